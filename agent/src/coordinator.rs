@@ -16,6 +16,7 @@ pub(crate) mod elected;
 pub(crate) mod identity;
 mod limits;
 mod listed_voters;
+mod members;
 mod peer_addresses;
 pub(crate) mod persistence;
 pub(crate) mod proofs;

@@ -4,8 +4,9 @@
 //! Each voter opens one connection to each other voter ([`outgoing`]), sends its requests there, and
 //! receives the answers. Connections from other voters arrive at the agent's port, which passes them on
 //! ([`incoming`]). [`frames`] has the format of messages. [`handle`] is the interface to the rest of the
-//! agent: commands, and the leader as this voter knows it. The thread never waits for a disk: another task
-//! writes the state in `stored` to the voter's file.
+//! agent: commands, and the leader as this voter knows it. The thread never waits for a disk. Another task writes the
+//! state in `stored` to the voter's file; only a change of the voters is written by the thread itself, before it is
+//! acknowledged.
 //!
 //! [`Election`]: ragent_rendezvous::election::Election
 
@@ -27,19 +28,17 @@ use tokio::{
 
 use self::driver::{Driver, Inputs, Published};
 pub(crate) use self::handle::{Answered, Command, Commands, Leader, Stored, Tenancy, VoterHandle};
-use crate::spec::Endpoint;
 
 /// The configuration of a voter.
-#[derive(Debug)]
 pub(crate) struct VoterSpec {
     /// The job.
     pub run_id: RunId,
-    /// The list of voters, in the order of their places.
-    pub list: Vec<Endpoint>,
     /// The configuration of [`Election`](ragent_rendezvous::election::Election).
     pub settings: Settings,
-    /// The state that an earlier process at this place has stored.
+    /// The state that an earlier process of this voter has stored.
     pub stored: Stored,
+    /// Writes the state to the voter's file, without waiting for the disk.
+    pub store: Box<dyn Fn(&Stored) + Send>,
     /// The address from which connections to other voters are made, so that they recognise this voter;
     /// `None`: the system selects one.
     pub source: Option<IpAddr>,

@@ -78,11 +78,13 @@ fn gather(now: Instant, attends: Vec<Attend>) -> usize {
 
 fn attend(number: u32, nodes: u32) -> Attend {
     Attend {
+        voters: Vec::new(),
         protocol_version: PROTOCOL_VERSION,
         run_id: RunId::new(RUN_ID),
         job_uid: None,
         attend: AttendNumber(1),
         node: NodeDescription {
+            voter: None,
             node_id: NodeId::new(format!("node{number}")),
             host_name: format!("node{number}"),
             address: format!("10.0.{}.{}", number / 256, number % 256),

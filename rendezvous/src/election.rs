@@ -26,6 +26,10 @@
 //! have ended. Votes of fresh voters count only in a *cold* election, in which all voters are
 //! fresh: then no earlier leader is left.
 //!
+//! The voters are known by their state files ([`VoterId`]), and their list is a part of what is copied ([`Lists`]). Until
+//! the first round they are the endpoints that the user gave; then the leader replaces voters that are lost by members
+//! of the job ([`change`]).
+//!
 //! A candidate first holds a pre-vote, as in Raft: it asks whether others would vote for it, and
 //! nothing changes. So a voter that cannot receive the leader's messages does not depose the
 //! leader.
@@ -35,13 +39,16 @@
 //! one timer for [`Election::poll_timeout`]. The clock must include the time for which the machine is
 //! suspended.
 //!
+//! [`Lists`]: message::Lists
 //! [`Timers::leader_lease`]: timers::Timers::leader_lease
 //! [`Timers::voter_lease`]: timers::Timers::voter_lease
 
 mod candidate;
+mod change;
 mod follower;
 mod interface;
 mod leader;
+mod lists;
 pub mod message;
 mod poll;
 #[cfg(test)]
@@ -49,20 +56,24 @@ mod tests;
 pub mod timers;
 mod voter;
 
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Instant,
+};
 
 use tracing::info;
 
-pub use self::interface::{Effect, Leadership, Settings};
+pub use self::interface::{Effect, Leadership, Member, Settings};
 use crate::{
-    ids::{NodeId, Term},
+    ids::{NodeId, Round, Term, VoterAddress},
     jitter::Jitter,
     limits::{AGENT_TERM_MAX, NUMBER_MAX},
     settings::Memory,
 };
+use change::Leaving;
 use leader::Leader;
-use message::{Answer, Place, Replica, Request, Version, VoterMessage};
-use poll::Poll;
+use message::{Answer, Knowledge, Lists, Replica, Request, Seat, Version, VoterMessage};
+use poll::{Cold, Poll};
 use voter::Voter;
 
 /// One voter: it votes, becomes a candidate, and leads.
@@ -73,15 +84,19 @@ pub struct Election {
     role: Role,
     /// The highest term that is known.
     highest: Term,
-    /// The place of the process that holds this voter's lease, and its term.
-    leader: Option<(Place, Term)>,
-    /// The processes that have answered or led, by place.
-    processes: Vec<Option<NodeId>>,
-    /// The times of the last answers to requests of this process, by place.
-    answered: Vec<Option<Instant>>,
+    /// The address of the process that holds this voter's lease, and its term.
+    leader: Option<(VoterAddress, Term)>,
+    /// The processes that have answered or led, by address.
+    processes: BTreeMap<VoterAddress, NodeId>,
+    /// The times of the last answers to requests of this process, by address.
+    answered: BTreeMap<VoterAddress, Instant>,
+    /// The addresses to which this process has a connection.
+    connected: BTreeSet<VoterAddress>,
+    /// The addresses of the voters of a job of which this process has no state.
+    hints: BTreeSet<VoterAddress>,
     /// The number of failed candidacies since the last leader.
     failures: u32,
-    is_leaving: bool,
+    leaving: Option<Leaving>,
     sequence: u64,
     jitter: Jitter,
     effects: VecDeque<Effect>,
@@ -94,29 +109,32 @@ enum Role {
     Follower { stands_at: Instant },
     /// Asks who would vote for it.
     PreCandidate(Poll),
-    /// Asks for votes. In a cold election, `cold` has the processes whose votes count, by place;
-    /// otherwise it is empty.
-    Candidate { poll: Poll, term: Term, cold: Vec<Option<NodeId>> },
+    /// Asks for votes.
+    Candidate { poll: Poll, term: Term, cold: Cold },
     /// Sends renewals; leads once a majority has granted one.
     Leader(Box<Leader>),
 }
 
 impl Election {
-    /// Starts a voter. `replica` is the copy of the memory that an earlier process at this place
-    /// has stored, and `highest` the highest term that it knew.
-    pub fn new(now: Instant, settings: Settings, replica: Replica, highest: Term) -> Self {
+    /// Starts a voter. `replica` is the copy of the memory that an earlier process of this voter has stored, and
+    /// `highest` the highest term that it knew.
+    pub fn new(now: Instant, settings: Settings, mut replica: Replica, highest: Term) -> Self {
+        if !replica.has_round() {
+            replica.lists = Lists::listed(&settings.listed);
+        }
         let voter = Voter::new(now, settings.timers, replica, highest);
         let jitter = Jitter::new(settings.seed);
-        let processes = vec![None; settings.voters];
         let mut election = Self {
             voter,
             role: Role::Follower { stands_at: now },
             highest,
             leader: None,
-            processes,
-            answered: vec![None; settings.voters],
+            processes: BTreeMap::new(),
+            answered: BTreeMap::new(),
+            connected: BTreeSet::new(),
+            hints: BTreeSet::new(),
             failures: 0,
-            is_leaving: false,
+            leaving: None,
             sequence: 0,
             jitter,
             effects: VecDeque::new(),
@@ -127,27 +145,32 @@ impl Election {
         election
     }
 
-    /// Handles a request of another voter, and returns the answer; `None` if it has none, or if the sender's place
-    /// is not that of another voter.
+    /// Handles a request of another voter, and returns the answer; `None` if it has none.
     pub fn handle_request(
         &mut self,
         now: Instant,
         message: VoterMessage<Request>,
     ) -> Option<VoterMessage<Answer>> {
         self.begin(now);
-        let VoterMessage { place, process, highest, sequence, body, .. } = message;
-        if place.0 >= self.settings.voters || place == self.settings.place {
-            return None;
+        let VoterMessage { voter, address, process, highest, knows, sequence, body, .. } = message;
+        if voter == self.settings.voter {
+            // Another address leads to this process itself, which is reported when it receives the answer.
+            let is_own = process == self.settings.process;
+            let answer = self.voter.answer(now, false, knows);
+            return is_own.then(|| self.message(now, sequence, answer));
         }
-        self.learn(now, highest);
-        let answer = match body {
+        if let Request::Renew { replica, .. } = &body {
+            self.take(now, replica, highest);
+        }
+        self.learn_from(now, highest, knows);
+        let mut answer = match body {
             Request::PreVote => {
-                let would = !self.is_leading() && self.voter.is_free_for(now, &process);
-                self.voter.answer(now, would, false)
+                let would = !self.is_leading() && self.voter.accepts(now, &process, knows);
+                self.voter.answer(now, would, knows)
             }
-            Request::Vote { term, cold } => self.handle_vote(now, &process, term, cold),
+            Request::Vote { term, cold } => self.handle_vote(now, (&process, knows), term, cold),
             Request::Renew { term, cold, replica } => {
-                self.handle_renewal(now, place, (&process, term), cold, &replica)
+                self.handle_renewal(now, &address, (&process, term), cold, &replica)
             }
             Request::Release { term } => {
                 if self.voter.release(now, &process, Some(term)) {
@@ -155,19 +178,33 @@ impl Election {
                 }
                 return None;
             }
+            Request::Leave => {
+                let is_replaced = self.handle_leave(now, voter, &process);
+                self.voter.answer(now, is_replaced, knows)
+            }
+            Request::Inform { voters } => {
+                self.handle_hint(now, &voters);
+                return None;
+            }
         };
+        answer.is_connected = self.connected.contains(&address);
         Some(self.message(now, sequence, answer))
     }
 
-    /// Handles the answer to a request. Its `place` must be that of the voter to which the request was sent,
+    /// Handles the answer to a request. Its `address` must be that of the voter to which the request was sent,
     /// whatever the answer contains: two names in the list may lead to one process.
     pub fn handle_answer(&mut self, now: Instant, message: VoterMessage<Answer>) {
         self.begin(now);
-        self.learn(now, message.highest);
-        self.note_process(message.place, &message.process);
-        if let Some(answered) = self.answered.get_mut(message.place.0) {
-            *answered = Some(now);
+        if let Some(replica) = &message.body.replica {
+            self.take(now, replica, message.highest);
         }
+        self.learn_from(now, message.highest, message.knows);
+        if !self.is_connection(&message.address) {
+            return;
+        }
+        self.note_process(&message.address, &message.process);
+        self.answered.insert(message.address.clone(), now);
+        self.handle_answer_to_leave(&message);
         match &mut self.role {
             Role::Follower { .. } => {}
             Role::PreCandidate(poll) | Role::Candidate { poll, .. } => {
@@ -176,12 +213,11 @@ impl Election {
                 }
             }
             Role::Leader(leader) => {
-                let VoterMessage { place, process, is_fresh, sequence, body, .. } = message;
                 // A fresh process that took no part in this election may have forgotten a vote.
-                let counts = !is_fresh || leader.cold(place).as_ref() == Some(&process);
-                if body.is_granted && counts && leader.handle_granted(place, sequence, body.version)
-                {
-                    self.extend();
+                let is_cold = leader.cold.get(&message.address) == Some(&message.process);
+                let counts = !message.is_fresh || is_cold;
+                if message.body.is_granted && counts && leader.handle_granted(now, &message) {
+                    self.extend(now);
                 }
             }
         }
@@ -189,14 +225,21 @@ impl Election {
 
     /// Handles a new connection to a voter that could not be reached: repeats the request that it
     /// has missed.
-    pub fn handle_connected(&mut self, now: Instant, place: Place) {
+    pub fn handle_connected(&mut self, now: Instant, address: &VoterAddress) {
         self.begin(now);
-        let is_missing = |poll: &Poll| !poll.has_answer_of(place);
+        if !self.is_connection(address) {
+            return;
+        }
+        self.connected.insert(address.clone());
+        if self.hints.contains(address) {
+            self.send(now, address.clone(), self.sequence, Request::PreVote);
+        }
+        let is_missing = |poll: &Poll| !poll.has_answer_of(address);
         let (sequence, request) = match &self.role {
             Role::Follower { .. } => return,
             Role::PreCandidate(poll) if is_missing(poll) => (poll.sequence, Request::PreVote),
             Role::Candidate { poll, term, cold } if is_missing(poll) => {
-                let cold = cold.get(place.0).cloned().flatten();
+                let cold = cold.get(address).cloned();
                 (poll.sequence, Request::Vote { term: *term, cold })
             }
             Role::PreCandidate(_) | Role::Candidate { .. } => return,
@@ -205,7 +248,12 @@ impl Election {
                 return;
             }
         };
-        self.send(now, place, sequence, request);
+        self.send(now, address.clone(), sequence, request);
+    }
+
+    /// Handles the end of the connection to a voter.
+    pub fn handle_disconnected(&mut self, address: &VoterAddress) {
+        self.connected.remove(address);
     }
 
     /// Handles an obituary: no process of this agent is left, so the agent's lease ends.
@@ -232,12 +280,16 @@ impl Election {
         self.begin(now);
         let Role::Leader(leader) = &self.role else { return None };
         leader.until?;
-        let number = self.voter.version().number.saturating_add(1);
-        let version = Version { term: leader.term, number };
-        let replica = Replica { version, memory: Some(memory) };
-        self.grant_own(now, &replica);
-        self.renew(now);
-        Some(version)
+        let replica = self.voter.replica();
+        if replica.has_round() || memory.round == Round(0) {
+            let lists = replica.lists.clone();
+            return Some(self.write(now, lists, Some(memory)));
+        }
+        let Some(lists) = leader.seated(now, &replica.lists) else {
+            self.step_down(now, "no majority is there for the first round");
+            return None;
+        };
+        Some(self.write(now, lists, Some(memory)))
     }
 
     /// Resigns if this process leads in `term`, because its coordinator has ended in that term.
@@ -248,45 +300,41 @@ impl Election {
         }
     }
 
-    /// Resigns if this process leads, and never becomes a candidate again, because the process will end.
-    pub fn handle_leaving(&mut self, now: Instant) {
-        self.begin(now);
-        self.is_leaving = true;
-        match self.role {
-            Role::Leader(_) => self.step_down(now, "the agent leaves"),
-            Role::PreCandidate(_) | Role::Candidate { .. } => self.follow(now),
-            Role::Follower { .. } => {}
-        }
-    }
-
     /// Handles all deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.begin(now);
         match &self.role {
-            Role::Follower { stands_at } if *stands_at <= now && !self.is_leaving => {
+            Role::Follower { stands_at } if *stands_at <= now && self.is_eligible() => {
                 self.stand(now)
             }
-            Role::Leader(leader) if leader.next_renewal <= now => self.renew(now),
+            Role::Leader(leader) if leader.next_renewal <= now => {
+                self.renew(now);
+                self.review(now);
+                self.inform(now);
+            }
             Role::Follower { .. }
             | Role::PreCandidate(_)
             | Role::Candidate { .. }
             | Role::Leader(_) => {}
         }
+        self.ask_to_leave(now);
     }
 
     /// Returns the earliest deadline.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        match &self.role {
+        let of_role = match &self.role {
             Role::Follower { stands_at } => {
                 let lease = self.voter.lease(self.clock).map(|lease| lease.until);
-                [lease, Some(*stands_at).filter(|_| !self.is_leaving)].into_iter().flatten().min()
+                let stands_at = Some(*stands_at).filter(|_| self.is_eligible());
+                lease.into_iter().chain(stands_at).min()
             }
             Role::PreCandidate(poll) | Role::Candidate { poll, .. } => Some(poll.deadline),
             Role::Leader(leader) => {
                 let end = leader.until.unwrap_or(leader.deadline);
                 Some(leader.next_renewal.min(end))
             }
-        }
+        };
+        of_role.into_iter().chain(self.asks_to_leave_at()).min()
     }
 
     /// Returns the next effect to be carried out.
@@ -307,10 +355,25 @@ impl Election {
         self.voter.lease(self.clock).map(|lease| lease.term)
     }
 
-    /// Returns, by place, the time at which each other voter last answered a request of this process; `None` if
-    /// it has never answered.
-    pub fn answered(&self) -> &[Option<Instant>] {
+    /// Returns, by address, the time at which each other voter last answered a request of this process.
+    pub fn answered(&self) -> &BTreeMap<VoterAddress, Instant> {
         &self.answered
+    }
+
+    /// Returns the addresses to which this voter sends requests.
+    pub fn connections(&self) -> BTreeSet<VoterAddress> {
+        let seats = self.voter.replica().lists.seats().map(|seat| seat.address.clone());
+        let mut addresses: BTreeSet<VoterAddress> = seats.collect();
+        if let Role::Leader(leader) = &self.role {
+            addresses.extend(leader.learners(self.voter.replica()).map(|m| m.address.clone()));
+            addresses.extend(self.settings.listed.iter().cloned());
+        }
+        addresses.extend(self.hints.iter().cloned());
+        if let Some((leader, _)) = &self.leader {
+            addresses.insert(leader.clone());
+        }
+        addresses.remove(&self.settings.address);
+        addresses
     }
 
     /// Returns the highest term that this voter knows, to be stored for the next process at its
@@ -368,45 +431,108 @@ impl Election {
         }
     }
 
-    /// Records the process at a place, and reports a process that answers at two places.
-    fn note_process(&mut self, place: Place, process: &NodeId) {
-        let is_other = |other: usize| Place(other) != place;
-        let elsewhere = self.processes.iter().enumerate();
-        let is_elsewhere = elsewhere
-            .filter(|(other, _)| is_other(*other))
-            .any(|(_, known)| known.as_ref() == Some(process));
-        let is_own = *process == self.settings.process && place != self.settings.place;
+    /// Records the highest term of another voter. A process that does not know the job cannot know its terms.
+    fn learn_from(&mut self, now: Instant, highest: Term, knows: Knowledge) {
+        if knows.has_round == self.voter.replica().has_round() {
+            self.learn(now, highest);
+        }
+    }
+
+    /// Takes over the replica of another voter, which knows the term `highest`, if it is newer. A candidate begins
+    /// again, since other voters may count; a leader resigns.
+    fn take(&mut self, now: Instant, replica: &Replica, highest: Term) {
+        let had_round = self.voter.replica().has_round();
+        let lists = self.voter.replica().lists.clone();
+        if !self.voter.take(replica) {
+            return;
+        }
+        if lists != replica.lists {
+            self.effects.push_back(Effect::Store);
+            self.forget_addresses();
+        }
+        match self.role {
+            Role::Follower { .. } => {}
+            Role::PreCandidate(_) | Role::Candidate { .. } => self.follow(now),
+            Role::Leader(_) => self.step_down(now, "the job has a newer state"),
+        }
+        if !had_round && replica.has_round() {
+            self.hints.clear();
+            self.highest = replica.version.term.max(highest);
+            self.follow(now);
+        }
+    }
+
+    /// Forgets the addresses to which no more requests are sent.
+    fn forget_addresses(&mut self) {
+        let kept = self.connections();
+        self.processes.retain(|address, _| kept.contains(address));
+        self.answered.retain(|address, _| kept.contains(address));
+        self.connected.retain(|address| kept.contains(address));
+    }
+
+    fn is_connection(&self, address: &VoterAddress) -> bool {
+        self.connections().contains(address)
+    }
+
+    /// Returns true if this process is not a voter, and cannot become a candidate.
+    pub fn is_outside(&self) -> bool {
+        let Settings { voter, address, .. } = &self.settings;
+        !self.voter.replica().has_seat_of(*voter, address)
+    }
+
+    /// Returns true if this process may become a candidate: it is on the newest list, and does not leave.
+    fn is_eligible(&self) -> bool {
+        let Settings { voter, address, .. } = &self.settings;
+        let replica = self.voter.replica();
+        let is_own = |seat: &Seat| replica.is_seat_of(seat, *voter, address);
+        self.leaving.is_none() && replica.lists.last.iter().any(is_own)
+    }
+
+    /// Returns true if this process may have forgotten a promise of an earlier process of this voter. Before the first
+    /// round the voter is the host, which may have lost its state file.
+    fn is_fresh(&self, now: Instant) -> bool {
+        let has_promised = !self.settings.is_new || !self.voter.replica().has_round();
+        has_promised && self.voter.is_fresh(now)
+    }
+
+    /// Records the process at an address, and reports a process that answers at two addresses.
+    fn note_process(&mut self, address: &VoterAddress, process: &NodeId) {
+        let mut elsewhere = self.processes.iter().filter(|(other, _)| *other != address);
+        let is_elsewhere = elsewhere.any(|(_, known)| known == process);
+        let is_own = *process == self.settings.process && *address != self.settings.address;
         if is_own || is_elsewhere {
-            self.effects.push_back(Effect::Duplicate { place });
+            self.effects.push_back(Effect::Duplicate { address: address.clone() });
         }
-        if let Some(known) = self.processes.get_mut(place.0) {
-            *known = Some(process.clone());
-        }
+        self.processes.insert(address.clone(), process.clone());
     }
 
     /// Reports the leader, if it or its term has changed.
-    fn announce(&mut self, leader: Option<(Place, Term)>) {
+    fn announce(&mut self, leader: Option<(VoterAddress, Term)>) {
         if self.leader != leader {
-            self.leader = leader;
-            self.effects.push_back(Effect::Follow { leader: leader.map(|(place, _)| place) });
+            self.leader = leader.clone();
+            self.effects.push_back(Effect::Follow { leader: leader.map(|(address, _)| address) });
         }
     }
 
-    fn others(&self) -> Vec<Place> {
-        (0..self.settings.voters).map(Place).filter(|place| *place != self.settings.place).collect()
+    /// Returns the addresses of the other voters.
+    fn others(&self) -> BTreeSet<VoterAddress> {
+        let seats = self.voter.replica().lists.seats().map(|seat| seat.address.clone());
+        seats.filter(|address| *address != self.settings.address).collect()
     }
 
-    fn send(&mut self, now: Instant, to: Place, sequence: u64, request: Request) {
+    fn send(&mut self, now: Instant, to: VoterAddress, sequence: u64, request: Request) {
         let message = self.message(now, sequence, request);
         self.effects.push_back(Effect::Send { to, message });
     }
 
     fn message<Body>(&self, now: Instant, sequence: u64, body: Body) -> VoterMessage<Body> {
         VoterMessage {
-            place: self.settings.place,
+            voter: self.settings.voter,
+            address: self.settings.address.clone(),
             process: self.settings.process.clone(),
-            is_fresh: self.voter.is_fresh(now),
+            is_fresh: self.is_fresh(now),
             highest: self.highest,
+            knows: self.voter.replica().knowledge(),
             sequence,
             body,
         }

@@ -72,7 +72,16 @@ text_id! {
     /// The id of one agent process; a restarted agent has a new one.
     NodeId
 }
+text_id! {
+    /// The endpoint at which other voters reach a voter.
+    VoterAddress
+}
 
+number_id! {
+    /// The identity of a voter: random bits, generated together with its state file. A process without the file of its
+    /// predecessor has promised nothing, so it is another voter.
+    VoterId(u64)
+}
 number_id! {
     /// The number of a start of the job's coordinator, counted from one; zero is before the first.
     Term(u64)

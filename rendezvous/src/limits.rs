@@ -109,6 +109,12 @@ pub(crate) const RECOVERY_MARGIN: Duration = Duration::from_secs(2);
 /// The maximum number of voters of a job: of five, any two may be lost. More would only add messages.
 pub const VOTERS_MAX: usize = 5;
 
+/// The maximum number of members that grant leases without being voters: enough to replace all voters at once.
+pub(crate) const LEARNERS_MAX: usize = VOTERS_MAX;
+
+/// The maximum number of members that are reported to the election of the coordinator, which uses the first ones.
+pub(crate) const MEMBERS_REPORTED_MAX: usize = 16;
+
 /// The maximum number of renewals whose answers count: those of one lease (12), and those that
 /// changes of the memory cause in between.
 pub(crate) const RENEWALS_UNDER_WAY_MAX: usize = 32;

@@ -20,6 +20,7 @@ mod running;
 #[cfg(test)]
 mod tests;
 mod view;
+mod voters;
 
 use std::{collections::VecDeque, mem, time::Instant};
 
@@ -132,6 +133,11 @@ impl Rendezvous {
         );
         if self.roster.is_late(&peer) {
             debug!(node = %peer.node, attend = %peer.attend, "outdated registration dropped");
+            return;
+        }
+        if self.is_of_job_elsewhere(&attend) {
+            info!(node = %peer.node, "the node belongs to a job that began elsewhere");
+            self.effects.push_back(Effect::HangUp { to: peer });
             return;
         }
         if let Some(reason) = self.why_refused(&attend) {

@@ -22,7 +22,10 @@ pub use self::{
     standing::{NodeState, Standing},
 };
 use crate::{
-    ids::{AttendNumber, GroupRank, JobUid, NodeId, Peer, Round, RoundId, RunId, Term},
+    election::Member,
+    ids::{
+        AttendNumber, GroupRank, JobUid, NodeId, Peer, Round, RoundId, RunId, Term, VoterAddress,
+    },
     settings::{Leases, SharedSettings},
     snapshot::Explanation,
 };
@@ -39,6 +42,9 @@ pub const PROTOCOL_VERSION: u32 = 4;
 /// The first message of an agent on each of its streams.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Attend {
+    /// The voters of the job that the node knows to have a round; empty if it knows none. A process that has begun the
+    /// job without its state file asks them.
+    pub voters: Vec<VoterAddress>,
     /// The protocol version of the agent.
     pub protocol_version: u32,
     /// The job that the agent wants to join.
@@ -87,6 +93,8 @@ pub struct NodeDescription {
     pub local_world_size: NonZeroU32,
     /// `--node-rank`: the group rank if ranks are fixed, else a sort key among newcomers.
     pub node_rank: Option<u32>,
+    /// The voter of its agent, if it has one.
+    pub voter: Option<Member>,
 }
 
 /// The newest round that a node knows.
@@ -180,6 +188,8 @@ pub enum ToNode {
     HostLeaving,
     /// The store of the node's round has refused clients.
     RefusedClients(RefusedClients),
+    /// The voters of the job have changed; their endpoints.
+    Voters(Vec<VoterAddress>),
 }
 
 /// The clients that the store of a round has refused, because their addresses are not a member's. A
@@ -203,8 +213,8 @@ pub struct Welcome {
     pub coordinator: String,
     /// The leases and the keep-alive interval.
     pub leases: Leases,
-    /// The endpoints of the voters, by place; empty if the job has one endpoint.
-    pub voters: Vec<String>,
+    /// The endpoints of the voters; empty if the job has none.
+    pub voters: Vec<VoterAddress>,
     /// The time that is left of the coordinator's own lease, if it has one; a bound of the agent's lease, because
     /// another coordinator may exist afterwards.
     pub lease_left: Option<Duration>,

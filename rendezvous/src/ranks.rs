@@ -125,6 +125,7 @@ mod tests {
             role: String::new(),
             local_world_size: NonZeroU32::MIN,
             node_rank,
+            voter: None,
         }
     }
 

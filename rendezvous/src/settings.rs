@@ -3,7 +3,7 @@
 use std::{fmt, num::NonZeroU32, str::FromStr, time::Duration};
 
 use crate::{
-    ids::{GroupRank, JobUid, NodeId, ProofKey, Round, RunId, Term},
+    ids::{GroupRank, JobUid, NodeId, ProofKey, Round, RunId, Term, VoterAddress},
     limits,
     message::Outcome,
 };
@@ -195,9 +195,9 @@ pub struct Settings {
     /// The settings that all nodes share; a standalone coordinator takes them from the first
     /// attend.
     pub shared: Option<SharedSettings>,
-    /// The endpoints of the voters that elect the coordinator, by place; agents receive them with the welcome. Empty if
-    /// the job has one endpoint.
-    pub voters: Vec<String>,
+    /// The endpoints of the voters that elect the coordinator; agents receive them with the welcome. Empty if the job
+    /// has none.
+    pub voters: Vec<VoterAddress>,
     /// True if the charges of a run of which no member registers are kept for the next run: set
     /// where a service manager starts both, and not a user who wants the job to run once more.
     pub keeps_charges: bool,

@@ -177,6 +177,7 @@ mod tests {
             role: role.to_owned(),
             local_world_size: NonZeroU32::new(workers).expect("a worker"),
             node_rank: None,
+            voter: None,
         }
     }
 

@@ -66,6 +66,7 @@ pub(crate) fn attend(node_id: &str, address: &str, agent_port: u32) -> v1::Atten
     v1::Attend {
         protocol_version: ragent_rendezvous::message::PROTOCOL_VERSION,
         run_id: "job".to_owned(),
+        voters: Vec::new(),
         job_uid: String::new(),
         attend: 1,
         node: Some(v1::Node {
@@ -77,6 +78,8 @@ pub(crate) fn attend(node_id: &str, address: &str, agent_port: u32) -> v1::Atten
             role: "default".to_owned(),
             local_world_size: 1,
             node_rank: None,
+            voter: None,
+            voter_address: String::new(),
         }),
         settings: Some(v1::SharedSettings {
             min_nodes: 2,

@@ -4,10 +4,10 @@ use bytes::{BufMut, BytesMut};
 use ragent_proto::convert::voter::{ElectionHeader, FromVoter, encode};
 use ragent_rendezvous::{
     election::{
-        message::{Answer, Place, Replica, Request, Version, VoterMessage},
+        message::{Answer, Knowledge, Replica, Request, Version, VoterMessage},
         timers::Timers,
     },
-    ids::{NodeId, RunId, Term},
+    ids::{NodeId, RunId, Term, VoterAddress, VoterId},
     limits::NUMBER_MAX,
     settings::NodeRange,
 };
@@ -139,9 +139,11 @@ fn header() -> ElectionHeader {
         digest.update(voter.as_bytes());
         digest.update([0]);
     }
-    digest.update(timers.voter_lease.as_millis().to_be_bytes());
-    digest.update(timers.leader_lease.as_millis().to_be_bytes());
-    ElectionHeader { run_id: RunId::new("job"), voters: digest.finalize().into() }
+    ElectionHeader {
+        run_id: RunId::new("job"),
+        listed: Some(digest.finalize().into()),
+        voter_lease: timers.voter_lease,
+    }
 }
 
 /// A message as it is sent on a new connection.
@@ -155,10 +157,19 @@ fn framed(message: FromVoter) -> Vec<u8> {
 }
 
 fn message<Body>(process: &NodeId, to: u32, highest: u64, body: Body) -> VoterMessage<Body> {
-    // A place that is not the receiver's own.
-    let place = Place(if to == 1 { 1 } else { 0 });
-    let process = process.clone();
-    VoterMessage { place, process, is_fresh: false, highest: Term(highest), sequence: 1, body }
+    // Another voter than the receiver.
+    let address = VoterAddress::new(VOTERS[if to == 1 { 1 } else { 0 }]);
+    let version = Version { term: Term(highest), number: 1 };
+    VoterMessage {
+        voter: VoterId(1),
+        address,
+        process: process.clone(),
+        is_fresh: false,
+        highest: Term(highest),
+        knows: Knowledge { has_round: true, version },
+        sequence: 1,
+        body,
+    }
 }
 
 fn request(process: &NodeId, to: u32, highest: u64, request: Request) -> Vec<u8> {
@@ -166,8 +177,7 @@ fn request(process: &NodeId, to: u32, highest: u64, request: Request) -> Vec<u8>
 }
 
 fn renewal(term: u64) -> Request {
-    let replica = Box::new(Replica { version: Version::default(), memory: None });
-    Request::Renew { term: Term(term), cold: None, replica }
+    Request::Renew { term: Term(term), cold: None, replica: Box::new(Replica::default()) }
 }
 
 /// Well-formed messages of every kind to the voter on node `to`, in a made-up name and in that of the leader.
@@ -182,12 +192,15 @@ fn messages(job: &Elected, to: u32) -> Vec<Vec<u8>> {
             texts.push(request(&process, to, term, renewal(term)));
         }
         texts.push(request(&process, to, term, Request::Release { term: Term(term) }));
+        texts.push(request(&process, to, term, Request::Leave));
+        let voters = vec![VoterAddress::new("10.77.0.4:29400")];
+        texts.push(request(&process, to, term, Request::Inform { voters }));
         let answer = Answer {
             is_granted: true,
+            is_connected: true,
             workers_for: std::time::Duration::ZERO,
             former: None,
             replica: None,
-            version: Version { term: Term(NUMBER_MAX), number: 1 },
         };
         texts.push(framed(FromVoter::Answer(message(&process, to, NUMBER_MAX, answer))));
     }

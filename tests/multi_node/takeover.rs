@@ -90,7 +90,7 @@ fn leader_is_killed() {
     }
     let voter =
         at(&agents, job.endpoint.split(',').find(|one| **one != first && **one != second).unwrap());
-    agents[voter].logs("no coordinator was elected for 10 s: a majority of the 3 hosts");
+    agents[voter].logs("no coordinator was elected for 10 s: a majority of the 3 voters");
     let end = sandbox.ragent(&format!("status --rdzv-endpoint {}", job.endpoint)).run();
     end.assert_code(1);
     end.assert_stderr(&["knows of no elected coordinator at present"]);
@@ -148,7 +148,8 @@ fn leader_leaves() {
         agent.end().assert_code(1);
     }
     sandbox.assert_nothing_left();
-    assert_no_state(&sandbox);
+    // The voter that has left was not replaced, so that the others may still need it; its file ages.
+    assert_eq!(states(&sandbox).len(), 1);
 }
 
 /// A job that succeeds leaves no state, so that the next job of the same name starts from the beginning. A job also
@@ -309,7 +310,11 @@ fn voter_with_another_list_is_excluded() {
 /// Asserts that no voter has left a state file for the next job.
 #[track_caller]
 fn assert_no_state(sandbox: &Sandbox) {
+    assert_eq!(states(sandbox), Vec::<String>::new());
+}
+
+/// Returns the state files of voters.
+fn states(sandbox: &Sandbox) -> Vec<String> {
     let files = sandbox.files_below("");
-    let state: Vec<_> = files.iter().filter(|file| file.contains("job-")).collect();
-    assert!(state.is_empty(), "{state:?}");
+    files.into_iter().filter(|file| file.contains("job-")).collect()
 }

@@ -79,7 +79,7 @@ fn every_election_bug_is_noticed() {
         (Bug::EarlyRegistration, "b", 0),
         (Bug::ObituaryOfPlace, "ab", 1_600),
         (Bug::FreshVotesCount, "ab", 0),
-        (Bug::SharedTerms, "bc", 900),
+        (Bug::SharedTerms, "bc", 9_200),
         (Bug::IgnoredReplica, "d", 0),
         (Bug::EarlyRound, "d", 0),
         (Bug::ClockStopsInSuspend, "ae", 0),

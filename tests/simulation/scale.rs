@@ -37,6 +37,7 @@ fn peer(n: u32) -> Peer {
 
 fn attend(n: u32) -> Attend {
     Attend {
+        voters: Vec::new(),
         protocol_version: PROTOCOL_VERSION,
         run_id: RunId::new("run"),
         job_uid: None,
@@ -50,6 +51,7 @@ fn attend(n: u32) -> Attend {
             role: "default".to_owned(),
             local_world_size: NonZeroU32::MIN,
             node_rank: None,
+            voter: None,
         },
         settings: shared(),
         known_round: KnownRound::default(),

@@ -77,7 +77,7 @@ fn every_takeover_bug_is_noticed() {
         (Bug::EarlyEffects, "d", 0),
         (Bug::ObituaryOfPlace, "ab", 1_800),
         (Bug::Overtime, "bd", 0),
-        (Bug::IgnoredReplica, "d", 0),
+        (Bug::IgnoredReplica, "dg", 0),
         (Bug::NoKeeper, "b", 0),
         (Bug::NoTimeouts, "g", 0),
         (Bug::EagerDials, "g", 0),

@@ -18,7 +18,7 @@ use std::{
 
 use ragent_rendezvous::{
     election::{
-        message::{Answer, Place, Request, VoterMessage},
+        message::{Answer, Request, VoterMessage},
         timers::Timers,
     },
     ids::{NodeId, Round, Term},
@@ -310,9 +310,5 @@ impl World {
     fn schedule_at(&mut self, at: Instant, event: Event) {
         self.events_scheduled += 1;
         self.events.insert((at.max(self.now), self.events_scheduled), event);
-    }
-
-    fn place_of(&self, host: usize) -> Option<Place> {
-        (host < self.voters).then_some(Place(host))
     }
 }

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod addresses;
 pub mod chronicle;
 pub mod election;
 pub mod invariants;

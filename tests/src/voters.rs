@@ -25,15 +25,16 @@ use std::{
 
 use ragent_rendezvous::{
     election::{
-        message::{Answer, Place, Request, VoterMessage},
+        message::{Answer, Request, VoterMessage},
         timers::Timers,
     },
-    ids::{NodeId, Peer, Round, RoundId, RunId},
+    ids::{NodeId, Peer, Round, RoundId, RunId, VoterAddress},
     settings::{NodeRange, SharedSettings, StoreAccess, Timeouts},
 };
 
 use crate::random::Random;
 pub use bug::Bug;
+use driver::Waiting;
 use fault::Fault;
 use host::{Host, Process};
 use keeper::Keeper;
@@ -52,7 +53,8 @@ pub struct World {
     bug: Bug,
     timers: Timers,
     shared: SharedSettings,
-    voters: usize,
+    /// The number of hosts whose endpoints the user gave.
+    listed: usize,
     hosts: Vec<Host>,
     processes: BTreeMap<NodeId, Process>,
     processes_started: u64,
@@ -68,6 +70,8 @@ pub struct World {
     dies_after: Option<(NodeId, u64)>,
     /// True if a voter may return without its state file.
     forgets: bool,
+    /// True if the world continues until lost voters must have been replaced.
+    checks_voters: bool,
     stage: Stage,
     record: Record,
 }
@@ -83,6 +87,8 @@ enum Event {
     Request { to: usize, message: Box<VoterMessage<Request>> },
     /// A keeper's obituary arrives at the voter of a host.
     Obituary { to: usize, node: NodeId, round: Round },
+    /// A voter's connection to that of another host is opened, if it still needs it.
+    ConnectVoter(NodeId, VoterAddress),
     /// A connection request arrives.
     Dial(Peer),
     /// A lost connection request is sent again.
@@ -107,7 +113,7 @@ enum Event {
 #[derive(Debug)]
 enum Input {
     /// The voter has a new connection to another one.
-    Connected(Place),
+    Connected(VoterAddress),
     /// The request of another voter.
     Request(Box<VoterMessage<Request>>),
     /// The answer of another voter.
@@ -116,6 +122,8 @@ enum Input {
     Command(election::Command),
     /// The leader has changed, as the voter knows it.
     Leader,
+    /// The voters have changed while this process leads.
+    Voters(Vec<VoterAddress>),
     /// The change of the memory with this number is stored, or will never be.
     Stored(u64, bool),
     /// A message arrives at the port.
@@ -154,10 +162,11 @@ impl World {
     pub fn new(seed: u64, bug: Bug) -> Self {
         let mut random = Random::new(seed);
         let start = Instant::now();
-        let voters = if random.chance(70) { 3 } else { 5 };
-        let hosts = voters + random.pick(&[0, 1, 2]).unwrap_or_default();
+        let listed = random.pick(&[1, 1, 3, 3, 3, 3, 3, 5, 5]).unwrap_or(3);
+        let others: &[usize] = if listed == 1 { &[1, 2, 3, 4] } else { &[0, 1, 2] };
+        let hosts = listed + random.pick(others).unwrap_or_default();
         let bound = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let min = u32::try_from(random.between(1, 3)).unwrap_or(1);
+        let min = u32::try_from(random.between(1, hosts.min(3) as u64)).unwrap_or(1);
         let max = if random.chance(70) { bound(hosts) } else { bound(hosts - 1).max(min) };
         let timeouts = Timeouts {
             join: Duration::from_secs(40),
@@ -180,7 +189,7 @@ impl World {
             bug,
             timers: Timers::default(),
             shared,
-            voters,
+            listed,
             hosts,
             processes: BTreeMap::new(),
             processes_started: 0,
@@ -192,6 +201,7 @@ impl World {
             loss: (0, start),
             dies_after: None,
             forgets: random.chance(25),
+            checks_voters: random.chance(25),
             stage: Stage::Faulty,
             record: Record::default(),
             random,
@@ -232,6 +242,9 @@ impl World {
         }
         self.happen(event);
         self.check_coordinators();
+        if self.record.is_majority_lost {
+            return Ok(false);
+        }
         match self.record.broken.take() {
             Some(broken) => Err(format!("{broken}, at {:?}", self.elapsed())),
             None => self.check_health(),
@@ -252,6 +265,7 @@ impl World {
                 let node = self.buried(node);
                 self.give_to_host(to, Input::Obituary(node, round));
             }
+            Event::ConnectVoter(id, to) => self.connect_voter(&id, to),
             Event::Dial(peer) => self.arrive_dial(peer),
             Event::Redial(peer) => self.dial(peer),
             Event::Process(id, input) => self.give(id, input),
@@ -275,8 +289,8 @@ impl World {
             return self.schedule_at(at, Event::Process(id, input));
         }
         match input {
-            Input::Connected(place) => {
-                self.with_election(&id, |election, now| election.handle_connected(now, place));
+            Input::Connected(address) => {
+                self.with_election(&id, |election, now| election.handle_connected(now, &address));
             }
             Input::Request(message) => self.arrive_request(&id, *message),
             Input::Answer(message) => {
@@ -284,6 +298,7 @@ impl World {
             }
             Input::Command(command) => self.handle_command(&id, command),
             Input::Leader => self.follow_leader(&id),
+            Input::Voters(voters) => self.call_coordinator(&id, Waiting::Voters(voters)),
             Input::Stored(number, is_copied) => self.handle_stored(&id, number, is_copied),
             Input::Up(peer, message) => self.arrive_up(&id, peer, message),
             Input::Obituary(node, round) => self.arrive_obituary(&id, node, round),
@@ -344,6 +359,7 @@ impl Input {
                 Part::Voter
             }
             Self::Leader
+            | Self::Voters(_)
             | Self::Stored(..)
             | Self::Up(..)
             | Self::Obituary(..)

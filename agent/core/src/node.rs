@@ -187,6 +187,9 @@ impl Node {
             ToNode::Assignment(assignment) => self.agent.handle_assignment(now, assignment),
             ToNode::HostLeaving => self.agent.handle_host_leaving(),
             ToNode::RefusedClients(refused) => self.agent.handle_refused_clients(refused),
+            // The driver dials them.
+            ToNode::Voters(voters) if !voters.is_empty() => self.link.handle_alternatives(),
+            ToNode::Voters(_) => {}
         }
         self.collect(now);
     }

@@ -4,52 +4,65 @@
 //! An agent with a stream dials only the leader. An agent without a stream dials the leader once, and
 //! then all voters one after the other, until one welcomes it or names a leader of a higher term.
 
-use ragent_rendezvous::ids::Term;
+use ragent_rendezvous::{ids::Term, limits::VOTERS_MAX};
 
-/// The choice of the voter to dial; voters are numbered by their position in the list.
+/// The choice of the voter to dial.
 #[derive(Clone, Debug)]
-pub struct Targets {
-    voters: usize,
+pub struct Targets<T> {
+    /// The endpoints that the user gave.
+    listed: Vec<T>,
+    /// The voters of the job, as far as they are known.
+    voters: Vec<T>,
     /// The voter that is dialed first if no leader is known; for an agent that is a voter, itself.
-    first: usize,
-    /// The voter that was dialed last, if not as the leader.
+    first: Option<T>,
+    /// The number of the voter that was dialed last, if not as the leader.
     turn: usize,
     /// The newest known leader, and its term.
-    leader: Option<(usize, Term)>,
+    leader: Option<(T, Term)>,
     /// True if the leader could not be reached, or did not accept this agent, since it was named.
     has_failed: bool,
 }
 
-impl Targets {
-    /// Creates the targets of an agent that knows no leader. It dials the voter at `first` first: its own if
-    /// the agent is itself a voter, as that one learns of a new leader as early as any other.
-    pub fn new(voters: usize, first: usize) -> Self {
-        let mut targets =
-            Self { voters: voters.max(1), first, turn: 0, leader: None, has_failed: false };
+impl<T: Clone + PartialEq> Targets<T> {
+    /// Creates the targets of an agent that knows no leader. It dials `first` first: its own voter, if it has one, as
+    /// that one learns of a new leader as early as any other.
+    pub fn new(listed: Vec<T>, first: Option<T>) -> Self {
+        let voters = Vec::new();
+        let mut targets = Self { listed, voters, first, turn: 0, leader: None, has_failed: false };
         targets.begin_with_first();
         targets
     }
 
-    /// Returns the voter to dial next; `is_attended` is true if the agent has a stream.
-    pub fn next(&mut self, is_attended: bool) -> usize {
-        match self.leader {
-            Some((leader, _)) if is_attended || !self.has_failed => leader,
+    /// Returns the voter to dial next; `is_attended` is true if the agent has a stream. Returns `None` if no endpoint is
+    /// known.
+    pub fn next(&mut self, is_attended: bool) -> Option<T> {
+        match &self.leader {
+            Some((leader, _)) if is_attended || !self.has_failed => Some(leader.clone()),
             Some(_) | None => {
-                self.turn = (self.turn + 1) % self.voters;
-                self.turn
+                let all = self.all();
+                self.turn = (self.turn + 1) % all.len().max(1);
+                all.get(self.turn).cloned()
             }
         }
     }
 
     /// Notes that `voter` has welcomed the agent in `term`.
-    pub fn handle_welcome(&mut self, voter: usize, term: Term) {
+    pub fn handle_welcome(&mut self, voter: T, term: Term) {
         self.leader = Some((voter, term));
         self.has_failed = false;
     }
 
+    /// Replaces the known voters of the job, and the one that is dialed first; there are at most [`VOTERS_MAX`] for each of
+    /// two lists.
+    pub fn handle_voters(&mut self, voters: Vec<T>, first: Option<T>) {
+        self.first = first;
+        self.voters = voters;
+        self.voters.truncate(2 * VOTERS_MAX);
+    }
+
     /// Notes that an attempt to register with `voter` has failed.
-    pub fn handle_failed(&mut self, voter: usize) {
-        if self.leader.is_some_and(|(leader, _)| leader == voter) && !self.has_failed {
+    pub fn handle_failed(&mut self, voter: &T) {
+        if self.leader.as_ref().is_some_and(|(leader, _)| leader == voter) && !self.has_failed {
             self.has_failed = true;
             self.begin_with_first();
         }
@@ -57,8 +70,8 @@ impl Targets {
 
     /// Notes that a voter names `leader`, which leads in `term`. Returns true if this leader is new to the
     /// agent, which is to dial it at once.
-    pub fn handle_redirect(&mut self, leader: usize, term: Term) -> bool {
-        let is_new = leader < self.voters && self.leader.is_none_or(|(_, known)| known < term);
+    pub fn handle_redirect(&mut self, leader: T, term: Term) -> bool {
+        let is_new = self.leader.as_ref().is_none_or(|(_, known)| *known < term);
         if is_new {
             self.leader = Some((leader, term));
             self.has_failed = false;
@@ -66,8 +79,22 @@ impl Targets {
         is_new
     }
 
+    /// Returns the voters, and the endpoints that the user gave, each once.
+    pub fn all(&self) -> Vec<T> {
+        let mut all: Vec<T> = Vec::new();
+        for endpoint in self.voters.iter().chain(&self.listed).chain(&self.first) {
+            if !all.contains(endpoint) {
+                all.push(endpoint.clone());
+            }
+        }
+        all
+    }
+
     fn begin_with_first(&mut self) {
-        self.turn = (self.first + self.voters - 1) % self.voters;
+        let all = self.all();
+        let first = all.iter().position(|endpoint| Some(endpoint) == self.first.as_ref());
+        let first = first.unwrap_or_default();
+        self.turn = (first + all.len().max(1) - 1) % all.len().max(1);
     }
 }
 
@@ -78,8 +105,8 @@ mod tests {
     /// Without a leader, the voters are dialed one after the other.
     #[test]
     fn voters_are_dialed_in_turn() {
-        let mut targets = Targets::new(3, 1);
-        let dialed: Vec<_> = (0..4).map(|_| targets.next(false)).collect();
+        let mut targets = Targets::new(vec![0, 1, 2], Some(1));
+        let dialed: Vec<_> = (0..4).map(|_| targets.next(false).unwrap()).collect();
         assert_eq!(dialed, [1, 2, 0, 1]);
     }
 
@@ -87,29 +114,45 @@ mod tests {
     /// the leader.
     #[test]
     fn leader_is_dialed_first() {
-        let mut targets = Targets::new(3, 1);
+        let mut targets = Targets::new(vec![0, 1, 2], Some(1));
         targets.handle_welcome(2, Term(5));
-        assert_eq!(targets.next(true), 2);
-        assert_eq!(targets.next(false), 2);
-        targets.handle_failed(2);
-        let dialed: Vec<_> = (0..3).map(|_| targets.next(false)).collect();
+        assert_eq!(targets.next(true), Some(2));
+        assert_eq!(targets.next(false), Some(2));
+        targets.handle_failed(&2);
+        let dialed: Vec<_> = (0..3).map(|_| targets.next(false).unwrap()).collect();
         assert_eq!(dialed, [1, 2, 0]);
-        assert_eq!(targets.next(true), 2, "a stream that is only suspect has the same leader");
+        assert_eq!(
+            targets.next(true),
+            Some(2),
+            "a stream that is only suspect has the same leader"
+        );
     }
 
     /// A redirect counts once, and only to the leader of a higher term: a voter may not know yet that
     /// its leader is lost.
     #[test]
     fn redirects_lead_to_higher_terms() {
-        let mut targets = Targets::new(3, 0);
+        let mut targets = Targets::new(vec![0, 1, 2], Some(0));
         assert!(targets.handle_redirect(2, Term(5)));
-        assert_eq!(targets.next(false), 2);
-        targets.handle_failed(2);
+        assert_eq!(targets.next(false), Some(2));
+        targets.handle_failed(&2);
         assert!(!targets.handle_redirect(2, Term(5)));
         assert!(!targets.handle_redirect(1, Term(4)));
-        assert_eq!(targets.next(false), 0);
+        assert_eq!(targets.next(false), Some(0));
         assert!(targets.handle_redirect(1, Term(6)));
-        assert_eq!(targets.next(false), 1);
-        assert!(!targets.handle_redirect(3, Term(7)), "a voter that does not exist");
+        assert_eq!(targets.next(false), Some(1));
+        assert!(targets.handle_redirect(3, Term(7)), "a voter that was not listed");
+        assert_eq!(targets.next(false), Some(3));
+    }
+
+    /// The voters of the job are dialed as well as the endpoints that the user gave.
+    #[test]
+    fn voters_that_were_not_listed_are_dialed() {
+        let mut targets = Targets::new(vec![0], None);
+        targets.handle_voters(vec![4, 5, 0], None);
+        let dialed: Vec<_> = (0..4).map(|_| targets.next(false).unwrap()).collect();
+        assert_eq!(dialed, [5, 0, 4, 5]);
+        targets.handle_voters((0..100).collect(), None);
+        assert_eq!(targets.all().len(), 2 * VOTERS_MAX);
     }
 }

@@ -106,9 +106,9 @@ fn vote(args: &CoordinatorArgs, list: &str, nodes: &str) -> Result<ExitCode, Lau
         let port = EndpointPort { listener: own.listener, store, attended };
         let process = new_node_id();
         let spec = HostedVoterSpec {
-            list: list.sorted(),
-            place: own.place,
-            turn: own.turn,
+            listed: list.endpoints().to_vec(),
+            state_file: state_file::voter_path(&RunId::new(&args.rdzv_id), &own.endpoint),
+            endpoint: own.endpoint,
             timers: Timers::for_nodes(nodes),
             source: source(own.address),
             settings: Settings {
@@ -118,7 +118,7 @@ fn vote(args: &CoordinatorArgs, list: &str, nodes: &str) -> Result<ExitCode, Lau
                 shared: None,
                 keeps_charges: ThisHost.service_dir().is_some(),
                 leases: Leases::default(),
-                voters: list.sorted().iter().map(ToString::to_string).collect(),
+                voters: Vec::new(),
             },
             process,
             kept: kept_for(Timeouts::default().join),

@@ -12,7 +12,7 @@ use ragent_proto::{
 use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
-    ids::{JobUid, Peer},
+    ids::{JobUid, Peer, VoterAddress},
     message::{Attend, FromNode, ToNode},
     settings::{Memory, Settings},
     snapshot::Snapshot,
@@ -23,6 +23,7 @@ use tracing::{debug, warn};
 
 use super::{
     listed_voters::ListedVoters,
+    members::MemberReports,
     peer_addresses::{add_source, observed},
     persistence::Persistence,
     proofs::Proofs,
@@ -35,6 +36,7 @@ use crate::{
     net::{connection::PeerAddress, port::Attended},
     spec::Endpoint,
     sys::{clock, host::ThisHost, random::random_id},
+    voter::Stored,
 };
 
 /// An input of the coordinator.
@@ -116,9 +118,36 @@ pub(crate) enum Right {
     Elected {
         /// The end of the leadership, which the election extends.
         until: watch::Receiver<Instant>,
-        /// The voters.
-        voters: ListedVoters,
+        /// The voters; `None` if the leader is chosen through an external store.
+        voters: Option<ElectedByVoters>,
     },
+}
+
+/// The voters that have elected a coordinator.
+pub(crate) struct ElectedByVoters {
+    /// The voters, for the status of the job.
+    pub(crate) listed: ListedVoters,
+    /// The state of this process's voter, which contains the voters.
+    pub(crate) stored: watch::Receiver<Stored>,
+    /// The reports of the members, which may become voters.
+    pub(crate) members: MemberReports,
+}
+
+impl Right {
+    /// Waits until the state of this process's voter has changed, and returns the voters in it; never returns if there
+    /// are no voters.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call loses nothing.
+    async fn changed_voters(&mut self) -> Vec<VoterAddress> {
+        if let Self::Elected { voters: Some(voters), .. } = self
+            && voters.stored.changed().await.is_ok()
+        {
+            return voters.stored.borrow_and_update().voters();
+        }
+        std::future::pending().await
+    }
 }
 
 /// A coordinator to be driven.
@@ -156,6 +185,7 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
         let deadline = driver.rendezvous.poll_timeout();
         let due = driver.stall.due(clock::now(), deadline);
         let storing_due = driver.persistence.poll_timeout();
+        let report_due = driver.voters().and_then(|voters| voters.members.poll_timeout());
         tokio::select! {
             // Inputs first, so that received messages are handled before any node times out. A
             // flood of inputs cannot delay a deadline for long: the work for each input is bounded,
@@ -166,6 +196,8 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
                 None => return End::Ended,
             },
             () = driver.persistence.stored() => {}
+            voters = driver.right.changed_voters() => driver.rendezvous.handle_voters(voters),
+            () = clock::until(report_due) => driver.report_members(clock::now()),
             () = clock::until(storing_due) => driver.persistence.handle_timeout(clock::now()),
             () = clock::until(due) => driver.handle_due(clock::now(), deadline),
         }
@@ -231,6 +263,20 @@ impl Driver {
         self.streams.close_all().await;
     }
 
+    fn voters(&mut self) -> Option<&mut ElectedByVoters> {
+        match &mut self.right {
+            Right::Elected { voters, .. } => voters.as_mut(),
+            Right::Sole(_) => None,
+        }
+    }
+
+    /// Reports the members to the voter of this process.
+    fn report_members(&mut self, now: Instant) {
+        if let Right::Elected { voters: Some(voters), .. } = &mut self.right {
+            voters.members.handle_timeout(now, &self.rendezvous);
+        }
+    }
+
     /// Applies the extensions of the right to coordinate since the last call.
     fn extend(&mut self, now: Instant) {
         if let Right::Elected { until, .. } = &self.right {
@@ -253,6 +299,10 @@ impl Driver {
 
     fn handle(&mut self, now: Instant, input: Input) {
         self.extend(now);
+        let is_keep_alive = matches!(input, Input::Message(_, FromNode::KeepAlive { .. }));
+        if let Some(voters) = self.voters().filter(|_| !is_keep_alive) {
+            voters.members.note_change(now);
+        }
         match input {
             Input::Attend { answers, .. } if answers.is_closed() => {
                 // Its agent has stopped waiting: the answer would have no reader.
@@ -284,8 +334,8 @@ impl Driver {
             Input::Snapshot(answer) => {
                 let mut snapshot = self.rendezvous.snapshot(now);
                 self.streams.add_observed(&mut snapshot);
-                if let Right::Elected { voters, .. } = &self.right {
-                    voters.add_to(now, &mut snapshot);
+                if let Some(voters) = self.voters() {
+                    voters.listed.add_to(now, &mut snapshot);
                 }
                 // The receiver may be gone.
                 drop(answer.send(snapshot));

@@ -8,8 +8,7 @@ use std::{
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    election::message::Place,
-    ids::Term,
+    ids::{Term, VoterAddress},
     settings::Settings,
     tenure::{Elected, Tenure},
 };
@@ -20,8 +19,9 @@ use tokio::{
 use tracing::{debug, info};
 
 use super::{
-    driver::{self, Coordination, End, Input, Inputs, Right},
+    driver::{self, Coordination, ElectedByVoters, End, Input, Inputs, Right},
     listed_voters::ListedVoters,
+    members::MemberReports,
     persistence::Persistence,
     proofs::Proofs,
     role::ElectedCoordinator,
@@ -30,7 +30,6 @@ use super::{
 use crate::{
     coordinator::limits,
     net::port::Attended,
-    spec::Endpoint,
     sys::clock,
     voter::{Answered, Command, Commands, Leader, Stored, Tenancy},
 };
@@ -39,10 +38,8 @@ use crate::{
 pub(crate) struct VoterCoordinator {
     /// The settings of every coordinator that runs in this process.
     pub settings: Settings,
-    /// The list of voters, in the order of their places.
-    pub list: Vec<Endpoint>,
-    /// The place of this process.
-    pub own: Place,
+    /// The address of its voter; `None` if the leader is chosen through an external store.
+    pub own: Option<VoterAddress>,
     /// The queue of the voter's commands.
     pub commands: Commands,
     /// The leader, as the voter knows it.
@@ -71,13 +68,6 @@ impl VoterCoordinator {
             let leader = self.leader.borrow_and_update().clone();
             let is_over = match leader {
                 Leader::Here(tenancy) => self.coordinate(tenancy, &mut recent).await,
-                Leader::Other(place, term) => {
-                    let endpoint = self.list.get(place.0).map(ToString::to_string);
-                    let endpoint = endpoint.unwrap_or_default();
-                    let there = ElectedCoordinator::There(NotHere { term, endpoint });
-                    self.elected.send_replace(there);
-                    self.wait(&mut recent).await
-                }
                 Leader::At(endpoint, term) => {
                     let there = ElectedCoordinator::There(NotHere { term, endpoint });
                     self.elected.send_replace(there);
@@ -149,11 +139,11 @@ impl VoterCoordinator {
                 debug!("the job has ended; ending the leadership");
                 // The voter may have ended.
                 let _ = self.commands.send(Command::JobOver(term)).await;
-                leave(&self.commands).await;
+                leave(&self.commands, false).await;
                 return true;
             }
             // Its last messages are sent.
-            End::HandedOver => leave(&self.commands).await,
+            End::HandedOver => drop(leave(&self.commands, false).await),
             // Another process may lead; the voter may have ended.
             End::Ended => drop(self.commands.send(Command::Resign(term)).await),
         }
@@ -170,6 +160,7 @@ impl VoterCoordinator {
         let tenure = Tenure::Elected(Elected {
             term: leadership.term,
             until: leadership.until,
+            begins_at: leadership.begins_at,
             workers_until: leadership.workers_until,
             former: leadership.former.clone(),
         });
@@ -177,14 +168,22 @@ impl VoterCoordinator {
             term = %leadership.term, run_id = %self.settings.run_id,
             "elected; this agent coordinates the job"
         );
-        let voters = ListedVoters {
-            endpoints: self.list.iter().map(ToString::to_string).collect(),
-            own: self.own,
-            since: clock::now(),
-            answered: self.answered.clone(),
+        let voters = self.own.clone().map(|own| ElectedByVoters {
+            listed: ListedVoters {
+                stored: self.stored.clone(),
+                own,
+                since: clock::now(),
+                answered: self.answered.clone(),
+            },
+            stored: self.stored.clone(),
+            members: MemberReports::new(self.commands.clone()),
+        });
+        let settings = Settings {
+            voters: leadership.voters.iter().map(|seat| seat.address.clone()).collect(),
+            ..self.settings.clone()
         };
         Coordination::new(
-            self.settings.clone(),
+            settings,
             leadership.memory.clone(),
             tenure,
             Persistence::voters(self.commands.clone(), leadership.term),
@@ -196,7 +195,7 @@ impl VoterCoordinator {
     fn leads_in(&self, term: Term) -> bool {
         match &*self.leader.borrow() {
             Leader::Here(tenancy) => tenancy.leadership.term == term,
-            Leader::Other(..) | Leader::At(..) | Leader::Unknown => false,
+            Leader::At(..) | Leader::Unknown => false,
         }
     }
 
@@ -242,17 +241,19 @@ impl RecentObituaries {
 }
 
 /// Resigns if this process leads, and never becomes a candidate again; waits until the release of the leases
-/// has been sent to the other voters.
-pub(crate) async fn leave(commands: &Commands) {
+/// has been sent to the other voters, and if `is_replaced` until a member has replaced this voter, for a limited time.
+/// Returns true if the job still needs the state of this voter.
+pub(crate) async fn leave(commands: &Commands, is_replaced: bool) -> bool {
     let (left, has_left) = oneshot::channel();
     let leaving = async {
-        if commands.send(Command::Leave(left)).await.is_ok() {
+        if commands.send(Command::Leave { is_replaced, left }).await.is_ok() {
             // The voter may end at this moment.
-            let _ = has_left.await;
+            return has_left.await.unwrap_or(true);
         }
+        true
     };
-    let _: Result<(), _> = timeout(LEAVE_PATIENCE, leaving).await;
+    timeout(LEAVE_PATIENCE, leaving).await.unwrap_or(true)
 }
 
 /// The maximum wait for the voter's thread, which sends its last messages within a shorter limit of its own.
-const LEAVE_PATIENCE: Duration = limits::FLUSH_TIMEOUT;
+const LEAVE_PATIENCE: Duration = Duration::from_secs(5);

@@ -3,20 +3,20 @@
 use std::time::Instant;
 
 use ragent_rendezvous::{
-    election::message::Place,
+    ids::VoterAddress,
     snapshot::{Snapshot, VoterStatus},
 };
 use tokio::sync::watch;
 
-use crate::voter::Answered;
+use crate::voter::{Answered, Stored};
 
-/// The list of voters to which this process belongs.
+/// The voters of the job that this process coordinates.
 #[derive(Clone, Debug)]
 pub(crate) struct ListedVoters {
-    /// Their endpoints, by place.
-    pub endpoints: Vec<String>,
-    /// The place of this process.
-    pub own: Place,
+    /// The state of this process's voter, with the list.
+    pub stored: watch::Receiver<Stored>,
+    /// The address of this process's voter.
+    pub own: VoterAddress,
     /// The time at which this process was elected.
     pub since: Instant,
     /// The time of the last answer of each voter.
@@ -27,13 +27,13 @@ impl ListedVoters {
     /// Adds the voters to the status of the job that this process coordinates.
     pub(super) fn add_to(&self, now: Instant, snapshot: &mut Snapshot) {
         let answered = self.answered.borrow();
-        let voters = self.endpoints.iter().enumerate().map(|(place, endpoint)| {
-            let is_leader = Place(place) == self.own;
-            let answered = answered.get(place).copied().flatten();
+        let voters = self.stored.borrow().voters().into_iter().map(|address| {
+            let is_leader = address == self.own;
+            let answered = answered.get(&address).copied();
             // Only a leader sends regular requests, so silence before the election means nothing.
             let last = if is_leader { now } else { self.since.max(answered.unwrap_or(self.since)) };
             let silent_for = now.saturating_duration_since(last);
-            VoterStatus { endpoint: endpoint.clone(), is_leader, silent_for }
+            VoterStatus { endpoint: address.to_string(), is_leader, silent_for }
         });
         snapshot.set_voters(voters.collect());
     }

@@ -1,27 +1,64 @@
-//! Writes a voter's copy of the coordinator's memory to its state file. No effect waits for the file: a
-//! majority of the voters has the memory. The file is read when the voter's process is started again.
+//! Writes a voter's copy of the coordinator's memory to its state file. No effect waits for the file, except a change of
+//! the voters: a majority of them has the memory. The file is read when the voter's process is started again.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
+use ragent_rendezvous::election::message::Knowledge;
 use tokio::{sync::watch, task::spawn_blocking};
 use tracing::warn;
 
 use super::state_file;
 use crate::{coordinator::limits, sys::clock, voter::Stored};
 
-/// Writes each change of `stored`, until its voter ends. `kept` is the time for which agents may wait for the
-/// next leader.
-pub(crate) async fn keep(path: PathBuf, mut stored: watch::Receiver<Stored>, kept: Duration) {
+/// The state file of a voter, which two threads write.
+#[derive(Debug)]
+pub(crate) struct ReplicaFile {
+    path: PathBuf,
+    /// The time for which agents may wait for the next leader.
+    kept: Duration,
+    /// The newest state in the file.
+    newest: Mutex<Knowledge>,
+}
+
+impl ReplicaFile {
+    pub(crate) fn new(path: PathBuf, kept: Duration) -> Self {
+        Self { path, kept, newest: Mutex::default() }
+    }
+
+    /// Writes a state, unless the file has a newer one.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error.
+    pub(crate) fn write(&self, stored: &Stored) -> io::Result<()> {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let knowledge = stored.replica.knowledge();
+        if knowledge < *newest {
+            return Ok(());
+        }
+        state_file::write_copy(&self.path, stored, self.kept)?;
+        *newest = knowledge;
+        Ok(())
+    }
+}
+
+/// Writes each change of `stored`, until its voter ends.
+pub(crate) async fn keep(file: Arc<ReplicaFile>, mut stored: watch::Receiver<Stored>) {
     let mut is_reported = false;
     loop {
-        let (to, state) = (path.clone(), stored.borrow_and_update().clone());
-        let written = spawn_blocking(move || state_file::write_copy(&to, &state, kept)).await;
+        let (to, state) = (Arc::clone(&file), stored.borrow_and_update().clone());
+        let written = spawn_blocking(move || to.write(&state)).await;
         match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
             Ok(()) => is_reported = false,
             Err(error) if !is_reported => {
                 is_reported = true;
                 warn!(
-                    path = %path.display(), %error,
+                    path = %file.path.display(), %error,
                     "failed to write the state of the job; this voter will not know it after a restart"
                 );
             }
@@ -43,8 +80,8 @@ pub(crate) async fn keep(path: PathBuf, mut stored: watch::Receiver<Stored>, kep
 #[cfg(test)]
 mod tests {
     use ragent_rendezvous::{
-        election::message::{Replica, Version},
-        ids::{JobUid, Round, Term},
+        election::message::{Lists, Replica, Seat, Version},
+        ids::{JobUid, Round, Term, VoterAddress, VoterId},
         settings::Memory,
     };
 
@@ -53,7 +90,13 @@ mod tests {
     fn stored(number: u64) -> Stored {
         let version = Version { term: Term(7), number };
         let memory = Memory { round: Round(number), ..Memory::fresh(JobUid::new("u")) };
-        Stored { replica: Replica { version, memory: Some(memory) }, highest: Term(9) }
+        let seat = |n: u64| Seat {
+            address: VoterAddress::new(format!("n{n}:1")),
+            voter: (n > 1).then_some(VoterId(n)),
+        };
+        let lists = Lists { last: vec![seat(1), seat(2)], before: Some(vec![seat(number)]) };
+        let replica = Replica { version, lists, memory: Some(memory) };
+        Stored { voter: Some(VoterId(2)), replica, highest: Term(9) }
     }
 
     /// Each copy is written with its version, including the last copy before the voter ends.
@@ -63,7 +106,8 @@ mod tests {
         let path = folder.path().join("job.json");
         let (sender, receiver) = watch::channel(Stored::default());
         let kept = Duration::from_secs(600);
-        let keeping = tokio::spawn(keep(path.clone(), receiver, kept));
+        let file = Arc::new(ReplicaFile::new(path.clone(), kept));
+        let keeping = tokio::spawn(keep(Arc::clone(&file), receiver));
         sender.send_replace(stored(1));
         sender.send_replace(stored(2));
         drop(sender);
@@ -71,6 +115,8 @@ mod tests {
         // A dropped sender does not hide its last value.
         assert_eq!(state_file::read_copy(&path), Some(stored(2)));
         assert_eq!(state_file::read_memory(&path).map(|memory| memory.round), Some(Round(2)));
+        file.write(&stored(1)).unwrap();
+        assert_eq!(state_file::read_copy(&path), Some(stored(2)), "an older state came later");
     }
 
     /// The file of a sole coordinator is not read as a copy.

@@ -1,10 +1,15 @@
 //! The coordinator of a job, from the point of view of one agent's port.
 
 use ragent_proto::convert::NotHere;
-use ragent_rendezvous::ids::Term;
+use ragent_rendezvous::{
+    election::Member,
+    ids::{Term, VoterAddress},
+    message::Attend,
+};
 use tokio::sync::{mpsc, watch};
 
 use super::{driver::Inputs, state_file::Obituary};
+use crate::voter::{Command, Stored};
 
 /// The coordinator, from the point of view of one port.
 #[derive(Clone, Debug)]
@@ -29,7 +34,41 @@ pub(crate) enum Role {
         elected: watch::Receiver<ElectedCoordinator>,
         /// The queue of obituaries, which the election also needs.
         obituaries: mpsc::Sender<Obituary>,
+        /// Its voter; `None` if the leader is chosen through an external store.
+        voter: Option<OwnVoter>,
     },
+}
+
+/// The voter of this process, from the point of view of the agent and its port.
+#[derive(Clone, Debug)]
+pub struct OwnVoter {
+    /// Its identity and address, as they are sent with registrations.
+    pub(crate) member: Member,
+    /// The queue of its commands, which does not keep the voter from ending.
+    pub(crate) commands: mpsc::WeakSender<Command>,
+    /// Its state.
+    pub(crate) stored: watch::Receiver<Stored>,
+}
+
+impl OwnVoter {
+    /// Returns the voters of the job if it has a round, and this process is not one of them.
+    fn voters_elsewhere(&self) -> Option<Vec<VoterAddress>> {
+        let stored = self.stored.borrow();
+        let has_seat = stored.replica.has_seat_of(self.member.voter, &self.member.address);
+        (!has_seat).then(|| stored.voters_of_job())
+    }
+
+    /// Sends a command, unless the voter has ended or its queue is full: the agent repeats what it sends.
+    pub(crate) fn try_send(&self, command: Command) {
+        if let Some(commands) = self.commands.upgrade() {
+            let _ = commands.try_send(command);
+        }
+    }
+
+    /// Returns the voters of the job that this process knows to have a round.
+    pub(crate) fn voters_of_job(&self) -> Vec<VoterAddress> {
+        self.stored.borrow().voters_of_job()
+    }
 }
 
 /// The coordinator that the voters have elected, as one of them knows it.
@@ -79,6 +118,18 @@ impl Role {
             Self::Coordinator { .. } | Self::Elsewhere(_) => self.coordinator().err(),
             Self::Voter { .. } => None,
         }
+    }
+
+    /// Returns the voters to which a registration is to be sent instead: this process is not a voter, or knows of no
+    /// round, and the node knows a job that has one. Returns `None` if the registration is to wait for a coordinator.
+    pub(super) fn voters_instead(&self, attend: &Attend) -> Option<Vec<VoterAddress>> {
+        let Self::Voter { voter: Some(voter), elected, .. } = self else { return None };
+        if !attend.voters.is_empty() && voter.voters_of_job().is_empty() {
+            voter.try_send(Command::Hint(attend.voters.clone()));
+            return Some(Vec::new());
+        }
+        let is_unknown = matches!(*elected.borrow(), ElectedCoordinator::Unknown);
+        voter.voters_elsewhere().filter(|_| is_unknown)
     }
 
     /// Returns the same as [`Self::coordinator`], once a coordinator is elected in a term after `lost`.

@@ -20,7 +20,7 @@ use ragent_proto::{
 };
 use ragent_rendezvous::{
     ids::{Peer, RunId, Term},
-    message::Attend,
+    message::{Attend, ToNode},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -171,6 +171,15 @@ async fn pass_on(
     registration: Registration,
     messages: Streaming<AgentMessage>,
 ) {
+    if let Some(voters) = role.voters_instead(&registration.attend) {
+        let answers = &registration.answers;
+        // The agent may have ended the stream.
+        if !voters.is_empty() {
+            let _ = answers.send(FromCoordinator::Message(ToNode::Voters(voters))).await;
+        }
+        let _ = answers.send(FromCoordinator::NotHere(NotHere::unknown())).await;
+        return;
+    }
     let coordinator = tokio::select! {
         coordinator = timeout(limits::HELD_TIMEOUT, role.wait_for_coordinator(lost)) => coordinator,
         () = registration.answers.closed() => return,

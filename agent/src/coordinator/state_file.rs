@@ -19,7 +19,7 @@ pub(crate) use self::memory::{read_copy, write_copy, write_memory};
 pub use self::{
     cleaning::clean,
     closed_job::ClosedJob,
-    files::{memory_path, voter_path},
+    files::{member_path, member_ports, memory_path, voter_path},
     memory::read_memory,
     obituary::{Obituary, has_obituary, parse_obituary, write_obituary},
     registration::{Registration, RunningAgent, Stage, running_agents},

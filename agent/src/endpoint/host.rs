@@ -142,7 +142,7 @@ fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
         coordinator: node_id.to_string(),
         host: Some(node_id.clone()),
         shared: Some(spec.shared),
-        voters: spec.rendezvous.voters(),
+        voters: Vec::new(),
         keeps_charges: ThisHost.service_dir().is_some(),
         leases: Leases::default(),
     }

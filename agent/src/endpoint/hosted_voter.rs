@@ -3,12 +3,13 @@
 use std::{
     net::IpAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use ragent_rendezvous::{
-    election::{self, message::Place, timers::Timers},
-    ids::NodeId,
+    election::{self, Member, timers::Timers},
+    ids::{NodeId, VoterAddress, VoterId},
     settings::Settings,
 };
 use tokio::{
@@ -22,8 +23,8 @@ use crate::{
     coordinator::{
         driver::Input,
         elected::{self, VoterCoordinator},
-        replica_file,
-        role::{ElectedCoordinator, Role},
+        replica_file::{self, ReplicaFile},
+        role::{ElectedCoordinator, OwnVoter, Role},
         service, state_file,
     },
     endpoint::limits,
@@ -40,6 +41,7 @@ pub(crate) struct HostedVoter {
     stored: watch::Receiver<Stored>,
     coordinator: JoinHandle<()>,
     file: Option<StateFile>,
+    voter: Option<OwnVoter>,
 }
 
 /// The state file of a voter, and the task that writes it.
@@ -52,10 +54,8 @@ pub(super) struct StateFile {
 pub(super) struct Elector {
     /// The settings of the coordinator.
     pub settings: Settings,
-    /// The list of voters, in the order of their places; empty if the leader is chosen through an external store.
-    pub list: Vec<Endpoint>,
-    /// The place of this process in the list.
-    pub own: Place,
+    /// Its voter; `None` if the leader is chosen through an external store.
+    pub voter: Option<Member>,
     /// The endpoint at which others reach this process.
     pub endpoint: Endpoint,
     /// The queue of its commands.
@@ -74,12 +74,12 @@ pub(super) struct Elector {
 
 /// The configuration of a voter, its port and its coordinator.
 pub(crate) struct HostedVoterSpec {
-    /// The list of voters, in the order of their places.
-    pub list: Vec<Endpoint>,
-    /// The place of this process.
-    pub place: Place,
-    /// Its position in the list as the user gave it.
-    pub turn: usize,
+    /// The endpoints that the user gave.
+    pub listed: Vec<Endpoint>,
+    /// The endpoint at which others reach this process.
+    pub endpoint: Endpoint,
+    /// The state file of the voter.
+    pub state_file: PathBuf,
     /// The node id of this process.
     pub process: NodeId,
     /// The leases of the election.
@@ -112,39 +112,46 @@ pub(crate) fn host_voter(
     port: EndpointPort,
     spec: HostedVoterSpec,
 ) -> Result<(HostedVoter, Server), SystemError> {
-    let run_id = spec.settings.run_id.clone();
-    let endpoint = spec.list.get(spec.place.0).cloned().unwrap_or_default();
-    let state_file = state_file::voter_path(&run_id, &endpoint);
-    let stored = state_file::read_copy(&state_file).unwrap_or_default();
+    let HostedVoterSpec { listed, endpoint, state_file, process, timers, source, settings, kept } =
+        spec;
+    let run_id = settings.run_id.clone();
+    let stored = state_file::read_copy(&state_file);
+    let is_new = stored.is_none();
+    let mut stored = stored.unwrap_or_default();
+    let voter = *stored.voter.get_or_insert_with(|| VoterId(rand::random()));
     let own = state_file.clone();
     // A slow disk does not delay the start, and remaining files are removed next time.
     drop(tokio::task::spawn_blocking(move || state_file::clean(&own)));
-    info!(
-        %endpoint, run_id = %run_id, round = stored.replica.memory.as_ref().map_or(0, |m| m.round.0),
-        "voter started"
-    );
+    let memory = stored.replica.memory.as_ref();
+    info!(%endpoint, run_id = %run_id, round = memory.map_or(0, |m| m.round.0), "voter started");
+    let address = VoterAddress::new(endpoint.to_string());
+    let replica_file = Arc::new(ReplicaFile::new(state_file.clone(), kept));
+    let own_file = Arc::clone(&replica_file);
     let handle = voter::start(VoterSpec {
-        run_id: run_id.clone(),
-        list: spec.list.clone(),
+        run_id,
         settings: election::Settings {
-            place: spec.place,
-            turn: spec.turn,
-            voters: spec.list.len(),
-            process: spec.process,
-            timers: spec.timers,
+            voter,
+            is_new,
+            address: address.clone(),
+            listed: listed.iter().map(|listed| VoterAddress::new(listed.to_string())).collect(),
+            process,
+            timers,
             seed: rand::random(),
         },
         stored,
-        source: spec.source,
+        store: Box::new(move |stored| {
+            // The task that writes the file otherwise reports errors.
+            let _ = own_file.write(stored);
+        }),
+        source,
     })
     .map_err(system("start a thread"))?;
     let VoterHandle { commands, leader, answered, stored, connections } = handle;
-    let task = replica_file::keep(state_file.clone(), stored.clone(), spec.kept);
+    let task = replica_file::keep(replica_file, stored.clone());
     let file = StateFile { task: tokio::spawn(task), path: state_file };
     let elector = Elector {
-        settings: spec.settings,
-        list: spec.list,
-        own: spec.place,
+        settings,
+        voter: Some(Member { voter, address }),
         endpoint,
         commands,
         leader,
@@ -160,8 +167,7 @@ pub(crate) fn host_voter(
 pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVoter, Server) {
     let Elector {
         settings,
-        list,
-        own,
+        voter,
         endpoint,
         commands,
         leader,
@@ -170,6 +176,12 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
         connections,
         file,
     } = elector;
+    let own = voter.as_ref().map(|member| member.address.clone());
+    let voter = voter.map(|member| OwnVoter {
+        member,
+        commands: commands.downgrade(),
+        stored: stored.clone(),
+    });
     let run_id = settings.run_id.clone();
     let (published, elected) = watch::channel(ElectedCoordinator::Unknown);
     let (obituaries, received) = mpsc::channel(limits::OBITUARIES);
@@ -178,7 +190,6 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
     let known = stored.clone();
     let coordinator = VoterCoordinator {
         settings,
-        list,
         own,
         commands: commands.clone(),
         leader,
@@ -189,7 +200,12 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
         obituaries: received,
     };
     let coordinator = tokio::spawn(coordinator.run());
-    let role = Role::Voter { endpoint: endpoint.to_string(), elected: elected.clone(), obituaries };
+    let role = Role::Voter {
+        endpoint: endpoint.to_string(),
+        elected: elected.clone(),
+        obituaries,
+        voter: voter.clone(),
+    };
     let http = service::router(&run_id, role);
     let protocols = PortProtocols {
         http,
@@ -197,11 +213,16 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
         voters: connections,
         attended: protocols_attended,
     };
-    let hosted = HostedVoter { commands, elected, stored: known, coordinator, file };
+    let hosted = HostedVoter { commands, elected, stored: known, coordinator, file, voter };
     (hosted, Server::start(listener, protocols))
 }
 
 impl HostedVoter {
+    /// Returns the voter, from the point of view of the agent; `None` if the leader is chosen through an external store.
+    pub(super) fn own_voter(&self) -> Option<OwnVoter> {
+        self.voter.clone()
+    }
+
     /// Ends the voter. A leader resigns or, if the job has ended, first informs all nodes; a follower of a job
     /// that has ended grants leases until the leader has done so. The caller limits the time.
     pub(crate) async fn end(mut self, how: VoterEnd) {
@@ -217,8 +238,8 @@ impl HostedVoter {
                 let _ = inputs.send(Input::Shutdown).await;
             }
         }
-        elected::leave(&self.commands).await;
-        self.stop(how).await;
+        let is_needed = elected::leave(&self.commands, how == VoterEnd::Left).await;
+        self.stop(how, is_needed).await;
     }
 
     /// Waits until the job has been closed for all nodes.
@@ -234,15 +255,16 @@ impl HostedVoter {
             _ = self.elected.wait_for(is_elsewhere) => {}
         }
         // This voter must not lead; its lease to the present leader stays in force.
-        elected::leave(&self.commands).await;
+        elected::leave(&self.commands, false).await;
         let is_over =
             |elected: &ElectedCoordinator| !matches!(elected, ElectedCoordinator::There(_));
         // The voter may have ended.
         let _ = self.elected.wait_for(is_over).await;
     }
 
-    async fn stop(self, how: VoterEnd) {
-        let Self { commands, coordinator, file, .. } = self;
+    async fn stop(self, how: VoterEnd, is_needed: bool) {
+        let Self { commands, coordinator, file, voter, .. } = self;
+        drop(voter);
         coordinator.abort();
         // The voter ends when no sender of commands is left, and then the task that writes its file.
         drop(commands);
@@ -253,8 +275,10 @@ impl HostedVoter {
         let Some(StateFile { task, path }) = file else { return };
         let _ = task.await;
         match how {
-            VoterEnd::Closed | VoterEnd::Left => forget(&path).await,
-            VoterEnd::Other => {}
+            VoterEnd::Closed => forget(&path).await,
+            // No majority may be left without this voter, if no member could replace it.
+            VoterEnd::Left if !is_needed => forget(&path).await,
+            VoterEnd::Left | VoterEnd::Other => {}
         }
     }
 

@@ -9,7 +9,6 @@ use std::{
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     claim,
-    election::message::Place,
     ids::{NodeId, RunId},
     jitter::Jitter,
     message::KnownRound,
@@ -37,6 +36,7 @@ use crate::{
     },
     spec::{Endpoint, EtcdSpec, JobSpec},
     sys::{clock, host::ThisHost, system_error::system},
+    voter::Answered,
 };
 
 /// Takes part in a job whose coordinator is chosen through `etcd`. `waits` receives the reason for waiting whenever
@@ -77,12 +77,11 @@ pub(super) async fn take_part(
     let record = RecordInEtcd { leader: leader.clone(), successors };
     let elector = Elector {
         settings: settings(spec, &node_id),
-        list: Vec::new(),
-        own: Place(0),
+        voter: None,
         endpoint: endpoint.clone(),
         commands,
         leader,
-        answered: watch::channel(Vec::new()).1,
+        answered: watch::channel(Answered::new()).1,
         stored,
         connections: None,
         file: None,

@@ -74,6 +74,10 @@ impl NodeServices {
     /// Returns the settings of this node's agent.
     pub(crate) fn agent_spec(&self, spec: &JobSpec, log: &Log) -> AgentSpec {
         let address = self.address.map(|address| address.to_string());
+        let voter = match &self.hosted {
+            Some(Hosted::Voter(hosted)) => hosted.own_voter(),
+            Some(Hosted::Coordinator(_)) | None => None,
+        };
         let node = NodeDescription {
             node_id: self.node_id.clone(),
             host_name: ThisHost.name(),
@@ -84,6 +88,7 @@ impl NodeServices {
             role: spec.role.clone(),
             local_world_size: spec.local_world_size,
             node_rank: spec.node_rank,
+            voter: voter.as_ref().map(|voter| voter.member.clone()),
         };
         AgentSpec {
             lines: RoundLines::new(&spec.shared, spec.output.first_node_lines),
@@ -92,6 +97,7 @@ impl NodeServices {
             destination: self.destination.clone(),
             shared: spec.shared,
             node,
+            voter,
             local_addr: spec.local_addr.clone(),
             settings: AgentSettings {
                 stop_grace: spec.shared.timeouts.stop_grace,

@@ -1,16 +1,17 @@
 //! Starts this node's services in a job whose coordinator is elected: as a voter if one of the listed
-//! endpoints leads to this machine and its port is free, otherwise as an agent that does not vote.
+//! endpoints leads to this machine and its port is free, otherwise as an agent that becomes a voter when one is lost.
 
 use std::{
     collections::BTreeSet,
     io,
     net::{IpAddr, SocketAddr, TcpListener},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    election::{message::Place, timers::Timers},
+    election::timers::Timers,
     ids::NodeId,
     message::KnownRound,
     settings::{Leases, Settings},
@@ -28,15 +29,11 @@ use super::{
     identity,
     node_services::{Hosted, NodeServices},
     plain_store::plain_store,
-    server::Server,
 };
 use crate::{
-    coordinator::{role::Role, service},
+    coordinator::state_file,
     endpoint::limits,
-    net::{
-        self, Reach,
-        port::{Attended, PortProtocols},
-    },
+    net::{self, Reach, port::Attended},
     node::{destination::Destination, node_id::new_node_id},
     spec::{Endpoint, JobSpec, VoterList},
     sys::{clock, host::ThisHost, port_holder, system_error::system},
@@ -44,10 +41,6 @@ use crate::{
 
 /// The endpoint of the list that this process serves.
 pub(crate) struct OwnEndpoint {
-    /// Its place in the list of voters.
-    pub place: Place,
-    /// Its position in the list as the user gave it.
-    pub turn: usize,
     pub endpoint: Endpoint,
     pub listener: TcpListener,
     /// The address that it resolves to on this machine.
@@ -68,7 +61,7 @@ pub(super) async fn take_part(
     let until = clock::now() + spec.shared.timeouts.join;
     match own_endpoint(list, until, waits).await? {
         Some(own) => vote(spec, list, stores, own),
-        None => join(spec, list).await,
+        None => join(spec, list, stores).await,
     }
 }
 
@@ -88,32 +81,24 @@ pub(crate) async fn own_endpoint(
     loop {
         let mut unresolved = None;
         let mut owned = Vec::new();
-        for (turn, endpoint) in list.endpoints().iter().enumerate() {
+        for endpoint in list.endpoints() {
             match net::resolve(endpoint).await {
                 Ok(addresses) => {
                     let own = addresses.into_iter().find(|address| ThisHost.owns(address.ip()));
-                    owned.extend(own.map(|address| (turn, endpoint, address)));
+                    owned.extend(own.map(|address| (endpoint, address)));
                 }
                 Err(error) if is_this_host(endpoint) => unresolved = Some(error.to_string()),
                 Err(_) => {}
             }
         }
-        for (turn, endpoint, address) in &owned {
+        for (endpoint, address) in &owned {
             // True if several of the listed endpoints are on this machine, with the same port.
             let shares_port =
                 |other: &SocketAddr| other.port() == address.port() && other != address;
-            let is_shared = owned.iter().any(|(_, _, other)| shares_port(other));
+            let is_shared = owned.iter().any(|(_, other)| shares_port(other));
             if let Some(listener) = bind(endpoint, *address, is_shared).await? {
-                let place = list.sorted().iter().position(|listed| listed == *endpoint);
-                let place = Place(place.unwrap_or_default());
-                let (turn, endpoint) = (*turn, (*endpoint).clone());
-                return Ok(Some(OwnEndpoint {
-                    place,
-                    turn,
-                    endpoint,
-                    listener,
-                    address: address.ip(),
-                }));
+                let endpoint = (*endpoint).clone();
+                return Ok(Some(OwnEndpoint { endpoint, listener, address: address.ip() }));
             }
         }
         let Some(cause) = unresolved.filter(|_| clock::now() < until) else { return Ok(None) };
@@ -156,39 +141,102 @@ async fn bind(
     }
 }
 
-/// Starts the services of a voter.
+/// Starts the services of a voter that the user has listed.
 fn vote(
     spec: &JobSpec,
     list: &VoterList,
     stores: &StoreThread,
     own: OwnEndpoint,
 ) -> Result<NodeServices, HostOrJoinError> {
-    let OwnEndpoint { place, turn, endpoint, listener, address: resolved } = own;
+    let OwnEndpoint { endpoint, listener, address: resolved } = own;
     let address = announced_address(spec, &endpoint, resolved);
     let bound = listener.local_addr().map_err(system("listen"))?;
+    let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
+    let place = Place {
+        listener,
+        state_file: state_file::voter_path(&spec.run_id, &endpoint),
+        reach: Reach::of_endpoint(&endpoint, address),
+        source: source(resolved),
+        address,
+        dialed: here,
+        endpoint,
+    };
+    serve(spec, list, stores, place)
+}
+
+/// Starts the services of an agent that the user has not listed. It becomes a voter when one is lost.
+async fn join(
+    spec: &JobSpec,
+    list: &VoterList,
+    stores: &StoreThread,
+) -> Result<NodeServices, HostOrJoinError> {
+    let reach = reach_of(list.endpoints()).await;
+    let listener = listen_as_member(spec, reach).map_err(system("listen"))?;
+    let bound = listener.local_addr().map_err(system("listen"))?;
+    info!(voters = %list, run_id = %spec.run_id, "this agent is not one of the listed voters");
+    let address = own_address(spec, list, bound).await;
+    let host = spec.local_addr.clone().unwrap_or_else(|| address.to_string());
+    let endpoint = Endpoint { host, port: bound.port() };
+    let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
+    let place = Place {
+        listener,
+        state_file: state_file::member_path(&spec.run_id, bound.port()),
+        reach: Reach::of(bound.ip()),
+        source: source(address),
+        address,
+        dialed: here,
+        endpoint,
+    };
+    serve(spec, list, stores, place)
+}
+
+/// The place of a voter: its port, and its addresses.
+struct Place {
+    listener: TcpListener,
+    /// The endpoint at which others reach this process.
+    endpoint: Endpoint,
+    /// The same port, as this process reaches it.
+    dialed: Endpoint,
+    /// The address at which its node registers.
+    address: IpAddr,
+    /// The address from which it connects to other voters.
+    source: Option<IpAddr>,
+    reach: Reach,
+    state_file: PathBuf,
+}
+
+/// Starts the services of an agent with a voter.
+fn serve(
+    spec: &JobSpec,
+    list: &VoterList,
+    stores: &StoreThread,
+    place: Place,
+) -> Result<NodeServices, HostOrJoinError> {
+    let Place { listener, endpoint, dialed, address, source, reach, state_file } = place;
     let node_id = new_node_id();
+    let port = dialed.port;
+    let listed = list.endpoints().to_vec();
     let (attended, registered) = watch::channel(Attended::default());
-    let port = EndpointPort { listener, store: plain_store(stores, registered)?, attended };
-    let sorted = list.sorted();
+    let endpoint_port =
+        EndpointPort { listener, store: plain_store(stores, registered)?, attended };
     let voter = HostedVoterSpec {
         settings: settings(spec, &node_id),
-        list: sorted.clone(),
-        place,
-        turn,
+        listed: listed.clone(),
+        endpoint: endpoint.clone(),
+        state_file,
         process: node_id.clone(),
         timers: Timers::for_nodes(spec.shared.nodes),
-        source: source(resolved),
+        source,
         kept: kept_for(spec.shared.timeouts.join),
     };
-    let (hosted, server) = host_voter(port, voter)?;
-    let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
-    let own = Some((place.0, here));
+    let (hosted, server) = host_voter(endpoint_port, voter)?;
+    let own = (endpoint, dialed);
     Ok(NodeServices {
-        destination: Destination::voters(sorted, list.to_string(), own, place.0),
+        destination: Destination::voters(listed, list.to_string(), own, rand::random()),
         name: list.to_string(),
-        reach: Reach::of_endpoint(&endpoint, address),
+        reach,
         address: Some(address),
-        port: bound.port(),
+        port,
         node_id,
         known_round: KnownRound::default(),
         state_file: None,
@@ -200,32 +248,30 @@ fn vote(
     })
 }
 
-/// Starts the services of an agent that is not a voter. Its port redirects to the leader that it knows.
-async fn join(spec: &JobSpec, list: &VoterList) -> Result<NodeServices, HostOrJoinError> {
-    let sorted = list.sorted();
-    let listener = net::listen(reach_of(&sorted).await, 0).map_err(system("listen"))?;
-    let bound = listener.local_addr().map_err(system("listen"))?;
-    info!(voters = %list, run_id = %spec.run_id, "this agent is not one of the voters");
-    let not_here = watch::Sender::new(NotHere::unknown());
-    let http = service::router(&spec.run_id, Role::Elsewhere(not_here.subscribe()));
-    let attended = watch::channel(Attended::default()).1;
-    let protocols = PortProtocols { http, store: None, voters: None, attended };
-    let first = usize::from(rand::random::<u8>()) % sorted.len();
-    Ok(NodeServices {
-        destination: Destination::voters(sorted, list.to_string(), None, first),
-        name: list.to_string(),
-        reach: Reach::of(bound.ip()),
-        address: None,
-        port: bound.port(),
-        node_id: new_node_id(),
-        known_round: KnownRound::default(),
-        state_file: None,
-        not_here,
-        hosted: None,
-        store_sender: None,
-        server: Server::start(listener, protocols),
-        search_responder: None,
-    })
+/// Listens on the port of an earlier process of this machine whose voter has left its state file, so that this process
+/// continues as that voter; otherwise on any free port.
+fn listen_as_member(spec: &JobSpec, reach: Reach) -> io::Result<TcpListener> {
+    let ports = state_file::member_ports(&spec.run_id).into_iter();
+    let is_kept =
+        |port: &u16| state_file::read_copy(&state_file::member_path(&spec.run_id, *port)).is_some();
+    // The port of an agent that still runs is taken.
+    let mut free = ports.filter(is_kept).filter_map(|port| net::listen(reach, port).ok());
+    free.next().map_or_else(|| net::listen(reach, 0), Ok)
+}
+
+/// Returns the address at which other nodes reach this one: the one that is given, else the one from which a listed
+/// voter is reached.
+async fn own_address(spec: &JobSpec, list: &VoterList, bound: SocketAddr) -> IpAddr {
+    if let Some(given) = spec.local_addr.as_ref().and_then(|given| given.parse().ok()) {
+        return given;
+    }
+    for endpoint in list.endpoints() {
+        let addresses = net::resolve(endpoint).await.unwrap_or_default();
+        if let Some(own) = addresses.into_iter().find_map(net::own_address_towards) {
+            return own;
+        }
+    }
+    reachable_here(bound)
 }
 
 /// Returns the reach of the port of an agent that is not a voter: this machine if all voters are at loopback
@@ -257,6 +303,7 @@ fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
         shared: Some(spec.shared),
         keeps_charges: ThisHost.service_dir().is_some(),
         leases: Leases::default(),
-        voters: spec.rendezvous.voters(),
+        // The election knows them.
+        voters: Vec::new(),
     }
 }

@@ -63,7 +63,7 @@ pub(super) struct Driver {
     /// Changes of the memory that are being stored, in their order.
     storing: Vec<(u64, oneshot::Sender<()>)>,
     /// Notified when the record of this process is released.
-    leaving: Vec<oneshot::Sender<()>>,
+    leaving: Vec<oneshot::Sender<bool>>,
     changes: mpsc::Sender<Change>,
     queue: mpsc::Receiver<Event>,
     /// The tasks of the connections.
@@ -169,7 +169,9 @@ impl Driver {
             Command::Resign(term) => self.claim.handle_resigned(now, term),
             Command::JobOver(term) => self.claim.handle_job_over(now, term),
             Command::Obituary(process) => self.claim.handle_obituary(now, &process),
-            Command::Leave(left) => {
+            // The record in etcd names no voters.
+            Command::Members(..) | Command::Hint(_) | Command::Registered(_) => {}
+            Command::Leave { left, .. } => {
                 self.leaving.push(left);
                 self.claim.handle_leaving(now);
             }
@@ -194,8 +196,9 @@ impl Driver {
         self.published.stored.send_if_modified(|stored| {
             let is_new = is_new(stored);
             if is_new {
-                let replica = Replica { version, memory: record.memory.clone() };
-                *stored = Stored { replica, highest };
+                let replica =
+                    Replica { version, memory: record.memory.clone(), ..Replica::default() };
+                *stored = Stored { voter: None, replica, highest };
             }
             is_new
         });
@@ -247,7 +250,7 @@ impl Driver {
             Effect::Released => {
                 for left in self.leaving.drain(..) {
                     // The agent may have stopped waiting.
-                    let _ = left.send(());
+                    let _ = left.send(false);
                 }
             }
         }

@@ -30,6 +30,7 @@ mod tests {
     /// Describes a node with a known address, or none.
     fn described(known: &str, local: &str, addresses: Vec<IpAddr>) -> NodeDescription {
         let mut node = NodeDescription {
+            voter: None,
             node_id: NodeId::new("n"),
             host_name: "h".to_owned(),
             address: known.to_owned(),

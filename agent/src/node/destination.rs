@@ -4,29 +4,34 @@ use std::{collections::BTreeMap, fmt, net::SocketAddr};
 
 use ragent_core::targets::Targets;
 use ragent_proto::convert::NotHere;
-use ragent_rendezvous::ids::{AttendNumber, Term};
+use ragent_rendezvous::{
+    ids::{AttendNumber, Term, VoterAddress},
+    limits::VOTERS_MAX,
+};
 use tokio::sync::watch;
 
 use crate::{
-    spec::{Endpoint, EtcdSpec, VoterList},
+    spec::{Endpoint, EtcdSpec},
     voter::Leader,
 };
 
 /// The endpoints that an agent dials.
 #[derive(Clone, Debug)]
 pub struct Destination {
-    /// The endpoints, by the names that all nodes use; one, or those of the voters by place.
-    names: Vec<Endpoint>,
-    /// The same endpoints in the form in which this agent dials them: its own port is at another address.
-    dialed: Vec<Endpoint>,
-    /// The choice among voters, or between this agent's own port and the leader; `None` if there is one endpoint.
-    targets: Option<Targets>,
+    /// The only endpoint, or this agent's own port: by the name that all nodes use, and in the form in which this agent
+    /// dials it.
+    own: (Endpoint, Endpoint),
+    /// True if `own` is this agent's own port.
+    is_own: bool,
+    /// The choice among voters, or between this agent's own port and the leader, by the names that all nodes use; `None`
+    /// if there is one endpoint.
+    targets: Option<Targets<Endpoint>>,
     /// The record in etcd, if the leader is found there.
     record: Option<RecordInEtcd>,
     /// The endpoints as text, for messages.
     text: String,
-    /// The last known address of each endpoint.
-    known: Vec<Option<SocketAddr>>,
+    /// The last known addresses of endpoints, by name.
+    known: Vec<(Endpoint, SocketAddr)>,
     /// The name of the endpoint of each attempt that was not welcomed yet.
     attempts: BTreeMap<AttendNumber, Endpoint>,
 }
@@ -54,39 +59,35 @@ pub(super) enum Redirect {
 impl Destination {
     /// Returns the destination of an agent with one endpoint, which it dials at `dialed`.
     pub fn endpoint(name: Endpoint, dialed: Endpoint) -> Self {
-        let text = name.to_string();
         Self {
-            names: vec![name],
-            dialed: vec![dialed],
+            text: name.to_string(),
+            own: (name, dialed),
+            is_own: false,
             targets: None,
             record: None,
-            text,
-            known: vec![None],
+            known: Vec::new(),
             attempts: BTreeMap::new(),
         }
     }
 
-    /// Returns the destination of an agent with `voters`, which are listed by place and shown as `text`. The
-    /// voter at `first` is dialed first. `own` is the agent's own voter, and the endpoint at which it is dialed.
+    /// Returns the destination of an agent with voters, of which the user has `listed` these, shown as `text`. `own` is
+    /// the endpoint of the agent's own voter, and the endpoint at which the agent dials it; it dials its own voter first
+    /// if that is listed, otherwise the one that `seed` selects.
     pub fn voters(
-        voters: Vec<Endpoint>,
+        mut listed: Vec<Endpoint>,
         text: String,
-        own: Option<(usize, Endpoint)>,
-        first: usize,
+        own: (Endpoint, Endpoint),
+        seed: u64,
     ) -> Self {
-        let mut dialed = voters.clone();
-        if let Some((place, address)) = own
-            && let Some(endpoint) = dialed.get_mut(place)
-        {
-            *endpoint = address;
-        }
+        rotate(&mut listed, seed);
+        let first = listed.contains(&own.0).then(|| own.0.clone());
         Self {
-            targets: Some(Targets::new(voters.len(), first)),
+            targets: Some(Targets::new(listed, first)),
+            own,
+            is_own: true,
             record: None,
-            known: vec![None; voters.len()],
-            names: voters,
-            dialed,
             text,
+            known: Vec::new(),
             attempts: BTreeMap::new(),
         }
     }
@@ -100,12 +101,12 @@ impl Destination {
         record: RecordInEtcd,
     ) -> Self {
         Self {
-            names: vec![name.clone(), name],
-            dialed: vec![dialed.clone(), dialed],
-            targets: Some(Targets::new(2, OWN)),
+            targets: Some(Targets::new(vec![name.clone()], Some(name.clone()))),
+            own: (name, dialed),
+            is_own: true,
             record: Some(record),
             text: format!("etcd ({etcd})"),
-            known: vec![None, None],
+            known: Vec::new(),
             attempts: BTreeMap::new(),
         }
     }
@@ -116,33 +117,45 @@ impl Destination {
         attend: AttendNumber,
         is_attended: bool,
     ) -> (Endpoint, Option<SocketAddr>) {
-        let at = self.targets.as_mut().map_or(0, |targets| targets.next(is_attended));
-        self.attempts.insert(attend, self.names.get(at).cloned().unwrap_or_default());
-        let endpoint = self.dialed.get(at).cloned().unwrap_or_default();
-        (endpoint, self.known.get(at).copied().flatten())
+        let target = self.targets.as_mut().and_then(|targets| targets.next(is_attended));
+        let name = target.unwrap_or_else(|| self.own.0.clone());
+        let known = self.known.iter().find(|(known, _)| *known == name).map(|(_, at)| *at);
+        let endpoint = self.dialed(&name);
+        self.attempts.insert(attend, name);
+        (endpoint, known)
     }
 
-    /// Replaces the endpoints by the list of voters that a welcome contains; keeps the addresses of endpoints that
-    /// are in both lists. `seed` selects the voter that is dialed first when the leader is lost, unless this agent is
-    /// itself a voter. Returns true if the list has changed.
-    pub(super) fn handle_voter_list(&mut self, list: &VoterList, seed: u64) -> bool {
-        let names = list.sorted();
-        if self.targets.is_some() && self.names == names {
+    /// Returns the endpoint at which this agent dials the one with this name.
+    fn dialed(&self, name: &Endpoint) -> Endpoint {
+        let (own, dialed) = &self.own;
+        if name == own { dialed.clone() } else { name.clone() }
+    }
+
+    /// Replaces the voters by those of the coordinator. `seed` selects the one that is dialed first when the leader is
+    /// lost, unless this agent has one of them. Returns true if the voters have changed.
+    pub(super) fn handle_voter_list(&mut self, mut voters: Vec<Endpoint>, seed: u64) -> bool {
+        let text: Vec<String> = voters.iter().map(ToString::to_string).collect();
+        let text = text.join(",");
+        if self.targets.is_some() && self.text == text {
             return false;
         }
-        let known = |name: &Endpoint| {
-            let at = self.position(name)?;
-            Some((self.dialed.get(at)?.clone(), self.known.get(at).copied().flatten()))
-        };
-        let (dialed, known): (Vec<_>, Vec<_>) =
-            names.iter().map(|name| known(name).unwrap_or_else(|| (name.clone(), None))).unzip();
-        let own = names.iter().zip(&dialed).position(|(name, dialed)| name != dialed);
-        let [any, ..] = seed.to_le_bytes();
-        let first = own.unwrap_or_else(|| usize::from(any) % names.len().max(1));
-        self.targets = Some(Targets::new(names.len(), first));
-        (self.names, self.dialed, self.known) = (names, dialed, known);
-        self.text = list.to_string();
+        self.text = text;
+        rotate(&mut voters, seed);
+        let own = &self.own.0;
+        let first = (self.is_own && voters.contains(own)).then(|| own.clone());
+        let targets =
+            self.targets.get_or_insert_with(|| Targets::new(vec![own.clone()], first.clone()));
+        targets.handle_voters(voters, first);
+        let kept = targets.all();
+        self.known.retain(|(name, _)| kept.contains(name));
         true
+    }
+
+    /// Returns the voters, as far as they are known.
+    pub(super) fn voter_list(&self) -> Vec<VoterAddress> {
+        let all = self.targets.as_ref().filter(|_| self.record.is_none()).map(Targets::all);
+        let addresses = all.into_iter().flatten().map(|name| VoterAddress::new(name.to_string()));
+        addresses.take(2 * VOTERS_MAX).collect()
     }
 
     /// Notes a welcome on a stream, and the remote address of that stream. Returns the name of the endpoint, which
@@ -154,14 +167,11 @@ impl Destination {
         remote: Option<SocketAddr>,
     ) -> Option<Endpoint> {
         let name = self.attempts.remove(&attend)?;
-        if let Some(at) = self.position(&name) {
-            if let Some(targets) = &mut self.targets {
-                targets.handle_welcome(at, term);
-            }
-            if let Some(known) = self.known.get_mut(at) {
-                *known = remote;
-            }
+        if let Some(targets) = &mut self.targets {
+            targets.handle_welcome(name.clone(), term);
         }
+        self.known.retain(|(known, _)| *known != name);
+        self.known.extend(remote.map(|remote| (name.clone(), remote)));
         Some(name)
     }
 
@@ -169,36 +179,23 @@ impl Destination {
     /// leader, which is dialed again.
     pub(super) fn handle_ended(&mut self, attend: AttendNumber) {
         if let Some(name) = self.attempts.remove(&attend)
-            && let Some(at) = self.position(&name)
             && let Some(targets) = &mut self.targets
         {
-            targets.handle_failed(at);
+            targets.handle_failed(&name);
         }
     }
 
     /// Notes a redirect, and returns its consequence.
     pub(super) fn handle_redirect(&mut self, not_here: &NotHere) -> Redirect {
         let named = not_here.endpoint.parse::<Endpoint>().ok();
-        match &mut self.targets {
-            Some(_) if self.record.is_some() => Redirect::NotLeading(
-                named.is_some_and(|leader| self.handle_leader(leader, not_here.term)),
-            ),
-            Some(targets) => {
-                let position = |named: &Endpoint| self.names.iter().position(|name| name == named);
-                let place = named.as_ref().and_then(position);
-                Redirect::NotLeading(
-                    place.is_some_and(|place| targets.handle_redirect(place, not_here.term)),
-                )
-            }
-            None => match named.filter(|named| !self.dialed.contains(named)) {
-                Some(endpoint) => Redirect::Elsewhere(endpoint),
-                None => Redirect::Ignored,
-            },
+        if self.targets.is_some() {
+            let is_new = named.is_some_and(|leader| self.handle_leader(leader, not_here.term));
+            return Redirect::NotLeading(is_new);
         }
-    }
-
-    fn position(&self, name: &Endpoint) -> Option<usize> {
-        self.names.iter().position(|known| known == name)
+        match named.filter(|named| *named != self.own.1) {
+            Some(endpoint) => Redirect::Elsewhere(endpoint),
+            None => Redirect::Ignored,
+        }
     }
 
     /// Replaces the only endpoint.
@@ -206,15 +203,13 @@ impl Destination {
         *self = Self::endpoint(endpoint.clone(), endpoint);
     }
 
-    /// Notes a leader that is found through etcd; returns true if it is new.
+    /// Notes a leader; returns true if it is new.
     fn handle_leader(&mut self, leader: Endpoint, term: Term) -> bool {
         let Some(targets) = &mut self.targets else { return false };
-        let place = if self.names.first() == Some(&leader) { OWN } else { LEADER };
-        let is_new = targets.handle_redirect(place, term);
-        if is_new && place == LEADER {
-            self.names[LEADER] = leader.clone();
-            self.dialed[LEADER] = leader;
-            self.known[LEADER] = None;
+        let is_new = targets.handle_redirect(leader.clone(), term);
+        if is_new && self.record.is_some() {
+            // No other process is known there.
+            targets.handle_voters(vec![leader], Some(self.own.0.clone()));
         }
         is_new
     }
@@ -244,10 +239,10 @@ impl Destination {
                 endpoint.parse().is_ok_and(|endpoint| self.handle_leader(endpoint, term))
             }
             Some(Leader::Here(tenancy)) => {
-                let own = self.names.first().cloned().unwrap_or_default();
+                let own = self.own.0.clone();
                 self.handle_leader(own, tenancy.leadership.term)
             }
-            Some(Leader::Unknown | Leader::Other(..)) | None => false,
+            Some(Leader::Unknown) | None => false,
         }
     }
 
@@ -266,16 +261,18 @@ impl Destination {
     pub(super) fn obituary_recipients(&self) -> Vec<Endpoint> {
         match (&self.record, &self.targets) {
             (Some(record), _) => record.successors.borrow().clone(),
-            (None, Some(_)) => self.dialed.clone(),
+            (None, Some(targets)) => targets.all().iter().map(|name| self.dialed(name)).collect(),
             (None, None) => Vec::new(),
         }
     }
 }
 
-/// The position of this agent's own port, if the leader is found through etcd.
-const OWN: usize = 0;
-/// The position of the leader.
-const LEADER: usize = 1;
+/// Lets a list begin with the endpoint that `seed` selects, so that not all agents dial the same one first.
+fn rotate(list: &mut [Endpoint], seed: u64) {
+    let [any, ..] = seed.to_le_bytes();
+    let by = usize::from(any) % list.len().max(1);
+    list.rotate_left(by);
+}
 
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -317,12 +314,13 @@ mod tests {
     #[test]
     fn voters_are_dialed() {
         let list = ["a:1", "b:1", "c:1"].map(at).to_vec();
-        let own = Some((1, at("127.0.0.1:1")));
-        let mut destination = Destination::voters(list, "a,b,c".to_owned(), own, 1);
+        let own = (at("b:1"), at("127.0.0.1:1"));
+        let mut destination = Destination::voters(list, "a,b,c".to_owned(), own, 0);
         assert_eq!(destination.dial(ONE, false), (at("127.0.0.1:1"), None));
         let unknown = Redirect::NotLeading(false);
         assert_eq!(destination.handle_redirect(&not_here(0, "")), unknown);
-        assert_eq!(destination.handle_redirect(&not_here(3, "d:1")), unknown);
+        assert_eq!(destination.handle_redirect(&not_here(2, "d:1")), Redirect::NotLeading(true));
+        assert_eq!(destination.dial(TWO, false).0, at("d:1"), "it was not listed");
         assert_eq!(destination.handle_redirect(&not_here(3, "c:1")), Redirect::NotLeading(true));
         assert_eq!(destination.dial(TWO, false), (at("c:1"), None));
         let remote = Some("10.0.0.3:1".parse().unwrap());
@@ -386,8 +384,8 @@ mod tests {
     fn list_is_taken_from_the_welcome() {
         let mut destination = Destination::endpoint(at("b:1"), at("b:1"));
         destination.dial(ONE, false);
-        let list: VoterList = "a,b,c:1".parse().unwrap();
-        assert!(destination.handle_voter_list(&list, 0));
+        let list = ["a:1", "b:1", "c:1"].map(at).to_vec();
+        assert!(destination.handle_voter_list(list.clone(), 0));
         let remote = Some("10.0.0.2:1".parse().unwrap());
         assert_eq!(destination.handle_welcome(ONE, Term(3), remote), Some(at("b:1")));
         assert_eq!(destination.to_string(), "a:1,b:1,c:1");
@@ -397,23 +395,25 @@ mod tests {
         let dialed: Vec<_> = (3..6).map(|n| destination.dial(AttendNumber(n), false).0).collect();
         assert_eq!(dialed, ["a:1", "b:1", "c:1"].map(at));
         assert_eq!(destination.handle_redirect(&not_here(4, "c:1")), Redirect::NotLeading(true));
-        assert!(!destination.handle_voter_list(&list, 1), "the same list");
+        assert!(!destination.handle_voter_list(list, 1), "the same list");
         assert_eq!(destination.dial(AttendNumber(6), false).0, at("c:1"), "the leader is kept");
     }
 
-    /// A list in another spelling replaces the given list. The agent dials its own voter at the same address as
-    /// before, and a stream to an endpoint that the new list spells differently keeps its name.
+    /// When the voters change, the agent dials the new ones and the listed ones, its own voter first.
     #[test]
-    fn list_in_another_spelling_is_replaced() {
-        let list = ["a:1", "b:1", "c:1"].map(at).to_vec();
-        let own = Some((1, at("127.0.0.1:1")));
-        let mut destination = Destination::voters(list, "a,b,c".to_owned(), own, 0);
-        assert_eq!(destination.dial(ONE, false).0, at("a:1"));
-        let other: VoterList = "a.org,b,c:1".parse().unwrap();
-        assert!(destination.handle_voter_list(&other, 0));
+    fn changed_voters_are_dialed() {
+        let own = (at("d:5"), at("127.0.0.1:5"));
+        let mut destination = Destination::voters(vec![at("a:1")], "a:1".to_owned(), own, 0);
+        assert_eq!(destination.dial(ONE, false).0, at("a:1"), "its own voter is not listed");
+        assert!(destination.handle_voter_list(["b:1", "c:1", "d:5"].map(at).to_vec(), 0));
         assert_eq!(destination.handle_welcome(ONE, Term(3), None), Some(at("a:1")));
-        let dialed: Vec<_> = (2..5).map(|n| destination.dial(AttendNumber(n), false).0).collect();
-        assert_eq!(dialed, ["127.0.0.1:1", "c:1", "a.org:1"].map(at));
-        assert_eq!(destination.to_string(), "a.org:1,b:1,c:1");
+        destination.dial(TWO, false);
+        destination.handle_ended(TWO);
+        let dialed: Vec<_> = (3..7).map(|n| destination.dial(AttendNumber(n), false).0).collect();
+        assert_eq!(dialed, ["127.0.0.1:5", "a:1", "b:1", "c:1"].map(at));
+        assert_eq!(destination.to_string(), "b:1,c:1,d:5");
+        let recipients = destination.obituary_recipients();
+        assert_eq!(recipients, ["b:1", "c:1", "127.0.0.1:5", "a:1"].map(at));
+        assert_eq!(destination.voter_list().len(), 4);
     }
 }

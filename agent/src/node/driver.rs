@@ -36,6 +36,7 @@ use super::{
     proof_of_id::ProofOfId,
     worker_stores::{WorkerStores, admission_of},
 };
+pub use crate::coordinator::role::OwnVoter;
 use crate::{
     coordinator::client::{self, StreamEvent},
     limits, net,
@@ -60,6 +61,8 @@ pub struct AgentSpec {
     pub shared: SharedSettings,
     /// This node's description; its address only if it is known before a stream is open.
     pub node: NodeDescription,
+    /// The voter of this process, if it has one.
+    pub voter: Option<OwnVoter>,
     /// The node's address, if the user gave it.
     pub local_addr: Option<String>,
     /// The lines that this agent prints by default.

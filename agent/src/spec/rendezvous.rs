@@ -66,18 +66,6 @@ impl RendezvousMethod {
         }
     }
 
-    /// Returns the sorted endpoints of the voters that elect the coordinator; empty if the job has one endpoint.
-    pub fn voters(&self) -> Vec<String> {
-        match self {
-            Self::Voters(voters) => voters.sorted().iter().map(ToString::to_string).collect(),
-            Self::Standalone
-            | Self::Endpoint { .. }
-            | Self::Etcd(_)
-            | Self::Search(_)
-            | Self::Static { .. } => Vec::new(),
-        }
-    }
-
     /// Applies the settings of this method: with `static` all nodes take part.
     pub(super) fn adapt(
         &self,

@@ -81,14 +81,6 @@ impl VoterList {
         &self.0
     }
 
-    /// Returns the endpoints sorted by host and port: the same order on all nodes, by which voters
-    /// are numbered.
-    pub fn sorted(&self) -> Vec<Endpoint> {
-        let mut sorted = self.0.clone();
-        sorted.sort_by(|a, b| (&a.host, a.port).cmp(&(&b.host, b.port)));
-        sorted
-    }
-
     /// Returns the number of voters without which no coordinator is elected.
     pub fn majority(&self) -> usize {
         self.0.len() / 2 + 1
@@ -241,18 +233,6 @@ mod tests {
         ] {
             assert_eq!(parse(text), Err(error), "{text}");
         }
-    }
-
-    /// The order by which voters are numbered does not depend on the order of the list.
-    #[test]
-    fn sorted_order() {
-        let sorted = |text: &str| {
-            let sorted = text.parse::<VoterList>().unwrap().sorted();
-            sorted.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(sorted("c:1,a:20,a:3"), "a:3 a:20 c:1");
-        assert_eq!(sorted("a:20,c:1,a:3"), "a:3 a:20 c:1");
-        assert_eq!(sorted("b,e,d,a,c:7"), "a:7 b:7 c:7 d:7 e:7");
     }
 
     /// A job that may have fewer nodes than a majority of its voters has a warning.

@@ -1,15 +1,19 @@
 //! Drives the machine of a voter: one task, which waits for nothing but its inputs.
 
-use std::{net::IpAddr, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::Instant,
+};
 
 use bytes::Bytes;
 use ragent_proto::convert::voter::FromVoter;
 use ragent_rendezvous::{
     election::{
         Effect, Election, Leadership,
-        message::{Answer, Place, Request, Version, VoterMessage},
+        message::{Answer, Request, Version, VoterMessage},
     },
-    ids::Term,
+    ids::{Term, VoterAddress, VoterId},
     jitter::Jitter,
 };
 use tokio::{
@@ -33,13 +37,13 @@ use crate::{net::port::VoterConnection, spec::Endpoint, sys::clock};
 #[derive(Debug)]
 pub(super) enum Event {
     /// A connection to this voter is open.
-    Connected(Place),
+    Connected(VoterAddress),
     /// The connection to this voter is lost, or could not be opened, for this reason.
-    Lost(Place, String),
+    Lost(VoterAddress, String),
     /// The endpoint of this voter has these addresses.
-    Resolved(Place, Vec<IpAddr>),
+    Resolved(VoterAddress, Vec<IpAddr>),
     /// The answer of this voter to a request.
-    Answer(Place, Box<VoterMessage<Answer>>),
+    Answer(VoterAddress, Box<VoterMessage<Answer>>),
     /// The request of another voter, and the channel for the answer; dropped if the request has none.
     Request(Box<VoterMessage<Request>>, oneshot::Sender<Bytes>),
     /// A process at this address has sent a message that does not belong to this election, for this reason.
@@ -59,23 +63,42 @@ pub(super) struct Published {
     pub stored: watch::Sender<Stored>,
 }
 
+/// The connection to another voter.
+struct Connection {
+    requests: mpsc::Sender<OutgoingRequest>,
+    task: AbortHandle,
+}
+
+/// The wait of a process that leaves, until a member has replaced its voter.
+struct Leaving {
+    until: Instant,
+    left: oneshot::Sender<bool>,
+}
+
 /// The driver of one voter.
 pub(super) struct Driver {
     election: Election,
     format: Format,
-    list: Vec<Endpoint>,
+    voter: VoterId,
+    address: VoterAddress,
     reach: Reachability,
     published: Published,
     /// The term in which this process leads, and its end; `None` if it does not.
     leading: Option<(Term, watch::Sender<Instant>)>,
     /// Changes of the memory that are being copied, in their order.
     copying: Vec<(Version, oneshot::Sender<()>)>,
-    /// The queues of requests to the other voters, by place; `None` at this voter's place.
-    outgoing: Vec<Option<mpsc::Sender<OutgoingRequest>>>,
+    /// The connections to the other voters.
+    outgoing: BTreeMap<VoterAddress, Connection>,
+    /// The wait of a process that leaves, until a member has replaced its voter.
+    leaving: Option<Leaving>,
+    /// Writes the state to the voter's file.
+    store: Box<dyn Fn(&Stored) + Send>,
+    source: Option<IpAddr>,
+    jitter: Jitter,
     /// The tasks of connections from other voters, the oldest first.
     incoming: Vec<AbortHandle>,
-    /// The places whose endpoint leads to the same process as another one, and that were reported.
-    duplicates: Vec<Place>,
+    /// The addresses that lead to the same process as another one, and that were reported.
+    duplicates: BTreeSet<VoterAddress>,
     events: mpsc::Sender<Event>,
     queue: mpsc::Receiver<Event>,
     tasks: JoinSet<()>,
@@ -84,48 +107,76 @@ pub(super) struct Driver {
 impl Driver {
     /// Starts the voter, and the tasks of its connections.
     pub(super) fn new(spec: VoterSpec, published: Published) -> Self {
-        let VoterSpec { run_id, list, settings, stored: Stored { replica, highest }, source } =
-            spec;
+        let VoterSpec { run_id, settings, stored, store, source } = spec;
+        let Stored { replica, highest, .. } = stored;
         let now = clock::now();
-        let format = Format::new(run_id, &list, settings.timers);
+        let is_listed = settings.listed.contains(&settings.address);
+        let listed = is_listed.then_some(settings.listed.as_slice());
+        let format = Format::new(run_id, listed, settings.timers);
         let (events, queue) = mpsc::channel(limits::EVENTS);
-        let own = settings.place;
-        let mut jitter = Jitter::new(settings.seed);
-        let mut tasks = JoinSet::new();
-        let mut outgoing = Vec::new();
-        for (place, endpoint) in list.iter().enumerate() {
-            if Place(place) == own {
-                outgoing.push(None);
-                continue;
-            }
-            let (sender, requests) = mpsc::channel(limits::FRAMES);
-            outgoing.push(Some(sender));
-            let connection = Outgoing {
-                place: Place(place),
-                endpoint: endpoint.clone(),
-                source,
-                format: format.clone(),
-                requests,
-                events: events.clone(),
-                addresses: Vec::new(),
-                jitter: Jitter::new(jitter.bits()),
-            };
-            tasks.spawn(connection.run());
-        }
-        Self {
+        let jitter = Jitter::new(settings.seed);
+        let mut driver = Self {
+            voter: settings.voter,
+            address: settings.address.clone(),
             election: Election::new(now, settings, replica, highest),
             format,
-            reach: Reachability::new(now, list.clone(), own),
-            list,
+            reach: Reachability::new(now),
             published,
             leading: None,
             copying: Vec::new(),
-            outgoing,
+            outgoing: BTreeMap::new(),
+            leaving: None,
+            store,
+            source,
+            jitter,
             incoming: Vec::new(),
-            duplicates: Vec::new(),
+            duplicates: BTreeSet::new(),
             events,
             queue,
-            tasks,
+            tasks: JoinSet::new(),
+        };
+        driver.connect();
+        driver
+    }
+
+    /// Opens the connections that the voter needs, and closes the others.
+    fn connect(&mut self) {
+        let needed = self.election.connections();
+        if needed.iter().eq(self.outgoing.keys()) {
+            return;
+        }
+        let lists = &self.election.replica().lists;
+        let seats = || lists.seats().map(|seat| seat.address.clone());
+        let voters = seats().filter(|address| *address != self.address).collect();
+        self.reach.handle_voters(clock::now(), &needed, &voters, lists.last.len());
+        self.outgoing.retain(|address, connection| {
+            let is_needed = needed.contains(address);
+            if !is_needed {
+                connection.task.abort();
+            }
+            is_needed
+        });
+        for address in needed {
+            if self.outgoing.contains_key(&address) {
+                continue;
+            }
+            let Ok(endpoint) = address.as_str().parse::<Endpoint>() else {
+                debug!(%address, "the address of a voter is not an endpoint");
+                continue;
+            };
+            let (requests, received) = mpsc::channel(limits::FRAMES);
+            let connection = Outgoing {
+                address: address.clone(),
+                endpoint,
+                source: self.source,
+                format: self.format.clone(),
+                requests: received,
+                events: self.events.clone(),
+                addresses: Vec::new(),
+                jitter: Jitter::new(self.jitter.bits()),
+            };
+            let task = self.tasks.spawn(connection.run());
+            self.outgoing.insert(address, Connection { requests, task });
         }
     }
 
@@ -133,6 +184,8 @@ impl Driver {
     pub(super) async fn drive(mut self, mut inputs: Inputs) {
         loop {
             self.carry_out_all();
+            self.let_go();
+            let leave_at = self.leaving.as_ref().map(|leaving| leaving.until);
             let (due, report_at) = (self.election.poll_timeout(), self.reach.poll_timeout());
             tokio::select! {
                 // Messages before deadlines, so that a stall of this process is not mistaken for silence of the others.
@@ -149,6 +202,8 @@ impl Driver {
                         warn!("{report}");
                     }
                 }
+                // The next step of the loop ends the wait.
+                () = clock::until(leave_at) => {}
                 Some(_) = self.tasks.join_next() => {}
             }
         }
@@ -157,16 +212,17 @@ impl Driver {
     fn handle_event(&mut self, event: Event) {
         let now = clock::now();
         match event {
-            Event::Connected(place) => self.election.handle_connected(now, place),
-            Event::Lost(place, cause) => {
-                debug!(voter = %self.name(place), cause, "no connection to a voter");
-                self.reach.handle_lost(now, place, cause);
+            Event::Connected(address) => self.election.handle_connected(now, &address),
+            Event::Lost(address, cause) => {
+                debug!(voter = %address, cause, "no connection to a voter");
+                self.election.handle_disconnected(&address);
+                self.reach.handle_lost(now, &address, cause);
             }
-            Event::Resolved(place, addresses) => self.reach.handle_resolved(place, addresses),
-            Event::Answer(place, answer) => {
-                self.reach.handle_answer(place);
-                self.election.handle_answer(now, VoterMessage { place, ..*answer });
-                self.published.answered.send_replace(self.election.answered().to_vec());
+            Event::Resolved(address, addresses) => self.reach.handle_resolved(&address, addresses),
+            Event::Answer(address, answer) => {
+                self.reach.handle_answer(&address);
+                self.election.handle_answer(now, VoterMessage { address, ..*answer });
+                self.published.answered.send_replace(self.election.answered().clone());
             }
             Event::Request(request, answered) => {
                 let answer = self.election.handle_request(now, *request);
@@ -205,19 +261,33 @@ impl Driver {
             // Each voter deletes its own copy of the memory when it ends.
             Command::JobOver(_) => {}
             Command::Obituary(process) => self.election.handle_obituary(now, &process),
-            Command::Leave(left) => {
+            Command::Members(members, wanted) => {
+                self.election.handle_members(now, members, wanted);
+            }
+            Command::Hint(voters) => self.election.handle_hint(now, &voters),
+            Command::Registered(ips) => self.reach.handle_trusted(ips),
+            Command::Leave { is_replaced, left } => {
                 self.election.handle_leaving(now);
-                self.carry_out_all();
-                let outgoing = self.outgoing.iter().enumerate();
-                let connected =
-                    outgoing.filter(|(place, _)| self.reach.is_connected(Place(*place)));
-                let outgoing: Vec<_> = connected.filter_map(|(_, sender)| sender.clone()).collect();
-                self.tasks.spawn(async move {
-                    let _ = timeout(limits::LEAVE_TIMEOUT, flush(outgoing)).await;
-                    let _ = left.send(());
-                });
+                let patience = limits::REPLACE_TIMEOUT;
+                let until = if is_replaced { now + patience } else { now };
+                self.leaving = Some(Leaving { until, left });
             }
         }
+    }
+
+    /// Ends the wait of a process that leaves, if its voter is replaced or the time is over.
+    fn let_go(&mut self) {
+        let is_over =
+            |leaving: &mut Leaving| self.election.may_end() || leaving.until <= clock::now();
+        let Some(Leaving { left, .. }) = self.leaving.take_if(is_over) else { return };
+        let is_needed = self.election.is_needed();
+        let connected =
+            self.outgoing.iter().filter(|(address, _)| self.reach.is_connected(address));
+        let outgoing: Vec<_> = connected.map(|(_, to)| to.requests.clone()).collect();
+        self.tasks.spawn(async move {
+            let _ = timeout(limits::LEAVE_TIMEOUT, flush(outgoing)).await;
+            let _ = left.send(is_needed);
+        });
     }
 
     /// Serves a connection that comes from another voter; closes any other connection before a message is read.
@@ -239,18 +309,30 @@ impl Driver {
         while let Some(effect) = self.election.poll_effect() {
             self.carry_out(effect);
         }
+        self.connect();
         let (version, highest) = (self.election.replica().version, self.election.highest());
         self.published.stored.send_if_modified(|stored| {
             let is_new = stored.replica.version != version || stored.highest != highest;
             if is_new {
-                *stored = Stored { replica: self.election.replica().clone(), highest };
+                *stored = self.stored();
             }
             is_new
         });
     }
 
+    fn stored(&self) -> Stored {
+        Stored {
+            voter: Some(self.voter),
+            replica: self.election.replica().clone(),
+            highest: self.election.highest(),
+        }
+    }
+
     fn carry_out(&mut self, effect: Effect) {
         match effect {
+            Effect::Store => (self.store)(&self.stored()),
+            // The coordinator reads them from the published state.
+            Effect::Voters(_) => {}
             Effect::Send { to, message } => self.send(to, message),
             Effect::Lead(leadership) => self.lead(*leadership),
             Effect::Extend(until) => {
@@ -273,20 +355,20 @@ impl Driver {
                 self.copying.clear();
                 self.reach.handle_leader(clock::now(), leader.is_some(), false);
                 let term = self.election.lease_term().unwrap_or_default();
-                debug!(leader = leader.map(|place| self.name(place)), %term, "leader");
+                debug!(leader = leader.as_ref().map(VoterAddress::as_str), %term, "leader");
                 self.published.leader.send_replace(match leader {
-                    Some(place) => Leader::Other(place, term),
+                    Some(address) => Leader::At(address.to_string(), term),
                     None => Leader::Unknown,
                 });
             }
-            Effect::Duplicate { place } => {
-                if !self.duplicates.contains(&place) {
+            Effect::Duplicate { address } => {
+                if self.duplicates.len() < limits::MAX_DUPLICATES
+                    && self.duplicates.insert(address.clone())
+                {
                     warn!(
-                        "the endpoint {} leads to the same process as another one in `--rdzv-endpoint`; list \
-                         each host once",
-                        self.name(place)
+                        "the endpoint {address} leads to the same process as another one in `--rdzv-endpoint`; list \
+                         each host once"
                     );
-                    self.duplicates.push(place);
                 }
             }
         }
@@ -301,18 +383,14 @@ impl Driver {
             .send_replace(Leader::Here(Tenancy { leadership: leadership.into(), until }));
     }
 
-    fn send(&mut self, to: Place, message: VoterMessage<Request>) {
-        let is_answered = !matches!(message.body, Request::Release { .. });
-        let Some(Some(requests)) = self.outgoing.get(to.0) else { return };
+    fn send(&mut self, to: VoterAddress, message: VoterMessage<Request>) {
+        let is_answered = !matches!(message.body, Request::Release { .. } | Request::Inform { .. });
+        let Some(connection) = self.outgoing.get(&to) else { return };
         let Some(bytes) = self.format.encode(FromVoter::Request(message)) else {
-            return warn!(voter = %self.name(to), "failed to send a request: it is too large");
+            return warn!(voter = %to, "failed to send a request: it is too large");
         };
         // While the voter is not connected, the queue is full: the machine repeats what is needed.
-        let _ = requests.try_send(OutgoingRequest { bytes, is_answered });
-    }
-
-    fn name(&self, place: Place) -> String {
-        self.list.get(place.0).map(ToString::to_string).unwrap_or_default()
+        let _ = connection.requests.try_send(OutgoingRequest { bytes, is_answered });
     }
 }
 

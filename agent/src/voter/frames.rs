@@ -8,12 +8,14 @@ use ragent_proto::{
     Malformed,
     convert::voter::{self, ElectionHeader, FromVoter},
 };
-use ragent_rendezvous::{election::timers::Timers, ids::RunId};
+use ragent_rendezvous::{
+    election::timers::Timers,
+    ids::{RunId, VoterAddress},
+};
 use sha2::{Digest, Sha256};
 use tokio_util::codec::{Encoder, LengthDelimitedCodec};
 
 use super::limits;
-use crate::spec::Endpoint;
 
 /// The job and the list of voters, which both ends of a connection must share.
 #[derive(Clone, Debug)]
@@ -34,18 +36,22 @@ pub(super) enum FrameError {
 }
 
 impl Format {
-    /// Returns the format of this job's messages. Voters with other leases, which depend on the number of nodes,
-    /// could elect two leaders, so the leases are a part of the digest.
-    pub(super) fn new(run_id: RunId, list: &[Endpoint], timers: Timers) -> Self {
-        let mut digest = Sha256::new();
-        for endpoint in list {
-            digest.update(endpoint.to_string().as_bytes());
-            // No endpoint contains this byte.
-            digest.update([0]);
-        }
-        digest.update(timers.voter_lease.as_millis().to_be_bytes());
-        digest.update(timers.leader_lease.as_millis().to_be_bytes());
-        Self(Arc::new(ElectionHeader { run_id, voters: digest.finalize().into() }))
+    /// Returns the format of this job's messages. `listed` has the endpoints that the user gave, if this process serves
+    /// one of them. Voters with other leases, which depend on the number of nodes, could elect two leaders.
+    pub(super) fn new(run_id: RunId, listed: Option<&[VoterAddress]>, timers: Timers) -> Self {
+        let digest = |listed: &[VoterAddress]| {
+            let mut sorted = listed.to_vec();
+            sorted.sort();
+            let mut digest = Sha256::new();
+            for endpoint in sorted {
+                digest.update(endpoint.as_str().as_bytes());
+                // No endpoint contains this byte.
+                digest.update([0]);
+            }
+            digest.finalize().into()
+        };
+        let (listed, voter_lease) = (listed.map(digest), timers.voter_lease);
+        Self(Arc::new(ElectionHeader { run_id, listed, voter_lease }))
     }
 
     /// Encodes a message as a frame; `None` if it is too large for one.
@@ -62,7 +68,10 @@ impl Format {
         if header.run_id != self.0.run_id {
             return Err(FrameError::OtherJob(header.run_id));
         }
-        if header.voters != self.0.voters {
+        let is_other =
+            header.listed.zip(self.0.listed).is_some_and(|(theirs, ours)| theirs != ours);
+        let is_as_long = header.voter_lease.as_millis() == self.0.voter_lease.as_millis();
+        if is_other || !is_as_long {
             return Err(FrameError::OtherList);
         }
         Ok(message)

@@ -1,14 +1,11 @@
 //! The interface between a voter's thread and the rest of the agent.
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Instant};
 
 use ragent_rendezvous::{
     claim::Successor,
-    election::{
-        Leadership,
-        message::{Place, Replica},
-    },
-    ids::{NodeId, Term},
+    election::{Leadership, Member, message::Replica},
+    ids::{NodeId, Term, VoterAddress, VoterId},
     settings::Memory,
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -30,8 +27,8 @@ pub(crate) struct VoterHandle {
     pub connections: mpsc::Sender<VoterConnection>,
 }
 
-/// The time of the last answer of each voter, by place; `None` if it has never answered.
-pub(crate) type Answered = Vec<Option<Instant>>;
+/// The time of the last answer of each voter that has answered, by address.
+pub(crate) type Answered = BTreeMap<VoterAddress, Instant>;
 
 /// A queue of commands for a voter.
 pub(crate) type Commands = mpsc::Sender<Command>;
@@ -59,9 +56,22 @@ pub(crate) enum Command {
     JobOver(Term),
     /// An obituary: no process of this agent is left.
     Obituary(NodeId),
+    /// The voters of the job's members, those with the lowest ranks first, and the number of voters that the job should
+    /// have.
+    Members(Vec<Member>, usize),
+    /// The addresses of the voters of a job that has a round: if this voter knows of none, it is to ask them.
+    Hint(Vec<VoterAddress>),
+    /// The agent of this process is registered with the coordinator at these addresses, which may make this process a
+    /// voter.
+    Registered(Vec<IpAddr>),
     /// Resign, and never become a candidate again, because this process will end. The sender is notified when
     /// the release of the leases has been sent to the other voters.
-    Leave(oneshot::Sender<()>),
+    Leave {
+        /// True if the node leaves a job that continues: a member is to replace this voter first, if one can.
+        is_replaced: bool,
+        /// Notified with true if the job still needs the state of this voter.
+        left: oneshot::Sender<bool>,
+    },
 }
 
 /// The leader of the voters.
@@ -69,8 +79,6 @@ pub(crate) enum Command {
 pub(crate) enum Leader {
     /// No leader is known.
     Unknown,
-    /// The voter at this place leads in this term.
-    Other(Place, Term),
     /// The process at this endpoint leads in this term.
     At(String, Term),
     /// This process leads.
@@ -87,17 +95,25 @@ pub(crate) struct Tenancy {
 }
 
 /// The state of a voter that outlives its process, in a state file.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Stored {
+    /// The voter; `None` if it is not known yet.
+    pub voter: Option<VoterId>,
     /// The newest copy of the coordinator's memory.
     pub replica: Replica,
     /// The highest term that is known.
     pub highest: Term,
 }
 
-impl Default for Stored {
-    fn default() -> Self {
-        let replica = Replica { version: Default::default(), memory: None };
-        Self { replica, highest: Term::default() }
+impl Stored {
+    /// Returns the endpoints of the voters in the newest list.
+    pub(crate) fn voters(&self) -> Vec<VoterAddress> {
+        self.replica.lists.last.iter().map(|seat| seat.address.clone()).collect()
+    }
+
+    /// Returns the endpoints of the voters in all lists of a job that has a round; none if it has none.
+    pub(crate) fn voters_of_job(&self) -> Vec<VoterAddress> {
+        let seats = self.replica.lists.seats().filter(|_| self.replica.has_round());
+        seats.map(|seat| seat.address.clone()).collect()
     }
 }

@@ -15,6 +15,8 @@ pub(super) const FRAMES: usize = 8;
 pub(super) const MAX_CONNECTIONS: usize = 16;
 /// The size of a message: twice that of a coordinator's memory with the failures that ended its job.
 pub(super) const MAX_FRAME: usize = 256 * 1024;
+/// The endpoints that lead to the same process as another one, each of which is reported once.
+pub(super) const MAX_DUPLICATES: usize = 16;
 /// The time for connecting to another voter: a few round trips. A lost SYN is repeated by another attempt.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(600);
 /// The time for which a connection may leave requests unanswered before another one replaces it: two polls. TCP
@@ -32,6 +34,8 @@ pub(super) const WAIT_WARNING: Duration = Duration::from_secs(10);
 /// The time after which a leader reports a voter that does not answer: longer than a host takes to restart its
 /// agent.
 pub(super) const LOST_WARNING: Duration = Duration::from_secs(60);
+/// The time within which a voter that leaves is replaced by a member: an election, and a few round trips.
+pub(super) const REPLACE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time for sending the last messages of a voter that leaves.
 pub(super) const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
 /// The time after which the system examines an idle connection, the interval of its probes, and the number of

@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use ragent_proto::convert::voter::FromVoter;
-use ragent_rendezvous::{election::message::Place, jitter::Jitter};
+use ragent_rendezvous::{ids::VoterAddress, jitter::Jitter};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::AsyncWriteExt,
@@ -32,7 +32,7 @@ use crate::{
 
 /// The connection to one voter.
 pub(super) struct Outgoing {
-    pub place: Place,
+    pub address: VoterAddress,
     pub endpoint: Endpoint,
     /// The local address of the connection; `None`: the system selects one.
     pub source: Option<IpAddr>,
@@ -72,7 +72,7 @@ impl Outgoing {
                 },
                 Err(cause) => (cause, false),
             };
-            if self.events.send(Event::Lost(self.place, cause)).await.is_err() {
+            if self.events.send(Event::Lost(self.address.clone(), cause)).await.is_err() {
                 return;
             }
             failures = if has_answered { 0 } else { failures.saturating_add(1) };
@@ -98,7 +98,7 @@ impl Outgoing {
         self.addresses = resolved?;
         let ips = self.addresses.iter().map(SocketAddr::ip).collect();
         // The driver has ended if this fails, which is noticed later.
-        let _ = self.events.send(Event::Resolved(self.place, ips)).await;
+        let _ = self.events.send(Event::Resolved(self.address.clone(), ips)).await;
         let mut cause = String::new();
         for address in self.addresses.clone() {
             match timeout(limits::CONNECT_TIMEOUT, dial(address, self.source)).await {
@@ -117,7 +117,7 @@ impl Outgoing {
         if let Err(error) = stream.write_all(&[VOTER_PROTOCOL]).await {
             return lost(error, false);
         }
-        if self.events.send(Event::Connected(self.place)).await.is_err() {
+        if self.events.send(Event::Connected(self.address.clone())).await.is_err() {
             return End::Closed;
         }
         let (read, mut write) = stream.into_split();
@@ -143,7 +143,8 @@ impl Outgoing {
                         }
                         Err(error) => return End::Lost(error.to_string(), false),
                     };
-                    if self.events.send(Event::Answer(self.place, Box::new(answer))).await.is_err() {
+                    let answer = Event::Answer(self.address.clone(), Box::new(answer));
+                    if self.events.send(answer).await.is_err() {
                         return End::Closed;
                     }
                 }

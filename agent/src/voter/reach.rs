@@ -1,25 +1,25 @@
 //! The reachability of the other voters, for reports about an election without a majority.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     time::{Duration, Instant},
 };
 
 use ragent_core::reported_causes::ReportedCauses;
-use ragent_rendezvous::election::message::Place;
+use ragent_rendezvous::ids::VoterAddress;
 
 use super::limits;
-use crate::spec::Endpoint;
 
 /// The connections to the other voters and their addresses, as this voter knows them.
 #[derive(Debug)]
 pub(super) struct Reachability {
-    list: Vec<Endpoint>,
-    own: Place,
-    /// The loss of the connection to each voter, by place; `None` while it is connected.
-    causes: Vec<Option<Lost>>,
-    /// The addresses of each voter, by place.
-    addresses: Vec<Vec<IpAddr>>,
+    /// The other voters, and the processes that could become voters.
+    others: BTreeMap<VoterAddress, Other>,
+    /// The number of voters.
+    voters: usize,
+    /// The addresses of this process's leader, by which it is registered.
+    trusted: Vec<IpAddr>,
     /// True if this process leads.
     is_leading: bool,
     /// The time since which no leader is known; `None` while one is known.
@@ -28,7 +28,17 @@ pub(super) struct Reachability {
     mismatches: ReportedCauses,
 }
 
-/// A voter that is not connected.
+/// Another voter.
+#[derive(Debug)]
+struct Other {
+    /// The loss of the connection; `None` while it is connected.
+    lost: Option<Lost>,
+    addresses: Vec<IpAddr>,
+    /// False if it is not a voter.
+    is_voter: bool,
+}
+
+/// The loss of a connection.
 #[derive(Clone, Debug)]
 struct Lost {
     cause: String,
@@ -38,49 +48,64 @@ struct Lost {
 }
 
 impl Reachability {
-    pub(super) fn new(now: Instant, list: Vec<Endpoint>, own: Place) -> Self {
-        let unknown =
-            Lost { cause: "not connected yet".to_owned(), since: now, is_reported: false };
-        let causes = vec![Some(unknown); list.len()];
-        let addresses = vec![Vec::new(); list.len()];
-        let mismatches = ReportedCauses::default();
+    pub(super) fn new(now: Instant) -> Self {
         Self {
-            list,
-            own,
-            causes,
-            addresses,
+            others: BTreeMap::new(),
+            voters: 0,
+            trusted: Vec::new(),
             is_leading: false,
             leaderless: Some(now),
             is_reported: false,
-            mismatches,
+            mismatches: ReportedCauses::default(),
+        }
+    }
+
+    /// Replaces the other processes to which this one is connected, of which `voters` are voters; their number includes
+    /// this one.
+    pub(super) fn handle_voters(
+        &mut self,
+        now: Instant,
+        others: &BTreeSet<VoterAddress>,
+        voters: &BTreeSet<VoterAddress>,
+        count: usize,
+    ) {
+        self.voters = count;
+        self.others.retain(|address, _| others.contains(address));
+        for address in others {
+            let unknown =
+                Lost { cause: "not connected yet".to_owned(), since: now, is_reported: false };
+            let new = Other { lost: Some(unknown), addresses: Vec::new(), is_voter: false };
+            let other = self.others.entry(address.clone()).or_insert(new);
+            other.is_voter = voters.contains(address);
         }
     }
 
     /// Notes that a voter has answered.
-    pub(super) fn handle_answer(&mut self, place: Place) {
-        if let Some(known) = self.causes.get_mut(place.0) {
-            *known = None;
+    pub(super) fn handle_answer(&mut self, address: &VoterAddress) {
+        if let Some(known) = self.others.get_mut(address) {
+            known.lost = None;
         }
     }
 
     /// Notes that a voter is not connected, and the reason.
-    pub(super) fn handle_lost(&mut self, now: Instant, place: Place, cause: String) {
-        if let Some(known) = self.causes.get_mut(place.0) {
+    pub(super) fn handle_lost(&mut self, now: Instant, address: &VoterAddress, cause: String) {
+        if let Some(known) = self.others.get_mut(address) {
+            let before = known.lost.as_ref();
             let (since, is_reported) =
-                known.as_ref().map_or((now, false), |lost| (lost.since, lost.is_reported));
-            *known = Some(Lost { cause, since, is_reported });
+                before.map_or((now, false), |lost| (lost.since, lost.is_reported));
+            known.lost = Some(Lost { cause, since, is_reported });
         }
     }
 
     /// Returns true if a voter is connected, and has answered.
-    pub(super) fn is_connected(&self, place: Place) -> bool {
-        self.causes.get(place.0).is_some_and(Option::is_none)
+    pub(super) fn is_connected(&self, address: &VoterAddress) -> bool {
+        self.others.get(address).is_some_and(|other| other.lost.is_none())
     }
 
     /// Notes the addresses of a voter.
-    pub(super) fn handle_resolved(&mut self, place: Place, addresses: Vec<IpAddr>) {
-        if let Some(known) = self.addresses.get_mut(place.0) {
-            *known = addresses;
+    pub(super) fn handle_resolved(&mut self, address: &VoterAddress, addresses: Vec<IpAddr>) {
+        if let Some(known) = self.others.get_mut(address) {
+            known.addresses = addresses;
         }
     }
 
@@ -95,10 +120,16 @@ impl Reachability {
         }
     }
 
+    /// Notes the addresses of the coordinator with which the agent of this process is registered: it sends requests
+    /// before this process knows that it is a voter.
+    pub(super) fn handle_trusted(&mut self, trusted: Vec<IpAddr>) {
+        self.trusted = trusted;
+    }
+
     /// Returns true if the address is one of another voter.
     pub(super) fn is_voter(&self, ip: IpAddr) -> bool {
-        let others = self.addresses.iter().enumerate().filter(|(place, _)| *place != self.own.0);
-        others.flat_map(|(_, addresses)| addresses).any(|known| known.to_canonical() == ip)
+        let known = self.others.values().flat_map(|other| &other.addresses);
+        known.chain(&self.trusted).any(|known| known.to_canonical() == ip)
     }
 
     /// Returns true if a refused message from this address was not reported yet for this cause.
@@ -134,17 +165,15 @@ impl Reachability {
     }
 
     /// Returns the other voters that are not connected.
-    fn lost(&self) -> impl Iterator<Item = (&Endpoint, &Lost)> {
-        let voters = self.list.iter().zip(&self.causes).enumerate();
-        voters
-            .filter(|(place, _)| *place != self.own.0)
-            .filter_map(|(_, (endpoint, lost))| Some((endpoint, lost.as_ref()?)))
+    fn lost(&self) -> impl Iterator<Item = (&VoterAddress, &Lost)> {
+        let voters = self.others.iter().filter(|(_, other)| other.is_voter);
+        voters.filter_map(|(address, other)| Some((address, other.lost.as_ref()?)))
     }
 
     fn leaderless_report(&self, waited: Duration) -> String {
         let absent: Vec<_> =
-            self.lost().map(|(endpoint, lost)| format!("{endpoint} ({})", lost.cause)).collect();
-        let (waited, all) = (waited.as_secs(), self.list.len());
+            self.lost().map(|(address, lost)| format!("{address} ({})", lost.cause)).collect();
+        let (waited, all) = (waited.as_secs(), self.voters);
         if absent.is_empty() {
             return format!(
                 "no coordinator was elected for {waited} s, although all voters are connected; check that all \
@@ -152,8 +181,7 @@ impl Reachability {
             );
         }
         format!(
-            "no coordinator was elected for {waited} s: a majority of the {all} hosts in \
-             `--rdzv-endpoint` is needed; not reached: {}",
+            "no coordinator was elected for {waited} s: a majority of the {all} voters is needed; not reached: {}",
             absent.join(", ")
         )
     }
@@ -163,9 +191,9 @@ impl Reachability {
         if self.lost_due().is_none_or(|due| now < due) {
             return None;
         }
-        let absent: Vec<_> = self.lost().map(|(endpoint, _)| endpoint.to_string()).collect();
-        let (all, left) = (self.list.len(), self.list.len() - absent.len());
-        for lost in self.causes.iter_mut().flatten() {
+        let absent: Vec<_> = self.lost().map(|(address, _)| address.to_string()).collect();
+        let (all, left) = (self.voters, self.voters.saturating_sub(absent.len()));
+        for lost in self.others.values_mut().filter_map(|other| other.lost.as_mut()) {
             lost.is_reported = true;
         }
         let absent = absent.join(", ");
@@ -176,7 +204,7 @@ impl Reachability {
         };
         Some(format!(
             "no answer from {absent} for {} s: {left} of {all} voters are left, and {consequence}; check \
-             that host, or start an agent there",
+             that host, or start another agent, which replaces the voter",
             limits::LOST_WARNING.as_secs()
         ))
     }
@@ -186,22 +214,31 @@ impl Reachability {
 mod tests {
     use super::*;
 
-    fn list() -> Vec<Endpoint> {
-        ["a", "b", "c"].map(|host| Endpoint { host: host.to_owned(), port: 1 }).to_vec()
+    fn at(host: &str) -> VoterAddress {
+        VoterAddress::new(format!("{host}:1"))
+    }
+
+    /// Creates the reachability of two other voters, and of a process that is not a voter.
+    fn reachability(now: Instant) -> Reachability {
+        let mut reach = Reachability::new(now);
+        let voters = BTreeSet::from([at("b"), at("c")]);
+        let others = BTreeSet::from([at("b"), at("c"), at("d")]);
+        reach.handle_voters(now, &others, &voters, 3);
+        reach
     }
 
     /// The lack of a leader is reported once, with the voters that are not reached.
     #[test]
     fn lack_of_a_leader_is_reported_once() {
         let start = crate::sys::clock::now_blocking();
-        let mut reach = Reachability::new(start, list(), Place(0));
-        reach.handle_answer(Place(1));
-        reach.handle_lost(start, Place(2), "refused".to_owned());
+        let mut reach = reachability(start);
+        reach.handle_answer(&at("b"));
+        reach.handle_lost(start, &at("c"), "refused".to_owned());
         assert_eq!(reach.poll_timeout(), Some(start + limits::WAIT_WARNING));
         assert_eq!(reach.handle_timeout(start), None);
         let due = start + limits::WAIT_WARNING;
-        let expected = "no coordinator was elected for 10 s: a majority of the 3 hosts in \
-                        `--rdzv-endpoint` is needed; not reached: c:1 (refused)";
+        let expected = "no coordinator was elected for 10 s: a majority of the 3 voters is needed; not \
+                        reached: c:1 (refused)";
         assert_eq!(reach.handle_timeout(due).as_deref(), Some(expected));
         assert_eq!((reach.poll_timeout(), reach.handle_timeout(due)), (None, None));
         reach.handle_leader(due, true, false);
@@ -214,30 +251,33 @@ mod tests {
     #[test]
     fn lost_voters_are_reported() {
         let start = crate::sys::clock::now_blocking();
-        let mut reach = Reachability::new(start, list(), Place(0));
+        let mut reach = reachability(start);
         reach.handle_leader(start, true, true);
-        reach.handle_answer(Place(1));
+        reach.handle_answer(&at("b"));
         let due = start + limits::LOST_WARNING;
         assert_eq!(reach.poll_timeout(), Some(due));
-        reach.handle_lost(start, Place(2), "refused".to_owned());
+        reach.handle_lost(start, &at("c"), "refused".to_owned());
         let expected = "no answer from c:1 for 60 s: 2 of 3 voters are left, and the loss of another one \
-                        stops the job; check that host, or start an agent there";
+                        stops the job; check that host, or start another agent, which replaces the \
+                        voter";
         assert_eq!(reach.handle_timeout(due).as_deref(), Some(expected));
-        reach.handle_lost(due, Place(2), "refused".to_owned());
+        reach.handle_lost(due, &at("c"), "refused".to_owned());
         assert_eq!((reach.poll_timeout(), reach.handle_timeout(due)), (None, None));
-        reach.handle_answer(Place(2));
-        reach.handle_lost(due, Place(2), "refused".to_owned());
+        reach.handle_answer(&at("c"));
+        reach.handle_lost(due, &at("c"), "refused".to_owned());
         assert_eq!(reach.poll_timeout(), Some(due + limits::LOST_WARNING));
     }
 
-    /// The addresses of the other voters are recognised, and this voter's own address is not.
+    /// The addresses of the other voters and of the coordinator are recognised.
     #[test]
     fn addresses_of_voters_are_known() {
         let start = crate::sys::clock::now_blocking();
-        let mut reach = Reachability::new(start, list(), Place(0));
+        let mut reach = reachability(start);
         let ip = |last| IpAddr::from([10, 0, 0, last]);
-        reach.handle_resolved(Place(0), vec![ip(1)]);
-        reach.handle_resolved(Place(1), vec![ip(2)]);
+        reach.handle_resolved(&at("a"), vec![ip(1)]);
+        reach.handle_resolved(&at("b"), vec![ip(2)]);
         assert_eq!([1, 2, 3].map(|last| reach.is_voter(ip(last))), [false, true, false]);
+        reach.handle_trusted(vec![ip(3)]);
+        assert!(reach.is_voter(ip(3)), "the coordinator with which the agent is registered");
     }
 }

@@ -367,6 +367,7 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
     // One address per agent; they are never dialed.
     let address: IpAddr = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + number).into();
     let node = NodeDescription {
+        voter: None,
         node_id: NodeId::new(format!("node{number}_1_0")),
         host_name: format!("node{number}"),
         address: address.to_string(),
@@ -378,6 +379,7 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
     };
     let not_here = NotHere { term: Term::default(), endpoint: endpoint.to_string() };
     AgentSpec {
+        voter: None,
         lines: RoundLines::new(&shared, false),
         log: Log::disabled(),
         run_id: RunId::new(RUN_ID),

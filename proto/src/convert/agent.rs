@@ -3,14 +3,15 @@
 use std::{net::IpAddr, num::NonZeroU32};
 
 use ragent_rendezvous::{
-    ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId, Term},
+    election::Member,
+    ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId, Term, VoterId},
     message::{
         Attend, FromNode, KnownRound, NodeDescription, NodeState, PROGRESS_MAX,
         REFUSED_CLIENTS_MAX, RefusedClients, StandbyCounts, Standing,
     },
 };
 
-use super::{list, name, nonempty, port, printable, required, round, text, to_round};
+use super::{list, name, nonempty, port, printable, required, round, text, to_round, voter};
 use crate::{
     Malformed, Proof, limits,
     v1::{self, agent_message, standing},
@@ -156,6 +157,7 @@ impl From<Attend> for v1::Attend {
             standing: Some(attend.standing.into()),
             proof: Vec::new(),
             lost_term: 0,
+            voters: attend.voters.iter().map(ToString::to_string).collect(),
         }
     }
 }
@@ -181,6 +183,7 @@ impl TryFrom<v1::Attend> for Attend {
             restarts_used: attend.restarts_used,
             charged_through: Round(attend.charged_through),
             standing: required(attend.standing, "attend.standing")?.try_into()?,
+            voters: voter::addresses(attend.voters, "attend.voters")?,
         })
     }
 }
@@ -196,6 +199,8 @@ impl From<NodeDescription> for v1::Node {
             role: node.role,
             local_world_size: node.local_world_size.get(),
             node_rank: node.node_rank,
+            voter: node.voter.as_ref().map(|member| member.voter.0),
+            voter_address: node.voter.map(|m| m.address.to_string()).unwrap_or_default(),
         }
     }
 }
@@ -220,6 +225,13 @@ impl TryFrom<v1::Node> for NodeDescription {
                 .filter(|workers| workers.get() <= limits::MAX_LOCAL_WORLD_SIZE)
                 .ok_or(Malformed::OutOfRange("node.local_world_size"))?,
             node_rank: node.node_rank,
+            voter: match node.voter {
+                Some(id) => Some(Member {
+                    voter: VoterId(id),
+                    address: voter::address(node.voter_address, "node.voter_address")?,
+                }),
+                None => None,
+            },
         })
     }
 }

@@ -4,7 +4,6 @@ use std::{net::IpAddr, time::Duration};
 
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, JobUid, RoleRank, Round, RunId, Term},
-    limits::VOTERS_MAX,
     message::{
         Admission, Assignment, EvictReason, RefuseReason, RestartReason, ToNode, WaitReason,
         Welcome,
@@ -12,7 +11,7 @@ use ragent_rendezvous::{
     settings::Leases,
 };
 
-use super::{list, millis, name, nonempty, port, required, round, to_millis, to_round};
+use super::{list, millis, name, nonempty, port, required, round, to_millis, to_round, voter};
 use crate::{
     Malformed, Proof, limits,
     v1::{self, assignment, coordinator_message, refusal, restart},
@@ -87,6 +86,9 @@ impl From<FromCoordinator> for v1::CoordinatorMessage {
                 ToNode::Assignment(assignment) => Message::Assignment(assignment.into()),
                 ToNode::HostLeaving => Message::HostLeaving(v1::HostLeaving {}),
                 ToNode::RefusedClients(refused) => Message::RefusedClients(refused.into()),
+                ToNode::Voters(voters) => Message::Voters(v1::Voters {
+                    endpoints: voters.iter().map(ToString::to_string).collect(),
+                }),
             },
         };
         Self { message: Some(message) }
@@ -117,6 +119,9 @@ impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
             Message::Assignment(assignment) => ToNode::Assignment(assignment.try_into()?),
             Message::HostLeaving(v1::HostLeaving {}) => ToNode::HostLeaving,
             Message::RefusedClients(refused) => ToNode::RefusedClients(refused.try_into()?),
+            Message::Voters(v1::Voters { endpoints }) => {
+                ToNode::Voters(voter::addresses(endpoints, "voters.endpoints")?)
+            }
         }))
     }
 }
@@ -130,7 +135,7 @@ impl From<Welcome> for v1::Welcome {
             keep_alive_interval_ms: to_millis(welcome.leases.keep_alive_interval),
             agent_lease_ms: to_millis(welcome.leases.agent),
             coordinator_lease_ms: to_millis(welcome.leases.coordinator),
-            voters: welcome.voters,
+            voters: welcome.voters.iter().map(ToString::to_string).collect(),
             proof: Vec::new(),
             lease_left_ms: welcome.lease_left.map(to_lease_left),
         }
@@ -171,9 +176,7 @@ impl TryFrom<v1::Welcome> for Welcome {
             job_uid: JobUid::new(nonempty(welcome.job_uid, "welcome.job_uid")?),
             coordinator: name(welcome.coordinator, "welcome.coordinator")?,
             leases,
-            voters: list(welcome.voters, "welcome.voters", VOTERS_MAX, |voter| {
-                nonempty(voter, "welcome.voters")
-            })?,
+            voters: voter::addresses(welcome.voters, "welcome.voters")?,
             lease_left: welcome.lease_left_ms.map(from_lease_left),
         })
     }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use prost::Message;
 use ragent_rendezvous::{
+    election::Member,
     ids::{
         AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, RoleRank, Round, RoundId,
-        RunId, Term,
+        RunId, Term, VoterAddress, VoterId,
     },
     message::{
         Admission, Assignment, Attend, DepartedNode, DepartedNodes, Departure, EvictReason,
@@ -100,11 +101,13 @@ fn outcomes() -> Vec<Outcome> {
 
 fn attend(state: NodeState) -> Attend {
     Attend {
+        voters: vec![VoterAddress::new("n1:29400")],
         protocol_version: 1,
         run_id: RunId::new("job7"),
         job_uid: Some(JobUid::new("uid")),
         attend: AttendNumber(12),
         node: NodeDescription {
+            voter: Some(Member { voter: VoterId(7), address: VoterAddress::new("n1:1") }),
             node_id: NodeId::new("node1_17_ab"),
             host_name: "node1".to_owned(),
             address: "10.0.0.1".to_owned(),
@@ -220,7 +223,7 @@ fn from_coordinator() -> Vec<FromCoordinator> {
         job_uid: JobUid::new("uid"),
         coordinator: "node0".to_owned(),
         leases: Leases::default(),
-        voters: ["n0:29400", "n1:29400", "n2:29400"].map(str::to_owned).to_vec(),
+        voters: ["n0:29400", "n1:29400", "n2:29400"].map(VoterAddress::new).to_vec(),
         lease_left: Some(Duration::from_millis(2_345)),
     };
     let mut refusals = vec![
@@ -243,6 +246,7 @@ fn from_coordinator() -> Vec<FromCoordinator> {
         },
         ToNode::Probe { round: round() },
         ToNode::HostLeaving,
+        ToNode::Voters(vec![VoterAddress::new("n4:29400")]),
         ToNode::RefusedClients(refused_clients()),
     ];
     all.extend(refusals.into_iter().map(ToNode::Refuse));

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use prost::Message;
 use ragent_rendezvous::{
-    election::message::{Answer, Place, Replica, Request, Version, VoterMessage},
-    ids::{NodeId, RunId, Term},
+    election::message::{Answer, Knowledge, Lists, Replica, Request, Seat, Version, VoterMessage},
+    ids::{NodeId, RunId, Term, VoterAddress, VoterId},
     limits::{NUMBER_MAX, VOTERS_MAX},
     message::PROTOCOL_VERSION,
 };
 
-use super::{millis, name, nonempty, required};
+use super::{list, millis, name, nonempty, required};
 use crate::{
     Malformed,
     v1::{self, voter_message},
@@ -23,8 +23,10 @@ use crate::{
 pub struct ElectionHeader {
     /// The job.
     pub run_id: RunId,
-    /// The digest of the list of voters and of their leases.
-    pub voters: [u8; 32],
+    /// The digest of the endpoints that the user gave; `None` if the sender is none of them, and may know others.
+    pub listed: Option<[u8; 32]>,
+    /// The lease of the voters, by which all leases of the election are stretched.
+    pub voter_lease: Duration,
 }
 
 /// A message of another voter.
@@ -65,11 +67,19 @@ pub fn decode(bytes: &[u8]) -> Result<(ElectionHeader, FromVoter), Malformed> {
     }
     let header = ElectionHeader {
         run_id: RunId::new(nonempty(message.run_id, "voter.run_id")?),
-        voters: message.voters.try_into().map_err(|_| Malformed::OutOfRange("voter.voters"))?,
+        listed: match message.listed.len() {
+            0 => None,
+            _ => {
+                Some(message.listed.try_into().map_err(|_| Malformed::OutOfRange("voter.listed"))?)
+            }
+        },
+        voter_lease: millis(message.voter_lease_ms.into(), "voter.voter_lease_ms")?,
     };
-    let place = usize::try_from(message.place).ok().filter(|place| *place < VOTERS_MAX);
+    let version = required(message.version, "voter.version")?.try_into()?;
     let message_of = VoterMessage {
-        place: Place(place.ok_or(Malformed::OutOfRange("voter.place"))?),
+        voter: VoterId(message.voter),
+        address: address(message.address, "voter.address")?,
+        knows: Knowledge { has_round: message.has_round, version },
         process: NodeId::new(nonempty(message.process, "voter.process")?),
         is_fresh: message.is_fresh,
         highest: term(message.highest, "voter.highest")?,
@@ -89,13 +99,15 @@ enum Body {
 }
 
 fn with_body<Body>(message: VoterMessage<()>, body: Body) -> VoterMessage<Body> {
-    let VoterMessage { place, process, is_fresh, highest, sequence, body: () } = message;
-    VoterMessage { place, process, is_fresh, highest, sequence, body }
+    let VoterMessage { voter, address, process, is_fresh, highest, knows, sequence, body: () } =
+        message;
+    VoterMessage { voter, address, process, is_fresh, highest, knows, sequence, body }
 }
 
 fn take_body<Body>(message: VoterMessage<Body>) -> (VoterMessage<()>, Body) {
-    let VoterMessage { place, process, is_fresh, highest, sequence, body } = message;
-    (VoterMessage { place, process, is_fresh, highest, sequence, body: () }, body)
+    let VoterMessage { voter, address, process, is_fresh, highest, knows, sequence, body } =
+        message;
+    (VoterMessage { voter, address, process, is_fresh, highest, knows, sequence, body: () }, body)
 }
 
 fn wire(
@@ -106,9 +118,12 @@ fn wire(
     v1::VoterMessage {
         protocol_version: PROTOCOL_VERSION,
         run_id: header.run_id.to_string(),
-        voters: header.voters.to_vec(),
-        // A place beyond the limit is refused by the receiver.
-        place: u32::try_from(message.place.0).unwrap_or(u32::MAX),
+        listed: header.listed.map(|digest| digest.to_vec()).unwrap_or_default(),
+        voter_lease_ms: u32::try_from(header.voter_lease.as_millis()).unwrap_or(u32::MAX),
+        voter: message.voter.0,
+        address: message.address.to_string(),
+        has_round: message.knows.has_round,
+        version: Some(message.knows.version.into()),
         process: message.process.to_string(),
         is_fresh: message.is_fresh,
         highest: message.highest.0,
@@ -139,6 +154,10 @@ impl From<Request> for voter_message::Body {
                 replica: Some((*replica).into()),
             }),
             Request::Release { term } => Self::Release(voter_message::Release { term: term.0 }),
+            Request::Leave => Self::Leave(voter_message::Leave {}),
+            Request::Inform { voters } => Self::Inform(voter_message::Inform {
+                voters: voters.iter().map(ToString::to_string).collect(),
+            }),
         }
     }
 }
@@ -161,6 +180,10 @@ impl TryFrom<voter_message::Body> for Body {
             Wire::Release(release) => {
                 Request::Release { term: term(release.term, "release.term")? }
             }
+            Wire::Leave(voter_message::Leave {}) => Request::Leave,
+            Wire::Inform(inform) => {
+                Request::Inform { voters: addresses(inform.voters, "inform.voters")? }
+            }
             Wire::Answer(answer) => return Ok(Self::Answer(answer.try_into()?)),
         }))
     }
@@ -177,7 +200,7 @@ fn cold(process: String) -> Result<Option<NodeId>, Malformed> {
 
 impl From<Answer> for voter_message::Answer {
     fn from(answer: Answer) -> Self {
-        let Answer { is_granted, workers_for, former, replica, version } = answer;
+        let Answer { is_granted, is_connected, workers_for, former, replica } = answer;
         let former = former
             .map(|(term, process)| v1::FormerLeader { term: term.0, process: process.to_string() });
         Self {
@@ -185,7 +208,7 @@ impl From<Answer> for voter_message::Answer {
             workers_for_ms: to_millis_up(workers_for),
             former,
             replica: replica.map(|replica| (*replica).into()),
-            version: Some(version.into()),
+            is_connected,
         }
     }
 }
@@ -209,7 +232,7 @@ impl TryFrom<voter_message::Answer> for Answer {
             workers_for: millis(answer.workers_for_ms, "answer.workers_for_ms")?,
             former: former.transpose()?,
             replica: replica.map(Box::new),
-            version: required(answer.version, "answer.version")?.try_into()?,
+            is_connected: answer.is_connected,
         })
     }
 }
@@ -231,8 +254,14 @@ impl TryFrom<v1::Version> for Version {
 
 impl From<Replica> for v1::Replica {
     fn from(replica: Replica) -> Self {
-        let Replica { version, memory } = replica;
-        Self { version: Some(version.into()), memory: memory.map(Into::into) }
+        let Replica { version, lists: Lists { before, last }, memory } = replica;
+        let to_wire = |list: Vec<Seat>| list.into_iter().map(Into::into).collect();
+        Self {
+            version: Some(version.into()),
+            memory: memory.map(Into::into),
+            last: to_wire(last),
+            before: before.map(to_wire).unwrap_or_default(),
+        }
     }
 }
 
@@ -242,9 +271,46 @@ impl TryFrom<v1::Replica> for Replica {
     fn try_from(replica: v1::Replica) -> Result<Self, Malformed> {
         Ok(Self {
             version: required(replica.version, "replica.version")?.try_into()?,
+            lists: Lists {
+                last: seats(replica.last, "replica.last")?,
+                before: Some(seats(replica.before, "replica.before")?)
+                    .filter(|before| !before.is_empty()),
+            },
             memory: replica.memory.map(TryInto::try_into).transpose()?,
         })
     }
+}
+
+impl From<Seat> for v1::Seat {
+    fn from(seat: Seat) -> Self {
+        Self { address: seat.address.to_string(), voter: seat.voter.map(|voter| voter.0) }
+    }
+}
+
+impl TryFrom<v1::Seat> for Seat {
+    type Error = Malformed;
+
+    fn try_from(seat: v1::Seat) -> Result<Self, Malformed> {
+        let address = address(seat.address, "seat.address")?;
+        Ok(Self { address, voter: seat.voter.map(VoterId) })
+    }
+}
+
+fn seats(seats: Vec<v1::Seat>, field: &'static str) -> Result<Vec<Seat>, Malformed> {
+    list(seats, field, VOTERS_MAX, TryInto::try_into)
+}
+
+/// Checks the endpoints of the voters of a job; there are two lists while they change.
+pub(super) fn addresses(
+    addresses: Vec<String>,
+    field: &'static str,
+) -> Result<Vec<VoterAddress>, Malformed> {
+    list(addresses, field, 2 * VOTERS_MAX, |text| address(text, field))
+}
+
+/// Checks the endpoint of a voter.
+pub(super) fn address(text: String, field: &'static str) -> Result<VoterAddress, Malformed> {
+    nonempty(text, field).map(VoterAddress::new)
 }
 
 #[cfg(test)]

@@ -11,11 +11,10 @@ use crate::{
     election::{
         Election, Role,
         leader::Leader,
-        message::{Answer, Replica, Request, Version},
-        poll::{Ballot, Outcome, Poll},
+        message::{Answer, Request},
+        poll::{Cold, Outcome, Poll},
         timers::Timers,
     },
-    ids::NodeId,
     limits::{PAUSE_DOUBLINGS_MAX, POLL_DOUBLINGS_MAX},
 };
 
@@ -26,7 +25,7 @@ impl Election {
         let doubled = pause * (1 << self.failures.min(PAUSE_DOUBLINGS_MAX));
         self.failures = self.failures.saturating_add(1);
         let mut delay = doubled.min(pause_max);
-        if self.voter.is_fresh(now) {
+        if self.is_fresh(now) {
             delay = delay.min(self.voter.silent_until().saturating_duration_since(now));
         }
         self.stand_after(now, delay);
@@ -38,32 +37,35 @@ impl Election {
             self.follow(now);
             return;
         }
-        let mut poll = self.new_poll(now);
-        let answer = self.voter.answer(now, true, false);
-        poll.record_own(self.settings.place, self.own_ballot(now, answer));
+        let answer = self.voter.answer(now, true, self.voter.replica().knowledge());
+        let poll = self.new_poll(now, answer);
         let sequence = poll.sequence;
         self.role = Role::PreCandidate(poll);
-        for place in self.others() {
-            self.send(now, place, sequence, Request::PreVote);
+        for address in self.others() {
+            self.send(now, address, sequence, Request::PreVote);
         }
         self.count(now);
     }
 
     /// Counts the answers to the poll, and takes the next step if they decide it.
     pub(super) fn count(&mut self, now: Instant) {
+        let replica = self.voter.replica();
         match &self.role {
             Role::Follower { .. } | Role::Leader(_) => {}
-            Role::PreCandidate(poll) => match poll.outcome() {
+            Role::PreCandidate(poll) => match poll.outcome(replica) {
                 Outcome::AllFresh => self.ask_for_votes(now, poll.processes()),
                 // This voter may itself have forgotten a lease.
-                Outcome::Won if self.voter.is_fresh(now) => self.pause(now),
-                Outcome::Won => self.ask_for_votes(now, Vec::new()),
+                Outcome::Won if self.is_fresh(now) => self.pause(now),
+                Outcome::Won => self.ask_for_votes(now, Cold::new()),
                 Outcome::Lost => self.pause(now),
                 Outcome::Open => {}
             },
             Role::Candidate { poll, cold, .. } => {
-                let outcome =
-                    if cold.is_empty() { poll.outcome() } else { poll.outcome_among(cold) };
+                let outcome = if cold.is_empty() {
+                    poll.outcome(replica)
+                } else {
+                    poll.outcome_among(replica, cold)
+                };
                 match outcome {
                     Outcome::Won => self.begin_to_lead(now),
                     Outcome::Lost | Outcome::AllFresh => self.pause(now),
@@ -73,20 +75,19 @@ impl Election {
         }
     }
 
-    fn ask_for_votes(&mut self, now: Instant, cold: Vec<Option<NodeId>>) {
+    fn ask_for_votes(&mut self, now: Instant, cold: Cold) {
         let nonce = u16::try_from(self.jitter.bits() >> 48).unwrap_or(u16::MAX);
         let term = self.highest.proposed(nonce);
-        let process = self.settings.process.clone();
-        let is_granted = self.voter.vote(now, &process, term);
+        let knows = self.voter.replica().knowledge();
+        let is_granted = self.voter.vote(now, (&self.settings.process.clone(), knows), term);
         self.highest = self.highest.max(term);
-        let mut poll = self.new_poll(now);
-        let answer = self.voter.answer(now, is_granted, true);
-        poll.record_own(self.settings.place, self.own_ballot(now, answer));
+        let answer = self.voter.answer(now, is_granted, knows);
+        let poll = self.new_poll(now, answer);
         let sequence = poll.sequence;
         debug!(%term, is_cold = !cold.is_empty(), "asking for votes");
-        for place in self.others() {
-            let cold = cold.get(place.0).cloned().flatten();
-            self.send(now, place, sequence, Request::Vote { term, cold });
+        for address in self.others() {
+            let cold = cold.get(&address).cloned();
+            self.send(now, address, sequence, Request::Vote { term, cold });
         }
         self.role = Role::Candidate { poll, term, cold };
         self.count(now);
@@ -100,23 +101,22 @@ impl Election {
             return;
         };
         let inheritance = poll.inheritance(now);
-        let memory = inheritance.replica.as_ref().and_then(|replica| replica.memory.clone());
-        let voters = self.settings.voters;
         if !cold.is_empty() {
             self.voter.end_silence(now);
         }
         let deadline = now + self.poll_time();
-        let leader = Leader::new(now, deadline, term, cold, inheritance, voters);
+        let leader = Leader::new(now, deadline, term, cold, inheritance);
         self.role = Role::Leader(Box::new(leader));
-        let version = Version { term, number: 0 };
-        self.grant_own(now, &Replica { version, memory });
-        self.renew(now);
-        self.extend();
+        self.write_in_own_term(now);
     }
 
-    fn new_poll(&mut self, now: Instant) -> Poll {
+    /// Begins a poll with the answer of this process itself.
+    fn new_poll(&mut self, now: Instant, answer: Answer) -> Poll {
         self.sequence += 1;
-        Poll::new(self.sequence, now + self.poll_time(), self.settings.voters)
+        let mut poll = Poll::new(self.sequence, now + self.poll_time());
+        let own = self.message(now, self.sequence, answer);
+        poll.record(now, self.settings.timers, own);
+        poll
     }
 
     /// Returns the time for which a candidate waits for answers: longer after failures, since the
@@ -128,10 +128,5 @@ impl Election {
     /// Returns the longest time for which any candidate waits for answers.
     pub(super) fn longest_poll(&self) -> Duration {
         self.settings.timers.poll * (1 << POLL_DOUBLINGS_MAX)
-    }
-
-    fn own_ballot(&self, now: Instant, answer: Answer) -> Ballot {
-        let own = (self.settings.process.clone(), self.voter.is_fresh(now));
-        Ballot::new(now, self.settings.timers, own, answer)
     }
 }

@@ -7,9 +7,9 @@ use tracing::debug;
 use crate::{
     election::{
         Election, Role,
-        message::{Answer, Place, Replica},
+        message::{Answer, Knowledge, Replica},
     },
-    ids::{NodeId, Term},
+    ids::{NodeId, Term, VoterAddress},
     limits::{NUMBER_MAX, VOTERS_MAX},
 };
 
@@ -17,7 +17,7 @@ impl Election {
     pub(super) fn handle_vote(
         &mut self,
         now: Instant,
-        process: &NodeId,
+        (process, knows): (&NodeId, Knowledge),
         term: Term,
         cold: Option<NodeId>,
     ) -> Answer {
@@ -25,7 +25,7 @@ impl Election {
         let is_granted = is_asked
             && !self.is_leading()
             && term.0 <= NUMBER_MAX
-            && self.voter.vote(now, process, term);
+            && self.voter.vote(now, (process, knows), term);
         if is_granted {
             self.highest = self.highest.max(term);
             debug!(%process, %term, "voted");
@@ -33,19 +33,19 @@ impl Election {
             // this voter's, because it has failed more often.
             self.stand_after(now, self.longest_poll() + self.settings.timers.pause);
         }
-        self.voter.answer(now, is_granted, is_granted)
+        self.voter.answer(now, is_granted, knows)
     }
 
     pub(super) fn handle_renewal(
         &mut self,
         now: Instant,
-        place: Place,
+        address: &VoterAddress,
         (process, term): (&NodeId, Term),
         cold: Option<NodeId>,
         replica: &Replica,
     ) -> Answer {
         let is_cold = cold.is_some_and(|cold| cold == self.settings.process);
-        let may_grant = !self.is_leading() && (is_cold || !self.voter.is_fresh(now));
+        let may_grant = !self.is_leading() && (is_cold || !self.is_fresh(now));
         let timers = self.settings.timers;
         let is_granted = may_grant
             && term.0 <= NUMBER_MAX
@@ -56,11 +56,11 @@ impl Election {
             }
             self.highest = self.highest.max(term);
             self.failures = 0;
-            self.note_process(place, process);
-            self.announce(Some((place, term)));
+            self.note_process(address, process);
+            self.announce(Some((address.clone(), term)));
             self.follow(now);
         }
-        self.voter.answer(now, is_granted, false)
+        self.voter.answer(now, is_granted, replica.knowledge())
     }
 
     /// Becomes a follower that becomes a candidate when its voter's lease has ended.
@@ -73,9 +73,11 @@ impl Election {
     }
 
     /// Becomes a follower that becomes a candidate after `delay` and a stagger that depends on its
-    /// turn.
+    /// position in the newest list.
     pub(super) fn stand_after(&mut self, now: Instant, delay: Duration) {
-        let turn = self.settings.turn.min(VOTERS_MAX);
+        let is_own = |address: &VoterAddress| *address == self.settings.address;
+        let mut seats = self.voter.replica().lists.last.iter();
+        let turn = seats.position(|seat| is_own(&seat.address)).unwrap_or(VOTERS_MAX);
         let turn = u32::try_from(turn).unwrap_or(u32::MAX);
         let stagger = self.settings.timers.stagger;
         let random = stagger.mul_f64(self.jitter.fraction());

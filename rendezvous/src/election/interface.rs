@@ -4,23 +4,25 @@ use std::time::Instant;
 
 use crate::{
     election::{
-        message::{Place, Request, Version, VoterMessage},
+        message::{Request, Seat, Version, VoterMessage},
         timers::Timers,
     },
-    ids::{NodeId, Term},
+    ids::{NodeId, Term, VoterAddress, VoterId},
     settings::Memory,
 };
 
 /// The configuration of one voter.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The place of this voter in the list that all voters share, which is sorted.
-    pub place: Place,
-    /// The position of this voter in the list as the user gave it, counted from zero: the delay of its
-    /// candidacies, so that the first voter that is alive leads.
-    pub turn: usize,
-    /// The number of voters in the list.
-    pub voters: usize,
+    /// This voter.
+    pub voter: VoterId,
+    /// True if this process is the first one of the voter, so that no earlier one has promised anything.
+    pub is_new: bool,
+    /// The endpoint at which other voters reach it.
+    pub address: VoterAddress,
+    /// The endpoints that the user gave, in this order; the voters of a job without a round. The position in a list
+    /// delays the candidacies of a voter, so that the first one that is alive leads.
+    pub listed: Vec<VoterAddress>,
     /// This process.
     pub process: NodeId,
     /// The leases; the same for all voters.
@@ -29,13 +31,25 @@ pub struct Settings {
     pub seed: u64,
 }
 
+/// A member of the job that could become a voter.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Member {
+    /// The voter of its process.
+    pub voter: VoterId,
+    /// The endpoint at which the voter is reached.
+    pub address: VoterAddress,
+}
+
 /// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
-    /// Send a request to the voter at this place; drop the request if the voter cannot be reached.
+    /// Write the voter's state to its file before any further answer is sent: the voters have changed, and a process
+    /// that has forgotten it could elect a leader by the list before.
+    Store,
+    /// Send a request to the voter at this address; drop the request if the voter cannot be reached.
     Send {
-        /// The voter.
-        to: Place,
+        /// The address of the voter.
+        to: VoterAddress,
         /// The request.
         message: VoterMessage<Request>,
     },
@@ -45,15 +59,17 @@ pub enum Effect {
     Extend(Instant),
     /// A majority has this version of the memory.
     Copied(Version),
+    /// The voters have changed while this process leads.
+    Voters(Vec<Seat>),
     /// Stop coordinating, if this process does, and redirect agents to the leader.
     Follow {
-        /// The leader's place; `None` if none is known.
-        leader: Option<Place>,
+        /// The leader's address; `None` if none is known.
+        leader: Option<VoterAddress>,
     },
-    /// Report that two places of the list belong to the same process.
+    /// Report that two addresses of the list belong to the same process.
     Duplicate {
-        /// The place whose process also answers at another one.
-        place: Place,
+        /// The address whose process also answers at another one.
+        address: VoterAddress,
     },
 }
 
@@ -64,10 +80,15 @@ pub struct Leadership {
     pub term: Term,
     /// Its end, unless it is extended.
     pub until: Instant,
+    /// The time before which the first round needs all nodes: until then, a member may still report that the job has
+    /// begun elsewhere.
+    pub begins_at: Instant,
     /// The time until which workers under earlier leaders may run.
     pub workers_until: Instant,
     /// The previous leader, if one is known.
     pub former: Option<NodeId>,
     /// The memory of that leader; `None` if this is the first one.
     pub memory: Option<Memory>,
+    /// The voters.
+    pub voters: Vec<Seat>,
 }

@@ -4,8 +4,10 @@ use std::{collections::VecDeque, iter};
 
 use std::time::Duration;
 
+mod changes;
+
 use super::{timers::Timers, *};
-use crate::ids::JobUid;
+use crate::ids::{JobUid, VoterId};
 
 /// Voters of one list; a voter that is down receives nothing.
 struct Voters {
@@ -20,15 +22,24 @@ fn process(place: usize) -> NodeId {
     NodeId::new(format!("process{place}"))
 }
 
+fn address(place: usize) -> VoterAddress {
+    VoterAddress::new(format!("host{place}"))
+}
+
+fn place(address: &VoterAddress) -> usize {
+    address.as_str().trim_start_matches("host").parse().expect("an address of this test")
+}
+
 fn empty() -> Replica {
-    Replica { version: Version::default(), memory: None }
+    Replica::default()
 }
 
 fn voter(now: Instant, place: usize, voters: usize) -> Election {
     let settings = Settings {
-        place: Place(place),
-        turn: place,
-        voters,
+        voter: VoterId(place as u64),
+        is_new: true,
+        address: address(place),
+        listed: (0..voters).map(address).collect(),
         process: process(place),
         timers: Timers::default(),
         seed: place as u64,
@@ -65,6 +76,11 @@ impl Voters {
         let mut requests = VecDeque::new();
         loop {
             for place in 0..self.voters.len() {
+                for address in self.voters[place].connections() {
+                    if !self.voters[place].connected.contains(&address) {
+                        self.voters[place].handle_connected(self.now, &address);
+                    }
+                }
                 for effect in iter::from_fn(|| self.voters[place].poll_effect()) {
                     match effect {
                         Effect::Send { to, message } => requests.push_back((to, message)),
@@ -73,12 +89,12 @@ impl Voters {
                 }
             }
             let Some((to, message)) = requests.pop_front() else { return };
-            let from = message.place;
-            if self.is_down[to.0] || self.is_down[from.0] {
+            let (from, to) = (place(&message.address), place(&to));
+            if self.is_down[to] || self.is_down[from] {
                 continue;
             }
-            if let Some(answer) = self.voters[to.0].handle_request(self.now, message) {
-                self.voters[from.0].handle_answer(self.now, answer);
+            if let Some(answer) = self.voters[to].handle_request(self.now, message) {
+                self.voters[from].handle_answer(self.now, answer);
             }
         }
     }
@@ -116,13 +132,15 @@ fn millis(millis: u64) -> Duration {
 }
 
 fn memory(round: u64) -> Memory {
-    Memory { round: crate::ids::Round(round), ..Memory::fresh(JobUid::new("job")) }
+    Memory { round: Round(round), ..Memory::fresh(JobUid::new("job")) }
 }
 
 /// A vote that `place` asks for.
 fn vote(place: usize, term: Term, cold: Option<NodeId>) -> VoterMessage<Request> {
     VoterMessage {
-        place: Place(place),
+        voter: VoterId(place as u64),
+        address: address(place),
+        knows: Knowledge::default(),
         process: process(place),
         is_fresh: false,
         highest: term,
@@ -144,14 +162,14 @@ fn fresh_voters_elect_at_once() {
     }
 }
 
-/// The voter that the user has listed first leads, independently of its place in the sorted list.
+/// The voter that the user has listed first leads.
 #[test]
-fn first_turn_leads() {
+fn first_listed_voter_leads() {
     for first in 0..3 {
         let mut voters = Voters::new(3);
         for place in 0..3 {
             let mut settings = voters.voters[place].settings.clone();
-            settings.turn = (place + 3 - first) % 3;
+            settings.listed.rotate_left(first);
             voters.voters[place] = Election::new(voters.now, settings, empty(), Term(0));
         }
         voters.pass(millis(400));
@@ -175,16 +193,16 @@ fn voter_waits_for_the_longest_poll() {
 #[test]
 fn last_answers_are_known() {
     let mut voters = Voters::new(3);
-    assert_eq!(voters.voters[0].answered(), [None; 3]);
+    assert!(voters.voters[0].answered().is_empty());
     voters.pass(millis(10_000));
     assert_eq!(voters.leader(), Some(0));
     voters.is_down[1] = true;
     let down = voters.now;
     voters.pass(millis(12_000));
     let answered = voters.voters[0].answered();
-    assert!(answered[1].is_some_and(|at| at <= down), "{answered:?}");
+    assert!(answered[&address(1)] <= down, "{answered:?}");
     let interval = Timers::default().renewal;
-    assert!(answered[2].is_some_and(|at| at + interval >= voters.now), "{answered:?}");
+    assert!(answered[&address(2)] + interval >= voters.now, "{answered:?}");
 }
 
 /// A leader whose coordinator has ended resigns, in that term only, and another voter leads.
@@ -405,23 +423,22 @@ fn frozen_leader_does_not_act() {
     assert_eq!(voters.voters[leader].leads_until(), None);
 }
 
-/// A process that answers at two places of the list is reported.
+/// A process that answers at two addresses of the list is reported.
 #[test]
-fn process_at_two_places_is_reported() {
+fn process_at_two_addresses_is_reported() {
     let now = Voters::new(1).now;
     let mut first = voter(now, 0, 3);
     first.handle_timeout(now + millis(200));
     let asked = iter::from_fn(|| first.poll_effect()).find_map(|effect| match effect {
-        Effect::Send { to: Place(1), message } => Some(message),
+        Effect::Send { to, message } if to == address(1) => Some(message),
         _ => None,
     });
-    let mut same = voter(now, 1, 3);
-    same.settings.process = process(0);
     let answer =
-        same.handle_request(now + millis(200), asked.expect("it asks")).expect("an answer");
-    first.handle_answer(now + millis(200), answer);
+        first.handle_request(now + millis(200), asked.expect("it asks")).expect("an answer");
+    assert!(!answer.body.is_granted, "it has voted already");
+    first.handle_answer(now + millis(200), VoterMessage { address: address(1), ..answer });
     let effects: Vec<Effect> = iter::from_fn(|| first.poll_effect()).collect();
-    assert!(effects.contains(&Effect::Duplicate { place: Place(1) }), "{effects:?}");
+    assert!(effects.contains(&Effect::Duplicate { address: address(1) }), "{effects:?}");
 }
 
 /// Terms that two processes propose at the same time differ, and later terms are higher.
@@ -453,7 +470,7 @@ fn cold_election_needs_all_voters() {
     let mut answers = Vec::new();
     for effect in iter::from_fn(|| first.poll_effect()) {
         if let Effect::Send { to, message } = effect
-            && to == Place(1)
+            && to == address(1)
         {
             answers.extend(voters.voters[1].handle_request(now, message.clone()));
             voters.is_down[0] = true;
@@ -470,7 +487,9 @@ fn cold_election_needs_all_voters() {
     let votes: Vec<_> = iter::from_fn(|| first.poll_effect()).collect();
     assert_eq!(votes.len(), 2, "it asks both for their votes: {votes:?}");
     for effect in votes {
-        if let Effect::Send { to: Place(2), message } = effect {
+        if let Effect::Send { to, message } = effect
+            && to == address(2)
+        {
             let answer = voters.voters[2].handle_request(now, message).expect("an answer");
             assert!(answer.body.is_granted);
             first.handle_answer(now, answer);
@@ -492,11 +511,11 @@ fn late_answers_do_not_count() {
     voters.voters[candidate].handle_timeout(now);
     let asked =
         iter::from_fn(|| voters.voters[candidate].poll_effect()).find_map(|effect| match effect {
-            Effect::Send { to, message } if to.0 != leader => Some((to, message)),
+            Effect::Send { to, message } if to != address(leader) => Some((to, message)),
             _ => None,
         });
     let (to, message) = asked.expect("it asks the other one");
-    let answer = voters.voters[to.0].handle_request(now, message).expect("an answer");
+    let answer = voters.voters[place(&to)].handle_request(now, message).expect("an answer");
     assert!(answer.body.is_granted);
     voters.voters[candidate].handle_answer(now + millis(5_000), answer);
     let sends = iter::from_fn(|| voters.voters[candidate].poll_effect());
@@ -549,13 +568,12 @@ fn claims_about_workers_are_limited() {
     let now = Voters::new(1).now;
     let answer = Answer {
         is_granted: true,
+        is_connected: true,
         workers_for: Duration::MAX,
         former: None,
         replica: None,
-        version: Version::default(),
     };
-    let ballot = poll::Ballot::new(now, Timers::default(), (process(1), false), answer);
-    let mut poll = Poll::new(1, now, 1);
-    poll.record_own(Place(0), ballot);
+    let mut poll = Poll::new(1, now);
+    poll.record(now, Timers::default(), voter(now, 1, 3).message(now, 1, answer));
     assert_eq!(poll.inheritance(now).workers_until, now + millis(3_000));
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{
     election::{
-        message::{Answer, Replica, Version},
+        message::{Answer, Knowledge, Replica},
         timers::Timers,
     },
     ids::{NodeId, Term},
@@ -65,14 +65,40 @@ impl Voter {
         &self.replica
     }
 
+    /// Takes over a newer copy of the memory. Returns true if it replaces this one.
+    ///
+    /// The promised term was one of a job that has no round, and does not count in a job that has one. The lease does:
+    /// its holder may still lead.
+    pub(super) fn take(&mut self, replica: &Replica) -> bool {
+        let is_newer = replica.knowledge() > self.replica.knowledge();
+        if !is_newer || !replica.lists.is_valid() || !replica.is_of_same_job(&self.replica) {
+            return false;
+        }
+        if replica.has_round() && !self.replica.has_round() {
+            self.promised = Term(0);
+        }
+        self.replica = replica.clone();
+        true
+    }
+
     /// Returns true if no lease of another process is in force.
     pub(super) fn is_free_for(&self, now: Instant, process: &NodeId) -> bool {
         self.lease(now).is_none_or(|lease| lease.process == *process)
     }
 
+    /// Returns true if a candidate that knows this much may be elected by this voter.
+    pub(super) fn accepts(&self, now: Instant, process: &NodeId, knows: Knowledge) -> bool {
+        knows >= self.replica.knowledge() && self.is_free_for(now, process)
+    }
+
     /// Votes for `process`, if no earlier promise forbids it; returns true if it has voted.
-    pub(super) fn vote(&mut self, now: Instant, process: &NodeId, term: Term) -> bool {
-        let is_granted = term > self.promised && self.is_free_for(now, process);
+    pub(super) fn vote(
+        &mut self,
+        now: Instant,
+        (process, knows): (&NodeId, Knowledge),
+        term: Term,
+    ) -> bool {
+        let is_granted = term > self.promised && self.accepts(now, process, knows);
         if is_granted {
             self.promised = term;
         }
@@ -88,7 +114,9 @@ impl Voter {
         (process, term): (&NodeId, Term),
         replica: &Replica,
     ) -> bool {
-        if term < self.promised || !self.is_free_for(now, process) {
+        self.take(replica);
+        let is_known = replica.knowledge() == self.replica.knowledge();
+        if term < self.promised || !is_known || !self.is_free_for(now, process) {
             return false;
         }
         self.promised = term;
@@ -96,9 +124,6 @@ impl Voter {
         self.lease = Some(Lease { process: process.clone(), term, until });
         self.workers_until = self.workers_until.max(until);
         self.former = Some((term, process.clone()));
-        if replica.version >= self.replica.version {
-            self.replica = replica.clone();
-        }
         true
     }
 
@@ -121,19 +146,16 @@ impl Voter {
         is_held
     }
 
-    /// Returns the answer to a request; with the memory if `shows_memory`.
-    pub(super) fn answer(&self, now: Instant, is_granted: bool, shows_memory: bool) -> Answer {
+    /// Returns the answer to a request of a voter that knows `knows`.
+    pub(super) fn answer(&self, now: Instant, is_granted: bool, knows: Knowledge) -> Answer {
+        let is_newer = self.replica.knowledge() > knows;
         Answer {
             is_granted,
+            is_connected: false,
             workers_for: self.workers_for(now),
             former: self.former.clone(),
-            replica: shows_memory.then(|| Box::new(self.replica.clone())),
-            version: self.version(),
+            replica: is_newer.then(|| Box::new(self.replica.clone())),
         }
-    }
-
-    pub(super) fn version(&self) -> Version {
-        self.replica.version
     }
 
     /// Returns the time for which workers may run under a leader that this voter knew or may have

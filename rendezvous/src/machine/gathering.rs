@@ -55,7 +55,8 @@ impl Rendezvous {
             info!(nodes = ready, "last call");
             after(now, shared.timeouts.last_call)
         });
-        until <= now && self.complete(now, shared)
+        let begins_at = self.tenure.begins_at().unwrap_or(until);
+        until.max(begins_at) <= now && self.complete(now, shared)
     }
 
     pub(super) fn gathering_deadline(
@@ -67,7 +68,8 @@ impl Rendezvous {
             return None;
         }
         let join = gathering.since.map(|since| after(since, shared.timeouts.join));
-        gathering.last_call_until.or(join)
+        let last_call = gathering.last_call_until;
+        last_call.map(|until| until.max(self.tenure.begins_at().unwrap_or(until))).or(join)
     }
 
     /// Closes the job, for which there are too few nodes, if the join timeout has passed since

@@ -1,18 +1,27 @@
 //! A host: its clock, the process of its agent, and the voter in it.
 
-use std::time::{Duration, Instant};
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
 
 use ragent_rendezvous::{
     election::{
         self, Effect, Election,
-        message::{Answer, Place, Replica, Request, Version, VoterMessage},
+        message::{Answer, Knowledge, Replica, Request, Version, VoterMessage},
     },
-    ids::{NodeId, Term},
+    ids::{NodeId, Term, VoterId},
     settings::Memory,
 };
 
 use super::{Bug, DRIFT_MAX, Event, World, agent::Agent, agent::Workers, coordinator::Coordinator};
-use crate::random::Random;
+use crate::{
+    addresses::{address, host_of},
+    random::Random,
+};
+
+/// A version above that of every replica.
+const UNREACHED: Version = Version { term: Term(u64::MAX), number: 0 };
 
 /// A host.
 #[derive(Debug)]
@@ -26,6 +35,8 @@ pub(super) struct Host {
     /// The workers that run, also those of an agent that is dead or frozen.
     pub(super) workers: Option<Workers>,
     pub(super) freeze: Option<Freeze>,
+    /// True if a voter was started on it.
+    has_voted: bool,
     /// The state file.
     pub(super) file: Option<(Replica, Term)>,
 }
@@ -64,6 +75,7 @@ impl Host {
             process: None,
             workers: None,
             freeze: None,
+            has_voted: false,
             file: None,
         }
     }
@@ -112,8 +124,7 @@ impl World {
         self.processes_started += 1;
         let id = NodeId::new(format!("{host}-{}", self.processes_started));
         let local = self.hosts[host].local(self.now);
-        let election =
-            self.place_of(host).map(|place| self.election(host, place, id.clone(), local));
+        let election = (host < self.voters).then(|| self.election(host, id.clone(), local));
         self.hosts[host].process = Some(Process {
             id,
             election,
@@ -130,20 +141,28 @@ impl World {
 
     /// Notifies a voter of its new connection to another one.
     pub(super) fn connect(&mut self, from: usize, to: usize) {
-        if let (true, Some(place)) = (self.hosts[from].is_awake(), self.place_of(to)) {
-            self.with_election(from, |election, now| election.handle_connected(now, place));
+        if self.hosts[from].is_awake() && to < self.voters {
+            let to = address(to);
+            self.with_election(from, |election, now| election.handle_connected(now, &to));
         }
     }
 
-    fn election(&mut self, host: usize, place: Place, process: NodeId, local: Instant) -> Election {
+    fn election(&mut self, host: usize, process: NodeId, local: Instant) -> Election {
         let seed = match self.bug {
             Bug::SharedTerms => 0,
             _ => self.random.between(0, u64::MAX - 1),
         };
-        let (turn, voters, timers) = (place.0, self.voters, self.timers);
-        let settings = election::Settings { place, turn, voters, process, timers, seed };
-        let empty = Replica { version: Version::default(), memory: None };
-        let (replica, highest) = self.hosts[host].file.clone().unwrap_or((empty, Term(0)));
+        let settings = election::Settings {
+            // The identity of a voter is never lost here, so that one that has forgotten its promises still counts.
+            voter: VoterId(host as u64),
+            is_new: !mem::replace(&mut self.hosts[host].has_voted, true),
+            address: address(host),
+            listed: (0..self.voters).map(address).collect(),
+            process,
+            timers: self.timers,
+            seed,
+        };
+        let (replica, highest) = self.hosts[host].file.clone().unwrap_or_default();
         let started = match self.bug {
             Bug::NoSilence => local.checked_sub(self.timers.voter_lease).unwrap_or(local),
             _ => local,
@@ -195,11 +214,19 @@ impl World {
         if let (Bug::FreshVotesCount, Request::Renew { cold, .. }) = (self.bug, &mut message.body) {
             *cold = self.hosts[to].process.as_ref().map(|process| process.id.clone());
         }
-        let (from, asked_by) = (message.place.0, message.process.clone());
+        let Some(from) = host_of(&message.address) else { return };
+        let asked_by = message.process.clone();
         let renewal = match message.body {
             Request::Renew { term, .. } => Some(term),
-            Request::PreVote | Request::Vote { .. } | Request::Release { .. } => None,
+            Request::PreVote
+            | Request::Vote { .. }
+            | Request::Release { .. }
+            | Request::Leave
+            | Request::Inform { .. } => None,
         };
+        if self.bug == Bug::IgnoredReplica {
+            message.knows = Knowledge { has_round: true, version: UNREACHED };
+        }
         let answer = self.with_election(to, |election, now| election.handle_request(now, message));
         let Some(mut answer) = answer.flatten() else { return };
         if let Some(term) = renewal.filter(|_| answer.body.is_granted) {
@@ -215,7 +242,6 @@ impl World {
         match self.bug {
             Bug::UnreportedWorkers => answer.body.workers_for = Duration::ZERO,
             Bug::FreshVotesCount => answer.is_fresh = false,
-            Bug::IgnoredReplica => answer.body.replica = None,
             _ => {}
         }
     }
@@ -275,7 +301,8 @@ impl World {
         match effect {
             Effect::Send { to, message } => {
                 let sent = self.now;
-                self.send(host, to.0, Event::Request { to: to.0, sent, message });
+                let Some(to) = host_of(&to) else { return };
+                self.send(host, to, Event::Request { to, sent, message });
             }
             Effect::Lead(leadership) => self.note_leader(host, *leadership),
             Effect::Extend(until) => self.extend_coordinator(host, until),
@@ -284,8 +311,10 @@ impl World {
                 self.form_round(host, version);
             }
             Effect::Follow { .. } => self.end_coordinator(host),
-            Effect::Duplicate { place } => {
-                self.record.broken = Some(format!("a process answers at {place:?} as well"));
+            // The file is written after each call.
+            Effect::Store | Effect::Voters(_) => {}
+            Effect::Duplicate { address } => {
+                self.record.broken = Some(format!("a process answers at {address} as well"));
             }
         }
     }

@@ -17,7 +17,8 @@ pub enum Bug {
     ObituaryOfPlace,
     /// A coordinator continues after the end of its tenure. Breaks rules b and d.
     Overtime,
-    /// A winner does not take over the memory of the voters. Breaks rule d.
+    /// A winner does not take over the memory of the voters. Breaks rule d, or g: it takes members for those of another
+    /// job.
     IgnoredReplica,
     /// No keeper kills workers at the end of a lease. Breaks rule b.
     NoKeeper,

@@ -33,6 +33,9 @@ pub(super) enum Coordination {
     Over,
 }
 
+/// The time for which a process that leaves waits until its voter is replaced.
+const REPLACED_WITHIN: Duration = Duration::from_secs(3);
+
 /// The age at which an obituary is forgotten.
 const OBITUARY_AGE: Duration = Duration::from_secs(60);
 
@@ -88,7 +91,7 @@ impl World {
         let Some(voter) = self.voter(id) else { return };
         match voter.leader.clone() {
             Leader::Here(leadership) => self.start_coordinator(id, *leadership),
-            Leader::Other(place, term) => self.publish(id, Elected::There(place, term)),
+            Leader::Other(address, term) => self.publish(id, Elected::There(address, term)),
             Leader::Unknown => self.publish(id, Elected::Unknown),
         }
         self.check_process_end(id);
@@ -108,6 +111,7 @@ impl World {
         let tenure = Tenure::Elected(Granted {
             term: leadership.term,
             until: leadership.until + overtime,
+            begins_at: leadership.begins_at,
             workers_until,
             former: leadership.former,
         });
@@ -118,7 +122,7 @@ impl World {
             shared: Some(self.shared),
             keeps_charges: true,
             leases: Leases::default(),
-            voters: Vec::new(),
+            voters: leadership.voters.into_iter().map(|seat| seat.address).collect(),
         };
         let rendezvous = Rendezvous::new(local, settings, memory, tenure);
         let coordinator = Coordinator {
@@ -127,6 +131,7 @@ impl World {
             effects: VecDeque::new(),
             copying: None,
             is_over: false,
+            members: Vec::new(),
             open: BTreeSet::new(),
             stalled_until: None,
         };
@@ -210,7 +215,8 @@ impl World {
                 }
                 self.pass(id, Input::Command(Command::Leave));
                 let flushes = self.random.millis(1, 20);
-                self.wake(id, flushes, Input::Exit);
+                let waits = if end == ProcessEnd::Left { REPLACED_WITHIN } else { flushes };
+                self.wake(id, waits, Input::Exit);
             }
         }
         self.check_process_end(id);

@@ -8,7 +8,8 @@ use std::{
 use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
-    ids::{NodeId, Peer, Round, Term},
+    election::Member,
+    ids::{NodeId, Peer, Round, Term, VoterAddress},
     message::{Assignment, Attend, FromNode, ToNode},
     settings::Memory,
 };
@@ -24,6 +25,8 @@ pub(super) struct Coordinator {
     pub(super) effects: VecDeque<Effect>,
     /// The newest change of the memory, until a majority has it.
     pub(super) copying: Option<(u64, Memory)>,
+    /// The members that were last reported to the voter.
+    pub(super) members: Vec<Member>,
     /// True if this process no longer leads, so that nothing more will be copied.
     pub(super) is_over: bool,
     /// The streams that it has not ended.
@@ -48,6 +51,7 @@ pub(super) enum Waiting {
     Detached(Peer),
     Obituary(NodeId, Round),
     Shutdown,
+    Voters(Vec<VoterAddress>),
     /// Extends the right to coordinate.
     Nothing,
 }
@@ -110,6 +114,7 @@ impl World {
             }
             Waiting::Obituary(node, round) => rendezvous.handle_obituary(now, &node, round),
             Waiting::Shutdown => rendezvous.handle_shutdown(now),
+            Waiting::Voters(voters) => rendezvous.handle_voters(voters),
             Waiting::Nothing => {}
         }
         self.drive(id);
@@ -182,7 +187,13 @@ impl World {
         let Some(voter) = self.voter(id) else { return };
         let Some(coordinator) = voter.coordination.coordinator() else { return };
         let due = coordinator.due(now).filter(|_| bug != Bug::NoTimeouts);
+        let (members, wanted) = coordinator.rendezvous.members();
+        let is_new = coordinator.members != members;
+        coordinator.members.clone_from(&members);
         self.set_timer(id, Part::Coordinator, due);
+        if is_new {
+            self.pass(id, Input::Command(Command::Members(members, wanted)));
+        }
     }
 
     fn carry_out(&mut self, id: &NodeId, effect: Effect) -> Option<End> {

@@ -1,27 +1,31 @@
 //! The voter of a process, driven as its thread drives it.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     mem,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use ragent_rendezvous::{
     election::{
-        self, Effect, Election, Leadership,
-        message::{Place, Replica, Request, Version, VoterMessage},
+        self, Effect, Election, Leadership, Member,
+        message::{Replica, Request, Version, VoterMessage},
     },
-    ids::{NodeId, Peer, Round, Term},
+    ids::{NodeId, Peer, Round, Term, VoterAddress, VoterId},
     message::Attend,
     settings::Memory,
 };
 
-use super::{Bug, Event, Input, Part, World, coordinator::Coordination};
+use super::{Event, Input, Part, World, coordinator::Coordination, host::ProcessEnd};
+use crate::addresses::{address, host_of};
 
 /// The voter, the coordinator and the port of a process.
 #[derive(Debug)]
 pub(super) struct Voter {
     pub(super) election: Election,
+    pub(super) id: VoterId,
+    /// The voters to which a connection was begun.
+    dialed: BTreeSet<VoterAddress>,
     /// The leader, as the voter reports it.
     pub(super) leader: Leader,
     /// The end of each leadership of this process, as the voter reports it.
@@ -42,16 +46,27 @@ pub(super) struct Voter {
 #[derive(Clone, Debug)]
 pub(super) enum Leader {
     Unknown,
-    Other(Place, Term),
+    Other(VoterAddress, Term),
     Here(Box<Leadership>),
 }
 
 /// The coordinator, as a port knows it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Elected {
     Unknown,
     Here(Term),
-    There(Place, Term),
+    There(VoterAddress, Term),
+}
+
+/// The time after which a voter dials another one again.
+const RECONNECT: Duration = Duration::from_secs(1);
+
+/// A voter's state file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StateFile {
+    pub(super) id: VoterId,
+    pub(super) replica: Replica,
+    pub(super) highest: Term,
 }
 
 /// A command of a coordinator to its voter.
@@ -61,24 +76,30 @@ pub(super) enum Command {
     Highest(Term),
     Resign(Term),
     Obituary(NodeId),
+    Members(Vec<Member>, usize),
+    Hint(Vec<VoterAddress>),
     Leave,
 }
 
 impl World {
     /// Creates the voter of a process that starts.
     pub(super) fn new_voter(&mut self, host: usize, id: &NodeId, local: Instant) -> Voter {
+        let id_of_file = self.hosts[host].file.as_ref().map(|file| file.id);
+        let voter = id_of_file.unwrap_or_else(|| VoterId(self.random.between(1, u64::MAX - 1)));
         let settings = election::Settings {
-            place: Place(host),
-            turn: host,
-            voters: self.voters,
+            voter,
+            is_new: id_of_file.is_none(),
+            address: address(host),
+            listed: (0..self.listed).map(address).collect(),
             process: id.clone(),
             timers: self.timers,
             seed: self.random.between(0, u64::MAX - 1),
         };
-        let empty = Replica { version: Version::default(), memory: None };
-        let (replica, highest) = self.hosts[host].file.clone().unwrap_or((empty, Term(0)));
+        let StateFile { replica, highest, .. } = self.hosts[host].file.clone().unwrap_or_default();
         Voter {
             election: Election::new(local, settings, replica, highest),
+            id: voter,
+            dialed: BTreeSet::new(),
             leader: Leader::Unknown,
             until: BTreeMap::new(),
             copying: Vec::new(),
@@ -94,15 +115,45 @@ impl World {
         self.processes.get_mut(id)?.voter.as_mut()
     }
 
-    /// Connects the voter of a host that has started, and the other voters with it.
+    /// Connects other voters with that of a host that has started.
     pub(super) fn connect_voters(&mut self, host: usize) {
-        for other in (0..self.voters).filter(|other| *other != host) {
-            for (from, to) in [(other, host), (host, other)] {
-                let Some(id) = self.hosts[from].process.clone() else { continue };
-                if let Some(delay) = self.transit(from, to) {
-                    self.wake(&id, delay, Input::Connected(Place(to)));
-                }
+        for (id, process) in &self.processes {
+            let is_dialed = |voter: &Voter| voter.dialed.contains(&address(host));
+            if process.voter.as_ref().is_some_and(is_dialed) {
+                let delay = Duration::from_micros(500);
+                self.events_scheduled += 1;
+                let event = Event::ConnectVoter(id.clone(), address(host));
+                self.events.insert((self.now + delay, self.events_scheduled), event);
             }
+        }
+    }
+
+    /// Opens a connection of a voter, if it still needs it; tries again later if the other one cannot be reached.
+    pub(super) fn connect_voter(&mut self, id: &NodeId, to: VoterAddress) {
+        let Some(from) = self.processes.get(id).map(|process| process.host) else { return };
+        let Some(voter) = self.voter(id) else { return };
+        if !voter.election.connections().contains(&to) {
+            voter.dialed.remove(&to);
+            return;
+        }
+        let Some(host) = host_of(&to) else { return };
+        let is_up = self.hosts.get(host).is_some_and(|host| host.process.is_some());
+        match self.transit(from, host).filter(|_| is_up) {
+            Some(delay) => self.wake(id, delay, Input::Connected(to)),
+            // Another attempt follows when a process starts there.
+            None if !is_up => {}
+            None => self.schedule(RECONNECT, Event::ConnectVoter(id.clone(), to)),
+        }
+    }
+
+    /// Begins the connections that a voter needs, and that are not open.
+    fn dial_voters(&mut self, id: &NodeId) {
+        let Some(voter) = self.voter(id) else { return };
+        let needed = voter.election.connections();
+        let new: Vec<_> = needed.difference(&voter.dialed).cloned().collect();
+        voter.dialed = needed;
+        for to in new {
+            self.connect_voter(id, to);
         }
     }
 
@@ -119,12 +170,10 @@ impl World {
     }
 
     pub(super) fn arrive_request(&mut self, id: &NodeId, message: VoterMessage<Request>) {
-        let (place, asked_by) = (message.place.0, message.process.clone());
+        let Some(place) = host_of(&message.address) else { return };
+        let asked_by = message.process.clone();
         let answer = self.with_election(id, |election, now| election.handle_request(now, message));
-        let Some(mut answer) = answer.flatten() else { return };
-        if self.bug == Bug::IgnoredReplica {
-            answer.body.replica = None;
-        }
+        let Some(answer) = answer.flatten() else { return };
         let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
         if let Some(delay) = self.transit(host, place) {
             self.wake(&asked_by, delay, Input::Answer(Box::new(answer)));
@@ -154,6 +203,14 @@ impl World {
             Command::Obituary(node) => {
                 self.with_election(id, |election, now| election.handle_obituary(now, &node));
             }
+            Command::Members(members, wanted) => {
+                self.with_election(id, |election, now| {
+                    election.handle_members(now, members, wanted);
+                });
+            }
+            Command::Hint(voters) => {
+                self.with_election(id, |election, now| election.handle_hint(now, &voters));
+            }
             Command::Leave => {
                 self.with_election(id, |election, now| election.handle_leaving(now));
             }
@@ -170,21 +227,27 @@ impl World {
         }
         let Some(voter) = self.voter(id) else { return };
         let election = &voter.election;
-        let file = (election.replica().clone(), election.highest());
-        let deadline = election.poll_timeout();
-        if let Some(process) = self.processes.get(id) {
-            self.hosts[process.host].file = Some(file);
-        }
+        let (replica, highest) = (election.replica().clone(), election.highest());
+        let (deadline, may_end) = (election.poll_timeout(), election.may_end());
+        let file = StateFile { id: voter.id, replica, highest };
+        let Some(process) = self.processes.get(id) else { return };
+        let leaves = process.ending == Some(ProcessEnd::Left);
+        self.hosts[process.host].file = Some(file);
         self.set_timer(id, Part::Voter, deadline);
+        self.dial_voters(id);
+        if leaves && may_end {
+            self.pass(id, Input::Exit);
+        }
     }
 
     fn carry_out_of_voter(&mut self, id: &NodeId, effect: Effect) {
         let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
         match effect {
             Effect::Send { to, message } => {
-                if let Some(delay) = self.transit(host, to.0) {
+                let Some(to) = host_of(&to) else { return };
+                if let Some(delay) = self.transit(host, to) {
                     let message = Box::new(message);
-                    self.schedule(delay, Event::Request { to: to.0, message });
+                    self.schedule(delay, Event::Request { to, message });
                 }
             }
             Effect::Lead(leadership) => {
@@ -215,7 +278,7 @@ impl World {
                 let lost = mem::take(&mut voter.copying);
                 let term = voter.election.lease_term().unwrap_or_default();
                 voter.leader = match leader {
-                    Some(place) => Leader::Other(place, term),
+                    Some(address) => Leader::Other(address, term),
                     None => Leader::Unknown,
                 };
                 for (_, number) in lost {
@@ -223,8 +286,14 @@ impl World {
                 }
                 self.pass(id, Input::Leader);
             }
-            Effect::Duplicate { place } => {
-                self.record.breaks(|| format!("rule c: a process answers at {place:?} as well"));
+            // The file is written after each call.
+            Effect::Store => self.note_change(),
+            Effect::Voters(seats) => {
+                let voters = seats.into_iter().map(|seat| seat.address).collect();
+                self.pass(id, Input::Voters(voters));
+            }
+            Effect::Duplicate { address } => {
+                self.record.breaks(|| format!("rule c: a process answers at {address} as well"));
             }
         }
     }

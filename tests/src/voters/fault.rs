@@ -17,6 +17,8 @@ pub(super) enum Fault {
     KillHost { victim: Victim, down: Duration },
     /// All hosts lose power at once.
     KillAll,
+    /// A host is lost for ever.
+    LoseHost { victim: Victim },
     /// An agent's process is frozen; its keeper is not.
     Freeze { victim: Victim, time: Duration },
     /// A machine is suspended.
@@ -61,8 +63,9 @@ impl World {
             1..=12 => Fault::KillAgent { victim, down },
             13..=18 => Fault::DieHalfWay { victim, after: self.random.between(0, 60) },
             19..=28 => Fault::KillHost { victim, down },
-            29..=31 => Fault::KillAll,
-            32..=43 => Fault::Freeze { victim, time },
+            29..=30 => Fault::KillAll,
+            31..=36 => Fault::LoseHost { victim },
+            37..=43 => Fault::Freeze { victim, time },
             44..=50 => Fault::Suspend { victim, time },
             51..=56 => Fault::Leave { victim },
             57..=68 => {
@@ -91,6 +94,10 @@ impl World {
             Fault::KillHost { victim, down } => {
                 let host = self.victim(victim);
                 self.kill_host(host, down);
+            }
+            Fault::LoseHost { victim } => {
+                let host = self.victim(victim);
+                self.lose_host(host);
             }
             Fault::KillAll => {
                 for host in 0..self.hosts.len() {
@@ -143,6 +150,25 @@ impl World {
             Fault::WorkerFails => self.fail_some_workers(),
             Fault::Succeeds => self.succeed(),
         }
+    }
+
+    fn lose_host(&mut self, host: usize) {
+        if self.hosts[host].is_lost || !self.can_lose(host) {
+            return;
+        }
+        self.kill_host(host, Duration::ZERO);
+        self.hosts[host].is_lost = true;
+        self.hosts[host].file = None;
+    }
+
+    /// Strikes within a few milliseconds of a change of the voters.
+    pub(super) fn note_change(&mut self) {
+        if self.stage != Stage::Faulty || !self.random.chance(15) {
+            return;
+        }
+        let fault = self.roll_fault();
+        let at = Duration::from_micros(self.random.between(0, 6_000));
+        self.schedule(at, Event::Fault(fault));
     }
 
     fn cut(&mut self, from: usize, to: usize, time: Duration) {

@@ -3,12 +3,14 @@
 use std::time::{Duration, Instant};
 
 use ragent_core::targets::Targets;
-use ragent_rendezvous::{
-    election::message::Replica,
-    ids::{NodeId, Term},
-};
+use ragent_rendezvous::ids::NodeId;
 
-use super::{Event, Input, Part, World, election::Voter, node::Agent, rules::Stage};
+use super::{
+    Event, Input, Part, World,
+    election::{StateFile, Voter},
+    node::Agent,
+    rules::Stage,
+};
 use crate::random::Random;
 
 /// A host.
@@ -23,7 +25,9 @@ pub(super) struct Host {
     /// The machine is suspended until then; its clock goes on.
     pub(super) suspended: Option<Instant>,
     /// The voter's state file.
-    pub(super) file: Option<(Replica, Term)>,
+    pub(super) file: Option<StateFile>,
+    /// True if the machine never returns.
+    pub(super) is_lost: bool,
 }
 
 /// An agent's process.
@@ -33,7 +37,7 @@ pub(super) struct Process {
     pub(super) voter: Option<Voter>,
     /// The agent, until it has ended.
     pub(super) agent: Option<Agent>,
-    pub(super) targets: Targets,
+    pub(super) targets: Targets<usize>,
     pub(super) started: Instant,
     pub(super) dials: u64,
     pub(super) parts: [PartState; 3],
@@ -61,6 +65,10 @@ pub(super) enum ProcessEnd {
     Other,
 }
 
+/// The time after the last fault within which agents restart that have waited for a coordinator. An agent that knows
+/// only voters that are lost for ever restarts as long as the world lasts.
+const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
+
 /// The maximum drift of a clock, in millionths.
 const DRIFT_MAX: u64 = 10_000;
 
@@ -68,7 +76,15 @@ impl Host {
     pub(super) fn new(start: Instant, random: &mut Random) -> Self {
         let drift = random.between(0, 2 * DRIFT_MAX) as f64 - DRIFT_MAX as f64;
         let rate = 1.0 + drift / 1e6;
-        Self { start, rate, process: None, is_off: true, suspended: None, file: None }
+        Self {
+            start,
+            rate,
+            process: None,
+            is_off: true,
+            suspended: None,
+            file: None,
+            is_lost: false,
+        }
     }
 
     /// Returns the time on the clock of this host.
@@ -102,28 +118,37 @@ impl World {
     }
 
     pub(super) fn start_process(&mut self, host: usize) {
-        if self.hosts[host].process.is_some() || !self.may_start() {
+        if self.hosts[host].process.is_some() || self.hosts[host].is_lost || !self.may_start() {
             return;
         }
         if let Some(until) = self.hosts[host].suspended.filter(|until| self.now < *until) {
             return self.schedule_at(until, Event::Start(host));
         }
         self.processes_started += 1;
+        // While another host is lost for ever, the restart of an agent may take the majority of the voters away.
+        if let Stage::Healed(_, elections) = self.stage
+            && self.elapsed() < super::FAULTY + RESTARTS_WITHIN
+        {
+            self.stage = Stage::Healed(self.now, elections);
+        }
         let id = NodeId::new(format!("h{host}-{}", self.processes_started));
         let now = self.now;
         let local = self.hosts[host].local(now);
-        let voter = (host < self.voters).then(|| self.new_voter(host, &id, local));
-        let first = match &voter {
-            Some(_) => host,
-            None => usize::try_from(self.random.between(0, self.voters as u64 - 1)).unwrap_or(0),
+        let voter = self.new_voter(host, &id, local);
+        let is_listed = host < self.listed;
+        let first = if is_listed {
+            host
+        } else {
+            usize::try_from(self.random.between(0, self.listed as u64 - 1)).unwrap_or(0)
         };
-        let agent = self.new_agent(host, &id, local);
+        let agent = self.new_agent(host, &id, voter.id, local);
+        let voter = Some(voter);
         let part = || PartState { frozen_until: None, free_at: now, timer: None };
         let process = Process {
             host,
             voter,
             agent: Some(agent),
-            targets: Targets::new(self.voters, first),
+            targets: Targets::new((0..self.listed).collect(), Some(first)),
             started: now,
             dials: 0,
             parts: [part(), part(), part()],
@@ -132,9 +157,8 @@ impl World {
         self.processes.insert(id.clone(), process);
         self.hosts[host].process = Some(id.clone());
         self.hosts[host].is_off = false;
-        if host < self.voters {
-            self.connect_voters(host);
-        }
+        self.connect_voters(host);
+        self.learn_voters_of_file(&id);
         self.settle_voter(&id);
         self.settle_agent(&id);
     }
@@ -248,12 +272,14 @@ impl World {
     pub(super) fn exit(&mut self, id: &NodeId) {
         let Some(process) = self.processes.remove(id) else { return };
         let host = process.host;
+        let is_needed = process.voter.is_some_and(|voter| voter.election.is_needed());
         self.hosts[host].process = None;
         self.end_streams(id, host);
         match process.ending {
             Some(ProcessEnd::Closed) => self.hosts[host].file = None,
-            Some(ProcessEnd::Left) => self.forget_file(host),
-            Some(ProcessEnd::Other) | None => {}
+            // The job does not need the voter any more.
+            Some(ProcessEnd::Left) if !is_needed => self.hosts[host].file = None,
+            Some(ProcessEnd::Left | ProcessEnd::Other) | None => {}
         }
         let restarts = match process.ending {
             Some(ProcessEnd::Closed) => false,
@@ -266,8 +292,12 @@ impl World {
         }
     }
 
-    fn forget_file(&mut self, host: usize) {
-        self.record.has_forgotten |= self.hosts[host].file.take().is_some();
+    pub(super) fn forget_file(&mut self, host: usize) {
+        // A host that does not know the job finds it through a listed host.
+        if (0..self.listed).any(|listed| listed != host && !self.hosts[listed].is_lost) {
+            self.record.has_forgotten |= self.hosts[host].file.take().is_some();
+            self.check_majority();
+        }
     }
 
     /// Returns true if processes may still be started: no agent has received the outcome of the job.

@@ -14,6 +14,8 @@ pub(super) struct Keeper {
     /// The end of the lease, by the clock of the host.
     lease: Option<Instant>,
     pub(super) workers: Option<Workers>,
+    /// The hosts to which it sends the obituary.
+    pub(super) voters: Vec<usize>,
     /// The newest round that ran there.
     ran: Round,
 }
@@ -33,7 +35,8 @@ const SLOW_KILLING_MS: u64 = 2_000;
 
 impl World {
     pub(super) fn new_keeper(&mut self, id: &NodeId, host: usize) {
-        let keeper = Keeper { host, lease: None, workers: None, ran: Round(0) };
+        let voters = (0..self.listed).collect();
+        let keeper = Keeper { host, lease: None, workers: None, voters, ran: Round(0) };
         self.keepers.insert(id.clone(), keeper);
     }
 
@@ -187,11 +190,11 @@ impl World {
     /// Sends the obituary of an agent to all voters; it may arrive late, or twice.
     pub(super) fn send_obituaries(&mut self, id: &NodeId) {
         let Some(keeper) = self.keepers.get(id) else { return };
-        let (host, round) = (keeper.host, keeper.ran);
+        let (host, round, voters) = (keeper.host, keeper.ran, keeper.voters.clone());
         if let Some(until) = self.hosts[host].suspended.filter(|until| self.now < *until) {
             return self.schedule_at(until, Event::Bury(id.clone()));
         }
-        for to in 0..self.voters {
+        for to in voters {
             if let Some(delay) = self.transit(host, to) {
                 self.schedule(delay, Event::Obituary { to, node: id.clone(), round });
             }

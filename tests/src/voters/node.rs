@@ -12,11 +12,13 @@ use ragent_core::{
     supervisor,
 };
 use ragent_rendezvous::{
-    election::message::Place,
-    ids::{AttendNumber, NodeId, Peer, RoundId, Term},
+    election::Member,
+    ids::{AttendNumber, NodeId, Peer, Round, RoundId, Term, VoterAddress, VoterId},
     message::{Attend, KnownRound, NodeDescription, PROTOCOL_VERSION, RefuseReason, ToNode},
     settings::Leases,
 };
+
+use crate::addresses::{address, host_of};
 
 use super::{
     Bug, Input, Part, World,
@@ -50,7 +52,13 @@ pub(super) enum AgentInput {
 }
 
 impl World {
-    pub(super) fn new_agent(&mut self, host: usize, id: &NodeId, local: Instant) -> Agent {
+    pub(super) fn new_agent(
+        &mut self,
+        host: usize,
+        id: &NodeId,
+        voter: VoterId,
+        local: Instant,
+    ) -> Agent {
         let workers = u32::try_from(1 + host % 3).unwrap_or(1);
         let description = NodeDescription {
             node_id: id.clone(),
@@ -61,6 +69,7 @@ impl World {
             role: "default".to_owned(),
             local_world_size: NonZeroU32::new(workers).unwrap_or(NonZeroU32::MIN),
             node_rank: None,
+            voter: Some(Member { voter, address: address(host) }),
         };
         let settings = AgentSettings {
             stop_grace: self.shared.timeouts.stop_grace,
@@ -159,6 +168,9 @@ impl World {
 
     fn handle_message(&mut self, peer: &Peer, message: ToNode) {
         let (id, attend) = (&peer.node, peer.attend);
+        if let ToNode::Voters(voters) = &message {
+            self.learn_voters(id, voters);
+        }
         let ToNode::Welcome(welcome) = message else {
             self.with_node(id, |node, now| node.handle_message(now, attend, message));
             return;
@@ -167,16 +179,44 @@ impl World {
         let counts = self.with_node(id, |node, now| node.handle_welcome(now, attend, &welcome));
         if let (Some(true), Some(to), Some(process)) = (counts, to, self.processes.get_mut(id)) {
             process.targets.handle_welcome(to, welcome.term);
+            self.learn_voters(id, &welcome.voters);
             if let Some(stream) = self.streams.get_mut(peer) {
                 stream.is_welcomed = true;
             }
         }
     }
 
-    fn go_elsewhere(&mut self, peer: &Peer, place: Option<Place>, term: Term) {
+    /// Records the voters of the job, to which the agent and its keeper send messages.
+    pub(super) fn learn_voters(&mut self, id: &NodeId, voters: &[VoterAddress]) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        let host = process.host;
+        let voters: Vec<usize> = voters.iter().filter_map(host_of).collect();
+        let first = voters.contains(&host).then_some(host);
+        process.targets.handle_voters(voters, first);
+        let all = process.targets.all();
+        if let Some(keeper) = self.keepers.get_mut(id) {
+            keeper.voters = all;
+        }
+    }
+
+    /// Records the voters that the state file of the process contains.
+    pub(super) fn learn_voters_of_file(&mut self, id: &NodeId) {
+        let voters = self.known_voters(id);
+        self.learn_voters(id, &voters);
+    }
+
+    /// Returns the voters of a job that has a round, as the voter of a process knows them.
+    fn known_voters(&mut self, id: &NodeId) -> Vec<VoterAddress> {
+        let Some(voter) = self.voter(id) else { return Vec::new() };
+        let replica = voter.election.replica();
+        let seats = replica.lists.seats().filter(|_| replica.has_round());
+        seats.map(|seat| seat.address.clone()).collect()
+    }
+
+    fn go_elsewhere(&mut self, peer: &Peer, place: Option<usize>, term: Term) {
         let is_eager = self.bug == Bug::EagerDials;
         let Some(process) = self.processes.get_mut(&peer.node) else { return };
-        let is_new = place.is_some_and(|place| process.targets.handle_redirect(place.0, term));
+        let is_new = place.is_some_and(|place| process.targets.handle_redirect(place, term));
         let attend = peer.attend;
         self.with_node(&peer.node, |node, now| {
             node.handle_not_leading(now, attend, is_new || is_eager);
@@ -188,7 +228,7 @@ impl World {
         let is_attempt = self.streams.get(peer).is_some_and(|stream| !stream.is_welcomed);
         let to = self.close_stream(peer).filter(|_| is_attempt);
         if let (Some(to), Some(process)) = (to, self.processes.get_mut(&peer.node)) {
-            process.targets.handle_failed(to);
+            process.targets.handle_failed(&to);
         }
     }
 
@@ -199,7 +239,13 @@ impl World {
         };
         let Claims { job_uid, known_round, restarts_used, charged_through, standing, lost_term } =
             claims;
+        let mut voters = self.known_voters(&peer.node);
+        if voters.is_empty() && known_round.round.round > Round(0) {
+            let known = self.processes.get(&peer.node).map(|process| process.targets.all());
+            voters = known.into_iter().flatten().map(address).collect();
+        }
         let attend = Attend {
+            voters,
             protocol_version: PROTOCOL_VERSION,
             run_id: Self::run_id(),
             job_uid,
@@ -261,7 +307,7 @@ impl World {
     fn dial_next(&mut self, id: &NodeId, attend: AttendNumber) {
         let Some(process) = self.processes.get_mut(id) else { return };
         let is_attended = process.agent.as_ref().is_some_and(|agent| agent.node.is_attended());
-        let to = process.targets.next(is_attended);
+        let Some(to) = process.targets.next(is_attended) else { return };
         process.dials += 1;
         self.note_dial(id);
         self.open_stream(Peer { node: id.clone(), attend }, to);

@@ -4,12 +4,17 @@
 use std::mem;
 
 use ragent_rendezvous::{
-    election::message::Place,
     ids::{NodeId, Peer, Term},
     message::{Attend, FromNode, ToNode},
 };
 
-use super::{World, driver::Waiting, election::Elected, network::Server};
+use super::{
+    Input, World,
+    driver::Waiting,
+    election::{Command, Elected},
+    network::Server,
+};
+use crate::addresses::host_of;
 
 /// A message to a port.
 #[derive(Debug)]
@@ -28,7 +33,7 @@ pub(super) enum Down {
     /// The answer begins.
     Accepted,
     /// The process does not lead; the leader and its term, if known.
-    NotHere(Option<Place>, Term),
+    NotHere(Option<usize>, Term),
     Message(Box<ToNode>),
     /// The stream has ended, or could not be opened.
     End,
@@ -62,9 +67,23 @@ impl World {
     }
 
     fn arrive_attend(&mut self, id: &NodeId, peer: Peer, attend: Box<Attend>, lost: Term) {
-        let Some(elected) = self.voter(id).map(|voter| voter.elected) else { return };
+        let Some(voter) = self.voter(id) else { return };
+        let elected = voter.elected.clone();
+        let replica = voter.election.replica();
+        let knows_nothing = !replica.has_round() && !attend.voters.is_empty();
+        let is_outside = voter.election.is_outside() && elected == Elected::Unknown;
+        let seats = replica.lists.seats().map(|seat| seat.address.clone()).collect();
         self.send_down(&peer, Down::Accepted);
-        if is_answered(elected, lost) {
+        if knows_nothing {
+            // The node's voters lead the job, which this process has begun without its state file.
+            self.pass(id, Input::Command(Command::Hint(attend.voters.clone())));
+            return self.answer_attend(id, peer, attend, Elected::Unknown);
+        }
+        if is_outside {
+            self.send_down(&peer, Down::Message(Box::new(ToNode::Voters(seats))));
+            return self.answer_attend(id, peer, attend, Elected::Unknown);
+        }
+        if is_answered(&elected, lost) {
             return self.answer_attend(id, peer, attend, elected);
         }
         self.set_server(&peer, Server::Held);
@@ -81,8 +100,8 @@ impl World {
             }
             // Its coordinator has just ended.
             Elected::Here(_) => self.hang_up(&peer),
-            Elected::There(place, term) => {
-                self.send_down(&peer, Down::NotHere(Some(place), term));
+            Elected::There(address, term) => {
+                self.send_down(&peer, Down::NotHere(host_of(&address), term));
                 self.hang_up(&peer);
             }
             Elected::Unknown => {
@@ -95,15 +114,15 @@ impl World {
     /// Informs the port of the leader, and answers the registrations that were held for it.
     pub(super) fn publish(&mut self, id: &NodeId, elected: Elected) {
         let Some(voter) = self.voter(id) else { return };
-        voter.elected = elected;
+        voter.elected = elected.clone();
         let held = mem::take(&mut voter.held);
         let (answered, held) =
-            held.into_iter().partition(|(_, _, lost)| is_answered(elected, *lost));
+            held.into_iter().partition(|(_, _, lost)| is_answered(&elected, *lost));
         voter.held = held;
         let answered: Vec<(Peer, Box<Attend>, Term)> = answered;
         for (peer, attend, _) in answered {
             if self.streams.contains_key(&peer) {
-                self.answer_attend(id, peer, attend, elected);
+                self.answer_attend(id, peer, attend, elected.clone());
             }
         }
     }
@@ -115,10 +134,10 @@ impl World {
 
 /// Returns true if a port that knows this leader answers a registration of an agent that has lost the leader of the
 /// term `lost`.
-fn is_answered(elected: Elected, lost: Term) -> bool {
+fn is_answered(elected: &Elected, lost: Term) -> bool {
     match elected {
         Elected::Unknown => false,
         Elected::Here(_) => true,
-        Elected::There(_, term) => term > lost,
+        Elected::There(_, term) => *term > lost,
     }
 }

@@ -5,23 +5,26 @@
 //! - c: no term is won twice.
 //! - d: no round is completed below a round that a member knows; and unless a voter has lost its state file, no number
 //!   of a round repeats, and a leader begins with the memory that a majority has.
+//! - h: a voter that has lost its state file begins no second job: see d.
+//! - i: after the last fault, each voter is alive, as far as there are enough nodes.
 //! - g: after the last fault the job runs within a bounded time and keeps its leader, or has ended with one outcome;
 //!   no agent dials more often than its pauses allow.
 
 use std::{
     collections::BTreeMap,
+    mem,
     time::{Duration, Instant},
 };
 
 use ragent_rendezvous::{
-    election::Leadership,
+    election::{Leadership, message::Seat},
     ids::{NodeId, Round, RoundId, Term},
     message::{NodeState, Outcome},
     settings::Memory,
     snapshot::PhaseName,
 };
 
-use super::World;
+use super::{World, host::Host};
 
 /// The history that the rules need.
 #[derive(Debug, Default)]
@@ -36,6 +39,9 @@ pub(super) struct Record {
     copied: Option<Memory>,
     /// True if a voter has lost its state file.
     pub(super) has_forgotten: bool,
+    /// True if a majority of the voters has lost its state files or its hosts: no process can continue the job, so the
+    /// world ends.
+    pub(super) is_majority_lost: bool,
     outcome: Option<Outcome>,
     /// True if another run has begun after the end of the job, whose outcome may differ: agents that were started too
     /// late to receive the outcome begin one.
@@ -76,6 +82,9 @@ const RUNS_WITHIN: Duration = Duration::from_secs(60);
 const SETTLED_AFTER: Duration = Duration::from_secs(6);
 const STABLE_FOR: Duration = Duration::from_secs(10);
 
+/// The time within which lost voters are replaced, one after the other.
+const REPLACED_WITHIN: Duration = Duration::from_secs(46);
+
 /// The time within which all processes end after the job: an agent that has not learned of its end waits for the
 /// join timeout.
 const ENDS_WITHIN: Duration = Duration::from_secs(100);
@@ -103,8 +112,8 @@ impl World {
 
     /// Returns the hosts whose processes lead.
     pub(super) fn leading_hosts(&self) -> impl Iterator<Item = usize> {
-        let voters = self.hosts.iter().enumerate().take(self.voters);
-        voters.filter_map(|(at, host)| {
+        let hosts = self.hosts.iter().enumerate();
+        hosts.filter_map(|(at, host)| {
             let process = self.processes.get(host.process.as_ref()?)?;
             let until = process.voter.as_ref()?.election.leads_until()?;
             (host.local(self.now) < until).then_some(at)
@@ -113,11 +122,19 @@ impl World {
 
     /// Checks rule a.
     pub(super) fn check_coordinators(&mut self) {
-        let mut leaders = self.leading_hosts();
-        if let (Some(one), Some(other)) = (leaders.next(), leaders.next()) {
-            drop(leaders);
+        let has_round = |host: &usize| self.knows_round(*host);
+        let (with_round, without): (Vec<_>, Vec<_>) = self.leading_hosts().partition(has_round);
+        for leaders in [with_round, without] {
+            let [one, other, ..] = *leaders else { continue };
             self.record.breaks(|| format!("rule a: hosts {one} and {other} lead"));
         }
+    }
+
+    /// Returns true if the voter on a host knows of a round.
+    fn knows_round(&self, host: usize) -> bool {
+        let process = self.hosts[host].process.as_ref().and_then(|id| self.processes.get(id));
+        let voter = process.and_then(|process| process.voter.as_ref());
+        voter.is_some_and(|voter| voter.election.replica().has_round())
     }
 
     pub(super) fn note_copied(&mut self, memory: Memory) {
@@ -138,8 +155,10 @@ impl World {
         // The charges of a job that has ended do not count for another run.
         let copied = self.record.copied.as_ref().filter(|copied| copied.closed.is_none());
         let (copied, taken) = (copied.map(value), leadership.memory.as_ref().map(value));
+        // A host that returns without its state file may lead until it learns of the job, and completes no round.
+        let has_round = taken.is_some_and(|(round, ..)| round > Round(0));
         // A change that was not copied in time may have reached the winner, so it may know more.
-        if taken < copied && !self.record.has_forgotten {
+        if has_round && taken < copied {
             self.record.breaks(|| format!("rule d: {id} has {taken:?} instead of {copied:?}"));
         }
     }
@@ -162,9 +181,6 @@ impl World {
         }
         let first = *self.record.started.entry(round.round).or_insert(round.term);
         let newest = self.record.started.last_key_value().map(|(round, _)| *round);
-        if self.record.has_forgotten {
-            return;
-        }
         if first != round.term || newest > Some(round.round) {
             self.record
                 .breaks(|| format!("rule d: {round} starts on {id} after {newest:?} of {first}"));
@@ -204,7 +220,8 @@ impl World {
 
     /// Returns true if the job runs on all members of its round.
     fn runs(&self) -> bool {
-        let Some(host) = self.leading_hosts().next() else { return false };
+        let leader = self.leading_hosts().find(|host| self.knows_round(*host));
+        let Some(host) = leader else { return false };
         let now = self.hosts[host].local(self.now);
         let process = self.hosts[host].process.as_ref().and_then(|id| self.processes.get(id));
         let voter = process.and_then(|process| process.voter.as_ref());
@@ -229,6 +246,62 @@ impl World {
         self.record.outcome.as_ref().is_some_and(|outcome| !outcome.result.is_lasting())
     }
 
+    /// Notes that a majority of the voters is lost, if it is.
+    pub(super) fn check_majority(&mut self) {
+        let files = self.hosts.iter().filter_map(|host| host.file.as_ref());
+        let newest = files.map(|file| &file.replica).max_by_key(|replica| replica.knowledge());
+        let Some(replica) = newest.filter(|replica| replica.has_round()) else { return };
+        let exists = |seat: &Seat| {
+            let files = self.hosts.iter().filter_map(|host| host.file.as_ref());
+            seat.voter.is_some_and(|voter| files.map(|file| file.id).any(|id| id == voter))
+        };
+        let has_majority =
+            |list: &Vec<Seat>| list.iter().filter(|seat| exists(seat)).count() > list.len() / 2;
+        let lists = replica.lists.before.iter().chain([&replica.lists.last]);
+        self.record.is_majority_lost |= !lists.into_iter().all(has_majority);
+    }
+
+    /// Returns true if the job keeps a majority of its voters, and enough nodes, without a host.
+    pub(super) fn can_lose(&mut self, host: usize) -> bool {
+        let left = self.hosts.iter().enumerate().filter(|(at, h)| *at != host && !h.is_lost);
+        let listed = left.clone().filter(|(at, _)| *at < self.listed).count();
+        let knows_job = |host: &Host| host.file.as_ref().is_some_and(|f| f.replica.has_round());
+        let is_known = left.clone().all(|(_, host)| knows_job(host));
+        if left.count() < self.shared.nodes.min() as usize {
+            return false;
+        }
+        // Before the first round, and for hosts that do not know the job, the listed hosts count.
+        if listed <= self.listed / 2 && !is_known {
+            return false;
+        }
+        let file = self.hosts[host].file.take();
+        self.check_majority();
+        self.hosts[host].file = file;
+        !mem::take(&mut self.record.is_majority_lost)
+    }
+
+    /// Checks rule i. Returns false at the end of the world.
+    fn check_voters(&self) -> Result<bool, String> {
+        let leader = self.leading_hosts().find(|host| self.knows_round(*host));
+        let leader = leader.and_then(|host| self.hosts[host].process.as_ref());
+        let process = leader.and_then(|id| self.processes.get(id));
+        let Some(voter) = process.and_then(|process| process.voter.as_ref()) else {
+            return Ok(true);
+        };
+        let alive: Vec<_> =
+            self.processes.values().filter_map(|p| p.voter.as_ref()).map(|v| v.id).collect();
+        let lists = &voter.election.replica().lists;
+        let dead: Vec<_> =
+            lists.last.iter().filter(|s| s.voter.is_none_or(|v| !alive.contains(&v))).collect();
+        let too_few = lists.last.len().saturating_sub(alive.len());
+        let min = self.shared.nodes.min();
+        let is_short = min >= 2 && alive.len() >= 3 && lists.last.len() < 3;
+        if lists.before.is_some() || dead.len() > too_few || is_short {
+            return Err(format!("rule i: {lists:?} of {alive:?} at {:?}", self.elapsed()));
+        }
+        Ok(false)
+    }
+
     /// Checks rule g. Returns false at the end of the world.
     pub(super) fn check_health(&mut self) -> Result<bool, String> {
         let elections = self.record.winners.len();
@@ -244,6 +317,10 @@ impl World {
                 if is_checked && self.runs() {
                     self.stage = Stage::Healed(self.now, elections);
                 } else if self.now > since + RUNS_WITHIN {
+                    self.check_majority();
+                    if self.record.is_majority_lost {
+                        return Ok(false);
+                    }
                     return Err(format!("rule g: the job does not run at {:?}", self.elapsed()));
                 }
                 Ok(true)
@@ -254,7 +331,11 @@ impl World {
                 } else if elections > before {
                     return Err(format!("rule g: another election at {:?}", self.elapsed()));
                 }
-                Ok(self.now < since + SETTLED_AFTER + STABLE_FOR)
+                let lasts = if self.checks_voters { REPLACED_WITHIN } else { STABLE_FOR };
+                if self.now < since + SETTLED_AFTER + lasts {
+                    return Ok(true);
+                }
+                if self.checks_voters { self.check_voters() } else { Ok(false) }
             }
             Stage::Closed(since) => {
                 let is_checked = self.record.events.is_multiple_of(16);

@@ -108,6 +108,7 @@ impl World {
             role: "default".to_owned(),
             local_world_size: NonZeroU32::new(1 + (machine % 3) as u32).unwrap_or(NonZeroU32::MIN),
             node_rank: self.node_rank(machine),
+            voter: None,
         };
         let settings = AgentSettings {
             stop_grace: self.shared.timeouts.stop_grace,
@@ -328,6 +329,7 @@ impl World {
         };
         let Claims { job_uid, known_round, restarts_used, charged_through, standing, .. } = claims;
         let mut message = Attend {
+            voters: Vec::new(),
             protocol_version: PROTOCOL_VERSION,
             run_id: Self::run_id(),
             job_uid,

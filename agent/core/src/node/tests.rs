@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use ragent_rendezvous::{
-    ids::{GlobalRank, GroupRank, RoleRank, RoundId},
+    ids::{GlobalRank, GroupRank, RoleRank, RoundId, VoterAddress},
     message::{Admission, Assignment, NodeState},
     settings::Leases,
 };
@@ -160,7 +160,7 @@ fn lower_term_is_not_obeyed() {
 /// dialed. A later welcome without a list does not change that.
 #[test]
 fn welcome_names_alternatives() {
-    for voters in [Vec::new(), ["a:1", "b:1", "c:1"].map(str::to_owned).to_vec()] {
+    for voters in [Vec::new(), ["a:1", "b:1", "c:1"].map(VoterAddress::new).to_vec()] {
         let (mut node, now) = ready();
         let has_alternatives = !voters.is_empty();
         let mut begin = now;

@@ -116,7 +116,9 @@ pub(crate) fn attend(name: &str) -> Attend {
         run_id: RunId::new(RUN),
         job_uid: None,
         attend: AttendNumber(1),
+        voters: Vec::new(),
         node: NodeDescription {
+            voter: None,
             node_id: NodeId::new(name),
             host_name: name.to_owned(),
             address: "10.0.0.1".to_owned(),

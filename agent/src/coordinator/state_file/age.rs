@@ -23,6 +23,11 @@ impl Stamp {
         Self { boot_id: boot_id.trim().to_owned(), boot_time_ms }
     }
 
+    /// Returns true if the machine was not started since.
+    pub(super) fn is_of_this_boot(&self) -> bool {
+        !self.boot_id.is_empty() && self.boot_id == Self::now().boot_id
+    }
+
     /// Returns the age at `now` of a file with this stamp that was changed `changed` ago by the
     /// wall clock.
     ///

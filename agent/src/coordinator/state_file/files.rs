@@ -1,7 +1,7 @@
 //! The names of the files, and access to them in their private folder.
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fmt::Display,
     io,
     path::{Path, PathBuf},
@@ -25,6 +25,24 @@ pub fn memory_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
 /// have the same port at different addresses.
 pub fn voter_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
     ThisHost.state_dir().join(format!("job-{}.json", job_key(run_id, endpoint)))
+}
+
+/// Returns the path of the state file for a voter that the user has not listed, by the port of its agent.
+pub fn member_path(run_id: &RunId, port: u16) -> PathBuf {
+    ThisHost.state_dir().join(format!("{}{port}.json", member_prefix(run_id)))
+}
+
+/// Returns the ports of the agents of a job that have left such files.
+pub fn member_ports(run_id: &RunId) -> Vec<u16> {
+    let Ok(folder) = PrivateFolder::open(&ThisHost.state_dir()) else { return Vec::new() };
+    let prefix = member_prefix(run_id);
+    let port =
+        |name: OsString| name.to_str()?.strip_prefix(&prefix)?.strip_suffix(".json")?.parse().ok();
+    folder.names().into_iter().filter_map(port).collect()
+}
+
+fn member_prefix(run_id: &RunId) -> String {
+    format!("job-{}-", job_key(run_id, "member"))
 }
 
 /// Returns a string that distinguishes jobs in file names, by their name and `place`: the port of

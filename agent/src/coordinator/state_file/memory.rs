@@ -3,8 +3,8 @@
 use std::{io, path::Path, time::Duration};
 
 use ragent_rendezvous::{
-    election::message::{Replica, Version},
-    ids::{GroupRank, JobUid, NodeId, ProofKey, Round, Term},
+    election::message::{Lists, Replica, Seat, Version},
+    ids::{GroupRank, JobUid, NodeId, ProofKey, Round, Term, VoterAddress, VoterId},
     message::Outcome,
     settings::{HostSeat, HostTally, Memory},
 };
@@ -63,12 +63,38 @@ pub(super) struct Remembered {
     copy: Option<RememberedCopy>,
 }
 
-/// The version of a voter's copy, and the highest term that the voter knew.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+/// The voter, the version of its copy, the voters of the job, and the highest term that the voter knew.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 struct RememberedCopy {
     version_term: u64,
     version_number: u64,
     highest: u64,
+    /// Missing in files of older builds, which are not read as a copy then.
+    #[serde(default)]
+    voter: Option<u64>,
+    #[serde(default)]
+    last: Vec<RememberedSeat>,
+    #[serde(default)]
+    before: Vec<RememberedSeat>,
+}
+
+/// A voter in a list.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct RememberedSeat {
+    address: String,
+    voter: Option<u64>,
+}
+
+impl From<&Seat> for RememberedSeat {
+    fn from(Seat { address, voter }: &Seat) -> Self {
+        Self { address: address.to_string(), voter: voter.map(|voter| voter.0) }
+    }
+}
+
+impl From<RememberedSeat> for Seat {
+    fn from(RememberedSeat { address, voter }: RememberedSeat) -> Self {
+        Self { address: VoterAddress::new(address), voter: voter.map(VoterId) }
+    }
 }
 
 /// One machine's early failures and losses.
@@ -128,13 +154,25 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
     read_fresh(path).map(Memory::from)
 }
 
-/// Reads the state of an earlier voter, under the same conditions.
+/// Reads the state of an earlier process of a voter, under the same conditions, and if the machine was not started since.
 pub(crate) fn read_copy(path: &Path) -> Option<Stored> {
-    let remembered = read_fresh(path)?;
-    let copy = remembered.copy?;
+    let mut remembered = read_fresh(path)?;
+    // The file is not written to the disk at once, so promises may be missing after a loss of power.
+    if !remembered.written.is_of_this_boot() {
+        info!(
+            path = %path.display(),
+            "state file of an earlier boot ignored: this process is another voter of the job"
+        );
+        return None;
+    }
+    let copy = remembered.copy.take()?;
     let version = Version { term: Term(copy.version_term), number: copy.version_number };
-    let replica = Replica { version, memory: Some(remembered.into()) };
-    Some(Stored { replica, highest: Term(copy.highest) })
+    let seats = |list: Vec<RememberedSeat>| list.into_iter().map(Seat::from).collect::<Vec<_>>();
+    let (last, before) = (seats(copy.last), seats(copy.before));
+    let lists = Lists { last, before: (!before.is_empty()).then_some(before) };
+    let replica = Replica { version, lists, memory: Some(remembered.into()) };
+    let voter = VoterId(copy.voter?);
+    Some(Stored { voter: Some(voter), replica, highest: Term(copy.highest) })
 }
 
 fn read_fresh(path: &Path) -> Option<Remembered> {
@@ -201,13 +239,19 @@ pub(crate) fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::
 ///
 /// Returns the system's error.
 pub(crate) fn write_copy(path: &Path, stored: &Stored, kept: Duration) -> io::Result<()> {
-    let Stored { replica: Replica { version, memory: Some(memory) }, highest } = stored else {
+    let Stored { voter, replica: Replica { version, lists, memory: Some(memory) }, highest } =
+        stored
+    else {
         return Ok(());
     };
+    let seats = |list: &[Seat]| list.iter().map(Into::into).collect();
     let copy = RememberedCopy {
         version_term: version.term.0,
         version_number: version.number,
         highest: highest.0,
+        voter: voter.map(|voter| voter.0),
+        last: seats(&lists.last),
+        before: lists.before.as_deref().map(seats).unwrap_or_default(),
     };
     write(path, memory, Some(copy), kept)
 }

@@ -8,8 +8,8 @@ use ragent_proto::{
     convert::{FromCoordinator, NotHere},
 };
 use ragent_rendezvous::{
-    ids::AttendNumber,
-    message::{Attend, FromNode, PROTOCOL_VERSION, ToNode, Welcome},
+    ids::{AttendNumber, Round, VoterAddress},
+    message::{Attend, FromNode, KnownRound, PROTOCOL_VERSION, ToNode, Welcome},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -17,14 +17,15 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::Driver;
+use super::{Driver, OwnVoter};
 use crate::{
     coordinator::client::{FirstWords, StreamEvent},
     limits,
     node::{description::describe, destination::Redirect, node_id::new_node_id},
     report::telemetry,
-    spec::{Endpoint, VoterList},
+    spec::Endpoint,
     sys::{clock, host::ThisHost},
+    voter::Command,
 };
 
 impl Driver<'_> {
@@ -70,7 +71,9 @@ impl Driver<'_> {
         describe(&mut node, local.ip(), self.addresses.clone());
         let Claims { job_uid, known_round, restarts_used, charged_through, standing, lost_term } =
             claims;
+        let voters = self.voters_of_job(&known_round);
         let message = Attend {
+            voters,
             protocol_version: PROTOCOL_VERSION,
             run_id: self.spec.run_id.clone(),
             // Under a new node id, the agent is a new node to the job.
@@ -111,6 +114,10 @@ impl Driver<'_> {
         match message {
             // A welcome is handled above, with its proof.
             ToNode::Welcome(_) => {}
+            ToNode::Voters(voters) => {
+                self.handle_voter_list(&voters);
+                self.node.handle_message(now, attend, ToNode::Voters(voters));
+            }
             message => self.node.handle_message(now, attend, message),
         }
     }
@@ -133,6 +140,9 @@ impl Driver<'_> {
         }
         self.handle_voter_list(&welcome.voters);
         let remote = self.remotes.get(&attend).copied();
+        if let (Some(voter), Some(remote)) = (&self.spec.voter, remote) {
+            voter.try_send(Command::Registered(vec![remote.ip()]));
+        }
         let name = self.spec.destination.handle_welcome(attend, welcome.term, remote);
         let endpoint = name.map(|name| name.to_string()).unwrap_or_default();
         if self.outage.handle_reached() || is_first {
@@ -154,24 +164,32 @@ impl Driver<'_> {
         });
     }
 
-    /// Replaces the endpoints that this agent dials by the voters of its coordinator, if it has any.
-    fn handle_voter_list(&mut self, voters: &[String]) {
+    /// Notes the voters of the job, if there are any, so that this agent dials them and its keeper informs them.
+    fn handle_voter_list(&mut self, voters: &[VoterAddress]) {
+        if self.spec.destination.uses_etcd() {
+            return;
+        }
+        let voters: Vec<Endpoint> =
+            voters.iter().filter_map(|voter| voter.as_str().parse().ok()).collect();
         if voters.is_empty() {
             return;
         }
-        let list = match voters.join(",").parse::<VoterList>() {
-            Ok(list) => list,
-            Err(error) => {
-                return debug!(?voters, %error, "the coordinator's list of voters is ignored");
-            }
-        };
         let before = self.spec.destination.to_string();
-        if self.spec.destination.handle_voter_list(&list, self.spec.settings.seed) {
-            info!(from = before, voters = %list, "received the list of voters");
+        if self.spec.destination.handle_voter_list(voters, self.spec.settings.seed) {
+            info!(from = before, voters = %self.spec.destination, "received the list of voters");
             // An earlier lookup was for other endpoints.
             self.lookup = JoinSet::new();
             self.look_voters_up();
         }
+    }
+
+    /// Returns the voters of the job that this process knows to have a round.
+    fn voters_of_job(&self, known_round: &KnownRound) -> Vec<VoterAddress> {
+        let own = self.spec.voter.as_ref().map(OwnVoter::voters_of_job).unwrap_or_default();
+        if !own.is_empty() || known_round.round.round == Round(0) {
+            return own;
+        }
+        self.spec.destination.voter_list()
     }
 
     /// Registers again if the coordinator does not know this machine's present addresses. It must

@@ -10,12 +10,18 @@ use ragent_rendezvous::{
 use super::*;
 
 fn header() -> ElectionHeader {
-    ElectionHeader { run_id: RunId::new("job7"), voters: std::array::from_fn(|n| n as u8) }
+    ElectionHeader {
+        run_id: RunId::new("job7"),
+        listed: Some(std::array::from_fn(|n| n as u8)),
+        voter_lease: Duration::from_secs(3),
+    }
 }
 
 fn with<Body>(body: Body) -> VoterMessage<Body> {
     VoterMessage {
-        place: Place(2),
+        voter: VoterId(u64::MAX),
+        address: VoterAddress::new("n0:29400"),
+        knows: Knowledge { has_round: true, version: version() },
         process: NodeId::new("node1_17_ab"),
         is_fresh: true,
         highest: Term(NUMBER_MAX),
@@ -65,16 +71,22 @@ fn memory() -> Memory {
 }
 
 fn replica(memory: Option<Memory>) -> Box<Replica> {
-    Box::new(Replica { version: version(), memory })
+    let seat = |n: u64| Seat {
+        address: VoterAddress::new(format!("n{n}:29400")),
+        voter: (n > 0).then_some(VoterId(n)),
+    };
+    let before = memory.as_ref().map(|_| vec![seat(4)]);
+    let lists = Lists { before, last: (0..3).map(seat).collect() };
+    Box::new(Replica { version: version(), lists, memory })
 }
 
 fn answer() -> Answer {
     Answer {
         is_granted: true,
+        is_connected: true,
         workers_for: Duration::from_millis(2_900),
         former: Some((Term(8), NodeId::new("m"))),
         replica: Some(replica(Some(memory()))),
-        version: version(),
     }
 }
 
@@ -89,6 +101,8 @@ fn all() -> Vec<FromVoter> {
         Request::Renew { term, cold: None, replica: replica(Some(fresh)) },
         Request::Renew { term, cold, replica: replica(Some(memory())) },
         Request::Release { term },
+        Request::Leave,
+        Request::Inform { voters: vec![VoterAddress::new("n4:29400")] },
     ];
     let refused = Answer { is_granted: false, former: None, replica: None, ..answer() };
     let requests = requests.map(|request| FromVoter::Request(with(request)));
@@ -160,10 +174,11 @@ fn malformed_messages_are_refused_by_name() {
     assert_eq!(request(&|m| m.process.clear()), Malformed::Missing("voter.process"));
     assert_eq!(request(&|m| m.process = "\u{1b}".into()), Malformed::OutOfRange("voter.process"));
     assert_eq!(request(&|m| m.body = None), Malformed::Missing("voter.body"));
-    assert_eq!(request(&|m| m.place = 5), Malformed::OutOfRange("voter.place"));
+    assert_eq!(request(&|m| m.address.clear()), Malformed::Missing("voter.address"));
+    assert_eq!(request(&|m| m.version = None), Malformed::Missing("voter.version"));
     assert_eq!(request(&|m| m.highest = NUMBER_MAX + 1), Malformed::OutOfRange("voter.highest"));
-    for len in [0, 31, 33] {
-        assert_eq!(request(&|m| m.voters = vec![0; len]), Malformed::OutOfRange("voter.voters"));
+    for len in [1, 31, 33] {
+        assert_eq!(request(&|m| m.listed = vec![0; len]), Malformed::OutOfRange("voter.listed"));
     }
     let body = |request| {
         let no_body = |body| refusal(FromVoter::Request(with(Request::PreVote)), |m| m.body = body);
@@ -179,10 +194,15 @@ fn malformed_messages_are_refused_by_name() {
     let renew = voter_message::Renew { term: 1, cold: String::new(), replica: None };
     assert_eq!(body(Wire::Renew(renew)), Malformed::Missing("renew.replica"));
     let mut wrong = voter_message::Answer::from(answer());
-    wrong.version.as_mut().unwrap().number = u64::MAX;
+    wrong.replica.as_mut().unwrap().version.as_mut().unwrap().number = u64::MAX;
     assert_eq!(body(Wire::Answer(wrong)), Malformed::OutOfRange("version.number"));
-    let wrong = voter_message::Answer { version: None, ..answer().into() };
-    assert_eq!(body(Wire::Answer(wrong)), Malformed::Missing("answer.version"));
+    let mut wrong = voter_message::Answer::from(answer());
+    wrong.replica.as_mut().unwrap().last = vec![v1::Seat::default(); 6];
+    let too_long = Malformed::TooLong { field: "replica.last", len: 6, limit: 5 };
+    assert_eq!(body(Wire::Answer(wrong)), too_long);
+    let voters = vec!["n0:1".to_owned(); 11];
+    let too_long = Malformed::TooLong { field: "inform.voters", len: 11, limit: 10 };
+    assert_eq!(body(Wire::Inform(voter_message::Inform { voters })), too_long);
     let wrong = voter_message::Answer { workers_for_ms: u64::MAX, ..answer().into() };
     assert_eq!(body(Wire::Answer(wrong)), Malformed::OutOfRange("answer.workers_for_ms"));
 }
@@ -211,7 +231,7 @@ proptest! {
     /// Decoding never panics, however the bytes were cut or changed.
     #[test]
     fn no_bytes_panic(
-        which in 0_usize..9,
+        which in 0_usize..11,
         at in any::<prop::sample::Index>(),
         byte in any::<u8>(),
         noise in prop::collection::vec(any::<u8>(), 0..64),

@@ -3,7 +3,7 @@
 use super::fixture::{Did, Fixture, SECOND, describe, ready};
 use crate::{
     effect::Effect,
-    ids::{JobUid, Round, RunId, Term},
+    ids::{JobUid, Round, RunId, Term, VoterAddress},
     message::{FromNode, JobResult, NodeState, PROTOCOL_VERSION, RefuseReason, ToNode, WaitReason},
     settings::Leases,
     snapshot::Explanation,
@@ -188,13 +188,19 @@ fn agent_of_another_machine_does_not_close_a_job_on_loopback() {
     assert_eq!(t.join("b"), [Did::Refuse("b", reason)]);
 }
 
-/// A welcome contains the voters that elect the coordinator, by place.
+/// A welcome contains the voters that elect the coordinator; nodes that have registered receive each change.
 #[test]
-fn welcome_contains_the_voters() {
+fn nodes_receive_the_voters() {
     let mut t = Fixture::new(1, 1);
-    assert_eq!(t.machine.welcome(Leases::default()).voters, Vec::<String>::new());
-    let voters = ["n0:1", "n1:1", "n2:1"].map(str::to_owned).to_vec();
+    assert_eq!(t.machine.welcome(Leases::default()).voters, Vec::new());
+    let voters = ["n0:1", "n1:1", "n2:1"].map(VoterAddress::new).to_vec();
     t.settings.voters.clone_from(&voters);
     t.restart_coordinator();
     assert_eq!(t.machine.welcome(Leases::default()).voters, voters);
+    t.join("a");
+    t.machine.handle_voters(voters.clone());
+    assert_eq!(t.drain(), [], "they are known");
+    t.machine.handle_voters(voters[..1].to_vec());
+    assert_eq!(t.drain(), [Did::Voters("a", 1)]);
+    assert_eq!(t.machine.welcome(Leases::default()).voters, voters[..1]);
 }

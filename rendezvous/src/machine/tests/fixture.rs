@@ -43,6 +43,8 @@ pub(super) struct Fixture {
 #[expect(clippy::large_enum_variant, reason = "a test compares a handful of them")]
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Did {
+    /// `node` received this number of voters.
+    Voters(&'static str, usize),
     /// `node` was welcomed.
     Welcome(&'static str),
     /// `node` was refused.
@@ -151,6 +153,7 @@ impl Fixture {
         Attend {
             protocol_version: PROTOCOL_VERSION,
             run_id: RunId::new("run"),
+            voters: Vec::new(),
             job_uid: None,
             attend,
             node: describe(name),
@@ -338,6 +341,7 @@ impl Fixture {
             ToNode::Echo { .. } => Did::Echo(name),
             ToNode::Probe { .. } => Did::Probe(name),
             ToNode::HostLeaving => Did::HostLeaving(name),
+            ToNode::Voters(voters) => Did::Voters(name, voters.len()),
             ToNode::RefusedClients(refused) => Did::RefusedClients(name, refused.addresses.len()),
             ToNode::Assignment(Assignment::Wait { reason, .. }) => Did::Wait(name, reason),
             ToNode::Assignment(Assignment::Restart { round, .. }) => {
@@ -384,6 +388,7 @@ pub(super) fn describe(name: &str) -> NodeDescription {
         role: "default".to_owned(),
         local_world_size: NonZeroU32::MIN,
         node_rank: None,
+        voter: None,
     }
 }
 

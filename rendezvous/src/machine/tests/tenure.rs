@@ -6,7 +6,7 @@ use super::fixture::{Did, Fixture, SECOND, known_round, ready};
 use crate::{
     Rendezvous,
     effect::Effect,
-    ids::{NodeId, Round, RoundId, Term},
+    ids::{JobUid, NodeId, Round, RoundId, Term},
     message::{Assignment, FromNode, NodeState, RestartReason, ToNode, WaitReason},
     tenure::{Elected, Tenure},
 };
@@ -20,6 +20,7 @@ pub(super) fn take_over(t: &mut Fixture, others: Duration, former: Option<&str>)
     let elected = Elected {
         term: TERM,
         until: t.now + 3_600 * SECOND,
+        begins_at: t.now,
         workers_until: t.now + others,
         former: former.map(NodeId::new),
     };
@@ -311,7 +312,13 @@ fn higher_term_ends_the_coordinator() {
 #[test]
 fn coordinator_ends_with_its_lease() {
     let mut t = taken_over(&["a"], Duration::ZERO);
-    let elected = Elected { term: TERM, until: t.now + SECOND, workers_until: t.now, former: None };
+    let elected = Elected {
+        term: TERM,
+        until: t.now + SECOND,
+        begins_at: t.now,
+        workers_until: t.now,
+        former: None,
+    };
     let (settings, memory) = (t.settings.clone(), t.memory.clone());
     t.machine = Rendezvous::new(t.now, settings, memory, Tenure::Elected(elected));
     t.drain();
@@ -434,4 +441,48 @@ fn workers_of_an_old_registration_are_waited_for() {
     assert_eq!(t.drain(), [Did::HangUp("c")]);
     assert!(!t.live(&["a", "b"], 2 * SECOND).contains(&Did::Admit("a", 2, 0)));
     assert!(t.live(&["a", "b"], SECOND).contains(&Did::Admit("a", 2, 0)));
+}
+
+/// Before the first round, a coordinator that was just elected waits for nodes that report a job which began elsewhere,
+/// unless all nodes are there.
+#[test]
+fn first_round_waits_for_jobs_elsewhere() {
+    let mut t = Fixture::with(1, 2, |shared| shared.timeouts.last_call = SECOND);
+    let elected = |t: &Fixture| Elected {
+        term: TERM,
+        until: t.now + 3_600 * SECOND,
+        begins_at: t.now + 3 * SECOND,
+        workers_until: t.now,
+        former: None,
+    };
+    let tenure = Tenure::Elected(elected(&t));
+    t.machine = Rendezvous::new(t.now, t.settings.clone(), t.memory.clone(), tenure);
+    t.drain();
+    t.join("a");
+    t.back("a");
+    assert!(t.live(&["a"], 2 * SECOND).iter().all(|did| !matches!(did, Did::Admit(..))));
+    assert!(t.live(&["a"], 2 * SECOND).contains(&Did::Admit("a", 1, 0)));
+
+    let mut t = Fixture::new(1, 2);
+    let tenure = Tenure::Elected(elected(&t));
+    t.machine = Rendezvous::new(t.now, t.settings.clone(), t.memory.clone(), tenure);
+    t.drain();
+    for name in ["a", "b"] {
+        t.join(name);
+    }
+    t.back("a");
+    assert!(t.back("b").contains(&Did::Admit("a", 1, 0)), "all nodes are there");
+}
+
+/// An elected coordinator without a round neither adopts the job of a node that has one nor refuses the node: its voters
+/// lead that job.
+#[test]
+fn node_of_a_job_with_a_round_looks_elsewhere() {
+    let mut t = job(3);
+    take_over(&mut t, Duration::ZERO, None);
+    let mut attend = t.attend_of("a", ready());
+    let round = RoundId { term: Term(1), round: Round(4) };
+    attend.known_round = known_round(round, 3, 0);
+    attend.job_uid = Some(JobUid::new("another"));
+    assert_eq!(t.attend_with(attend), [Did::HangUp("a")]);
 }

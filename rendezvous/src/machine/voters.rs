@@ -1,0 +1,79 @@
+//! The voters that elect the coordinators of a job, as its members know them.
+
+use crate::{
+    election::Member,
+    ids::{Round, VoterAddress},
+    limits::MEMBERS_REPORTED_MAX,
+    machine::Rendezvous,
+    message::{Attend, ToNode},
+    roster::Node,
+    tenure::Tenure,
+};
+
+impl Rendezvous {
+    /// Returns the voters of the nodes in the newest round, by rank, and then those of other nodes that could be in the
+    /// next one; and the number of voters that the job should have.
+    pub fn members(&self) -> (Vec<Member>, usize) {
+        let mut seated: Vec<_> = self.phase.group().into_iter().flat_map(|g| g.seats()).collect();
+        seated.sort_by_key(|(_, seat)| seat.rank);
+        let is_seated = |node: &Node| seated.iter().any(|(id, _)| **id == node.description.node_id);
+        let others = self.roster.iter().map(|(_, node)| node).filter(|node| !is_seated(node));
+        let nodes = seated.iter().filter_map(|(id, _)| self.roster.get(id)).chain(others);
+        let stays = |node: &&Node| node.attached && !node.is_leaving();
+        let voters: Vec<Member> = nodes
+            .filter(stays)
+            .filter_map(|node| node.description.voter.clone())
+            .take(MEMBERS_REPORTED_MAX)
+            .collect();
+        let min = self.settings.shared.map_or(1, |shared| shared.nodes.min());
+        let wanted = voters_wanted(min, voters.len());
+        (voters, wanted)
+    }
+
+    /// Records the voters of the job, and informs all nodes.
+    pub fn handle_voters(&mut self, voters: Vec<VoterAddress>) {
+        if self.settings.voters == voters {
+            return;
+        }
+        self.settings.voters = voters;
+        let peers: Vec<_> = self.roster.iter().map(|(_, node)| node.peer()).collect();
+        for peer in peers {
+            self.send(peer, ToNode::Voters(self.settings.voters.clone()));
+        }
+    }
+
+    /// Returns true if the node belongs to a job that has a round, and this elected coordinator to one that has none.
+    ///
+    /// The process that has begun this job may have lost its state file; the voters of the node's job have theirs.
+    pub(super) fn is_of_job_elsewhere(&self, attend: &Attend) -> bool {
+        let knows_round = attend.known_round.round.max(attend.standing.round).round > Round(0);
+        let is_other = attend.job_uid.as_ref().is_some_and(|uid| *uid != self.memory.job_uid);
+        let has_none = self.memory.round == Round(0) && self.memory.closed.is_none();
+        self.tenure != Tenure::Sole && is_other && knows_round && has_none
+    }
+}
+
+/// Returns the number of voters of a job, of whose members `attended` have a voter. A majority of them is never more
+/// than the minimum number of nodes.
+fn voters_wanted(min: u32, attended: usize) -> usize {
+    match (min, attended) {
+        (3.., 5..) => 5,
+        (2.., 3..) => 3,
+        _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A majority of the voters is at most the minimum number of nodes, and no voter is missing at the start.
+    #[test]
+    fn voters_depend_on_the_minimum_and_on_the_nodes() {
+        for (min, attended, wanted) in
+            [(1, 9, 1), (2, 2, 1), (2, 3, 3), (2, 9, 3), (3, 4, 3), (3, 5, 5), (8, 16, 5)]
+        {
+            assert_eq!(voters_wanted(min, attended), wanted, "{min} of {attended}");
+        }
+    }
+}
