@@ -43,5 +43,6 @@ pub mod settings;
 pub mod snapshot;
 mod table;
 pub mod tenure;
+pub mod voter_count;
 
 pub use machine::Rendezvous;
