@@ -60,6 +60,9 @@ pub struct Placement {
     pub name: Option<String>,
     /// The machine of the process with rank 0.
     pub head: Head,
+    /// The names of all hosts in the order of their numbers; empty if the launcher does not give
+    /// them.
+    pub hosts: Vec<String>,
     /// The number of GPUs granted on this node, if the launcher gives it.
     pub gpus: Option<NonZeroU32>,
 }

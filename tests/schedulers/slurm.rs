@@ -76,6 +76,15 @@ fn flags_win() {
     }
 }
 
+/// A number of voters that the step cannot have is refused before anything starts.
+#[test]
+fn voters_of_a_small_step() {
+    let sandbox = Sandbox::new();
+    let end = in_step(&sandbox, 0, 2, "--rdzv-conf voters=3 --no-python true").run();
+    end.assert_code(2);
+    end.assert_stderr(&["`voters=3`, but Slurm has started only 2 agents", "hint: "]);
+}
+
 /// Neither the shell of a batch script nor that of an interactive allocation is a task.
 #[test]
 fn shells_are_no_tasks() {

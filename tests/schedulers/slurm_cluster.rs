@@ -2,20 +2,35 @@
 
 use std::fs;
 
-use nix::unistd::{geteuid, gethostname};
+use nix::{
+    sys::signal::Signal,
+    unistd::{geteuid, gethostname},
+};
 
-use crate::support::{End, Program, Sandbox, Start, free_port, is_there, skip};
+use crate::support::{
+    End, Network, Program, Sandbox, Start, Stream, children, free_port, is_there, keeper_of, kill,
+    may_make_networks, skip,
+};
 
-/// A controller and its nodes `n1` to `n3`, whose names resolve to this machine in the programs of
-/// the cluster.
+/// A controller and its nodes `n1` to `n3`, whose names resolve in the programs of the cluster: to
+/// this machine, or to nodes of a network.
 struct Cluster<'a> {
     sandbox: &'a Sandbox,
+    network: Option<&'a Network>,
     _daemons: Vec<Program>,
 }
+
+/// The node of a network that runs the controller and the users' commands.
+const HEAD: u32 = 4;
 
 impl<'a> Cluster<'a> {
     /// Starts a cluster that accepts jobs; `None` if Slurm is not installed.
     fn start(sandbox: &'a Sandbox) -> Option<Self> {
+        Self::start_on(sandbox, None)
+    }
+
+    /// Starts a cluster whose nodes are the first three of a network.
+    fn start_on(sandbox: &'a Sandbox, network: Option<&'a Network>) -> Option<Self> {
         if !geteuid().is_root() {
             skip("a cluster of Slurm wants root");
             return None;
@@ -23,35 +38,47 @@ impl<'a> Cluster<'a> {
         if !["slurmctld", "slurmd", "srun"].into_iter().all(is_there) {
             return None;
         }
-        configure(sandbox);
-        let daemon = |words: &str, expected: &str| {
-            let mut daemon = in_cluster(sandbox, words).start();
+        configure(sandbox, network.is_some());
+        let daemon = |node, words: &str, expected: &str| {
+            let mut daemon =
+                in_cluster(sandbox, network.map(|network| (network, node)), words).start();
             daemon.logs(expected);
             daemon
         };
-        let mut daemons = vec![daemon("slurmctld -D", "Running as primary controller")];
-        for node in ["n1", "n2", "n3"] {
-            daemons.push(daemon(&format!("slurmd -D -N {node}"), "slurmd started"));
+        let mut daemons = vec![daemon(HEAD, "slurmctld -D", "Running as primary controller")];
+        for node in 1..=3 {
+            daemons.push(daemon(node, &format!("slurmd -D -N n{node}"), "slurmd started"));
         }
-        Some(Self { sandbox, _daemons: daemons })
+        Some(Self { sandbox, network, _daemons: daemons })
     }
 
     /// Returns a command of a user of the cluster.
     fn user(&self, words: &str) -> Start {
-        in_cluster(self.sandbox, words)
+        in_cluster(self.sandbox, self.network.map(|network| (network, HEAD)), words)
+    }
+
+    /// Returns the agent of a worker.
+    fn agent_of(&self, worker: u32) -> u32 {
+        let has_worker = |agent: &&u32| {
+            let keeper = children(**agent).into_iter().find(|it| children(*it).contains(&worker));
+            keeper.is_some_and(|keeper| keeper == keeper_of(**agent))
+        };
+        *self.sandbox.processes().iter().find(has_worker).expect("each worker has an agent")
     }
 }
 
-fn configure(sandbox: &Sandbox) {
+fn configure(sandbox: &Sandbox, has_network: bool) {
     let folder = |name: &str| {
         let path = sandbox.path(name);
         fs::create_dir_all(&path).unwrap();
         path.display().to_string()
     };
     let host = gethostname().unwrap().to_string_lossy().into_owned();
+    let address = |node| if has_network { Network::address(node) } else { "127.0.0.1".to_owned() };
+    let head = address(HEAD);
     let (state, spool, pids) = (folder("state"), folder("spool"), folder("pids"));
     let mut text = format!(
-        "ClusterName=test\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={}\nSlurmUser=root\n\
+        "ClusterName=test\nSlurmctldHost={host}({head})\nSlurmctldPort={}\nSlurmUser=root\n\
          AuthType=auth/none\nCredType=cred/none\nProctrackType=proctrack/linuxproc\n\
          TaskPlugin=task/none\nSwitchType=switch/none\nMpiDefault=none\nSelectType=select/linear\n\
          MailProg=/bin/true\nStateSaveLocation={state}\nSlurmdSpoolDir={spool}/%n\n\
@@ -59,21 +86,31 @@ fn configure(sandbox: &Sandbox) {
         free_port()
     );
     let mut hosts = fs::read_to_string("/etc/hosts").unwrap_or_default();
-    for node in ["n1", "n2", "n3"] {
-        let place = format!("NodeHostname={host} NodeAddr=127.0.0.1 Port={}", free_port());
-        text.push_str(&format!("NodeName={node} {place} CPUs=1\n"));
-        hosts.push_str(&format!("127.0.0.1 {node}\n"));
-        fs::create_dir_all(format!("{spool}/{node}")).unwrap();
+    for node in 1..=3 {
+        let (port, address) = (free_port(), address(node));
+        let place = format!("NodeHostname={host} NodeAddr={address} Port={port}");
+        text.push_str(&format!("NodeName=n{node} {place} CPUs=1\n"));
+        hosts.push_str(&format!("{address} n{node}\n"));
+        fs::create_dir_all(format!("{spool}/n{node}")).unwrap();
     }
     text.push_str("PartitionName=p Nodes=n1,n2,n3 Default=YES State=UP MaxTime=INFINITE\n");
     fs::write(sandbox.path("slurm.conf"), text).unwrap();
     fs::write(sandbox.path("hosts"), hosts).unwrap();
 }
 
-/// A program that has the configuration of the cluster and the names of its nodes.
-fn in_cluster(sandbox: &Sandbox, words: &str) -> Start {
+/// A program that has the configuration of the cluster and the names of its nodes; `at` is the node of
+/// a network that runs it.
+fn in_cluster(sandbox: &Sandbox, at: Option<(&Network, u32)>, words: &str) -> Start {
     let path = sandbox.environment().into_iter().find(|(name, _)| name == "PATH").unwrap().1;
-    let start = sandbox.program("unshare").env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    let start = match at {
+        // `ip netns exec` would hide the control groups, which a daemon wants to see.
+        Some((network, node)) => {
+            let namespace = format!("--net=/run/netns/{}", network.namespace(node));
+            sandbox.program("nsenter").arg(namespace).arg("unshare")
+        }
+        None => sandbox.program("unshare"),
+    };
+    let start = start.env("PATH", format!("{path}:/usr/sbin:/sbin"));
     let start = start.env("SLURM_CONF", sandbox.path("slurm.conf"));
     let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
     let start = start.arg("-m").arg("sh").arg("-c").arg(script).arg(sandbox.path("hosts"));
@@ -145,4 +182,47 @@ fn cancelled_job_leaves_nothing() {
     let end = job.end();
     assert_ne!(end.code, Some(0), "{}", end.stderr);
     end.assert_stderr(&["signal received; leaving the job"]);
+}
+
+/// With `voters=3`, the agents of a step elect their coordinator. The one that coordinates the job is
+/// killed, and the job goes on with the others.
+#[test]
+fn step_survives_its_coordinator() {
+    if !may_make_networks() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let network = Network::new("slurm", HEAD);
+    let Some(cluster) = Cluster::start_on(&sandbox, Some(&network)) else { return };
+    let orders: Vec<_> = (0..3).map(|rank| sandbox.orders(rank)).collect();
+    let words = format!(
+        "srun --label -N 3 --ntasks-per-node=1 --kill-on-bad-exit=0 --no-kill --wait=0 {} --nnodes 2:3 \
+         --rdzv-conf voters=3,shrink_timeout=0,last_call_timeout=600 --report report --no-python obey.sh",
+        env!("CARGO_BIN_EXE_ragent")
+    );
+    let mut job = cluster.user(&words).start();
+    let workers = job.workers(3);
+    let task = |line: &str| line.split(':').next().unwrap_or_default().trim().to_owned();
+    let leader = task(&job.logs("elected; this agent coordinates the job"));
+    let endpoint = job.logs(" registered ");
+    assert!(["n1:", "n2:", "n3:"].iter().any(|name| endpoint.contains(name)), "{endpoint}");
+    let of_leader = |worker: &&crate::support::Worker| {
+        job.text(Stream::Stdout)
+            .lines()
+            .any(|line| task(line) == leader && line.ends_with(&format!(" pid={}", worker.pid())))
+    };
+    let worker = workers.iter().find(of_leader).expect("each task has a worker").pid();
+    kill(cluster.agent_of(worker), Signal::SIGKILL);
+    let next = task(&job.logs("elected; this agent coordinates the job"));
+    assert_ne!(next, leader);
+    for worker in job.workers(2) {
+        assert_eq!(worker.number("world_size"), 2);
+    }
+    for order in &orders[..2] {
+        order.give("exit 0");
+    }
+    // The exit code is that of the agent that was killed, and `srun` may omit the last lines.
+    let end = job.end();
+    let report = fs::read_to_string(sandbox.path("report")).unwrap();
+    assert!(report.contains("\"succeeded\""), "{report}\n{}", end.stderr);
 }

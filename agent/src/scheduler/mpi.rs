@@ -93,6 +93,7 @@ fn read(names: &Names, host: &impl Host) -> Result<Placement, PlacementError> {
             .or_else(|| variables.first(&BATCH_JOBS))
             .map(|(_, name)| format!("mpi-{name}")),
         head: Head::Unknown,
+        hosts: Vec::new(),
         gpus: None,
     };
     let placement = placement.checked()?;

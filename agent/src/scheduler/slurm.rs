@@ -26,6 +26,7 @@ pub(super) fn find(host: &impl Host) -> Result<Option<Placement>, PlacementError
         variables.needed(&["SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"])?,
     );
     let job = variables.needed(&["SLURM_JOB_ID", "SLURM_JOBID"])?;
+    let hosts = hosts(&variables, node, nodes)?;
     let starts = variables.number(&["SLURM_RESTART_COUNT"])?.unwrap_or(0);
     let placement = Placement {
         launcher,
@@ -39,7 +40,9 @@ pub(super) fn find(host: &impl Host) -> Result<Option<Placement>, PlacementError
             0 => format!("slurm-{job}.{step}"),
             starts => format!("slurm-{job}.{step}-{starts}"),
         }),
-        head: head(&variables, node, nodes)?,
+        // Tasks fill nodes in the order of the list, so its first node runs the first task.
+        head: hosts.first().cloned().map_or(Head::Here, Head::There),
+        hosts,
         gpus: granted_gpus(&variables),
     };
     placement.checked().map(Some)
@@ -61,14 +64,14 @@ fn local_size(variables: &Variables<'_, impl Host>, node: u32) -> Result<u32, Pl
     })
 }
 
-/// Returns the first node of the list, which runs the first task: tasks fill nodes in its order.
-fn head(
+/// Returns the names of the step's nodes by number; none if there is one node only.
+fn hosts(
     variables: &Variables<'_, impl Host>,
     node: u32,
     nodes: u32,
-) -> Result<Head, PlacementError> {
+) -> Result<Vec<String>, PlacementError> {
     if nodes == 1 {
-        return Ok(Head::Here);
+        return Ok(Vec::new());
     }
     let (launcher, names) = (variables.launcher, ["SLURM_STEP_NODELIST", "SLURM_NODELIST"]);
     let missing = PlacementError::Missing { launcher, name: names[0] };
@@ -89,7 +92,7 @@ fn head(
             second: format!("{name}={value}"),
         });
     }
-    Ok(list.into_iter().next().map_or(Head::Unknown, Head::There))
+    Ok(list)
 }
 
 fn granted_gpus(variables: &Variables<'_, impl Host>) -> Option<NonZeroU32> {

@@ -65,6 +65,7 @@ fn slurm_step() {
         node: Some((1, 3)),
         name: Some("slurm-4711.2".into()),
         head: Head::There("gpu08".into()),
+        hosts: vec!["gpu08".into(), "gpu09".into(), "gpu10".into()],
         gpus: NonZeroU32::new(8),
     };
     assert_eq!(find(&TASK), Ok(Some(expected.clone())));
@@ -181,6 +182,7 @@ fn other_launchers() {
             node: Some((0, 2)),
             name,
             head: Head::Unknown,
+            hosts: Vec::new(),
             gpus: None,
         };
         assert_eq!(find(env), Ok(Some(expected)));

@@ -1,9 +1,12 @@
 //! Reads the rendezvous from the variables of the scheduler or MPI launcher that has started this
 //! agent, if no flag determines it.
 
-use ragent_rendezvous::settings::NodeRange;
+use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 
-use super::{Endpoint, RdzvConf, RendezvousMethod, UsageError, arguments::Arguments};
+use super::{
+    Endpoint, RdzvConf, RendezvousMethod, UsageError, VoterList, arguments::Arguments,
+    voters::voters_among,
+};
 use crate::{
     scheduler::{Head, Launcher, Placement},
     sys::host::Host,
@@ -88,8 +91,13 @@ impl<H: Host> Arguments<'_, H> {
     pub(super) fn launcher_rendezvous(
         &self,
         placement: &Placement,
+        nodes: NodeRange,
         conf: &RdzvConf,
     ) -> Result<RendezvousMethod, UsageError> {
+        let count = voters_among(conf.voters, nodes, placement.hosts.len());
+        if count.is_several() {
+            return launcher_voters(placement, count, conf);
+        }
         match &placement.head {
             Head::Here => Ok(RendezvousMethod::Standalone),
             Head::There(host) => {
@@ -107,6 +115,39 @@ impl<H: Host> Arguments<'_, H> {
             .with_hint("give it as `--rdzv-endpoint HOST:PORT`, the same on all nodes")),
         }
     }
+}
+
+/// Returns the rendezvous with voters on `count` of the hosts that a launcher has listed.
+fn launcher_voters(
+    placement: &Placement,
+    count: VoterCount,
+    conf: &RdzvConf,
+) -> Result<RendezvousMethod, UsageError> {
+    let Placement { launcher, hosts, size, .. } = placement;
+    let error = |why: String| UsageError::new(format!("`--rdzv-conf` has `voters={count}`, {why}"));
+    if *launcher != Launcher::Slurm {
+        let why = format!("but a job under {launcher} has one coordinator");
+        let hint = "omit it: MPI launchers end all agents when they lose one host, so that no \
+                    other host could take over";
+        return Err(error(why).with_hint(hint));
+    }
+    if conf.is_host.is_some() {
+        let why = "whose hosts elect the coordinator, so `is_host` has no meaning".to_owned();
+        return Err(error(why).with_hint("omit one of the two"));
+    }
+    let chosen = count.choose(hosts.len()).into_iter();
+    let port = port_of(placement);
+    let endpoint = |index: usize| Endpoint { host: hosts[index].clone(), port };
+    let endpoints: Vec<Endpoint> = chosen.map(endpoint).collect();
+    if endpoints.is_empty() {
+        let why = format!("but {launcher} has started only {size} agents, one on each host");
+        return Err(error(why).with_hint("omit it, or request more nodes"));
+    }
+    let list = VoterList::new(endpoints).map_err(|cause| {
+        error(format!("but voters cannot be chosen from the list of hosts: {cause}"))
+            .with_hint("give the hosts as `--rdzv-endpoint node0,node1,node2`")
+    })?;
+    Ok(RendezvousMethod::Voters(list))
 }
 
 fn several_agents(launcher: Launcher, local_size: u32) -> UsageError {

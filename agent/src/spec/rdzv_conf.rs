@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use ragent_rendezvous::settings::Timeouts;
+use ragent_rendezvous::{settings::Timeouts, voter_count::VoterCount};
 
 use super::{EtcdConf, UsageError};
 use crate::limits;
@@ -44,12 +44,14 @@ pub struct RdzvConf {
     pub discover_ttl: Option<u32>,
     /// The timeout of torchrun's static and etcd backends, if given.
     pub timeout: Option<Duration>,
+    /// The number of voters, if given.
+    pub voters: Option<VoterCount>,
     /// The values for etcd.
     pub etcd: EtcdConf,
 }
 
 /// All keys with their meaning; the error for an unknown key lists them.
-const KEYS: [(&str, Key); 26] = [
+const KEYS: [(&str, Key); 27] = [
     ("ca_cert", Key::Etcd(|etcd| &mut etcd.authorities)),
     ("cacert", Key::Etcd(|etcd| &mut etcd.authorities)),
     ("cas_backoff_max_seconds", Key::NotNeeded),
@@ -76,6 +78,7 @@ const KEYS: [(&str, Key); 26] = [
     ("store_type", Key::StoreType),
     ("timeout", Key::Timeout),
     ("use_libuv", Key::NotNeeded),
+    ("voters", Key::Voters),
 ];
 
 /// The meaning of a key.
@@ -95,6 +98,7 @@ enum Key {
     StoreType,
     /// The timeout with `static` and etcd.
     Timeout,
+    Voters,
 }
 
 impl RdzvConf {
@@ -155,6 +159,13 @@ impl RdzvConf {
             Key::Timeout => {
                 let timeout = seconds(value).filter(|duration| !duration.is_zero());
                 self.timeout = Some(timeout.ok_or_else(|| wrong(POSITIVE))?);
+            }
+            Key::Voters => {
+                let count = value.parse().ok().and_then(VoterCount::of);
+                let hint = "an even number of voters tolerates no more losses than the odd number below \
+                            it, and 5 tolerate 2";
+                let count = count.ok_or_else(|| wrong("1, 3 or 5").with_hint(hint))?;
+                self.voters = Some(count);
             }
         }
         Ok(())

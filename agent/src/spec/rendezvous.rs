@@ -6,7 +6,7 @@ use ragent_rendezvous::settings::{NodeRange, NodeRangeError, Timeouts};
 
 use super::{
     Argument, Endpoint, EndpointError, EtcdSpec, RdzvConf, SearchSpec, UsageError, VoterList,
-    arguments::Arguments, endpoint::ADDRESS_HINT,
+    arguments::Arguments, endpoint::ADDRESS_HINT, voters::check_asked_voters,
 };
 use crate::sys::host::Host;
 
@@ -131,8 +131,20 @@ impl<H: Host> Arguments<'_, H> {
         conf: &RdzvConf,
     ) -> Result<RendezvousMethod, UsageError> {
         if let Some(placement) = &self.placement {
-            return self.launcher_rendezvous(placement, conf);
+            return self.launcher_rendezvous(placement, nodes, conf);
         }
+        let method = self.given_rendezvous(nodes, backend, conf)?;
+        check_asked_voters(conf, &method)?;
+        Ok(method)
+    }
+
+    /// Returns the rendezvous that flags determine.
+    fn given_rendezvous(
+        &self,
+        nodes: NodeRange,
+        backend: Option<Backend>,
+        conf: &RdzvConf,
+    ) -> Result<RendezvousMethod, UsageError> {
         let is_single = nodes.max() == 1;
         if self.switch("standalone", self.args.standalone)? {
             return if is_single {

@@ -314,6 +314,156 @@ fn lists_of_voters() {
     assert_eq!(alone.rendezvous, RendezvousMethod::Standalone);
 }
 
+/// A task of a Slurm step of `nodes` nodes `n1`, `n2`, ….
+fn slurm_step(nodes: u32) -> FakeHost {
+    let tasks = format!("1(x{nodes})");
+    let list = format!("n[1-{nodes}]");
+    let nodes = nodes.to_string();
+    machine(&[
+        ("SLURM_JOB_ID", "1"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_PROCID", "1"),
+        ("SLURM_LOCALID", "0"),
+        ("SLURM_NODEID", "1"),
+        ("SLURM_STEP_NUM_TASKS", &nodes),
+        ("SLURM_STEP_NUM_NODES", &nodes),
+        ("SLURM_STEP_TASKS_PER_NODE", &tasks),
+        ("SLURM_STEP_NODELIST", &list),
+    ])
+}
+
+/// With `voters`, voters are chosen from the nodes of a Slurm step, on the port of the job; without it
+/// there is one endpoint, and a list that is given takes precedence.
+#[test]
+fn voters_of_a_step() {
+    let endpoint = |nodes, flags: &str| {
+        let line = format!("ragent {flags} t.py");
+        let spec = resolve_on(&slurm_step(nodes), &line).unwrap();
+        assert_eq!(spec.node_rank, Some(1).filter(|_| spec.launcher_group.is_some()), "{line}");
+        let text = spec.rendezvous.endpoint_text();
+        text.replace(&format!(":{}", port_of_step(nodes)), "")
+    };
+    for (nodes, flags, expected) in [
+        (3, "", "n1"),
+        (1000, "--nnodes 500:1000", "n1"),
+        (1000, "--rdzv-conf voters=1", "n1"),
+        (3, "--rdzv-conf voters=3", "n1,n2,n3"),
+        (3, "--nnodes 1:3 --rdzv-conf voters=3", "n1,n2,n3"),
+        (16, "--rdzv-conf voters=3", "n1,n8,n16"),
+        (16, "--rdzv-conf voters=5", "n1,n4,n8,n12,n16"),
+        (5, "--nnodes 2 --rdzv-conf voters=5", "n1,n2,n3,n4,n5"),
+        (4, "--rdzv-conf voters=3 --rdzv-endpoint n2,n3,n4:7", "n2:7,n3:7,n4:7"),
+    ] {
+        assert_eq!(endpoint(nodes, flags), expected, "{nodes} {flags}");
+    }
+}
+
+/// Returns the port that a Slurm step of `nodes` nodes gets.
+fn port_of_step(nodes: u32) -> u16 {
+    let spec = resolve_on(&slurm_step(nodes), "ragent --rdzv-conf voters=1 t.py").unwrap();
+    let RendezvousMethod::Endpoint { endpoint, .. } = spec.rendezvous else { panic!("one host") };
+    endpoint.port
+}
+
+/// A number of voters that nobody can choose, or that contradicts other flags, is refused with a hint.
+#[test]
+fn mistakes_in_the_number_of_voters() {
+    let none = machine(&[]);
+    let mpi = machine(&[
+        ("PMI_RANK", "0"),
+        ("PMI_SIZE", "4"),
+        ("MPI_LOCALRANKID", "0"),
+        ("MPI_LOCALNRANKS", "1"),
+    ]);
+    for (host, flags, error) in [
+        (&none, "--rdzv-conf voters=2", "`voters=2`, which is not 1, 3 or 5"),
+        (&none, "--rdzv-conf voters=0", "`voters=0`, which is not 1, 3 or 5"),
+        (&none, "--rdzv-conf voters=many", "`voters=many`, which is not 1, 3 or 5"),
+        (&none, "--rdzv-conf voters=7", "`voters=7`, which is not 1, 3 or 5"),
+        (
+            &none,
+            "--rdzv-conf voters=5 --rdzv-endpoint a,b,c",
+            "`voters=5`, but `--rdzv-endpoint` lists 3 hosts",
+        ),
+        (
+            &none,
+            "--rdzv-conf voters=1 --rdzv-endpoint a,b,c",
+            "`voters=1`, but `--rdzv-endpoint` lists 3 hosts",
+        ),
+        (
+            &none,
+            "--nnodes 3 --rdzv-conf voters=3 --rdzv-endpoint a",
+            "`voters=3`, but it is not known which hosts these are",
+        ),
+        (
+            &none,
+            "--nnodes 3 --rdzv-conf voters=3",
+            "`voters=3`, but it is not known which hosts these are",
+        ),
+        (
+            &none,
+            "--nnodes 3 --rdzv-id x --rdzv-conf voters=5 --rdzv-endpoint auto",
+            "`voters=5`, but it is not known which hosts these are",
+        ),
+        (
+            &none,
+            "--standalone --rdzv-conf voters=3",
+            "`voters=3`, but one node alone has no other voters",
+        ),
+        (
+            &none,
+            "--nnodes 3 --rdzv-conf voters=3 --master-addr a",
+            "`voters=3`, but with the backend `static` the coordinator is always that of node 0",
+        ),
+        (
+            &none,
+            "--nnodes 3 --rdzv-id x --rdzv-backend etcd --rdzv-conf voters=3 --rdzv-endpoint a",
+            "`voters=3`, but with an etcd backend there are no voters: any agent can become the \
+             coordinator",
+        ),
+        (
+            &slurm_step(2),
+            "--rdzv-conf voters=3",
+            "`voters=3`, but Slurm has started only 2 agents, one on each host",
+        ),
+        (
+            &slurm_step(4),
+            "--rdzv-conf voters=5",
+            "`voters=5`, but Slurm has started only 4 agents, one on each host",
+        ),
+        (
+            &slurm_step(4),
+            "--rdzv-conf voters=3,is_host=1",
+            "`voters=3`, whose hosts elect the coordinator, so `is_host` has no meaning",
+        ),
+        (&mpi, "--rdzv-conf voters=3", "`voters=3`, but a job under Hydra has one coordinator"),
+    ] {
+        let errors = resolve_on(host, &format!("ragent {flags} t.py")).unwrap_err();
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, [format!("`--rdzv-conf` has {error}")], "{flags}");
+        assert!(errors[0].hint().is_some(), "{flags}");
+    }
+}
+
+/// One voter is what every job without a list has.
+#[test]
+fn one_voter_is_always_right() {
+    for flags in [
+        "",
+        "--standalone",
+        "--nnodes 3 --rdzv-endpoint a",
+        "--nnodes 3 --rdzv-id x --rdzv-endpoint auto",
+        "--nnodes 3 --master-addr a",
+        "--nnodes 3 --rdzv-id x --rdzv-backend etcd --rdzv-endpoint a",
+    ] {
+        let plain = resolve(&format!("ragent {flags} t.py")).unwrap();
+        let asked = resolve(&format!("ragent {flags} --rdzv-conf voters=1 t.py")).unwrap();
+        assert_eq!(asked, plain, "{flags}");
+    }
+    let same = resolve("ragent --rdzv-conf voters=3 --rdzv-endpoint a,b,c t.py").unwrap();
+    assert_eq!(same.rendezvous, RendezvousMethod::Voters("a,b,c".parse().unwrap()));
+}
+
 /// A list that is not one of voters, and flags that contradict a list, are reported with a hint.
 #[test]
 fn mistakes_in_lists() {

@@ -2,9 +2,11 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
-use ragent_rendezvous::settings::NodeRange;
+use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 
-use super::{Argument, DEFAULT_PORT, Endpoint, EndpointError, UsageError};
+use super::{
+    Argument, DEFAULT_PORT, Endpoint, EndpointError, RdzvConf, RendezvousMethod, UsageError,
+};
 use crate::limits::MAX_VOTERS;
 
 /// The endpoints of the voters, in the order in which the user listed them: three or five, all
@@ -81,21 +83,73 @@ impl VoterList {
         &self.0
     }
 
-    /// Returns the number of voters without which no coordinator is elected.
-    pub fn majority(&self) -> usize {
-        self.0.len() / 2 + 1
+    /// Returns the number of voters.
+    pub(crate) fn count(&self) -> VoterCount {
+        VoterCount::of(self.0.len()).unwrap_or_default()
     }
 
     /// Returns a warning if the job needs more voters than MIN of `--nnodes`.
     pub(crate) fn majority_warning(&self, nodes: NodeRange) -> Option<String> {
-        let (majority, all) = (self.majority(), self.0.len());
-        (majority > nodes.min() as usize).then(|| {
-            format!(
-                "the job needs {majority} of the {all} hosts in `--rdzv-endpoint` to begin and to \
-                 continue, although `--nnodes {nodes}` allows fewer nodes"
-            )
-        })
+        majority_warning(self.count(), nodes)
     }
+}
+
+/// Returns a warning if a job with this number of voters needs more of them than MIN of `--nnodes`.
+pub(crate) fn majority_warning(count: VoterCount, nodes: NodeRange) -> Option<String> {
+    (count > VoterCount::for_job(nodes.min(), count.number())).then(|| {
+        format!(
+            "the job needs {} of its {count} voters to begin and to continue, although \
+             `--nnodes {nodes}` allows fewer nodes",
+            count.majority()
+        )
+    })
+}
+
+/// Returns the number of voters of a job whose voters are chosen among `hosts` hosts.
+pub(crate) fn voters_among(
+    asked: Option<VoterCount>,
+    nodes: NodeRange,
+    hosts: usize,
+) -> VoterCount {
+    asked.unwrap_or_else(|| VoterCount::for_job(nodes.min(), hosts).min(MOST_UNASKED))
+}
+
+/// The number of voters that are chosen without `voters` in `--rdzv-conf`: only one as long as voters
+/// do not follow the members, because voters that leave would stop a job that has enough nodes.
+const MOST_UNASKED: VoterCount = VoterCount::One;
+
+/// Reports `voters` in `--rdzv-conf` if it does not fit the method of the rendezvous.
+pub(super) fn check_asked_voters(
+    conf: &RdzvConf,
+    method: &RendezvousMethod,
+) -> Result<(), UsageError> {
+    let Some(asked) = conf.voters else { return Ok(()) };
+    let error = |why: &str| UsageError::new(format!("`--rdzv-conf` has `voters={asked}`, {why}"));
+    let (why, hint) = match method {
+        RendezvousMethod::Voters(list) if list.count() != asked => {
+            let why = format!("but `--rdzv-endpoint` lists {} hosts", list.endpoints().len());
+            return Err(error(&why).with_hint("omit `voters`: all listed hosts are voters"));
+        }
+        RendezvousMethod::Voters(_) => return Ok(()),
+        _ if !asked.is_several() => return Ok(()),
+        RendezvousMethod::Standalone => {
+            ("but one node alone has no other voters", "omit it, or list the hosts of the voters")
+        }
+        RendezvousMethod::Endpoint { .. } | RendezvousMethod::Search(_) => (
+            "but it is not known which hosts these are",
+            "list them: `--rdzv-endpoint node0,node1,node2`; only Slurm and `ragent launch` know \
+             the hosts of a job",
+        ),
+        RendezvousMethod::Static { .. } => (
+            "but with the backend `static` the coordinator is always that of node 0",
+            "omit it, or use the backend `c10d`",
+        ),
+        RendezvousMethod::Etcd(_) => (
+            "but with an etcd backend there are no voters: any agent can become the coordinator",
+            "omit it",
+        ),
+    };
+    Err(error(why).with_hint(hint))
 }
 
 /// Returns true if two endpoints have the same text, apart from case, or the same address.
@@ -241,11 +295,11 @@ mod tests {
         let warning = |voters: &str, nodes: &str| {
             voters.parse::<VoterList>().unwrap().majority_warning(nodes.parse().unwrap())
         };
-        let text = "the job needs 2 of the 3 hosts in `--rdzv-endpoint` to begin and to continue, \
-                    although `--nnodes 1:4` allows fewer nodes";
+        let text = "the job needs 2 of its 3 voters to begin and to continue, although \
+                    `--nnodes 1:4` allows fewer nodes";
         assert_eq!(warning("a,b,c", "1:4").as_deref(), Some(text));
         assert_eq!(warning("a,b,c", "2:4"), None);
-        assert!(warning("a,b,c,d,e", "2:4").unwrap().contains("3 of the 5 hosts"));
+        assert!(warning("a,b,c,d,e", "2:4").unwrap().contains("3 of its 5 voters"));
         assert_eq!(warning("a,b,c,d,e", "3"), None);
     }
 }

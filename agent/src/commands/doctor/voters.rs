@@ -32,7 +32,7 @@ fn with_voter(voter: &Endpoint, finding: Finding) -> Finding {
 }
 
 fn majority(voters: &VoterList, absent: &[&Endpoint]) -> Finding {
-    let (all, needed) = (voters.endpoints().len(), voters.majority());
+    let (all, needed) = (voters.endpoints().len(), voters.count().majority());
     let present = all - absent.len();
     let text = format!("{present} of {all} voters answer; the job needs {needed}");
     if present >= needed {
