@@ -39,6 +39,7 @@ pub(crate) use self::{
     search::{AskedEndpoint, JobEndpoint, asked_endpoint},
     standby::standby_modules,
     usage::UsageErrors,
+    voters::{asked_voters, majority_warning, voters_among},
 };
 pub use self::{
     command::WorkerCommand,

@@ -86,6 +86,8 @@ fn every_manifest_is_valid() {
         "--launch-method deepspeed --deepspeed-config ds.json --volume pvc:data:/data train.py",
         "--launch-method deepspeed --save-path /out train.py",
         "--save-path auto --checkpoint-path auto --volume pvc:a:/a --volume pvc:b:/b train.py",
+        "--nnodes 2:8 --env PET_RDZV_CONF=voters=3 train.py",
+        "--nnodes 5 --env PET_RDZV_CONF=voters=5,join_timeout=3600 train.py",
         "--no-python --ragent /opt/ragent --shutdown-timeout 0 --env A=1 --env PET_TEE=3 ./run.sh",
     ];
     let Some(manifests) = manifests(&sandbox, &lines) else { return };
@@ -115,6 +117,27 @@ fn first_pod_is_found() {
     assert_eq!(selected, job["metadata"]["name"].as_str());
     let endpoint = format!("--rdzv-endpoint={name}-0.{name}:29400");
     assert!(args(&manifests[0]).contains(&endpoint.as_str()));
+}
+
+/// With `voters=3`, the first three pods are the voters, and the job succeeds with any one of them.
+#[test]
+fn first_pods_are_voters() {
+    let sandbox = Sandbox::new();
+    let line = "--nnodes 2:4 --env PET_RDZV_CONF=voters=3 train.py";
+    let Some(manifests) = manifests(&sandbox, &[line]) else { return };
+    let endpoint = "--rdzv-endpoint=digits-0.digits,digits-1.digits,digits-2.digits:29400";
+    assert!(args(&manifests[0]).contains(&endpoint));
+    let rules = &manifests[0][1]["spec"]["successPolicy"]["rules"];
+    let expected = serde_json::json!([{ "succeededIndexes": "0-2", "succeededCount": 1 }]);
+    assert_eq!(*rules, expected);
+    // One pod alone cannot begin.
+    let words = "manifest k8s --name a --image b --nnodes 1:4 --env PET_RDZV_CONF=voters=3 t.py";
+    let end = sandbox.ragent(words).run();
+    end.assert_code(0);
+    end.assert_stderr(&[
+        "ragent: warning: the job needs 2 of its 3 voters to begin and to continue, although \
+         `--nnodes 1:4` allows fewer nodes",
+    ]);
 }
 
 /// Pods get arguments and variables unchanged, even if YAML could read them as another type.

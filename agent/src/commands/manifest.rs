@@ -28,6 +28,7 @@ use self::{
 use super::error::{LaunchError, system, unwritable};
 use crate::{
     cli::{K8sArgs, ManifestArgs, ManifestTarget},
+    spec::majority_warning,
     sys::host::Host,
 };
 
@@ -52,6 +53,10 @@ pub fn print(args: ManifestArgs, host: &impl Host) -> Result<ExitCode, LaunchErr
 /// Returns the manifest for Kubernetes: YAML documents.
 fn k8s(args: K8sArgs, host: &impl Host) -> Result<String, LaunchError> {
     let spec = ManifestSpec::resolve(args, host)?;
+    if let Some(warning) = majority_warning(spec.voters, spec.nodes) {
+        // A closed console does not change the manifest.
+        let _ = writeln!(io::stderr(), "ragent: warning: {warning}");
+    }
     objects::text(&spec).map_err(|error| system("write YAML")(io::Error::other(error)))
 }
 

@@ -114,6 +114,11 @@ pub(crate) fn voters_among(
     asked.unwrap_or_else(|| VoterCount::for_job(nodes.min(), hosts).min(MOST_UNASKED))
 }
 
+/// Returns the number of voters in a value of `--rdzv-conf`, if there is one.
+pub(crate) fn asked_voters(conf: &str) -> Result<Option<VoterCount>, UsageError> {
+    RdzvConf::parse(conf).map(|conf| conf.voters)
+}
+
 /// The number of voters that are chosen without `voters` in `--rdzv-conf`: only one as long as voters
 /// do not follow the members, because voters that leave would stop a job that has enough nodes.
 const MOST_UNASKED: VoterCount = VoterCount::One;

@@ -62,8 +62,7 @@ pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
     let flags = [
         ("nnodes", Some(nodes.to_string())),
         ("nproc-per-node", Some(spec.workers_per_pod.clone())),
-        // The first pod, by its name in the service: it hosts the coordinator.
-        ("rdzv-endpoint", Some(format!("{name}-0.{name}:{DEFAULT_PORT}"))),
+        ("rdzv-endpoint", Some(endpoint(spec))),
         ("rdzv-id", Some(name.clone())),
         ("max-restarts", Some(spec.max_restarts.to_string())),
         ("shutdown-timeout", Some(spec.shutdown_timeout.as_secs().to_string())),
@@ -74,6 +73,15 @@ pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
         ("checkpoint-path", spec.checkpoint_path.clone()),
     ];
     flags.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// Returns the names of the first pods in the service: of the one that hosts the coordinator, or of all
+/// voters.
+fn endpoint(spec: &ManifestSpec) -> String {
+    let name = &spec.name;
+    let pods: Vec<_> =
+        (0..spec.voters.number()).map(|pod| format!("{name}-{pod}.{name}")).collect();
+    format!("{}:{DEFAULT_PORT}", pods.join(","))
 }
 
 /// Returns the arguments of the agent's command line.

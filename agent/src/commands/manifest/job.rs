@@ -14,6 +14,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
+use ragent_rendezvous::voter_count::VoterCount;
+
 use super::{ManifestSpec, container, metadata};
 
 /// The time that an agent may need in addition to the stopping of its workers and of those of the
@@ -35,7 +37,7 @@ pub(super) fn job(spec: &ManifestSpec) -> Job {
         // The job goes on without the pods above its minimum.
         max_failed_indexes: Some(count(spec.nodes.max() - spec.nodes.min())),
         pod_failure_policy: Some(failure_policy()),
-        success_policy: Some(success_policy()),
+        success_policy: Some(success_policy(spec.voters)),
         template,
         ..JobSpec::default()
     };
@@ -75,13 +77,20 @@ fn failure_policy() -> PodFailurePolicy {
     }
 }
 
-/// Returns the policy for success. The first pod hosts the coordinator, and exits with 0 once the
-/// job has succeeded and all agents know it. Pods that were never scheduled are then not waited
-/// for.
-fn success_policy() -> SuccessPolicy {
-    let rule = SuccessPolicyRule {
-        succeeded_indexes: Some("0".to_owned()),
-        ..SuccessPolicyRule::default()
+/// Returns the policy for success. Pods that were never scheduled are not waited for: the job has
+/// succeeded when the agent that hosts the coordinator, in the first pod, exits with 0, which it does
+/// once all agents know the outcome. With voters that is any one of them: an agent exits with 0 only if
+/// the workers of all nodes have succeeded.
+fn success_policy(voters: VoterCount) -> SuccessPolicy {
+    let rule = match voters.number() - 1 {
+        0 => SuccessPolicyRule {
+            succeeded_indexes: Some("0".to_owned()),
+            ..SuccessPolicyRule::default()
+        },
+        last => SuccessPolicyRule {
+            succeeded_count: Some(1),
+            succeeded_indexes: Some(format!("0-{last}")),
+        },
     };
     SuccessPolicy { rules: vec![rule] }
 }

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, ffi::OsString, time::Duration};
 
-use ragent_rendezvous::settings::NodeRange;
+use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 
 use super::{
     SharedVolume,
@@ -16,7 +16,7 @@ use crate::{
     limits,
     spec::{
         Argument, LaunchMethod, MethodArguments, NO_SCRIPT, ScriptKind, UsageError, UsageErrors,
-        one_node, read_deepspeed_config,
+        asked_voters, one_node, read_deepspeed_config, voters_among,
     },
     sys::host::Host,
 };
@@ -36,6 +36,8 @@ pub(crate) struct ManifestSpec {
     pub image_pull_secrets: Vec<String>,
     /// The number of pods.
     pub nodes: NodeRange,
+    /// The number of voters, which are the first pods.
+    pub voters: VoterCount,
     /// `--nproc-per-node`: a number, or a word that is resolved in the pod.
     pub workers_per_pod: String,
     /// The resources of a pod.
@@ -115,6 +117,8 @@ impl ManifestSpec {
         let node_selector = errors.or_default(node_selector);
         let volumes = errors.or_default(SharedVolume::parse_all(&args.volume));
         let env = pairs("--env", &args.env, [&names::VARIABLE, &names::ANYTHING]);
+        let env = errors.or_default(env);
+        let voters = errors.or_default(voters(&env, nodes));
         let path = |flag, typed, errors: &mut UsageErrors| {
             errors.ok(job_path(&not_empty(flag, typed)?, &volumes))
         };
@@ -125,10 +129,11 @@ impl ManifestSpec {
             image_pull_policy,
             image_pull_secrets,
             nodes,
+            voters,
             workers_per_pod: errors.or_default(workers).or(gpus).unwrap_or_else(|| "1".to_owned()),
             resources,
             node_selector,
-            env: errors.or_default(env),
+            env,
             max_restarts: errors.or_default(number("--max-restarts", &args.job.max_restarts, 0)),
             pod_restarts: errors.or_default(number("--pod-restarts", &args.pod_restarts, 3)),
             shutdown_timeout: Duration::from_secs(
@@ -164,6 +169,22 @@ fn nodes(args: &K8sArgs) -> Result<NodeRange, UsageError> {
     }
     Ok(nodes)
 }
+
+/// Returns the number of voters, which the variable for the settings of the rendezvous may contain.
+fn voters(env: &BTreeMap<String, String>, nodes: NodeRange) -> Result<VoterCount, UsageError> {
+    let conf = env.get(CONF).map_or("", String::as_str);
+    let pods = nodes.max() as usize;
+    let voters = voters_among(asked_voters(conf)?, nodes, pods);
+    if voters.number() > pods {
+        let message = format!("`--env {CONF}` has `voters={voters}`, but `--nnodes` is {nodes}");
+        let hint = "omit `voters`, or ask for at least as many pods";
+        return Err(UsageError::new(message).with_hint(hint));
+    }
+    Ok(voters)
+}
+
+/// The variable with the value of `--rdzv-conf` for agents.
+const CONF: &str = "PET_RDZV_CONF";
 
 /// Returns the name of the job. Pods use it with their number appended, also as host names; the
 /// service uses it as a domain.

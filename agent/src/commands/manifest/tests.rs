@@ -94,6 +94,66 @@ fn policies() {
     assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
 }
 
+/// With `voters`, the first pods are the endpoints of the voters, and one of them that succeeds is
+/// enough; its agent is given the same number.
+#[test]
+fn voters() {
+    let endpoint = |line: &str| {
+        let words = words(line);
+        let endpoint = words.split(' ').find_map(|word| word.strip_prefix("--rdzv-endpoint="));
+        endpoint.unwrap().to_owned()
+    };
+    let success = |line: &str| {
+        let policy = job::job(&spec(line)).spec.unwrap().success_policy.unwrap();
+        let [rule] = &policy.rules[..] else { panic!("one rule") };
+        (rule.succeeded_indexes.clone().unwrap(), rule.succeeded_count)
+    };
+    for (line, pods, indexes, count) in [
+        ("--nnodes 1:4", "digits-0.digits:29400", "0", None),
+        ("--nnodes 4 --env PET_RDZV_CONF=voters=1", "digits-0.digits:29400", "0", None),
+        (
+            "--nnodes 2:4 --env PET_RDZV_CONF=join_timeout=9,voters=3",
+            "digits-0.digits,digits-1.digits,digits-2.digits:29400",
+            "0-2",
+            Some(1),
+        ),
+        (
+            "--nnodes 5 --env PET_RDZV_CONF=voters=5",
+            "digits-0.digits,digits-1.digits,digits-2.digits,digits-3.digits,digits-4.digits:29400",
+            "0-4",
+            Some(1),
+        ),
+    ] {
+        let line = format!("{line} t.py");
+        assert_eq!(endpoint(&line), pods, "{line}");
+        assert_eq!(success(&line), (indexes.to_owned(), count), "{line}");
+    }
+    for (line, error) in [
+        (
+            "--nnodes 2 --env PET_RDZV_CONF=voters=3",
+            "`--env PET_RDZV_CONF` has `voters=3`, but `--nnodes` is 2",
+        ),
+        (
+            "--nnodes 9 --env PET_RDZV_CONF=voters=4",
+            "`--rdzv-conf` has `voters=4`, which is not 1, 3 or 5",
+        ),
+        (
+            "--nnodes 9 --env PET_RDZV_CONF=voters=3 --env PET_RDZV_ENDPOINT=a,b,c",
+            "`--env PET_RDZV_ENDPOINT` would have no effect: the manifest passes the flag to agents",
+        ),
+        (
+            "--nnodes 9 --env PET_RDZV_CONF=voters=3 --env PET_RDZV_BACKEND=static",
+            "`--rdzv-endpoint digits-0.digits,digits-1.digits,digits-2.digits:29400` is a list, \
+             which requires the backend `c10d`, not `static`",
+        ),
+    ] {
+        let errors = resolve(&format!("--name digits --image i {line} t.py")).unwrap_err();
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, [error], "{line}");
+        assert!(errors[0].hint().is_some(), "{line}");
+    }
+}
+
 /// A pod has more time to stop than its agent needs, even if that waits for the workers of others.
 #[test]
 fn time_to_stop() {

@@ -25,15 +25,16 @@ fn without_effect(spec: &ManifestSpec) -> Vec<UsageError> {
     let variable = |flag: &str| format!("PET_{}", flag.replace('-', "_").to_ascii_uppercase());
     let flags = container::agent_flags(spec).into_iter().map(|(flag, _)| flag);
     let given = flags.filter(|flag| spec.env.contains_key(&variable(flag)));
-    given.map(|flag| no_effect(&variable(flag), own(flag))).collect()
+    given.map(|flag| no_effect(spec, &variable(flag), own(flag))).collect()
 }
 
-fn no_effect(variable: &str, flag: Option<&'static str>) -> UsageError {
+fn no_effect(spec: &ManifestSpec, variable: &str, flag: Option<&'static str>) -> UsageError {
     UsageError::new(format!(
         "`--env {variable}` would have no effect: the manifest passes the flag to agents"
     ))
     .with_hint(match flag {
         Some(flag) => format!("give `--{flag}` instead"),
+        None if spec.voters.is_several() => "omit it: the first pods are the voters".to_owned(),
         None => "omit it: the first pod hosts the coordinator".to_owned(),
     })
 }
@@ -41,7 +42,7 @@ fn no_effect(variable: &str, flag: Option<&'static str>) -> UsageError {
 /// Returns the manifest's flag for this flag of the agents, if there is one.
 fn own(flag: &'static str) -> Option<&'static str> {
     match flag {
-        // It is the name of the first pod in the service.
+        // It has the names of the first pods in the service.
         "rdzv-endpoint" => None,
         "rdzv-id" => Some("name"),
         flag => Some(flag),
