@@ -8,6 +8,7 @@ mod output;
 mod starting;
 mod tree;
 mod unreachable;
+mod voters;
 
 #[path = "../support/mod.rs"]
 mod support;

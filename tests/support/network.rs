@@ -5,10 +5,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-use nix::unistd::geteuid;
+use nix::{sys::signal::Signal, unistd::geteuid};
 use ragent::sys::host::{Host, ThisHost};
 
-use super::{Sandbox, Start, is_there, skip};
+use super::{Sandbox, Start, is_there, kill, skip};
 
 /// Returns true if networks can be made here; prints the reason if not.
 pub fn may_make_networks() -> bool {
@@ -160,6 +160,23 @@ impl Network {
         self.ip(node, "rule del pref 1");
         self.ip(node, "rule add pref 0 table local");
         self.ip(node, "rule del pref 2");
+    }
+
+    /// The processes on a node.
+    pub fn processes(&self, node: u32) -> Vec<u32> {
+        let output = Command::new("ip").args(["netns", "pids", &self.namespace(node)]).output();
+        let output = output.expect("tests without `ip` are skipped").stdout;
+        String::from_utf8_lossy(&output).lines().filter_map(|pid| pid.trim().parse().ok()).collect()
+    }
+
+    /// Kills all processes on a node, as the loss of its power does.
+    pub fn kill_all(&self, node: u32) {
+        // Stopped first, so that none of them reports the end of another one.
+        for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+            for pid in self.processes(node) {
+                kill(pid, signal);
+            }
+        }
     }
 
     /// Runs `ip` with these arguments in a node's namespace.

@@ -12,8 +12,10 @@ use super::LaunchArgs;
     override_usage = "ragent launch --hostfile FILE [OPTIONS] SCRIPT [ARGS]...",
     after_help = "Use --help for all flags.",
     after_long_help = "Without --nnodes, the job needs all hosts. Without --rdzv-endpoint, the \
-                       first host coordinates the job. Without --rdzv-id, the job gets a unique \
-                       name. The lines of workers begin with host and rank, unless -t, -r or a \
+                       first host coordinates the job, and the loss of that host ends it; with \
+                       --rdzv-conf voters=3, three of the hosts elect the coordinator, and any one \
+                       host may be lost except this one, which starts the job: its loss ends all \
+                       agents. Without --rdzv-id, the job gets a unique name. The lines of workers begin with host and rank, unless -t, -r or a \
                        template changes that.",
     mut_args(for_hosts)
 )]

@@ -21,17 +21,24 @@ pub(super) fn text(plan: &Plan) -> String {
         (0..).zip(plan.names().iter().map(host_address)).collect();
     let jobs = plan.host_jobs(&host_addresses);
     let mut text = String::new();
-    if plan.rendezvous.is_at_a_host()
-        && let Some(first) = plan.hosts.first()
-    {
-        // Writing to a string does not fail.
-        let _ = writeln!(
+    let coordinators = plan.rendezvous.coordinators(&host_addresses);
+    let names: Vec<&str> =
+        coordinators.iter().map(|host| plan.hosts[*host as usize].name.as_str()).collect();
+    // Writing to a string does not fail.
+    let _ = match &names[..] {
+        [] => Ok(()),
+        [first] => writeln!(
             text,
-            "# the address and a free port of {} are determined when it is reached; its name is \
-             shown instead",
-            first.name
-        );
-    }
+            "# the address and a free port of {first} are determined when it is reached; its name is \
+             shown instead"
+        ),
+        names => writeln!(
+            text,
+            "# the addresses and free ports of the voters {} are determined when they are reached; \
+             their names are shown instead",
+            names.join(", ")
+        ),
+    };
     let jobs: BTreeMap<HostNumber, HostJob> =
         jobs.into_iter().map(|job| (job.number, job)).collect();
     // Each host precedes those below it.

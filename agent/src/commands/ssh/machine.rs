@@ -74,8 +74,8 @@ enum Phase {
 pub(super) struct Machine {
     settings: Settings,
     hosts: Hosts,
-    /// The host of the job's endpoint, if this launch has chosen it.
-    coordinator: Option<HostNumber>,
+    /// The hosts of the job's voters, or of its only endpoint, if this launch has chosen them.
+    coordinators: Vec<HostNumber>,
     phase: Phase,
     /// The number of hosts that another host could not reach.
     direct_connections: usize,
@@ -88,7 +88,7 @@ impl Machine {
         info!(hosts = settings.names.len(), "reaching hosts");
         Self {
             hosts: Hosts::new(settings.names.clone()),
-            coordinator: None,
+            coordinators: Vec::new(),
             phase: Phase::Reaching { silent_until: now + settings.reach_silence },
             direct_connections: 0,
             effects: VecDeque::from([Effect::Reach]),
@@ -275,7 +275,10 @@ impl Machine {
         for (host, _) in &reached {
             self.hosts.set(*host, Standing::Running);
         }
-        self.coordinator = self.settings.rendezvous.coordinator(&reached);
+        self.coordinators = self.settings.rendezvous.coordinators(&reached);
+        if let Some(warning) = self.settings.rendezvous.voters_warning(&self.coordinators) {
+            warn!("{warning}");
+        }
         self.effects.push_back(Effect::Start(reached));
         self.phase = Phase::Running { give_up_at: None, has_succeeded: false };
     }
@@ -287,22 +290,21 @@ impl Machine {
             // All agents learn of it, except agents that are cut off from the job and would wait.
             return Some(now + limits::SUCCESS_TIMEOUT);
         }
-        let is_needed = |host: HostNumber| Some(host) == self.coordinator;
-        let are_too_few = self.hosts.those(&Standing::Running).len() < self.settings.min;
-        let cannot_return = |standing: &Standing| {
-            matches!(
-                standing,
-                Standing::Lost(_)
-                    | Standing::Ended(AgentEnd::NotStarted(_) | AgentEnd::Exited(USAGE))
-            )
+        let all: Vec<HostNumber> = self.hosts.numbers().collect();
+        let majority = self.coordinators.len() / 2 + 1;
+        let needed = if self.coordinators.is_empty() { 0 } else { majority };
+        // True if too few of the hosts are left that a job needs, not counting those that `are_gone`.
+        let too_few = |is_gone: fn(&Standing) -> bool| {
+            let left = |hosts: &[HostNumber]| {
+                hosts.iter().filter(|host| !is_gone(self.hosts.at(**host))).count()
+            };
+            left(&all) < self.settings.min || left(&self.coordinators) < needed
         };
-        let missed = self.hosts.numbers().filter(|host| are_too_few || is_needed(*host));
-        let missed: Vec<&Standing> = missed.map(|host| self.hosts.at(host)).collect();
-        if missed.iter().any(|standing| cannot_return(standing)) {
+        if too_few(Standing::cannot_return) {
             return Some(now);
         }
-        let has_ended = |standing: &Standing| matches!(standing, Standing::Ended(_));
-        missed.iter().any(|standing| has_ended(standing)).then(|| now + self.settings.stop)
+        let is_gone = |standing: &Standing| *standing != Standing::Running;
+        too_few(is_gone).then(|| now + self.settings.stop)
     }
 
     fn stop(&mut self, now: Instant, cause: Option<Signal>, signal: Signal) {
@@ -340,9 +342,6 @@ impl Machine {
         self.phase = Phase::Over;
     }
 }
-
-/// The exit code of an agent whose host lacks something that its command line names.
-const USAGE: i32 = 2;
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use super::{
     hostfile::{HostList, HostListError},
     order::{Destination, HostAddress, HostJob, HostNumber, Job},
     output,
-    rendezvous::RendezvousPlan,
+    rendezvous::{Conf, RendezvousPlan},
     shell_words,
     ssh_command::Way,
     variables,
@@ -21,7 +21,7 @@ use crate::{
     commands::assumed_host::AssumedHost,
     commands::ssh::limits,
     report::telemetry::LogFormat,
-    spec::{Argument, JobSpec, UsageError, UsageErrors},
+    spec::{Argument, JobSpec, RendezvousMethod, UsageError, UsageErrors, asked_voters},
     sys::host::Host,
 };
 
@@ -82,7 +82,10 @@ impl Plan {
         let hosts = errors.or_default(chosen_hosts(args, here));
         let way = errors.ok(way(args, here, host));
         let env = variables_of(args, here, host, &mut errors);
-        let spec = errors.all_ok(job_spec(args, here, &env, hosts.len()));
+        let text = conf_text(args, &env);
+        // A mistake in it is reported with those of the job.
+        let conf = Conf::new(&text, asked_voters(&text).ok().flatten());
+        let spec = errors.all_ok(job_spec(args, here, &env, (hosts.len(), &conf)));
         check_meaning(args, hosts.len(), &mut errors);
         errors.ok(LogFormat::of(&args.launch));
         if let Some(spec) = &spec {
@@ -95,12 +98,26 @@ impl Plan {
                 errors.add(UsageError::new(message).with_hint(hint));
             }
         }
-        let (way, spec) = errors.into_result(way.zip(spec))?.ok_or_else(Vec::new)?;
-        let plan = Self::new(args, here, (hosts, way, env), &spec);
+        let rendezvous = spec.as_ref().map(|spec| {
+            let (nodes, hosts) = (spec.shared.nodes, hosts.len());
+            let (launch, id) = (&args.launch, &here.fresh_id);
+            RendezvousPlan::of(launch, &spec.rendezvous, (nodes, hosts), conf.clone(), id)
+        });
+        if let (Some(spec), Some(rendezvous)) = (&spec, &rendezvous) {
+            if rendezvous.chooses_voters() {
+                errors.ok(check_voters(&conf, &spec.rendezvous, hosts.len()));
+            } else if conf.voters.is_some() {
+                // `voters` has a meaning for the agents, or contradicts other flags.
+                let whole = Conf { without_voters: text.clone(), voters: None };
+                errors.all_ok(job_spec(args, here, &env, (hosts.len(), &whole)));
+            }
+        }
+        let (way, (spec, rendezvous)) =
+            errors.into_result(way.zip(spec.zip(rendezvous)))?.ok_or_else(Vec::new)?;
+        let plan = Self::new(args, here, (hosts, way, env), &spec, rendezvous);
         // The order to the first relay of a branch: the job, and a few flags for each host below.
         let below = plan.hosts.len().div_ceil(plan.way.fanout as usize);
-        let conf = args.launch.rdzv_conf.as_ref().map_or(0, String::len);
-        let len = plan.job.len() + below * (HOST_WORDS + conf);
+        let len = plan.job.len() + below * (HOST_WORDS + text.len());
         // Each byte may take four bytes in JSON.
         if len > limits::MAX_RELAY_FRAME / 4 {
             return Err(vec![too_long(len)]);
@@ -113,11 +130,10 @@ impl Plan {
         here: &Here,
         (mut hosts, way, env): (Vec<ChosenHost>, Way, Vec<variables::Variable>),
         spec: &JobSpec,
+        rendezvous: RendezvousPlan,
     ) -> Self {
         let launch = &args.launch;
         let nodes = spec.shared.nodes;
-        let rendezvous =
-            RendezvousPlan::of(launch, &spec.rendezvous, (nodes, hosts.len()), &here.fresh_id);
         if rendezvous.has_fixed_ranks() {
             // With fixed ranks there are no spares.
             hosts.truncate(nodes.max() as usize);
@@ -187,17 +203,17 @@ impl Plan {
 
     /// Returns the specific parts of the commands for the hosts that were reached.
     pub(super) fn host_jobs(&self, reached: &[(HostNumber, HostAddress)]) -> Vec<HostJob> {
-        let coordinator = self.rendezvous.coordinator(reached);
-        let host_address = reached.iter().find(|(host, _)| Some(*host) == coordinator);
-        let endpoint = host_address.map(|(host, host_address)| {
+        let coordinators = self.rendezvous.coordinators(reached);
+        let host_addresses = reached.iter().filter(|(host, _)| coordinators.contains(host));
+        let endpoint = |(host, host_address): &(HostNumber, HostAddress)| {
             let name = &self.hosts[*host as usize].name;
             self.rendezvous.endpoint(name, host_address, reached)
-        });
+        };
+        let endpoints: Vec<_> = host_addresses.map(endpoint).collect();
         let job = |(rank, (number, _)): (usize, &(HostNumber, HostAddress))| {
-            let is_coordinator = Some(*number) == coordinator;
+            let is_coordinator = coordinators.contains(number);
             let len = reached.len();
-            let rendezvous =
-                self.rendezvous.own_flags(rank, is_coordinator, len, endpoint.as_ref());
+            let rendezvous = self.rendezvous.own_flags(rank, is_coordinator, len, &endpoints);
             self.host_job(*number, rendezvous)
         };
         reached.iter().enumerate().map(job).collect()
@@ -284,8 +300,9 @@ fn way(args: &LaunchOverSshArgs, here: &Here, host: &impl Host) -> Result<Way, U
     })
 }
 
-/// The maximum number of bytes that are specific to a host, without `--rdzv-conf`.
-const HOST_WORDS: usize = 512;
+/// The maximum number of bytes that are specific to a host, without `--rdzv-conf`: above all the
+/// addresses of five voters.
+const HOST_WORDS: usize = 1024;
 /// The maximum of `--connect-timeout`, in seconds.
 const MAX_CONNECT_TIMEOUT_S: u32 = 3600;
 
@@ -306,14 +323,42 @@ fn variables_of(
     variables
 }
 
-/// Resolves the job's flags on a machine that has everything.
+/// Returns the value of `--rdzv-conf` that the agents would have: that of the flag, else of its variable.
+fn conf_text(args: &LaunchOverSshArgs, env: &[variables::Variable]) -> String {
+    let variable = || Some(AssumedHost(env).env("PET_RDZV_CONF")?.to_string_lossy().into_owned());
+    args.launch.rdzv_conf.clone().or_else(variable).unwrap_or_default()
+}
+
+/// Checks the number of voters that are chosen among `hosts` hosts.
+fn check_voters(
+    conf: &Conf,
+    rendezvous: &RendezvousMethod,
+    hosts: usize,
+) -> Result<(), UsageError> {
+    let Some(voters) = conf.voters.filter(|voters| voters.is_several()) else { return Ok(()) };
+    let error =
+        |why: String| UsageError::new(format!("`--rdzv-conf` has `voters={voters}`, {why}"));
+    if let RendezvousMethod::Endpoint { is_host: Some(_), .. } = rendezvous {
+        let why = "whose hosts elect the coordinator, so `is_host` has no meaning".to_owned();
+        return Err(error(why).with_hint("omit one of the two"));
+    }
+    // Without any host, a mistake in the list is already reported.
+    if hosts > 0 && hosts < voters.number() {
+        let why = format!("but the number of hosts is {hosts}");
+        return Err(error(why).with_hint("omit `voters`, or list more hosts"));
+    }
+    Ok(())
+}
+
+/// Resolves the job's flags on a machine that has everything. The voters are not chosen there.
 fn job_spec(
     args: &LaunchOverSshArgs,
     here: &Here,
     env: &[variables::Variable],
-    hosts: usize,
+    (hosts, conf): (usize, &Conf),
 ) -> Result<JobSpec, Vec<UsageError>> {
     let mut launch = args.launch.clone();
+    launch.rdzv_conf = Some(conf.without_voters.clone());
     // The name that agents get if the user has given none.
     launch.rdzv_id.get_or_insert_with(|| here.fresh_id.clone());
     // A file on the hosts.

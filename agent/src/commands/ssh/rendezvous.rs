@@ -1,27 +1,52 @@
 //! Decides how the agents of a launch find each other if the user has not specified it: at the
-//! first host that is reached, at the address at which ssh has reached it.
+//! first host that is reached, or at voters that are chosen among the hosts, at the addresses at which
+//! ssh has reached them.
 
 use std::ffi::OsString;
 
-use ragent_rendezvous::settings::NodeRange;
+use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 
 use super::order::{HostAddress, HostNumber};
 use crate::{
     cli::LaunchArgs,
     commands::ssh::limits,
-    spec::{Endpoint, RendezvousMethod},
+    spec::{Endpoint, RendezvousMethod, voters_among},
 };
 
 /// The way in which the agents of a launch find each other.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct RendezvousPlan {
     kind: Kind,
-    /// The value of `--rdzv-conf`.
+    /// The value of `--rdzv-conf`, without `voters`.
     conf: String,
+    /// The number of voters that the user has asked for.
+    voters: Option<VoterCount>,
     /// The job's name, if the user has not given one.
     run_id: Option<String>,
-    /// The maximum number of nodes in a round.
-    max: usize,
+    /// The number of nodes of the job.
+    nodes: NodeRange,
+}
+
+/// The user's settings of the rendezvous.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Conf {
+    /// The value of `--rdzv-conf`, without `voters`.
+    pub(super) without_voters: String,
+    /// The number of voters that the user has asked for.
+    pub(super) voters: Option<VoterCount>,
+}
+
+impl Conf {
+    /// Splits a value of `--rdzv-conf` that asks for this number of voters.
+    pub(super) fn new(text: &str, voters: Option<VoterCount>) -> Self {
+        if voters.is_none() {
+            return Self { without_voters: text.to_owned(), voters };
+        }
+        let is_other =
+            |entry: &&str| entry.split('=').next().is_none_or(|key| key.trim() != "voters");
+        let others: Vec<&str> = text.split(',').filter(is_other).collect();
+        Self { without_voters: others.join(","), voters }
+    }
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -30,11 +55,20 @@ enum Kind {
     Alone,
     /// At the endpoint or the voters that the user has given, or by search.
     Given,
-    /// At the first reached host with an address that other hosts can use, else the first one.
-    FirstHost,
+    /// At the first reached host with an address that other hosts can use, else the first one; or at
+    /// voters on several reached hosts.
+    ReachedHosts,
     /// With fixed ranks, at the node with rank 0. The address is given by the user, or is that of
     /// the first reached host.
     Static { has_master: bool },
+}
+
+/// A setting that follows from the hosts that were reached.
+enum OwnConf {
+    /// True if this host hosts the coordinator.
+    IsHost(bool),
+    /// The number of voters, as in the list of endpoints.
+    Voters(usize),
 }
 
 impl RendezvousPlan {
@@ -42,6 +76,7 @@ impl RendezvousPlan {
         args: &LaunchArgs,
         rendezvous: &RendezvousMethod,
         (nodes, hosts): (NodeRange, usize),
+        conf: Conf,
         fresh_id: &str,
     ) -> Self {
         let has_endpoint = args.rdzv_endpoint.as_ref().is_some_and(|text| !text.is_empty());
@@ -61,20 +96,23 @@ impl RendezvousPlan {
             {
                 Kind::Alone
             }
-            RendezvousMethod::Standalone | RendezvousMethod::Endpoint { .. } => Kind::FirstHost,
+            RendezvousMethod::Standalone | RendezvousMethod::Endpoint { .. } => Kind::ReachedHosts,
         };
         Self {
             kind,
-            conf: args.rdzv_conf.clone().unwrap_or_default(),
+            conf: conf.without_voters,
+            voters: conf.voters,
             run_id: args.rdzv_id.is_none().then(|| fresh_id.to_owned()),
-            max: nodes.max() as usize,
+            nodes,
         }
     }
 
-    /// The default.
+    /// The rendezvous at this number of reached hosts.
     #[cfg(test)]
-    pub(super) fn at_first_host() -> Self {
-        Self { kind: Kind::FirstHost, conf: String::new(), run_id: None, max: 2 }
+    pub(super) fn at_hosts(voters: VoterCount) -> Self {
+        let nodes = NodeRange::new(2, 2).expect("it is a range");
+        let (kind, conf) = (Kind::ReachedHosts, String::new());
+        Self { kind, conf, voters: Some(voters), run_id: None, nodes }
     }
 
     /// Returns true if each node has a fixed rank.
@@ -82,23 +120,45 @@ impl RendezvousPlan {
         matches!(self.kind, Kind::Static { .. })
     }
 
-    /// Returns true if the coordinator is on one of the hosts and the user has not specified which.
-    pub(super) fn is_at_a_host(&self) -> bool {
-        matches!(self.kind, Kind::FirstHost | Kind::Static { has_master: false })
+    /// Returns true if the launch chooses the voters, or the only host of the coordinator.
+    pub(super) fn chooses_voters(&self) -> bool {
+        matches!(self.kind, Kind::Alone | Kind::ReachedHosts)
     }
 
-    /// Returns which of the reached hosts is to host the coordinator, if the user has not specified
-    /// it: the first one with an address that other hosts can use, else the first one. With fixed
-    /// ranks it is always the first one.
-    pub(super) fn coordinator(&self, reached: &[(HostNumber, HostAddress)]) -> Option<HostNumber> {
-        let has_address =
-            |(_, host_address): &&(HostNumber, HostAddress)| host_address.address.is_some();
-        let found = match self.kind {
-            Kind::Alone | Kind::Given | Kind::Static { has_master: true } => None,
-            Kind::Static { has_master: false } => reached.first(),
-            Kind::FirstHost => reached.iter().find(has_address).or_else(|| reached.first()),
+    /// Returns which of the reached hosts are to host the coordinator, if the user has not specified
+    /// it: the voters, or one host. These are chosen among the hosts with an address that other hosts can use,
+    /// or among all if there are too few. With fixed ranks it is always the first one.
+    pub(super) fn coordinators(&self, reached: &[(HostNumber, HostAddress)]) -> Vec<HostNumber> {
+        let numbers = |hosts: Vec<&(HostNumber, HostAddress)>| -> Vec<HostNumber> {
+            hosts.into_iter().map(|(host, _)| *host).collect()
         };
-        found.map(|(host, _)| *host)
+        match self.kind {
+            Kind::Alone | Kind::Given | Kind::Static { has_master: true } => Vec::new(),
+            Kind::Static { has_master: false } => numbers(reached.first().into_iter().collect()),
+            Kind::ReachedHosts => {
+                let asked = voters_among(self.voters, self.nodes, reached.len());
+                let has_address =
+                    |(_, host_address): &&(HostNumber, HostAddress)| host_address.address.is_some();
+                let mut hosts: Vec<_> = reached.iter().filter(has_address).collect();
+                if hosts.len() < asked.number().min(3) {
+                    hosts = reached.iter().collect();
+                }
+                let chosen = asked.at_most(hosts.len()).choose(hosts.len());
+                numbers(chosen.into_iter().map(|index| hosts[index]).collect())
+            }
+        }
+    }
+
+    /// Returns a warning if there are fewer `coordinators` than the voters that the user has asked for.
+    pub(super) fn voters_warning(&self, coordinators: &[HostNumber]) -> Option<String> {
+        let asked = self.voters.filter(|asked| asked.number() > coordinators.len())?;
+        (self.chooses_voters() && asked.is_several()).then(|| {
+            let has = match coordinators.len() {
+                0 | 1 => "one coordinator, which is not elected,".to_owned(),
+                voters => format!("{voters} voters"),
+            };
+            format!("too few hosts were reached: the job has {has} instead of {asked} voters")
+        })
     }
 
     /// Returns the endpoint at the host `name` for all hosts: the address at which ssh has reached
@@ -127,33 +187,38 @@ impl RendezvousPlan {
         let run_id = self.run_id.iter().map(|id| format!("--rdzv-id={id}").into());
         let backend = match self.kind {
             Kind::Alone => None,
-            Kind::Given | Kind::FirstHost => Some("--rdzv-backend=c10d".into()),
+            Kind::Given | Kind::ReachedHosts => Some("--rdzv-backend=c10d".into()),
             Kind::Static { .. } => Some("--rdzv-backend=static".into()),
         };
         run_id.chain(backend).collect()
     }
 
-    /// Returns the flags of the agent with `rank` on one of `reached` hosts; the coordinator is at
-    /// `endpoint`.
+    /// Returns the flags of the agent with `rank` on one of `reached` hosts; the coordinator is, or is
+    /// elected, at `endpoints`.
     pub(super) fn own_flags(
         &self,
         rank: usize,
         is_coordinator: bool,
         reached: usize,
-        endpoint: Option<&Endpoint>,
+        endpoints: &[Endpoint],
     ) -> Vec<OsString> {
         let node_rank = format!("--node-rank={rank}");
-        let flags = match (&self.kind, endpoint) {
+        let flags = match (&self.kind, endpoints) {
             (Kind::Alone, _) => Vec::new(),
-            (Kind::Given | Kind::Static { has_master: true }, _) | (_, None) => vec![node_rank],
-            (Kind::Static { has_master: false }, Some(endpoint)) => {
+            (Kind::Given | Kind::Static { has_master: true }, _) | (_, []) => vec![node_rank],
+            (Kind::Static { has_master: false }, [endpoint, ..]) => {
                 vec![node_rank, format!("--master-addr={}", endpoint.host)]
             }
-            (Kind::FirstHost, Some(endpoint)) => {
-                let conf = self.conf(is_coordinator, reached);
+            (Kind::ReachedHosts, endpoints) => {
+                let own = match endpoints.len() {
+                    1 => OwnConf::IsHost(is_coordinator),
+                    voters => OwnConf::Voters(voters),
+                };
+                let conf = self.conf(own, reached);
+                let list: Vec<String> = endpoints.iter().map(Endpoint::to_string).collect();
                 vec![
                     node_rank,
-                    format!("--rdzv-endpoint={endpoint}"),
+                    format!("--rdzv-endpoint={}", list.join(",")),
                     format!("--rdzv-conf={conf}"),
                 ]
             }
@@ -163,17 +228,22 @@ impl RendezvousPlan {
 
     /// Returns the user's settings, with additions that depend on the host and the number of
     /// reached hosts.
-    fn conf(&self, is_host: bool, reached: usize) -> String {
+    fn conf(&self, own: OwnConf, reached: usize) -> String {
         let has = |key: &str| {
             let keys = self.conf.split(',').filter_map(|entry| entry.split_once('='));
             keys.into_iter().any(|(known, _)| known.trim() == key)
         };
         let given = Some(self.conf.clone()).filter(|conf| !conf.trim().is_empty());
-        let host = (!has("is_host")).then(|| format!("is_host={}", u8::from(is_host)));
+        let own = match own {
+            OwnConf::IsHost(is_host) => {
+                (!has("is_host")).then(|| format!("is_host={}", u8::from(is_host)))
+            }
+            OwnConf::Voters(voters) => Some(format!("voters={voters}")),
+        };
         // All reached hosts register at once, and no other host does.
-        let is_short = reached < self.max && !has("last_call_timeout");
+        let is_short = reached < self.nodes.max() as usize && !has("last_call_timeout");
         let last_call = || format!("last_call_timeout={}", limits::LAUNCH_LAST_CALL.as_secs());
-        let entries = given.into_iter().chain(host).chain(is_short.then(last_call));
+        let entries = given.into_iter().chain(own).chain(is_short.then(last_call));
         entries.collect::<Vec<_>>().join(",")
     }
 }

@@ -14,6 +14,25 @@ pub(super) enum Standing {
     Lost(String),
 }
 
+impl Standing {
+    /// Returns true if the host takes no part in the job any more, and its agent does not end by
+    /// itself.
+    pub(super) fn cannot_return(&self) -> bool {
+        match self {
+            Self::Unreachable(_)
+            | Self::Lost(_)
+            | Self::Ended(AgentEnd::NotStarted(_) | AgentEnd::Exited(USAGE)) => true,
+            Self::Reaching
+            | Self::Reached(_)
+            | Self::Running
+            | Self::Ended(AgentEnd::Exited(_) | AgentEnd::Signaled(_)) => false,
+        }
+    }
+}
+
+/// The exit code of an agent whose host lacks something that its command line names.
+const USAGE: i32 = 2;
+
 /// The hosts of a launch, by number. Connections pass on reports of known hosts only.
 #[derive(Debug)]
 pub(super) struct Hosts {

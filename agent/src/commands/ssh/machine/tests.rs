@@ -1,3 +1,5 @@
+use ragent_rendezvous::voter_count::VoterCount;
+
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -10,13 +12,17 @@ struct Fixture {
 
 impl Fixture {
     fn new(hosts: usize, min: usize) -> Self {
+        Self::with_voters(hosts, min, VoterCount::One)
+    }
+
+    fn with_voters(hosts: usize, min: usize, voters: VoterCount) -> Self {
         let now = crate::sys::clock::now_blocking();
         let settings = Settings {
             names: (0..hosts).map(|host| format!("n{host}")).collect(),
             min,
             stop: 40 * SECOND,
             reach_silence: 60 * SECOND,
-            rendezvous: RendezvousPlan::at_first_host(),
+            rendezvous: RendezvousPlan::at_hosts(voters),
         };
         let mut fixture = Self { machine: Machine::new(now, settings), now };
         assert_eq!(fixture.effects(), [Effect::Reach]);
@@ -25,14 +31,20 @@ impl Fixture {
 
     /// Creates a launch whose hosts are all reached and whose agents run.
     fn running(hosts: usize, min: usize) -> Self {
-        let mut fixture = Self::new(hosts, min);
+        Self::new(hosts, min).started()
+    }
+
+    /// Reaches all hosts, and starts their agents.
+    fn started(mut self) -> Self {
+        let hosts = self.machine.hosts.len();
+        let fixture = &mut self;
         let all = (0..hosts as HostNumber).collect::<Vec<_>>();
         let (last, others) = all.split_last().unwrap();
         for host in others {
             assert_eq!(fixture.reached(*host), []);
         }
         assert_eq!(fixture.reached(*last), [start(&all)]);
-        fixture
+        self
     }
 
     fn effects(&mut self) -> Vec<Effect> {
@@ -190,6 +202,34 @@ fn enough_go_on() {
     assert_eq!(t.exited(1, 0), [Effect::Finish(LaunchResult::Succeeded)]);
     let mut t = Fixture::running(3, 1);
     assert_eq!(t.disconnected(0, true), [Effect::Signal(Signal::SIGTERM)]);
+}
+
+/// With voters, the agents continue without any one of their hosts, also the first one, but not without a
+/// majority.
+#[test]
+fn majority_of_the_voters_is_needed() {
+    // The voters are on the hosts 0, 2 and 4.
+    let mut t = Fixture::with_voters(5, 2, VoterCount::Three).started();
+    assert_eq!(t.disconnected(0, true), []);
+    assert_eq!(t.disconnected(1, true), []);
+    assert_eq!(t.disconnected(4, true), [Effect::Signal(Signal::SIGTERM)]);
+    // An agent that has ended may have ended with the job.
+    let mut t = Fixture::with_voters(5, 2, VoterCount::Three).started();
+    assert_eq!(t.disconnected(2, true), []);
+    assert_eq!(t.exited(4, 1), []);
+    assert_eq!(t.advance(39 * SECOND), []);
+    assert_eq!(t.advance(SECOND), [Effect::Signal(Signal::SIGTERM)]);
+    let mut t = Fixture::with_voters(5, 2, VoterCount::Three).started();
+    assert_eq!(t.disconnected(0, true), []);
+    for host in [2, 3, 1] {
+        assert_eq!(t.exited(host, 0), []);
+    }
+    assert_eq!(t.exited(4, 0), [Effect::Finish(LaunchResult::Succeeded)]);
+    let mut t = Fixture::with_voters(5, 2, VoterCount::Five).started();
+    for host in [0, 1] {
+        assert_eq!(t.disconnected(host, true), []);
+    }
+    assert_eq!(t.disconnected(2, true), [Effect::Signal(Signal::SIGTERM)]);
 }
 
 /// After a failure of the job all agents have time to end by themselves.

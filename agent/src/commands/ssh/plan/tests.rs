@@ -5,11 +5,15 @@ use crate::{
 };
 
 fn plan(words: &str) -> Result<Plan, Vec<UsageError>> {
+    plan_of("n1 slots=8\nme@n2\nn3 slots=4\n", words)
+}
+
+fn plan_of(hostfile: &str, words: &str) -> Result<Plan, Vec<UsageError>> {
     let line = format!("ragent launch --hostfile hosts {words}");
     let cli = Cli::read(line.split_ascii_whitespace().map(OsString::from)).unwrap();
     let Some(Command::Launch(args)) = cli.command else { panic!("{line} launches nothing") };
     let here = Here {
-        hostfile: "n1 slots=8\nme@n2\nn3 slots=4\n".to_owned(),
+        hostfile: hostfile.to_owned(),
         env_files: Vec::new(),
         folder: "/work here".into(),
         program: "/bin/ragent".into(),
@@ -120,6 +124,93 @@ fn given_endpoints_stay() {
     assert!(words[1].contains("--node-rank=1 --master-addr=10.0.0.1"), "{words:?}");
     let alone = plan("--include n3 t.py").unwrap();
     assert!(!agents(&alone, &[0])[0].contains("--rdzv-endpoint"));
+}
+
+/// With `voters=3`, the first, the middle and the last reached host are the voters, at their own addresses
+/// and ports; the agents get the number of voters that are in the list.
+#[test]
+fn voters_are_chosen_among_the_reached() {
+    let own = |host: HostNumber| {
+        let address = Some(format!("10.0.0.{}", host + 1).parse().unwrap());
+        (host, HostAddress { address, port: 29400 + host as u16, ..host_address(None) })
+    };
+    let endpoints = |plan: &Plan, reached: &[(HostNumber, HostAddress)]| {
+        let jobs = plan.host_jobs(reached);
+        let words = jobs.iter().map(|job| {
+            let words = shell_words::join(&job.flags);
+            let words = words.split(' ').filter(|word| word.starts_with("--rdzv-"));
+            words.collect::<Vec<_>>().join(" ")
+        });
+        let mut words: Vec<String> = words.collect();
+        words.dedup();
+        words.join("; ")
+    };
+    let five =
+        plan_of("n1\nn2\nn3\nn4\nn5\n", "--nnodes 2:5 --rdzv-conf voters=3,join_timeout=9 t.py");
+    let all: Vec<_> = (0..5).map(own).collect();
+    let expected = "--rdzv-endpoint=10.0.0.1:29400,10.0.0.3:29402,10.0.0.5:29404 \
+                    --rdzv-conf=join_timeout=9,voters=3";
+    assert_eq!(endpoints(&five.clone().unwrap(), &all), expected);
+    let expected = "--rdzv-endpoint=10.0.0.2:29401,10.0.0.3:29402,10.0.0.5:29404 \
+                    --rdzv-conf=join_timeout=9,voters=3,last_call_timeout=5";
+    assert_eq!(endpoints(&five.clone().unwrap(), &[own(1), own(2), own(3), own(4)]), expected);
+    // A host without an address that others can use is no voter.
+    let mut one_here = all.clone();
+    one_here[0].1.address = None;
+    let expected = "--rdzv-endpoint=10.0.0.2:29401,10.0.0.3:29402,10.0.0.5:29404 \
+                    --rdzv-conf=join_timeout=9,voters=3";
+    assert_eq!(endpoints(&five.clone().unwrap(), &one_here), expected);
+    // With two hosts there is one coordinator.
+    let two = [own(1), own(2)];
+    let expected = "--rdzv-endpoint=10.0.0.2:29401 \
+                    --rdzv-conf=join_timeout=9,is_host=1,last_call_timeout=5; \
+                    --rdzv-endpoint=10.0.0.2:29401 \
+                    --rdzv-conf=join_timeout=9,is_host=0,last_call_timeout=5";
+    let rendezvous = five.clone().unwrap().rendezvous;
+    assert_eq!(endpoints(&five.unwrap(), &two), expected);
+    let warning = "too few hosts were reached: the job has one coordinator, which is not elected, \
+                   instead of 3 voters";
+    assert_eq!(rendezvous.voters_warning(&rendezvous.coordinators(&two)).as_deref(), Some(warning));
+    assert_eq!(rendezvous.voters_warning(&rendezvous.coordinators(&all)), None);
+    // A variable of the agents has the same meaning as the flag.
+    let variable = plan_of("n1\nn2\nn3\n", "-x PET_RDZV_CONF=join_settle=2,voters=3 t.py").unwrap();
+    let expected = "--rdzv-endpoint=10.0.0.1:29400,10.0.0.2:29401,10.0.0.3:29402 \
+                    --rdzv-conf=join_settle=2,voters=3";
+    assert_eq!(endpoints(&variable, &all[..3]), expected);
+    let listed = plan("--rdzv-conf voters=3 --rdzv-endpoint n1,n2,n3 t.py").unwrap();
+    assert_eq!(endpoints(&listed, &all[..3]), "");
+    assert_eq!(agents(&listed, &[0, 1, 2])[0].matches("--rdzv-conf=voters=3").count(), 1);
+}
+
+/// A number of voters that cannot be had is a mistake.
+#[test]
+fn mistakes_in_the_number_of_voters() {
+    for (words, error) in [
+        ("--rdzv-conf voters=5 t.py", "`voters=5`, but the number of hosts is 3"),
+        ("--rdzv-conf voters=2 t.py", "`voters=2`, which is not 1, 3 or 5"),
+        ("-x PET_RDZV_CONF=voters=5 t.py", "`voters=5`, but the number of hosts is 3"),
+        (
+            "--rdzv-conf voters=3,is_host=1 t.py",
+            "`voters=3`, whose hosts elect the coordinator, so `is_host` has no meaning",
+        ),
+        (
+            "--rdzv-conf voters=3 --rdzv-endpoint n1 t.py",
+            "`voters=3`, but it is not known which hosts these are",
+        ),
+        (
+            "--rdzv-conf voters=5 --rdzv-endpoint n1,n2,n3 t.py",
+            "`voters=5`, but `--rdzv-endpoint` lists 3 hosts",
+        ),
+        (
+            "--rdzv-conf voters=3 --rdzv-backend static t.py",
+            "`voters=3`, but with the backend `static` the coordinator is always that of node 0",
+        ),
+    ] {
+        let errors = plan(words).unwrap_err();
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, [format!("`--rdzv-conf` has {error}")], "{words}");
+        assert!(errors[0].hint().is_some(), "{words}");
+    }
 }
 
 /// The chosen accelerators of a host are the devices of its workers.

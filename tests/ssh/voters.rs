@@ -1,0 +1,61 @@
+//! Jobs whose coordinator is elected among the hosts of a launch.
+
+use crate::{
+    cluster::Cluster,
+    support::{Orders, Program},
+};
+
+/// The flags of a job that continues with two nodes, and does not wait for others.
+const ELASTIC: &str = "--max-restarts 1 --rdzv-conf shrink_timeout=0,last_call_timeout=600";
+
+/// A launch whose workers run, and their orders.
+fn running(cluster: &Cluster, words: &str, workers: u32) -> (Program, Vec<Orders>) {
+    let orders = (0..workers).map(|rank| cluster.sandbox.orders(rank)).collect();
+    let mut launch = cluster.launch(words).start();
+    for rank in 0..workers {
+        launch.prints(&format!("worker rank={rank} "));
+    }
+    (launch, orders)
+}
+
+/// Waits until `workers` workers run together, and ends the job.
+fn succeeds(mut launch: Program, orders: &[Orders], workers: u32) {
+    for rank in 0..workers {
+        let line = launch.prints(&format!("worker rank={rank} "));
+        assert!(line.contains(&format!("world_size={workers} ")), "{line}");
+    }
+    for order in &orders[..workers as usize] {
+        order.give("exit 0");
+    }
+    launch.end().assert_code(0);
+}
+
+/// With `voters=3`, the launch continues when all processes of the first host are killed, and ends with 0
+/// when the job has succeeded on the others.
+#[test]
+fn first_host_is_lost() {
+    let Some(cluster) = Cluster::new("first", 4) else { return };
+    let words = format!("--nnodes 2:4 {ELASTIC},voters=3 --no-python obey.sh");
+    let (mut launch, orders) = running(&cluster, &words, 4);
+    cluster.network.kill_all(1);
+    launch.logs("host lost");
+    succeeds(launch, &orders, 3);
+}
+
+/// The launch ends when a majority of the voters' hosts is lost, although enough hosts for the job are left.
+#[test]
+fn majority_is_lost() {
+    let Some(cluster) = Cluster::new("major", 4) else { return };
+    let words = format!("--nnodes 1:4 {ELASTIC},voters=3 --no-python obey.sh");
+    let (mut launch, _orders) = running(&cluster, &words, 4);
+    launch.logs("the job needs 2 of its 3 voters to begin and to continue");
+    // The third host has no voter.
+    for node in [1, 2] {
+        cluster.network.kill_all(node);
+        launch.logs("host lost");
+    }
+    let end = launch.end();
+    end.assert_code(1);
+    end.assert_stderr(&["too few hosts are left; stopping the others"]);
+    cluster.wait_until_nothing_left();
+}
