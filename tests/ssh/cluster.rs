@@ -101,9 +101,14 @@ impl Cluster {
 
     /// Returns `ragent launch` with these arguments, on the launching host.
     pub(crate) fn launch(&self, words: &str) -> Start {
+        let ssh = format!("ssh -F {}", self.sandbox.path("ssh_config").display());
+        self.launch_by(&ssh, words)
+    }
+
+    /// The same with another command for ssh.
+    pub(crate) fn launch_by(&self, ssh: &str, words: &str) -> Start {
         let ragent = env!("CARGO_BIN_EXE_ragent");
         let start = self.network.program(&self.sandbox, self.hosts + 1, ragent);
-        let ssh = format!("ssh -F {}", self.sandbox.path("ssh_config").display());
         let start = start.arg("launch").arg("--ssh").arg(ssh);
         let start =
             if words.contains("--hostfile") { start } else { start.arg("--hostfile").arg("hosts") };

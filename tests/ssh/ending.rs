@@ -133,7 +133,7 @@ fn failure_ends_all() {
 }
 
 /// The relay whose agent's command line contains a word.
-fn relay_of(cluster: &Cluster, word: &str) -> u32 {
+pub(crate) fn relay_of(cluster: &Cluster, word: &str) -> u32 {
     let relays = cluster.find(" __relay");
     let has_agent =
         |relay: &&u32| children(**relay).into_iter().any(|it| command_line(it).contains(word));

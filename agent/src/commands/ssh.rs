@@ -13,7 +13,7 @@
 //! `plan` determines the command of each host, without network access; `machine` makes the
 //! decisions at run time; `connection` is one ssh, which starts a `relay` on its host. Agents find
 //! each other by themselves: ssh carries orders and output only, so a broken connection ends only
-//! the agents that are reached through it.
+//! the agents that are reached through it, of which those on other hosts are started again.
 
 mod agent_process;
 mod branches;
@@ -38,6 +38,7 @@ mod rendezvous;
 mod shell_words;
 mod ssh_command;
 mod ssh_process;
+mod succession;
 mod tree;
 mod variables;
 

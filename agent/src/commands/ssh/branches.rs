@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 use super::{
     connection::Connection,
     frame::Message,
-    order::{Destination, HostJob, HostNumber, Job, Order, Report},
+    order::{Destination, HostJob, HostNumber, Job, LaunchId, Order, Report},
     ssh_command::Way,
     tree,
 };
@@ -23,6 +23,7 @@ use crate::commands::ssh::limits;
 #[derive(Debug)]
 pub(super) struct Branches {
     way: Arc<Way>,
+    launch: Arc<LaunchId>,
     permits: Arc<Semaphore>,
     reports: mpsc::Sender<Report>,
     open: Vec<OpenBranch>,
@@ -37,9 +38,10 @@ struct OpenBranch {
 
 impl Branches {
     /// Creates an empty set of connections; their reports will be sent to `reports`.
-    pub(super) fn new(way: Way, reports: mpsc::Sender<Report>) -> Self {
+    pub(super) fn new(way: Way, launch: LaunchId, reports: mpsc::Sender<Report>) -> Self {
         let permits = Arc::new(Semaphore::new(way.fanout.max(1) as usize));
-        Self { way: Arc::new(way), permits, reports, open: Vec::new(), tasks: JoinSet::new() }
+        let (way, launch) = (Arc::new(way), Arc::new(launch));
+        Self { way, launch, permits, reports, open: Vec::new(), tasks: JoinSet::new() }
     }
 
     /// Reaches `hosts`; if there are many, as a tree.
@@ -64,6 +66,7 @@ impl Branches {
         let connection = Connection {
             branch,
             way: Arc::clone(&self.way),
+            launch: Arc::clone(&self.launch),
             permits: Arc::clone(&self.permits),
             orders,
             reports: self.reports.clone(),
@@ -86,6 +89,17 @@ impl Branches {
     pub(super) fn signal(&self, signal: i32) {
         for branch in &self.open {
             branch.give(&Order::Signal { signal });
+        }
+    }
+
+    /// Ends all connections at once, and reports their hosts as lost for the reason `why`, so that the launching host
+    /// reaches them directly.
+    pub(super) async fn abandon(mut self, why: &str) {
+        self.tasks.shutdown().await;
+        for host in self.open.into_iter().flat_map(|branch| branch.hosts) {
+            let report = Report::Disconnected { host, why: why.to_owned(), is_direct: false };
+            // If this fails, the receiver has ended.
+            let _ = self.reports.send(report).await;
         }
     }
 

@@ -18,7 +18,7 @@ use tracing::debug;
 use super::{
     frame::Message,
     listener::Listener,
-    order::{HostNumber, Order, Report},
+    order::{HostNumber, LaunchId, Order, Report},
     ssh_command::{self, Way},
     ssh_process::{SshOutput, SshProcess, listen},
     tree::Branch,
@@ -30,6 +30,7 @@ use crate::{commands::ssh::limits, sys::clock};
 pub(super) struct Connection {
     pub(super) branch: Branch,
     pub(super) way: Arc<Way>,
+    pub(super) launch: Arc<LaunchId>,
     /// Limits the number of connections that are opened at the same time.
     pub(super) permits: Arc<Semaphore>,
     /// The orders, as frames. The connection is closed when the sender is gone.
@@ -108,6 +109,7 @@ impl Connection {
             Err(error) => return format!("failed to start `{}`: {error}", self.way.ssh[0]),
         };
         let reach = Order::Reach {
+            launch: LaunchId::clone(&self.launch),
             me: self.branch.head.number,
             below: self.branch.below.clone(),
             way: Way::clone(&self.way),

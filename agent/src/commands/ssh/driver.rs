@@ -11,7 +11,7 @@ use super::{
     branches::Branches,
     launch_result::LaunchResult,
     machine::{Effect, Machine, Settings},
-    order::Report,
+    order::{HostJob, Report},
     output::Prefixes,
     plan::Plan,
 };
@@ -39,7 +39,8 @@ pub(super) async fn drive(plan: &Plan) -> Result<LaunchResult, LaunchError> {
     let mut driver = Driver {
         plan,
         machine: Machine::new(clock::now(), settings(plan)),
-        branches: Branches::new(plan.way.clone(), sender),
+        branches: Branches::new(plan.way.clone(), plan.launch(), sender),
+        jobs: Vec::new(),
         prefixes: Prefixes::new(plan.names(), plan.marks_workers),
         pending: None,
         hurry: None,
@@ -94,6 +95,8 @@ struct Driver<'a> {
     machine: Machine,
     branches: Branches,
     prefixes: Prefixes,
+    /// The parts of the agents' commands that are specific to the hosts, once they are started.
+    jobs: Vec<HostJob>,
     /// A line that is not yet written to the console.
     pending: Option<(Stream, Bytes)>,
     /// The time from which a blocked console is not waited for, because the user has asked for an
@@ -111,7 +114,13 @@ impl Driver<'_> {
                     self.branches.reach_directly(self.plan.destination(host));
                 }
                 Effect::Start(hosts) => {
-                    self.branches.start(&self.plan.job, &self.plan.host_jobs(&hosts));
+                    self.jobs = self.plan.host_jobs(&hosts);
+                    self.branches.start(&self.plan.job, &self.jobs);
+                }
+                Effect::StartAgain(host) => {
+                    let own = |job: &&HostJob| job.number == host;
+                    let own: Vec<HostJob> = self.jobs.iter().filter(own).cloned().collect();
+                    self.branches.start(&self.plan.job, &own);
                 }
                 Effect::Signal(signal) => self.branches.signal(signal as i32),
                 Effect::Finish(result) => return Some(result),

@@ -9,7 +9,8 @@
 //!                                                   Stopping ── all have ended, killed if they must be
 //! ```
 //!
-//! A host that another one could not reach is tried directly. When one agent reports that the job
+//! A host that another one could not reach is tried directly. If another one has lost it, with or without its
+//! own end, the host is reached directly as well, and its agent is started again. When one agent reports that the job
 //! has succeeded, the others have a few seconds to learn of it, and are then signalled to end. The
 //! output of workers is not handled here.
 
@@ -55,6 +56,8 @@ pub(super) enum Effect {
     ReachDirectly(HostNumber),
     /// Starts the agents of these hosts.
     Start(Vec<(HostNumber, HostAddress)>),
+    /// Starts the agent of a host that was reached again.
+    StartAgain(HostNumber),
     /// Signals all agents.
     Signal(Signal),
     /// Ends the launch.
@@ -176,49 +179,62 @@ impl Machine {
     }
 
     fn reached(&mut self, host: HostNumber, host_address: HostAddress) {
-        let is_awaited = *self.hosts.at(host) == Standing::Reaching;
-        if matches!(self.phase, Phase::Reaching { .. }) && is_awaited {
-            debug!(host = self.hosts.name(host), "host reached");
-            self.hosts.set(host, Standing::Reached(host_address));
+        match (&self.phase, self.hosts.at(host)) {
+            (Phase::Reaching { .. }, Standing::Reaching) => {
+                debug!(host = self.hosts.name(host), "host reached");
+                self.hosts.set(host, Standing::Reached(host_address));
+            }
+            (Phase::Running { .. }, Standing::Returning) => {
+                info!(host = self.hosts.name(host), "host reached again; starting its agent");
+                self.hosts.set(host, Standing::Running);
+                self.effects.push_back(Effect::StartAgain(host));
+            }
+            (_, _) => {}
         }
     }
 
     fn disconnected(&mut self, host: HostNumber, why: String, is_direct: bool) {
         match self.hosts.at(host) {
             Standing::Unreachable(_) | Standing::Ended(_) | Standing::Lost(_) => {}
-            Standing::Running => {
+            Standing::Running if !is_direct && self.may_return() => {
+                self.reach_directly(host, &why, Standing::Returning);
+            }
+            Standing::Running | Standing::Returning => {
                 warn!(host = self.hosts.name(host), cause = why, "host lost");
                 self.hosts.set(host, Standing::Lost(why));
             }
             Standing::Reaching | Standing::Reached(_) if is_direct => self.unreachable(host, why),
-            Standing::Reaching | Standing::Reached(_) => self.reach_directly(host, &why),
+            Standing::Reaching | Standing::Reached(_) => {
+                self.reach_directly(host, &why, Standing::Reaching);
+            }
         }
     }
 
-    /// Reaches a host directly that another host could not reach. All such hosts may have the same
+    /// Returns true if the job still needs hosts.
+    fn may_return(&self) -> bool {
+        matches!(self.phase, Phase::Running { .. }) && !self.hosts.have_success()
+    }
+
+    /// Reaches a host directly that another host could not reach, or has lost. All such hosts may have the same
     /// cause, so the number of warnings is limited.
-    fn reach_directly(&mut self, host: HostNumber, why: &str) {
+    fn reach_directly(&mut self, host: HostNumber, why: &str, standing: Standing) {
         let name = self.hosts.name(host);
+        let what = match standing {
+            Standing::Returning => "host lost through another host; connecting to it directly",
+            _ => "host not reached through another host; connecting to it directly",
+        };
         self.direct_connections += 1;
         if self.direct_connections <= limits::DIRECT_CONNECTION_WARNINGS {
-            warn!(
-                host = name,
-                cause = why,
-                "host not reached through another host; connecting to it directly"
-            );
+            warn!(host = name, cause = why, "{what}");
         } else {
-            info!(
-                host = name,
-                cause = why,
-                "host not reached through another host; connecting to it directly"
-            );
+            info!(host = name, cause = why, "{what}");
         }
         if self.direct_connections == limits::DIRECT_CONNECTION_WARNINGS + 1 {
             warn!(
                 "more hosts were not reached through another host; set `RAGENT_LOG=info` to log each cause"
             );
         }
-        self.hosts.set(host, Standing::Reaching);
+        self.hosts.set(host, standing);
         self.effects.push_back(Effect::ReachDirectly(host));
     }
 
@@ -246,7 +262,8 @@ impl Machine {
                 }
             }
             Phase::Running { .. } | Phase::Stopping { .. }
-                if !self.hosts.any(&Standing::Running) =>
+                if !self.hosts.any(&Standing::Running)
+                    && (self.hosts.have_success() || !self.hosts.any(&Standing::Returning)) =>
             {
                 self.conclude();
             }
@@ -303,7 +320,8 @@ impl Machine {
         if too_few(Standing::cannot_return) {
             return Some(now);
         }
-        let is_gone = |standing: &Standing| *standing != Standing::Running;
+        let is_gone =
+            |standing: &Standing| !matches!(standing, Standing::Running | Standing::Returning);
         too_few(is_gone).then(|| now + self.settings.stop)
     }
 
@@ -311,6 +329,12 @@ impl Machine {
         let until = now + self.settings.stop;
         self.phase = Phase::Stopping { cause, until, is_killed: false };
         self.effects.push_back(Effect::Signal(signal));
+        for host in self.hosts.those(&Standing::Returning) {
+            self.hosts.set(host, Standing::Lost("it was not reached again".to_owned()));
+        }
+        if !self.hosts.any(&Standing::Running) {
+            self.conclude();
+        }
     }
 
     fn kill(&mut self, now: Instant) {

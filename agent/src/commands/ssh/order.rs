@@ -27,8 +27,11 @@ pub(super) struct Destination {
 /// A message to a relay.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) enum Order {
-    /// Assigns the relay its number, and reaches the hosts below it.
+    /// Assigns the relay its number, ends an earlier relay of the launch on its host, and reaches the hosts
+    /// below it.
     Reach {
+        /// The launch.
+        launch: LaunchId,
         /// The number of the relay's host.
         me: HostNumber,
         /// The hosts below it.
@@ -50,6 +53,15 @@ pub(super) enum Order {
     },
     /// Shows that the sender of orders is alive.
     KeepAlive,
+}
+
+/// The identity of a launch, by which two of its relays on one host find each other.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) struct LaunchId {
+    /// A name that no other launch has.
+    pub(super) name: String,
+    /// The time that an agent may take to end after a signal, in milliseconds.
+    pub(super) stop_ms: u64,
 }
 
 /// The part of the agents' commands that is the same on all hosts of a launch.

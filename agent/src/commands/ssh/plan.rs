@@ -9,7 +9,7 @@ use ragent_rendezvous::settings::NodeRange;
 use super::{
     filters::{self, ChosenHost},
     hostfile::{HostList, HostListError},
-    order::{Destination, HostAddress, HostJob, HostNumber, Job},
+    order::{Destination, HostAddress, HostJob, HostNumber, Job, LaunchId},
     output,
     rendezvous::{Conf, RendezvousPlan},
     shell_words,
@@ -53,6 +53,8 @@ pub(super) struct Plan {
     pub(super) nodes: NodeRange,
     /// The way in which agents find each other.
     pub(super) rendezvous: RendezvousPlan,
+    /// A name that no other launch has.
+    launch_name: String,
     /// True if the number of an agent's workers is the number of its host's slots.
     counts_slots: bool,
     /// True if workers' lines begin with host and rank.
@@ -174,6 +176,7 @@ impl Plan {
             },
             nodes,
             rendezvous,
+            launch_name: here.fresh_id.clone(),
             counts_slots: launch.job.nproc_per_node.is_none(),
             marks_workers,
             signals: signals.into_iter().collect(),
@@ -184,6 +187,11 @@ impl Plan {
     /// Returns the time that agents may take to end.
     pub(super) fn stop(&self) -> Duration {
         Duration::from_millis(self.job.stop_ms)
+    }
+
+    /// Returns the identity of the launch.
+    pub(super) fn launch(&self) -> LaunchId {
+        LaunchId { name: self.launch_name.clone(), stop_ms: self.job.stop_ms }
     }
 
     /// Returns the names of the hosts, by number.

@@ -15,7 +15,11 @@ use std::{
 
 use bytes::BytesMut;
 use nix::sys::signal::Signal;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    net::UnixStream,
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
 
 use super::{
     agent_process::AgentProcess,
@@ -23,7 +27,8 @@ use super::{
     frame::{FrameDecoder, Message},
     greeting,
     host_address::host_address,
-    order::{AgentEnd, HostJob, HostNumber, Job, Order, Report},
+    order::{AgentEnd, HostJob, HostNumber, Job, LaunchId, Order, Report},
+    succession::{self, SuccessorSocket},
 };
 use crate::{
     commands::ssh::limits,
@@ -49,8 +54,8 @@ pub fn run() -> Result<(), LaunchError> {
     runtime::block_on(async {
         let mut signals = runtime::watch_signals(&SIGNALS)?;
         let mut relay = Relay::new(reports);
-        relay.serve(orders, &mut signals).await;
-        relay.leave(&mut signals).await;
+        let cause = relay.serve(orders, &mut signals).await;
+        relay.leave(cause, &mut signals).await;
         // Output that is not written by then has no reader.
         let _ = tokio::time::timeout(limits::FLUSH_TIMEOUT, written).await;
         Ok(())
@@ -128,28 +133,58 @@ struct Relay {
     stop: Duration,
     /// The inherited limit of core dumps, which is restored for the agent.
     core_dump: u64,
+    /// The launch, once it is known.
+    launch: LaunchId,
+    /// The end of an earlier relay on this host, which is waited for.
+    predecessor: Option<JoinHandle<()>>,
+    /// The socket for a later relay on this host, once this one is ready.
+    successors: Option<SuccessorSocket>,
+}
+
+/// The reason for which a relay ends.
+#[derive(Debug)]
+enum EndCause {
+    /// Its orders have ended.
+    NoOrders,
+    /// It has received a signal.
+    Signal,
+    /// Another relay serves this host. The connection to it is held until this one has ended.
+    Successor { _stream: UnixStream },
 }
 
 impl Relay {
     fn new(reports: mpsc::Sender<Report>) -> Self {
         let (me, branches, agent, held) = (None, None, None, None);
         let core_dump = ThisHost.disable_core_dumps();
-        Self { me, reports, branches, agent, held, stop: Duration::ZERO, core_dump }
+        let (launch, predecessor, successors) = (LaunchId::default(), None, None);
+        let stop = Duration::ZERO;
+        Self {
+            me,
+            reports,
+            branches,
+            agent,
+            held,
+            stop,
+            core_dump,
+            launch,
+            predecessor,
+            successors,
+        }
     }
 
     async fn serve(
         &mut self,
         mut orders: mpsc::Receiver<Order>,
         signals: &mut mpsc::Receiver<Signal>,
-    ) {
+    ) -> EndCause {
         let mut silent_until = clock::now() + limits::ORDER_SILENCE;
         loop {
             tokio::select! {
                 // Orders before the deadline: after a freeze, orders may be waiting.
                 biased;
-                _ = signals.recv() => return,
+                _ = signals.recv() => return EndCause::Signal,
                 order = orders.recv() => {
-                    let Some(order) = order else { return };
+                    let Some(order) = order else { return EndCause::NoOrders };
                     silent_until = clock::now() + limits::ORDER_SILENCE;
                     self.carry_out(order);
                 }
@@ -157,23 +192,30 @@ impl Relay {
                     self.agent = None;
                     self.report_end(end);
                 }
-                () = clock::until(Some(silent_until)) => return,
+                () = predecessor_ended(&mut self.predecessor) => {
+                    self.predecessor = None;
+                    self.report_reached();
+                }
+                stream = successor(&self.successors) => {
+                    return EndCause::Successor { _stream: stream };
+                }
+                () = clock::until(Some(silent_until)) => return EndCause::NoOrders,
             }
         }
     }
 
     fn carry_out(&mut self, order: Order) {
         match order {
-            Order::Reach { me, below, way } => {
+            Order::Reach { launch, me, below, way } => {
                 self.me = Some(me);
                 if below.len().min(way.fanout as usize) > limits::PLAIN_CONNECTIONS {
                     // The agent and its workers inherit the new limit: it is raised only if needed.
                     ThisHost.raise_open_files();
                 }
-                let (host_address, held) = host_address();
-                self.held = held;
-                self.send(Report::Reached { host: me, host_address });
-                let mut branches = Branches::new(way, self.reports.clone());
+                let predecessor = succession::end_predecessor(launch.clone(), me);
+                self.predecessor = Some(tokio::spawn(predecessor));
+                self.launch = launch.clone();
+                let mut branches = Branches::new(way, launch, self.reports.clone());
                 branches.reach(below);
                 self.branches = Some(branches);
             }
@@ -210,6 +252,15 @@ impl Relay {
         }
     }
 
+    /// Reports that this host is reached, when no other relay of the launch is left on it.
+    fn report_reached(&mut self) {
+        let Some(host) = self.me else { return };
+        self.successors = Some(SuccessorSocket::listen(&self.launch, host));
+        let (host_address, held) = host_address();
+        self.held = held;
+        self.send(Report::Reached { host, host_address });
+    }
+
     fn report_end(&self, end: AgentEnd) {
         if let Some(host) = self.me {
             self.send(Report::Ended { host, end });
@@ -225,8 +276,9 @@ impl Relay {
         });
     }
 
-    /// Ends the agent of this host and the connections to the hosts below.
-    async fn leave(self, signals: &mut mpsc::Receiver<Signal>) {
+    /// Ends the agent of this host and the connections to the hosts below. The agents of the hosts below end as
+    /// well, unless only this relay has to end: then the launching host starts them again.
+    async fn leave(self, cause: EndCause, signals: &mut mpsc::Receiver<Signal>) {
         let deadline = clock::now() + self.stop;
         let agent = async {
             let Some(mut agent) = self.agent else { return };
@@ -241,11 +293,31 @@ impl Relay {
             let _ = tokio::time::timeout(limits::SWEEP_TIMEOUT, agent.ended()).await;
         };
         let below = async {
-            if let Some(branches) = self.branches {
+            let Some(branches) = self.branches else { return };
+            if let EndCause::Signal = cause {
+                branches.abandon("its relay has received a signal").await;
+            } else {
                 branches.disconnect(self.stop.saturating_add(limits::DISCONNECT_TIMEOUT)).await;
             }
         };
         tokio::join!(agent, below);
+    }
+}
+
+/// Waits for the end of an earlier relay; never completes if none is waited for.
+async fn predecessor_ended(predecessor: &mut Option<JoinHandle<()>>) {
+    match predecessor {
+        // A failed task waits for no relay.
+        Some(task) => drop(task.await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for a later relay.
+async fn successor(socket: &Option<SuccessorSocket>) -> UnixStream {
+    match socket {
+        Some(socket) => socket.successor().await,
+        None => std::future::pending().await,
     }
 }
 

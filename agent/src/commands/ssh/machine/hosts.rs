@@ -9,6 +9,9 @@ pub(super) enum Standing {
     Reached(HostAddress),
     Unreachable(String),
     Running,
+    /// Its agent was started, but the relay through which it was reached is lost. It is being reached
+    /// directly, and its agent is started again.
+    Returning,
     Ended(AgentEnd),
     /// The relay of the host is gone, and its agent with it.
     Lost(String),
@@ -25,6 +28,7 @@ impl Standing {
             Self::Reaching
             | Self::Reached(_)
             | Self::Running
+            | Self::Returning
             | Self::Ended(AgentEnd::Exited(_) | AgentEnd::Signaled(_)) => false,
         }
     }
@@ -88,6 +92,7 @@ impl Hosts {
             Standing::Reaching
             | Standing::Unreachable(_)
             | Standing::Running
+            | Standing::Returning
             | Standing::Ended(_)
             | Standing::Lost(_) => None,
         };
@@ -101,6 +106,7 @@ impl Hosts {
             Standing::Reaching
             | Standing::Reached(_)
             | Standing::Running
+            | Standing::Returning
             | Standing::Ended(_)
             | Standing::Lost(_) => None,
         })
@@ -115,7 +121,8 @@ impl Hosts {
             Standing::Reaching
             | Standing::Reached(_)
             | Standing::Unreachable(_)
-            | Standing::Running => None,
+            | Standing::Running
+            | Standing::Returning => None,
         })
     }
 

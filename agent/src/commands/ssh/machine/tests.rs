@@ -134,6 +134,61 @@ fn second_way_is_the_direct_one() {
     assert_eq!(t.reached(1), [start(&[0, 1])]);
 }
 
+/// A host below a lost relay is reached directly, and its agent is started again. If that connection is lost as
+/// well, so is the host.
+#[test]
+fn hosts_below_a_lost_relay_return() {
+    let mut t = Fixture::running(4, 2);
+    assert_eq!(t.disconnected(2, true), []);
+    assert_eq!(t.disconnected(3, false), [Effect::ReachDirectly(3)]);
+    assert_eq!(t.exited(1, 1), []);
+    assert_eq!(t.advance(39 * SECOND), []);
+    assert_eq!(t.reached(3), [Effect::StartAgain(3)]);
+    assert_eq!(t.disconnected(3, true), []);
+    assert_eq!(t.exited(0, 0), [Effect::Finish(LaunchResult::Succeeded)]);
+}
+
+/// A host that is being reached again counts as one that the job has, until it turns out to be lost.
+#[test]
+fn returning_hosts_count() {
+    let mut t = Fixture::running(3, 3);
+    assert_eq!(t.disconnected(1, false), [Effect::ReachDirectly(1)]);
+    assert_eq!(t.disconnected(2, false), [Effect::ReachDirectly(2)]);
+    assert_eq!(t.reached(2), [Effect::StartAgain(2)]);
+    assert_eq!(t.disconnected(1, true), [Effect::Signal(Signal::SIGTERM)]);
+    // The coordinator's host may return, too.
+    let mut t = Fixture::running(3, 1);
+    assert_eq!(t.disconnected(0, false), [Effect::ReachDirectly(0)]);
+    assert_eq!(t.reached(0), [Effect::StartAgain(0)]);
+    // If no other agent is left, the launch waits for it.
+    let mut t = Fixture::running(2, 1);
+    assert_eq!(t.disconnected(1, false), [Effect::ReachDirectly(1)]);
+    assert_eq!(t.exited(0, 1), []);
+    assert_eq!(t.disconnected(1, true), [failed(1, &[("n1", "it was lost: cut")])]);
+}
+
+/// No agent is started again when the job is over or is being stopped.
+#[test]
+fn no_return_at_the_end() {
+    let mut t = Fixture::running(3, 2);
+    assert_eq!(t.disconnected(2, false), [Effect::ReachDirectly(2)]);
+    assert_eq!(t.exited(0, 0), []);
+    assert_eq!(t.disconnected(1, false), [Effect::Finish(LaunchResult::Succeeded)]);
+    let mut t = Fixture::running(3, 2);
+    assert_eq!(t.disconnected(2, false), [Effect::ReachDirectly(2)]);
+    assert_eq!(t.signal(Signal::SIGTERM), [Effect::Signal(Signal::SIGTERM)]);
+    assert_eq!(t.reached(2), []);
+    assert_eq!(t.disconnected(1, false), []);
+    let result = LaunchResult::Interrupted { signal: Signal::SIGTERM };
+    assert_eq!(t.exited(0, 1), [Effect::Finish(result)]);
+    // Nothing is left to wait for.
+    let mut t = Fixture::running(2, 1);
+    assert_eq!(t.disconnected(1, false), [Effect::ReachDirectly(1)]);
+    assert_eq!(t.exited(0, 1), []);
+    let result = LaunchResult::Interrupted { signal: Signal::SIGINT };
+    assert_eq!(t.signal(Signal::SIGINT), [Effect::Signal(Signal::SIGINT), Effect::Finish(result)]);
+}
+
 /// A host that does not report delays the others for a limited time only.
 #[test]
 fn silence_ends() {

@@ -1,0 +1,132 @@
+//! The succession of two relays of one launch on a host.
+//!
+//! If the relay through which a host was reached is lost, the launching host reaches the host directly.
+//! The relay of the lost connection may still run there, with its agent: an ssh server does not notice for
+//! hours that the other side is gone. So the new relay connects to a socket of the old one, which then ends
+//! its agent and itself. The connection is closed when the old relay has ended.
+
+use std::{future::pending, path::PathBuf, time::Duration};
+
+use nix::unistd::geteuid;
+use tokio::{
+    io::AsyncReadExt,
+    net::{UnixListener, UnixStream},
+    time::timeout,
+};
+use tracing::{debug, info};
+
+use super::order::{HostNumber, LaunchId};
+use crate::commands::ssh::limits;
+
+/// The socket at which a relay waits for its successor. It has a name in the abstract namespace, which exists
+/// for as long as the socket.
+#[derive(Debug)]
+pub(super) struct SuccessorSocket(Option<UnixListener>);
+
+impl SuccessorSocket {
+    /// Listens for the successor of a launch's relay on `host`. If that is impossible, none can announce
+    /// itself, and this relay ends with its orders, as without a successor.
+    pub(super) fn listen(launch: &LaunchId, host: HostNumber) -> Self {
+        let listener = UnixListener::bind(name(launch, host));
+        let listener =
+            listener.inspect_err(|error| debug!(%error, "failed to listen for another relay"));
+        Self(listener.ok())
+    }
+
+    /// Waits for a successor, and returns the connection to it. Its peer considers this relay as running until
+    /// the connection is dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub(super) async fn successor(&self) -> UnixStream {
+        let Some(listener) = &self.0 else { return pending().await };
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) if is_own(&stream) => return stream,
+                Ok(_) => {}
+                Err(error) => {
+                    debug!(%error, "failed to accept another relay");
+                    return pending().await;
+                }
+            }
+        }
+    }
+}
+
+/// Ends the relay of the same launch that runs on `host`, and waits for its end, if there is one.
+pub(super) async fn end_predecessor(launch: LaunchId, host: HostNumber) {
+    let Ok(mut stream) = UnixStream::connect(name(&launch, host)).await else { return };
+    if !is_own(&stream) {
+        return;
+    }
+    info!("waiting for the end of the relay of a lost connection");
+    let stop = Duration::from_millis(launch.stop_ms);
+    let limit =
+        stop.saturating_add(limits::SWEEP_TIMEOUT).saturating_add(limits::DISCONNECT_TIMEOUT);
+    // Nothing is sent: any result is the end of the stream.
+    if timeout(limit, stream.read_u8()).await.is_err() {
+        debug!("the relay of a lost connection did not end in time");
+    }
+}
+
+/// Returns the name of the socket, as a path with a zero byte in front.
+fn name(launch: &LaunchId, host: HostNumber) -> PathBuf {
+    format!("\0ragent-relay-{}-{host}", launch.name).into()
+}
+
+/// Returns true if the other side is a process of this user or of root: every user may connect, and any name may be
+/// taken by another user before a relay takes it.
+fn is_own(stream: &UnixStream) -> bool {
+    let own = geteuid().as_raw();
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::{clock, random::random_id};
+
+    fn launch() -> LaunchId {
+        LaunchId { name: random_id(), stop_ms: 1000 }
+    }
+
+    /// A relay learns of its successor, which waits for its end.
+    #[tokio::test]
+    async fn successor_waits_for_the_end() {
+        let launch = launch();
+        let socket = SuccessorSocket::listen(&launch, 7);
+        let waiting = tokio::spawn(end_predecessor(launch.clone(), 7));
+        let stream = socket.successor().await;
+        assert!(!waiting.is_finished());
+        drop((stream, socket));
+        waiting.await.unwrap();
+    }
+
+    /// A relay that ends without having seen its successor does not delay it.
+    #[tokio::test]
+    async fn end_without_an_answer() {
+        let launch = launch();
+        let socket = SuccessorSocket::listen(&launch, 7);
+        let waiting = tokio::spawn(end_predecessor(launch.clone(), 7));
+        tokio::task::yield_now().await;
+        drop(socket);
+        waiting.await.unwrap();
+    }
+
+    /// Relays of other hosts and of other launches are left alone, and a relay that does not end is
+    /// waited for only for as long as its agent may take.
+    #[tokio::test(start_paused = true)]
+    async fn others_are_not_concerned() {
+        let launch = launch();
+        let socket = SuccessorSocket::listen(&launch, 7);
+        end_predecessor(launch.clone(), 8).await;
+        end_predecessor(self::launch(), 7).await;
+        let begun = clock::now();
+        end_predecessor(launch.clone(), 7).await;
+        assert!(clock::now() - begun >= Duration::from_secs(1));
+        // The name is taken.
+        assert!(SuccessorSocket::listen(&launch, 7).0.is_none());
+        drop(socket);
+    }
+}
