@@ -365,6 +365,24 @@ fn port_of_step(nodes: u32) -> u16 {
     endpoint.port
 }
 
+/// The example for systemd is a valid command line, whose job has three voters.
+#[test]
+fn example_for_systemd() {
+    let text = include_str!("../../../packaging/systemd/job.env.example");
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let env: Vec<(&str, &str)> = lines.map(|line| line.split_once('=').unwrap()).collect();
+    let value = |name: &str| env.iter().find(|(given, _)| *given == name).unwrap().1;
+    let mut host = machine(&env);
+    host.programs.push(value("PYTHON_EXEC").into());
+    host.files.push("/srv/train/train.py".into());
+    host.gpus.push(Gpu::default());
+    let line = format!("ragent {} {}", value("RAGENT_ARGS"), value("RAGENT_SCRIPT"));
+    let spec = resolve_on(&host, &line).unwrap();
+    let RendezvousMethod::Voters(list) = spec.rendezvous else { panic!("there are voters") };
+    assert_eq!(list.endpoints().len(), 3);
+    assert_eq!(list.majority_warning(spec.shared.nodes), None);
+}
+
 /// A number of voters that nobody can choose, or that contradicts other flags, is refused with a hint.
 #[test]
 fn mistakes_in_the_number_of_voters() {
