@@ -94,7 +94,7 @@ impl<H: Host> Arguments<'_, H> {
         nodes: NodeRange,
         conf: &RdzvConf,
     ) -> Result<RendezvousMethod, UsageError> {
-        let count = voters_among(conf.voters, nodes, placement.hosts.len());
+        let count = voters_among(conf.asked_voters(), nodes, placement.hosts.len());
         if count.is_several() {
             return launcher_voters(placement, count, conf);
         }

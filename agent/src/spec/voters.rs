@@ -114,9 +114,17 @@ pub(crate) fn voters_among(
     asked.unwrap_or_else(|| VoterCount::for_job(nodes.min(), hosts).min(MOST_UNASKED))
 }
 
-/// Returns the number of voters in a value of `--rdzv-conf`, if there is one.
+/// Returns the number of voters that a value of `--rdzv-conf` asks for, if it does.
 pub(crate) fn asked_voters(conf: &str) -> Result<Option<VoterCount>, UsageError> {
-    RdzvConf::parse(conf).map(|conf| conf.voters)
+    RdzvConf::parse(conf).map(|conf| conf.asked_voters())
+}
+
+impl RdzvConf {
+    /// Returns the number of voters that the user has asked for: also one, by choosing the only host of the
+    /// coordinator.
+    pub(super) fn asked_voters(&self) -> Option<VoterCount> {
+        self.voters.or_else(|| self.is_host.map(|_| VoterCount::One))
+    }
 }
 
 /// The number of voters that are chosen without `voters` in `--rdzv-conf`: only one as long as voters
