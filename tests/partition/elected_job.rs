@@ -305,7 +305,8 @@ fn registration(line: &str) -> Option<Leader> {
         return None;
     }
     let endpoint = field(line, "endpoint").replace('"', "");
-    let node =
-        VOTERS.into_iter().find(|node| endpoint == format!("{}:29400", Network::address(*node)))?;
+    // A member that has replaced a voter has another port.
+    let (address, _) = endpoint.rsplit_once(':')?;
+    let node = (1..=NODES).find(|node| address == Network::address(*node))?;
     Some(Leader { node, term: field(line, "term").parse().ok()? })
 }

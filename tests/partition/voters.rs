@@ -102,6 +102,31 @@ fn voter_is_absent_at_the_start() {
     job.end();
 }
 
+/// Hosts are lost one after another, each time that of the leader, until MIN nodes are left: each loss costs one
+/// restart, since members have replaced the voters that were lost before.
+#[test]
+fn hosts_are_lost_one_after_another() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, _) = ElectedJob::start("vhosts");
+    let mut lost = Vec::new();
+    for elections in 1..=3 {
+        let witness = ElectedJob::without(&lost)[ElectedJob::without(&lost).len() - 1];
+        let leader = job.leader(witness);
+        job.network.cut(leader.node);
+        lost.push(leader.node);
+        let left = ElectedJob::without(&lost);
+        let witness = left[left.len() - 1];
+        let next = job.next_leader(witness, leader);
+        job.runs_on(&left);
+        assert_eq!(job.count_elections(), elections + 1);
+        if lost.len() < 3 {
+            job.agent(next.node).logs("the voters have changed");
+        }
+    }
+}
+
 /// The leader's agent leaves the job: another voter leads, and another agent of that host is admitted later.
 #[test]
 fn leader_leaves() {

@@ -8,6 +8,7 @@ use crate::{
     message::{Attend, ToNode},
     roster::Node,
     tenure::Tenure,
+    voter_count::VoterCount,
 };
 
 impl Rendezvous {
@@ -26,7 +27,7 @@ impl Rendezvous {
             .take(MEMBERS_REPORTED_MAX)
             .collect();
         let min = self.settings.shared.map_or(1, |shared| shared.nodes.min());
-        let wanted = voters_wanted(min, voters.len());
+        let wanted = VoterCount::for_job(min, voters.len()).number();
         (voters, wanted)
     }
 
@@ -50,30 +51,5 @@ impl Rendezvous {
         let is_other = attend.job_uid.as_ref().is_some_and(|uid| *uid != self.memory.job_uid);
         let has_none = self.memory.round == Round(0) && self.memory.closed.is_none();
         self.tenure != Tenure::Sole && is_other && knows_round && has_none
-    }
-}
-
-/// Returns the number of voters of a job, of whose members `attended` have a voter. A majority of them is never more
-/// than the minimum number of nodes.
-fn voters_wanted(min: u32, attended: usize) -> usize {
-    match (min, attended) {
-        (3.., 5..) => 5,
-        (2.., 3..) => 3,
-        _ => 1,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A majority of the voters is at most the minimum number of nodes, and no voter is missing at the start.
-    #[test]
-    fn voters_depend_on_the_minimum_and_on_the_nodes() {
-        for (min, attended, wanted) in
-            [(1, 9, 1), (2, 2, 1), (2, 3, 3), (2, 9, 3), (3, 4, 3), (3, 5, 5), (8, 16, 5)]
-        {
-            assert_eq!(voters_wanted(min, attended), wanted, "{min} of {attended}");
-        }
     }
 }
