@@ -11,6 +11,8 @@ N ?= 1000
 TAKEOVERS_FILE ?= target/takeovers.csv
 # Number of runs of the process tests under load in `make test-all`.
 REPEAT ?= 20
+# Number of tests at the same time: most of them wait for processes and leases, so there are more than processors.
+export RUST_TEST_THREADS ?= $(shell cpus=$$(nproc); echo $$((cpus < 4 ? 4 : cpus)))
 
 .PHONY: help build demo test test-all chaos takeovers fuzz test-gpu test-torch-versions test-frameworks check fix docs pictures bench bench-recovery venv packages
 
@@ -43,33 +45,36 @@ packages:
 demo: build venv
 	.venv/bin/python examples/digits/demo.py --ragent $(RAGENT)
 
+# Every `cargo test` selects `--workspace`: with `-p`, dependencies have other features, and are built again.
 test: venv packages
-	$(CARGO) build --workspace --locked
 	$(CARGO) test --workspace --locked --no-fail-fast
 
+# With the build of `make test`, in which the crates of the simulation and of the store are optimized.
 test-all: venv packages
-	SEEDS=200000 ELECTION_SEEDS=20000 TAKEOVER_SEEDS=10000 $(CARGO) test --release --locked -p ragent-tests --test simulation
-	CASES=200000 $(CARGO) test --release --locked -p ragent-store --test fuzz
-	$(CARGO) test --release --locked -p ragent-store --test abuse -- --ignored --test-threads 1
-	PET_STANDBY=1 $(CARGO) test --locked -p ragent --test conformance --test torch
-	WORKER=python $(CARGO) test --locked -p ragent --test chaos -- no_fault
-	WORKER=python $(CARGO) test --locked -p ragent --test single_node -- orphans:: stopping::
-	WORKER=python $(CARGO) test --locked -p ragent --test multi_node -- failure:: leaving:: loss:: members::
-	WORKER=python $(CARGO) test --locked -p ragent --test partition
-	TAKEOVERS=20 $(CARGO) test --locked -p ragent --test partition -- --ignored --nocapture takeovers::
+	SEEDS=200000 ELECTION_SEEDS=20000 TAKEOVER_SEEDS=10000 \
+		$(CARGO) test --workspace --locked --test simulation -- rules_hold
+	CASES=200000 $(CARGO) test --workspace --locked --test fuzz -- made_up_inputs
+	$(CARGO) test --workspace --locked --test abuse -- --ignored --test-threads 2
+	PET_STANDBY=1 $(CARGO) test --workspace --locked --test conformance -- both_worlds
+	PET_STANDBY=1 $(CARGO) test --workspace --locked --test torch
+	WORKER=python $(CARGO) test --workspace --locked --test chaos -- no_fault
+	WORKER=python $(CARGO) test --workspace --locked --test single_node -- orphans:: stopping::
+	WORKER=python $(CARGO) test --workspace --locked --test multi_node -- failure:: leaving:: loss:: members::
+	WORKER=python $(CARGO) test --workspace --locked --test partition
+	TAKEOVERS=20 $(CARGO) test --workspace --locked --test partition -- --ignored --nocapture takeovers::
 	scripts/repeat.sh $(REPEAT)
 
 # Prints the reason for each test that is skipped.
 test-gpu: venv
-	$(CARGO) test --locked -p ragent --test gpu -- --nocapture
+	$(CARGO) test --workspace --locked --test gpu -- --nocapture
 
 chaos:
-	CHAOS_SECONDS=$(CHAOS_SECONDS) $(CARGO) test --locked -p ragent --test chaos -- --nocapture no_fault
+	CHAOS_SECONDS=$(CHAOS_SECONDS) $(CARGO) test --workspace --locked --test chaos -- --nocapture no_fault
 
 # Takes about 4 s for each takeover.
 takeovers:
 	TAKEOVERS=$(N) TAKEOVERS_FILE=$(abspath $(TAKEOVERS_FILE)) \
-		$(CARGO) test --release --locked -p ragent --test partition -- --ignored --nocapture takeovers::
+		$(CARGO) test --release --workspace --locked --test partition -- --ignored --nocapture takeovers::
 
 fuzz:
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
@@ -82,19 +87,20 @@ FRAMEWORKS ?= accelerate lightning transformers deepspeed
 test-torch-versions:
 	for version in $(TORCH_VERSIONS); do \
 		scripts/setup-venv.sh torch-$$version && \
-		TORCH_VERSIONS=$$version $(CARGO) test --locked -p ragent --test torch -- older_torch && \
+		TORCH_VERSIONS=$$version $(CARGO) test --workspace --locked --test torch -- older_torch && \
 		rm -rf .venvs/torch-$$version || exit 1; \
 	done
 
 test-frameworks: venv
 	scripts/setup-venv.sh frameworks
-	FRAMEWORKS='$(FRAMEWORKS)' $(CARGO) test --locked -p ragent --test torch -- frameworks
+	FRAMEWORKS='$(FRAMEWORKS)' $(CARGO) test --workspace --locked --test torch -- frameworks
 
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) check --workspace --locked
 	$(CARGO) check --locked -p ragent-store --no-default-features
-	$(CARGO) test --quiet --locked -p ragent-tests --test purity --test layers
+	$(CARGO) test --quiet --workspace --locked --test purity --test layers
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	scripts/check-prose.py >/dev/null
 	scripts/check-links.py

@@ -26,7 +26,7 @@ trap 'exit 143' TERM
 binaries=()
 for test in "$@"; do
     # The path is in the messages of Cargo: "executable":"…/ssh-0123456789abcdef".
-    cargo test --locked -p ragent --test "$test" --no-run --message-format json >"$folder/built"
+    cargo test --workspace --locked --test "$test" --no-run --message-format json >"$folder/built"
     binaries+=("$(sed -n 's/.*"name":"'"$test"'".*"executable":"\([^"]*\)".*/\1/p' "$folder/built")")
 done
 

@@ -10,7 +10,7 @@ use crate::{first_broken_of, given};
 const SEEDS: u64 = 500;
 
 /// The seed below which a planted bug must be found.
-const SEEDS_TO_FIND_A_BUG: u64 = 20_000;
+const SEEDS_TO_FIND_A_BUG: u64 = 50_000;
 
 fn run(seed: u64, bug: Bug) -> Result<Totals, String> {
     let mut world = World::new(seed, bug);
@@ -65,7 +65,8 @@ fn election_worlds_are_repeatable() {
 #[test]
 fn every_election_bug_is_noticed() {
     // The rules that a bug breaks, and the first seed that is tried: most seeds do not trigger a
-    // rare bug.
+    // rare bug. A change of the worlds changes the seeds that do; if the search then takes a minute, begin it
+    // at the seed that it finds.
     let bugs = [
         (Bug::NoSilence, "ab", 0),
         (Bug::LeaseFromReceipt, "ae", 0),
