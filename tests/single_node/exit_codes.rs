@@ -3,6 +3,8 @@
 use std::{
     fs,
     net::{Ipv4Addr, TcpListener, UdpSocket},
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
 };
 
 use nix::sys::signal::Signal;
@@ -11,6 +13,9 @@ use crate::support::{End, Sandbox, free_port};
 
 /// The runs that provoke a row, one or several.
 type Provocation = fn(&Sandbox) -> Vec<End>;
+
+/// The number of rows that are provoked at the same time: most of them wait for timeouts.
+const ROWS_AT_ONCE: usize = 6;
 
 const PROVOCATIONS: [(&str, Provocation); 37] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
@@ -320,12 +325,22 @@ fn table() -> Vec<(i32, &'static str)> {
 fn every_row_of_the_table_holds() {
     let rows: Vec<&str> = table().into_iter().map(|(_, when)| when).collect();
     assert_eq!(rows, PROVOCATIONS.map(|(when, _)| when));
-    for ((code, when), (_, provoke)) in table().into_iter().zip(PROVOCATIONS) {
-        let sandbox = Sandbox::new();
-        for end in provoke(&sandbox) {
-            assert_eq!(end.code, Some(code), "{when}:\n{}", end.stderr);
-            // Every failure prints its reason.
-            assert!(code == 0 || !end.stderr.is_empty(), "{when}");
+    let all: Vec<_> = table().into_iter().zip(PROVOCATIONS).collect();
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..ROWS_AT_ONCE {
+            scope.spawn(|| {
+                while let Some(((code, when), (_, provoke))) =
+                    all.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    let sandbox = Sandbox::new();
+                    for end in provoke(&sandbox) {
+                        assert_eq!(end.code, Some(*code), "{when}:\n{}", end.stderr);
+                        // Every failure prints its reason.
+                        assert!(*code == 0 || !end.stderr.is_empty(), "{when}");
+                    }
+                }
+            });
         }
-    }
+    });
 }
