@@ -11,11 +11,7 @@ use crate::{
 
 /// Starts one agent that etcd is to refuse, with these words in addition.
 fn refused(sandbox: &Sandbox, etcd: &Cluster<'_>, env: &[(&str, String)], words: &str) -> End {
-    let words = format!(
-        "--nnodes 2 --rdzv-backend etcd --rdzv-id j --rdzv-endpoint {} {words} --no-python true",
-        etcd.endpoints()
-    );
-    let mut start = sandbox.ragent(&words);
+    let mut start = sandbox.ragent(&etcd.words(&format!("{words} --no-python true")));
     for (name, value) in env {
         start = start.env(name, value);
     }
@@ -82,11 +78,14 @@ fn certificates_are_used() {
     let with_key = tls(AUTHORITY, "client-key.pem");
     let without = format!("protocol=https,cacert={}", path(AUTHORITY));
     let other = tls("other-ca.pem", "client-key.pem");
-    for conf in [&without, &other, "protocol=http"] {
-        let words = format!("--rdzv-conf {conf},join_timeout=1");
-        let end = refused(&sandbox, &etcd, &[], &words);
-        end.assert_stderr(&["no member of etcd answered within", "hint: check the addresses"]);
+    for conf in [&without, &other] {
+        let end = refused(&sandbox, &etcd, &[], &format!("--rdzv-conf {conf}"));
+        end.assert_stderr(&["the connection by TLS to etcd at 127.0.0.1:", "hint: check `cacert`"]);
     }
+    let words = etcd.words("--rdzv-conf protocol=http,join_timeout=1 --no-python true");
+    let end = sandbox.ragent(&words).run();
+    end.assert_code(3);
+    end.assert_stderr(&["no member of etcd answered within", "hint: check the addresses"]);
     let end = refused(&sandbox, &etcd, &[], &format!("--rdzv-conf {}", tls(AUTHORITY, "names")));
     end.assert_stderr(&[
         "failed to find the coordinator through etcd",

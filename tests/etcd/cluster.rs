@@ -66,6 +66,12 @@ impl<'a> Cluster<'a> {
         self.members.iter().map(endpoint).collect::<Vec<_>>().join(",")
     }
 
+    /// The words of an agent of the job `j`, which has two nodes, with these in addition.
+    pub(crate) fn words(&self, words: &str) -> String {
+        let endpoints = self.endpoints();
+        format!("--nnodes 2 --rdzv-backend etcd --rdzv-id j --rdzv-endpoint {endpoints} {words}")
+    }
+
     /// One of the members, in the same form.
     pub(crate) fn endpoint(&self, index: usize) -> String {
         format!("127.0.0.1:{}", self.members[index].port)

@@ -17,7 +17,7 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 /// The number of rows that are provoked at the same time: most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
-const PROVOCATIONS: [(&str, Provocation); 37] = [
+const PROVOCATIONS: [(&str, Provocation); 38] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     ("`ragent status` has printed the state of the job", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
@@ -82,11 +82,13 @@ const PROVOCATIONS: [(&str, Provocation); 37] = [
         );
         vec![sandbox.ragent(&words).run()]
     }),
-    ("no member of etcd answered within `join_timeout`, or etcd refuses this agent", |sandbox| {
+    ("etcd refuses this agent, or a file for the connection to etcd is wrong", |sandbox| {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        fs::write(sandbox.path("wrong"), "no certificate").unwrap();
         let words = format!(
-            "--nnodes 2 --rdzv-backend etcd --rdzv-id j --rdzv-endpoint 127.0.0.1:{} \
-                 --rdzv-conf join_timeout=1 --no-python stay.sh",
-            free_port()
+            "--nnodes 2 --rdzv-backend etcd --rdzv-id j --rdzv-endpoint {} \
+             --rdzv-conf protocol=https,cacert=wrong,cert=wrong,key=wrong --no-python stay.sh",
+            listener.local_addr().unwrap()
         );
         vec![sandbox.ragent(&words).run()]
     }),
@@ -191,6 +193,21 @@ const PROVOCATIONS: [(&str, Provocation); 37] = [
             let stays = guest();
             host.signal(Signal::SIGTERM);
             vec![lost, stays.end()]
+        },
+    ),
+    (
+        "no member of etcd, or no majority of the voters, was reached within `join_timeout`",
+        |sandbox| {
+            let words = format!(
+                "--nnodes 2 --rdzv-backend etcd --rdzv-id j --rdzv-endpoint 127.0.0.1:{} \
+                 --rdzv-conf join_timeout=1 --no-python stay.sh",
+                free_port()
+            );
+            let list = [(); 3].map(|()| format!("127.0.0.1:{}", free_port())).join(",");
+            let voter = format!(
+                "--nnodes 2 --rdzv-id j --rdzv-endpoint {list} --rdzv-conf join_timeout=1 --no-python stay.sh"
+            );
+            vec![sandbox.ragent(&words).run(), sandbox.ragent(&voter).run()]
         },
     ),
     (

@@ -37,7 +37,7 @@ use ragent_rendezvous::{
     settings::Leases,
 };
 
-pub use self::effect::{Action, CLOSED_BEFORE, Effect, Ending, News, WaitReport};
+pub use self::effect::{Action, CLOSED_BEFORE, Effect, Ending, HOST_GONE, News, WaitReport};
 use self::{
     import_gate::ImportGate,
     reports::{Progress, StandbyReports},

@@ -7,7 +7,7 @@ use std::{
     process::ExitCode,
 };
 
-use ragent_core::agent::{CLOSED_BEFORE, Ending};
+use ragent_core::agent::{CLOSED_BEFORE, Ending, HOST_GONE};
 use ragent_proto::printable;
 use ragent_rendezvous::{
     ids::Round,
@@ -20,7 +20,7 @@ use crate::{
         client::AttendError,
         state_file::{RunningAgent, Stage},
     },
-    endpoint::{CHECK_NAME, HostOrJoinError},
+    endpoint::{CHECK_NAME, HostOrJoinError, LocateError},
     report::{self, news},
     spec::{Argument, StorePorts, UsageError},
     sys::system_error::SystemError,
@@ -154,8 +154,9 @@ impl LaunchError {
         match self {
             Self::Usage(_) => 2,
             Self::Command { code, .. } => *code,
-            Self::Ended(ended) => ended.ending.exit_code(),
+            Self::Ended(ended) => ended.exit_code(),
             Self::StaysClosed { .. } => CLOSED_BEFORE,
+            Self::HostOrJoin(HostOrJoinError::Locate(LocateError::EtcdAway { .. })) => HOST_GONE,
             Self::System(_)
             | Self::HostOrJoin(_)
             | Self::NoJob(_)
@@ -295,6 +296,14 @@ fn usage(errors: &[UsageError]) -> String {
 }
 
 impl Ended {
+    fn exit_code(&self) -> u8 {
+        let Self { ending, has_voters, uses_etcd, .. } = self;
+        match ending {
+            Ending::Unreachable { .. } if *has_voters || *uses_etcd => HOST_GONE,
+            ending => ending.exit_code(),
+        }
+    }
+
     fn report(&self) -> String {
         let Self { ending, settings, endpoint, has_voters, uses_etcd, title, workers_succeeded } =
             self;

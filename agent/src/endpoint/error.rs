@@ -138,6 +138,10 @@ impl LocateError {
                 "use another `--rdzv-id`, or another `etcd_prefix` in `--rdzv-conf`; all nodes must run the \
                  same version of ragent"
             }
+            Self::Etcd(EtcdError::Tls { .. }) => {
+                "check `cacert`, `cert`, `key` and `protocol` in `--rdzv-conf`, and that the certificates of etcd have \
+                 the names in `--rdzv-endpoint`"
+            }
             Self::Etcd(_) => {
                 "check RAGENT_ETCD_USER, the password in RAGENT_ETCD_PASSWORD_FILE, the files in `--rdzv-conf`, and \
                  that this user of etcd may read and write keys below `etcd_prefix` (default /ragent)"

@@ -2,6 +2,7 @@
 //! so each has a port that others reach.
 
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
@@ -117,15 +118,27 @@ async fn reach_etcd(
     let mut client = Client::of_job(etcd.clone(), run_id, rand::random::<u8>().into());
     let mut pauses = Pauses::new();
     let mut is_reported = false;
+    // The members at which a repetition would fail in the same way.
+    let mut unusable = BTreeSet::new();
     loop {
-        let error = match client.read().await {
-            Ok(_) => match client.remote() {
+        let Err(error) = client.read().await else {
+            match client.remote() {
                 Some(remote) => return Ok(remote),
                 None => continue,
-            },
-            Err(error) if error.is_permanent() => return Err(LocateError::Etcd(error)),
-            Err(error) => error,
+            }
         };
+        if error.is_permanent() {
+            let is_last = match error.of_member() {
+                Some(member) => {
+                    unusable.insert(member.to_string());
+                    unusable.len() == etcd.members.len()
+                }
+                None => true,
+            };
+            if is_last {
+                return Err(LocateError::Etcd(error));
+            }
+        }
         waits(&error.to_string());
         let now = clock::now();
         if now >= began + patience {

@@ -31,7 +31,7 @@ use tonic::{
 };
 
 use super::{
-    error::{EtcdError, is_outdated_token, is_refusal, text},
+    error::{EtcdError, is_outdated_token, is_refusal, is_tls_failure, text},
     limits,
     tls::{file_names, read_file, tls_config, unusable_file},
 };
@@ -282,9 +282,12 @@ impl Client {
     async fn channel(&self, stream: tokio::net::TcpStream) -> Result<Channel, EtcdError> {
         let member = self.member();
         let scheme = if self.spec.tls.is_some() { "https" } else { "http" };
-        let failed = |error: tonic::transport::Error| EtcdError::Connect {
-            member: member.clone(),
-            cause: text(&error),
+        let failed = |error: tonic::transport::Error| {
+            let (member, cause) = (member.clone(), text(&error));
+            if is_tls_failure(&cause) {
+                return EtcdError::Tls { member, cause };
+            }
+            EtcdError::Connect { member, cause }
         };
         let mut grpc = GrpcEndpoint::from_shared(format!("{scheme}://{member}")).map_err(failed)?;
         if let Some(tls) = &self.spec.tls {
@@ -322,6 +325,10 @@ impl Client {
 
     fn status_error(&self, status: &Status) -> EtcdError {
         let member = self.member();
+        let cause = text(status);
+        if is_tls_failure(&cause) {
+            return EtcdError::Tls { member, cause };
+        }
         let message = match status.message() {
             "" => status.code().to_string(),
             message => message.to_owned(),

@@ -17,6 +17,14 @@ pub enum EtcdError {
         /// The cause.
         cause: String,
     },
+    /// The member and this agent do not accept each other's certificates.
+    #[error("the connection by TLS to etcd at {member} has failed: {cause}")]
+    Tls {
+        /// The member.
+        member: Endpoint,
+        /// The cause.
+        cause: String,
+    },
     /// The member did not answer in time.
     #[error("etcd at {member} did not answer within {:.1} s", waited.as_secs_f64())]
     Silent {
@@ -64,9 +72,30 @@ impl EtcdError {
     pub(crate) fn is_permanent(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Silent { .. } | Self::Failed { .. } => false,
-            Self::Refused { .. } | Self::File { .. } | Self::Record { .. } => true,
+            Self::Tls { .. } | Self::Refused { .. } | Self::File { .. } | Self::Record { .. } => {
+                true
+            }
         }
     }
+
+    /// Returns the member, if another one may accept the same request.
+    pub(crate) fn of_member(&self) -> Option<&Endpoint> {
+        match self {
+            Self::Connect { member, .. }
+            | Self::Tls { member, .. }
+            | Self::Silent { member, .. }
+            | Self::Failed { member, .. } => Some(member),
+            Self::Refused { .. } | Self::File { .. } | Self::Record { .. } => None,
+        }
+    }
+}
+
+/// Returns true if one side of a connection does not accept the certificate or the protocol of the other, according
+/// to the text of the error: it is wrapped by several libraries.
+pub(super) fn is_tls_failure(cause: &str) -> bool {
+    ["invalid peer certificate", "received fatal alert", "received corrupt message"]
+        .iter()
+        .any(|part| cause.contains(part))
 }
 
 /// Returns true if etcd refuses the token of a request: it has expired, or users have changed since.
@@ -125,6 +154,12 @@ mod tests {
                 "{message}"
             );
         }
+        for cause in
+            ["invalid peer certificate: UnknownIssuer", "received fatal alert: HandshakeFailure"]
+        {
+            assert!(is_tls_failure(&format!("transport error: {cause}")));
+        }
+        assert!(!is_tls_failure("Connection refused (os error 111)"));
         // A token that has expired is refused, too, unless the client logs in again.
         assert!(is_outdated_token(&Status::unauthenticated("etcdserver: invalid auth token")));
     }

@@ -99,9 +99,9 @@ pub enum Ending {
     },
 }
 
-/// The exit code of an agent whose coordinator's host left or was lost and did not come back.
-/// Starting the same job again can succeed.
-const HOST_GONE: u8 = 3;
+/// The exit code of an agent whose coordinator's host left or was lost and did not come back, or that has
+/// not reached a majority of the voters, or etcd. Starting the same job again can succeed.
+pub const HOST_GONE: u8 = 3;
 /// The exit code of an agent that registered after its job had failed for good. Starting it again
 /// cannot succeed.
 pub const CLOSED_BEFORE: u8 = 4;
