@@ -41,10 +41,11 @@ pub struct Snapshot {
     pub refused_clients: Vec<IpAddr>,
     /// The outcome of the job, if it has ended.
     pub outcome: Option<Outcome>,
-    /// The endpoint of the voter that coordinates the job; `None` if the job has one endpoint.
+    /// The endpoint of the leader: the voter that coordinates the job, or the agent that was chosen through etcd; `None`
+    /// if the job has one endpoint.
     pub leader: Option<String>,
     /// The voters that elect the coordinator, by place, as the coordinator's driver has added them; empty if the job
-    /// has one endpoint.
+    /// has one endpoint, or uses etcd.
     pub voters: Vec<VoterStatus>,
 }
 

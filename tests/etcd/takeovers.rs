@@ -2,7 +2,11 @@
 
 use nix::sys::signal::Signal;
 
-use crate::{cluster::Cluster, job::Job, support::Sandbox};
+use crate::{
+    cluster::Cluster,
+    job::Job,
+    support::{Sandbox, listening_ports},
+};
 
 /// The loss of a node is not charged, and is not waited for.
 pub(crate) const FLAGS: &str = "--nnodes 2:3 --max-restarts 0 --rdzv-conf \
@@ -40,8 +44,14 @@ fn leader_is_killed() {
     let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
     let mut job = Job::new(&sandbox, etcd.endpoints(), FLAGS);
     job.run(3);
-    assert_eq!(job.status()["nodes"].as_array().unwrap().len(), 3);
+    let status = job.status();
+    assert_eq!(status["nodes"].as_array().unwrap().len(), 3);
+    let (endpoint, term) = (status["leader"].as_str().unwrap(), &status["term"]);
+    let text = sandbox.ragent("status").run().stdout;
+    assert!(text.contains(&format!("leader: {endpoint} (term {term})\n")), "{text}");
     let leader = job.take_leader();
+    let port = endpoint.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap();
+    assert!(listening_ports(leader.pid()).contains(&port), "another agent leads at {endpoint}");
     leader.signal(Signal::SIGKILL);
     for agent in &mut job.agents {
         agent.logs("the leader's process has ended");

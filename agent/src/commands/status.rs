@@ -120,6 +120,8 @@ pub fn text(snapshot: &Snapshot) -> String {
     if !snapshot.voters.is_empty() {
         let voters: Vec<_> = snapshot.voters.iter().map(voter).collect();
         let _ = writeln!(text, "voters: {}", voters.join(", "));
+    } else if let Some(leader) = &snapshot.leader {
+        let _ = writeln!(text, "leader: {leader} (term {})", snapshot.term);
     }
     let rows: Vec<[String; 6]> = snapshot.nodes.iter().map(row).collect();
     if !rows.is_empty() {
@@ -270,6 +272,16 @@ mod tests {
         });
         assert_eq!(json["voters"][2], silent);
         assert_eq!(json["leader"], "n0:1");
+    }
+
+    /// A leader that was chosen through etcd has a line of its own.
+    #[test]
+    fn leader_without_voters_is_shown() {
+        let mut snapshot = empty_snapshot();
+        snapshot.leader = Some("10.0.0.1:5".to_owned());
+        assert_eq!(text(&snapshot).lines().nth(1), Some("leader: 10.0.0.1:5 (term 1)"));
+        let json = serde_json::to_value(&snapshot).unwrap();
+        assert_eq!((&json["leader"], &json["term"]), (&"10.0.0.1:5".into(), &1.into()));
     }
 
     /// A registered agent is asked, independently of other agents of its job; an unregistered one

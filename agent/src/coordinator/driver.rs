@@ -118,6 +118,8 @@ pub(crate) enum Right {
     Elected {
         /// The end of the leadership, which the election extends.
         until: watch::Receiver<Instant>,
+        /// The voters and the leader, for the status of the job.
+        listed: ListedVoters,
         /// The voters; `None` if the leader is chosen through an external store.
         voters: Option<ElectedByVoters>,
     },
@@ -125,8 +127,6 @@ pub(crate) enum Right {
 
 /// The voters that have elected a coordinator.
 pub(crate) struct ElectedByVoters {
-    /// The voters, for the status of the job.
-    pub(crate) listed: ListedVoters,
     /// The state of this process's voter, which contains the voters.
     pub(crate) stored: watch::Receiver<Stored>,
     /// The reports of the members, which may become voters.
@@ -334,8 +334,8 @@ impl Driver {
             Input::Snapshot(answer) => {
                 let mut snapshot = self.rendezvous.snapshot(now);
                 self.streams.add_observed(&mut snapshot);
-                if let Some(voters) = self.voters() {
-                    voters.listed.add_to(now, &mut snapshot);
+                if let Right::Elected { listed, .. } = &self.right {
+                    listed.add_to(now, &mut snapshot);
                 }
                 // The receiver may be gone.
                 drop(answer.send(snapshot));

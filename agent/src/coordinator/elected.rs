@@ -38,8 +38,10 @@ use crate::{
 pub(crate) struct VoterCoordinator {
     /// The settings of every coordinator that runs in this process.
     pub settings: Settings,
-    /// The address of its voter; `None` if the leader is chosen through an external store.
-    pub own: Option<VoterAddress>,
+    /// The endpoint at which others reach this process.
+    pub endpoint: VoterAddress,
+    /// True if this process has a voter; false if the leader is chosen through an external store.
+    pub has_voter: bool,
     /// The queue of the voter's commands.
     pub commands: Commands,
     /// The leader, as the voter knows it.
@@ -168,13 +170,13 @@ impl VoterCoordinator {
             term = %leadership.term, run_id = %self.settings.run_id,
             "elected; this agent coordinates the job"
         );
-        let voters = self.own.clone().map(|own| ElectedByVoters {
-            listed: ListedVoters {
-                stored: self.stored.clone(),
-                own,
-                since: clock::now(),
-                answered: self.answered.clone(),
-            },
+        let listed = ListedVoters {
+            stored: self.stored.clone(),
+            own: self.endpoint.clone(),
+            since: clock::now(),
+            answered: self.answered.clone(),
+        };
+        let voters = self.has_voter.then(|| ElectedByVoters {
             stored: self.stored.clone(),
             members: MemberReports::new(self.commands.clone()),
         });
@@ -188,7 +190,7 @@ impl VoterCoordinator {
             tenure,
             Persistence::voters(self.commands.clone(), leadership.term),
             self.attended.clone(),
-            Right::Elected { until: tenancy.until.clone(), voters },
+            Right::Elected { until: tenancy.until.clone(), listed, voters },
         )
     }
 

@@ -10,12 +10,12 @@ use tokio::sync::watch;
 
 use crate::voter::{Answered, Stored};
 
-/// The voters of the job that this process coordinates.
+/// The voters of the job that this process coordinates; none if the leader is chosen through etcd.
 #[derive(Clone, Debug)]
 pub(crate) struct ListedVoters {
     /// The state of this process's voter, with the list.
     pub stored: watch::Receiver<Stored>,
-    /// The address of this process's voter.
+    /// The endpoint of this process.
     pub own: VoterAddress,
     /// The time at which this process was elected.
     pub since: Instant,
@@ -24,7 +24,7 @@ pub(crate) struct ListedVoters {
 }
 
 impl ListedVoters {
-    /// Adds the voters to the status of the job that this process coordinates.
+    /// Adds the voters and the leader to the status of the job that this process coordinates.
     pub(super) fn add_to(&self, now: Instant, snapshot: &mut Snapshot) {
         let answered = self.answered.borrow();
         let voters = self.stored.borrow().voters().into_iter().map(|address| {
@@ -36,5 +36,7 @@ impl ListedVoters {
             VoterStatus { endpoint: address.to_string(), is_leader, silent_for }
         });
         snapshot.set_voters(voters.collect());
+        // This process coordinates.
+        snapshot.leader = Some(self.own.to_string());
     }
 }

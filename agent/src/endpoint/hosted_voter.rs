@@ -176,7 +176,6 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
         connections,
         file,
     } = elector;
-    let own = voter.as_ref().map(|member| member.address.clone());
     let voter = voter.map(|member| OwnVoter {
         member,
         commands: commands.downgrade(),
@@ -190,7 +189,8 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
     let known = stored.clone();
     let coordinator = VoterCoordinator {
         settings,
-        own,
+        endpoint: VoterAddress::new(endpoint.to_string()),
+        has_voter: voter.is_some(),
         commands: commands.clone(),
         leader,
         answered,

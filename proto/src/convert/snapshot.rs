@@ -67,6 +67,8 @@ impl From<Snapshot> for v1::Snapshot {
             incomplete: snapshot.incomplete.map(Into::into),
             outcome: snapshot.outcome.map(Into::into),
             refused_clients: snapshot.refused_clients.iter().map(IpAddr::to_string).collect(),
+            // A voter is the leader in their list.
+            leader: snapshot.leader.filter(|_| snapshot.voters.is_empty()).unwrap_or_default(),
             voters: snapshot.voters.into_iter().map(Into::into).collect(),
         }
     }
@@ -98,6 +100,9 @@ impl TryFrom<v1::Snapshot> for Snapshot {
             voters: Vec::new(),
         };
         converted.set_voters(voters);
+        if !snapshot.leader.is_empty() && converted.voters.is_empty() {
+            converted.leader = Some(name(snapshot.leader, "snapshot.leader")?);
+        }
         Ok(converted)
     }
 }

@@ -267,6 +267,11 @@ fn voter(endpoint: &str, is_leader: bool, silent_for: Duration) -> VoterStatus {
     VoterStatus { endpoint: endpoint.to_owned(), is_leader, silent_for }
 }
 
+/// A snapshot of a job whose leader was chosen through etcd.
+fn snapshot_with_leader() -> Snapshot {
+    Snapshot { leader: Some("n7:41235".to_owned()), voters: Vec::new(), ..snapshot() }
+}
+
 fn snapshot() -> Snapshot {
     let node = |standing| NodeSnapshot {
         node_id: NodeId::new("n"),
@@ -330,7 +335,9 @@ fn coordinators_are_understood() {
 #[test]
 fn status_is_understood() {
     let not_here = NotHere { term: Term(1), endpoint: "h:1".to_owned() };
-    for sent in [StatusAnswer::Snapshot(Box::new(snapshot())), StatusAnswer::NotHere(not_here)] {
+    let snapshots =
+        [snapshot(), snapshot_with_leader()].map(|one| StatusAnswer::Snapshot(Box::new(one)));
+    for sent in snapshots.into_iter().chain([StatusAnswer::NotHere(not_here)]) {
         let reply = v1::StatusReply::from(sent.clone());
         assert_eq!(StatusAnswer::try_from(reply), Ok(sent));
     }
