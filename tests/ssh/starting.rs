@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     cluster::Cluster,
-    support::{command_line, is_there},
+    support::{Network, Start, command_line, is_there},
 };
 
 /// Every host gets an agent, with as many workers as it has slots, ranked in the order of the list;
@@ -100,6 +100,57 @@ fn fixed_ranks() {
             assert!(end.stdout.contains(&line), "{line}\n{}", end.stdout);
         }
     }
+}
+
+/// The agents of a launch find their coordinator through etcd, with a user whose name and password file are passed on.
+/// The loss of its host does not end the launch.
+#[test]
+fn coordinator_is_found_through_etcd() {
+    let Some(cluster) = Cluster::new("etcd", 3) else { return };
+    if !is_there("etcd") || !is_there("etcdctl") {
+        return;
+    }
+    let url = format!("http://{}:2379", Network::address(4));
+    let data = cluster.sandbox.path("data").display().to_string();
+    let mut etcd = cluster.network.program(&cluster.sandbox, 4, "etcd");
+    for (flag, value) in
+        [("data-dir", &data), ("listen-client-urls", &url), ("advertise-client-urls", &url)]
+    {
+        etcd = etcd.arg(format!("--{flag}={value}"));
+    }
+    let mut etcd = etcd.start();
+    etcd.logs("ready to serve client requests");
+    for words in ["user add root:root", "user grant-role root root", "auth enable"] {
+        let control = cluster.network.program(&cluster.sandbox, 4, "etcdctl");
+        let control = control.env("ETCDCTL_API", "3").arg(format!("--endpoints={url}"));
+        words.split(' ').fold(control, Start::arg).run().assert_code(0);
+    }
+    cluster.write("password", "root\n");
+    let words = format!(
+        "--nnodes 2:3 --rdzv-backend etcd --rdzv-endpoint {} --rdzv-id j \
+         --rdzv-conf shrink_timeout=0,last_call_timeout=600 --no-python obey.sh",
+        Network::address(4)
+    );
+    let file = cluster.sandbox.path("password").display().to_string();
+    let launch =
+        cluster.launch(&format!("-x RAGENT_ETCD_USER -x RAGENT_ETCD_PASSWORD_FILE {words}"));
+    let launch = launch.env("RAGENT_LOG", "info").env("RAGENT_ETCD_USER", "root");
+    let mut launch = launch.env("RAGENT_ETCD_PASSWORD_FILE", file).start();
+    let line = launch.logs("elected; this agent coordinates the job");
+    for _ in 0..3 {
+        launch.prints("world_size=3");
+    }
+    let node = (1..=3).find(|node| line.contains(&format!("[node{node}]"))).expect("it is a node");
+    cluster.network.cut(node);
+    for _ in 0..2 {
+        launch.prints("world_size=2");
+    }
+    cluster.network.heal(node);
+    launch.signal(Signal::SIGTERM);
+    launch.end().assert_code(1);
+    etcd.signal(Signal::SIGKILL);
+    etcd.end();
+    cluster.wait_until_nothing_left();
 }
 
 /// A connection that a busy sshd drops is tried again.

@@ -107,7 +107,7 @@ fn for_hosts(arg: Arg) -> Arg {
              number of slots, else 1]"
         }
         "rdzv_backend" => {
-            "Rendezvous backend: `c10d`, or `static` with fixed ranks [default: static if \
+            "Rendezvous backend: `c10d`, `static` with fixed ranks, or `etcd` [default: static if \
              --master-addr or --master-port is given, else c10d]"
         }
         "rdzv_endpoint" => {

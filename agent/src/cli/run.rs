@@ -27,7 +27,7 @@ pub struct LaunchArgs {
     // The abbreviations that torchrun accepts and `--standby` would make ambiguous.
     #[arg(long, aliases = ["stan", "stand"], help_heading = NODES)]
     pub standalone: bool,
-    /// Rendezvous backend: `c10d`, or `static` with fixed ranks [default: static if --node-rank,
+    /// Rendezvous backend: `c10d`, `static` with fixed ranks, or `etcd` [default: static if --node-rank,
     /// --master-addr or --master-port is given, else c10d]
     #[arg(
         long,

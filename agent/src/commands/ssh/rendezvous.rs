@@ -58,6 +58,8 @@ enum Kind {
     /// At the first reached host with an address that other hosts can use, else the first one; or at
     /// voters on several reached hosts.
     ReachedHosts,
+    /// Through the etcd cluster that the user has given.
+    Etcd,
     /// With fixed ranks, at the node with rank 0. The address is given by the user, or is that of
     /// the first reached host.
     Static { has_master: bool },
@@ -84,9 +86,8 @@ impl RendezvousPlan {
             RendezvousMethod::Static { .. } => {
                 Kind::Static { has_master: has_endpoint || args.master_addr.is_some() }
             }
-            RendezvousMethod::Voters(_)
-            | RendezvousMethod::Etcd(_)
-            | RendezvousMethod::Search(_) => Kind::Given,
+            RendezvousMethod::Voters(_) | RendezvousMethod::Search(_) => Kind::Given,
+            RendezvousMethod::Etcd(_) => Kind::Etcd,
             RendezvousMethod::Standalone | RendezvousMethod::Endpoint { .. } if has_endpoint => {
                 Kind::Given
             }
@@ -133,7 +134,9 @@ impl RendezvousPlan {
             hosts.into_iter().map(|(host, _)| *host).collect()
         };
         match self.kind {
-            Kind::Alone | Kind::Given | Kind::Static { has_master: true } => Vec::new(),
+            Kind::Alone | Kind::Given | Kind::Etcd | Kind::Static { has_master: true } => {
+                Vec::new()
+            }
             Kind::Static { has_master: false } => numbers(reached.first().into_iter().collect()),
             Kind::ReachedHosts => {
                 let asked = voters_among(self.voters, self.nodes, reached.len());
@@ -186,7 +189,8 @@ impl RendezvousPlan {
     pub(super) fn common_flags(&self) -> Vec<OsString> {
         let run_id = self.run_id.iter().map(|id| format!("--rdzv-id={id}").into());
         let backend = match self.kind {
-            Kind::Alone => None,
+            // An etcd backend is one of the user's flags.
+            Kind::Alone | Kind::Etcd => None,
             Kind::Given | Kind::ReachedHosts => Some("--rdzv-backend=c10d".into()),
             Kind::Static { .. } => Some("--rdzv-backend=static".into()),
         };
@@ -205,7 +209,9 @@ impl RendezvousPlan {
         let node_rank = format!("--node-rank={rank}");
         let flags = match (&self.kind, endpoints) {
             (Kind::Alone, _) => Vec::new(),
-            (Kind::Given | Kind::Static { has_master: true }, _) | (_, []) => vec![node_rank],
+            (Kind::Given | Kind::Etcd | Kind::Static { has_master: true }, _) | (_, []) => {
+                vec![node_rank]
+            }
             (Kind::Static { has_master: false }, [endpoint, ..]) => {
                 vec![node_rank, format!("--master-addr={}", endpoint.host)]
             }

@@ -118,6 +118,14 @@ fn given_endpoints_stay() {
         assert!(words.contains("--rdzv-endpoint=n1,n2,n3 "), "{words}");
         assert!(words.contains("--rdzv-backend=c10d ") && !words.contains("is_host"), "{words}");
     }
+    for backend in ["etcd", "etcd-v2"] {
+        let line = format!("--rdzv-backend {backend} --rdzv-endpoint e0,e1 --rdzv-id mine t.py");
+        for words in agents(&plan(&line).unwrap(), &[0, 1, 2]) {
+            assert!(words.contains("--rdzv-endpoint=e0,e1 "), "{words}");
+            assert!(words.contains(&format!("--rdzv-backend={backend} ")), "{words}");
+            assert!(!words.contains("c10d") && !words.contains("is_host"), "{words}");
+        }
+    }
     let fixed = plan("--rdzv-backend static --nnodes 2 t.py").unwrap();
     assert_eq!(fixed.hosts.len(), 2);
     let words = agents(&fixed, &[0, 1]);
