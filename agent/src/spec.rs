@@ -33,6 +33,7 @@ pub(crate) use self::{
     argument::Argument,
     command::{ScriptKind, interpreter},
     devices::asked_workers,
+    etcd::{AskedEtcd, asked_etcd},
     launch_method::{MethodArguments, read_deepspeed_config},
     launcher::port_of,
     rendezvous::one_node,

@@ -6,6 +6,7 @@
 
 mod access;
 mod cluster;
+mod doctor;
 mod job;
 mod outages;
 #[path = "../partition/records.rs"]

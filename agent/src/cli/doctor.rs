@@ -10,6 +10,15 @@ pub struct DoctorArgs {
     /// Endpoint or voters of the job, as given to its agents [default: check this machine only]
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT][,…]|auto[:PORT]")]
     pub rdzv_endpoint: Option<String>,
+    /// Rendezvous backend of the job; with `etcd`, the endpoint lists the members of etcd, and each is checked
+    #[arg(long, alias = "rdzv_backend", value_name = "NAME")]
+    pub rdzv_backend: Option<String>,
+    /// Name of the job whose record in etcd is checked [default: no record is checked]
+    #[arg(long, alias = "rdzv_id", value_name = "ID")]
+    pub rdzv_id: Option<String>,
+    /// Settings for the connection to etcd, as given to the agents
+    #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…")]
+    pub rdzv_conf: Option<String>,
     /// Let the nodes of the running job measure the connections between them
     #[arg(long)]
     pub peers: bool,

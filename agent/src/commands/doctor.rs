@@ -5,6 +5,7 @@
 //! check has a timeout, because a component that does not answer is one of the problems.
 
 mod endpoint;
+mod etcd;
 mod limits;
 mod loopback;
 mod machine;
@@ -24,8 +25,8 @@ use super::{
     runtime,
 };
 use crate::{
-    cli::DoctorArgs,
-    spec::{self, Argument, AskedEndpoint, JobEndpoint, UsageError},
+    cli::{DoctorArgs, LaunchArgs},
+    spec::{self, Argument, AskedEndpoint, AskedEtcd, JobEndpoint, UsageError},
     sys::{host::ThisHost, stdout},
 };
 
@@ -87,8 +88,19 @@ impl Finding {
 /// Returns [`LaunchError`] if the arguments are invalid, the findings cannot be printed, or the
 /// runtime cannot be started.
 pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
-    let endpoint = spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost)?;
-    if args.peers && !matches!(endpoint, AskedEndpoint::At(_)) {
+    let rendezvous = LaunchArgs {
+        rdzv_endpoint: args.rdzv_endpoint.clone(),
+        rdzv_backend: args.rdzv_backend.clone(),
+        rdzv_id: args.rdzv_id.clone(),
+        rdzv_conf: args.rdzv_conf.clone(),
+        ..LaunchArgs::default()
+    };
+    let asked = match spec::asked_etcd(&rendezvous, &ThisHost)? {
+        Some(etcd) => Asked::Etcd(etcd),
+        None => Asked::Endpoint(spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost)?),
+    };
+    let is_known = matches!(asked, Asked::Endpoint(AskedEndpoint::At(_)) | Asked::Etcd(_));
+    if args.peers && !is_known {
         let message = "`--peers` needs the endpoint of a running job, but no endpoint is given";
         let hint = "give it as `--rdzv-endpoint HOST:PORT`";
         return Err(UsageError::new(message).with_hint(hint).into());
@@ -100,7 +112,7 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
         let workers = workers(args, &mut findings).await?;
         machine::examine(workers, &mut findings).await;
         standby::examine(modules, args.script.as_deref(), workers, &mut findings).await;
-        over_the_network(endpoint, args.peers, &mut findings).await;
+        over_the_network(asked, args.peers, &mut findings).await;
         Ok::<(), LaunchError>(())
     })??;
     findings.end()
@@ -122,23 +134,46 @@ async fn workers(
     }
 }
 
-async fn over_the_network(endpoint: AskedEndpoint, wants_peers: bool, findings: &mut Findings) {
+/// The place at which the agents of the job find their coordinator.
+enum Asked {
+    /// An endpoint, several, or none.
+    Endpoint(AskedEndpoint),
+    /// An etcd cluster.
+    Etcd(AskedEtcd),
+}
+
+async fn over_the_network(asked: Asked, wants_peers: bool, findings: &mut Findings) {
     findings.report(loopback::examine().await);
     findings.report(endpoint::own_name().await);
-    let job = match endpoint {
-        AskedEndpoint::At(job) => job,
-        AskedEndpoint::Found => return findings.report(multicast()),
-        AskedEndpoint::NotGiven => return,
+    let job = match asked {
+        Asked::Endpoint(AskedEndpoint::At(job)) => {
+            at_endpoint(&job, findings).await;
+            job
+        }
+        Asked::Endpoint(AskedEndpoint::Found) => return findings.report(multicast()),
+        Asked::Endpoint(AskedEndpoint::NotGiven) => return,
+        Asked::Etcd(etcd) => match etcd::examine(&etcd, findings).await {
+            Some(leader) => JobEndpoint::One(leader),
+            None if wants_peers => {
+                let text = "etcd has no leader of the job that could be asked for its nodes";
+                let hint = "start the job, and give its name as `--rdzv-id`";
+                return findings.report(Finding::fail("peers", text, hint));
+            }
+            None => return,
+        },
     };
-    match &job {
+    if wants_peers {
+        peers::examine(job).await.into_iter().for_each(|finding| findings.report(finding));
+    }
+}
+
+async fn at_endpoint(job: &JobEndpoint, findings: &mut Findings) {
+    match job {
         JobEndpoint::One(endpoint) => {
             let examined = endpoint::examine(endpoint, Purpose::Coordinator).await;
             examined.findings.into_iter().for_each(|finding| findings.report(finding));
         }
         JobEndpoint::Voters(voters) => voters::examine(voters, findings).await,
-    }
-    if wants_peers {
-        peers::examine(job).await.into_iter().for_each(|finding| findings.report(finding));
     }
 }
 

@@ -8,11 +8,12 @@ use ragent_proto::{
     convert::claim,
     etcd::{
         AuthenticateRequest, Compare, KeyValue, LeaseGrantRequest, RangeRequest, RequestOp,
-        TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse,
+        StatusRequest, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse,
         auth_client::AuthClient,
         compare::{CompareResult, CompareTarget, TargetUnion},
         kv_client::KvClient,
         lease_client::LeaseClient,
+        maintenance_client::MaintenanceClient,
         request_op,
         watch_client::WatchClient,
         watch_request::RequestUnion,
@@ -49,6 +50,9 @@ pub(crate) struct Client {
     at: usize,
     connected: Option<Connected>,
 }
+
+/// A revision that no key ever has.
+const NEVER: Revision = Revision(i64::MAX as u64);
 
 /// A connection to a member.
 #[derive(Clone, Debug)]
@@ -136,6 +140,27 @@ impl Client {
             }
         });
         self.value(revision, content).map(|value| Outcome::Refused(Box::new(value)))
+    }
+
+    /// Reads the key as [`Client::read`] does, by a transaction that would also change it: so etcd checks the permission to
+    /// write. Its condition is never true.
+    pub(crate) async fn probe(&mut self) -> Result<Value, EtcdError> {
+        match self.change(NEVER, None, 0).await? {
+            Outcome::Refused(value) => Ok(*value),
+            Outcome::Made(_) | Outcome::Unknown => {
+                Err(self.failed("it has made a change whose condition is false"))
+            }
+        }
+    }
+
+    /// Returns the version of the member.
+    pub(crate) async fn version(&mut self) -> Result<String, EtcdError> {
+        let answer = self
+            .send(StatusRequest {}, |channel, request| async move {
+                MaintenanceClient::new(channel).status(request).await
+            })
+            .await?;
+        Ok(answer.version)
     }
 
     /// Obtains a lease for keys, which etcd removes when the lease ends.

@@ -5,8 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Argument, Endpoint, EndpointError, RdzvConf, UsageError, arguments::Arguments};
-use crate::{limits::MAX_ETCD_MEMBERS, sys::host::Host};
+use ragent_rendezvous::ids::RunId;
+
+use super::{
+    Argument, Endpoint, EndpointError, RdzvConf, UsageError, arguments::Arguments,
+    rendezvous::Backend,
+};
+use crate::{cli::LaunchArgs, limits::MAX_ETCD_MEMBERS, sys::host::Host};
 
 /// The etcd cluster in which the agents of a job find their coordinator.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -89,9 +94,55 @@ impl fmt::Display for EtcdSpec {
     }
 }
 
+/// The etcd cluster that `ragent doctor` examines.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct AskedEtcd {
+    /// The cluster.
+    pub spec: EtcdSpec,
+    /// The job whose record is examined, if it is given.
+    pub run_id: Option<RunId>,
+}
+
+/// Reads the etcd cluster for a command that examines it: from the flags of the rendezvous, else from their `PET_*`
+/// variables. Returns `None` if another backend is given, or none.
+///
+/// # Errors
+///
+/// Returns [`UsageError`] if a flag is invalid, or the members are not given.
+pub(crate) fn asked_etcd(
+    args: &LaunchArgs,
+    host: &impl Host,
+) -> Result<Option<AskedEtcd>, UsageError> {
+    let arguments = Arguments { args, host, placement: None };
+    let conf = arguments.rdzv_conf()?;
+    if arguments.backend()? != Some(Backend::Etcd) {
+        return Ok(None);
+    }
+    let endpoint = arguments.not_empty("rdzv_endpoint", &args.rdzv_endpoint);
+    let spec = arguments.etcd_cluster(endpoint.as_ref(), &conf)?;
+    let is_named = arguments.argument("rdzv_id", &args.rdzv_id).is_some();
+    let run_id = is_named.then(|| arguments.run_id()).transpose()?;
+    Ok(Some(AskedEtcd { spec, run_id }))
+}
+
 impl<H: Host> Arguments<'_, H> {
     /// Reads the rendezvous through etcd.
     pub(super) fn etcd(
+        &self,
+        endpoint: Option<&Argument>,
+        conf: &RdzvConf,
+    ) -> Result<EtcdSpec, UsageError> {
+        let cluster = self.etcd_cluster(endpoint, conf)?;
+        if self.argument("rdzv_id", &self.args.rdzv_id).is_none() {
+            let problem = "etcd backends find agents by `--rdzv-id`, which is not given";
+            return Err(UsageError::new(problem).with_hint(
+                "give the same `--rdzv-id NAME` on all nodes, and a different one for each job",
+            ));
+        }
+        Ok(cluster)
+    }
+
+    fn etcd_cluster(
         &self,
         endpoint: Option<&Argument>,
         conf: &RdzvConf,
@@ -103,12 +154,6 @@ impl<H: Host> Arguments<'_, H> {
         if given.search_port().is_some() {
             let problem = "searches for other agents, which etcd backends find through etcd";
             return Err(given.invalid(problem).with_hint(MEMBERS_HINT));
-        }
-        if self.argument("rdzv_id", &self.args.rdzv_id).is_none() {
-            let problem = "etcd backends find agents by `--rdzv-id`, which is not given";
-            return Err(UsageError::new(problem).with_hint(
-                "give the same `--rdzv-id NAME` on all nodes, and a different one for each job",
-            ));
         }
         if conf.is_host.is_some() {
             let problem = "`is_host` in `--rdzv-conf` has no meaning with etcd backends: the agents choose \
