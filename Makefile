@@ -8,7 +8,9 @@ FUZZ_SECONDS ?= 60
 CHAOS_SECONDS ?= 600
 # Number of takeovers in the file of results at the end of `make takeovers`.
 N ?= 1000
-TAKEOVERS_FILE ?= target/takeovers.csv
+TAKEOVERS_FILE ?= target/takeovers-$(BY).csv
+# The choice of the next leader in `make takeovers`: by voters, or by etcd.
+BY ?= voters
 # Number of runs of the process tests under load in `make test-all`.
 REPEAT ?= 20
 # Number of tests at the same time: most of them wait for processes and leases, so there are more than processors.
@@ -25,6 +27,7 @@ help:
 	@echo 'make test-frameworks      accelerate, lightning, transformers, deepspeed'
 	@echo 'make chaos     everything happens at once to jobs of five nodes, for CHAOS_SECONDS'
 	@echo 'make takeovers N=1000  lets another voter lead N times; continues where it was stopped; needs root'
+	@echo 'make takeovers BY=etcd the same with etcd'
 	@echo 'make fuzz      fuzzes the store; wants nightly Rust and cargo-fuzz'
 	@echo 'make check     formatting, lints, documentation, licences; writes nothing'
 	@echo 'make docs      checks the links of the pages, and builds them as a book where mdbook is installed'
@@ -74,7 +77,7 @@ chaos:
 # Takes about 4 s for each takeover.
 takeovers:
 	TAKEOVERS=$(N) TAKEOVERS_FILE=$(abspath $(TAKEOVERS_FILE)) \
-		$(CARGO) test --release --workspace --locked --test partition -- --ignored --nocapture takeovers::
+		$(CARGO) test --release --workspace --locked --test partition -- --ignored --nocapture takeovers::by_$(BY)
 
 fuzz:
 	@scripts/fuzz.sh $(FUZZ_SECONDS)

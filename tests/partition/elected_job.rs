@@ -1,5 +1,5 @@
 //! A job whose coordinator is elected: five agents on a network with failures, of which the first three are
-//! voters. Their workers record when they run.
+//! voters, or which choose one of them through etcd. Their workers record when they run.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
@@ -15,6 +15,9 @@ pub(crate) const NODES: u32 = 5;
 
 /// The nodes whose agents are voters.
 const VOTERS: [u32; 3] = [1, 2, 3];
+
+/// The node of etcd, if the job uses it.
+const ETCD: u32 = NODES + 1;
 
 /// A node that is not a voter: its agent survives the loss of any leader, and its log names each leader.
 pub(crate) const WITNESS: u32 = 5;
@@ -32,6 +35,8 @@ pub(crate) struct ElectedJob {
     last_call_s: u32,
     /// The last round that was waited for.
     round: RoundId,
+    /// The etcd through which the agents find their coordinator; `None` if voters elect it.
+    etcd: Option<Program>,
     sandbox: Sandbox,
     pub(crate) network: Network,
 }
@@ -60,15 +65,41 @@ impl ElectedJob {
 
     /// Starts the job on these nodes and waits until they run.
     pub(crate) fn start_on(name: &str, nodes: &[u32]) -> (Self, Round) {
+        Self::with_agents(Self::new(name, nodes), nodes)
+    }
+
+    /// Starts an etcd of one member, and the job, whose agents find their coordinator through it; waits until all of
+    /// its workers run.
+    pub(crate) fn start_with_etcd(name: &str) -> (Self, Round) {
+        let mut job = Self::new(name, &Self::all());
+        let url = format!("http://{}:2379", Network::address(ETCD));
+        let data = job.sandbox.path("etcd").display().to_string();
+        let mut etcd = job.network.program(&job.sandbox, ETCD, "etcd");
+        for (flag, value) in
+            [("data-dir", &data), ("listen-client-urls", &url), ("advertise-client-urls", &url)]
+        {
+            etcd = etcd.arg(format!("--{flag}={value}"));
+        }
+        let mut etcd = etcd.start();
+        etcd.logs("ready to serve client requests");
+        job.etcd = Some(etcd);
+        Self::with_agents(job, &Self::all())
+    }
+
+    fn new(name: &str, nodes: &[u32]) -> Self {
         let last_call_s = if nodes.len() == NODES as usize { 600 } else { 1 };
-        let mut job = Self {
+        Self {
             agents: BTreeMap::new(),
             ended: Vec::new(),
             last_call_s,
             round: RoundId::default(),
+            etcd: None,
             sandbox: Sandbox::with_standbys(),
-            network: Network::new(name, NODES),
-        };
+            network: Network::new(name, ETCD),
+        }
+    }
+
+    fn with_agents(mut job: Self, nodes: &[u32]) -> (Self, Round) {
         for node in nodes {
             job.start_agent(*node);
         }
@@ -84,10 +115,16 @@ impl ElectedJob {
 
     /// Starts the agent of a node.
     pub(crate) fn start_agent(&mut self, node: u32) {
+        let rendezvous = match &self.etcd {
+            Some(_) => {
+                let etcd = Network::address(ETCD);
+                format!("--rdzv-backend etcd --rdzv-id j --rdzv-endpoint {etcd}")
+            }
+            None => format!("--rdzv-endpoint {}:29400", VOTERS.map(Network::address).join(",")),
+        };
         let words = format!(
-            "--nnodes 2:{NODES} --max-restarts 1 --rdzv-endpoint {}:29400 \
+            "--nnodes 2:{NODES} --max-restarts 1 {rendezvous} \
              --rdzv-conf last_call_timeout={},join_settle=0.1,shrink_timeout=0 --no-python alive.py",
-            VOTERS.map(Network::address).join(","),
             self.last_call_s
         );
         let agent = self.network.ragent(&self.sandbox, node, &words).start();

@@ -1,5 +1,7 @@
 //! Many takeovers in succession, each with the time until the job runs again: `make takeovers`.
 //!
+//! Voters elect the coordinator, or the agents choose it through etcd.
+//!
 //! `TAKEOVERS` is the number of takeovers. `TAKEOVERS_FILE` is a file to which each result is appended; a run
 //! continues after the results that are already there.
 
@@ -19,8 +21,8 @@ use ragent::sys::{
 };
 
 use crate::{
-    elected_job::{ElectedJob, WITNESS},
-    support::{let_pass, may_make_networks},
+    elected_job::{ElectedJob, Round, WITNESS},
+    support::{is_there, let_pass, may_make_networks},
 };
 
 /// The number of takeovers without `TAKEOVERS`.
@@ -166,12 +168,14 @@ fn append(file: &Path, line: &str) -> std::io::Result<()> {
 fn take_over(job: &mut ElectedJob, fault: Fault) -> Takeover {
     let elections = job.count_elections();
     let leader = job.leader(WITNESS);
+    // With etcd, any node may lead.
+    let witness = if leader.node == WITNESS { WITNESS - 1 } else { WITNESS };
     let begin = clock::boot_time();
     match fault {
         Fault::Killed => job.kill_agent(leader.node),
         Fault::Silent => job.network.cut(leader.node),
     }
-    job.next_leader(WITNESS, leader);
+    job.next_leader(witness, leader);
     let round = job.runs_on(&ElectedJob::without(&[leader.node]));
     match fault {
         Fault::Killed => job.replace_agent(leader.node),
@@ -186,21 +190,33 @@ fn take_over(job: &mut ElectedJob, fault: Fault) -> Takeover {
     }
 }
 
-/// Workers of two rounds never run at the same time during a takeover.
+/// Workers of two rounds never run at the same time when voters elect another leader.
 #[test]
 #[ignore = "takes up to hours; `make takeovers` runs it"]
-#[expect(clippy::print_stderr, reason = "its results are printed")]
-fn no_takeover_breaks_a_rule() {
-    if !may_make_networks() {
-        return;
+fn by_voters() {
+    if may_make_networks() {
+        no_takeover_breaks_a_rule(|| ElectedJob::start("takeovers"));
     }
+}
+
+/// Nor when another agent becomes the leader through etcd.
+#[test]
+#[ignore = "takes up to hours; `make takeovers BY=etcd` runs it"]
+fn by_etcd() {
+    if may_make_networks() && is_there("etcd") {
+        no_takeover_breaks_a_rule(|| ElectedJob::start_with_etcd("etcd"));
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "its results are printed")]
+fn no_takeover_breaks_a_rule(start: impl Fn() -> (ElectedJob, Round)) {
     let wanted = ThisHost.env("TAKEOVERS").map(|number| {
         number.to_str().and_then(|number| number.parse().ok()).expect("`TAKEOVERS` is a number")
     });
     let wanted = wanted.unwrap_or(DEFAULT);
     let mut results = Results::read(ThisHost.env("TAKEOVERS_FILE").map(PathBuf::from));
     while results.takeovers.len() < wanted {
-        let (mut job, _) = ElectedJob::start("takeovers");
+        let (mut job, _) = start();
         for _ in 0..PER_JOB {
             let number = results.takeovers.len() + 1;
             if number > wanted {
