@@ -29,6 +29,25 @@ fn mistakes() {
             "--name a --image b --deepspeed-config bad.json t.py",
             ["requires `--launch-method deepspeed`", "hint: "],
         ),
+        ("--name a --image b --rdzv-backend static t.py", ["`--rdzv-backend static`", "`etcd-v2`"]),
+        (
+            "--name a --image b --rdzv-backend etcd t.py",
+            ["`--rdzv-endpoint` is not given", "hint: "],
+        ),
+        ("--name a --image b --rdzv-endpoint e t.py", ["`--rdzv-backend` is not given", "hint: "]),
+        (
+            "--name a --image b --rdzv-backend etcd --rdzv-endpoint e,,f t.py",
+            ["is not a valid list of etcd's members", "hint: "],
+        ),
+        (
+            "--name a --image b --env PET_RDZV_BACKEND=etcd t.py",
+            ["`--env PET_RDZV_BACKEND` selects etcd", "`--rdzv-endpoint`"],
+        ),
+        (
+            "--name a --image b --nnodes 2 --rdzv-backend etcd --rdzv-endpoint e \
+             --env PET_RDZV_CONF=voters=3 t.py",
+            ["`voters=3`, but with an etcd backend there are no voters", "hint: omit it"],
+        ),
         ("--name a --image b --output /proc/no/x t.py", ["`--output /proc/no/x`", "hint: "]),
         ("--bogus t.py", ["--bogus", "--help"]),
     ] {
@@ -91,6 +110,13 @@ fn variables_of_agents() {
         refused(&words, &[&expected, &format!("hint: give `{flag}` instead")]);
     }
     refused("--env PET_RDZV_ENDPOINT=h:1 t.py", &["`--env PET_RDZV_ENDPOINT`", "the first pod"]);
+    let etcd = "--rdzv-backend etcd --rdzv-endpoint e";
+    for (variable, flag) in
+        [("PET_RDZV_ENDPOINT=h", "--rdzv-endpoint"), ("PET_RDZV_BACKEND=c10d", "--rdzv-backend")]
+    {
+        let hint = format!("hint: give `{flag}` instead");
+        refused(&format!("{etcd} --env {variable} t.py"), &["would have no effect", &hint]);
+    }
     for (words, part) in [
         ("--env PET_HANG_TIMEOUT=abc t.py", "`PET_HANG_TIMEOUT=abc`"),
         ("--env PET_RDZV_CONF=foo=1 t.py", "unknown key `foo`"),

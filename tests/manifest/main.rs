@@ -88,6 +88,10 @@ fn every_manifest_is_valid() {
         "--save-path auto --checkpoint-path auto --volume pvc:a:/a --volume pvc:b:/b train.py",
         "--nnodes 2:8 --env PET_RDZV_CONF=voters=3 train.py",
         "--nnodes 5 --env PET_RDZV_CONF=voters=5,join_timeout=3600 train.py",
+        "--nnodes 2:4 --rdzv-backend etcd --rdzv-endpoint etcd-0.etcd,etcd-1.etcd \
+         --env RAGENT_ETCD_USER=me --env RAGENT_ETCD_PASSWORD_FILE=/etc/etcd/password \
+         --volume pvc:etcd:/etc/etcd \
+         --env PET_RDZV_CONF=protocol=https,cacert=/etc/etcd/ca.pem train.py",
         "--no-python --ragent /opt/ragent --shutdown-timeout 0 --env A=1 --env PET_TEE=3 ./run.sh",
     ];
     let Some(manifests) = manifests(&sandbox, &lines) else { return };
@@ -138,6 +142,21 @@ fn first_pods_are_voters() {
         "ragent: warning: the job needs 2 of its 3 voters to begin and to continue, although \
          `--nnodes 1:4` allows fewer nodes",
     ]);
+}
+
+/// Pods find their coordinator through etcd, if that is given, and not at the first pod.
+#[test]
+fn etcd_is_used() {
+    let sandbox = Sandbox::new();
+    let line = "--nnodes 2 --rdzv-backend etcd-v2 --rdzv-endpoint etcd:2379 train.py";
+    let Some(manifests) = manifests(&sandbox, &[line]) else { return };
+    let args = args(&manifests[0]);
+    for expected in ["--rdzv-backend=etcd-v2", "--rdzv-endpoint=etcd:2379", "--rdzv-id=digits"] {
+        assert!(args.contains(&expected), "{args:?}");
+    }
+    assert!(!args.iter().any(|arg| arg.contains("digits-0")), "{args:?}");
+    let rules = &manifests[0][1]["spec"]["successPolicy"]["rules"];
+    assert_eq!(*rules, serde_json::json!([{ "succeededCount": 1 }]));
 }
 
 /// Pods get arguments and variables unchanged, even if YAML could read them as another type.

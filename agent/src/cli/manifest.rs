@@ -65,6 +65,12 @@ pub struct K8sArgs {
     /// Environment variable of the pods, including PET_ variables of ragent; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
+    /// `etcd`: pods find their coordinator through an etcd cluster [default: the first pod hosts it]
+    #[arg(long, alias = "rdzv_backend", value_name = "NAME")]
+    pub rdzv_backend: Option<String>,
+    /// Members of the etcd cluster, as pods reach them
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT][,…]")]
+    pub rdzv_endpoint: Option<String>,
     /// The job.
     #[command(flatten)]
     pub job: JobArgs,

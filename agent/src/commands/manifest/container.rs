@@ -58,11 +58,16 @@ pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
         }
         Method::Torchrun => (None, None),
     };
+    let (backend, endpoint) = match &spec.etcd {
+        Some((backend, members)) => (Some(backend.clone()), members.clone()),
+        None => (None, first_pods(spec)),
+    };
     let method = Some(spec.method.name()).filter(|_| spec.method != Method::Torchrun);
     let flags = [
         ("nnodes", Some(nodes.to_string())),
         ("nproc-per-node", Some(spec.workers_per_pod.clone())),
-        ("rdzv-endpoint", Some(endpoint(spec))),
+        ("rdzv-backend", backend),
+        ("rdzv-endpoint", Some(endpoint)),
         ("rdzv-id", Some(name.clone())),
         ("max-restarts", Some(spec.max_restarts.to_string())),
         ("shutdown-timeout", Some(spec.shutdown_timeout.as_secs().to_string())),
@@ -77,7 +82,7 @@ pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
 
 /// Returns the names of the first pods in the service: of the one that hosts the coordinator, or of all
 /// voters.
-fn endpoint(spec: &ManifestSpec) -> String {
+fn first_pods(spec: &ManifestSpec) -> String {
     let name = &spec.name;
     let pods: Vec<_> =
         (0..spec.voters.number()).map(|pod| format!("{name}-{pod}.{name}")).collect();

@@ -14,8 +14,6 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use ragent_rendezvous::voter_count::VoterCount;
-
 use super::{ManifestSpec, container, metadata};
 
 /// The time that an agent may need in addition to the stopping of its workers and of those of the
@@ -37,7 +35,7 @@ pub(super) fn job(spec: &ManifestSpec) -> Job {
         // The job goes on without the pods above its minimum.
         max_failed_indexes: Some(count(spec.nodes.max() - spec.nodes.min())),
         pod_failure_policy: Some(failure_policy()),
-        success_policy: Some(success_policy(spec.voters)),
+        success_policy: Some(success_policy(spec)),
         template,
         ..JobSpec::default()
     };
@@ -79,10 +77,13 @@ fn failure_policy() -> PodFailurePolicy {
 
 /// Returns the policy for success. Pods that were never scheduled are not waited for: the job has
 /// succeeded when the agent that hosts the coordinator, in the first pod, exits with 0, which it does
-/// once all agents know the outcome. With voters that is any one of them: an agent exits with 0 only if
-/// the workers of all nodes have succeeded.
-fn success_policy(voters: VoterCount) -> SuccessPolicy {
-    let rule = match voters.number() - 1 {
+/// once all agents know the outcome. With voters that is any one of them, and with etcd any agent: an
+/// agent exits with 0 only if the workers of all nodes have succeeded.
+fn success_policy(spec: &ManifestSpec) -> SuccessPolicy {
+    let rule = match spec.voters.number() - 1 {
+        _ if spec.etcd.is_some() => {
+            SuccessPolicyRule { succeeded_count: Some(1), ..SuccessPolicyRule::default() }
+        }
         0 => SuccessPolicyRule {
             succeeded_indexes: Some("0".to_owned()),
             ..SuccessPolicyRule::default()

@@ -36,7 +36,7 @@ pub(crate) struct ManifestSpec {
     pub image_pull_secrets: Vec<String>,
     /// The number of pods.
     pub nodes: NodeRange,
-    /// The number of voters, which are the first pods.
+    /// The number of voters, which are the first pods; one with etcd.
     pub voters: VoterCount,
     /// `--nproc-per-node`: a number, or a word that is resolved in the pod.
     pub workers_per_pod: String,
@@ -46,6 +46,8 @@ pub(crate) struct ManifestSpec {
     pub node_selector: BTreeMap<String, String>,
     /// The volumes that all pods share.
     pub volumes: Vec<SharedVolume>,
+    /// The backend of etcd and its members, if pods find their coordinator through it.
+    pub etcd: Option<(String, String)>,
     /// The user's variables.
     pub env: BTreeMap<String, String>,
     /// The number of failures of the job that are followed by a new round.
@@ -87,6 +89,10 @@ const GPUS: Rule = Rule {
     expected: "a positive number; for shares of a GPU, use `--resource`",
     holds: |text| text.parse::<u32>().is_ok_and(|n| n > 0),
 };
+const BACKEND: Rule = Rule {
+    expected: "`etcd` or `etcd-v2`; without it, the first pod hosts the coordinator",
+    holds: |text| ["etcd", "etcd-v2"].contains(&text),
+};
 const PATH: Rule = Rule { expected: "a path", holds: |text| !text.is_empty() };
 
 impl ManifestSpec {
@@ -118,7 +124,12 @@ impl ManifestSpec {
         let volumes = errors.or_default(SharedVolume::parse_all(&args.volume));
         let env = pairs("--env", &args.env, [&names::VARIABLE, &names::ANYTHING]);
         let env = errors.or_default(env);
-        let voters = errors.or_default(voters(&env, nodes));
+        let etcd = errors.or_default(etcd(&args));
+        let voters = match etcd {
+            // Any pod can lead. The agents' own parser refuses `voters`.
+            Some(_) => VoterCount::One,
+            None => errors.or_default(voters(&env, nodes)),
+        };
         let path = |flag, typed, errors: &mut UsageErrors| {
             errors.ok(job_path(&not_empty(flag, typed)?, &volumes))
         };
@@ -133,6 +144,7 @@ impl ManifestSpec {
             workers_per_pod: errors.or_default(workers).or(gpus).unwrap_or_else(|| "1".to_owned()),
             resources,
             node_selector,
+            etcd,
             env,
             max_restarts: errors.or_default(number("--max-restarts", &args.job.max_restarts, 0)),
             pod_restarts: errors.or_default(number("--pod-restarts", &args.pod_restarts, 3)),
@@ -185,6 +197,19 @@ fn voters(env: &BTreeMap<String, String>, nodes: NodeRange) -> Result<VoterCount
 
 /// The variable with the value of `--rdzv-conf` for agents.
 const CONF: &str = "PET_RDZV_CONF";
+
+/// Returns the backend of etcd and its members, if both are given.
+fn etcd(args: &K8sArgs) -> Result<Option<(String, String)>, UsageError> {
+    let hint = "give `--rdzv-backend etcd` and the members of etcd as `--rdzv-endpoint`, or neither: \
+                then the first pod hosts the coordinator, or with `--env PET_RDZV_CONF=voters=3` \
+                the first three elect it";
+    match (checked("--rdzv-backend", &args.rdzv_backend, &BACKEND)?, &args.rdzv_endpoint) {
+        (Some(backend), Some(members)) => Ok(Some((backend, members.clone()))),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(missing("--rdzv-endpoint").with_hint(hint)),
+        (None, Some(_)) => Err(missing("--rdzv-backend").with_hint(hint)),
+    }
+}
 
 /// Returns the name of the job. Pods use it with their number appended, also as host names; the
 /// service uses it as a domain.

@@ -42,6 +42,45 @@ fn words_of_the_agent() {
     );
 }
 
+/// The members of etcd take the place of the first pod.
+#[test]
+fn members_of_etcd() {
+    assert_eq!(
+        words(
+            "--nnodes 2 --rdzv-backend etcd --rdzv-endpoint e0:2379,e1:2379 \
+             --env PET_RDZV_CONF=etcd_prefix=/a t.py"
+        ),
+        "--nnodes=2 --nproc-per-node=1 --rdzv-backend=etcd --rdzv-endpoint=e0:2379,e1:2379 \
+         --rdzv-id=digits --max-restarts=0 --shutdown-timeout=30 -- t.py"
+    );
+}
+
+/// With etcd any pod can lead, so one that succeeds is enough, and only `voters=1` is accepted.
+#[test]
+fn no_voters_with_etcd() {
+    let etcd = "--nnodes 2:4 --rdzv-backend etcd-v2 --rdzv-endpoint e0,e1,e2";
+    for conf in ["join_timeout=9", "voters=1"] {
+        let spec = spec(&format!("{etcd} --env PET_RDZV_CONF={conf} t.py"));
+        let words = container::agent_args(&spec).join(" ");
+        assert!(words.contains(" --rdzv-backend=etcd-v2 --rdzv-endpoint=e0,e1,e2 "), "{words}");
+        let policy = job::job(&spec).spec.unwrap().success_policy.unwrap();
+        let [rule] = &policy.rules[..] else { panic!("one rule") };
+        assert_eq!((rule.succeeded_indexes.as_deref(), rule.succeeded_count), (None, Some(1)));
+    }
+    // Also if there are too few pods for the voters.
+    for voters in [3, 5] {
+        let line = format!("--name a --image i {etcd} --env PET_RDZV_CONF=voters={voters} t.py");
+        let errors = resolve(&line).unwrap_err();
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let expected = format!(
+            "`--rdzv-conf` has `voters={voters}`, but with an etcd backend there are no voters: any \
+             agent can become the coordinator"
+        );
+        assert_eq!(texts, [expected]);
+        assert_eq!(errors[0].hint(), Some("omit it"));
+    }
+}
+
 /// The flags of a launch method reach the agent; `auto` becomes a path on the first volume, and a
 /// configuration the path at which the manifest mounts it.
 #[test]

@@ -25,7 +25,16 @@ fn without_effect(spec: &ManifestSpec) -> Vec<UsageError> {
     let variable = |flag: &str| format!("PET_{}", flag.replace('-', "_").to_ascii_uppercase());
     let flags = container::agent_flags(spec).into_iter().map(|(flag, _)| flag);
     let given = flags.filter(|flag| spec.env.contains_key(&variable(flag)));
-    given.map(|flag| no_effect(spec, &variable(flag), own(flag))).collect()
+    let mut mistakes: Vec<UsageError> =
+        given.map(|flag| no_effect(spec, &variable(flag), own(flag))).collect();
+    let backend = spec.env.get("PET_RDZV_BACKEND").filter(|_| spec.etcd.is_none());
+    if backend.is_some_and(|backend| backend.starts_with("etcd")) {
+        let problem =
+            "`--env PET_RDZV_BACKEND` selects etcd, but the endpoint is in the job's own pods";
+        let hint = "give `--rdzv-backend etcd` and `--rdzv-endpoint` instead";
+        mistakes.push(UsageError::new(problem).with_hint(hint));
+    }
+    mistakes
 }
 
 fn no_effect(spec: &ManifestSpec, variable: &str, flag: Option<&'static str>) -> UsageError {
@@ -34,15 +43,18 @@ fn no_effect(spec: &ManifestSpec, variable: &str, flag: Option<&'static str>) ->
     ))
     .with_hint(match flag {
         Some(flag) => format!("give `--{flag}` instead"),
+        None if spec.etcd.is_some() => "give `--rdzv-endpoint` instead".to_owned(),
         None if spec.voters.is_several() => "omit it: the first pods are the voters".to_owned(),
-        None => "omit it: the first pod hosts the coordinator".to_owned(),
+        None => "omit it: the first pod hosts the coordinator, unless `--rdzv-backend etcd` and \
+                 `--rdzv-endpoint` are given"
+            .to_owned(),
     })
 }
 
 /// Returns the manifest's flag for this flag of the agents, if there is one.
 fn own(flag: &'static str) -> Option<&'static str> {
     match flag {
-        // It has the names of the first pods in the service.
+        // Without etcd, it has the names of the first pods in the service.
         "rdzv-endpoint" => None,
         "rdzv-id" => Some("name"),
         flag => Some(flag),
