@@ -26,9 +26,9 @@
 //! have ended. Votes of fresh voters count only in a *cold* election, in which all voters are
 //! fresh: then no earlier leader is left.
 //!
-//! The voters are known by their state files ([`VoterId`]), and their list is a part of what is copied ([`Lists`]). Until
+//! The voters are known by their state files ([`VoterId`](crate::ids::VoterId)), and their list is a part of what is copied ([`Lists`]). Until
 //! the first round they are the endpoints that the user gave; then the leader replaces voters that are lost by members
-//! of the job ([`change`]).
+//! of the job.
 //!
 //! A candidate first holds a pre-vote, as in Raft: it asks whether others would vote for it, and
 //! nothing changes. So a voter that cannot receive the leader's messages does not depose the
