@@ -134,8 +134,8 @@ pub(crate) struct ElectedByVoters {
 }
 
 impl Right {
-    /// Waits until the state of this process's voter has changed, and returns the voters in it; never returns if there
-    /// are no voters.
+    /// Waits until the state of this process's voter has changed, and returns the voters in it; never returns without
+    /// voters.
     ///
     /// # Cancel safety
     ///

@@ -162,7 +162,7 @@ fn voters_are_chosen_among_the_reached() {
     let expected = "--rdzv-endpoint=10.0.0.2:29401,10.0.0.3:29402,10.0.0.5:29404 \
                     --rdzv-conf=join_timeout=9,voters=3,last_call_timeout=5";
     assert_eq!(endpoints(&five.clone().unwrap(), &[own(1), own(2), own(3), own(4)]), expected);
-    // A host without an address that others can use is no voter.
+    // A host without an address that others can use cannot be a voter.
     let mut one_here = all.clone();
     one_here[0].1.address = None;
     let expected = "--rdzv-endpoint=10.0.0.2:29401,10.0.0.3:29402,10.0.0.5:29404 \
