@@ -17,6 +17,7 @@ use crate::support::{
 struct Cluster<'a> {
     sandbox: &'a Sandbox,
     network: Option<&'a Network>,
+    first_job: u16,
     _daemons: Vec<Program>,
 }
 
@@ -38,7 +39,9 @@ impl<'a> Cluster<'a> {
         if !["slurmctld", "slurmd", "srun"].into_iter().all(is_there) {
             return None;
         }
-        configure(sandbox, network.is_some());
+        // The endpoint of a step follows from the number of its job, and clusters share this machine.
+        let first_job = free_port();
+        configure(sandbox, network.is_some(), first_job);
         let daemon = |node, words: &str, expected: &str| {
             let mut daemon =
                 in_cluster(sandbox, network.map(|network| (network, node)), words).start();
@@ -49,7 +52,7 @@ impl<'a> Cluster<'a> {
         for node in 1..=3 {
             daemons.push(daemon(node, &format!("slurmd -D -N n{node}"), "slurmd started"));
         }
-        Some(Self { sandbox, network, _daemons: daemons })
+        Some(Self { sandbox, network, first_job, _daemons: daemons })
     }
 
     /// Returns a command of a user of the cluster.
@@ -67,7 +70,7 @@ impl<'a> Cluster<'a> {
     }
 }
 
-fn configure(sandbox: &Sandbox, has_network: bool) {
+fn configure(sandbox: &Sandbox, has_network: bool, first_job: u16) {
     let folder = |name: &str| {
         let path = sandbox.path(name);
         fs::create_dir_all(&path).unwrap();
@@ -82,7 +85,7 @@ fn configure(sandbox: &Sandbox, has_network: bool) {
          AuthType=auth/none\nCredType=cred/none\nProctrackType=proctrack/linuxproc\n\
          TaskPlugin=task/none\nSwitchType=switch/none\nMpiDefault=none\nSelectType=select/linear\n\
          MailProg=/bin/true\nStateSaveLocation={state}\nSlurmdSpoolDir={spool}/%n\n\
-         SlurmctldPidFile={pids}/controller\nSlurmdPidFile={pids}/%n\n",
+         SlurmctldPidFile={pids}/controller\nSlurmdPidFile={pids}/%n\nFirstJobId={first_job}\n",
         free_port()
     );
     let mut hosts = fs::read_to_string("/etc/hosts").unwrap_or_default();
@@ -135,7 +138,7 @@ fn agents_of_a_step_are_one_job() {
     let words = format!("srun -N 3 --ntasks-per-node=1 {ragent} --no-python place.sh");
     let end = cluster.user(&words).run();
     assert_places(&end);
-    end.assert_stderr(&["endpoint=n1:", "run_id=slurm-1.0"]);
+    end.assert_stderr(&["endpoint=n1:", &format!("run_id=slurm-{}.0", cluster.first_job)]);
 }
 
 /// `srun` with one task per rank gives each rank its place.
@@ -177,7 +180,7 @@ fn cancelled_job_leaves_nothing() {
         job.logs("admitted; starting workers");
         job.worker();
     }
-    cluster.user("scancel 1").run().assert_code(0);
+    cluster.user(&format!("scancel {}", cluster.first_job)).run().assert_code(0);
     lifeline.wait_until_broken();
     let end = job.end();
     assert_ne!(end.code, Some(0), "{}", end.stderr);

@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use nix::{sys::signal::Signal, unistd::geteuid};
@@ -17,6 +18,9 @@ pub struct Cgroup(PathBuf);
 impl Cgroup {
     /// Creates a cgroup. Returns `None`, and prints why, if that is impossible.
     pub fn delegated(name: &str) -> Option<Self> {
+        /// The number of cgroups that this process has created: tests run at the same time.
+        static CREATED: AtomicU32 = AtomicU32::new(0);
+
         if !geteuid().is_root() {
             skip("cgroups want root");
             return None;
@@ -30,7 +34,9 @@ impl Cgroup {
             skip("no cgroup2 is mounted");
             return None;
         };
-        let path = PathBuf::from(mount[1]).join(format!("test-{name}-{}", std::process::id()));
+        let number = CREATED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("test-{name}-{}-{number}", std::process::id());
+        let path = PathBuf::from(mount[1]).join(name);
         if let Err(error) = fs::create_dir(&path) {
             skip(&format!("{}: {error}", path.display()));
             return None;
