@@ -81,6 +81,8 @@ use voter::Voter;
 pub struct Election {
     settings: Settings,
     voter: Voter,
+    /// The newest version of the memory that a majority has, as far as this process knows.
+    copied: Version,
     role: Role,
     /// The highest term that is known.
     highest: Term,
@@ -126,6 +128,7 @@ impl Election {
         let jitter = Jitter::new(settings.seed);
         let mut election = Self {
             voter,
+            copied: Version::default(),
             role: Role::Follower { stands_at: now },
             highest,
             leader: None,
@@ -169,8 +172,12 @@ impl Election {
                 self.voter.answer(now, would, knows)
             }
             Request::Vote { term, cold } => self.handle_vote(now, (&process, knows), term, cold),
-            Request::Renew { term, cold, replica } => {
-                self.handle_renewal(now, &address, (&process, term), cold, &replica)
+            Request::Renew { term, cold, replica, is_copied } => {
+                let answer = self.handle_renewal(now, &address, (&process, term), cold, &replica);
+                if answer.is_granted && is_copied {
+                    self.copied = replica.version;
+                }
+                answer
             }
             Request::Release { term } => {
                 if self.voter.release(now, &process, Some(term)) {

@@ -177,7 +177,12 @@ fn request(process: &NodeId, to: u32, highest: u64, request: Request) -> Vec<u8>
 }
 
 fn renewal(term: u64) -> Request {
-    Request::Renew { term: Term(term), cold: None, replica: Box::new(Replica::default()) }
+    Request::Renew {
+        term: Term(term),
+        cold: None,
+        replica: Box::new(Replica::default()),
+        is_copied: false,
+    }
 }
 
 /// Well-formed messages of every kind to the voter on node `to`, in a made-up name and in that of the leader.

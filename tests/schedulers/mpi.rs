@@ -71,11 +71,11 @@ fn ranks_train() {
             .arg(format!("{REPOSITORY}/tests/schedulers/ddp.py"))
             .env("RES_OPTIONS", "timeout:1 attempts:1")
             .run();
-        end.assert_code(0);
         for rank in 0..4 {
             let line = format!("rank {rank} of 4, local {rank} of 4, trained");
             assert!(end.stdout.contains(&line), "{}: no `{line}` in {}", mpi.program, end.stdout);
         }
+        end.assert_code(0);
     }
 }
 

@@ -148,11 +148,14 @@ impl From<Request> for voter_message::Body {
             Request::Vote { term, cold } => {
                 Self::Vote(voter_message::Vote { term: term.0, cold: to_cold(cold) })
             }
-            Request::Renew { term, cold, replica } => Self::Renew(voter_message::Renew {
-                term: term.0,
-                cold: to_cold(cold),
-                replica: Some((*replica).into()),
-            }),
+            Request::Renew { term, cold, replica, is_copied } => {
+                Self::Renew(voter_message::Renew {
+                    term: term.0,
+                    cold: to_cold(cold),
+                    replica: Some((*replica).into()),
+                    is_copied,
+                })
+            }
             Request::Release { term } => Self::Release(voter_message::Release { term: term.0 }),
             Request::Leave => Self::Leave(voter_message::Leave {}),
             Request::Inform { voters } => Self::Inform(voter_message::Inform {
@@ -176,6 +179,7 @@ impl TryFrom<voter_message::Body> for Body {
                 term: term(renew.term, "renew.term")?,
                 cold: cold(renew.cold)?,
                 replica: Box::new(required(renew.replica, "renew.replica")?.try_into()?),
+                is_copied: renew.is_copied,
             },
             Wire::Release(release) => {
                 Request::Release { term: term(release.term, "release.term")? }

@@ -165,12 +165,13 @@ impl Election {
         self.ask_to_leave(now);
     }
 
-    /// Returns true if the job needs this voter's state: it is a voter, and the job has not ended.
+    /// Returns true if the job needs this voter's state: it is a voter, and the job has not ended. An end that no
+    /// majority knows may be forgotten.
     pub fn is_needed(&self) -> bool {
         let replica = self.voter.replica();
         let is_own = |seat: &Seat| seat.voter == Some(self.settings.voter);
-        let is_closed = replica.memory.as_ref().is_some_and(|memory| memory.closed.is_some());
-        replica.lists.seats().any(is_own) && !is_closed
+        let has_ended = replica.is_closed() && self.copied == replica.version;
+        replica.lists.seats().any(is_own) && !has_ended
     }
 
     /// Returns true if the process of this voter, which leaves, may end: the job does not need it, or no other process

@@ -194,10 +194,11 @@ impl Election {
         };
         leader.grant(&self.settings.address, own);
         let (term, cold) = (leader.term, leader.cold.clone());
+        let is_copied = leader.copied == replica.version;
         for address in to {
             let replica = Box::new(replica.clone());
             let cold = cold.get(&address).cloned();
-            self.send(now, address, sequence, Request::Renew { term, cold, replica });
+            self.send(now, address, sequence, Request::Renew { term, cold, replica, is_copied });
         }
         self.extend(now);
     }
@@ -259,13 +260,17 @@ impl Election {
         } else if is_longer {
             self.effects.push_back(Effect::Extend(until));
         }
-        let copied = leader.newly_copied(replica);
-        if let Some(version) = copied {
-            if version.number > 0 {
-                self.effects.push_back(Effect::Copied(version));
-            }
-            self.review(now);
+        let is_closed = replica.is_closed();
+        let Some(version) = leader.newly_copied(replica) else { return };
+        self.copied = version;
+        if version.number > 0 {
+            self.effects.push_back(Effect::Copied(version));
         }
+        if is_closed {
+            // Voters that wait for the end of the job need not wait for the next renewal.
+            self.renew(now);
+        }
+        self.review(now);
     }
 
     /// Ends the leadership, and releases the leases, so that a successor does not wait for their

@@ -50,6 +50,8 @@ pub enum Request {
         cold: Option<NodeId>,
         /// The leader's memory.
         replica: Box<Replica>,
+        /// True if a majority has this memory.
+        is_copied: bool,
     },
     /// Returns the lease.
     Release {
@@ -117,6 +119,11 @@ impl Replica {
     /// Returns true if the job has completed a round, so that its voters are known by their identities.
     pub fn has_round(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.round > Round(0))
+    }
+
+    /// Returns true if the job has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.closed.is_some())
     }
 
     /// Returns its version, and whether the job has a round.

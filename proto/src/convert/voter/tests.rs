@@ -97,9 +97,9 @@ fn all() -> Vec<FromVoter> {
         Request::PreVote,
         Request::Vote { term, cold: None },
         Request::Vote { term, cold: cold.clone() },
-        Request::Renew { term, cold: None, replica: replica(None) },
-        Request::Renew { term, cold: None, replica: replica(Some(fresh)) },
-        Request::Renew { term, cold, replica: replica(Some(memory())) },
+        Request::Renew { term, cold: None, replica: replica(None), is_copied: false },
+        Request::Renew { term, cold: None, replica: replica(Some(fresh)), is_copied: false },
+        Request::Renew { term, cold, replica: replica(Some(memory())), is_copied: true },
         Request::Release { term },
         Request::Leave,
         Request::Inform { voters: vec![VoterAddress::new("n4:29400")] },
@@ -121,7 +121,7 @@ fn refusal(message: FromVoter, change: impl FnOnce(&mut v1::VoterMessage)) -> Ma
 /// Returns the error of a renewal whose memory `change` makes invalid.
 fn refusal_of_memory(change: impl FnOnce(&mut v1::Memory)) -> Malformed {
     let replica = replica(Some(memory()));
-    let renew = Request::Renew { term: Term(1), cold: None, replica };
+    let renew = Request::Renew { term: Term(1), cold: None, replica, is_copied: false };
     refusal(FromVoter::Request(with(renew)), |message| {
         let Some(voter_message::Body::Renew(renew)) = &mut message.body else {
             panic!("{message:?}")
@@ -191,7 +191,7 @@ fn malformed_messages_are_refused_by_name() {
     let vote = voter_message::Vote { term: 1, cold: "x".repeat(257) };
     let too_long = Malformed::TooLong { field: "voter.cold", len: 257, limit: 256 };
     assert_eq!(body(Wire::Vote(vote)), too_long);
-    let renew = voter_message::Renew { term: 1, cold: String::new(), replica: None };
+    let renew = voter_message::Renew { term: 1, ..voter_message::Renew::default() };
     assert_eq!(body(Wire::Renew(renew)), Malformed::Missing("renew.replica"));
     let mut wrong = voter_message::Answer::from(answer());
     wrong.replica.as_mut().unwrap().version.as_mut().unwrap().number = u64::MAX;

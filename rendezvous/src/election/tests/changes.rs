@@ -209,8 +209,8 @@ fn lists_are_limited() {
     let replica = Box::new(Replica { version, lists, memory: Some(memory(1)) });
     let mut from = voter(voters.now, 1, 2);
     from.voter.take(&replica);
-    let request =
-        from.message(voters.now, 1, Request::Renew { term: Term(9), cold: None, replica });
+    let renew = Request::Renew { term: Term(9), cold: None, replica, is_copied: false };
+    let request = from.message(voters.now, 1, renew);
     voters.voters[0].handle_request(voters.now, request);
     assert!(!voters.voters[0].replica().has_round());
 }
