@@ -19,12 +19,12 @@ use std::{
 use ragent_rendezvous::{
     election::{Leadership, message::Seat},
     ids::{NodeId, Round, RoundId, Term},
-    message::{NodeState, Outcome},
+    message::{JobResult, NodeState, Outcome},
     settings::Memory,
     snapshot::PhaseName,
 };
 
-use super::{World, host::Host};
+use super::{World, election::StateFile, host::Host};
 
 /// The history that the rules need.
 #[derive(Debug, Default)]
@@ -194,7 +194,15 @@ impl World {
     /// Checks rule g for the outcome that an agent has received.
     pub(super) fn note_outcome(&mut self, id: &NodeId, outcome: Outcome) {
         let Record { outcome: first, is_another_run, .. } = &mut self.record;
-        if first.take_if(|first| *is_another_run && *first != outcome).is_some() {
+        // A run without a round, which a host had begun that did not know the job any more.
+        let is_of_empty_run =
+            matches!(outcome.result, JobResult::JoinTimeout { after: Round(0), .. });
+        let is_of_another_run = |first: &mut Outcome| {
+            let has_other_result =
+                mem::discriminant(&first.result) != mem::discriminant(&outcome.result);
+            *first != outcome && (*is_another_run || is_of_empty_run && has_other_result)
+        };
+        if first.take_if(is_of_another_run).is_some() {
             *is_another_run = false;
         }
         let first = self.record.outcome.get_or_insert_with(|| outcome.clone());
@@ -248,17 +256,22 @@ impl World {
 
     /// Notes that a majority of the voters is lost, if it is.
     pub(super) fn check_majority(&mut self) {
-        let files = self.hosts.iter().filter_map(|host| host.file.as_ref());
-        let newest = files.map(|file| &file.replica).max_by_key(|replica| replica.knowledge());
-        let Some(replica) = newest.filter(|replica| replica.has_round()) else { return };
-        let exists = |seat: &Seat| {
-            let files = self.hosts.iter().filter_map(|host| host.file.as_ref());
-            seat.voter.is_some_and(|voter| files.map(|file| file.id).any(|id| id == voter))
+        let files: Vec<_> = self.hosts.iter().filter_map(|host| host.file.as_ref()).collect();
+        let newest = |files: &mut dyn Iterator<Item = &&StateFile>| {
+            let newest = files.max_by_key(|file| file.replica.knowledge())?;
+            newest.replica.has_round().then(|| newest.replica.lists.clone())
         };
+        let exists =
+            |seat: &Seat| seat.voter.is_some_and(|voter| files.iter().any(|file| file.id == voter));
         let has_majority =
             |list: &Vec<Seat>| list.iter().filter(|seat| exists(seat)).count() > list.len() / 2;
-        let lists = replica.lists.before.iter().chain([&replica.lists.last]);
-        self.record.is_majority_lost |= !lists.into_iter().all(has_majority);
+        let is_voter =
+            |file: &&&StateFile| file.replica.lists.seats().any(|seat| seat.voter == Some(file.id));
+        // Only a process that is no voter may know the end of a change; no voter asks it.
+        let known = [newest(&mut files.iter()), newest(&mut files.iter().filter(is_voter))];
+        let mut lists =
+            known.iter().flatten().flat_map(|lists| lists.before.iter().chain([&lists.last]));
+        self.record.is_majority_lost |= !lists.all(has_majority);
     }
 
     /// Returns true if the job keeps a majority of its voters, and enough nodes, without a host.
@@ -293,9 +306,12 @@ impl World {
         let lists = &voter.election.replica().lists;
         let dead: Vec<_> =
             lists.last.iter().filter(|s| s.voter.is_none_or(|v| !alive.contains(&v))).collect();
-        let too_few = lists.last.len().saturating_sub(alive.len());
+        // A process without a state file cannot find the job if all listed hosts are lost.
+        let voters = self.processes.values().filter_map(|p| p.voter.as_ref());
+        let knowing = voters.filter(|v| v.election.replica().has_round()).count();
+        let too_few = lists.last.len().saturating_sub(knowing);
         let min = self.shared.nodes.min();
-        let is_short = min >= 2 && alive.len() >= 3 && lists.last.len() < 3;
+        let is_short = min >= 2 && knowing >= 3 && lists.last.len() < 3;
         if lists.before.is_some() || dead.len() > too_few || is_short {
             return Err(format!("rule i: {lists:?} of {alive:?} at {:?}", self.elapsed()));
         }
