@@ -26,9 +26,8 @@ mod voters;
 use std::{collections::BTreeSet, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use nix::sys::signal::Signal;
-use ragent_rendezvous::{ids::RunId, settings::SharedSettings};
+use ragent_rendezvous::{ids::RunId, settings::SharedSettings, voter_count::VoterCount};
 
-use self::arguments::{Arguments, MAX_NAME_LEN};
 pub(crate) use self::{
     argument::Argument,
     command::{ScriptKind, interpreter},
@@ -41,6 +40,10 @@ pub(crate) use self::{
     standby::standby_modules,
     usage::UsageErrors,
     voters::{asked_voters, majority_warning, voters_among},
+};
+use self::{
+    arguments::{Arguments, MAX_NAME_LEN},
+    voters::voters_of_job,
 };
 pub use self::{
     command::WorkerCommand,
@@ -75,6 +78,8 @@ pub struct JobSpec {
     pub run_id: RunId,
     /// The method by which the nodes find each other, with its endpoint.
     pub rendezvous: RendezvousMethod,
+    /// The number of voters that elect the coordinator, if as many nodes attend.
+    pub voters: VoterCount,
     /// The settings that must be the same on all nodes.
     pub shared: SharedSettings,
     /// The place of this agent among the agents of a launcher, if a launcher started it.
@@ -172,6 +177,7 @@ impl JobSpec {
         let rendezvous = errors.or_default(arguments.rendezvous(nodes, backend, &conf));
         let mut timeouts = conf.timeouts;
         let nodes = rendezvous.adapt(nodes, &conf, &mut timeouts);
+        let voters = voters_of_job(&conf, nodes, &rendezvous);
         let launcher_group = arguments.launcher_group();
         let node_rank = match &rendezvous {
             RendezvousMethod::Static { node_rank, .. } => Some(*node_rank),
@@ -203,6 +209,7 @@ impl JobSpec {
         let path = |given: Option<String>| given.filter(|path| !path.is_empty()).map(PathBuf::from);
         let spec = Self {
             run_id,
+            voters,
             shared: SharedSettings {
                 nodes,
                 max_restarts,

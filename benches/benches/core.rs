@@ -10,6 +10,7 @@ use ragent_rendezvous::{
     message::{Attend, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing},
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     tenure::Tenure,
+    voter_count::VoterCount,
 };
 use ragent_store::{
     Engine,
@@ -58,6 +59,7 @@ fn gather(now: Instant, attends: Vec<Attend>) -> usize {
         host: None,
         shared: None,
         voters: Vec::new(),
+        voter_count: VoterCount::One,
         keeps_charges: false,
         leases: Leases::default(),
     };

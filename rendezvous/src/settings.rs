@@ -6,6 +6,7 @@ use crate::{
     ids::{GroupRank, JobUid, NodeId, ProofKey, Round, RunId, Term, VoterAddress},
     limits,
     message::Outcome,
+    voter_count::VoterCount,
 };
 
 /// The numbers of nodes that a round may have: `--nnodes`.
@@ -198,6 +199,8 @@ pub struct Settings {
     /// The endpoints of the voters that elect the coordinator; agents receive them with the welcome. Empty if the job
     /// has none.
     pub voters: Vec<VoterAddress>,
+    /// The number of voters that the job has if as many members can be voters.
+    pub voter_count: VoterCount,
     /// True if the charges of a run of which no member registers are kept for the next run: set
     /// where a service manager starts both, and not a user who wants the job to run once more.
     pub keeps_charges: bool,

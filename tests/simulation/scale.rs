@@ -16,6 +16,7 @@ use ragent_rendezvous::{
     },
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     tenure::Tenure,
+    voter_count::VoterCount,
 };
 
 const NODES: u32 = 1_000;
@@ -98,6 +99,7 @@ fn thousand_nodes_cost_a_few_messages_each() {
         host: None,
         shared: Some(shared()),
         voters: Vec::new(),
+        voter_count: VoterCount::One,
         keeps_charges: true,
         leases: Leases::default(),
     };

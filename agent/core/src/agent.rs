@@ -228,9 +228,13 @@ impl Agent {
         self.unattended.get_or_insert(now);
     }
 
-    /// Notes that the coordinator has refused this node for good.
+    /// Notes that the coordinator has refused this node, for good unless this node only belongs to a run that has formed
+    /// no round: a host that had lost its state file may have begun it.
     pub fn handle_refused(&mut self, reason: RefuseReason) {
         let reason = match reason {
+            RefuseReason::EarlierRun if self.job_uid.is_some() && self.is_bound_to_no_run() => {
+                return self.forget_run();
+            }
             RefuseReason::Closed(outcome)
                 if self.job_uid.is_some() || outcome.result == JobResult::Succeeded =>
             {
@@ -259,15 +263,23 @@ impl Agent {
     /// A node that was in no round is bound to no run and no term. Other nodes do not follow a
     /// process whose term has been replaced.
     pub fn handle_sent_elsewhere(&mut self, now: Instant, term: Term) -> bool {
-        if self.known_round.round.round == Round(0) {
-            self.term = Term::default();
-            self.job_uid = None;
-            self.waiting = None;
+        if self.is_bound_to_no_run() {
+            self.forget_run();
         } else if term < self.term {
             return false;
         }
         self.unattended.get_or_insert(now);
         true
+    }
+
+    fn is_bound_to_no_run(&self) -> bool {
+        self.known_round.round.round == Round(0)
+    }
+
+    fn forget_run(&mut self) {
+        self.term = Term::default();
+        self.job_uid = None;
+        self.waiting = None;
     }
 
     /// Notes that the coordinator asks for a sign of life.

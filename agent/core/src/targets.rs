@@ -79,10 +79,11 @@ impl<T: Clone + PartialEq> Targets<T> {
         is_new
     }
 
-    /// Returns the voters, and the endpoints that the user gave, each once.
+    /// Returns the voters, the endpoints that the user gave, and the leader, each once.
     pub fn all(&self) -> Vec<T> {
         let mut all: Vec<T> = Vec::new();
-        for endpoint in self.voters.iter().chain(&self.listed).chain(&self.first) {
+        let leader = self.leader.as_ref().map(|(leader, _)| leader);
+        for endpoint in self.voters.iter().chain(&self.listed).chain(&self.first).chain(leader) {
             if !all.contains(endpoint) {
                 all.push(endpoint.clone());
             }
@@ -143,6 +144,18 @@ mod tests {
         assert_eq!(targets.next(false), Some(1));
         assert!(targets.handle_redirect(3, Term(7)), "a voter that was not listed");
         assert_eq!(targets.next(false), Some(3));
+    }
+
+    /// A leader that was not listed, and that did not accept the agent once, is dialed again in its turn.
+    #[test]
+    fn leader_that_was_not_listed_is_dialed_again() {
+        let mut targets = Targets::new(vec![0], Some(0));
+        assert!(targets.handle_redirect(3, Term(7)));
+        assert_eq!(targets.next(false), Some(3));
+        targets.handle_failed(&3);
+        assert!(!targets.handle_redirect(3, Term(7)));
+        let dialed: Vec<_> = (0..3).map(|_| targets.next(false).unwrap()).collect();
+        assert_eq!(dialed, [0, 3, 0]);
     }
 
     /// The voters of the job are dialed as well as the endpoints that the user gave.

@@ -7,6 +7,7 @@ use ragent_rendezvous::{
     election::timers::Timers,
     ids::{RunId, Term},
     settings::{Leases, Settings, Timeouts},
+    voter_count::VoterCount,
 };
 use ragent_store::StoreThread;
 use tokio::sync::watch;
@@ -58,6 +59,7 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
             host: None,
             shared: None,
             voters: Vec::new(),
+            voter_count: VoterCount::One,
             keeps_charges: ThisHost.service_dir().is_some(),
             leases: Leases::default(),
         };
@@ -116,6 +118,7 @@ fn vote(args: &CoordinatorArgs, list: &str, nodes: &str) -> Result<ExitCode, Lau
                 coordinator: process.to_string(),
                 host: None,
                 shared: None,
+                voter_count: list.count_for(nodes),
                 keeps_charges: ThisHost.service_dir().is_some(),
                 leases: Leases::default(),
                 voters: Vec::new(),

@@ -8,6 +8,7 @@ use ragent_rendezvous::{
     ids::{NodeId, RoundId},
     message::KnownRound,
     settings::{Leases, Memory, Settings},
+    voter_count::VoterCount,
 };
 use ragent_store::{StoreHandle, StoreThread};
 use tokio::sync::watch;
@@ -143,6 +144,7 @@ fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
         host: Some(node_id.clone()),
         shared: Some(spec.shared),
         voters: Vec::new(),
+        voter_count: VoterCount::One,
         keeps_charges: ThisHost.service_dir().is_some(),
         leases: Leases::default(),
     }

@@ -14,12 +14,12 @@ use super::{
     locate::{self, Located},
     node_services::NodeServices,
     search::driver::Search,
-    voters,
+    voters::{self, OwnEndpoint},
 };
 use crate::{
     net::{self, Reach},
     report::telemetry,
-    spec::{Endpoint, JobSpec, LauncherGroup, RendezvousMethod, SearchSpec},
+    spec::{Endpoint, JobSpec, LauncherGroup, RendezvousMethod, SearchSpec, VoterList},
     sys::{clock, system_error::system},
 };
 
@@ -51,13 +51,22 @@ pub(crate) async fn host_or_join(
     {
         locate::check_head(&endpoint, *launcher).await?;
     }
-    match locate::locate(&endpoint, is_host, spec.shared.timeouts.join, waits).await? {
-        Located::Here { listener, address } => {
+    let list = spec.voters.is_several().then(|| VoterList::single(endpoint.clone()));
+    if let Some(list) = list.as_ref().filter(|_| voters::knows_voters(&spec.run_id)) {
+        // The host of the endpoint may be lost for ever.
+        return voters::take_part(spec, list, stores, waits).await;
+    }
+    match (locate::locate(&endpoint, is_host, spec.shared.timeouts.join, waits).await?, list) {
+        (Located::Here { listener, address }, None) => {
             let endpoint = Endpoint { port: port_of(&listener)?, ..endpoint };
             let address = announced_address(spec, &endpoint, address);
             host(spec, stores, listener, address, endpoint)
         }
-        Located::There(address) => join(spec, address, endpoint),
+        (Located::Here { listener, address }, Some(list)) => {
+            voters::vote(spec, &list, stores, OwnEndpoint { endpoint, listener, address })
+        }
+        (Located::There(address), None) => join(spec, address, endpoint),
+        (Located::There(_), Some(list)) => voters::join(spec, &list, stores).await,
     }
 }
 

@@ -14,6 +14,7 @@ use ragent_rendezvous::{
     jitter::Jitter,
     message::KnownRound,
     settings::{Leases, Settings},
+    voter_count::VoterCount,
 };
 use ragent_store::StoreThread;
 use tokio::sync::watch;
@@ -196,6 +197,7 @@ fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
         coordinator: node_id.to_string(),
         host: Some(node_id.clone()),
         shared: Some(spec.shared),
+        voter_count: VoterCount::One,
         keeps_charges: ThisHost.service_dir().is_some(),
         leases: Leases::default(),
         voters: Vec::new(),

@@ -107,7 +107,7 @@ impl NodeServices {
                 has_voters: matches!(
                     spec.rendezvous,
                     RendezvousMethod::Voters(_) | RendezvousMethod::Etcd(_)
-                ),
+                ) || spec.voters.is_several(),
                 has_standbys: !spec.standby.is_empty(),
                 leases: Leases::default().for_nodes(spec.shared.nodes),
                 seed: rand::random(),

@@ -12,7 +12,7 @@ use std::{
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     election::timers::Timers,
-    ids::NodeId,
+    ids::{NodeId, RunId},
     message::KnownRound,
     settings::{Leases, Settings},
 };
@@ -141,8 +141,15 @@ async fn bind(
     }
 }
 
+/// Returns true if an earlier agent of this machine, which the user has not listed, has left the voters of a job.
+pub(super) fn knows_voters(run_id: &RunId) -> bool {
+    let path = |port| state_file::member_path(run_id, port);
+    let mut copies = state_file::member_ports(run_id).into_iter().map(path);
+    copies.any(|path| state_file::read_copy(&path).is_some_and(|copy| copy.replica.has_round()))
+}
+
 /// Starts the services of a voter that the user has listed.
-fn vote(
+pub(super) fn vote(
     spec: &JobSpec,
     list: &VoterList,
     stores: &StoreThread,
@@ -165,7 +172,7 @@ fn vote(
 }
 
 /// Starts the services of an agent that the user has not listed. It becomes a voter when one is lost.
-async fn join(
+pub(super) async fn join(
     spec: &JobSpec,
     list: &VoterList,
     stores: &StoreThread,
@@ -301,6 +308,7 @@ fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
         coordinator: node_id.to_string(),
         host: Some(node_id.clone()),
         shared: Some(spec.shared),
+        voter_count: spec.voters,
         keeps_charges: ThisHost.service_dir().is_some(),
         leases: Leases::default(),
         // The election knows them.

@@ -134,7 +134,7 @@ impl<H: Host> Arguments<'_, H> {
             return self.launcher_rendezvous(placement, nodes, conf);
         }
         let method = self.given_rendezvous(nodes, backend, conf)?;
-        check_asked_voters(conf, &method)?;
+        check_asked_voters(conf, nodes, &method)?;
         Ok(method)
     }
 

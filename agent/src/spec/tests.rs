@@ -410,18 +410,23 @@ fn mistakes_in_the_number_of_voters() {
         ),
         (
             &none,
-            "--nnodes 3 --rdzv-conf voters=3 --rdzv-endpoint a",
-            "`voters=3`, but it is not known which hosts these are",
+            "--nnodes 2 --rdzv-conf voters=3 --rdzv-endpoint a",
+            "`voters=3`, but `--nnodes 2` allows fewer nodes",
         ),
         (
             &none,
-            "--nnodes 3 --rdzv-conf voters=3",
-            "`voters=3`, but it is not known which hosts these are",
+            "--nnodes 4 --rdzv-conf voters=5",
+            "`voters=5`, but `--nnodes 4` allows fewer nodes",
+        ),
+        (
+            &none,
+            "--nnodes 3 --rdzv-conf voters=3,is_host=1 --rdzv-endpoint a",
+            "`voters=3`, whose hosts elect the coordinator, so `is_host` has no meaning",
         ),
         (
             &none,
             "--nnodes 3 --rdzv-id x --rdzv-conf voters=5 --rdzv-endpoint auto",
-            "`voters=5`, but it is not known which hosts these are",
+            "`voters=5`, but with `auto` the job has one coordinator",
         ),
         (
             &none,
@@ -460,6 +465,25 @@ fn mistakes_in_the_number_of_voters() {
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(texts, [format!("`--rdzv-conf` has {error}")], "{flags}");
         assert!(errors[0].hint().is_some(), "{flags}");
+    }
+}
+
+/// The number of voters of a job is what the user asked for, or follows from the nodes and the list.
+#[test]
+fn number_of_voters() {
+    for (flags, expected) in [
+        ("--nnodes 3 --rdzv-endpoint a --rdzv-conf voters=3", 3),
+        ("--nnodes 1:9 --rdzv-endpoint a --rdzv-conf voters=5", 5),
+        ("--nnodes 3 --rdzv-endpoint a --rdzv-conf is_host=1", 1),
+        ("--nnodes 1:3 --rdzv-endpoint a,b,c", 3),
+        ("--nnodes 3:8 --rdzv-endpoint a,b,c", 5),
+        ("--nnodes 3:8 --rdzv-endpoint a,b,c --rdzv-conf voters=3", 3),
+        ("--nnodes 3 --rdzv-id x --rdzv-endpoint auto", 1),
+        ("--nnodes 3 --master-addr a", 1),
+        ("--standalone", 1),
+    ] {
+        let spec = resolve(&format!("ragent {flags} t.py")).unwrap();
+        assert_eq!(spec.voters.number(), expected, "{flags}");
     }
 }
 

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::limits::MAX_VOTERS;
 
-/// The endpoints of the voters, in the order in which the user listed them: three or five, all
-/// different.
+/// The endpoints of the first voters, in the order in which the user listed them: three or five, all different; or one,
+/// if only members become further voters.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VoterList(Vec<Endpoint>);
 
@@ -78,6 +78,11 @@ impl VoterList {
         }
     }
 
+    /// Returns the list of a job with one endpoint.
+    pub(crate) fn single(endpoint: Endpoint) -> Self {
+        Self(vec![endpoint])
+    }
+
     /// Returns the endpoints in the order in which the user listed them.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.0
@@ -86,6 +91,12 @@ impl VoterList {
     /// Returns the number of voters.
     pub(crate) fn count(&self) -> VoterCount {
         VoterCount::of(self.0.len()).unwrap_or_default()
+    }
+
+    /// Returns the number of voters of a job that begins with this list, if as many nodes attend.
+    pub(crate) fn count_for(&self, nodes: NodeRange) -> VoterCount {
+        let most = usize::try_from(nodes.max()).unwrap_or(usize::MAX);
+        VoterCount::for_job(nodes.min(), most).max(self.count())
     }
 
     /// Returns a warning if the job needs more voters than MIN of `--nnodes`.
@@ -131,9 +142,29 @@ impl RdzvConf {
 /// do not follow the members, because voters that leave would stop a job that has enough nodes.
 const MOST_UNASKED: VoterCount = VoterCount::One;
 
+/// Returns the number of voters of a job, if as many nodes attend.
+pub(super) fn voters_of_job(
+    conf: &RdzvConf,
+    nodes: NodeRange,
+    method: &RendezvousMethod,
+) -> VoterCount {
+    let most = usize::try_from(nodes.max()).unwrap_or(usize::MAX);
+    match method {
+        RendezvousMethod::Endpoint { .. } => {
+            conf.asked_voters().map_or(VoterCount::One, |asked| asked.at_most(most))
+        }
+        RendezvousMethod::Voters(list) => conf.voters.unwrap_or_else(|| list.count_for(nodes)),
+        RendezvousMethod::Standalone
+        | RendezvousMethod::Etcd(_)
+        | RendezvousMethod::Search(_)
+        | RendezvousMethod::Static { .. } => VoterCount::One,
+    }
+}
+
 /// Reports `voters` in `--rdzv-conf` if it does not fit the method of the rendezvous.
 pub(super) fn check_asked_voters(
     conf: &RdzvConf,
+    nodes: NodeRange,
     method: &RendezvousMethod,
 ) -> Result<(), UsageError> {
     let Some(asked) = conf.voters else { return Ok(()) };
@@ -148,10 +179,20 @@ pub(super) fn check_asked_voters(
         RendezvousMethod::Standalone => {
             ("but one node alone has no other voters", "omit it, or list the hosts of the voters")
         }
-        RendezvousMethod::Endpoint { .. } | RendezvousMethod::Search(_) => (
-            "but it is not known which hosts these are",
-            "list them: `--rdzv-endpoint node0,node1,node2`; only Slurm and `ragent launch` know \
-             the hosts of a job",
+        RendezvousMethod::Endpoint { is_host: Some(_), .. } => (
+            "whose hosts elect the coordinator, so `is_host` has no meaning",
+            "omit one of the two",
+        ),
+        RendezvousMethod::Endpoint { .. } if asked.number() as u64 > u64::from(nodes.max()) => {
+            let why = format!("but `--nnodes {nodes}` allows fewer nodes");
+            return Err(
+                error(&why).with_hint("omit it: the number of voters is limited by the nodes")
+            );
+        }
+        RendezvousMethod::Endpoint { .. } => return Ok(()),
+        RendezvousMethod::Search(_) => (
+            "but with `auto` the job has one coordinator",
+            "give the address of a host, or a list: `--rdzv-endpoint node0,node1,node2`",
         ),
         RendezvousMethod::Static { .. } => (
             "but with the backend `static` the coordinator is always that of node 0",

@@ -46,6 +46,8 @@ pub(super) enum Event {
     Answer(VoterAddress, Box<VoterMessage<Answer>>),
     /// The request of another voter, and the channel for the answer; dropped if the request has none.
     Request(Box<VoterMessage<Request>>, oneshot::Sender<Bytes>),
+    /// A process that is not known as a voter has sent the voters of the job.
+    Voters(Vec<VoterAddress>),
     /// A process at this address has sent a message that does not belong to this election, for this reason.
     Mismatch(IpAddr, String),
 }
@@ -97,6 +99,8 @@ pub(super) struct Driver {
     jitter: Jitter,
     /// The tasks of connections from other voters, the oldest first.
     incoming: Vec<AbortHandle>,
+    /// The tasks of connections that may bring the voters of a job that this process does not know.
+    informing: Vec<AbortHandle>,
     /// The addresses that lead to the same process as another one, and that were reported.
     duplicates: BTreeSet<VoterAddress>,
     events: mpsc::Sender<Event>,
@@ -130,6 +134,7 @@ impl Driver {
             source,
             jitter,
             incoming: Vec::new(),
+            informing: Vec::new(),
             duplicates: BTreeSet::new(),
             events,
             queue,
@@ -235,6 +240,7 @@ impl Driver {
                     let _ = answered.send(frame);
                 }
             }
+            Event::Voters(voters) => self.election.handle_hint(now, &voters),
             Event::Mismatch(ip, cause) => {
                 if self.reach.is_new_mismatch(ip, &cause) {
                     warn!(
@@ -290,12 +296,22 @@ impl Driver {
         });
     }
 
-    /// Serves a connection that comes from another voter; closes any other connection before a message is read.
+    /// Serves a connection that comes from another voter; closes any other connection before a message is read, unless
+    /// this process does not know the job and could learn its voters.
     fn accept(&mut self, connection: VoterConnection) {
         let VoterConnection { peer, is_own_user, .. } = connection;
         let is_voter = if peer.is_here { is_own_user } else { self.reach.is_voter(peer.ip) };
         if !is_voter {
-            return debug!(peer = %peer.ip, "connection closed: the peer is not a voter of the job");
+            self.informing.retain(|task| !task.is_finished());
+            let is_refused = self.election.replica().has_round()
+                || self.informing.len() >= limits::MAX_INFORMING;
+            if is_refused {
+                return debug!(peer = %peer.ip, "connection closed: the peer is not a voter of the job");
+            }
+            let informing =
+                incoming::receive_voters(connection, self.format.clone(), self.events.clone());
+            self.informing.push(self.tasks.spawn(informing));
+            return;
         }
         self.incoming.retain(|task| !task.is_finished());
         if self.incoming.len() >= limits::MAX_CONNECTIONS {

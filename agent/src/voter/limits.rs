@@ -15,6 +15,10 @@ pub(super) const FRAMES: usize = 8;
 pub(super) const MAX_CONNECTIONS: usize = 16;
 /// The size of a message: twice that of a coordinator's memory with the failures that ended its job.
 pub(super) const MAX_FRAME: usize = 256 * 1024;
+/// The connections from processes that are not known as voters, which may bring the voters of the job: a leader opens one.
+pub(super) const MAX_INFORMING: usize = 4;
+/// The time for which such a connection is open: a leader sends the voters once a second.
+pub(super) const INFORM_TIMEOUT: Duration = Duration::from_secs(3);
 /// The endpoints that lead to the same process as another one, each of which is reported once.
 pub(super) const MAX_DUPLICATES: usize = 16;
 /// The time for connecting to another voter: a few round trips. A lost SYN is repeated by another attempt.

@@ -8,7 +8,6 @@ use crate::{
     message::{Attend, ToNode},
     roster::Node,
     tenure::Tenure,
-    voter_count::VoterCount,
 };
 
 impl Rendezvous {
@@ -26,8 +25,7 @@ impl Rendezvous {
             .filter_map(|node| node.description.voter.clone())
             .take(MEMBERS_REPORTED_MAX)
             .collect();
-        let min = self.settings.shared.map_or(1, |shared| shared.nodes.min());
-        let wanted = VoterCount::for_job(min, voters.len()).number();
+        let wanted = self.settings.voter_count.at_most(voters.len()).number();
         (voters, wanted)
     }
 

@@ -11,6 +11,7 @@ use ragent_rendezvous::{
     ids::{JobUid, NodeId, Round, Term},
     settings::{Leases, Memory, Settings},
     tenure::{Elected as Granted, Tenure},
+    voter_count::VoterCount,
 };
 
 use super::{
@@ -115,11 +116,13 @@ impl World {
             workers_until,
             former: leadership.former,
         });
+        let nodes = self.shared.nodes;
         let settings = Settings {
             run_id: Self::run_id(),
             coordinator: id.to_string(),
             host: Some(id.clone()),
             shared: Some(self.shared),
+            voter_count: VoterCount::for_job(nodes.min(), nodes.max() as usize),
             keeps_charges: true,
             leases: Leases::default(),
             voters: leadership.voters.into_iter().map(|seat| seat.address).collect(),

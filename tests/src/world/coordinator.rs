@@ -7,6 +7,7 @@ use ragent_rendezvous::{
     message::{Admission, Assignment, KnownRound, ToNode, WaitReason},
     settings::{Memory, Settings},
     tenure::Tenure,
+    voter_count::VoterCount,
 };
 
 use super::{Event, LEASES, Stage, World};
@@ -31,6 +32,7 @@ impl World {
             shared: Some(self.shared),
             // As under a service manager, except if the file is of another run.
             voters: Vec::new(),
+            voter_count: VoterCount::One,
             keeps_charges: self.planted.is_none() || self.sabotage == Sabotage::OthersCharges,
             leases: LEASES,
         };

@@ -419,6 +419,19 @@ fn sent_elsewhere() {
     assert_eq!((t.agent.job_uid(), t.agent.term()), (Some(&JobUid::new("uid")), Term(1)));
 }
 
+/// A node of a run that has formed no round joins another run.
+#[test]
+fn run_without_a_round_is_left() {
+    let mut t = Fixture::ready();
+    t.agent.handle_refused(RefuseReason::EarlierRun);
+    assert_eq!((t.effects(), t.agent.job_uid()), (vec![], None));
+    assert_eq!(t.welcome(1), [t.sends(NodeState::Ready { store_port: PORT })]);
+    let mut t = Fixture::running();
+    t.agent.handle_refused(RefuseReason::EarlierRun);
+    let refused = Effect::Local(Action::Finish(Ending::Refused(RefuseReason::EarlierRun)));
+    assert!(t.effects().contains(&refused));
+}
+
 /// A refusal is final. If the job has ended, nodes that took part in it report its outcome.
 #[test]
 fn refusals_are_final() {

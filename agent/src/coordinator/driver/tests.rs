@@ -12,6 +12,7 @@ use ragent_rendezvous::{
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     snapshot::{NodeSnapshot, PhaseName, StandingName},
     tenure::Tenure,
+    voter_count::VoterCount,
 };
 use tokio::task::JoinHandle;
 
@@ -37,6 +38,7 @@ impl Fixture {
             host: None,
             shared: None,
             voters: Vec::new(),
+            voter_count: VoterCount::One,
             keeps_charges: true,
             leases: Leases::default(),
         };

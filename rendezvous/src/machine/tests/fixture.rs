@@ -20,6 +20,7 @@ use crate::{
     },
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     tenure::Tenure,
+    voter_count::VoterCount,
 };
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -104,6 +105,7 @@ impl Fixture {
             host: None,
             shared: Some(shared),
             voters: Vec::new(),
+            voter_count: VoterCount::One,
             keeps_charges: true,
             leases: Leases::default(),
         };

@@ -202,8 +202,8 @@ fn mistakes_in_the_number_of_voters() {
             "`voters=3`, whose hosts elect the coordinator, so `is_host` has no meaning",
         ),
         (
-            "--rdzv-conf voters=3 --rdzv-endpoint n1 t.py",
-            "`voters=3`, but it is not known which hosts these are",
+            "--rdzv-conf voters=5 --rdzv-endpoint n1 t.py",
+            "`voters=5`, but `--nnodes 3` allows fewer nodes",
         ),
         (
             "--rdzv-conf voters=5 --rdzv-endpoint n1,n2,n3 t.py",
