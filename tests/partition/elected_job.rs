@@ -4,10 +4,14 @@
 use std::{collections::BTreeMap, thread, time::Duration};
 
 use nix::sys::signal::Signal;
+use ragent::sys::clock;
 
 use crate::{
     records::{Lifetime, RoundId, Rounds, violations},
-    support::{Network, Program, READY, Sandbox, Stream, field, is_alive, keeper_of, kill},
+    support::{
+        Network, PATIENCE, Program, READY, Sandbox, Stream, field, is_alive, keeper_of, kill,
+        let_pass,
+    },
 };
 
 /// The number of nodes.
@@ -306,6 +310,16 @@ impl ElectedJob {
     /// The record of a worker.
     fn lifetime(&self, pid: u32) -> Option<Lifetime> {
         Lifetime::read(&self.sandbox.path(&format!("alive.{pid}"))).expect("it is ours")
+    }
+
+    /// Waits until the worker of a round on a node has recorded that it runs at a certain time.
+    #[track_caller]
+    pub(crate) fn wait_for_record(&self, round: &Round, node: u32, at: Duration) {
+        let deadline = clock::now_blocking() + PATIENCE;
+        while self.lifetime(round.workers[&node]).is_none_or(|lifetime| lifetime.last < at) {
+            assert!(clock::now_blocking() < deadline, "the worker of node {node} has ended");
+            let_pass(Duration::from_millis(5));
+        }
     }
 
     /// The log lines of all agents so far, in the order of their times.

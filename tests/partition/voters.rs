@@ -73,10 +73,11 @@ fn overlap_is_found() {
     if !may_make_networks() {
         return;
     }
-    let (mut job, _) = ElectedJob::start("voverlap");
+    let (mut job, round) = ElectedJob::start("voverlap");
     let leader = job.leader(WITNESS);
     job.stop_all_but_the_worker(leader.node);
-    job.runs_on(&ElectedJob::without(&[leader.node]));
+    let next = job.runs_on(&ElectedJob::without(&[leader.node]));
+    job.wait_for_record(&round, leader.node, next.complete);
     let violations = job.violations();
     assert!(violations.iter().any(|what| what.contains(" overlap by ")), "{violations:?}");
 }
