@@ -25,6 +25,7 @@ use ragent_rendezvous::{
 };
 
 use super::{World, election::StateFile, host::Host};
+use crate::addresses::host_of;
 
 /// The history that the rules need.
 #[derive(Debug, Default)]
@@ -306,9 +307,14 @@ impl World {
         let lists = &voter.election.replica().lists;
         let dead: Vec<_> =
             lists.last.iter().filter(|s| s.voter.is_none_or(|v| !alive.contains(&v))).collect();
-        // A process without a state file cannot find the job if all listed hosts are lost.
+        // A process cannot find the job if all listed hosts and all voters that it knows are lost.
+        let is_there = |seat: &Seat| {
+            let host = host_of(&seat.address).and_then(|host| self.hosts.get(host));
+            host.is_some_and(|host| !host.is_lost)
+        };
         let voters = self.processes.values().filter_map(|p| p.voter.as_ref());
-        let knowing = voters.filter(|v| v.election.replica().has_round()).count();
+        let replicas = voters.map(|voter| voter.election.replica());
+        let knowing = replicas.filter(|r| r.has_round() && r.lists.seats().any(is_there)).count();
         let too_few = lists.last.len().saturating_sub(knowing);
         let min = self.shared.nodes.min();
         let is_short = min >= 2 && knowing >= 3 && lists.last.len() < 3;
@@ -367,9 +373,10 @@ impl World {
         }
     }
 
-    /// Checks that no process is left when nothing happens any more.
+    /// Checks that no process is left when nothing happens any more: the job has ended, or all agents have left while
+    /// others were lost.
     pub(super) fn check_end(&self) -> Result<bool, String> {
-        if matches!(self.stage, Stage::Closed(_)) && self.processes.is_empty() {
+        if matches!(self.stage, Stage::Closed(_) | Stage::Faulty) && self.processes.is_empty() {
             return Ok(false);
         }
         let left: Vec<_> = self.processes.keys().collect();
