@@ -177,8 +177,9 @@ impl JobSpec {
         let rendezvous = errors.or_default(arguments.rendezvous(nodes, backend, &conf));
         let mut timeouts = conf.timeouts;
         let nodes = rendezvous.adapt(nodes, &conf, &mut timeouts);
-        let voters = voters_of_job(&conf, nodes, &rendezvous);
         let launcher_group = arguments.launcher_group();
+        let launcher = launcher_group.as_ref().map(|group| group.launcher);
+        let voters = voters_of_job(&conf, nodes, &rendezvous, launcher);
         let node_rank = match &rendezvous {
             RendezvousMethod::Static { node_rank, .. } => Some(*node_rank),
             RendezvousMethod::Standalone

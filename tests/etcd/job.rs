@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The log line of an agent that begins to lead.
-const ELECTED: &str = "elected; this agent coordinates the job";
+const ELECTED: &str = "elected; coordinating the job";
 
 /// A running job, named `j`.
 #[derive(Debug)]

@@ -41,7 +41,7 @@ fn leader_loses_etcd() {
     let others = format!("{},{}", etcd.endpoint(1), etcd.endpoint(2));
     let mut job = Job::new(&sandbox, others, FLAGS);
     job.start_agent_at(&etcd.endpoint(0));
-    job.agents[0].logs("elected; this agent coordinates the job");
+    job.agents[0].logs("elected; coordinating the job");
     job.run(2);
     etcd.kill(0);
     let mut leader = job.agents.remove(0);

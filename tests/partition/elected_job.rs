@@ -1,7 +1,7 @@
 //! A job whose coordinator is elected: five agents on a network with failures, of which the first three are
 //! voters, or which choose one of them through etcd. Their workers record when they run.
 
-use std::{collections::BTreeMap, thread, time::Duration};
+use std::{collections::BTreeMap, fs, path::PathBuf, thread, time::Duration};
 
 use nix::sys::signal::Signal;
 use ragent::sys::clock;
@@ -27,7 +27,7 @@ const ETCD: u32 = NODES + 1;
 pub(crate) const WITNESS: u32 = 5;
 
 /// The log line of an agent that is elected.
-const ELECTED: &str = "elected; this agent coordinates the job";
+const ELECTED: &str = "elected; coordinating the job";
 
 /// A running job.
 #[derive(Debug)]
@@ -39,6 +39,8 @@ pub(crate) struct ElectedJob {
     last_call_s: u32,
     /// The last round that was waited for.
     round: RoundId,
+    /// True if only node 1 is listed.
+    has_one_endpoint: bool,
     /// The etcd through which the agents find their coordinator; `None` if voters elect it.
     etcd: Option<Program>,
     sandbox: Sandbox,
@@ -72,6 +74,14 @@ impl ElectedJob {
         Self::with_agents(Self::new(name, nodes), nodes)
     }
 
+    /// Starts the job with the endpoint of node 1 alone and waits until all of its workers run. Each node has a state
+    /// folder of its own.
+    pub(crate) fn start_at_one_endpoint(name: &str) -> (Self, Round) {
+        let mut job = Self::new(name, &Self::all());
+        job.has_one_endpoint = true;
+        Self::with_agents(job, &Self::all())
+    }
+
     /// Starts an etcd of one member, and the job, whose agents find their coordinator through it; waits until all of
     /// its workers run.
     pub(crate) fn start_with_etcd(name: &str) -> (Self, Round) {
@@ -97,6 +107,7 @@ impl ElectedJob {
             ended: Vec::new(),
             last_call_s,
             round: RoundId::default(),
+            has_one_endpoint: false,
             etcd: None,
             sandbox: Sandbox::with_standbys(),
             network: Network::new(name, ETCD),
@@ -124,6 +135,7 @@ impl ElectedJob {
                 let etcd = Network::address(ETCD);
                 format!("--rdzv-backend etcd --rdzv-id j --rdzv-endpoint {etcd}")
             }
+            None if self.has_one_endpoint => format!("--rdzv-endpoint {}", Network::address(1)),
             None => format!("--rdzv-endpoint {}:29400", VOTERS.map(Network::address).join(",")),
         };
         let words = format!(
@@ -131,8 +143,24 @@ impl ElectedJob {
              --rdzv-conf last_call_timeout={},join_settle=0.1,shrink_timeout=0 --no-python alive.py",
             self.last_call_s
         );
-        let agent = self.network.ragent(&self.sandbox, node, &words).start();
-        self.agents.insert(node, agent);
+        let mut agent = self.network.ragent(&self.sandbox, node, &words);
+        if self.has_one_endpoint {
+            let folder = self.state_folder(node);
+            fs::create_dir_all(&folder).expect("the sandbox can be written");
+            agent = agent.env("XDG_RUNTIME_DIR", folder);
+        }
+        self.agents.insert(node, agent.start());
+    }
+
+    /// Waits for the end of an agent, and removes its state folder.
+    pub(crate) fn lose_state(&mut self, node: u32) {
+        self.wait_for_end(node);
+        fs::remove_dir_all(self.state_folder(node)).expect("its agent has created it");
+    }
+
+    /// The state folder of a node in a job with one endpoint.
+    fn state_folder(&self, node: u32) -> PathBuf {
+        self.sandbox.path(&format!("state.{node}"))
     }
 
     /// Kills the agent of a node.

@@ -77,7 +77,8 @@ fn configure(sandbox: &Sandbox, has_network: bool, first_job: u16) {
         path.display().to_string()
     };
     let host = gethostname().unwrap().to_string_lossy().into_owned();
-    let address = |node| if has_network { Network::address(node) } else { "127.0.0.1".to_owned() };
+    let address =
+        |node| if has_network { Network::address(node) } else { format!("127.0.0.{node}") };
     let head = address(HEAD);
     let (state, spool, pids) = (folder("state"), folder("spool"), folder("pids"));
     let mut text = format!(
@@ -129,7 +130,7 @@ fn assert_places(end: &End) {
     }
 }
 
-/// `srun` with one task per node is a job of three nodes, with the endpoint at the first.
+/// `srun` with one task per node is a job of three nodes, whose coordinator is on one of them.
 #[test]
 fn agents_of_a_step_are_one_job() {
     let sandbox = Sandbox::new();
@@ -138,7 +139,10 @@ fn agents_of_a_step_are_one_job() {
     let words = format!("srun -N 3 --ntasks-per-node=1 {ragent} --no-python place.sh");
     let end = cluster.user(&words).run();
     assert_places(&end);
-    end.assert_stderr(&["endpoint=n1:", &format!("run_id=slurm-{}.0", cluster.first_job)]);
+    end.assert_stderr(&[
+        "elected; coordinating the job endpoint=n",
+        &format!("run_id=slurm-{}.0", cluster.first_job),
+    ]);
 }
 
 /// `srun` with one task per rank gives each rank its place.
@@ -206,7 +210,7 @@ fn step_survives_its_coordinator() {
     let mut job = cluster.user(&words).start();
     let workers = job.workers(3);
     let task = |line: &str| line.split(':').next().unwrap_or_default().trim().to_owned();
-    let leader = task(&job.logs("elected; this agent coordinates the job"));
+    let leader = task(&job.logs("elected; coordinating the job"));
     let endpoint = job.logs(" registered ");
     assert!(["n1:", "n2:", "n3:"].iter().any(|name| endpoint.contains(name)), "{endpoint}");
     let of_leader = |worker: &&crate::support::Worker| {
@@ -216,7 +220,7 @@ fn step_survives_its_coordinator() {
     };
     let worker = workers.iter().find(of_leader).expect("each task has a worker").pid();
     kill(cluster.agent_of(worker), Signal::SIGKILL);
-    let next = task(&job.logs("elected; this agent coordinates the job"));
+    let next = task(&job.logs("elected; coordinating the job"));
     assert_ne!(next, leader);
     for worker in job.workers(2) {
         assert_eq!(worker.number("world_size"), 2);

@@ -136,7 +136,7 @@ fn coordinator_is_found_through_etcd() {
         cluster.launch(&format!("-x RAGENT_ETCD_USER -x RAGENT_ETCD_PASSWORD_FILE {words}"));
     let launch = launch.env("RAGENT_LOG", "info").env("RAGENT_ETCD_USER", "root");
     let mut launch = launch.env("RAGENT_ETCD_PASSWORD_FILE", file).start();
-    let line = launch.logs("elected; this agent coordinates the job");
+    let line = launch.logs("elected; coordinating the job");
     for _ in 0..3 {
         launch.prints("world_size=3");
     }

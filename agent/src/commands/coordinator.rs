@@ -125,6 +125,8 @@ fn vote(args: &CoordinatorArgs, list: &str, nodes: &str) -> Result<ExitCode, Lau
             },
             process,
             kept: kept_for(Timeouts::default().join),
+            // It has no agent.
+            registered: watch::channel(NotHere::unknown()).1,
         };
         let (mut voter, server) = host_voter(port, spec)?;
         print_address(address)?;

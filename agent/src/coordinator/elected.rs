@@ -167,8 +167,8 @@ impl VoterCoordinator {
             former: leadership.former.clone(),
         });
         info!(
-            term = %leadership.term, run_id = %self.settings.run_id,
-            "elected; this agent coordinates the job"
+            endpoint = %self.endpoint, term = %leadership.term, run_id = %self.settings.run_id,
+            "elected; coordinating the job"
         );
         let listed = ListedVoters {
             stored: self.stored.clone(),

@@ -52,7 +52,7 @@ pub(super) async fn report(State(role): State<Arc<Role>>) -> Response {
         return (StatusCode::TOO_MANY_REQUESTS, "another measurement is in progress\n")
             .into_response();
     };
-    let (snapshot, endpoint) = match role.coordinator() {
+    let (snapshot, endpoint) = match role.coordinator_to_read() {
         Ok(inputs) => (driver::snapshot(&inputs).await, Vec::new()),
         Err(not_here) => match not_here.endpoint.parse::<Endpoint>() {
             Ok(endpoint) => (snapshot_of(&endpoint).await, addresses_of(&endpoint).await),

@@ -36,6 +36,8 @@ pub(crate) enum Role {
         obituaries: mpsc::Sender<Obituary>,
         /// Its voter; `None` if the leader is chosen through an external store.
         voter: Option<OwnVoter>,
+        /// The coordinator with which the agent of this process is registered.
+        registered: watch::Receiver<NotHere>,
     },
 }
 
@@ -51,11 +53,14 @@ pub struct OwnVoter {
 }
 
 impl OwnVoter {
+    /// Returns true if this process is a voter of the job.
+    fn has_seat(&self) -> bool {
+        self.stored.borrow().replica.has_seat_of(self.member.voter, &self.member.address)
+    }
+
     /// Returns the voters of the job if it has a round, and this process is not one of them.
     fn voters_elsewhere(&self) -> Option<Vec<VoterAddress>> {
-        let stored = self.stored.borrow();
-        let has_seat = stored.replica.has_seat_of(self.member.voter, &self.member.address);
-        (!has_seat).then(|| stored.voters_of_job())
+        (!self.has_seat()).then(|| self.voters_of_job())
     }
 
     /// Sends a command, unless the voter has ended or its queue is full: the agent repeats what it sends.
@@ -109,6 +114,17 @@ impl Role {
                 ElectedCoordinator::Unknown => Err(NotHere::unknown()),
             },
         }
+    }
+
+    /// Returns the same as [`Self::coordinator`], for requests that only read. A process that is not a voter follows no
+    /// leader, but its agent is registered with one.
+    pub(super) fn coordinator_to_read(&self) -> Result<Inputs, NotHere> {
+        self.coordinator().map_err(|not_here| match self {
+            Self::Voter { voter: Some(voter), registered, .. } if !voter.has_seat() => {
+                registered.borrow().clone()
+            }
+            Self::Voter { .. } | Self::Coordinator { .. } | Self::Elsewhere(_) => not_here,
+        })
     }
 
     /// Returns the coordinator's endpoint if every registration is to be redirected there without being read.

@@ -109,7 +109,7 @@ impl Coordination for Service {
         &self,
         _request: Request<StatusRequest>,
     ) -> Result<Response<StatusReply>, Status> {
-        let answer = match self.role.coordinator() {
+        let answer = match self.role.coordinator_to_read() {
             Err(not_here) => StatusAnswer::NotHere(not_here),
             Ok(inputs) => {
                 let snapshot = driver::snapshot(&inputs).await;

@@ -54,7 +54,7 @@ impl StatusPage {
 
 /// Answers a request for the state.
 pub(super) async fn status_page(State(page): State<Arc<StatusPage>>) -> Response {
-    match page.role.coordinator() {
+    match page.role.coordinator_to_read() {
         Err(NotHere { endpoint, .. }) if endpoint.is_empty() => {
             (StatusCode::SERVICE_UNAVAILABLE, "no coordinator is elected at present\n")
                 .into_response()

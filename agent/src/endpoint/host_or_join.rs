@@ -52,7 +52,7 @@ pub(crate) async fn host_or_join(
         locate::check_head(&endpoint, *launcher).await?;
     }
     let list = spec.voters.is_several().then(|| VoterList::single(endpoint.clone()));
-    if let Some(list) = list.as_ref().filter(|_| voters::knows_voters(&spec.run_id)) {
+    if let Some(list) = list.as_ref().filter(|list| voters::knows_voters(&spec.run_id, list)) {
         // The host of the endpoint may be lost for ever.
         return voters::take_part(spec, list, stores, waits).await;
     }

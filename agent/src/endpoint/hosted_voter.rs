@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     election::{self, Member, timers::Timers},
     ids::{NodeId, VoterAddress, VoterId},
@@ -70,6 +71,8 @@ pub(super) struct Elector {
     pub connections: Option<mpsc::Sender<VoterConnection>>,
     /// The file of the memory, if this process keeps one.
     pub file: Option<StateFile>,
+    /// The coordinator with which the agent of this process is registered.
+    pub registered: watch::Receiver<NotHere>,
 }
 
 /// The configuration of a voter, its port and its coordinator.
@@ -90,6 +93,8 @@ pub(crate) struct HostedVoterSpec {
     pub settings: Settings,
     /// The time for which agents may wait for the next leader.
     pub kept: Duration,
+    /// The coordinator with which the agent of this process is registered.
+    pub registered: watch::Receiver<NotHere>,
 }
 
 /// The way in which a voter's process ends.
@@ -112,8 +117,17 @@ pub(crate) fn host_voter(
     port: EndpointPort,
     spec: HostedVoterSpec,
 ) -> Result<(HostedVoter, Server), SystemError> {
-    let HostedVoterSpec { listed, endpoint, state_file, process, timers, source, settings, kept } =
-        spec;
+    let HostedVoterSpec {
+        listed,
+        endpoint,
+        state_file,
+        process,
+        timers,
+        source,
+        settings,
+        kept,
+        registered,
+    } = spec;
     let run_id = settings.run_id.clone();
     let stored = state_file::read_copy(&state_file);
     let is_new = stored.is_none();
@@ -159,6 +173,7 @@ pub(crate) fn host_voter(
         stored,
         connections: Some(connections),
         file: Some(file),
+        registered,
     };
     Ok(serve_elector(port, elector))
 }
@@ -175,6 +190,7 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
         stored,
         connections,
         file,
+        registered,
     } = elector;
     let voter = voter.map(|member| OwnVoter {
         member,
@@ -205,6 +221,7 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
         elected: elected.clone(),
         obituaries,
         voter: voter.clone(),
+        registered,
     };
     let http = service::router(&run_id, role);
     let protocols = PortProtocols {

@@ -77,6 +77,7 @@ pub(super) async fn take_part(
     let (attended, registered) = watch::channel(Attended::default());
     let port = EndpointPort { listener, store: plain_store(stores, registered)?, attended };
     let record = RecordInEtcd { leader: leader.clone(), successors };
+    let not_here = watch::Sender::new(NotHere::unknown());
     let elector = Elector {
         settings: settings(spec, &node_id),
         voter: None,
@@ -87,6 +88,7 @@ pub(super) async fn take_part(
         stored,
         connections: None,
         file: None,
+        registered: not_here.subscribe(),
     };
     let (hosted, server) = serve_elector(port, elector);
     let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
@@ -99,7 +101,7 @@ pub(super) async fn take_part(
         node_id,
         known_round: KnownRound::default(),
         state_file: None,
-        not_here: watch::Sender::new(NotHere::unknown()),
+        not_here,
         hosted: Some(Hosted::Voter(hosted)),
         store_sender: None,
         server,

@@ -142,9 +142,9 @@ async fn bind(
 }
 
 /// Returns true if an earlier agent of this machine, which the user has not listed, has left the voters of a job.
-pub(super) fn knows_voters(run_id: &RunId) -> bool {
-    let path = |port| state_file::member_path(run_id, port);
-    let mut copies = state_file::member_ports(run_id).into_iter().map(path);
+pub(super) fn knows_voters(run_id: &RunId, list: &VoterList) -> bool {
+    let path = |port| state_file::member_path(run_id, list, port);
+    let mut copies = state_file::member_ports(run_id, list).into_iter().map(path);
     copies.any(|path| state_file::read_copy(&path).is_some_and(|copy| copy.replica.has_round()))
 }
 
@@ -178,7 +178,7 @@ pub(super) async fn join(
     stores: &StoreThread,
 ) -> Result<NodeServices, HostOrJoinError> {
     let reach = reach_of(list.endpoints()).await;
-    let listener = listen_as_member(spec, reach).map_err(system("listen"))?;
+    let listener = listen_as_member(spec, list, reach).map_err(system("listen"))?;
     let bound = listener.local_addr().map_err(system("listen"))?;
     info!(voters = %list, run_id = %spec.run_id, "this agent is not one of the listed voters");
     let address = own_address(spec, list, bound).await;
@@ -187,7 +187,7 @@ pub(super) async fn join(
     let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
     let place = Place {
         listener,
-        state_file: state_file::member_path(&spec.run_id, bound.port()),
+        state_file: state_file::member_path(&spec.run_id, list, bound.port()),
         reach: Reach::of(bound.ip()),
         source: source(address),
         address,
@@ -223,6 +223,7 @@ fn serve(
     let node_id = new_node_id();
     let port = dialed.port;
     let listed = list.endpoints().to_vec();
+    let not_here = watch::Sender::new(NotHere::unknown());
     let (attended, registered) = watch::channel(Attended::default());
     let endpoint_port =
         EndpointPort { listener, store: plain_store(stores, registered)?, attended };
@@ -235,6 +236,7 @@ fn serve(
         timers: Timers::for_nodes(spec.shared.nodes),
         source,
         kept: kept_for(spec.shared.timeouts.join),
+        registered: not_here.subscribe(),
     };
     let (hosted, server) = host_voter(endpoint_port, voter)?;
     let own = (endpoint, dialed);
@@ -247,7 +249,7 @@ fn serve(
         node_id,
         known_round: KnownRound::default(),
         state_file: None,
-        not_here: watch::Sender::new(NotHere::unknown()),
+        not_here,
         hosted: Some(Hosted::Voter(hosted)),
         store_sender: None,
         server,
@@ -257,10 +259,10 @@ fn serve(
 
 /// Listens on the port of an earlier process of this machine whose voter has left its state file, so that this process
 /// continues as that voter; otherwise on any free port.
-fn listen_as_member(spec: &JobSpec, reach: Reach) -> io::Result<TcpListener> {
-    let ports = state_file::member_ports(&spec.run_id).into_iter();
-    let is_kept =
-        |port: &u16| state_file::read_copy(&state_file::member_path(&spec.run_id, *port)).is_some();
+fn listen_as_member(spec: &JobSpec, list: &VoterList, reach: Reach) -> io::Result<TcpListener> {
+    let path = |port| state_file::member_path(&spec.run_id, list, port);
+    let ports = state_file::member_ports(&spec.run_id, list).into_iter();
+    let is_kept = |port: &u16| state_file::read_copy(&path(*port)).is_some();
     // The port of an agent that still runs is taken.
     let mut free = ports.filter(is_kept).filter_map(|port| net::listen(reach, port).ok());
     free.next().map_or_else(|| net::listen(reach, 0), Ok)

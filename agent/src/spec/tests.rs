@@ -332,8 +332,8 @@ fn slurm_step(nodes: u32) -> FakeHost {
     ])
 }
 
-/// With `voters`, voters are chosen from the nodes of a Slurm step, on the port of the job; without it
-/// there is one endpoint, and a list that is given takes precedence.
+/// Voters are chosen from the nodes of a Slurm step, on the port of the job: as many as MIN allows, or as `voters` asks
+/// for. A list that is given takes precedence.
 #[test]
 fn voters_of_a_step() {
     let endpoint = |nodes, flags: &str| {
@@ -344,8 +344,11 @@ fn voters_of_a_step() {
         text.replace(&format!(":{}", port_of_step(nodes)), "")
     };
     for (nodes, flags, expected) in [
-        (3, "", "n1"),
-        (1000, "--nnodes 500:1000", "n1"),
+        (2, "", "n1"),
+        (3, "", "n1,n2,n3"),
+        (4, "--nnodes 2:4", "n1,n2,n4"),
+        (4, "--nnodes 1:4", "n1"),
+        (1000, "--nnodes 500:1000", "n1,n250,n500,n750,n1000"),
         (1000, "--rdzv-conf voters=1", "n1"),
         (3, "--rdzv-conf voters=3", "n1,n2,n3"),
         (3, "--nnodes 1:3 --rdzv-conf voters=3", "n1,n2,n3"),
@@ -473,6 +476,12 @@ fn mistakes_in_the_number_of_voters() {
 fn number_of_voters() {
     for (flags, expected) in [
         ("--nnodes 3 --rdzv-endpoint a --rdzv-conf voters=3", 3),
+        ("--nnodes 3 --rdzv-endpoint a --rdzv-conf voters=1", 1),
+        ("--nnodes 3 --rdzv-endpoint a", 3),
+        ("--nnodes 2:9 --rdzv-endpoint a", 3),
+        ("--nnodes 3:9 --rdzv-endpoint a", 5),
+        ("--nnodes 1:9 --rdzv-endpoint a", 1),
+        ("--nnodes 2 --rdzv-endpoint a", 1),
         ("--nnodes 1:9 --rdzv-endpoint a --rdzv-conf voters=5", 5),
         ("--nnodes 3 --rdzv-endpoint a --rdzv-conf is_host=1", 1),
         ("--nnodes 1:3 --rdzv-endpoint a,b,c", 3),
@@ -487,13 +496,14 @@ fn number_of_voters() {
     }
 }
 
-/// One voter is what every job without a list has.
+/// One voter is what every job has that has fewer than three nodes, or whose method allows no other host.
 #[test]
 fn one_voter_is_always_right() {
     for flags in [
         "",
         "--standalone",
-        "--nnodes 3 --rdzv-endpoint a",
+        "--nnodes 2 --rdzv-endpoint a",
+        "--nnodes 1:3 --rdzv-endpoint a",
         "--nnodes 3 --rdzv-id x --rdzv-endpoint auto",
         "--nnodes 3 --master-addr a",
         "--nnodes 3 --rdzv-id x --rdzv-backend etcd --rdzv-endpoint a",

@@ -7,7 +7,7 @@ use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 use super::{
     Argument, DEFAULT_PORT, Endpoint, EndpointError, RdzvConf, RendezvousMethod, UsageError,
 };
-use crate::limits::MAX_VOTERS;
+use crate::{limits::MAX_VOTERS, scheduler::Launcher};
 
 /// The endpoints of the first voters, in the order in which the user listed them: three or five, all different; or one,
 /// if only members become further voters.
@@ -122,7 +122,7 @@ pub(crate) fn voters_among(
     nodes: NodeRange,
     hosts: usize,
 ) -> VoterCount {
-    asked.unwrap_or_else(|| VoterCount::for_job(nodes.min(), hosts).min(MOST_UNASKED))
+    asked.unwrap_or_else(|| VoterCount::for_job(nodes.min(), hosts))
 }
 
 /// Returns the number of voters that a value of `--rdzv-conf` asks for, if it does.
@@ -138,20 +138,21 @@ impl RdzvConf {
     }
 }
 
-/// The number of voters that are chosen without `voters` in `--rdzv-conf`: only one as long as voters
-/// do not follow the members, because voters that leave would stop a job that has enough nodes.
-const MOST_UNASKED: VoterCount = VoterCount::One;
-
-/// Returns the number of voters of a job, if as many nodes attend.
+/// Returns the number of voters of a job, if as many nodes attend. `launcher` has started the agents, if any has.
 pub(super) fn voters_of_job(
     conf: &RdzvConf,
     nodes: NodeRange,
     method: &RendezvousMethod,
+    launcher: Option<Launcher>,
 ) -> VoterCount {
     let most = usize::try_from(nodes.max()).unwrap_or(usize::MAX);
     match method {
+        // MPI launchers end all agents when they lose one host.
+        RendezvousMethod::Endpoint { .. } if launcher.is_some_and(|it| it != Launcher::Slurm) => {
+            VoterCount::One
+        }
         RendezvousMethod::Endpoint { .. } => {
-            conf.asked_voters().map_or(VoterCount::One, |asked| asked.at_most(most))
+            voters_among(conf.asked_voters(), nodes, most).at_most(most)
         }
         RendezvousMethod::Voters(list) => conf.voters.unwrap_or_else(|| list.count_for(nodes)),
         RendezvousMethod::Standalone

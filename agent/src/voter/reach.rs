@@ -181,7 +181,8 @@ impl Reachability {
             );
         }
         format!(
-            "no coordinator was elected for {waited} s: a majority of the {all} voters is needed; not reached: {}",
+            "no coordinator was elected for {waited} s: a majority of the {all} voters is needed; not reached: {}; \
+             check these hosts, or use another `--rdzv-id` for a new job",
             absent.join(", ")
         )
     }
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(reach.handle_timeout(start), None);
         let due = start + limits::WAIT_WARNING;
         let expected = "no coordinator was elected for 10 s: a majority of the 3 voters is needed; not \
-                        reached: c:1 (refused)";
+                        reached: c:1 (refused); check these hosts, or use another `--rdzv-id` for a new job";
         assert_eq!(reach.handle_timeout(due).as_deref(), Some(expected));
         assert_eq!((reach.poll_timeout(), reach.handle_timeout(due)), (None, None));
         reach.handle_leader(due, true, false);

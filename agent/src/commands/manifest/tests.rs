@@ -37,7 +37,8 @@ fn words_of_the_agent() {
     );
     assert_eq!(
         words("--nnodes 2:4 --gpus_per=8 --max-re 3 -m pkg.train -- --image x"),
-        "--nnodes=2:4 --nproc-per-node=8 --rdzv-endpoint=digits-0.digits:29400 --rdzv-id=digits \
+        "--nnodes=2:4 --nproc-per-node=8 \
+         --rdzv-endpoint=digits-0.digits,digits-1.digits,digits-2.digits:29400 --rdzv-id=digits \
          --max-restarts=3 --shutdown-timeout=30 --module -- pkg.train --image x"
     );
 }
@@ -115,7 +116,7 @@ fn resources() {
     assert_eq!(spec("--gpus-per-pod 4 --nproc-per-node gpu t.py").workers_per_pod, "gpu");
 }
 
-/// A job lives as long as its first pod, tolerates the loss of pods above the minimum, fails on
+/// A job has succeeded if the agent of a voter has, tolerates the loss of pods above the minimum, fails on
 /// exit codes that would occur again, and ignores disruptions by the cluster.
 #[test]
 fn policies() {
@@ -123,7 +124,8 @@ fn policies() {
     assert_eq!((job.completions, job.parallelism), (Some(5), Some(5)));
     assert_eq!((job.backoff_limit_per_index, job.max_failed_indexes), (Some(7), Some(2)));
     let success = &job.success_policy.unwrap().rules[0];
-    assert_eq!((success.succeeded_indexes.as_deref(), success.succeeded_count), (Some("0"), None));
+    let expected = (Some("0-4"), Some(1));
+    assert_eq!((success.succeeded_indexes.as_deref(), success.succeeded_count), expected);
     let rules = job.pod_failure_policy.unwrap().rules;
     let codes = &rules[0].on_exit_codes.as_ref().unwrap().values;
     assert_eq!((rules[0].action.as_str(), codes.as_slice()), ("FailJob", &[2, 4][..]));
@@ -133,8 +135,8 @@ fn policies() {
     assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
 }
 
-/// With `voters`, the first pods are the endpoints of the voters, and one of them that succeeds is
-/// enough; its agent is given the same number.
+/// The first pods are the endpoints of the voters, as many as MIN allows or as `voters` asks for, and one of them that
+/// succeeds is enough; its agent is given the same number.
 #[test]
 fn voters() {
     let endpoint = |line: &str| {
@@ -149,6 +151,7 @@ fn voters() {
     };
     for (line, pods, indexes, count) in [
         ("--nnodes 1:4", "digits-0.digits:29400", "0", None),
+        ("--nnodes 2:8", "digits-0.digits,digits-1.digits,digits-2.digits:29400", "0-2", Some(1)),
         ("--nnodes 4 --env PET_RDZV_CONF=voters=1", "digits-0.digits:29400", "0", None),
         (
             "--nnodes 2:4 --env PET_RDZV_CONF=join_timeout=9,voters=3",

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    spec::Endpoint,
+    spec::{Endpoint, VoterList},
     sys::{host::ThisHost, private_folder::PrivateFolder},
 };
 
@@ -27,22 +27,22 @@ pub fn voter_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
     ThisHost.state_dir().join(format!("job-{}.json", job_key(run_id, endpoint)))
 }
 
-/// Returns the path of the state file for a voter that the user has not listed, by the port of its agent.
-pub fn member_path(run_id: &RunId, port: u16) -> PathBuf {
-    ThisHost.state_dir().join(format!("{}{port}.json", member_prefix(run_id)))
+/// Returns the path of the state file for a voter that the user has not listed, by the list and the port of its agent.
+pub fn member_path(run_id: &RunId, list: &VoterList, port: u16) -> PathBuf {
+    ThisHost.state_dir().join(format!("{}{port}.json", member_prefix(run_id, list)))
 }
 
 /// Returns the ports of the agents of a job that have left such files.
-pub fn member_ports(run_id: &RunId) -> Vec<u16> {
+pub fn member_ports(run_id: &RunId, list: &VoterList) -> Vec<u16> {
     let Ok(folder) = PrivateFolder::open(&ThisHost.state_dir()) else { return Vec::new() };
-    let prefix = member_prefix(run_id);
+    let prefix = member_prefix(run_id, list);
     let port =
         |name: OsString| name.to_str()?.strip_prefix(&prefix)?.strip_suffix(".json")?.parse().ok();
     folder.names().into_iter().filter_map(port).collect()
 }
 
-fn member_prefix(run_id: &RunId) -> String {
-    format!("job-{}-", job_key(run_id, "member"))
+fn member_prefix(run_id: &RunId, list: &VoterList) -> String {
+    format!("job-{}-", job_key(run_id, format_args!("a member of {list}")))
 }
 
 /// Returns a string that distinguishes jobs in file names, by their name and `place`: the port of

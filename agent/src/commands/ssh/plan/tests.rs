@@ -31,8 +31,9 @@ fn host_address(address: Option<&str>) -> HostAddress {
 
 /// Returns the command lines of all agents, if the hosts `reached` were reached.
 fn agents(plan: &Plan, reached: &[HostNumber]) -> Vec<String> {
+    let address = |host: &HostNumber| format!("10.0.0.{}", host + 1);
     let host_addresses: Vec<_> =
-        reached.iter().map(|host| (*host, host_address(Some("10.0.0.1")))).collect();
+        reached.iter().map(|host| (*host, host_address(Some(&address(host))))).collect();
     let jobs = plan.host_jobs(&host_addresses);
     jobs.iter().map(|job| shell_words::join(&plan.job.words(job))).collect()
 }
@@ -44,14 +45,14 @@ fn words_of_agents() {
     let common = "--module --max-restarts=3 --redirects=0 --nnodes=3 --first-node-lines --rdzv-id=fresh \
                   --rdzv-backend=c10d";
     let script = "-- train --lr 3 --hostfile x";
-    let own = |rank, is_host, slots: &str| {
+    let own = |rank, slots: &str| {
         format!(
-            "{common} --node-rank={rank} --rdzv-endpoint=10.0.0.1:29401 \
-             --rdzv-conf=is_host={is_host}{slots} {script}"
+            "{common} --node-rank={rank} \
+             --rdzv-endpoint=10.0.0.1:29401,10.0.0.2:29401,10.0.0.3:29401 \
+             --rdzv-conf=voters=3{slots} {script}"
         )
     };
-    let expected =
-        [own(0, 1, " --nproc-per-node=8"), own(1, 0, ""), own(2, 0, " --nproc-per-node=4")];
+    let expected = [own(0, " --nproc-per-node=8"), own(1, ""), own(2, " --nproc-per-node=4")];
     assert_eq!(agents(&plan, &[0, 1, 2]), expected);
     assert_eq!(plan.job.env, [("SECRET".to_owned(), "s3cret".into())]);
     assert_eq!(plan.job.folder, PathBuf::from("/work here"));
