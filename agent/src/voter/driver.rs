@@ -153,7 +153,8 @@ impl Driver {
         let lists = &self.election.replica().lists;
         let seats = || lists.seats().map(|seat| seat.address.clone());
         let voters = seats().filter(|address| *address != self.address).collect();
-        self.reach.handle_voters(clock::now(), &needed, &voters, lists.last.len());
+        let count = (lists.last.len(), !self.election.is_outside());
+        self.reach.handle_voters(clock::now(), &needed, &voters, count);
         self.outgoing.retain(|address, connection| {
             let is_needed = needed.contains(address);
             if !is_needed {

@@ -18,6 +18,8 @@ pub(super) struct Reachability {
     others: BTreeMap<VoterAddress, Other>,
     /// The number of voters.
     voters: usize,
+    /// True if this process is one of them; others follow no leader.
+    is_voter: bool,
     /// The addresses of this process's leader, by which it is registered.
     trusted: Vec<IpAddr>,
     /// True if this process leads.
@@ -52,6 +54,7 @@ impl Reachability {
         Self {
             others: BTreeMap::new(),
             voters: 0,
+            is_voter: false,
             trusted: Vec::new(),
             is_leading: false,
             leaderless: Some(now),
@@ -60,16 +63,20 @@ impl Reachability {
         }
     }
 
-    /// Replaces the other processes to which this one is connected, of which `voters` are voters; their number includes
-    /// this one.
+    /// Replaces the other processes to which this one is connected, of which `voters` are voters. `count` is the number of
+    /// all voters; `is_voter` is true if this process is one of them.
     pub(super) fn handle_voters(
         &mut self,
         now: Instant,
         others: &BTreeSet<VoterAddress>,
         voters: &BTreeSet<VoterAddress>,
-        count: usize,
+        (count, is_voter): (usize, bool),
     ) {
         self.voters = count;
+        if is_voter && !self.is_voter && self.leaderless.is_some() {
+            self.leaderless = Some(now);
+        }
+        self.is_voter = is_voter;
         self.others.retain(|address, _| others.contains(address));
         for address in others {
             let unknown =
@@ -154,7 +161,8 @@ impl Reachability {
     }
 
     fn leaderless_due(&self) -> Option<Instant> {
-        self.leaderless.filter(|_| !self.is_reported).map(|since| since + limits::WAIT_WARNING)
+        let since = self.leaderless.filter(|_| self.is_voter && !self.is_reported);
+        since.map(|since| since + limits::WAIT_WARNING)
     }
 
     fn lost_due(&self) -> Option<Instant> {
@@ -224,7 +232,7 @@ mod tests {
         let mut reach = Reachability::new(now);
         let voters = BTreeSet::from([at("b"), at("c")]);
         let others = BTreeSet::from([at("b"), at("c"), at("d")]);
-        reach.handle_voters(now, &others, &voters, 3);
+        reach.handle_voters(now, &others, &voters, (3, true));
         reach
     }
 
@@ -246,6 +254,19 @@ mod tests {
         assert_eq!(reach.poll_timeout(), None, "only a leader reports lost voters");
         reach.handle_leader(due, false, false);
         assert_eq!(reach.poll_timeout(), Some(due + limits::WAIT_WARNING));
+    }
+
+    /// A process that is not a voter follows no leader, and does not report the lack of one.
+    #[test]
+    fn only_voters_report_the_lack_of_a_leader() {
+        let start = crate::sys::clock::now_blocking();
+        let mut reach = Reachability::new(start);
+        let others = BTreeSet::from([at("b")]);
+        reach.handle_voters(start, &others, &others, (1, false));
+        assert_eq!(reach.poll_timeout(), None);
+        let later = start + limits::WAIT_WARNING;
+        reach.handle_voters(later, &others, &others, (2, true));
+        assert_eq!(reach.poll_timeout(), Some(later + limits::WAIT_WARNING));
     }
 
     /// A leader reports a voter that is lost for a minute, once for each loss.
