@@ -4,7 +4,10 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -13,6 +16,7 @@ use serde_json::Value;
 
 use crate::{
     history::{self, History},
+    losses::Losses,
     node::{Chronicle, Node},
     oracle,
     schedule::{NODES, Schedule},
@@ -24,24 +28,45 @@ use crate::{
 /// More restarts than any schedule can use.
 const MAX_RESTARTS: u32 = 1_000;
 
-/// The network of the nodes: a namespace for each, or only loopback if none can be made; links
-/// cannot be cut then.
+/// A machine without an agent, whose link is never cut.
+const OBSERVER: u32 = NODES + 1;
+
+/// The network of the nodes: a namespace for each, or only loopback if none can be made. Then links cannot be cut, and
+/// the job has one endpoint.
 #[derive(Debug)]
 pub(crate) struct Site {
     network: Option<Network>,
+    /// The value of `--rdzv-endpoint`.
     endpoint: String,
+    /// The sandbox of programs that query the job.
+    observer: Sandbox,
 }
 
 impl Site {
-    fn new() -> Self {
+    /// Creates a network in which the job has this number of voters.
+    fn new(voters: u32) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let observer = Sandbox::new();
         if may_make_networks() {
             let name = format!("chaos{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-            let endpoint = format!("{}:29400", Network::address(1));
-            Self { network: Some(Network::new(&name, NODES)), endpoint }
+            let network = Some(Network::new(&name, OBSERVER));
+            let hosts: Vec<String> = (1..=voters).map(Network::address).collect();
+            Self { network, endpoint: format!("{}:29400", hosts.join(",")), observer }
         } else {
-            Self { network: None, endpoint: format!("127.0.0.1:{}", free_port()) }
+            Self { network: None, endpoint: format!("127.0.0.1:{}", free_port()), observer }
         }
+    }
+
+    /// Returns true if voters elect the coordinator.
+    fn is_elected(&self) -> bool {
+        self.endpoint.contains(',')
+    }
+
+    /// Returns the status of the job; null if no coordinator answers.
+    pub(crate) fn status(&self) -> Value {
+        let words = format!("status --json --rdzv-endpoint {}", self.endpoint);
+        let answer = self.ragent(&self.observer, OBSERVER, &words).run().stdout;
+        serde_json::from_str(&answer).unwrap_or_default()
     }
 
     /// Returns `ragent` with these arguments on a node.
@@ -105,37 +130,31 @@ pub(crate) fn run(
     worker: WorkerProgram,
     is_wanted: bool,
 ) -> Result<Summary, Failure> {
-    let site = Site::new();
+    let site = Site::new(schedule.voters);
     let chronicle = Chronicle::default();
-    let words = format!(
-        "--rdzv-backend c10d --rdzv-id {} --nnodes {}:{NODES} --max-restarts {MAX_RESTARTS} \
-         --shutdown-timeout 1 --rdzv-endpoint {} --rdzv-conf \
-         join_settle=0.2,last_call_timeout=1,shrink_timeout=0.5,join_timeout=60",
-        run_id(schedule),
-        schedule.min_nodes,
-        site.endpoint
-    );
-    let plans = (1..).zip(&schedule.plans);
-    let mut nodes: Vec<Node<'_>> = plans
-        .map(|(node, plan)| Node::new(node, &site, (plan, worker), &words, &chronicle))
-        .collect();
+    let nodes = nodes(schedule, worker, &site, &chronicle);
+    let losses = Losses { site: &site, nodes: &nodes, chronicle: &chronicle };
     let start = history::now();
-    thread::scope(|scope| {
-        for node in &mut nodes {
-            scope.spawn(move || node.live(start));
+    let end_of_losses = thread::scope(|scope| {
+        for node in &nodes {
+            scope.spawn(move || Node::live(node, start));
         }
+        if site.is_elected() { losses.bring_about(&schedule.losses) } else { Ok(()) }
     });
-    let mut complaints = Vec::new();
+    let mut complaints: Vec<String> = end_of_losses.err().into_iter().collect();
+    let inner = |node: Mutex<_>| node.into_inner().expect("a thread that panics ends the test");
+    let mut nodes: Vec<Node<'_>> = nodes.into_iter().map(inner).collect();
     chronicle.note("all is well again");
-    if let Err(why) = heals(&mut nodes, &site.endpoint) {
+    if let Err(why) = heals(&mut nodes, &site) {
         complaints.push(why);
     }
-    chronicle.note("all nodes receive SIGTERM");
+    let ending = schedule.ending;
+    chronicle.note(&format!("the job is to end: {ending:?}"));
     for node in &nodes {
-        node.terminate();
+        node.bring_about(ending);
     }
     for node in &mut nodes {
-        node.wait_for_end();
+        node.wait_for_job_end(ending);
         complaints.extend(node.sandbox.left().into_iter().map(|left| format!("left: {left}")));
     }
     let mut history = gather(schedule, &nodes);
@@ -154,6 +173,30 @@ pub(crate) fn run(
         if worker == WorkerProgram::Python { "WORKER=python " } else { "" },
         schedule.seed
     )))
+}
+
+/// The nodes of the job, whose agents are not started yet.
+fn nodes<'a>(
+    schedule: &'a Schedule,
+    worker: WorkerProgram,
+    site: &'a Site,
+    chronicle: &'a Chronicle,
+) -> Vec<Mutex<Node<'a>>> {
+    let words = format!(
+        "--rdzv-backend c10d --rdzv-id {} --nnodes {}:{NODES} --max-restarts {MAX_RESTARTS} \
+         --shutdown-timeout 1 --rdzv-endpoint {} --rdzv-conf \
+         join_settle=0.2,last_call_timeout=1,shrink_timeout=0.5,join_timeout=60",
+        run_id(schedule),
+        schedule.min_nodes,
+        site.endpoint
+    );
+    let node = |(number, plan)| {
+        // The only endpoint is always that of node 1.
+        let is_host =
+            if site.is_elected() { String::new() } else { format!(",is_host={}", number == 1) };
+        Mutex::new(Node::new(number, site, (plan, worker), &(words.clone() + &is_host), chronicle))
+    };
+    (1..).zip(&schedule.plans).map(node).collect()
 }
 
 fn run_id(schedule: &Schedule) -> String {
@@ -181,14 +224,12 @@ fn gather(schedule: &Schedule, nodes: &[Node<'_>]) -> History {
 
 /// Waits until the job runs on every node that is not quarantined. No event reports that, so this
 /// polls.
-fn heals(nodes: &mut [Node<'_>], endpoint: &str) -> Result<(), String> {
+fn heals(nodes: &mut [Node<'_>], site: &Site) -> Result<(), String> {
     let deadline = history::now() + PATIENCE;
     // The round that runs everywhere, and the time at which it was first seen.
     let mut seen = (Value::Null, Duration::ZERO);
     loop {
-        let ask = nodes[0].ask(&format!("status --json --rdzv-endpoint {endpoint}"));
-        let answer = ask.run().stdout;
-        let status: Value = serde_json::from_str(&answer).unwrap_or_default();
+        let status = site.status();
         if seen.0 != status["round"] {
             seen = (status["round"].clone(), history::now());
         }
@@ -200,7 +241,7 @@ fn heals(nodes: &mut [Node<'_>], endpoint: &str) -> Result<(), String> {
             }
         }
         if history::now() > deadline {
-            return Err(format!("the job does not run: {answer}"));
+            return Err(format!("the job does not run: {status}"));
         }
         let_pass(Duration::from_millis(100));
         for node in &mut *nodes {

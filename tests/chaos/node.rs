@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    sync::Mutex,
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -14,9 +14,9 @@ use nix::{
 use crate::{
     history::{self, Death, History, Whose},
     job::Site,
-    schedule::{Fault, Plan},
+    schedule::{Ending, Fault, Plan, RECOVERY},
     support::{
-        Program, Sandbox, Start, WorkerProgram, children, find_keeper, is_alive, is_standby, kill,
+        Program, Sandbox, WorkerProgram, children, find_keeper, is_alive, is_standby, kill,
         let_pass,
     },
 };
@@ -32,6 +32,8 @@ pub(crate) struct Node<'a> {
     /// The running agent, and the number of agents so far.
     agent: Option<Program>,
     agents: u32,
+    /// The time at which the next fault may begin.
+    recovered: Duration,
     /// The history of the node without the files of its workers.
     known: History,
     chronicle: &'a Chronicle,
@@ -69,27 +71,38 @@ impl<'a> Node<'a> {
         unistd::mkfifo(&sandbox.path("never"), Mode::S_IRWXU).expect("a fresh folder takes a pipe");
         let Plan { workers, manner, .. } = plan;
         let words = worker.translate(&format!(
-            "{words},is_host={} --nproc-per-node {workers} --no-python chaos.sh {}",
-            number == 1,
+            "{words} --nproc-per-node {workers} --no-python chaos.sh {}",
             manner.word()
         ));
-        let known = History::default();
-        Self { number, site, plan, words, sandbox, agent: None, agents: 0, known, chronicle }
+        Self {
+            number,
+            site,
+            plan,
+            words,
+            sandbox,
+            agent: None,
+            agents: 0,
+            recovered: Duration::ZERO,
+            known: History::default(),
+            chronicle,
+        }
     }
 
     /// Runs the node's plan, which begins at `start`; leaves an agent running.
-    pub(crate) fn live(&mut self, start: Duration) {
-        let_pass((start + self.plan.joins).saturating_sub(history::now()));
-        self.start();
-        for (at, fault) in &self.plan.faults {
+    pub(crate) fn live(node: &Mutex<Self>, start: Duration) {
+        let plan = lock(node).plan;
+        let_pass((start + plan.joins).saturating_sub(history::now()));
+        lock(node).start();
+        for (at, fault) in &plan.faults {
             let_pass((start + *at).saturating_sub(history::now()));
-            self.revive();
-            self.note(&format!("{fault:.2?}"));
-            self.suffer(*fault);
+            lock(node).suffer(*fault);
         }
     }
 
     fn suffer(&mut self, fault: Fault) {
+        let_pass(self.recovered.saturating_sub(history::now()));
+        self.revive();
+        self.note(&format!("{fault:.2?}"));
         match fault {
             Fault::Cut(time) => {
                 self.site.cut(self.number);
@@ -131,11 +144,35 @@ impl<'a> Node<'a> {
                 self.start();
             }
         }
+        self.recovered = history::now() + RECOVERY;
         self.note("is over");
     }
 
-    /// Freezes every process of the node, as a hypervisor would, even if it is just being started.
-    fn freeze_all(&mut self, time: Duration) {
+    /// Kills all processes of the node, as the loss of its power does. [`Self::start_again`] follows.
+    pub(crate) fn kill_all(&mut self) {
+        self.revive();
+        self.note("all processes are killed");
+        for pid in self.stop_all() {
+            kill(pid, Signal::SIGKILL);
+        }
+        self.wait_for_end();
+    }
+
+    /// Starts an agent after the last one was killed.
+    pub(crate) fn start_again(&mut self) {
+        self.start();
+        self.recovered = history::now() + RECOVERY;
+    }
+
+    /// Removes the state folder, as if another machine had taken the place of this one.
+    pub(crate) fn forget_state(&self) {
+        let folder = self.sandbox.path(&format!("run{}", self.number));
+        fs::remove_dir_all(folder).expect("an agent has run there, and has ended");
+        self.note("the state is removed");
+    }
+
+    /// Stops every process of the node, even if it is just being started; returns all of them.
+    fn stop_all(&self) -> Vec<u32> {
         let agent = self.agent().pid();
         let first: Vec<u32> = [agent].into_iter().chain(find_keeper(agent)).collect();
         let mut frozen = first;
@@ -149,6 +186,12 @@ impl<'a> Node<'a> {
             }
             frozen.extend(all.into_iter().filter(|pid| !frozen.contains(pid)).collect::<Vec<_>>());
         }
+        frozen
+    }
+
+    /// Freezes every process of the node, as a hypervisor would.
+    fn freeze_all(&mut self, time: Duration) {
+        let frozen = self.stop_all();
         let_pass(time);
         let thaw = history::now();
         for pid in &frozen {
@@ -191,13 +234,27 @@ impl<'a> Node<'a> {
         self.wait_for_end();
     }
 
-    /// Sends SIGTERM to the agent.
-    pub(crate) fn terminate(&self) {
-        self.agent().signal(Signal::SIGTERM);
+    /// Makes the job end.
+    pub(crate) fn bring_about(&self, ending: Ending) {
+        match ending {
+            Ending::Leave => self.agent().signal(Signal::SIGTERM),
+            Ending::Success => {
+                fs::write(self.sandbox.path("done"), "").expect("the sandbox can be written");
+            }
+        }
+    }
+
+    /// Waits for the end of the agent with the job, whose exit code is the same on every node.
+    pub(crate) fn wait_for_job_end(&mut self, ending: Ending) {
+        let code = self.wait_for_end();
+        if code != Some(ending.code()) {
+            let why = format!("the agent of node {} ended with {code:?}", self.number);
+            self.known.complaints.push(format!("{why} instead of {}: {ending:?}", ending.code()));
+        }
     }
 
     /// Waits for the agent's end, and returns its exit code.
-    pub(crate) fn wait_for_end(&mut self) -> Option<i32> {
+    fn wait_for_end(&mut self) -> Option<i32> {
         let end = self.agent.take().expect("a node that lives has an agent").end();
         self.record_death(Whose::Agent(self.agents));
         end.code
@@ -235,8 +292,14 @@ impl<'a> Node<'a> {
         history
     }
 
-    /// Returns `ragent` with these arguments on the node, to query the job.
-    pub(crate) fn ask(&self, words: &str) -> Start {
-        self.site.ragent(&self.sandbox, self.number, words)
+    /// Returns the number of changes of the voters that its agents have completed.
+    pub(crate) fn count_changes(&self) -> usize {
+        let logs = (1..=self.agents).map(|agent| self.log(agent));
+        logs.map(|log| log.matches("the voters have changed").count()).sum()
     }
+}
+
+/// Waits until no other thread uses the node.
+pub(crate) fn lock<'n, 'a>(node: &'n Mutex<Node<'a>>) -> MutexGuard<'n, Node<'a>> {
+    node.lock().expect("a thread that panics ends the test")
 }

@@ -9,10 +9,13 @@ pub(crate) const NODES: u32 = 5;
 
 /// The least time between the end of one fault on a node and the next: an agent and a keeper that
 /// are killed at the same instant leave processes, unless they have a delegated cgroup.
-const RECOVERY: Duration = Duration::from_millis(700);
+pub(crate) const RECOVERY: Duration = Duration::from_millis(700);
 
 /// The least time between two agents that are asked to leave: if all are leaving, the job is over.
 const BETWEEN_LEAVERS: Duration = Duration::from_secs(4);
+
+/// The number of losses of voters in a job.
+const LOSSES: u32 = 2;
 
 /// A fault on one node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -70,6 +73,63 @@ impl Fault {
     }
 }
 
+/// The loss of voters, in a job whose coordinator is elected. It hits the hosts that lead or vote at that moment, and
+/// is over when all voters answer again.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Loss {
+    /// All processes of the leader's host are killed, and its agent is started again after a while.
+    Leader(Duration),
+    /// All processes of a voter's host are killed. When its agent has returned after a while, those of another voter's
+    /// host are.
+    NextAfterReturn {
+        /// The places of the two voters: in the list, and in the list without the first one.
+        places: [usize; 2],
+        /// The time until each agent is started again.
+        pause: Duration,
+    },
+    /// The same, but the first voter has been replaced by a member before the second is lost. Then both agents are
+    /// started again.
+    NextAfterReplacement([usize; 2]),
+    /// All processes of the first host in the user's list are killed. Its agent is started again after a while, without
+    /// its state.
+    FirstHost(Duration),
+}
+
+impl Loss {
+    /// Returns a random loss in a job with this number of voters, one of which can be replaced if it `has_spares`.
+    fn any(dice: &mut Random, voters: u32, has_spares: bool) -> Self {
+        let pause = dice.millis(0, 4_000);
+        let last = u64::from(voters) - 1;
+        let mut place = |last| usize::try_from(dice.between(0, last)).expect("a small number");
+        let places = [place(last), place(last - 1)];
+        match dice.between(1, 100) {
+            1..=40 => Self::Leader(pause),
+            41..=70 if has_spares => Self::NextAfterReplacement(places),
+            41..=70 => Self::NextAfterReturn { places, pause },
+            _ => Self::FirstHost(pause),
+        }
+    }
+}
+
+/// The end of a job.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ending {
+    /// All agents are asked to leave.
+    Leave,
+    /// All workers succeed.
+    Success,
+}
+
+impl Ending {
+    /// The exit code of every agent.
+    pub(crate) fn code(self) -> i32 {
+        match self {
+            Self::Leave => 1,
+            Self::Success => 0,
+        }
+    }
+}
+
 /// The behaviour of a node's workers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Manner {
@@ -114,6 +174,12 @@ pub(crate) struct Schedule {
     pub(crate) min_nodes: u32,
     /// The plans of node 1, which hosts, and of the others.
     pub(crate) plans: Vec<Plan>,
+    /// The number of nodes that the user lists as voters, the first ones; one for a job with one endpoint.
+    pub(crate) voters: u32,
+    /// The losses of voters, one after another, each with the time after the end of the one before.
+    pub(crate) losses: Vec<(Duration, Loss)>,
+    /// The end of the job.
+    pub(crate) ending: Ending,
 }
 
 impl Schedule {
@@ -122,7 +188,8 @@ impl Schedule {
         let dice = &mut Random::new(seed);
         let min_nodes = u32::try_from(dice.between(2, 3)).expect("a small number");
         let plans = (0..NODES).map(|index| Self::plan(dice, index < min_nodes)).collect();
-        let mut schedule = Self { seed, min_nodes, plans };
+        let (losses, ending) = (Vec::new(), Ending::Leave);
+        let mut schedule = Self { seed, min_nodes, plans, voters: 1, losses, ending };
         // Faults of the host affect all nodes, so half of all jobs have none on the host; and as
         // many faults mean that nothing is charged, some jobs have failing workers and few other
         // faults.
@@ -144,7 +211,20 @@ impl Schedule {
             }
             now += dice.millis(100, rest);
         }
+        schedule.elect(dice);
+        schedule.ending = dice.pick(&[Ending::Leave, Ending::Success]).expect("there are some");
         schedule
+    }
+
+    /// Lets half of all jobs elect their coordinator.
+    fn elect(&mut self, dice: &mut Random) {
+        self.voters = dice.pick(&[1, 1, 1, 3, 3, 5]).expect("there are some");
+        if self.voters > 1 {
+            // With a MIN of 3, five members are five voters.
+            let has_spares = self.voters == 3 && self.min_nodes < 3;
+            let loss = |_| (dice.millis(0, 3_000), Loss::any(dice, self.voters, has_spares));
+            self.losses = (0..LOSSES).map(loss).collect();
+        }
     }
 
     fn plan(dice: &mut Random, is_early: bool) -> Plan {
@@ -203,13 +283,17 @@ impl Schedule {
 
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {}, --nnodes {}:{NODES}", self.seed, self.min_nodes)?;
+        let Self { seed, min_nodes, voters, ending, .. } = self;
+        writeln!(f, "seed {seed}, --nnodes {min_nodes}:{NODES}, {voters} endpoint(s), {ending:?}")?;
         for (node, plan) in (1..).zip(&self.plans) {
             let Plan { workers, manner, joins, faults } = plan;
             writeln!(f, "node {node}: {workers} {manner:?} worker(s), joins at {joins:.2?}")?;
             for (at, fault) in faults {
                 writeln!(f, "  {at:.2?} {fault:.2?}")?;
             }
+        }
+        for (pause, loss) in &self.losses {
+            writeln!(f, "voters: after {pause:.2?} {loss:.2?}")?;
         }
         Ok(())
     }
@@ -250,5 +334,43 @@ mod tests {
                 assert!(pair[0].0 + pair[0].1.time() + RECOVERY <= pair[1].0);
             }
         }
+    }
+
+    /// Jobs with one endpoint, with three voters and with five occur, and every loss of voters.
+    #[test]
+    fn voters_are_lost() {
+        let schedules: Vec<Schedule> = (0..200).map(|seed| Schedule::new(seed, SPAN)).collect();
+        let losses_of = |voters| {
+            let schedules = schedules.iter().filter(move |schedule| schedule.voters == voters);
+            schedules.flat_map(|schedule| schedule.losses.iter().map(|(_, loss)| *loss))
+        };
+        assert!(schedules.iter().any(|schedule| schedule.voters == 1));
+        assert_eq!(losses_of(1).count(), 0);
+        for voters in [3, 5] {
+            let is_there = |which: fn(Loss) -> bool| losses_of(voters).any(which);
+            assert!(is_there(|loss| matches!(loss, Loss::Leader(_))));
+            assert!(is_there(|loss| matches!(loss, Loss::NextAfterReturn { .. })));
+            assert!(is_there(|loss| matches!(loss, Loss::FirstHost(_))));
+        }
+        assert!(losses_of(3).any(|loss| matches!(loss, Loss::NextAfterReplacement(_))));
+    }
+
+    /// The seeds of a default run cover every number of voters, both ends of a job, and every loss of voters.
+    #[test]
+    fn default_seeds_are_varied() {
+        let schedules: Vec<Schedule> =
+            (1..=crate::SEEDS).map(|seed| Schedule::new(seed, SPAN)).collect();
+        for voters in [1, 3, 5] {
+            assert!(schedules.iter().any(|schedule| schedule.voters == voters));
+        }
+        for ending in [Ending::Leave, Ending::Success] {
+            assert!(schedules.iter().any(|schedule| schedule.ending == ending));
+        }
+        let losses = || schedules.iter().flat_map(|schedule| &schedule.losses);
+        let is_there = |which: fn(Loss) -> bool| losses().any(|(_, loss)| which(*loss));
+        assert!(is_there(|loss| matches!(loss, Loss::Leader(_))));
+        assert!(is_there(|loss| matches!(loss, Loss::NextAfterReturn { .. })));
+        assert!(is_there(|loss| matches!(loss, Loss::NextAfterReplacement(_))));
+        assert!(is_there(|loss| matches!(loss, Loss::FirstHost(_))));
     }
 }

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Writes its identity and the times at which it runs, until it is killed: a file of its own in
+# Writes its identity and the times at which it runs, until it is killed or $SCRATCH/done exists: a file of its own in
 # $SCRATCH/history, with a line of facts and then the time since boot, in seconds, again and again.
 # With $1 = `stubborn` it ignores all signals that can be ignored; with `family` it starts such a
 # process in a session of its own.
@@ -14,9 +14,10 @@ case $1 in
 stubborn) trap '' TERM INT HUP QUIT ;;
 family) KEEPER=$PPID setsid "$0" stubborn orphan 7>&- 8>&- & ;;
 esac
-while :; do
+while [[ ! -e $SCRATCH/done ]]; do
     read -r now _ </proc/uptime
     echo "$now" >&8
     # No process ever writes to it.
     read -r -t 0.03 -u 7
 done
+exit 0
