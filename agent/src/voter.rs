@@ -17,6 +17,7 @@ mod incoming;
 mod limits;
 mod outgoing;
 mod reach;
+mod state_loss;
 
 use std::{io, net::IpAddr, thread};
 
@@ -28,6 +29,7 @@ use tokio::{
 
 use self::driver::{Driver, Inputs, Published};
 pub(crate) use self::handle::{Answered, Command, Commands, Leader, Stored, Tenancy, VoterHandle};
+pub use self::state_loss::StateLoss;
 
 /// The configuration of a voter.
 pub(crate) struct VoterSpec {
@@ -55,7 +57,8 @@ pub(crate) fn start(spec: VoterSpec) -> io::Result<VoterHandle> {
     let (leader, leader_known) = watch::channel(Leader::Unknown);
     let (stored, stored_known) = watch::channel(spec.stored.clone());
     let (answered, answered_known) = watch::channel(Answered::new());
-    let published = Published { leader, answered, stored };
+    let (state_loss, state_loss_known) = watch::channel(None);
+    let published = Published { leader, answered, stored, state_loss };
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let inputs = Inputs { commands: received_commands, connections: received_connections };
     thread::Builder::new().name("voter".to_owned()).spawn(move || {
@@ -66,6 +69,7 @@ pub(crate) fn start(spec: VoterSpec) -> io::Result<VoterHandle> {
         leader: leader_known,
         answered: answered_known,
         stored: stored_known,
+        state_loss: state_loss_known,
         connections,
     })
 }

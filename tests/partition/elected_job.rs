@@ -9,7 +9,7 @@ use ragent::sys::clock;
 use crate::{
     records::{Lifetime, RoundId, Rounds, violations},
     support::{
-        Network, PATIENCE, Program, READY, Sandbox, Stream, field, is_alive, keeper_of, kill,
+        End, Network, PATIENCE, Program, READY, Sandbox, Stream, field, is_alive, keeper_of, kill,
         let_pass,
     },
 };
@@ -37,6 +37,8 @@ pub(crate) struct ElectedJob {
     ended: Vec<String>,
     /// The time for which the first round waits for further nodes.
     last_call_s: u32,
+    /// The time for which agents wait for a coordinator.
+    join_timeout_s: u32,
     /// The last round that was waited for.
     round: RoundId,
     /// True if only node 1 is listed.
@@ -67,6 +69,14 @@ impl ElectedJob {
     /// Starts the job and waits until all of its workers run.
     pub(crate) fn start(name: &str) -> (Self, Round) {
         Self::start_on(name, &Self::all())
+    }
+
+    /// Starts a job whose agents wait for a coordinator for this number of seconds, and waits until all of its workers
+    /// run.
+    pub(crate) fn start_with_join_timeout(name: &str, join_timeout_s: u32) -> (Self, Round) {
+        let mut job = Self::new(name, &Self::all());
+        job.join_timeout_s = join_timeout_s;
+        Self::with_agents(job, &Self::all())
     }
 
     /// Starts the job on these nodes and waits until they run.
@@ -106,6 +116,7 @@ impl ElectedJob {
             agents: BTreeMap::new(),
             ended: Vec::new(),
             last_call_s,
+            join_timeout_s: 600,
             round: RoundId::default(),
             has_one_endpoint: false,
             etcd: None,
@@ -140,8 +151,9 @@ impl ElectedJob {
         };
         let words = format!(
             "--nnodes 2:{NODES} --max-restarts 1 {rendezvous} \
-             --rdzv-conf last_call_timeout={},join_settle=0.1,shrink_timeout=0 --no-python alive.py",
-            self.last_call_s
+             --rdzv-conf last_call_timeout={},join_timeout={},join_settle=0.1,shrink_timeout=0 \
+             --no-python alive.py",
+            self.last_call_s, self.join_timeout_s
         );
         let mut agent = self.network.ragent(&self.sandbox, node, &words);
         if self.has_one_endpoint {
@@ -188,15 +200,26 @@ impl ElectedJob {
         }
     }
 
+    /// Kills all processes of a host at once, and removes its state folder, as if another machine took its place.
+    pub(crate) fn lose_host(&mut self, node: u32) {
+        self.network.kill_all(node);
+        self.wait_for_end(node);
+        let state = self.sandbox.path(&format!("run{node}"));
+        fs::remove_dir_all(state).expect("an agent has run there, and has ended");
+    }
+
     /// Waits for the end of an agent, of its keeper and of its workers, and starts another agent.
     pub(crate) fn replace_agent(&mut self, node: u32) {
         self.wait_for_end(node);
         self.start_agent(node);
     }
 
-    fn wait_for_end(&mut self, node: u32) {
+    /// Waits for the end of an agent, of its keeper and of its workers.
+    pub(crate) fn wait_for_end(&mut self, node: u32) -> End {
         let agent = self.agents.remove(&node).expect("it was started");
-        self.ended.push(agent.end().stderr);
+        let end = agent.end();
+        self.ended.push(end.stderr.clone());
+        end
     }
 
     /// The agent of a node.

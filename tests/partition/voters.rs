@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     elected_job::{ElectedJob, WITNESS},
-    support::{Stream, may_make_networks},
+    support::{Network, Stream, may_make_networks},
 };
 
 /// The leader's host is lost without a message: another voter leads, and the other nodes run without the host once
@@ -296,4 +296,40 @@ fn two_voters_of_three_are_lost() {
     job.network.heal(cut);
     job.runs_on(&ElectedJob::all());
     job.end();
+}
+
+/// Two of three voters lose their state at the same time: they do not begin another job, although they are MIN nodes. The
+/// third one reports that the state is lost, and all agents give up after the join timeout.
+#[test]
+fn majority_loses_its_state() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, round) = ElectedJob::start_with_join_timeout("vamnesia", 30);
+    let leader = job.leader(WITNESS);
+    let lost = ElectedJob::followers(leader);
+    for node in lost {
+        job.lose_host(node);
+    }
+    for node in lost {
+        job.start_agent(node);
+    }
+    let addresses = lost.map(|node| format!("{}:29400", Network::address(node))).join(", ");
+    let loss = format!(
+        "no majority of the 3 voters has the state of the job any more: those at {addresses} were started without it"
+    );
+    job.agent(leader.node).logs(&loss);
+    let end = job.wait_for_end(leader.node);
+    end.assert_code(3);
+    end.assert_stderr(&[
+        "error: no coordinator was reached for 30 s",
+        &loss,
+        "hint: end all agents",
+    ]);
+    for node in ElectedJob::without(&[leader.node]) {
+        job.wait_for_end(node).assert_code(3);
+    }
+    ElectedJob::assert_dead(&round, &ElectedJob::all());
+    assert_eq!(job.count_elections(), 1);
+    job.assert_rules();
 }

@@ -24,6 +24,7 @@ use crate::{
     report::{self, news},
     spec::{Argument, StorePorts, UsageError},
     sys::system_error::SystemError,
+    voter::StateLoss,
 };
 
 /// The reason for which a launch failed.
@@ -137,6 +138,8 @@ pub struct Ended {
     pub has_voters: bool,
     /// True if it is chosen through etcd.
     pub uses_etcd: bool,
+    /// The loss of the job's state, if a majority of the voters has lost it.
+    pub state_loss: Option<StateLoss>,
     /// The title of its command.
     pub title: String,
     /// True if this node's workers had succeeded.
@@ -305,8 +308,8 @@ impl Ended {
     }
 
     fn report(&self) -> String {
-        let Self { ending, settings, endpoint, has_voters, uses_etcd, title, workers_succeeded } =
-            self;
+        let Self { ending, settings, endpoint, has_voters, uses_etcd, title, .. } = self;
+        let Self { state_loss, workers_succeeded, .. } = self;
         match ending {
             Ending::Closed(Outcome { result: JobResult::AllLeft, .. })
                 if settings.nodes.max() == 1 =>
@@ -319,9 +322,13 @@ impl Ended {
             Ending::Unreachable { waited, was_attended, has_left } => {
                 let seconds = waited.as_secs();
                 let what = match (has_left, was_attended) {
-                    _ if *has_voters => format!(
-                        "error: no coordinator was reached for {seconds} s among the voters {endpoint}"
-                    ),
+                    _ if *has_voters => {
+                        let loss = state_loss.as_ref().map(|loss| format!(": {loss}"));
+                        format!(
+                            "error: no coordinator was reached for {seconds} s among the voters {endpoint}{}",
+                            loss.unwrap_or_default()
+                        )
+                    }
                     _ if *uses_etcd => {
                         format!(
                             "error: no coordinator was reached through {endpoint} for {seconds} s"
@@ -341,6 +348,8 @@ impl Ended {
                 let hint = if *workers_succeeded {
                     "the workers of this node have succeeded; check on the other nodes whether \
                      the job has"
+                } else if state_loss.is_some() {
+                    StateLoss::HINT
                 } else if *has_voters {
                     "start agents on a majority of the hosts in `--rdzv-endpoint`, and check that this \
                      node reaches their ports"

@@ -219,7 +219,14 @@ async fn launch_on_runtime(
         warn!("the keeper process did not end in time; processes of this node may remain");
     }
     console_end.wait(limits::FLUSH_TIMEOUT).await;
-    let agent_driver::End { ending, workers_succeeded, endpoint, has_voters, uses_etcd } = outcome?;
+    let agent_driver::End {
+        ending,
+        workers_succeeded,
+        endpoint,
+        has_voters,
+        uses_etcd,
+        state_loss,
+    } = outcome?;
     match ending {
         Ending::Closed(outcome) if outcome.result == JobResult::Succeeded => {
             info!(run_id = %spec.run_id, "the job has succeeded");
@@ -235,6 +242,7 @@ async fn launch_on_runtime(
                 endpoint,
                 has_voters,
                 uses_etcd,
+                state_loss,
                 title,
                 workers_succeeded,
             };
@@ -306,6 +314,7 @@ async fn take_part(
                 endpoint,
                 has_voters,
                 uses_etcd,
+                state_loss: None,
             });
         },
     };

@@ -9,7 +9,7 @@ use ragent_rendezvous::{
 use tokio::sync::{mpsc, watch};
 
 use super::{driver::Inputs, state_file::Obituary};
-use crate::voter::{Command, Stored};
+use crate::voter::{Command, StateLoss, Stored};
 
 /// The coordinator, from the point of view of one port.
 #[derive(Clone, Debug)]
@@ -50,6 +50,8 @@ pub struct OwnVoter {
     pub(crate) commands: mpsc::WeakSender<Command>,
     /// Its state.
     pub(crate) stored: watch::Receiver<Stored>,
+    /// The loss of the job's state, if a majority of the voters has lost it.
+    pub(crate) state_loss: watch::Receiver<Option<StateLoss>>,
 }
 
 impl OwnVoter {

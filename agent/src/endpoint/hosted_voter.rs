@@ -56,7 +56,7 @@ pub(super) struct Elector {
     /// The settings of the coordinator.
     pub settings: Settings,
     /// Its voter; `None` if the leader is chosen through an external store.
-    pub voter: Option<Member>,
+    pub voter: Option<OwnVoter>,
     /// The endpoint at which others reach this process.
     pub endpoint: Endpoint,
     /// The queue of its commands.
@@ -160,12 +160,18 @@ pub(crate) fn host_voter(
         source,
     })
     .map_err(system("start a thread"))?;
-    let VoterHandle { commands, leader, answered, stored, connections } = handle;
+    let VoterHandle { commands, leader, answered, stored, state_loss, connections } = handle;
     let task = replica_file::keep(replica_file, stored.clone());
     let file = StateFile { task: tokio::spawn(task), path: state_file };
+    let own = OwnVoter {
+        member: Member { voter, address },
+        commands: commands.downgrade(),
+        stored: stored.clone(),
+        state_loss,
+    };
     let elector = Elector {
         settings,
-        voter: Some(Member { voter, address }),
+        voter: Some(own),
         endpoint,
         commands,
         leader,
@@ -192,11 +198,6 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
         file,
         registered,
     } = elector;
-    let voter = voter.map(|member| OwnVoter {
-        member,
-        commands: commands.downgrade(),
-        stored: stored.clone(),
-    });
     let run_id = settings.run_id.clone();
     let (published, elected) = watch::channel(ElectedCoordinator::Unknown);
     let (obituaries, received) = mpsc::channel(limits::OBITUARIES);

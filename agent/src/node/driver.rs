@@ -36,7 +36,6 @@ use super::{
     proof_of_id::ProofOfId,
     worker_stores::{WorkerStores, admission_of},
 };
-pub use crate::coordinator::role::OwnVoter;
 use crate::{
     coordinator::client::{self, StreamEvent},
     limits, net,
@@ -49,6 +48,7 @@ use crate::{
     sys::{clock, host::ThisHost},
     workers::driver::{Command, SupervisorEvent, SupervisorHandle},
 };
+pub use crate::{coordinator::role::OwnVoter, voter::StateLoss};
 
 /// The driver's configuration: the job and the node.
 #[derive(Debug)]
@@ -91,6 +91,8 @@ pub struct End {
     pub has_voters: bool,
     /// True if it is chosen through etcd.
     pub uses_etcd: bool,
+    /// The loss of the job's state, if a majority of the voters has lost it.
+    pub state_loss: Option<StateLoss>,
 }
 
 /// An error after which a node cannot take part.
@@ -146,8 +148,17 @@ pub async fn drive(
             let endpoint = driver.spec.destination.to_string();
             let uses_etcd = driver.spec.destination.uses_etcd();
             let has_voters = driver.spec.destination.is_elected() && !uses_etcd;
+            let voter = driver.spec.voter.as_ref();
+            let state_loss = voter.and_then(|voter| voter.state_loss.borrow().clone());
             driver.flush_streams(&mut events).await;
-            return Ok(End { ending, workers_succeeded, endpoint, has_voters, uses_etcd });
+            return Ok(End {
+                ending,
+                workers_succeeded,
+                endpoint,
+                has_voters,
+                uses_etcd,
+                state_loss,
+            });
         }
         let deadline = driver.poll_timeout();
         tokio::select! {

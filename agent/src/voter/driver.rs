@@ -10,7 +10,7 @@ use bytes::Bytes;
 use ragent_proto::convert::voter::FromVoter;
 use ragent_rendezvous::{
     election::{
-        Effect, Election, Leadership,
+        Effect, Election, Leadership, Member,
         message::{Answer, Request, Version, VoterMessage},
     },
     ids::{Term, VoterAddress, VoterId},
@@ -24,12 +24,13 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{
-    VoterSpec,
+    StateLoss, VoterSpec,
     frames::Format,
     handle::{Answered, Command, Leader, Stored, Tenancy},
     incoming, limits,
     outgoing::{Outgoing, OutgoingRequest},
     reach::Reachability,
+    state_loss::AnsweringVoters,
 };
 use crate::{net::port::VoterConnection, spec::Endpoint, sys::clock};
 
@@ -63,6 +64,7 @@ pub(super) struct Published {
     pub leader: watch::Sender<Leader>,
     pub answered: watch::Sender<Answered>,
     pub stored: watch::Sender<Stored>,
+    pub state_loss: watch::Sender<Option<StateLoss>>,
 }
 
 /// The connection to another voter.
@@ -84,6 +86,7 @@ pub(super) struct Driver {
     voter: VoterId,
     address: VoterAddress,
     reach: Reachability,
+    answering: AnsweringVoters,
     published: Published,
     /// The term in which this process leads, and its end; `None` if it does not.
     leading: Option<(Term, watch::Sender<Instant>)>,
@@ -119,12 +122,14 @@ impl Driver {
         let format = Format::new(run_id, listed, settings.timers);
         let (events, queue) = mpsc::channel(limits::EVENTS);
         let jitter = Jitter::new(settings.seed);
+        let own = Member { voter: settings.voter, address: settings.address.clone() };
         let mut driver = Self {
             voter: settings.voter,
             address: settings.address.clone(),
             election: Election::new(now, settings, replica, highest),
             format,
             reach: Reachability::new(now),
+            answering: AnsweringVoters::new(own),
             published,
             leading: None,
             copying: Vec::new(),
@@ -227,7 +232,10 @@ impl Driver {
             Event::Resolved(address, addresses) => self.reach.handle_resolved(&address, addresses),
             Event::Answer(address, answer) => {
                 self.reach.handle_answer(&address);
-                self.election.handle_answer(now, VoterMessage { address, ..*answer });
+                let voter = answer.voter;
+                let answer = VoterMessage { address: address.clone(), ..*answer };
+                self.election.handle_answer(now, answer);
+                self.answering.handle_answer(self.election.replica(), &address, voter);
                 self.published.answered.send_replace(self.election.answered().clone());
             }
             Event::Request(request, answered) => {
@@ -327,6 +335,7 @@ impl Driver {
             self.carry_out(effect);
         }
         self.connect();
+        self.review_state();
         let (version, highest) = (self.election.replica().version, self.election.highest());
         self.published.stored.send_if_modified(|stored| {
             let is_new = stored.replica.version != version || stored.highest != highest;
@@ -335,6 +344,19 @@ impl Driver {
             }
             is_new
         });
+    }
+
+    /// Publishes and logs the loss of the job's state by a majority of the voters.
+    fn review_state(&mut self) {
+        let loss = self.answering.state_loss(self.election.replica());
+        if *self.published.state_loss.borrow() == loss {
+            return;
+        }
+        if let Some(loss) = &loss {
+            warn!("{loss}; {}", StateLoss::HINT);
+        }
+        self.reach.handle_state_loss(loss.is_some());
+        self.published.state_loss.send_replace(loss);
     }
 
     fn stored(&self) -> Stored {
@@ -371,6 +393,9 @@ impl Driver {
                 self.leading = None;
                 self.copying.clear();
                 self.reach.handle_leader(clock::now(), leader.is_some(), false);
+                if leader.is_some() {
+                    self.answering.handle_leader();
+                }
                 let term = self.election.lease_term().unwrap_or_default();
                 debug!(leader = leader.as_ref().map(VoterAddress::as_str), %term, "leader");
                 self.published.leader.send_replace(match leader {
@@ -395,6 +420,7 @@ impl Driver {
         let (sender, until) = watch::channel(leadership.until);
         self.leading = Some((leadership.term, sender));
         self.reach.handle_leader(clock::now(), true, true);
+        self.answering.handle_leader();
         self.published
             .leader
             .send_replace(Leader::Here(Tenancy { leadership: leadership.into(), until }));

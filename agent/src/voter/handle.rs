@@ -10,6 +10,7 @@ use ragent_rendezvous::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::StateLoss;
 use crate::net::port::VoterConnection;
 
 /// A running voter.
@@ -23,6 +24,8 @@ pub(crate) struct VoterHandle {
     pub answered: watch::Receiver<Answered>,
     /// The state that the next process at this voter's place continues with.
     pub stored: watch::Receiver<Stored>,
+    /// The loss of the job's state, if a majority of the voters has lost it.
+    pub state_loss: watch::Receiver<Option<StateLoss>>,
     /// The queue of connections of other voters, for the agent's port.
     pub connections: mpsc::Sender<VoterConnection>,
 }

@@ -26,6 +26,8 @@ pub(super) struct Reachability {
     is_leading: bool,
     /// The time since which no leader is known; `None` while one is known.
     leaderless: Option<Instant>,
+    /// True if no leader can be elected, because the state of the job is lost.
+    is_state_lost: bool,
     is_reported: bool,
     mismatches: ReportedCauses,
 }
@@ -58,6 +60,7 @@ impl Reachability {
             trusted: Vec::new(),
             is_leading: false,
             leaderless: Some(now),
+            is_state_lost: false,
             is_reported: false,
             mismatches: ReportedCauses::default(),
         }
@@ -127,6 +130,11 @@ impl Reachability {
         }
     }
 
+    /// Notes whether the state of the job is lost, which another report names as the reason for the lack of a leader.
+    pub(super) fn handle_state_loss(&mut self, is_lost: bool) {
+        self.is_state_lost = is_lost;
+    }
+
     /// Notes the addresses of the coordinator with which the agent of this process is registered: it sends requests
     /// before this process knows that it is a voter.
     pub(super) fn handle_trusted(&mut self, trusted: Vec<IpAddr>) {
@@ -161,8 +169,8 @@ impl Reachability {
     }
 
     fn leaderless_due(&self) -> Option<Instant> {
-        let since = self.leaderless.filter(|_| self.is_voter && !self.is_reported);
-        since.map(|since| since + limits::WAIT_WARNING)
+        let is_due = self.is_voter && !self.is_reported && !self.is_state_lost;
+        self.leaderless.filter(|_| is_due).map(|since| since + limits::WAIT_WARNING)
     }
 
     fn lost_due(&self) -> Option<Instant> {
@@ -254,6 +262,8 @@ mod tests {
         assert_eq!(reach.poll_timeout(), None, "only a leader reports lost voters");
         reach.handle_leader(due, false, false);
         assert_eq!(reach.poll_timeout(), Some(due + limits::WAIT_WARNING));
+        reach.handle_state_loss(true);
+        assert_eq!(reach.poll_timeout(), None, "the loss of the state is reported");
     }
 
     /// A process that is not a voter follows no leader, and does not report the lack of one.
