@@ -298,6 +298,28 @@ fn two_voters_of_three_are_lost() {
     job.end();
 }
 
+/// A voter's host is lost with its state, and a member replaces the voter. When the host returns, it is a member of the
+/// running job, and does not begin another one.
+#[test]
+fn host_returns_without_its_state() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, _) = ElectedJob::start("vempty");
+    let lost = job.leader(WITNESS);
+    job.lose_host(lost.node);
+    let leader = job.next_leader(WITNESS, lost);
+    job.runs_on(&ElectedJob::without(&[lost.node]));
+    let line = job.agent(leader.node).logs("the voters have changed");
+    let address = format!("{}:", Network::address(lost.node));
+    assert!(!line.contains(&address), "{line}");
+    job.start_agent(lost.node);
+    job.runs_on(&ElectedJob::all());
+    assert_eq!(job.leader(lost.node), leader);
+    assert_eq!(job.count_elections(), 2);
+    job.end();
+}
+
 /// Two of three voters lose their state at the same time: they do not begin another job, although they are MIN nodes. The
 /// third one reports that the state is lost, and all agents give up after the join timeout.
 #[test]
