@@ -216,24 +216,43 @@ fn nothing_outlives_its_agent(history: &History) -> Result<(), String> {
     Ok(())
 }
 
-/// Restarts that were charged stay charged, and are within the budget.
+/// Restarts that were charged stay charged, and are within the budget. If all agents of a round have ended, the next one
+/// may belong to a job that was launched again, with a full budget.
 fn restarts_are_bounded(history: &History) -> Result<(), String> {
     let mut charged = 0;
-    for process in rounds(history).into_iter().flatten() {
-        let environment = &process.environment;
-        check(environment.max_restarts == history.max_restarts, || {
-            format!("{} may restart {} times", name(process), environment.max_restarts)
-        })?;
-        check((charged..=environment.max_restarts).contains(&environment.restart_count), || {
-            format!(
-                "{} has restart count {} after {charged}",
-                name(process),
-                environment.restart_count
-            )
-        })?;
-        charged = environment.restart_count;
+    let mut last = Round::new();
+    for round in rounds(history) {
+        if have_ended(history, &last, round[0].started) {
+            charged = 0;
+        }
+        for process in &round {
+            let environment = &process.environment;
+            check(environment.max_restarts == history.max_restarts, || {
+                format!("{} may restart {} times", name(process), environment.max_restarts)
+            })?;
+            let legal = charged..=environment.max_restarts;
+            check(legal.contains(&environment.restart_count), || {
+                format!(
+                    "{} has restart count {} after {charged}",
+                    name(process),
+                    environment.restart_count
+                )
+            })?;
+            charged = environment.restart_count;
+        }
+        last = round;
     }
     Ok(())
+}
+
+/// Returns true if the agents of all nodes of a round had ended by this time.
+fn have_ended(history: &History, round: &Round<'_>, by: Duration) -> bool {
+    round.iter().all(|process| {
+        let is_its_agent = |death: &&Death| {
+            death.node == process.node && death.whose == Whose::Agent(process.agent)
+        };
+        history.deaths.iter().find(is_its_agent).is_some_and(|death| death.at <= by)
+    })
 }
 
 /// There are no complaints, such as a job that hangs, or an agent that ends unexpectedly or panics.
@@ -442,6 +461,23 @@ mod tests {
         assert_eq!(restarts(8, 9), [""; 0]);
         assert_eq!(restarts(9, 10), [RESTARTS]);
         assert_eq!(restarts(2, 1), [RESTARTS]);
+    }
+
+    /// The restarts that were charged may be forgotten only if all agents of the round before have ended.
+    #[test]
+    fn forgotten_restarts_are_noticed() {
+        let forgotten_after = |deaths: &[u32]| {
+            broken(|h| {
+                h.processes[..2].iter_mut().for_each(|p| p.environment.restart_count = 1);
+                h.processes[2..].iter_mut().for_each(|p| p.agent = 2);
+                let whose = Whose::Agent(1);
+                h.deaths =
+                    deaths.iter().map(|&node| Death { node, whose, at: ms(2_000) }).collect();
+            })
+        };
+        assert_eq!(forgotten_after(&[1, 2]), [""; 0]);
+        assert_eq!(forgotten_after(&[1]), [RESTARTS]);
+        assert_eq!(forgotten_after(&[1, 3]), [RESTARTS]);
     }
 
     #[test]
