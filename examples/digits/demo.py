@@ -1,10 +1,10 @@
 """Breaks a training job on purpose, and measures the time until ragent has it running again.
 
 Three agents on loopback act as three nodes, and elect the one that coordinates. A worker of B is
-killed, C joins, B itself is killed and returns, the agent that coordinates is killed, and the
-training completes as usual. If a step fails, the demo names it and exits with 1. It ends
-every process that it started, takes five minutes at most, and needs only the standard library
-(train.py needs torch).
+killed, C joins, B itself is killed and returns, the agent that coordinates is killed with all its
+processes, and the training completes. The same training without failures ends with the same
+accuracy. If a step fails, the demo names it and exits with 1. It ends every process that it
+started, takes six minutes at most, and needs only the standard library (train.py needs torch).
 
 The agents hold standbys: interpreters that have imported torch, and become the workers of the next
 round. They are used up by each round, so the demo waits for new ones before it breaks something,
@@ -34,12 +34,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 WORKERS_PER_AGENT = 2
-ACCURACY = 0.95
+# Three of the 360 test images: the failures change the number of workers, and with it the batch.
+ACCURACY_TOLERANCE = 0.01
 # Long enough for five waits for standbys.
 EPOCHS = 70
 EPOCH_S = 2.5
 # On two cores, the import of torch in six workers takes most of the time; the limits are generous.
-WHOLE_DEMO_S = 300
+WHOLE_DEMO_S = 360
 ONE_WAIT_S = 60
 POLL_S = 0.005
 TRAIN = Path(__file__).resolve().with_name("train.py")
@@ -93,9 +94,9 @@ def tell_story(demo):
 
     demo.wait_for_standbys("A", "B", "C", share=0.9)
     leader = demo.leader()
-    demo.say(f"kill -9 agent {leader.name}, which coordinates the job")
+    demo.say(f"kill -9 all processes of agent {leader.name}, which coordinates the job")
     with demo.event("the coordinator is killed", workers=4, restarts=1):
-        leader.kill()
+        demo.kill_all(leader)
     demo.check(f"no process of {leader.name} is alive any more", not demo.processes(leader.name))
 
     demo.say("training continues until its end")
@@ -112,13 +113,17 @@ def tell_story(demo):
     demo.check(f"all {last.of} epochs were trained (the last was {last.number})",
                last.number == last.of)
 
+    demo.say("the same training without failures, for comparison")
+    expected = demo.train_without_failures()
     print("\n" + demo.table())
-    print(f"test accuracy after {last.number} epochs: {last.accuracy:.1%}")
+    print(f"test accuracy after {last.number} epochs: {last.accuracy:.1%}; "
+          f"without failures: {expected.accuracy:.1%}")
     workers = demo.processes(workers_only=True)
     print(f"workers left behind: {len(workers)}", flush=True)
     demo.check(f"no worker is left behind (pids {workers})", not workers)
     demo.wait("no process of any agent is left behind", lambda: not demo.processes(), seconds=2)
-    demo.check(f"the accuracy is at least {ACCURACY:.0%}", last.accuracy >= ACCURACY)
+    demo.check("the accuracy is that of the training without failures",
+               abs(last.accuracy - expected.accuracy) <= ACCURACY_TOLERANCE)
 
 
 def join(demo, name, event_name):
@@ -217,6 +222,32 @@ class Demo:
         self.http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def start_agent(self, name):
+        """Starts an agent of the job."""
+        return self._start(
+            name, self._on_line,
+            "--nnodes", "2:3", "--max-restarts", "3", "--rdzv-id", self.run_id,
+            "--rdzv-endpoint", ",".join(f"127.0.0.1:{port}" for port in self.ports.values()),
+            "--rdzv-conf", "shrink_timeout=0,join_settle=0.2,last_call_timeout=1",
+            # With heartbeats, a round has new standbys after ten seconds.
+            "--standby", "--hang-timeout", "60", "--nproc-per-node", str(WORKERS_PER_AGENT),
+            TRAIN, "--epochs", str(EPOCHS), "--seconds-per-epoch", str(EPOCH_S),
+            "--checkpoint", self.folder / "digits.pt",
+        )
+
+    def train_without_failures(self):
+        """Trains in a job of its own, as fast as it can; returns the last epoch."""
+        epochs = []
+        agent = self._start(
+            "alone", lambda _, text: epochs.extend(epochs_in(text)),
+            "--standalone", "--nproc-per-node", str(2 * WORKERS_PER_AGENT),
+            TRAIN, "--epochs", str(EPOCHS),
+        )
+        self.wait("the training without failures ends", lambda: agent.process.poll() is not None,
+                  seconds=2 * ONE_WAIT_S)
+        agent.reader.join(timeout=2)
+        return epochs[-1]
+
+    def _start(self, name, on_line, *words):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PET_")}
         environment |= {
             "PYTHON_EXEC": sys.executable,
@@ -229,22 +260,12 @@ class Demo:
             "TMPDIR": str(self.folder),
             "XDG_RUNTIME_DIR": str(self.folder),
         }
-        command = [
-            self.ragent, "--nnodes", "2:3", "--nproc-per-node", str(WORKERS_PER_AGENT),
-            "--max-restarts", "3", "--rdzv-id", self.run_id,
-            "--rdzv-endpoint", ",".join(f"127.0.0.1:{port}" for port in self.ports.values()),
-            "--rdzv-conf", "shrink_timeout=0,join_settle=0.2,last_call_timeout=1",
-            # With heartbeats, a round has new standbys after ten seconds.
-            "--standby", "--hang-timeout", "60",
-            TRAIN, "--epochs", str(EPOCHS), "--seconds-per-epoch", str(EPOCH_S),
-            "--checkpoint", self.folder / "digits.pt",
-        ]
         # In its own session, so that Ctrl-C reaches the demo only, which then ends the agent.
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True,
+            [self.ragent, *words], env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )
-        agent = Agent(name, process, self.folder / f"agent-{name}.log", self._on_line)
+        agent = Agent(name, process, self.folder / f"agent-{name}.log", on_line)
         self.agents.append(agent)
         return agent
 
@@ -252,11 +273,13 @@ class Demo:
         # One write per line, so that lines of several agents do not mix.
         sys.stdout.write(f"agent {name} | {text}\n")
         sys.stdout.flush()
-        if found := EPOCH.search(text):
-            number, of, workers = map(int, found.groups()[:3])
-            self.epochs.append(
-                Epoch(time.monotonic(), number, of, workers, float(found.group(4)))
-            )
+        self.epochs.extend(epochs_in(text))
+
+    def kill_all(self, agent):
+        """Kills an agent with all its processes, so that none is left to report the loss."""
+        agent.killed = True
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            send_signal(number, self.processes(agent.name))
 
     def living(self):
         return [agent for agent in self.agents if not agent.killed]
@@ -437,14 +460,27 @@ class Demo:
                 agent.process.wait()
         deadline = time.monotonic() + 5
         while (left := self.processes()) and time.monotonic() < deadline:
-            for pid in left:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+            send_signal(signal.SIGKILL, left)
             time.sleep(0.05)
         if not self.keep_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def send_signal(number, pids):
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:  # It ended meanwhile.
+            pass
+
+
+def epochs_in(text):
+    """Returns the epoch in a line of output, if there is one, as a list."""
+    found = EPOCH.search(text)
+    if not found:
+        return []
+    number, of, workers = map(int, found.groups()[:3])
+    return [Epoch(time.monotonic(), number, of, workers, float(found.group(4)))]
 
 
 def prints_to_pipe(process):
