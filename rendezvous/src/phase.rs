@@ -51,6 +51,8 @@ pub(crate) struct Recovering {
     pub(crate) dead: BTreeSet<NodeId>,
     /// True if a member of that round has registered.
     pub(crate) has_member: bool,
+    /// True if a member of an earlier round of this run has registered: perhaps no node was admitted to the last one.
+    pub(crate) has_earlier_member: bool,
     /// The start of the wait.
     pub(crate) since: Instant,
     /// The stage of the wait.

@@ -38,6 +38,7 @@ impl Recovering {
             left: BTreeSet::new(),
             dead: BTreeSet::new(),
             has_member: false,
+            has_earlier_member: false,
             since: now,
             stage: RecoveryStage::Listening,
         }
@@ -199,7 +200,11 @@ impl Rendezvous {
         }
         let is_member =
             self.roster.get(id).is_some_and(|node| node.standing.round == known_round.round);
-        if !is_credible || !recovering.takes(known_round.round, is_member) {
+        if !is_credible {
+            return;
+        }
+        if !recovering.takes(known_round.round, is_member) {
+            recovering.has_earlier_member |= is_member && known_round.round.round != Round(0);
             return;
         }
         let size = known_round.size_by_member(nodes_max);
@@ -324,7 +329,9 @@ impl Rendezvous {
         if now < recovering.goes_on_at(leases, &self.tenure, welcomed) {
             return false;
         }
-        if !recovering.has_member {
+        // The process that completed the last round may have ended before a node was admitted.
+        let is_run_left = recovering.has_earlier_member && !self.memory.is_adopted;
+        if !recovering.has_member && !is_run_left {
             if self.roster.is_empty() && self.stay_closed(now) {
                 return true;
             }

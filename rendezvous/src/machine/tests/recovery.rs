@@ -1,5 +1,7 @@
 //! The coordinator's process is killed and started again.
 
+use std::time::Duration;
+
 use super::fixture::{Did, Fixture, SECOND, known_round, ready};
 use crate::{
     ids::{NodeId, Round, RoundId, Term},
@@ -224,6 +226,26 @@ fn forgotten_round_is_a_first_gathering() {
     assert_eq!(t.live(&["x"], SECOND), [Did::Wait("x", WaitReason::Gathering)]);
     let complete = [Did::Remember(2, 0), Did::Admit("x", 2, 0), Did::Admit("y", 2, 1)];
     assert_eq!(t.join("y"), [&[Did::Welcome("y")][..], &complete].concat());
+}
+
+/// If no node was admitted to the last round, members of the round before continue the run with its charges, and without
+/// another last call.
+#[test]
+fn round_without_admissions_is_skipped() {
+    let mut t = Fixture::new(1, 3);
+    t.settings.keeps_charges = false;
+    t.run(&["a", "b"]);
+    t.fail("a", Duration::ZERO);
+    t.back("a");
+    t.back("b");
+    assert_eq!((t.memory.round, t.memory.restarts_used), (Round(2), 1));
+    t.memory.round = Round(3);
+    t.restart_coordinator();
+    t.join("a");
+    t.join("b");
+    assert_eq!(t.live(&["a", "b"], 4 * SECOND), []);
+    let complete = [Did::Remember(4, 1), Did::Admit("a", 4, 0), Did::Admit("b", 4, 1)];
+    assert_eq!(t.live(&["a", "b"], SECOND), complete);
 }
 
 /// A round that had succeeded on all members is not repeated.
