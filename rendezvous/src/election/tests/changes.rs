@@ -199,6 +199,29 @@ fn returning_host_learns_of_the_job() {
     assert!(voters.voters[0].replica().has_round());
 }
 
+/// The lists of a later term replace those of an earlier one, however many changes the earlier leader has written.
+#[test]
+fn lists_of_the_later_term_count() {
+    let mut voters = Voters::listed(4, 3);
+    let first = voters.begin();
+    for round in 2..20 {
+        voters.voters[first].handle_remember(voters.now, memory(round)).expect("it leads");
+        voters.deliver();
+    }
+    voters.is_down[first] = true;
+    voters.pass(millis(5_000));
+    voters.attend(3);
+    voters.pass(millis(30_000));
+    let next = voters.leader().expect("another leader");
+    assert!(!voters.list(next).contains(&Some(first as u64)), "it was replaced");
+    let [old, new] = [first, next].map(|place| voters.voters[place].replica().version);
+    assert!(old.term < new.term && old.number > new.number);
+    voters.is_down[first] = false;
+    voters.pass(millis(2_000));
+    assert_eq!(voters.list(first), voters.list(next));
+    assert_eq!(voters.leader(), Some(next));
+}
+
 /// A list with more voters than a job may have is not taken over.
 #[test]
 fn lists_are_limited() {
