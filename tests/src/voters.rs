@@ -5,7 +5,9 @@
 //! known. Each host has the real `Node` and `Supervisor`, and dials the voter that the real `Targets` selects. Clocks
 //! drift; network, keepers and faults are models.
 
+mod aimed;
 mod bug;
+mod changes;
 mod coordinator;
 mod driver;
 mod election;
@@ -70,6 +72,8 @@ pub struct World {
     dies_after: Option<(NodeId, u64)>,
     /// True if a voter may return without its state file.
     forgets: bool,
+    /// True if faults are aimed at the voters.
+    is_aimed: bool,
     /// True if the world continues until lost voters must have been replaced.
     checks_voters: bool,
     stage: Stage,
@@ -200,13 +204,21 @@ impl World {
             cuts: BTreeMap::new(),
             loss: (0, start),
             dies_after: None,
+            is_aimed: false,
             forgets: random.chance(25),
-            checks_voters: random.chance(25),
+            checks_voters: random.chance(25) && !bug.forges_grants(),
             stage: Stage::Faulty,
             record: Record::default(),
             random,
         };
         world.populate();
+        world
+    }
+
+    /// Creates a world in which further faults are aimed at the voters.
+    pub fn with_aimed_faults(seed: u64, bug: Bug) -> Self {
+        let mut world = Self::new(seed, bug);
+        world.aim();
         world
     }
 
@@ -293,9 +305,7 @@ impl World {
                 self.with_election(&id, |election, now| election.handle_connected(now, &address));
             }
             Input::Request(message) => self.arrive_request(&id, *message),
-            Input::Answer(message) => {
-                self.with_election(&id, |election, now| election.handle_answer(now, *message));
-            }
+            Input::Answer(message) => self.arrive_answer(&id, *message),
             Input::Command(command) => self.handle_command(&id, command),
             Input::Leader => self.follow_leader(&id),
             Input::Voters(voters) => self.call_coordinator(&id, Waiting::Voters(voters)),

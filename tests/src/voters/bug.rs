@@ -1,6 +1,8 @@
 //! Bugs that can be planted between the machines of a world.
 //!
 //! Each of them breaks the rules that its comment names; `tests/simulation/takeover.rs` verifies that they are found.
+//! Those from [`Bug::OnlyNewList`] on concern the changes of the voters. Lists that are ordered by a counter instead of
+//! the term cannot be planted here: they are a part of the replica, and have no order of their own.
 
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -26,4 +28,28 @@ pub enum Bug {
     NoTimeouts,
     /// An agent dials again at once whenever it was redirected. Breaks rule g.
     EagerDials,
+    /// While the voters change, only the new list counts. Breaks rules a and d.
+    OnlyNewList,
+    /// While the voters change, one majority of all voters in both lists counts. Breaks rules a and d.
+    UnitedLists,
+    /// The new list replaces the list before at once. Breaks rules a and d, or g: two lists have the same version.
+    NewListAtOnce,
+    /// A seat belongs to any voter at its address. Breaks rules a and d.
+    SeatsByAddress,
+    /// The leases that members grant count before these members are voters. Breaks rules a and d.
+    CountedNewcomer,
+    /// A candidate that knows less than a voter is not answered with the newer memory. Breaks rules a, b and d: hosts
+    /// without a state file begin a second job.
+    UnansweredCandidate,
+    /// A candidate that knows less than a voter is elected. Breaks rule d.
+    IgnorantCandidate,
+    /// A voter's state file keeps the first list, which the next process believes. Breaks rules a and d.
+    OldList,
+    /// The listed hosts are not informed of the voters, and ignore the voters that agents report. Breaks rules a, b and
+    /// d, as above.
+    UninformedHosts,
+    /// The first round of a job does not wait. Breaks rules a, b and d, as above.
+    EarlyRound,
+    /// A voter that is silent is not replaced. Breaks rule i.
+    SilentVoter,
 }

@@ -112,7 +112,7 @@ impl World {
         let tenure = Tenure::Elected(Granted {
             term: leadership.term,
             until: leadership.until + overtime,
-            begins_at: leadership.begins_at,
+            begins_at: if self.bug == Bug::EarlyRound { local } else { leadership.begins_at },
             workers_until,
             former: leadership.former,
         });

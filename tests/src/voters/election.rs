@@ -16,7 +16,9 @@ use ragent_rendezvous::{
     settings::Memory,
 };
 
-use super::{Event, Input, Part, World, coordinator::Coordination, host::ProcessEnd};
+use super::{
+    Bug, Event, Input, Part, World, changes::Tally, coordinator::Coordination, host::ProcessEnd,
+};
 use crate::addresses::{address, host_of};
 
 /// The voter, the coordinator and the port of a process.
@@ -40,6 +42,8 @@ pub(super) struct Voter {
     /// The obituaries of the last minute.
     pub(super) recent: VecDeque<(Instant, NodeId, Round)>,
     pub(super) changes: u64,
+    /// The grants of the newest requests, for bugs that count them differently.
+    pub(super) tally: Tally,
 }
 
 /// The leader, as a voter reports it to its process.
@@ -108,6 +112,7 @@ impl World {
             held: Vec::new(),
             recent: VecDeque::new(),
             changes: 0,
+            tally: Tally::new(),
         }
     }
 
@@ -172,8 +177,10 @@ impl World {
     pub(super) fn arrive_request(&mut self, id: &NodeId, message: VoterMessage<Request>) {
         let Some(place) = host_of(&message.address) else { return };
         let asked_by = message.process.clone();
+        let Some(message) = self.forge_request(id, message) else { return };
         let answer = self.with_election(id, |election, now| election.handle_request(now, message));
-        let Some(answer) = answer.flatten() else { return };
+        let Some(mut answer) = answer.flatten() else { return };
+        self.forge_answer(&mut answer.body);
         let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
         if let Some(delay) = self.transit(host, place) {
             self.wake(&asked_by, delay, Input::Answer(Box::new(answer)));
@@ -203,11 +210,13 @@ impl World {
             Command::Obituary(node) => {
                 self.with_election(id, |election, now| election.handle_obituary(now, &node));
             }
-            Command::Members(members, wanted) => {
+            Command::Members(mut members, wanted) => {
+                self.forge_members(id, &mut members, wanted);
                 self.with_election(id, |election, now| {
                     election.handle_members(now, members, wanted);
                 });
             }
+            Command::Hint(_) if self.bug == Bug::UninformedHosts => {}
             Command::Hint(voters) => {
                 self.with_election(id, |election, now| election.handle_hint(now, &voters));
             }
@@ -229,10 +238,11 @@ impl World {
         let election = &voter.election;
         let (replica, highest) = (election.replica().clone(), election.highest());
         let (deadline, may_end) = (election.poll_timeout(), election.may_end());
-        let file = StateFile { id: voter.id, replica, highest };
+        let mut file = StateFile { id: voter.id, replica, highest };
         let Some(process) = self.processes.get(id) else { return };
-        let leaves = process.ending == Some(ProcessEnd::Left);
-        self.hosts[process.host].file = Some(file);
+        let (host, leaves) = (process.host, process.ending == Some(ProcessEnd::Left));
+        self.forge_file(host, &mut file);
+        self.hosts[host].file = Some(file);
         self.set_timer(id, Part::Voter, deadline);
         self.dial_voters(id);
         if leaves && may_end {
@@ -287,7 +297,10 @@ impl World {
                 self.pass(id, Input::Leader);
             }
             // The file is written after each call.
-            Effect::Store => self.note_change(),
+            Effect::Store => {
+                self.split_voters(id);
+                self.note_change();
+            }
             Effect::Voters(seats) => {
                 let voters = seats.into_iter().map(|seat| seat.address).collect();
                 self.pass(id, Input::Voters(voters));

@@ -35,6 +35,12 @@ pub(super) enum Fault {
     Loss { percent: u64, time: Duration },
     /// A stream breaks.
     StreamBreaks,
+    /// An agent is killed, and returns without its state file.
+    Forget { victim: Victim },
+    /// A voter forgets the leader's lease while another one does not reach the leader.
+    ForgetLease,
+    /// The hosts that the user gave, and others, lose power and their state files.
+    LosePower,
     /// A worker fails, and perhaps others because of it.
     WorkerFails,
     /// The workers of a node succeed, and soon those of the others.
@@ -147,6 +153,12 @@ impl World {
                     self.break_stream(&peer);
                 }
             }
+            Fault::Forget { victim } => {
+                let host = self.victim(victim);
+                self.restart_without_file(host);
+            }
+            Fault::ForgetLease => self.forget_lease(),
+            Fault::LosePower => self.lose_power(),
             Fault::WorkerFails => self.fail_some_workers(),
             Fault::Succeeds => self.succeed(),
         }
@@ -163,7 +175,7 @@ impl World {
 
     /// Strikes within a few milliseconds of a change of the voters.
     pub(super) fn note_change(&mut self) {
-        if self.stage != Stage::Faulty || !self.random.chance(15) {
+        if self.is_calm() || self.stage != Stage::Faulty || !self.random.chance(15) {
             return;
         }
         let fault = self.roll_fault();
@@ -171,7 +183,7 @@ impl World {
         self.schedule(at, Event::Fault(fault));
     }
 
-    fn cut(&mut self, from: usize, to: usize, time: Duration) {
+    pub(super) fn cut(&mut self, from: usize, to: usize, time: Duration) {
         self.cuts.insert((from, to), self.now + time);
     }
 

@@ -288,6 +288,11 @@ impl World {
         if listed <= self.listed / 2 && !is_known {
             return false;
         }
+        self.can_lose_file(host)
+    }
+
+    /// Returns true if the job keeps a majority of its voters without the state file of a host.
+    pub(super) fn can_lose_file(&mut self, host: usize) -> bool {
         let file = self.hosts[host].file.take();
         self.check_majority();
         self.hosts[host].file = file;
