@@ -24,14 +24,18 @@ impl Voters {
     /// Reports that the voters of all processes that run are members.
     fn attend(&mut self, wanted: usize) {
         let up = (0..self.voters.len()).filter(|place| !self.is_down[*place]);
+        let members = self.members(up);
+        let leader = self.leader().expect("a leader");
+        self.voters[leader].handle_members(self.now, members, wanted);
+        self.deliver();
+    }
+
+    fn members(&self, places: impl Iterator<Item = usize>) -> Vec<Member> {
         let member = |place: usize| {
             let Settings { voter, address, .. } = &self.voters[place].settings;
             Member { voter: *voter, address: address.clone() }
         };
-        let members: Vec<Member> = up.map(member).collect();
-        let leader = self.leader().expect("a leader");
-        self.voters[leader].handle_members(self.now, members, wanted);
-        self.deliver();
+        places.map(member).collect()
     }
 
     /// Returns the places of the voters in the newest list, as the voter at `place` knows it.
@@ -73,6 +77,46 @@ fn silent_voter_is_replaced() {
     voters.is_down[leader] = true;
     voters.pass(millis(5_000));
     assert!(voters.leader().is_some());
+}
+
+/// A member that does not answer, and whose loss is not known yet, does not become a voter.
+#[test]
+fn silent_member_does_not_become_a_voter() {
+    let mut voters = Voters::listed(5, 3);
+    let leader = voters.begin();
+    voters.attend(3);
+    voters.pass(millis(1_000));
+    let lost = (leader + 1) % 3;
+    voters.is_down[lost] = true;
+    voters.pass(millis(28_000));
+    voters.is_down[3] = true;
+    voters.pass(millis(4_000));
+    assert!(!voters.list(leader).contains(&Some(lost as u64)));
+    assert!(voters.list(leader).contains(&Some(4)));
+    let is_of_lost = |seat: &Seat| seat.voter == Some(VoterId(3));
+    let has_lost =
+        |effect: &Effect| matches!(effect, Effect::Voters(list) if list.iter().any(is_of_lost));
+    assert!(!voters.seen[leader].iter().any(has_lost), "it was never a voter");
+}
+
+/// A change begins only if the lease of the leader lasts long enough under both lists.
+#[test]
+fn change_waits_for_the_lease() {
+    let mut voters = Voters::listed(5, 3);
+    let leader = voters.begin();
+    voters.attend(3);
+    voters.pass(millis(1_000));
+    let others = (0..3).filter(|place| *place != leader);
+    others.clone().for_each(|place| voters.is_down[place] = true);
+    voters.pass(millis(1_200));
+    let members = voters.members(0..5);
+    voters.voters[leader].handle_members(voters.now, members, 5);
+    voters.deliver();
+    assert_eq!(voters.list(leader).len(), 3);
+    others.for_each(|place| voters.is_down[place] = false);
+    voters.pass(millis(1_000));
+    assert_eq!(voters.list(leader).len(), 5);
+    assert_eq!(voters.led(leader).len(), 1, "its lease did not end");
 }
 
 /// A job with one voter has three as soon as three members attend, and then survives the loss of the first one.
