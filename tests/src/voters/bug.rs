@@ -2,7 +2,8 @@
 //!
 //! Each of them breaks the rules that its comment names; `tests/simulation/takeover.rs` verifies that they are found.
 //! Those from [`Bug::OnlyNewList`] on concern the changes of the voters. Lists that are ordered by a counter instead of
-//! the term cannot be planted here: they are a part of the replica, and have no order of their own.
+//! the term are not planted: they are a part of the replica, and have no order of their own. A unit test of the election
+//! verifies that those of the later term count.
 
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
