@@ -1,7 +1,7 @@
 //! A job whose coordinator is elected: five agents on a network with failures, of which the first three are
 //! voters, or which choose one of them through etcd. Their workers record when they run.
 
-use std::{collections::BTreeMap, fs, path::PathBuf, thread, time::Duration};
+use std::{collections::BTreeMap, fs, thread, time::Duration};
 
 use nix::sys::signal::Signal;
 use ragent::sys::clock;
@@ -84,8 +84,7 @@ impl ElectedJob {
         Self::with_agents(Self::new(name, nodes), nodes)
     }
 
-    /// Starts the job with the endpoint of node 1 alone and waits until all of its workers run. Each node has a state
-    /// folder of its own.
+    /// Starts the job with the endpoint of node 1 alone and waits until all of its workers run.
     pub(crate) fn start_at_one_endpoint(name: &str) -> (Self, Round) {
         let mut job = Self::new(name, &Self::all());
         job.has_one_endpoint = true;
@@ -155,24 +154,8 @@ impl ElectedJob {
              --no-python alive.py",
             self.last_call_s, self.join_timeout_s
         );
-        let mut agent = self.network.ragent(&self.sandbox, node, &words);
-        if self.has_one_endpoint {
-            let folder = self.state_folder(node);
-            fs::create_dir_all(&folder).expect("the sandbox can be written");
-            agent = agent.env("XDG_RUNTIME_DIR", folder);
-        }
-        self.agents.insert(node, agent.start());
-    }
-
-    /// Waits for the end of an agent, and removes its state folder.
-    pub(crate) fn lose_state(&mut self, node: u32) {
-        self.wait_for_end(node);
-        fs::remove_dir_all(self.state_folder(node)).expect("its agent has created it");
-    }
-
-    /// The state folder of a node in a job with one endpoint.
-    fn state_folder(&self, node: u32) -> PathBuf {
-        self.sandbox.path(&format!("state.{node}"))
+        let agent = self.network.ragent(&self.sandbox, node, &words).start();
+        self.agents.insert(node, agent);
     }
 
     /// Kills the agent of a node.

@@ -142,8 +142,7 @@ fn host_of_the_only_endpoint_is_lost() {
     job.network.cut(1);
     let next = job.next_leader(WITNESS, leader);
     job.runs_on(&ElectedJob::without(&[1]));
-    job.kill_agent(1);
-    job.lose_state(1);
+    job.lose_host(1);
     job.network.heal(1);
     job.start_agent(1);
     job.runs_on(&ElectedJob::all());
