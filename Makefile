@@ -54,7 +54,7 @@ test: venv packages
 
 # With the build of `make test`, in which the crates of the simulation and of the store are optimized.
 test-all: venv packages
-	SEEDS=200000 ELECTION_SEEDS=20000 TAKEOVER_SEEDS=5000 \
+	SEEDS=200000 ELECTION_SEEDS=20000 TAKEOVER_SEEDS=10000 \
 		$(CARGO) test --workspace --locked --test simulation -- rules_hold
 	CASES=200000 $(CARGO) test --workspace --locked --test fuzz -- made_up_inputs
 	$(CARGO) test --workspace --locked --test abuse -- --ignored --test-threads 2

@@ -127,7 +127,7 @@ fn every_bug_of_voter_changes_is_noticed() {
         (Bug::OldList, "ad", 0),
         (Bug::UninformedHosts, "abd", 0),
         (Bug::EarlyRound, "abd", 0),
-        (Bug::SilentVoter, "i", 0),
+        (Bug::SilentVoter, "di", 0),
     ];
     assert_noticed(World::with_aimed_faults, bugs);
 }

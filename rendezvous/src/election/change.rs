@@ -56,17 +56,11 @@ const MEMBERS_WITHIN: Duration = Duration::from_secs(1);
 const LEAVE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The interval at which the leader informs the hosts in the list that the user gave.
-const INFORM_INTERVAL: Duration = Duration::from_secs(1);
+const INFORM_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Membership {
     pub(super) fn new(now: Instant) -> Self {
-        Self {
-            members: Vec::new(),
-            wanted: 0,
-            leaving: Vec::new(),
-            since: now,
-            next_inform: now + INFORM_INTERVAL,
-        }
+        Self { members: Vec::new(), wanted: 0, leaving: Vec::new(), since: now, next_inform: now }
     }
 }
 

@@ -247,7 +247,7 @@ impl Election {
             let leadership = Leadership {
                 term,
                 until,
-                begins_at: now + timers.voter_lease,
+                begins_at: now + timers.first_round_after(),
                 workers_until: leader.inheritance.workers_until,
                 former: leader.inheritance.former.clone(),
                 memory: replica.memory.clone(),

@@ -44,6 +44,18 @@ impl Timers {
     }
 }
 
+impl Timers {
+    /// Returns the time from an election after which a job may complete its first round without all of its nodes. If the
+    /// leader has lost its state file and the job has a round, the voters of that job elect a leader within this time,
+    /// which informs this process of it.
+    pub(super) fn first_round_after(&self) -> Duration {
+        self.voter_lease + FIRST_ROUND_MARGIN
+    }
+}
+
+/// The time for an election, and for the first message that informs the listed hosts.
+const FIRST_ROUND_MARGIN: Duration = Duration::from_secs(3);
+
 impl Default for Timers {
     fn default() -> Self {
         let leases = Leases::default();

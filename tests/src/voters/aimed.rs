@@ -84,16 +84,18 @@ impl World {
     }
 
     /// Switches off the hosts that the user gave and others, which return without their state files, as long as a
-    /// majority of the voters keeps them. The leader, which informs them of the job, keeps its power.
+    /// majority of the voters keeps them. The leader may be one of them.
     pub(super) fn lose_power(&mut self) {
-        let Some(leader) = self.leading_hosts().next() else { return };
+        if self.leading_hosts().next().is_none() {
+            return;
+        }
         let others = self.listed..self.hosts.len();
         let count = others.len();
         let first = self.random.between(0, count as u64);
         let others = others.cycle().skip(usize::try_from(first).unwrap_or_default()).take(count);
         let hosts: Vec<usize> = (0..self.listed).chain(others).collect();
         for host in hosts {
-            if host != leader && self.can_lose_file(host) {
+            if self.can_lose_file(host) {
                 let down = self.random.millis(20, 500);
                 self.kill_host(host, down);
                 self.record.has_forgotten |= self.hosts[host].file.take().is_some();

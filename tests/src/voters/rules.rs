@@ -321,8 +321,9 @@ impl World {
         let replicas = voters.map(|voter| voter.election.replica());
         let knowing = replicas.filter(|r| r.has_round() && r.lists.seats().any(is_there)).count();
         let too_few = lists.last.len().saturating_sub(knowing);
-        let min = self.shared.nodes.min();
-        let is_short = min >= 2 && knowing >= 3 && lists.last.len() < 3;
+        let nodes = self.shared.nodes;
+        let has_more = nodes.min() >= 2 && nodes.max() >= 3;
+        let is_short = has_more && knowing >= 3 && lists.last.len() < 3;
         if lists.before.is_some() || dead.len() > too_few || is_short {
             return Err(format!("rule i: {lists:?} of {alive:?} at {:?}", self.elapsed()));
         }
