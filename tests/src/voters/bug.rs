@@ -51,6 +51,6 @@ pub enum Bug {
     UninformedHosts,
     /// The first round of a job does not wait. Breaks rules a, b and d, as above.
     EarlyRound,
-    /// A voter that is silent is not replaced. Breaks rule i.
+    /// A voter that is silent is not replaced. Breaks rules d and i.
     SilentVoter,
 }
