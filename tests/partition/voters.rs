@@ -337,7 +337,8 @@ fn majority_loses_its_state() {
     }
     let addresses = lost.map(|node| format!("{}:29400", Network::address(node))).join(", ");
     let loss = format!(
-        "no majority of the 3 voters has the state of the job any more: those at {addresses} were started without it"
+        "no majority of the 3 voters has the state of the job any more: the voters at {addresses} were started \
+         without their state files"
     );
     job.agent(leader.node).logs(&loss);
     let end = job.wait_for_end(leader.node);

@@ -228,8 +228,8 @@ impl Agent {
         self.unattended.get_or_insert(now);
     }
 
-    /// Notes that the coordinator has refused this node, for good unless this node only belongs to a run that has formed
-    /// no round: a host that had lost its state file may have begun it.
+    /// Handles a refusal by the coordinator. It is final, except [`RefuseReason::EarlierRun`] for a node whose run has
+    /// formed no round: a host that had lost its state file may have begun that run, and the node leaves it.
     pub fn handle_refused(&mut self, reason: RefuseReason) {
         let reason = match reason {
             RefuseReason::EarlierRun if self.job_uid.is_some() && self.is_bound_to_no_run() => {

@@ -53,7 +53,7 @@ pub fn print(args: ManifestArgs, host: &impl Host) -> Result<ExitCode, LaunchErr
 /// Returns the manifest for Kubernetes: YAML documents.
 fn k8s(args: K8sArgs, host: &impl Host) -> Result<String, LaunchError> {
     let spec = ManifestSpec::resolve(args, host)?;
-    if let Some(warning) = majority_warning(spec.voters, spec.nodes) {
+    if let Some(warning) = majority_warning(spec.voters, spec.nodes, "to begin and to continue") {
         // A closed console does not change the manifest.
         let _ = writeln!(io::stderr(), "ragent: warning: {warning}");
     }

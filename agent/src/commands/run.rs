@@ -43,6 +43,7 @@ use crate::{
     },
     spec::{
         self, Argument, JobFiles, JobSpec, LaunchMethod, RendezvousMethod, TimerFile, UsageError,
+        majority_warning,
     },
     sys::{
         clock, files,
@@ -124,6 +125,11 @@ fn log_choices(spec: &JobSpec) {
     }
     if let RendezvousMethod::Voters(voters) = &spec.rendezvous
         && let Some(warning) = voters.majority_warning(spec.shared.nodes)
+    {
+        warn!("{warning}");
+    }
+    if let RendezvousMethod::Endpoint { .. } = &spec.rendezvous
+        && let Some(warning) = majority_warning(spec.voters, spec.shared.nodes, "to continue")
     {
         warn!("{warning}");
     }

@@ -53,7 +53,7 @@ pub(crate) async fn host_or_join(
     }
     let list = spec.voters.is_several().then(|| VoterList::single(endpoint.clone()));
     if let Some(list) = list.as_ref().filter(|list| voters::knows_voters(&spec.run_id, list)) {
-        // The host of the endpoint may be lost for ever.
+        // This agent knows the voters, and does not depend on the host of the endpoint.
         return voters::take_part(spec, list, stores, waits).await;
     }
     match (locate::locate(&endpoint, is_host, spec.shared.timeouts.join, waits).await?, list) {

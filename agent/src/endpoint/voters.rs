@@ -180,7 +180,7 @@ pub(super) async fn join(
     let reach = reach_of(list.endpoints()).await;
     let listener = listen_as_member(spec, list, reach).map_err(system("listen"))?;
     let bound = listener.local_addr().map_err(system("listen"))?;
-    info!(voters = %list, run_id = %spec.run_id, "this agent is not one of the listed voters");
+    info!(voters = %list, run_id = %spec.run_id, "this agent is not one of the first voters");
     let address = own_address(spec, list, bound).await;
     let host = spec.local_addr.clone().unwrap_or_else(|| address.to_string());
     let endpoint = Endpoint { host, port: bound.port() };

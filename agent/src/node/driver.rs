@@ -87,7 +87,7 @@ pub struct End {
     pub workers_succeeded: bool,
     /// The endpoint of the coordinator, or the voters.
     pub endpoint: String,
-    /// True if the coordinator is elected among voters.
+    /// True if the coordinator is elected among several voters.
     pub has_voters: bool,
     /// True if it is chosen through etcd.
     pub uses_etcd: bool,
@@ -147,7 +147,7 @@ pub async fn drive(
             let workers_succeeded = driver.workers_succeeded;
             let endpoint = driver.spec.destination.to_string();
             let uses_etcd = driver.spec.destination.uses_etcd();
-            let has_voters = driver.spec.destination.is_elected() && !uses_etcd;
+            let has_voters = driver.spec.destination.voter_list().len() > 1;
             let voter = driver.spec.voter.as_ref();
             let state_loss = voter.and_then(|voter| voter.state_loss.borrow().clone());
             driver.flush_streams(&mut events).await;

@@ -496,7 +496,7 @@ fn number_of_voters() {
     }
 }
 
-/// One voter is what every job has that has fewer than three nodes, or whose method allows no other host.
+/// `voters=1` changes nothing in a job that has one voter anyway.
 #[test]
 fn one_voter_is_always_right() {
     for flags in [

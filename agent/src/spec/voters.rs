@@ -101,16 +101,19 @@ impl VoterList {
 
     /// Returns a warning if the job needs more voters than MIN of `--nnodes`.
     pub(crate) fn majority_warning(&self, nodes: NodeRange) -> Option<String> {
-        majority_warning(self.count(), nodes)
+        majority_warning(self.count(), nodes, "to begin and to continue")
     }
 }
 
-/// Returns a warning if a job with this number of voters needs more of them than MIN of `--nnodes`.
-pub(crate) fn majority_warning(count: VoterCount, nodes: NodeRange) -> Option<String> {
+/// Returns a warning if a job with this number of voters needs more of them for a purpose than MIN of `--nnodes`.
+pub(crate) fn majority_warning(
+    count: VoterCount,
+    nodes: NodeRange,
+    purpose: &str,
+) -> Option<String> {
     (count > VoterCount::for_job(nodes.min(), count.number())).then(|| {
         format!(
-            "the job needs {} of its {count} voters to begin and to continue, although \
-             `--nnodes {nodes}` allows fewer nodes",
+            "the job needs {} of its {count} voters {purpose}, although `--nnodes {nodes}` allows fewer nodes",
             count.majority()
         )
     })

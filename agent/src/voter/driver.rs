@@ -103,7 +103,7 @@ pub(super) struct Driver {
     /// The tasks of connections from other voters, the oldest first.
     incoming: Vec<AbortHandle>,
     /// The tasks of connections that may bring the voters of a job that this process does not know.
-    informing: Vec<AbortHandle>,
+    informing: Vec<(IpAddr, AbortHandle)>,
     /// The addresses that lead to the same process as another one, and that were reported.
     duplicates: BTreeSet<VoterAddress>,
     events: mpsc::Sender<Event>,
@@ -311,16 +311,13 @@ impl Driver {
         let VoterConnection { peer, is_own_user, .. } = connection;
         let is_voter = if peer.is_here { is_own_user } else { self.reach.is_voter(peer.ip) };
         if !is_voter {
-            self.informing.retain(|task| !task.is_finished());
-            let is_refused = self.election.replica().has_round()
-                || self.informing.len() >= limits::MAX_INFORMING;
-            if is_refused {
+            if self.election.replica().has_round() {
                 return debug!(peer = %peer.ip, "connection closed: the peer is not a voter of the job");
             }
             let informing =
                 incoming::receive_voters(connection, self.format.clone(), self.events.clone());
-            self.informing.push(self.tasks.spawn(informing));
-            return;
+            let task = self.tasks.spawn(informing);
+            return self.keep_informing(peer.ip, task);
         }
         self.incoming.retain(|task| !task.is_finished());
         if self.incoming.len() >= limits::MAX_CONNECTIONS {
@@ -328,6 +325,17 @@ impl Driver {
         }
         let serving = incoming::serve(connection, self.format.clone(), self.events.clone());
         self.incoming.push(self.tasks.spawn(serving));
+    }
+
+    /// Keeps the newest connection of each host that may bring the voters of a job, and closes the oldest of too many.
+    fn keep_informing(&mut self, ip: IpAddr, task: AbortHandle) {
+        self.informing.retain(|(_, task)| !task.is_finished());
+        let same = self.informing.iter().position(|(other, _)| *other == ip);
+        let is_full = self.informing.len() >= limits::MAX_INFORMING;
+        if let Some(replaced) = same.or(is_full.then_some(0)) {
+            self.informing.remove(replaced).1.abort();
+        }
+        self.informing.push((ip, task));
     }
 
     fn carry_out_all(&mut self) {
@@ -349,6 +357,8 @@ impl Driver {
     /// Publishes and logs the loss of the job's state by a majority of the voters.
     fn review_state(&mut self) {
         let loss = self.answering.state_loss(self.election.replica());
+        // Another voter may still answer with a newer list.
+        let loss = loss.filter(|_| self.reach.lacks_leader_for(clock::now(), limits::STATE_LOSS));
         if *self.published.state_loss.borrow() == loss {
             return;
         }

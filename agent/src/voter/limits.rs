@@ -15,9 +15,9 @@ pub(super) const FRAMES: usize = 8;
 pub(super) const MAX_CONNECTIONS: usize = 16;
 /// The size of a message: twice that of a coordinator's memory with the failures that ended its job.
 pub(super) const MAX_FRAME: usize = 256 * 1024;
-/// The connections from processes that are not known as voters, which may bring the voters of the job: a leader opens one.
+/// The connections from hosts that are not known as voters', which may bring the voters of the job: a leader opens one.
 pub(super) const MAX_INFORMING: usize = 4;
-/// The time for which such a connection is open: a leader sends the voters once a second.
+/// The time for which such a connection is open: a leader sends the voters every 500 ms.
 pub(super) const INFORM_TIMEOUT: Duration = Duration::from_secs(3);
 /// The endpoints that lead to the same process as another one, each of which is reported once.
 pub(super) const MAX_DUPLICATES: usize = 16;
@@ -35,6 +35,9 @@ pub(super) const REDIAL_MAX: Duration = Duration::from_secs(1);
 /// The time without a leader after which the voters that do not answer are reported: hosts of a job rarely
 /// start in the same second.
 pub(super) const WAIT_WARNING: Duration = Duration::from_secs(10);
+/// The time without a leader after which the loss of the job's state is reported: shorter than `WAIT_WARNING`, whose report
+/// it replaces.
+pub(super) const STATE_LOSS: Duration = Duration::from_secs(8);
 /// The time after which a leader reports a voter that does not answer: longer than a host takes to restart its
 /// agent.
 pub(super) const LOST_WARNING: Duration = Duration::from_secs(60);

@@ -119,6 +119,11 @@ impl Reachability {
         }
     }
 
+    /// Returns true if no leader was known for at least this time.
+    pub(super) fn lacks_leader_for(&self, now: Instant, time: Duration) -> bool {
+        self.leaderless.is_some_and(|since| since + time <= now)
+    }
+
     /// Notes whether a leader is known, and whether it is this process.
     pub(super) fn handle_leader(&mut self, now: Instant, is_known: bool, is_own: bool) {
         self.is_leading = is_own;

@@ -1,4 +1,5 @@
-//! The loss of a job's state: at the addresses of so many voters answer other ones that no majority is left.
+//! Detection of the loss of a job's state: processes with other voter identities answer at the addresses of so many voters
+//! that no majority remains.
 //!
 //! A voter is its state file, so a process without the file of its predecessor is another voter. The leader replaces it,
 //! but a leader needs a majority.
@@ -13,7 +14,7 @@ use ragent_rendezvous::{
     ids::{VoterAddress, VoterId},
 };
 
-/// The voters of a job that have lost its state, so many that no majority is left.
+/// Loss of a job's state by a majority of its voters.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StateLoss {
     /// The addresses of the voters that were started without their state files.
@@ -34,7 +35,7 @@ impl fmt::Display for StateLoss {
         let addresses: Vec<&str> = lost.iter().map(VoterAddress::as_str).collect();
         write!(
             f,
-            "no majority of the {voters} voters has the state of the job any more: those at {} were started without it",
+            "no majority of the {voters} voters has the state of the job any more: the voters at {} were started without their state files",
             addresses.join(", ")
         )
     }
@@ -144,8 +145,8 @@ mod tests {
     fn loss_of_the_majority_is_found() {
         let job = replica(1);
         let lost = text(&answers(&job, &[("b", 7), ("c", 8)]), &job);
-        let expected = "no majority of the 3 voters has the state of the job any more: those at b:1, c:1 were started \
-                        without it";
+        let expected = "no majority of the 3 voters has the state of the job any more: the voters at b:1, c:1 were \
+                        started without their state files";
         assert_eq!(lost.as_deref(), Some(expected));
         for known in [&[("b", 7)][..], &[("b", 7), ("c", 3)], &[("b", 2), ("c", 3)], &[]] {
             assert_eq!(text(&answers(&job, known), &job), None);

@@ -42,12 +42,9 @@ impl Timers {
             ..default
         }
     }
-}
 
-impl Timers {
-    /// Returns the time from an election after which a job may complete its first round without all of its nodes. If the
-    /// leader has lost its state file and the job has a round, the voters of that job elect a leader within this time,
-    /// which informs this process of it.
+    /// Returns the time after an election before which a job does not complete its first round, unless all its nodes
+    /// attend. A leader that has lost its state file is informed of an existing job within this time.
     pub(super) fn first_round_after(&self) -> Duration {
         self.voter_lease + FIRST_ROUND_MARGIN
     }
