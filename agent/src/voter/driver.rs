@@ -332,7 +332,8 @@ impl Driver {
         self.informing.retain(|(_, task)| !task.is_finished());
         let same = self.informing.iter().position(|(other, _)| *other == ip);
         let is_full = self.informing.len() >= limits::MAX_INFORMING;
-        if let Some(replaced) = same.or(is_full.then_some(0)) {
+        let replaced = if is_full { same.or(Some(0)) } else { same };
+        if let Some(replaced) = replaced {
             self.informing.remove(replaced).1.abort();
         }
         self.informing.push((ip, task));
