@@ -51,12 +51,12 @@ impl Rendezvous {
             return self.give_up_after(now, since, shared);
         }
         // Set once and never moved, so that late nodes, one after the other, do not delay the rest.
+        let begins_at = self.tenure.begins_at().unwrap_or(now);
         let until = *gathering.last_call_until.get_or_insert_with(|| {
             info!(nodes = ready, "last call");
-            after(now, shared.timeouts.last_call)
+            after(now, shared.timeouts.last_call).max(begins_at)
         });
-        let begins_at = self.tenure.begins_at().unwrap_or(until);
-        until.max(begins_at) <= now && self.complete(now, shared)
+        until <= now && self.complete(now, shared)
     }
 
     pub(super) fn gathering_deadline(
@@ -68,8 +68,7 @@ impl Rendezvous {
             return None;
         }
         let join = gathering.since.map(|since| after(since, shared.timeouts.join));
-        let last_call = gathering.last_call_until;
-        last_call.map(|until| until.max(self.tenure.begins_at().unwrap_or(until))).or(join)
+        gathering.last_call_until.or(join)
     }
 
     /// Closes the job, for which there are too few nodes, if the join timeout has passed since
