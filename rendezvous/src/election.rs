@@ -54,6 +54,7 @@ mod poll;
 #[cfg(test)]
 mod tests;
 pub mod timers;
+mod view;
 mod voter;
 
 use std::{
@@ -72,7 +73,7 @@ use crate::{
 };
 use change::Leaving;
 use leader::Leader;
-use message::{Answer, Knowledge, Lists, Replica, Request, Seat, Version, VoterMessage};
+use message::{Answer, Knowledge, Lists, Replica, Request, Version, VoterMessage};
 use poll::{Cold, Poll};
 use voter::Voter;
 
@@ -349,51 +350,6 @@ impl Election {
         self.effects.pop_front()
     }
 
-    /// Returns the time until which this process leads; `None` if it does not.
-    pub fn leads_until(&self) -> Option<Instant> {
-        match &self.role {
-            Role::Leader(leader) => leader.until,
-            Role::Follower { .. } | Role::PreCandidate(_) | Role::Candidate { .. } => None,
-        }
-    }
-
-    /// Returns the term of the leader to which this voter has granted a lease; `None` if it has granted none.
-    pub fn lease_term(&self) -> Option<Term> {
-        self.voter.lease(self.clock).map(|lease| lease.term)
-    }
-
-    /// Returns, by address, the time at which each other voter last answered a request of this process.
-    pub fn answered(&self) -> &BTreeMap<VoterAddress, Instant> {
-        &self.answered
-    }
-
-    /// Returns the addresses to which this voter sends requests.
-    pub fn connections(&self) -> BTreeSet<VoterAddress> {
-        let seats = self.voter.replica().lists.seats().map(|seat| seat.address.clone());
-        let mut addresses: BTreeSet<VoterAddress> = seats.collect();
-        if let Role::Leader(leader) = &self.role {
-            addresses.extend(leader.learners(self.voter.replica()).map(|m| m.address.clone()));
-            addresses.extend(self.settings.listed.iter().cloned());
-        }
-        addresses.extend(self.hints.iter().cloned());
-        if let Some((leader, _)) = &self.leader {
-            addresses.insert(leader.clone());
-        }
-        addresses.remove(&self.settings.address);
-        addresses
-    }
-
-    /// Returns the highest term that this voter knows, to be stored for the next process at its
-    /// place.
-    pub fn highest(&self) -> Term {
-        self.highest
-    }
-
-    /// Returns the newest copy of the memory that this voter has, to be stored in the same way.
-    pub fn replica(&self) -> &Replica {
-        self.voter.replica()
-    }
-
     /// Records the time, and applies the end of leases and polls before anything else is handled: a
     /// process that was stopped for a while must not act on a lease that is over, or on old answers.
     fn begin(&mut self, now: Instant) {
@@ -417,11 +373,6 @@ impl Election {
         if self.leader.is_some() && self.voter.lease(now).is_none() && !self.is_leading() {
             self.announce(None);
         }
-    }
-
-    /// Returns true if this process leads, or was elected and waits for its first lease.
-    fn is_leading(&self) -> bool {
-        matches!(self.role, Role::Leader(_))
     }
 
     /// Records a term that exists. A candidacy or leadership in a lower one ends: its rounds would
@@ -477,31 +428,6 @@ impl Election {
         self.connected.retain(|address| kept.contains(address));
     }
 
-    fn is_connection(&self, address: &VoterAddress) -> bool {
-        self.connections().contains(address)
-    }
-
-    /// Returns true if this process is not a voter, and cannot become a candidate.
-    pub fn is_outside(&self) -> bool {
-        let Settings { voter, address, .. } = &self.settings;
-        !self.voter.replica().has_seat_of(*voter, address)
-    }
-
-    /// Returns true if this process may become a candidate: it is on the newest list, and does not leave.
-    fn is_eligible(&self) -> bool {
-        let Settings { voter, address, .. } = &self.settings;
-        let replica = self.voter.replica();
-        let is_own = |seat: &Seat| replica.is_seat_of(seat, *voter, address);
-        self.leaving.is_none() && replica.lists.last.iter().any(is_own)
-    }
-
-    /// Returns true if this process may have forgotten a promise of an earlier process of this voter. Before the first
-    /// round the voter is the host, which may have lost its state file.
-    fn is_fresh(&self, now: Instant) -> bool {
-        let has_promised = !self.settings.is_new || !self.voter.replica().has_round();
-        has_promised && self.voter.is_fresh(now)
-    }
-
     /// Records the process at an address, and reports a process that answers at two addresses.
     fn note_process(&mut self, address: &VoterAddress, process: &NodeId) {
         let mut elsewhere = self.processes.iter().filter(|(other, _)| *other != address);
@@ -519,12 +445,6 @@ impl Election {
             self.leader = leader.clone();
             self.effects.push_back(Effect::Follow { leader: leader.map(|(address, _)| address) });
         }
-    }
-
-    /// Returns the addresses of the other voters.
-    fn others(&self) -> BTreeSet<VoterAddress> {
-        let seats = self.voter.replica().lists.seats().map(|seat| seat.address.clone());
-        seats.filter(|address| *address != self.settings.address).collect()
     }
 
     fn send(&mut self, now: Instant, to: VoterAddress, sequence: u64, request: Request) {

@@ -159,7 +159,7 @@ impl Leader {
     }
 
     /// Returns the list of a job whose first round begins: each voter that grants leases is known now. Returns `None` if
-    /// they are no majority: one that has left since could be missing for ever.
+    /// they are not a majority: one that has left since could be missing permanently.
     pub(super) fn seated(&self, now: Instant, lists: &Lists) -> Option<Lists> {
         let is_recent = |grant: &&Grant| grant.answered + RECENT >= now;
         let voter = |seat: &Seat| self.grants.get(&seat.address).filter(is_recent);

@@ -1,6 +1,7 @@
 //! Changes of the voters.
 
 use super::*;
+use crate::election::message::Seat;
 use crate::limits::VOTERS_MAX;
 
 impl Voters {
