@@ -73,13 +73,15 @@ impl Election {
     }
 
     /// Becomes a follower that becomes a candidate after `delay` and a stagger that depends on its
-    /// position in the newest list.
+    /// position in the newest list, unless it is the only voter.
     pub(super) fn stand_after(&mut self, now: Instant, delay: Duration) {
         let is_own = |address: &VoterAddress| *address == self.settings.address;
-        let mut seats = self.voter.replica().lists.last.iter();
-        let turn = seats.position(|seat| is_own(&seat.address)).unwrap_or(VOTERS_MAX);
+        let seats = &self.voter.replica().lists.last;
+        let turn = seats.iter().position(|seat| is_own(&seat.address)).unwrap_or(VOTERS_MAX);
         let turn = u32::try_from(turn).unwrap_or(u32::MAX);
-        let stagger = self.settings.timers.stagger;
+        // The only voter has no rival.
+        let is_alone = seats.len() == 1 && turn == 0;
+        let stagger = if is_alone { Duration::ZERO } else { self.settings.timers.stagger };
         let random = stagger.mul_f64(self.jitter.fraction());
         let stands_at = now + delay + stagger.saturating_mul(turn) + random;
         self.role = Role::Follower { stands_at };

@@ -162,6 +162,14 @@ fn fresh_voters_elect_at_once() {
     }
 }
 
+/// The only voter has no rival, and leads without any delay.
+#[test]
+fn only_voter_leads_at_once() {
+    let mut voters = Voters::new(1);
+    voters.pass(Duration::ZERO);
+    assert_eq!(voters.leader(), Some(0));
+}
+
 /// The voter that the user has listed first leads.
 #[test]
 fn first_listed_voter_leads() {
