@@ -19,7 +19,7 @@ use ragent_proto::{
     },
 };
 use ragent_rendezvous::{
-    ids::{Peer, RunId, Term},
+    ids::{Peer, RunId, Term, VoterAddress},
     message::{Attend, ToNode},
 };
 use tokio::{
@@ -164,7 +164,8 @@ impl Taken {
 }
 
 /// Passes a registration on to the coordinator. If none is known that was elected in a term after `lost`, holds it
-/// until there is one, for a limited time, or until the agent ends the stream.
+/// until there is one, for a limited time, or until the agent ends the stream, or until the coordinator is known to be
+/// another process.
 async fn pass_on(
     role: Arc<Role>,
     lost: Term,
@@ -172,16 +173,13 @@ async fn pass_on(
     messages: Streaming<AgentMessage>,
 ) {
     if let Some(voters) = role.voters_instead(&registration.attend) {
-        let answers = &registration.answers;
-        // The agent may have ended the stream.
-        if !voters.is_empty() {
-            let _ = answers.send(FromCoordinator::Message(ToNode::Voters(voters))).await;
-        }
-        let _ = answers.send(FromCoordinator::NotHere(NotHere::unknown())).await;
-        return;
+        return name_voters(voters, &registration.answers).await;
     }
     let coordinator = tokio::select! {
         coordinator = timeout(limits::HELD_TIMEOUT, role.wait_for_coordinator(lost)) => coordinator,
+        voters = role.wait_for_voters_elsewhere() => {
+            return name_voters(voters, &registration.answers).await;
+        }
         () = registration.answers.closed() => return,
     };
     match coordinator.unwrap_or_else(|_| Err(NotHere::unknown())) {
@@ -196,6 +194,15 @@ async fn pass_on(
             let _ = registration.answers.send(FromCoordinator::NotHere(not_here)).await;
         }
     }
+}
+
+/// Answers a registration with the voters of the job, of which one is the coordinator.
+async fn name_voters(voters: Vec<VoterAddress>, answers: &mpsc::Sender<FromCoordinator>) {
+    // The agent may have ended the stream.
+    if !voters.is_empty() {
+        let _ = answers.send(FromCoordinator::Message(ToNode::Voters(voters))).await;
+    }
+    let _ = answers.send(FromCoordinator::NotHere(NotHere::unknown())).await;
 }
 
 /// Passes an agent's messages on until its stream ends.

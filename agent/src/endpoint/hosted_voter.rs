@@ -39,6 +39,7 @@ use crate::{
 pub(crate) struct HostedVoter {
     commands: Commands,
     elected: watch::Receiver<ElectedCoordinator>,
+    leader: watch::Receiver<Leader>,
     stored: watch::Receiver<Stored>,
     coordinator: JoinHandle<()>,
     file: Option<StateFile>,
@@ -164,6 +165,7 @@ pub(crate) fn host_voter(
     let task = replica_file::keep(replica_file, stored.clone());
     let file = StateFile { task: tokio::spawn(task), path: state_file };
     let own = OwnVoter {
+        is_listed: listed.contains(&endpoint),
         member: Member { voter, address },
         commands: commands.downgrade(),
         stored: stored.clone(),
@@ -203,7 +205,7 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
     let (obituaries, received) = mpsc::channel(limits::OBITUARIES);
     let EndpointPort { listener, store, attended } = port;
     let protocols_attended = attended.subscribe();
-    let known = stored.clone();
+    let (known, known_leader) = (stored.clone(), leader.clone());
     let coordinator = VoterCoordinator {
         settings,
         endpoint: VoterAddress::new(endpoint.to_string()),
@@ -231,7 +233,15 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
         voters: connections,
         attended: protocols_attended,
     };
-    let hosted = HostedVoter { commands, elected, stored: known, coordinator, file, voter };
+    let hosted = HostedVoter {
+        commands,
+        elected,
+        leader: known_leader,
+        stored: known,
+        coordinator,
+        file,
+        voter,
+    };
     (hosted, Server::start(listener, protocols))
 }
 
@@ -239,6 +249,11 @@ impl HostedVoter {
     /// Returns the voter, from the point of view of the agent; `None` if the leader is chosen through an external store.
     pub(super) fn own_voter(&self) -> Option<OwnVoter> {
         self.voter.clone()
+    }
+
+    /// Returns the leader, as this voter knows it.
+    pub(super) fn leader(&self) -> watch::Receiver<Leader> {
+        self.leader.clone()
     }
 
     /// Ends the voter. A leader resigns or, if the job has ended, first informs all nodes; a follower of a job

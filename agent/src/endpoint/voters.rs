@@ -241,7 +241,8 @@ fn serve(
     let (hosted, server) = host_voter(endpoint_port, voter)?;
     let own = (endpoint, dialed);
     Ok(NodeServices {
-        destination: Destination::voters(listed, list.to_string(), own, rand::random()),
+        destination: Destination::voters(listed, list.to_string(), own, rand::random())
+            .with_leader(hosted.leader()),
         name: list.to_string(),
         reach,
         address: Some(address),

@@ -26,8 +26,10 @@ pub struct Destination {
     /// The choice among voters, or between this agent's own port and the leader, by the names that all nodes use; `None`
     /// if there is one endpoint.
     targets: Option<Targets<Endpoint>>,
-    /// The record in etcd, if the leader is found there.
-    record: Option<RecordInEtcd>,
+    /// The leader as this agent's own voter knows it, or the record in etcd.
+    leader: Option<watch::Receiver<Leader>>,
+    /// The endpoints of the agents that succeed a leader that is found in etcd; `None` with voters or one endpoint.
+    successors: Option<watch::Receiver<Vec<Endpoint>>>,
     /// The endpoints as text, for messages.
     text: String,
     /// The last known addresses of endpoints, by name.
@@ -64,7 +66,8 @@ impl Destination {
             own: (name, dialed),
             is_own: false,
             targets: None,
-            record: None,
+            leader: None,
+            successors: None,
             known: Vec::new(),
             attempts: BTreeMap::new(),
         }
@@ -85,11 +88,18 @@ impl Destination {
             targets: Some(Targets::new(listed, first)),
             own,
             is_own: true,
-            record: None,
+            leader: None,
+            successors: None,
             text,
             known: Vec::new(),
             attempts: BTreeMap::new(),
         }
+    }
+
+    /// Adds the leader as this agent's own voter knows it.
+    pub(crate) fn with_leader(mut self, leader: watch::Receiver<Leader>) -> Self {
+        self.leader = Some(leader);
+        self
     }
 
     /// Returns the destination of an agent that finds the leader through etcd: its own port, which others reach at `name`
@@ -104,7 +114,8 @@ impl Destination {
             targets: Some(Targets::new(vec![name.clone()], Some(name.clone()))),
             own: (name, dialed),
             is_own: true,
-            record: Some(record),
+            leader: Some(record.leader),
+            successors: Some(record.successors),
             text: format!("etcd ({etcd})"),
             known: Vec::new(),
             attempts: BTreeMap::new(),
@@ -153,7 +164,7 @@ impl Destination {
 
     /// Returns the voters, as far as they are known.
     pub(super) fn voter_list(&self) -> Vec<VoterAddress> {
-        let all = self.targets.as_ref().filter(|_| self.record.is_none()).map(Targets::all);
+        let all = self.targets.as_ref().filter(|_| !self.uses_etcd()).map(Targets::all);
         let addresses = all.into_iter().flatten().map(|name| VoterAddress::new(name.to_string()));
         addresses.take(2 * VOTERS_MAX).collect()
     }
@@ -205,35 +216,32 @@ impl Destination {
 
     /// Notes a leader; returns true if it is new.
     fn handle_leader(&mut self, leader: Endpoint, term: Term) -> bool {
+        let uses_etcd = self.uses_etcd();
         let Some(targets) = &mut self.targets else { return false };
         let is_new = targets.handle_redirect(leader.clone(), term);
-        if is_new && self.record.is_some() {
+        if is_new && uses_etcd {
             // No other process is known there.
             targets.handle_voters(vec![leader], Some(self.own.0.clone()));
         }
         is_new
     }
 
-    /// Waits until the record in etcd has changed; never returns if the leader is not found there.
+    /// Waits until this agent's own voter, or the record in etcd, names another leader or other successors; never returns
+    /// if there is neither.
     ///
     /// # Cancel safety
     ///
     /// A cancelled call loses nothing.
-    pub(super) async fn record_changed(&mut self) {
-        if let Some(RecordInEtcd { leader, successors }) = &mut self.record {
-            tokio::select! {
-                Ok(()) = leader.changed() => return,
-                Ok(()) = successors.changed() => return,
-                // The thread that watches the record has ended.
-                else => {}
-            }
+    pub(super) async fn leader_changed(&mut self) {
+        tokio::select! {
+            () = changed(self.leader.as_mut()) => {}
+            () = changed(self.successors.as_mut()) => {}
         }
-        std::future::pending().await
     }
 
-    /// Applies the record in etcd; returns true if it has a new leader.
-    pub(super) fn handle_record(&mut self) -> bool {
-        let leader = self.record.as_ref().map(|record| record.leader.borrow().clone());
+    /// Applies the leader that this agent's own voter or the record in etcd names; returns true if it is new.
+    pub(super) fn handle_own_leader(&mut self) -> bool {
+        let leader = self.leader.as_ref().map(|leader| leader.borrow().clone());
         match leader {
             Some(Leader::At(endpoint, term)) => {
                 endpoint.parse().is_ok_and(|endpoint| self.handle_leader(endpoint, term))
@@ -253,18 +261,28 @@ impl Destination {
 
     /// Returns true if the coordinator is chosen through etcd.
     pub(super) fn uses_etcd(&self) -> bool {
-        self.record.is_some()
+        self.successors.is_some()
     }
 
     /// Returns the endpoints that receive the obituary of this node in addition to the coordinator: those of the voters,
     /// as this agent dials them, or of the agents that succeed the leader. Empty if there is one endpoint.
     pub(super) fn obituary_recipients(&self) -> Vec<Endpoint> {
-        match (&self.record, &self.targets) {
-            (Some(record), _) => record.successors.borrow().clone(),
+        match (&self.successors, &self.targets) {
+            (Some(successors), _) => successors.borrow().clone(),
             (None, Some(targets)) => targets.all().iter().map(|name| self.dialed(name)).collect(),
             (None, None) => Vec::new(),
         }
     }
+}
+
+/// Waits until a value has changed; never returns if there is none, or if its sender has ended.
+async fn changed<T>(value: Option<&mut watch::Receiver<T>>) {
+    if let Some(value) = value
+        && value.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// Lets a list begin with the endpoint that `seed` selects, so that not all agents dial the same one first.
@@ -370,12 +388,31 @@ mod tests {
         sender.send_replace(vec![at("d:1")]);
         assert_eq!(destination.obituary_recipients(), [at("d:1")]);
         assert_eq!(destination.to_string(), "etcd (e:2379)");
-        destination.record_changed().await;
-        assert!(!destination.handle_record());
+        destination.leader_changed().await;
+        assert!(!destination.handle_own_leader());
         leads.send_replace(Leader::At("d:1".to_owned(), Term(6)));
-        destination.record_changed().await;
-        assert!(destination.handle_record() && !destination.handle_record());
+        destination.leader_changed().await;
+        assert!(destination.handle_own_leader() && !destination.handle_own_leader());
         assert_eq!(destination.dial(AttendNumber(10), false).0, at("d:1"));
+    }
+
+    /// An agent dials the leader that its own voter knows, by the name that other agents use.
+    #[tokio::test]
+    async fn leader_of_the_own_voter_is_dialed() {
+        let (leads, leader) = watch::channel(Leader::Unknown);
+        let own = (at("b:1"), at("127.0.0.1:1"));
+        let list = ["a:1", "b:1", "c:1"].map(at).to_vec();
+        let destination = Destination::voters(list, "a,b,c".to_owned(), own, 0);
+        let mut destination = destination.with_leader(leader);
+        leads.send_replace(Leader::At("c:1".to_owned(), Term(2)));
+        destination.leader_changed().await;
+        assert!(destination.handle_own_leader() && !destination.handle_own_leader());
+        assert_eq!(destination.dial(ONE, false).0, at("c:1"));
+        leads.send_replace(Leader::Unknown);
+        destination.leader_changed().await;
+        assert!(!destination.handle_own_leader());
+        assert_eq!(destination.voter_list().len(), 3);
+        assert!(!destination.uses_etcd());
     }
 
     /// An agent with one endpoint takes the list of voters from the welcome. It dials the leader at its known

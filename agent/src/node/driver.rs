@@ -170,7 +170,7 @@ pub async fn drive(
                 driver.handle_supervisor_event(event.ok_or(DriveError::Supervisor)?);
             }
             Some(event) = events.recv() => driver.handle_event(event),
-            () = driver.spec.destination.record_changed() => driver.handle_record(),
+            () = driver.spec.destination.leader_changed() => driver.handle_own_leader(),
             Some(voters) = driver.lookup.join_next() => driver.handle_voters(voters.unwrap_or_default()),
             (round, address) = driver.stores.client_refused() => {
                 driver.node.handle_client_refused(clock::now(), round, address);
@@ -376,14 +376,17 @@ impl Driver<'_> {
         });
     }
 
-    /// Applies a change of the record in etcd: of the leader, or of the agents that receive the obituary of this node.
-    fn handle_record(&mut self) {
-        if self.spec.destination.handle_record() {
+    /// Dials the leader that this agent's own voter or the record in etcd names. With etcd, the agents that receive the
+    /// obituary of this node may have changed as well.
+    fn handle_own_leader(&mut self) {
+        if self.spec.destination.handle_own_leader() {
             self.node.handle_new_leader(clock::now());
         }
-        // An earlier lookup was for other endpoints.
-        self.lookup = JoinSet::new();
-        self.look_voters_up();
+        if self.spec.destination.uses_etcd() {
+            // An earlier lookup was for other endpoints.
+            self.lookup = JoinSet::new();
+            self.look_voters_up();
+        }
     }
 
     fn handle_voters(&mut self, voters: BTreeSet<SocketAddr>) {

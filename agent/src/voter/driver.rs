@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    sync::Arc,
     time::Instant,
 };
 
@@ -17,7 +18,7 @@ use ragent_rendezvous::{
     jitter::Jitter,
 };
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     task::{AbortHandle, JoinSet},
     time::timeout,
 };
@@ -70,6 +71,8 @@ pub(super) struct Published {
 /// The connection to another voter.
 struct Connection {
     requests: mpsc::Sender<OutgoingRequest>,
+    /// Ends the pause before its next attempt to connect.
+    redial: Arc<Notify>,
     task: AbortHandle,
 }
 
@@ -176,6 +179,7 @@ impl Driver {
                 continue;
             };
             let (requests, received) = mpsc::channel(limits::FRAMES);
+            let redial = Arc::new(Notify::new());
             let connection = Outgoing {
                 address: address.clone(),
                 endpoint,
@@ -184,10 +188,11 @@ impl Driver {
                 requests: received,
                 events: self.events.clone(),
                 addresses: Vec::new(),
+                redial: Arc::clone(&redial),
                 jitter: Jitter::new(self.jitter.bits()),
             };
             let task = self.tasks.spawn(connection.run());
-            self.outgoing.insert(address, Connection { requests, task });
+            self.outgoing.insert(address, Connection { requests, redial, task });
         }
     }
 
@@ -318,6 +323,10 @@ impl Driver {
                 incoming::receive_voters(connection, self.format.clone(), self.events.clone());
             let task = self.tasks.spawn(informing);
             return self.keep_informing(peer.ip, task);
+        }
+        // It is running now: do not wait before the next attempt.
+        for (_, to) in self.outgoing.iter().filter(|(to, _)| self.reach.is_at(to, peer.ip)) {
+            to.redial.notify_one();
         }
         self.incoming.retain(|task| !task.is_finished());
         if self.incoming.len() >= limits::MAX_CONNECTIONS {

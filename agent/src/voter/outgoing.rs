@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -13,7 +14,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpSocket, TcpStream},
-    sync::mpsc,
+    sync::{Notify, mpsc},
     time::timeout,
 };
 use tokio_stream::StreamExt;
@@ -41,6 +42,8 @@ pub(super) struct Outgoing {
     pub events: mpsc::Sender<Event>,
     /// The addresses to which the endpoint has resolved most recently.
     pub addresses: Vec<SocketAddr>,
+    /// Ends the pause before the next attempt to connect.
+    pub redial: Arc<Notify>,
     pub jitter: Jitter,
 }
 
@@ -75,12 +78,16 @@ impl Outgoing {
             if self.events.send(Event::Lost(self.address.clone(), cause)).await.is_err() {
                 return;
             }
-            failures = if has_answered { 0 } else { failures.saturating_add(1) };
-            if failures > 0 {
-                let doubled = limits::REDIAL_FIRST.saturating_mul(1 << failures.min(16));
-                let pause = doubled.min(limits::REDIAL_MAX);
-                let pause = pause.mul_f64(0.5 + self.jitter.fraction() / 2.0);
-                clock::until(Some(clock::now() + pause)).await;
+            if has_answered {
+                failures = 0;
+                continue;
+            }
+            let doubled = limits::REDIAL_FIRST.saturating_mul(1 << failures.min(16));
+            failures = failures.saturating_add(1);
+            let pause = doubled.min(limits::REDIAL_MAX).mul_f64(0.5 + self.jitter.fraction() / 2.0);
+            tokio::select! {
+                () = clock::until(Some(clock::now() + pause)) => {}
+                () = self.redial.notified() => {}
             }
         }
     }

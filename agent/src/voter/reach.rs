@@ -152,6 +152,12 @@ impl Reachability {
         known.chain(&self.trusted).any(|known| known.to_canonical() == ip)
     }
 
+    /// Returns true if this is an address of a voter.
+    pub(super) fn is_at(&self, voter: &VoterAddress, ip: IpAddr) -> bool {
+        let known = self.others.get(voter).into_iter().flat_map(|other| &other.addresses);
+        known.into_iter().any(|known| known.to_canonical() == ip)
+    }
+
     /// Returns true if a refused message from this address was not reported yet for this cause.
     pub(super) fn is_new_mismatch(&mut self, ip: IpAddr, cause: &str) -> bool {
         self.mismatches.insert(&format!("{ip} {cause}"))
@@ -314,6 +320,7 @@ mod tests {
         reach.handle_resolved(&at("a"), vec![ip(1)]);
         reach.handle_resolved(&at("b"), vec![ip(2)]);
         assert_eq!([1, 2, 3].map(|last| reach.is_voter(ip(last))), [false, true, false]);
+        assert!(reach.is_at(&at("b"), ip(2)) && !reach.is_at(&at("c"), ip(2)));
         reach.handle_trusted(vec![ip(3)]);
         assert!(reach.is_voter(ip(3)), "the coordinator with which the agent is registered");
     }
