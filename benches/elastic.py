@@ -54,13 +54,15 @@ class Launcher(NamedTuple):
     join_settle_s: float = 0
     # Time after which a started agent waits for its place.
     start_s: float = 8
+    # True if members of the job elect the coordinator.
+    has_voters: bool = False
 
     @classmethod
     def ragent(cls, program, *flags, **conf):
         # The last call is waited for at the first start of a job only, which is not measured.
         conf = {"last_call_timeout": LAST_CALL_S, "join_settle": JOIN_SETTLE_S} | conf
         rdzv = ["--rdzv-conf", ",".join(f"{key}={value}" for key, value in conf.items())]
-        return cls(program, [*rdzv, *flags], JOIN_SETTLE_S, 1)
+        return cls(program, [*rdzv, *flags], JOIN_SETTLE_S, 1, conf.get("voters") != 1)
 
     @classmethod
     def torchrun(cls, program):
@@ -94,6 +96,7 @@ class Job:
         self.nnodes = nnodes
         self.folder = folder
         self.port = free_port()
+        self.endpoint = f"127.0.0.1:{self.port}"
         self.run_id = f"bench-{self.port}"
         self.agents = []
         self.frozen = []
@@ -107,7 +110,7 @@ class Job:
         command = [
             self.launcher.program, "--nnodes", self.nnodes,
             "--nproc-per-node", str(self.worker.per_node), "--max-restarts", "100",
-            "--rdzv-id", self.run_id, "--rdzv-endpoint", f"127.0.0.1:{self.port}",
+            "--rdzv-id", self.run_id, "--rdzv-endpoint", self.endpoint,
             *self.launcher.flags, *flags, *self.worker.words,
         ]
         at_ns = time.monotonic_ns()
@@ -213,21 +216,27 @@ class Elastic:
         self.pauses = random.Random(1)
 
     @contextmanager
-    def job(self, nnodes, nodes):
-        """Starts a job on `nodes` nodes, of which the first hosts it."""
+    def no_agents(self, nnodes):
+        """Prepares a job without any agent, and ends those that are started in it."""
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             job = Job(self.launcher, self.worker, nnodes, Path(folder))
             try:
-                job.start_host()
-                for _ in range(nodes - 1):
-                    job.start_agent()
-                try:
-                    job.running(nodes)
-                except NotRunning as why:
-                    raise RuntimeError(f"`{self.launcher.program}` does not start: {why}") from why
                 yield job
             finally:
                 job.end()
+
+    @contextmanager
+    def job(self, nnodes, nodes):
+        """Starts a job on `nodes` nodes, of which the first hosts it."""
+        with self.no_agents(nnodes) as job:
+            job.start_host()
+            for _ in range(nodes - 1):
+                job.start_agent()
+            try:
+                job.running(nodes)
+            except NotRunning as why:
+                raise RuntimeError(f"`{self.launcher.program}` does not start: {why}") from why
+            yield job
 
     def pause(self):
         time.sleep(self.pauses.uniform(0.3, 0.6))

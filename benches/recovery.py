@@ -27,10 +27,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import store
-from elastic import JOIN_SETTLE_S, TIMEOUT_S, Elastic, Launcher, NotRunning, stamp_worker
+from elastic import JOIN_SETTLE_S, TIMEOUT_S, Elastic, Job, Launcher, NotRunning, free_port, since, stamp_worker
 from table import Column, Table
 
 RAGENT, TORCHRUN, NVRX = "ragent", "torchrun", "nvrx"
+RAGENT_DEFAULT = "target/release/ragent"
+VOTERS = 3
 ROOT = Path(__file__).parents[1]
 ATTEND_LOAD = store.TARGET / "release" / "attend_load"
 STAMP_WORKER = store.TARGET / "release" / "stamp_worker"
@@ -54,10 +56,56 @@ class Scenario(NamedTuple):
     goal_s: float
     # Yields milliseconds; its arguments are the jobs of a launcher, and the number of repetitions.
     measure: Callable
+    # The launchers that can be measured.
+    launchers: set = frozenset((RAGENT, TORCHRUN, NVRX))
 
 
 def repeated(method):
     return lambda jobs, times: (method(jobs) for _ in range(times))
+
+
+def status(job):
+    """Returns the state of a job of ragent."""
+    command = [job.launcher.program, "status", "--rdzv-endpoint", job.endpoint, "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT_S)
+    return json.loads(done.stdout)
+
+
+def wait_for_voters(job, count):
+    """Waits until a job of ragent has `count` voters."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(status(job)["voters"]) < count:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the job does not have {count} voters")
+        time.sleep(0.1)
+
+
+def host_loss(fault):
+    """Returns the measurement of the loss of the agent that hosts the endpoint, which is not started again."""
+    def loss_ms(jobs):
+        with jobs.job("2:3", 3) as job:
+            if jobs.launcher.has_voters:
+                wait_for_voters(job, VOTERS)
+            jobs.pause()
+            return jobs.back_ms(job, 2, fault(job, job.agents[0]))
+    return repeated(loss_ms)
+
+
+def terminate(job, agent):
+    """Asks an agent to leave, as a service manager does; returns the time of that."""
+    at_ns = time.monotonic_ns()
+    agent.terminate()
+    return at_ns
+
+
+def cold_start(nodes, listed):
+    """Returns the measurement of the start of `nodes` agents, whose endpoint is a list of `listed` voters."""
+    def start_ms(jobs):
+        with jobs.no_agents(str(nodes)) as job:
+            job.endpoint = ",".join(f"127.0.0.1:{free_port()}" for _ in range(listed))
+            starts = [job.start_agent() for _ in range(nodes)]
+            return since(starts[0], job.running(nodes, starts[0], jobs.limit_s))
+    return repeated(start_ms)
 
 
 SCENARIOS = {
@@ -72,6 +120,12 @@ SCENARIOS = {
                      Elastic.joins_ms),
     "host": Scenario("agent that hosts killed, started again", 1.5,
                      repeated(Elastic.host_restart_ms)),
+    "host-silent": Scenario("agent that hosts lost for good, silent", 3.4, host_loss(Job.freeze_node)),
+    "host-killed": Scenario("agent that hosts killed for good", 0.6, host_loss(Job.kill_agent)),
+    "host-leaves": Scenario("agent that hosts leaves (SIGTERM)", 0.5, host_loss(terminate)),
+    "start": Scenario("start of 3 agents, one endpoint", 0.3, cold_start(3, 1), {RAGENT}),
+    "start-listed": Scenario("start of 3 agents, 3 listed voters", 0.3, cold_start(3, 3), {RAGENT}),
+    "start-absent": Scenario("start of 2 agents, third voter absent", 3.5, cold_start(2, 3), {RAGENT}),
 }
 
 
@@ -120,7 +174,7 @@ def measure(jobs, name, quick, table):
     """Prints a row about a scenario."""
     scenario = SCENARIOS[name]
     found = {launcher: outcomes(of_launcher, scenario, times_of(name, launcher, quick))
-             for launcher, of_launcher in jobs.items()}
+             for launcher, of_launcher in jobs.items() if launcher in scenario.launchers}
     ours, torchrun, nvrx = (found.get(launcher, []) for launcher in (RAGENT, TORCHRUN, NVRX))
     is_measured = bool(ours) and all(isinstance(outcome, float) for outcome in ours)
     worst = seconds(max(ours)) if is_measured else ""
@@ -130,9 +184,11 @@ def measure(jobs, name, quick, table):
 
 
 def measure_many(args, agents, table):
-    """Prints rows about `agents` simulated agents, of which one fails or is lost."""
-    for blow, what in (("fail", "worker fails"), ("lose", "node is silent")):
-        command = [ATTEND_LOAD, "--ragent", args.ragent, "--agents", str(agents), "--then", blow]
+    """Prints rows about `agents` simulated agents, of which one fails or is lost, or whose coordinator is killed."""
+    for blow, voters, what in (("fail", 1, "worker fails"), ("lose", 1, "node is silent"),
+                               ("kill", VOTERS, "coordinator lost")):
+        command = [ATTEND_LOAD, "--ragent", args.ragent, "--agents", str(agents), "--voters", str(voters),
+                   "--then", blow]
         found = []
         for _ in range(3 if args.quick else 10):
             done = subprocess.run(command, check=True, capture_output=True, timeout=90)
@@ -180,7 +236,7 @@ def jobs_by_launcher(args):
 
 def add_common(parser):
     """Adds the arguments of all commands that compare launchers."""
-    parser.add_argument("--ragent", default="target/release/ragent", metavar="PATH",
+    parser.add_argument("--ragent", default=RAGENT_DEFAULT, metavar="PATH",
                         type=lambda path: str(Path(path).resolve()),
                         help="the binary under test (target/release/ragent)")
     launchers = [RAGENT, *PEERS]

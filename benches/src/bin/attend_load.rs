@@ -1,18 +1,19 @@
 //! Registers many agents with one coordinator at once, and prints a line of JSON about it.
 //!
-//! The coordinator is a separate process. The agents are tasks in this one; each drives the
+//! The coordinator is a separate process, or one of several that elect it. The agents are tasks in this one; each drives the
 //! library's real agent over its own connection, with a listening worker store. Only the workers
 //! are missing: their supervisor receives commands and starts nothing. The job needs all agents, so
 //! its round completes when the last has joined. The time from the first dial until every agent has
 //! been admitted is measured. Then one agent may fail, and the time until all that are left have
-//! been admitted to the next round is measured; or nothing happens for a while, and the
-//! coordinator's resource usage is measured.
+//! been admitted to the next round is measured; or the coordinator is killed, and the time until another
+//! one has admitted all of them; or nothing happens for a while, and the coordinator's resource usage is
+//! measured.
 
 use std::{
     collections::BTreeSet,
     fs, future,
     io::{BufRead as _, BufReader, Write as _},
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, TcpListener},
     num::NonZeroU32,
     path::{Path, PathBuf},
     pin::pin,
@@ -45,7 +46,7 @@ use ragent_benches::{cpu_time, now};
 use ragent_core::{agent::AgentSettings, supervisor::GroupEnd};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    ids::{LocalRank, NodeId, RoundId, RunId, Term},
+    ids::{LocalRank, NodeId, RoundId, RunId},
     message::{Admission, KnownRound, NodeDescription, WorkerEnd, WorkerFailure},
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
 };
@@ -66,7 +67,10 @@ struct Args {
     /// Number of agents.
     #[arg(long, default_value_t = 1000)]
     agents: u16,
-    /// The fault of one agent after all have been admitted.
+    /// Number of coordinators, which elect one of them.
+    #[arg(long, default_value_t = 1)]
+    voters: usize,
+    /// The fault after all agents have been admitted.
     #[arg(long)]
     then: Option<Blow>,
     /// Seconds for which the idle coordinator is measured.
@@ -79,26 +83,32 @@ struct Args {
     stall: Option<u64>,
 }
 
-/// A fault of an agent.
+/// A fault of an agent, or of the coordinator.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum Blow {
-    /// One of its workers fails.
+    /// A worker of an agent fails.
     Fail,
-    /// It becomes silent.
+    /// An agent becomes silent.
     Lose,
+    /// The coordinator that was elected is killed.
+    Kill,
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let args = Args::parse();
     raise_limit_on_files()?;
-    let coordinator = Coordinator::start(&args.ragent)?;
-    let report = LocalSet::new().run_until(measure(&args, &coordinator)).await?;
+    let mut coordinators = Coordinators::start(&args.ragent, args.voters)?;
+    let report = LocalSet::new().run_until(measure(&args, &mut coordinators)).await?;
     writeln!(std::io::stdout(), "{report}")?;
     Ok(())
 }
 
-async fn measure(args: &Args, coordinator: &Coordinator) -> Result<Value> {
+async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> {
+    anyhow::ensure!(
+        args.then != Some(Blow::Kill) || args.voters > 2,
+        "without three voters, no other coordinator can be elected"
+    );
     let count = usize::from(args.agents);
     // Each thread has its own descriptors, too many for one thread per agent with thousands of
     // agents.
@@ -118,9 +128,10 @@ async fn measure(args: &Args, coordinator: &Coordinator) -> Result<Value> {
         fixed_ranks: false,
         store_access: StoreAccess::Members,
     };
-    let pid = coordinator.process.id();
+    // Of several, the first; they have different costs.
+    let pid = coordinators.processes[0].id();
     let (start, opened) = (now(), connections_opened()?);
-    let mut crowd = Crowd::start(&coordinator.endpoint, shared, stores);
+    let mut crowd = Crowd::start(coordinators, shared, stores);
     let admitted = crowd.admitted(count).await?;
     let mut report = json!({
         "agents": args.agents,
@@ -148,13 +159,18 @@ async fn measure(args: &Args, coordinator: &Coordinator) -> Result<Value> {
     if let Some(blow) = args.then {
         crowd.rest(CALM).await?;
         let (cpu, start) = (cpu_time(pid)?, now());
-        crowd.last.send(blow).await?;
+        match blow {
+            Blow::Fail | Blow::Lose => crowd.last.send(blow).await?,
+            Blow::Kill => coordinators.kill_leader()?,
+        }
         let admitted = crowd.admitted(left).await?;
         report["again"] = json!({
             "seconds": seconds_at(1.0, start, &admitted),
             "p50_s": seconds_at(0.5, start, &admitted),
-            "coordinator_cpu_s": (cpu_time(pid)? - cpu).as_secs_f64(),
         });
+        if blow != Blow::Kill {
+            report["again"]["coordinator_cpu_s"] = (cpu_time(pid)? - cpu).as_secs_f64().into();
+        }
     }
     Ok(report)
 }
@@ -200,13 +216,13 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn start(endpoint: &Endpoint, shared: SharedSettings, stores: Vec<WorkerStores>) -> Self {
+    fn start(to: &Coordinators, shared: SharedSettings, stores: Vec<WorkerStores>) -> Self {
         let (admitted, admissions) = mpsc::channel(stores.len());
         let (renew, renewed) = mpsc::channel(64 * stores.len());
         let (mut last, _) = mpsc::channel(1);
         let mut agents = JoinSet::new();
         for (number, stores) in (0..).zip(stores) {
-            let spec = agent(number, endpoint.clone(), shared);
+            let spec = agent(number, to, shared);
             let (sender, blows) = mpsc::channel(1);
             let reports = (admitted.clone(), renew.clone(), number);
             agents.spawn_local(attend(spec, stores, reports, blows));
@@ -304,7 +320,7 @@ async fn attend(
         tokio::select! {
             ending = &mut agent => anyhow::bail!("an agent has ended: {:?}", ending?),
             Some(blow) = blows.recv() => match blow {
-                Blow::Fail => fail.send(()).await?,
+                Blow::Fail | Blow::Kill => fail.send(()).await?,
                 // Its connection stays open, as that of a machine that lost power.
                 Blow::Lose => future::pending().await,
             },
@@ -363,7 +379,7 @@ fn failure(admission: &Admission) -> WorkerFailure {
     }
 }
 
-fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
+fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> AgentSpec {
     // One address per agent; they are never dialed.
     let address: IpAddr = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + number).into();
     let node = NodeDescription {
@@ -372,18 +388,18 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
         host_name: format!("node{number}"),
         address: address.to_string(),
         addresses: vec![address],
-        agent_port: endpoint.port,
+        // Never dialed either.
+        agent_port: 1,
         role: "default".to_owned(),
         local_world_size: NonZeroU32::MIN,
         node_rank: None,
     };
-    let not_here = NotHere { term: Term::default(), endpoint: endpoint.to_string() };
     AgentSpec {
         voter: None,
         lines: RoundLines::new(&shared, false),
         log: Log::disabled(),
         run_id: RunId::new(RUN_ID),
-        destination: Destination::endpoint(endpoint.clone(), endpoint),
+        destination: coordinators.destination(),
         shared,
         node,
         local_addr: None,
@@ -392,50 +408,104 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
             join_timeout: shared.timeouts.join,
             known_round: KnownRound::default(),
             runs_unleased: false,
-            has_voters: false,
+            has_voters: coordinators.processes.len() > 1,
             has_standbys: false,
             leases: Leases::default().for_nodes(shared.nodes),
             seed: u64::from(number),
         },
         state_file: None,
-        not_here: watch::channel(not_here).0,
+        not_here: watch::channel(NotHere::unknown()).0,
     }
 }
 
-/// A coordinator process that is killed when this value is dropped.
-struct Coordinator {
-    process: Child,
-    endpoint: Endpoint,
-    /// The folder of its state.
+/// Coordinator processes that are killed when this value is dropped.
+struct Coordinators {
+    ragent: PathBuf,
+    processes: Vec<Child>,
+    endpoints: Vec<Endpoint>,
+    /// The folder of their state.
     _memory: TempDir,
 }
 
-impl Coordinator {
-    fn start(ragent: &Path) -> Result<Self> {
+impl Coordinators {
+    /// Starts one coordinator, or several that elect one of them.
+    fn start(ragent: &Path, count: usize) -> Result<Self> {
         let memory = TempDir::new()?;
-        let mut process = Program::new(ragent)
-            .args(["coordinator", "--host", "127.0.0.1", "--port", "0", "--rdzv-id", RUN_ID])
-            .env("XDG_RUNTIME_DIR", memory.path())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("failed to start `{}`", ragent.display()))?;
-        let stdout = process.stdout.take().context("its stdout is a pipe")?;
-        let mut coordinator = Self { process, endpoint: Endpoint::default(), _memory: memory };
-        let mut address = String::new();
-        BufReader::new(stdout).read_line(&mut address)?;
-        coordinator.endpoint =
-            address.trim().parse().context("the coordinator printed no address")?;
-        Ok(coordinator)
+        let list = if count > 1 { free_endpoints(count)?.join(",") } else { String::new() };
+        let place: &[&str] = match count {
+            1 => &["--host", "127.0.0.1", "--port", "0"],
+            // The number of nodes selects the leases, which are the same up to 1,000 nodes.
+            _ => &["--rdzv-endpoint", &list, "--nnodes", "1:1000"],
+        };
+        let mut started = Self {
+            ragent: ragent.to_owned(),
+            processes: Vec::new(),
+            endpoints: Vec::new(),
+            _memory: memory,
+        };
+        for _ in 0..count {
+            let mut process = Program::new(ragent)
+                .args(["coordinator", "--rdzv-id", RUN_ID])
+                .args(place)
+                .env("XDG_RUNTIME_DIR", started._memory.path())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .with_context(|| format!("failed to start `{}`", ragent.display()))?;
+            let stdout = process.stdout.take().context("its stdout is a pipe")?;
+            started.processes.push(process);
+            let mut address = String::new();
+            BufReader::new(stdout).read_line(&mut address)?;
+            let address = address.trim().parse().context("the coordinator printed no address")?;
+            started.endpoints.push(address);
+        }
+        Ok(started)
+    }
+
+    /// Returns the endpoints as text.
+    fn text(&self) -> String {
+        let texts: Vec<_> = self.endpoints.iter().map(Endpoint::to_string).collect();
+        texts.join(",")
+    }
+
+    /// Returns the endpoints as an agent dials them.
+    fn destination(&self) -> Destination {
+        match &self.endpoints[..] {
+            [only] => Destination::endpoint(only.clone(), only.clone()),
+            several => {
+                let own = Endpoint { host: "127.0.0.1".to_owned(), port: 1 };
+                Destination::voters(several.to_vec(), self.text(), (own.clone(), own), 0)
+            }
+        }
+    }
+
+    /// Kills the coordinator that was elected.
+    fn kill_leader(&mut self) -> Result<()> {
+        let words = ["status", "--json", "--rdzv-endpoint", &self.text()];
+        let asked = Program::new(&self.ragent).args(words).output()?;
+        let status: Value = serde_json::from_slice(&asked.stdout).context("no state of the job")?;
+        let leader = status["leader"].as_str().context("no leader")?;
+        let is_leader = |endpoint: &Endpoint| endpoint.to_string() == leader;
+        let index = self.endpoints.iter().position(is_leader).context("an unknown leader")?;
+        Ok(self.processes[index].kill()?)
     }
 }
 
-impl Drop for Coordinator {
+impl Drop for Coordinators {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        for process in &mut self.processes {
+            // It may have ended by itself.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
+}
+
+/// Returns endpoints on loopback whose ports are free.
+fn free_endpoints(count: usize) -> Result<Vec<String>> {
+    let listen = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let listeners = (0..count).map(listen).collect::<Result<Vec<_>, _>>()?;
+    listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string())).collect()
 }
 
 /// Raises the limit: an agent needs a stream, a listener, and its share of a thread of stores.
