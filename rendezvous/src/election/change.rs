@@ -4,7 +4,10 @@
 //! when both majorities know of the change, only the next list counts. Members that are to become voters grant leases
 //! before they count, so that a change never ends a leadership.
 
-use std::time::{Duration, Instant};
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
 
 use tracing::info;
 
@@ -30,6 +33,8 @@ pub(super) struct Membership {
     /// The beginning of the leadership: no voter is silent for longer than that.
     since: Instant,
     next_inform: Instant,
+    /// True while the last step of a change is being copied to a majority of the new voters.
+    is_completing: bool,
 }
 
 /// The process ends, and never becomes a candidate again.
@@ -60,7 +65,14 @@ const INFORM_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Membership {
     pub(super) fn new(now: Instant) -> Self {
-        Self { members: Vec::new(), wanted: 0, leaving: Vec::new(), since: now, next_inform: now }
+        Self {
+            members: Vec::new(),
+            wanted: 0,
+            leaving: Vec::new(),
+            since: now,
+            next_inform: now,
+            is_completing: false,
+        }
     }
 }
 
@@ -236,11 +248,15 @@ impl Election {
         }
         leader.forget_returned();
         if replica.lists.before.is_some() {
-            let lists = replica.lists.without_before();
-            info!(voters = ?addresses(&lists.last), "the voters have changed");
-            self.effects.push_back(Effect::Voters(lists.last.clone()));
-            self.write(now, lists, replica.memory);
+            leader.membership.is_completing = true;
+            self.write(now, replica.lists.without_before(), replica.memory);
             return;
+        }
+        if mem::take(&mut leader.membership.is_completing) {
+            // Before, the voters of the list before were still needed.
+            let voters = replica.lists.last.clone();
+            info!(voters = ?addresses(&voters), "the voters have changed");
+            self.effects.push_back(Effect::Voters(voters));
         }
         let Some(next) = leader.next_list(now, &replica, self.settings.voter) else { return };
         let lists = replica.lists.changing_to(next);
