@@ -201,6 +201,20 @@ fn voter_without_a_majority_gives_up() {
     sandbox.wait_until_nothing_left();
 }
 
+/// Two names of one host in the list of voters would make one process two voters.
+#[test]
+fn host_that_is_listed_twice_is_refused() {
+    let sandbox = Sandbox::new();
+    let port = free_port();
+    let list = format!("localhost:{port},127.0.0.1:{port},127.0.0.2:{port}");
+    let end = Job::at(&sandbox, list, "--nnodes 2:3").guest("--no-python stay.sh").end();
+    end.assert_code(2);
+    let same = format!(
+        "the endpoints localhost:{port} and 127.0.0.1:{port} of the voters lead to the same address, 127.0.0.1:{port}"
+    );
+    end.assert_stderr(&[&same, "hint: list each host once"]);
+}
+
 /// The failure that ends a job is reported by every agent, also by the voters that do not coordinate.
 #[test]
 fn failed_job_ends_everywhere() {

@@ -155,7 +155,8 @@ impl LaunchError {
     /// Returns the exit code as a number.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Usage(_) => 2,
+            Self::Usage(_)
+            | Self::HostOrJoin(HostOrJoinError::Locate(LocateError::SameAddress { .. })) => 2,
             Self::Command { code, .. } => *code,
             Self::Ended(ended) => ended.exit_code(),
             Self::StaysClosed { .. } => CLOSED_BEFORE,

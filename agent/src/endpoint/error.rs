@@ -71,6 +71,16 @@ pub enum LocateError {
         /// The program, if it runs on this machine and is known.
         holder: Option<String>,
     },
+    /// Two endpoints of the voters are one address, so one process would count as two voters.
+    #[error("the endpoints {first} and {second} of the voters lead to the same address, {address}")]
+    SameAddress {
+        /// The endpoint that is listed first.
+        first: String,
+        /// The other endpoint.
+        second: String,
+        /// The address.
+        address: SocketAddr,
+    },
     /// The search for the other agents failed.
     #[error("failed to search for the job's other agents")]
     Search(#[source] SocketsError),
@@ -160,6 +170,10 @@ impl LocateError {
             }
             Self::Search(SocketsError::Bind { .. }) => {
                 "use another port on all nodes: `--rdzv-endpoint auto:PORT`"
+            }
+            Self::SameAddress { .. } => {
+                "list each host once in `--rdzv-endpoint`, and check that each name resolves to its own host; or use \
+                 one coordinator: `--rdzv-conf voters=1`"
             }
             Self::NotHere { .. } => {
                 "give the first agent's host as `--rdzv-endpoint HOST:PORT` on all nodes"

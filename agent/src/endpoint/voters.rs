@@ -2,7 +2,7 @@
 //! endpoints leads to this machine and its port is free, otherwise as an agent that becomes a voter when one is lost.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::{IpAddr, SocketAddr, TcpListener},
     path::PathBuf,
@@ -72,7 +72,8 @@ pub(super) async fn take_part(
 ///
 /// # Errors
 ///
-/// Returns [`LocateError`] if another program has the port, or the system refuses it.
+/// Returns [`LocateError`] if another program has the port, or the system refuses it, or two endpoints lead to the same
+/// address.
 pub(crate) async fn own_endpoint(
     list: &VoterList,
     until: Instant,
@@ -81,9 +82,13 @@ pub(crate) async fn own_endpoint(
     loop {
         let mut unresolved = None;
         let mut owned = Vec::new();
+        let mut known = BTreeMap::new();
         for endpoint in list.endpoints() {
             match net::resolve(endpoint).await {
                 Ok(addresses) => {
+                    for address in &addresses {
+                        check_distinct(&mut known, endpoint, *address)?;
+                    }
                     let own = addresses.into_iter().find(|address| ThisHost.owns(address.ip()));
                     owned.extend(own.map(|address| (endpoint, address)));
                 }
@@ -104,6 +109,25 @@ pub(crate) async fn own_endpoint(
         let Some(cause) = unresolved.filter(|_| clock::now() < until) else { return Ok(None) };
         waits(&cause);
         clock::until(Some(clock::now() + limits::LOCATE_INTERVAL)).await;
+    }
+}
+
+/// Checks that an address of `endpoint` is not that of an endpoint before it, all of which are `known`.
+///
+/// # Errors
+///
+/// Returns [`LocateError::SameAddress`] if it is.
+fn check_distinct<'a>(
+    known: &mut BTreeMap<SocketAddr, &'a Endpoint>,
+    endpoint: &'a Endpoint,
+    address: SocketAddr,
+) -> Result<(), LocateError> {
+    match known.insert(address, endpoint) {
+        Some(first) if first != endpoint => {
+            let (first, second) = (first.to_string(), endpoint.to_string());
+            Err(LocateError::SameAddress { first, second, address })
+        }
+        Some(_) | None => Ok(()),
     }
 }
 
