@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that tests need: sshd, Open MPI, MPICH, Slurm, etcd.
+# Installs the Debian packages that tests need: ip and nft, sshd, Open MPI, MPICH, Slurm, etcd.
 #
 # Usage: scripts/setup-packages.sh             the packages for `make test`
 #        scripts/setup-packages.sh NAME…       other packages
@@ -8,7 +8,7 @@
 # missing packages, and succeeds: the tests that need them skip, or fail with CI=true.
 set -eu
 
-[ $# -gt 0 ] || set -- iproute2 openssh-client openssh-server openmpi-bin mpich \
+[ $# -gt 0 ] || set -- iproute2 nftables openssh-client openssh-server openmpi-bin mpich \
     slurmctld slurmd slurm-client etcd-server etcd-client
 
 # Prints those of its arguments that are not installed.

@@ -1,10 +1,12 @@
 //! Voters on a network with failures. In each test, no two rounds of the job run at the same time.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use crate::{
     elected_job::{ElectedJob, WITNESS},
-    support::{Network, Stream, may_make_networks},
+    support::{Network, Stream, is_there, let_pass, may_make_networks},
 };
 
 /// The leader's host is lost without a message: another voter leads, and the other nodes run without the host once
@@ -234,6 +236,28 @@ fn network_is_divided() {
         let log = job.agent(node).text(Stream::Stderr);
         assert!(!log.contains("nodes=2 "), "the minority has run a round:\n{log}");
     }
+    job.end();
+}
+
+/// A third of all packets is lost for some time: rounds may end, but never overlap, and the job runs as before afterwards.
+#[test]
+fn packets_are_lost() {
+    if !may_make_networks() || !is_there("nft") {
+        return;
+    }
+    let (mut job, _) = ElectedJob::start("vloss");
+    for node in ElectedJob::all() {
+        job.network.lose(node, 30);
+    }
+    // Less than a node needs to be lost three times, and to be quarantined.
+    let_pass(Duration::from_secs(7));
+    for node in ElectedJob::all() {
+        job.network.lose_nothing(node);
+    }
+    job.agent(4).signal(Signal::SIGTERM);
+    job.runs_on(&ElectedJob::without(&[4]));
+    job.replace_agent(4);
+    job.runs_on(&ElectedJob::all());
     job.end();
 }
 

@@ -103,6 +103,23 @@ impl Network {
         ip(&format!("-n {} route del blackhole {}", self.namespace(from), Self::address(to)));
     }
 
+    /// Loses `percent` of the packets that a node receives, by chance. Needs `nft`.
+    pub fn lose(&self, node: u32, percent: u32) {
+        let hook = "{ type filter hook input priority 0 ; }";
+        for command in [
+            "add table inet loss".to_owned(),
+            format!("add chain inet loss input {hook}"),
+            format!("add rule inet loss input iifname eth0 numgen random mod 100 < {percent} drop"),
+        ] {
+            ip(&format!("netns exec {} nft {command}", self.namespace(node)));
+        }
+    }
+
+    /// Undoes [`Self::lose`].
+    pub fn lose_nothing(&self, node: u32) {
+        ip(&format!("netns exec {} nft delete table inet loss", self.namespace(node)));
+    }
+
     /// Moves nodes to a switch of their own, so that they reach each other and no other node.
     pub fn split(&self, nodes: &[u32]) {
         let hub = self.hub();

@@ -252,7 +252,9 @@ impl World {
 
     /// Returns true if agents that are started after the end of the job begin another run.
     fn may_run_again(&self) -> bool {
-        self.record.outcome.as_ref().is_some_and(|outcome| !outcome.result.is_lasting())
+        let is_another_run = self.record.is_another_run;
+        let outcome = self.record.outcome.as_ref();
+        outcome.is_some_and(|outcome| is_another_run || !outcome.result.is_lasting())
     }
 
     /// Notes that a majority of the voters is lost, if it is.
