@@ -21,7 +21,10 @@ mod state_loss;
 
 use std::{io, net::IpAddr, thread};
 
-use ragent_rendezvous::{election::Settings, ids::RunId};
+use ragent_rendezvous::{
+    election::{Settings, message::Lists},
+    ids::RunId,
+};
 use tokio::{
     runtime::Builder,
     sync::{mpsc, watch},
@@ -55,7 +58,11 @@ pub(crate) fn start(spec: VoterSpec) -> io::Result<VoterHandle> {
     let (commands, received_commands) = mpsc::channel(limits::COMMANDS);
     let (connections, received_connections) = mpsc::channel(limits::MAX_CONNECTIONS);
     let (leader, leader_known) = watch::channel(Leader::Unknown);
-    let (stored, stored_known) = watch::channel(spec.stored.clone());
+    let mut initial = spec.stored.clone();
+    if !initial.replica.has_round() {
+        initial.replica.lists = Lists::listed(&spec.settings.listed);
+    }
+    let (stored, stored_known) = watch::channel(initial);
     let (answered, answered_known) = watch::channel(Answered::new());
     let (state_loss, state_loss_known) = watch::channel(None);
     let published = Published { leader, answered, stored, state_loss };

@@ -46,8 +46,6 @@ pub(crate) enum Role {
 pub struct OwnVoter {
     /// Its identity and address, as they are sent with registrations.
     pub(crate) member: Member,
-    /// True if the user has listed its endpoint.
-    pub(crate) is_listed: bool,
     /// The queue of its commands, which does not keep the voter from ending.
     pub(crate) commands: mpsc::WeakSender<Command>,
     /// Its state.
@@ -57,16 +55,9 @@ pub struct OwnVoter {
 }
 
 impl OwnVoter {
-    /// Returns true if this process is a voter of the job.
+    /// Returns true if this process is a voter of the job, or is listed as one for a job that has no round.
     fn has_seat(&self) -> bool {
         self.stored.borrow().replica.has_seat_of(self.member.voter, &self.member.address)
-    }
-
-    /// Returns true if this process cannot be elected: it is not a voter of the job, nor one that the user has listed
-    /// for a job without a round.
-    fn is_outside(&self) -> bool {
-        let may_become_voter = self.is_listed && !self.stored.borrow().replica.has_round();
-        !self.has_seat() && !may_become_voter
     }
 
     /// Sends a command, unless the voter has ended or its queue is full: the agent repeats what it sends.
@@ -151,16 +142,16 @@ impl Role {
             return Some(Vec::new());
         }
         let is_unknown = matches!(*elected.borrow(), ElectedCoordinator::Unknown);
-        (is_unknown && voter.is_outside()).then(|| voter.voters_of_job())
+        (is_unknown && !voter.has_seat()).then(|| voter.voters_of_job())
     }
 
-    /// Waits until this process learns that it cannot be elected, and returns the voters of the job; never returns if
+    /// Waits until this process learns that it is not a voter any more, and returns the voters of the job; never returns if
     /// this process is not a voter.
     pub(super) async fn wait_for_voters_elsewhere(&self) -> Vec<VoterAddress> {
         if let Self::Voter { voter: Some(voter), .. } = self {
             let mut stored = voter.stored.clone();
             while stored.changed().await.is_ok() {
-                if voter.is_outside() {
+                if !voter.has_seat() {
                     return voter.voters_of_job();
                 }
             }

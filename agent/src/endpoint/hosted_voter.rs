@@ -165,7 +165,6 @@ pub(crate) fn host_voter(
     let task = replica_file::keep(replica_file, stored.clone());
     let file = StateFile { task: tokio::spawn(task), path: state_file };
     let own = OwnVoter {
-        is_listed: listed.contains(&endpoint),
         member: Member { voter, address },
         commands: commands.downgrade(),
         stored: stored.clone(),
