@@ -17,7 +17,10 @@ use std::{
 };
 
 use ragent_rendezvous::{
-    election::{Leadership, message::Seat},
+    election::{
+        Leadership,
+        message::{Replica, Seat},
+    },
     ids::{NodeId, Round, RoundId, Term},
     message::{JobResult, NodeState, Outcome},
     settings::Memory,
@@ -314,14 +317,7 @@ impl World {
         let lists = &voter.election.replica().lists;
         let dead: Vec<_> =
             lists.last.iter().filter(|s| s.voter.is_none_or(|v| !alive.contains(&v))).collect();
-        // A process cannot find the job if all listed hosts and all voters that it knows are lost.
-        let is_there = |seat: &Seat| {
-            let host = host_of(&seat.address).and_then(|host| self.hosts.get(host));
-            host.is_some_and(|host| !host.is_lost)
-        };
-        let voters = self.processes.values().filter_map(|p| p.voter.as_ref());
-        let replicas = voters.map(|voter| voter.election.replica());
-        let knowing = replicas.filter(|r| r.has_round() && r.lists.seats().any(is_there)).count();
+        let knowing = self.finding().filter(|replica| replica.has_round()).count();
         let too_few = lists.last.len().saturating_sub(knowing);
         let nodes = self.shared.nodes;
         let has_more = nodes.min() >= 2 && nodes.max() >= 3;
@@ -330,6 +326,17 @@ impl World {
             return Err(format!("rule i: {lists:?} of {alive:?} at {:?}", self.elapsed()));
         }
         Ok(false)
+    }
+
+    /// Returns what the processes know that can find the job: not all listed hosts and voters that they know are lost.
+    fn finding(&self) -> impl Iterator<Item = &Replica> {
+        let is_there = |seat: &Seat| {
+            let host = host_of(&seat.address).and_then(|host| self.hosts.get(host));
+            host.is_some_and(|host| !host.is_lost)
+        };
+        let voters = self.processes.values().filter_map(|process| process.voter.as_ref());
+        let replicas = voters.map(|voter| voter.election.replica());
+        replicas.filter(move |replica| replica.lists.seats().any(is_there))
     }
 
     /// Checks rule g. Returns false at the end of the world.
@@ -348,7 +355,8 @@ impl World {
                     self.stage = Stage::Healed(self.now, elections);
                 } else if self.now > since + RUNS_WITHIN {
                     self.check_majority();
-                    if self.record.is_majority_lost {
+                    let has_nodes = self.finding().count() >= self.shared.nodes.min() as usize;
+                    if self.record.is_majority_lost || !has_nodes {
                         return Ok(false);
                     }
                     return Err(format!("rule g: the job does not run at {:?}", self.elapsed()));
