@@ -4,7 +4,10 @@
 //! when both majorities know of the change, only the next list counts. Members that are to become voters grant leases
 //! before they count, so that a change never ends a leadership.
 
-use std::time::{Duration, Instant};
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
 
 use tracing::info;
 
@@ -27,6 +30,8 @@ pub(super) struct Membership {
     wanted: usize,
     /// The voters that leave, and their processes.
     leaving: Vec<(VoterId, NodeId)>,
+    /// True from the first step of a change until a majority has the result of the second one.
+    is_changing: bool,
     /// The beginning of the leadership: no voter is silent for longer than that.
     since: Instant,
     next_inform: Instant,
@@ -60,7 +65,14 @@ const INFORM_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Membership {
     pub(super) fn new(now: Instant) -> Self {
-        Self { members: Vec::new(), wanted: 0, leaving: Vec::new(), since: now, next_inform: now }
+        Self {
+            members: Vec::new(),
+            wanted: 0,
+            leaving: Vec::new(),
+            is_changing: false,
+            since: now,
+            next_inform: now,
+        }
     }
 }
 
@@ -236,11 +248,15 @@ impl Election {
         }
         leader.forget_returned();
         if replica.lists.before.is_some() {
+            leader.membership.is_changing = true;
             let lists = replica.lists.without_before();
-            info!(voters = ?addresses(&lists.last), "the voters have changed");
-            self.effects.push_back(Effect::Voters(lists.last.clone()));
             self.write(now, lists, replica.memory);
             return;
+        }
+        if mem::take(&mut leader.membership.is_changing) {
+            let list = replica.lists.last.clone();
+            info!(voters = ?addresses(&list), "the voters have changed");
+            self.effects.push_back(Effect::Voters(list));
         }
         let Some(next) = leader.next_list(now, &replica, self.settings.voter) else { return };
         let lists = replica.lists.changing_to(next);

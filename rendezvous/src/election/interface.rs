@@ -59,7 +59,7 @@ pub enum Effect {
     Extend(Instant),
     /// A majority has this version of the memory.
     Copied(Version),
-    /// The voters have changed while this process leads.
+    /// The voters have changed while this process leads, and a majority knows it.
     Voters(Vec<Seat>),
     /// Stop coordinating, if this process does, and redirect agents to the leader.
     Follow {
