@@ -173,11 +173,15 @@ async fn pass_on(
 ) {
     if let Some(voters) = role.voters_instead(&registration.attend) {
         let answers = &registration.answers;
+        // A node that knows a job with a round is to find its leader through the voters of that job.
+        let may_follow = voters.is_empty() && registration.attend.voters.is_empty();
+        let not_here = role.registered_elsewhere().filter(|_| may_follow);
         // The agent may have ended the stream.
         if !voters.is_empty() {
             let _ = answers.send(FromCoordinator::Message(ToNode::Voters(voters))).await;
         }
-        let _ = answers.send(FromCoordinator::NotHere(NotHere::unknown())).await;
+        let not_here = not_here.unwrap_or_else(NotHere::unknown);
+        let _ = answers.send(FromCoordinator::NotHere(not_here)).await;
         return;
     }
     let coordinator = tokio::select! {
