@@ -77,8 +77,10 @@ pub(super) struct Elector {
 
 /// The configuration of a voter, its port and its coordinator.
 pub(crate) struct HostedVoterSpec {
-    /// The endpoints that the user gave.
+    /// The endpoints of the first voters.
     pub listed: Vec<Endpoint>,
+    /// True if all first voters of the job have the same list, because the user gave it.
+    pub is_list_common: bool,
     /// The endpoint at which others reach this process.
     pub endpoint: Endpoint,
     /// The state file of the voter.
@@ -119,6 +121,7 @@ pub(crate) fn host_voter(
 ) -> Result<(HostedVoter, Server), SystemError> {
     let HostedVoterSpec {
         listed,
+        is_list_common,
         endpoint,
         state_file,
         process,
@@ -143,6 +146,7 @@ pub(crate) fn host_voter(
     let own_file = Arc::clone(&replica_file);
     let handle = voter::start(VoterSpec {
         run_id,
+        is_list_common,
         settings: election::Settings {
             voter,
             is_new,
@@ -239,6 +243,11 @@ impl HostedVoter {
     /// Returns the voter, from the point of view of the agent; `None` if the leader is chosen through an external store.
     pub(super) fn own_voter(&self) -> Option<OwnVoter> {
         self.voter.clone()
+    }
+
+    /// Returns the coordinator that the voters have elected, as this process knows it.
+    pub(super) fn elected(&self) -> watch::Receiver<ElectedCoordinator> {
+        self.elected.clone()
     }
 
     /// Ends the voter. A leader resigns or, if the job has ended, first informs all nodes; a follower of a job
