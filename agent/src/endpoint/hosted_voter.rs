@@ -72,7 +72,7 @@ pub(super) struct Elector {
     /// The file of the memory, if this process keeps one.
     pub file: Option<StateFile>,
     /// The coordinator with which the agent of this process is registered.
-    pub registered: watch::Receiver<NotHere>,
+    pub registered: watch::Sender<NotHere>,
 }
 
 /// The configuration of a voter, its port and its coordinator.
@@ -96,7 +96,7 @@ pub(crate) struct HostedVoterSpec {
     /// The time for which agents may wait for the next leader.
     pub kept: Duration,
     /// The coordinator with which the agent of this process is registered.
-    pub registered: watch::Receiver<NotHere>,
+    pub registered: watch::Sender<NotHere>,
 }
 
 /// The way in which a voter's process ends.
@@ -207,7 +207,7 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
     let (obituaries, received) = mpsc::channel(limits::OBITUARIES);
     let EndpointPort { listener, store, attended } = port;
     let protocols_attended = attended.subscribe();
-    let known = stored.clone();
+    let (known, not_here) = (stored.clone(), registered.subscribe());
     let coordinator = VoterCoordinator {
         settings,
         endpoint: VoterAddress::new(endpoint.to_string()),
@@ -218,6 +218,7 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
         stored,
         attended,
         elected: published,
+        registered,
         obituaries: received,
     };
     let coordinator = tokio::spawn(coordinator.run());
@@ -226,7 +227,7 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
         elected: elected.clone(),
         obituaries,
         voter: voter.clone(),
-        registered,
+        registered: not_here,
     };
     let http = service::router(&run_id, role);
     let protocols = PortProtocols {
