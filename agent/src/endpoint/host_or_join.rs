@@ -56,7 +56,8 @@ pub(crate) async fn host_or_join(
         // This agent knows the voters, and does not depend on the host of the endpoint.
         return voters::take_part(spec, list, stores, waits).await;
     }
-    match (locate::locate(&endpoint, is_host, spec.shared.timeouts.join, waits).await?, list) {
+    let (credentials, join_timeout) = (&spec.credentials, spec.shared.timeouts.join);
+    match (locate::locate(credentials, &endpoint, is_host, join_timeout, waits).await?, list) {
         (Located::Here { listener, address }, None) => {
             let endpoint = Endpoint { port: port_of(&listener)?, ..endpoint };
             let address = announced_address(spec, &endpoint, address);
@@ -78,7 +79,8 @@ async fn find(
 ) -> Result<NodeServices, HostOrJoinError> {
     let mut finder = Finder::new(clock::now(), spec.shared.timeouts.join);
     let port = search.port;
-    let mut search = Search::begin(search, &spec.run_id).map_err(LocateError::Search)?;
+    let mut search =
+        Search::begin(search, &spec.run_id, &spec.credentials).map_err(LocateError::Search)?;
     let mut step = finder.first();
     let mut services = loop {
         let input = match step {
@@ -96,11 +98,12 @@ async fn find(
             Step::Locate(at, limit) => {
                 info!(endpoint = %at, "found the coordinator");
                 let endpoint = Endpoint { host: at.ip().to_string(), port: at.port() };
-                match locate::locate(&endpoint, None, limit, |_| {}).await {
+                match locate::locate(&spec.credentials, &endpoint, None, limit, |_| {}).await {
                     Ok(Located::Here { listener, address }) => {
                         break host(spec, stores, listener, address, endpoint)?;
                     }
                     Ok(Located::There(address)) => break join(spec, address, endpoint)?,
+                    Err(error @ LocateError::Auth(_)) => return Err(error.into()),
                     Err(error) => {
                         search.handle_no_coordinator(at);
                         Input::NotLocated(error.to_string())

@@ -38,6 +38,7 @@ use ragent::{
         worker_stores::{StorePortMode, WorkerStores},
     },
     report::{news::round_lines::RoundLines, service_manager::ServiceManager, telemetry::Log},
+    secret::{Credentials, Origin, Secret, Unsecured, file},
     spec::{Endpoint, StorePorts},
     workers::driver::{Command, SupervisorEvent, SupervisorHandle},
 };
@@ -66,6 +67,9 @@ struct Args {
     /// Number of agents.
     #[arg(long, default_value_t = 1000)]
     agents: u16,
+    /// Authenticates and encrypts the connections with a secret.
+    #[arg(long)]
+    secured: bool,
     /// The fault of one agent after all have been admitted.
     #[arg(long)]
     then: Option<Blow>,
@@ -92,7 +96,7 @@ enum Blow {
 async fn main() -> Result<()> {
     let args = Args::parse();
     raise_limit_on_files()?;
-    let coordinator = Coordinator::start(&args.ragent)?;
+    let coordinator = Coordinator::start(&args.ragent, args.secured)?;
     let report = LocalSet::new().run_until(measure(&args, &coordinator)).await?;
     writeln!(std::io::stdout(), "{report}")?;
     Ok(())
@@ -120,7 +124,7 @@ async fn measure(args: &Args, coordinator: &Coordinator) -> Result<Value> {
     };
     let pid = coordinator.process.id();
     let (start, opened) = (now(), connections_opened()?);
-    let mut crowd = Crowd::start(&coordinator.endpoint, shared, stores);
+    let mut crowd = Crowd::start(coordinator, shared, stores);
     let admitted = crowd.admitted(count).await?;
     let mut report = json!({
         "agents": args.agents,
@@ -200,13 +204,14 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn start(endpoint: &Endpoint, shared: SharedSettings, stores: Vec<WorkerStores>) -> Self {
+    fn start(coordinator: &Coordinator, shared: SharedSettings, stores: Vec<WorkerStores>) -> Self {
+        let Coordinator { endpoint, credentials, .. } = coordinator;
         let (admitted, admissions) = mpsc::channel(stores.len());
         let (renew, renewed) = mpsc::channel(64 * stores.len());
         let (mut last, _) = mpsc::channel(1);
         let mut agents = JoinSet::new();
         for (number, stores) in (0..).zip(stores) {
-            let spec = agent(number, endpoint.clone(), shared);
+            let spec = agent(number, endpoint.clone(), shared, credentials);
             let (sender, blows) = mpsc::channel(1);
             let reports = (admitted.clone(), renew.clone(), number);
             agents.spawn_local(attend(spec, stores, reports, blows));
@@ -363,7 +368,12 @@ fn failure(admission: &Admission) -> WorkerFailure {
     }
 }
 
-fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
+fn agent(
+    number: u32,
+    endpoint: Endpoint,
+    shared: SharedSettings,
+    credentials: &Credentials,
+) -> AgentSpec {
     // One address per agent; they are never dialed.
     let address: IpAddr = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + number).into();
     let node = NodeDescription {
@@ -383,6 +393,7 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
         lines: RoundLines::new(&shared, false),
         log: Log::disabled(),
         run_id: RunId::new(RUN_ID),
+        credentials: credentials.clone(),
         destination: Destination::endpoint(endpoint.clone(), endpoint),
         shared,
         node,
@@ -406,22 +417,34 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
 struct Coordinator {
     process: Child,
     endpoint: Endpoint,
+    credentials: Credentials,
     /// The folder of its state.
     _memory: TempDir,
 }
 
 impl Coordinator {
-    fn start(ragent: &Path) -> Result<Self> {
+    fn start(ragent: &Path, is_secured: bool) -> Result<Self> {
         let memory = TempDir::new()?;
+        let mut credentials = Credentials::unsecured(Unsecured::Chosen);
+        let mut flags = vec!["--auth".into(), "none".into()];
+        if is_secured {
+            let path = memory.path().join("secret");
+            let secret = Secret::random()?;
+            file::create(&path, &secret)?;
+            flags = vec!["--secret-file".into(), path.clone().into_os_string()];
+            credentials = Credentials::new(vec![secret], Origin::File(path));
+        }
         let mut process = Program::new(ragent)
             .args(["coordinator", "--host", "127.0.0.1", "--port", "0", "--rdzv-id", RUN_ID])
+            .args(flags)
             .env("XDG_RUNTIME_DIR", memory.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("failed to start `{}`", ragent.display()))?;
         let stdout = process.stdout.take().context("its stdout is a pipe")?;
-        let mut coordinator = Self { process, endpoint: Endpoint::default(), _memory: memory };
+        let endpoint = Endpoint::default();
+        let mut coordinator = Self { process, endpoint, credentials, _memory: memory };
         let mut address = String::new();
         BufReader::new(stdout).read_line(&mut address)?;
         coordinator.endpoint =
