@@ -232,7 +232,7 @@ impl Agent {
     /// formed no round: a host that had lost its state file may have begun that run, and the node leaves it.
     pub fn handle_refused(&mut self, reason: RefuseReason) {
         let reason = match reason {
-            RefuseReason::EarlierRun if self.job_uid.is_some() && self.is_bound_to_no_run() => {
+            RefuseReason::EarlierRun if self.job_uid.is_some() && !self.is_bound_to_a_run() => {
                 return self.forget_run();
             }
             RefuseReason::Closed(outcome)
@@ -263,7 +263,7 @@ impl Agent {
     /// A node that was in no round is bound to no run and no term. Other nodes do not follow a
     /// process whose term has been replaced.
     pub fn handle_sent_elsewhere(&mut self, now: Instant, term: Term) -> bool {
-        if self.is_bound_to_no_run() {
+        if !self.is_bound_to_a_run() {
             self.forget_run();
         } else if term < self.term {
             return false;
@@ -272,8 +272,9 @@ impl Agent {
         true
     }
 
-    fn is_bound_to_no_run(&self) -> bool {
-        self.known_round.round.round == Round(0)
+    /// Returns true if this node is bound to a run: it knows of a round.
+    pub fn is_bound_to_a_run(&self) -> bool {
+        self.known_round.round.round != Round(0)
     }
 
     fn forget_run(&mut self) {

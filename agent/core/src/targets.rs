@@ -79,11 +79,28 @@ impl<T: Clone + PartialEq> Targets<T> {
         is_new
     }
 
+    /// Notes that `voter` names `leader`, in whatever term. Returns true if `voter` was the leader: its job has given way to
+    /// another one, whose terms have nothing to do with those of the first.
+    pub fn handle_given_way(&mut self, voter: &T, leader: T) -> bool {
+        let is_leader = |(known, _): &(T, Term)| known == voter && *known != leader;
+        let gives_way = self.leader.as_ref().is_some_and(is_leader);
+        if gives_way {
+            self.leader = Some((leader, Term(0)));
+            self.has_failed = false;
+        }
+        gives_way
+    }
+
+    /// Returns the newest known leader.
+    pub fn leader(&self) -> Option<&T> {
+        self.leader.as_ref().map(|(leader, _)| leader)
+    }
+
     /// Returns the voters, the endpoints that the user gave, and the leader, each once.
     pub fn all(&self) -> Vec<T> {
         let mut all: Vec<T> = Vec::new();
-        let leader = self.leader.as_ref().map(|(leader, _)| leader);
-        for endpoint in self.voters.iter().chain(&self.listed).chain(&self.first).chain(leader) {
+        let (voters, listed) = (self.voters.iter(), &self.listed);
+        for endpoint in voters.chain(listed).chain(&self.first).chain(self.leader()) {
             if !all.contains(endpoint) {
                 all.push(endpoint.clone());
             }
@@ -144,6 +161,21 @@ mod tests {
         assert_eq!(targets.next(false), Some(1));
         assert!(targets.handle_redirect(3, Term(7)), "a voter that was not listed");
         assert_eq!(targets.next(false), Some(3));
+    }
+
+    /// The leader itself names another one, of whatever term; other voters cannot.
+    #[test]
+    fn leader_gives_way() {
+        let mut targets = Targets::new(vec![0, 1], Some(0));
+        assert!(!targets.handle_given_way(&0, 3), "no leader is known");
+        targets.handle_welcome(1, Term(9));
+        assert!(!targets.handle_given_way(&0, 3));
+        assert!(!targets.handle_given_way(&1, 1), "itself");
+        assert!(targets.handle_given_way(&1, 3));
+        assert_eq!(targets.leader(), Some(&3));
+        assert_eq!(targets.next(false), Some(3));
+        targets.handle_welcome(3, Term(2));
+        assert_eq!(targets.next(true), Some(3));
     }
 
     /// A leader that was not listed, and that did not accept the agent once, is dialed again in its turn.

@@ -100,19 +100,21 @@ impl Coordination {
 }
 
 /// The reason for the end of a coordinator.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum End {
     /// The job has ended, and all nodes have the outcome.
     JobOver,
     /// The node in the coordinator's process has left; another voter is to be elected.
     HandedOver,
-    /// The coordinator gives way, or its right to coordinate has ended.
+    /// The coordinator has given way to the one at this endpoint.
+    GivenWay(Endpoint),
+    /// Its right to coordinate has ended.
     Ended,
 }
 
 /// The right of a coordinator, and what comes with it.
 pub(crate) enum Right {
-    /// The job has one endpoint. The coordinator may give way to another one, whose endpoint it publishes here.
+    /// The job has one endpoint. If the coordinator gives way to another one, it publishes that endpoint here.
     Sole(watch::Sender<NotHere>),
     /// Voters have elected it.
     Elected {
@@ -176,10 +178,12 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
         effects: VecDeque::new(),
         stall: StallGuard::default(),
         right,
+        rival: None,
     };
     loop {
         if let Some(end) = driver.carry_out_all() {
-            driver.finish(end).await;
+            let end = driver.rival.take().map_or(end, End::GivenWay);
+            driver.finish(&end).await;
             return end;
         }
         let deadline = driver.rendezvous.poll_timeout();
@@ -212,6 +216,8 @@ struct Driver {
     effects: VecDeque<Effect>,
     stall: StallGuard,
     right: Right,
+    /// The endpoint of another coordinator of the job, to which this one has given way.
+    rival: Option<Endpoint>,
 }
 
 impl Driver {
@@ -255,9 +261,9 @@ impl Driver {
     }
 
     /// Ends the coordinator.
-    async fn finish(self, end: End) {
-        // A later job of the same name must not recover a job that has ended.
-        if end == End::JobOver {
+    async fn finish(self, end: &End) {
+        // A later job of the same name must not recover a job that has ended, or that has never begun.
+        if matches!(end, End::JobOver | End::GivenWay(_)) {
             self.persistence.forget().await;
         }
         self.streams.close_all().await;
@@ -340,7 +346,7 @@ impl Driver {
                 // The receiver may be gone.
                 drop(answer.send(snapshot));
             }
-            Input::GiveWay(to) => self.give_way(now, &to),
+            Input::GiveWay(to) => self.give_way(now, to),
             Input::Shutdown => self.rendezvous.handle_shutdown(now),
         }
     }
@@ -367,13 +373,18 @@ impl Driver {
         }
     }
 
-    fn give_way(&mut self, now: Instant, to: &Endpoint) {
-        // An elected coordinator resigns instead.
-        let Right::Sole(not_here) = &self.right else { return };
+    fn give_way(&mut self, now: Instant, to: Endpoint) {
+        if matches!(self.right, Right::Elected { voters: None, .. }) {
+            // The external store has one leader, whatever the other process reports.
+            return;
+        }
         if let Some(term) = self.rendezvous.handle_rival(now) {
             let elsewhere = NotHere { term, endpoint: to.to_string() };
-            not_here.send_replace(elsewhere.clone());
+            if let Right::Sole(not_here) = &self.right {
+                not_here.send_replace(elsewhere.clone());
+            }
             self.streams.send_elsewhere(&elsewhere);
+            self.rival = Some(to);
         }
     }
 }

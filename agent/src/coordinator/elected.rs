@@ -146,6 +146,11 @@ impl VoterCoordinator {
             }
             // Its last messages are sent.
             End::HandedOver => drop(leave(&self.commands, false).await),
+            End::GivenWay(to) => {
+                let to = VoterAddress::new(to.to_string());
+                // The voter may have ended.
+                let _ = self.commands.send(Command::GiveWay(to)).await;
+            }
             // Another process may lead; the voter may have ended.
             End::Ended => drop(self.commands.send(Command::Resign(term)).await),
         }

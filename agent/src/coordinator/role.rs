@@ -113,15 +113,20 @@ impl Role {
         }
     }
 
-    /// Returns the same as [`Self::coordinator`], for requests that only read. A process that is not a voter follows no
-    /// leader, but its agent is registered with one.
+    /// Returns the same as [`Self::coordinator`], for requests that only read.
     pub(super) fn coordinator_to_read(&self) -> Result<Inputs, NotHere> {
-        self.coordinator().map_err(|not_here| match self {
+        self.coordinator().map_err(|not_here| self.registered_elsewhere().unwrap_or(not_here))
+    }
+
+    /// Returns the coordinator with which the agent of this process is registered, if this process is not a voter: it follows
+    /// no leader.
+    pub(super) fn registered_elsewhere(&self) -> Option<NotHere> {
+        match self {
             Self::Voter { voter: Some(voter), registered, .. } if !voter.has_seat() => {
-                registered.borrow().clone()
+                Some(registered.borrow().clone())
             }
-            Self::Voter { .. } | Self::Coordinator { .. } | Self::Elsewhere(_) => not_here,
-        })
+            Self::Voter { .. } | Self::Coordinator { .. } | Self::Elsewhere(_) => None,
+        }
     }
 
     /// Returns the coordinator's endpoint if every registration is to be redirected there without being read.

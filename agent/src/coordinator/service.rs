@@ -173,12 +173,12 @@ async fn pass_on(
     messages: Streaming<AgentMessage>,
 ) {
     if let Some(voters) = role.voters_instead(&registration.attend) {
-        return name_voters(voters, &registration.answers).await;
+        return name_voters(&role, voters, &registration).await;
     }
     let coordinator = tokio::select! {
         coordinator = timeout(limits::HELD_TIMEOUT, role.wait_for_coordinator(lost)) => coordinator,
         voters = role.wait_for_voters_elsewhere() => {
-            return name_voters(voters, &registration.answers).await;
+            return name_voters(&role, voters, &registration).await;
         }
         () = registration.answers.closed() => return,
     };
@@ -196,13 +196,19 @@ async fn pass_on(
     }
 }
 
-/// Answers a registration with the voters of the job, of which one is the coordinator.
-async fn name_voters(voters: Vec<VoterAddress>, answers: &mpsc::Sender<FromCoordinator>) {
+/// Answers a registration with the voters of the job, of which one is the coordinator, or with the coordinator with which the
+/// agent of this process is registered.
+async fn name_voters(role: &Role, voters: Vec<VoterAddress>, registration: &Registration) {
+    let Registration { attend, answers, .. } = registration;
+    // A node that knows a job with a round is to find its leader through the voters of that job.
+    let may_follow = voters.is_empty() && attend.voters.is_empty();
+    let not_here = role.registered_elsewhere().filter(|_| may_follow);
     // The agent may have ended the stream.
     if !voters.is_empty() {
         let _ = answers.send(FromCoordinator::Message(ToNode::Voters(voters))).await;
     }
-    let _ = answers.send(FromCoordinator::NotHere(NotHere::unknown())).await;
+    let not_here = not_here.unwrap_or_else(NotHere::unknown);
+    let _ = answers.send(FromCoordinator::NotHere(not_here)).await;
 }
 
 /// Passes an agent's messages on until its stream ends.

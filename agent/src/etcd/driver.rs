@@ -170,7 +170,10 @@ impl Driver {
             Command::JobOver(term) => self.claim.handle_job_over(now, term),
             Command::Obituary(process) => self.claim.handle_obituary(now, &process),
             // The record in etcd names no voters.
-            Command::Members(..) | Command::Hint(_) | Command::Registered(_) => {}
+            Command::Members(..)
+            | Command::Hint(_)
+            | Command::GiveWay(_)
+            | Command::Registered(_) => {}
             Command::Leave { left, .. } => {
                 self.leaving.push(left);
                 self.claim.handle_leaving(now);

@@ -54,6 +54,8 @@ pub(super) enum Redirect {
     Elsewhere(Endpoint),
     /// The voter does not lead; true if it names a leader that was not known.
     NotLeading(bool),
+    /// The leader has given way to the one at this endpoint, which is dialed next.
+    GivenWay(Endpoint),
     /// The redirect names the endpoint that was dialed, or none.
     Ignored,
 }
@@ -196,12 +198,25 @@ impl Destination {
         }
     }
 
-    /// Notes a redirect, and returns its consequence.
-    pub(super) fn handle_redirect(&mut self, not_here: &NotHere) -> Redirect {
+    /// Notes a redirect on a stream, or in answer to the attempt to open it, and returns its consequence. `is_bound` is true
+    /// if the agent is bound to a run: another run cannot take it over.
+    pub(super) fn handle_redirect(
+        &mut self,
+        attend: AttendNumber,
+        not_here: &NotHere,
+        is_bound: bool,
+    ) -> Redirect {
         let named = not_here.endpoint.parse::<Endpoint>().ok();
-        if self.targets.is_some() {
-            let is_new = named.is_some_and(|leader| self.handle_leader(leader, not_here.term));
-            return Redirect::NotLeading(is_new);
+        let may_follow = !is_bound && !self.uses_etcd();
+        if let Some(targets) = &mut self.targets {
+            let Some(named) = named else { return Redirect::NotLeading(false) };
+            // A stream that was welcomed leads to the leader.
+            let from = self.attempts.get(&attend).or_else(|| targets.leader()).cloned();
+            let has_given_way = |from: &Endpoint| targets.handle_given_way(from, named.clone());
+            if may_follow && from.as_ref().is_some_and(has_given_way) {
+                return Redirect::GivenWay(named);
+            }
+            return Redirect::NotLeading(self.handle_leader(named, not_here.term));
         }
         match named.filter(|named| *named != self.own.1) {
             Some(endpoint) => Redirect::Elsewhere(endpoint),
@@ -318,10 +333,13 @@ mod tests {
     fn one_endpoint_is_replaced() {
         let mut destination = Destination::endpoint(at("a:1"), at("127.0.0.1:1"));
         assert_eq!(destination.dial(ONE, false), (at("127.0.0.1:1"), None));
-        assert_eq!(destination.handle_redirect(&not_here(1, "127.0.0.1:1")), Redirect::Ignored);
-        assert_eq!(destination.handle_redirect(&not_here(1, "")), Redirect::Ignored);
+        assert_eq!(
+            destination.handle_redirect(ONE, &not_here(1, "127.0.0.1:1"), false),
+            Redirect::Ignored
+        );
+        assert_eq!(destination.handle_redirect(ONE, &not_here(1, ""), false), Redirect::Ignored);
         let elsewhere = Redirect::Elsewhere(at("b:1"));
-        assert_eq!(destination.handle_redirect(&not_here(1, "b:1")), elsewhere);
+        assert_eq!(destination.handle_redirect(ONE, &not_here(1, "b:1"), false), elsewhere);
         destination.replace(at("b:1"));
         assert_eq!(destination.dial(TWO, false), (at("b:1"), None));
         assert_eq!(destination.to_string(), "b:1");
@@ -336,10 +354,16 @@ mod tests {
         let mut destination = Destination::voters(list, "a,b,c".to_owned(), own, 0);
         assert_eq!(destination.dial(ONE, false), (at("127.0.0.1:1"), None));
         let unknown = Redirect::NotLeading(false);
-        assert_eq!(destination.handle_redirect(&not_here(0, "")), unknown);
-        assert_eq!(destination.handle_redirect(&not_here(2, "d:1")), Redirect::NotLeading(true));
+        assert_eq!(destination.handle_redirect(ONE, &not_here(0, ""), false), unknown);
+        assert_eq!(
+            destination.handle_redirect(ONE, &not_here(2, "d:1"), false),
+            Redirect::NotLeading(true)
+        );
         assert_eq!(destination.dial(TWO, false).0, at("d:1"), "it was not listed");
-        assert_eq!(destination.handle_redirect(&not_here(3, "c:1")), Redirect::NotLeading(true));
+        assert_eq!(
+            destination.handle_redirect(ONE, &not_here(3, "c:1"), false),
+            Redirect::NotLeading(true)
+        );
         assert_eq!(destination.dial(TWO, false), (at("c:1"), None));
         let remote = Some("10.0.0.3:1".parse().unwrap());
         assert_eq!(destination.handle_welcome(TWO, Term(3), remote), Some(at("c:1")));
@@ -364,8 +388,11 @@ mod tests {
         let mut destination = Destination::etcd(&etcd, at("a:1"), at("127.0.0.1:1"), record);
         assert_eq!(destination.dial(ONE, false).0, at("127.0.0.1:1"));
         let unknown = Redirect::NotLeading(false);
-        assert_eq!(destination.handle_redirect(&not_here(0, "")), unknown);
-        assert_eq!(destination.handle_redirect(&not_here(3, "b:1")), Redirect::NotLeading(true));
+        assert_eq!(destination.handle_redirect(ONE, &not_here(0, ""), false), unknown);
+        assert_eq!(
+            destination.handle_redirect(ONE, &not_here(3, "b:1"), false),
+            Redirect::NotLeading(true)
+        );
         assert_eq!(destination.dial(TWO, false).0, at("b:1"));
         let remote = Some("10.0.0.3:1".parse().unwrap());
         assert_eq!(destination.handle_welcome(TWO, Term(3), remote), Some(at("b:1")));
@@ -373,11 +400,17 @@ mod tests {
         destination.handle_ended(AttendNumber(3));
         let dialed: Vec<_> = (4..7).map(|n| destination.dial(AttendNumber(n), false).0).collect();
         assert_eq!(dialed, ["127.0.0.1:1", "b:1", "127.0.0.1:1"].map(at));
-        assert_eq!(destination.handle_redirect(&not_here(2, "c:1")), unknown);
+        assert_eq!(destination.handle_redirect(ONE, &not_here(2, "c:1"), false), unknown);
         assert_eq!(destination.dial(AttendNumber(7), false).0, at("b:1"));
-        assert_eq!(destination.handle_redirect(&not_here(4, "c:1")), Redirect::NotLeading(true));
+        assert_eq!(
+            destination.handle_redirect(ONE, &not_here(4, "c:1"), false),
+            Redirect::NotLeading(true)
+        );
         assert_eq!(destination.dial(AttendNumber(8), false), (at("c:1"), None));
-        assert_eq!(destination.handle_redirect(&not_here(5, "a:1")), Redirect::NotLeading(true));
+        assert_eq!(
+            destination.handle_redirect(ONE, &not_here(5, "a:1"), false),
+            Redirect::NotLeading(true)
+        );
         assert_eq!(
             destination.dial(AttendNumber(9), false).0,
             at("127.0.0.1:1"),
@@ -431,9 +464,31 @@ mod tests {
         destination.handle_ended(TWO);
         let dialed: Vec<_> = (3..6).map(|n| destination.dial(AttendNumber(n), false).0).collect();
         assert_eq!(dialed, ["a:1", "b:1", "c:1"].map(at));
-        assert_eq!(destination.handle_redirect(&not_here(4, "c:1")), Redirect::NotLeading(true));
+        assert_eq!(
+            destination.handle_redirect(ONE, &not_here(4, "c:1"), true),
+            Redirect::NotLeading(true)
+        );
         assert!(!destination.handle_voter_list(list, 1), "the same list");
         assert_eq!(destination.dial(AttendNumber(6), false).0, at("c:1"), "the leader is kept");
+    }
+
+    /// An agent that knows of no round follows its leader to another one, whose term may be lower; no other process can send it
+    /// there. An agent that is bound to a run does not follow.
+    #[test]
+    fn leader_gives_way() {
+        let own = (at("d:5"), at("127.0.0.1:5"));
+        let mut destination = Destination::voters(vec![at("b:1")], "b:1".to_owned(), own, 0);
+        destination.dial(ONE, false);
+        assert_eq!(destination.handle_welcome(ONE, Term(9), None), Some(at("b:1")));
+        let (elsewhere, given_way) = (not_here(9, "a:1"), Redirect::GivenWay(at("a:1")));
+        assert_eq!(destination.handle_redirect(ONE, &elsewhere, true), Redirect::NotLeading(false));
+        assert_eq!(destination.handle_redirect(ONE, &elsewhere, false), given_way);
+        assert_eq!(destination.dial(TWO, false).0, at("a:1"));
+        let attend = AttendNumber(3);
+        destination.handle_ended(TWO);
+        assert_eq!(destination.dial(attend, false).0, at("b:1"));
+        let other = Redirect::NotLeading(false);
+        assert_eq!(destination.handle_redirect(attend, &not_here(0, "c:1"), false), other);
     }
 
     /// When the voters change, the agent dials the new ones and the listed ones, its own voter first.

@@ -285,6 +285,7 @@ impl Driver {
                 self.election.handle_members(now, members, wanted);
             }
             Command::Hint(voters) => self.election.handle_hint(now, &voters),
+            Command::GiveWay(to) => self.election.handle_giving_way(now, to),
             Command::Registered(ips) => self.reach.handle_trusted(ips),
             Command::Leave { is_replaced, left } => {
                 self.election.handle_leaving(now);

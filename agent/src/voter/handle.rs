@@ -64,6 +64,9 @@ pub(crate) enum Command {
     Members(Vec<Member>, usize),
     /// The addresses of the voters of a job that has a round: if this voter knows of none, it is to ask them.
     Hint(Vec<VoterAddress>),
+    /// The process at this address leads the job, which has no round here: this process is to end its leadership, and to
+    /// join that job.
+    GiveWay(VoterAddress),
     /// The agent of this process is registered with the coordinator at these addresses, which may make this process a
     /// voter.
     Registered(Vec<IpAddr>),

@@ -15,7 +15,7 @@ use crate::{
     election::{
         Effect, Election, Member, Role,
         leader::Leader,
-        message::{Answer, Replica, Request, Seat, VoterMessage},
+        message::{Answer, Lists, Replica, Request, Seat, VoterMessage},
     },
     ids::{NodeId, VoterAddress, VoterId},
     limits::{LEARNERS_MAX, VOTERS_MAX},
@@ -300,6 +300,22 @@ impl Election {
         for address in self.hints.clone() {
             self.send(now, address, self.sequence, Request::PreVote);
         }
+    }
+
+    /// Gives way to another process that leads the job: this one ends its leadership, and is not a voter any more, unless
+    /// the job has a round here. The process at `listed` counts as the first voter instead.
+    pub fn handle_giving_way(&mut self, now: Instant, listed: VoterAddress) {
+        self.begin(now);
+        if self.voter.replica().has_round() || listed == self.settings.address {
+            return;
+        }
+        if self.is_leading() {
+            self.step_down(now, "another process leads the job");
+        }
+        self.settings.listed = vec![listed];
+        self.voter.forget(Lists::listed(&self.settings.listed));
+        self.forget_addresses();
+        self.follow(now);
     }
 }
 

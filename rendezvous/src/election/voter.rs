@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{
     election::{
-        message::{Answer, Knowledge, Replica},
+        message::{Answer, Knowledge, Lists, Replica},
         timers::Timers,
     },
     ids::{NodeId, Term},
@@ -79,6 +79,11 @@ impl Voter {
         }
         self.replica = replica.clone();
         true
+    }
+
+    /// Forgets a job that has no round, and takes these lists.
+    pub(super) fn forget(&mut self, lists: Lists) {
+        self.replica = Replica { lists, ..Replica::default() };
     }
 
     /// Returns true if no lease of another process is in force.

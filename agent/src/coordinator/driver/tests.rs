@@ -333,7 +333,8 @@ async fn gives_way() {
     let Some(FromCoordinator::NotHere(not_here)) = last else { panic!("{last:?}") };
     assert_eq!(not_here.endpoint, "10.0.0.9:29400");
     assert_eq!(*t.known.borrow(), not_here);
-    t.task.await.unwrap();
+    let elsewhere = "10.0.0.9:29400".parse().unwrap();
+    assert_eq!(t.task.await.unwrap(), End::GivenWay(elsewhere));
 }
 
 /// The coordinator ends when no sender of inputs is left.

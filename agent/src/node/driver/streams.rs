@@ -247,7 +247,13 @@ impl Driver<'_> {
 
     /// Follows a redirect from an agent that does not coordinate, or no longer does.
     pub(super) fn go_elsewhere(&mut self, now: Instant, attend: AttendNumber, not_here: &NotHere) {
-        match self.spec.destination.handle_redirect(not_here) {
+        let is_bound = self.node.agent().is_bound_to_a_run();
+        match self.spec.destination.handle_redirect(attend, not_here, is_bound) {
+            Redirect::GivenWay(leader) => {
+                info!(to = %leader, "the coordinator has given way to another one");
+                self.node.handle_sent_elsewhere(now, attend, not_here.term, true);
+                self.proof.discard();
+            }
             Redirect::NotLeading(is_new) => {
                 debug!(leader = not_here.endpoint, is_new, "the voter does not lead");
                 self.node.handle_not_leading(now, attend, is_new);

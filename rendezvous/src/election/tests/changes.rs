@@ -282,3 +282,48 @@ fn lists_are_limited() {
     voters.voters[0].handle_request(voters.now, request);
     assert!(!voters.voters[0].replica().has_round());
 }
+
+/// Two processes each lead the job that they have begun. Without a round, one gives way to the other: it never leads again, and
+/// becomes a voter as any other member does.
+#[test]
+fn process_gives_way_before_the_first_round() {
+    let mut voters = Voters::listed(3, 1);
+    let settings = voters.voters[1].settings.clone();
+    let listed = vec![address(1)];
+    voters.voters[1] = Election::new(voters.now, Settings { listed, ..settings }, empty(), Term(0));
+    voters.pass(millis(4_000));
+    assert_eq!(
+        [0, 1, 2].map(|place| voters.voters[place].leads_until().is_some()),
+        [true, true, false]
+    );
+    voters.voters[1].handle_remember(voters.now, memory(0)).expect("it leads");
+    voters.voters[1].handle_giving_way(voters.now, address(0));
+    voters.deliver();
+    let given_way = &voters.voters[1];
+    assert!(given_way.is_outside() && given_way.leads_until().is_none());
+    assert_eq!(given_way.replica().memory, None);
+    assert!(voters.seen[1].contains(&Effect::Follow { leader: None }));
+    voters.pass(millis(60_000));
+    assert_eq!(voters.led(1).len(), 1);
+    assert_eq!(voters.begin(), 0);
+    voters.attend(3);
+    voters.pass(millis(1_000));
+    voters.attend(3);
+    assert_eq!(voters.list(1), [Some(0), Some(1), Some(2)]);
+    voters.is_down[0] = true;
+    voters.pass(millis(5_000));
+    assert!(voters.leader().is_some());
+}
+
+/// With a round, a process does not give way; nor does it give way to itself.
+#[test]
+fn process_stays_after_the_first_round() {
+    let mut voters = Voters::listed(2, 1);
+    voters.pass(millis(4_000));
+    voters.voters[0].handle_giving_way(voters.now, address(0));
+    assert_eq!(voters.begin(), 0);
+    voters.voters[0].handle_giving_way(voters.now, address(1));
+    voters.pass(millis(1_000));
+    assert_eq!(voters.leader(), Some(0));
+    assert_eq!(voters.led(0).len(), 1);
+}
