@@ -38,6 +38,8 @@ pub use self::state_loss::StateLoss;
 pub(crate) struct VoterSpec {
     /// The job.
     pub run_id: RunId,
+    /// True if all first voters of the job have the same list of them, because the user gave it.
+    pub is_list_common: bool,
     /// The configuration of [`Election`](ragent_rendezvous::election::Election).
     pub settings: Settings,
     /// The state that an earlier process of this voter has stored.

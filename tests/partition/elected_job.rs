@@ -29,6 +29,17 @@ pub(crate) const WITNESS: u32 = 5;
 /// The log line of an agent that is elected.
 const ELECTED: &str = "elected; coordinating the job";
 
+/// The way in which the agents of a job find each other.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum FoundBy {
+    /// A list of the voters.
+    List,
+    /// The endpoint of node 1.
+    OneEndpoint,
+    /// A search, whose first voter is on any node.
+    Search,
+}
+
 /// A running job.
 #[derive(Debug)]
 pub(crate) struct ElectedJob {
@@ -41,8 +52,7 @@ pub(crate) struct ElectedJob {
     join_timeout_s: u32,
     /// The last round that was waited for.
     round: RoundId,
-    /// True if only node 1 is listed.
-    has_one_endpoint: bool,
+    found_by: FoundBy,
     /// The etcd through which the agents find their coordinator; `None` if voters elect it.
     etcd: Option<Program>,
     sandbox: Sandbox,
@@ -87,8 +97,15 @@ impl ElectedJob {
     /// Starts the job with the endpoint of node 1 alone and waits until all of its workers run.
     pub(crate) fn start_at_one_endpoint(name: &str) -> (Self, Round) {
         let mut job = Self::new(name, &Self::all());
-        job.has_one_endpoint = true;
+        job.found_by = FoundBy::OneEndpoint;
         Self::with_agents(job, &Self::all())
+    }
+
+    /// Starts a job on these nodes, whose agents find each other by a search, and waits until its workers run.
+    pub(crate) fn start_by_search(name: &str, nodes: &[u32]) -> (Self, Round) {
+        let mut job = Self::new(name, nodes);
+        job.found_by = FoundBy::Search;
+        Self::with_agents(job, nodes)
     }
 
     /// Starts an etcd of one member, and the job, whose agents find their coordinator through it; waits until all of
@@ -117,7 +134,7 @@ impl ElectedJob {
             last_call_s,
             join_timeout_s: 600,
             round: RoundId::default(),
-            has_one_endpoint: false,
+            found_by: FoundBy::List,
             etcd: None,
             sandbox: Sandbox::with_standbys(),
             network: Network::new(name, ETCD),
@@ -140,13 +157,16 @@ impl ElectedJob {
 
     /// Starts the agent of a node.
     pub(crate) fn start_agent(&mut self, node: u32) {
-        let rendezvous = match &self.etcd {
-            Some(_) => {
+        let rendezvous = match (&self.etcd, self.found_by) {
+            (Some(_), _) => {
                 let etcd = Network::address(ETCD);
                 format!("--rdzv-backend etcd --rdzv-id j --rdzv-endpoint {etcd}")
             }
-            None if self.has_one_endpoint => format!("--rdzv-endpoint {}", Network::address(1)),
-            None => format!("--rdzv-endpoint {}:29400", VOTERS.map(Network::address).join(",")),
+            (None, FoundBy::OneEndpoint) => format!("--rdzv-endpoint {}", Network::address(1)),
+            (None, FoundBy::Search) => "--rdzv-endpoint auto --rdzv-id j".to_owned(),
+            (None, FoundBy::List) => {
+                format!("--rdzv-endpoint {}:29400", VOTERS.map(Network::address).join(","))
+            }
         };
         let words = format!(
             "--nnodes 2:{NODES} --max-restarts 1 {rendezvous} \

@@ -156,6 +156,77 @@ fn host_of_the_only_endpoint_is_lost() {
     job.runs_on(&ElectedJob::without(&[next.node]));
 }
 
+/// A job whose agents find each other by a search does not depend on the host that was found: when that is lost, another
+/// member leads. The host returns without its state, finds the job by a search, and joins it as a member.
+#[test]
+fn host_found_by_search_is_lost() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, round) = ElectedJob::start_by_search("vauto", &ElectedJob::all());
+    let leader = job.leader(WITNESS);
+    let [witness, ..] = ElectedJob::without(&[leader.node])[..] else { panic!("others are left") };
+    job.agent(leader.node).logs("the voters have changed");
+    job.network.cut(leader.node);
+    let next = job.next_leader(witness, leader);
+    job.runs_on(&ElectedJob::without(&[leader.node]));
+    ElectedJob::assert_dead(&round, &[leader.node]);
+    job.lose_host(leader.node);
+    job.network.heal(leader.node);
+    job.start_agent(leader.node);
+    job.runs_on(&ElectedJob::all());
+    assert_eq!(job.leader(leader.node), next);
+    assert_eq!(job.count_elections(), 2);
+    job.end();
+}
+
+/// The agent of the host that was found by a search is killed: another member leads, and a new agent of that host is the voter
+/// that the first one was. It may lead when the successor is lost.
+#[test]
+fn agent_of_the_host_found_by_search_is_killed() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, _) = ElectedJob::start_by_search("vautokill", &ElectedJob::all());
+    let mut leader = job.leader(WITNESS);
+    job.agent(leader.node).logs("the voters have changed");
+    for _ in 0..2 {
+        job.kill_agent(leader.node);
+        let others = ElectedJob::without(&[leader.node]);
+        let successor = job.next_leader(others[0], leader);
+        job.runs_on(&others);
+        job.replace_agent(leader.node);
+        job.runs_on(&ElectedJob::all());
+        assert_eq!(job.leader(leader.node), successor);
+        assert!(!job.agent(leader.node).text(Stream::Stderr).contains("found the coordinator"));
+        leader = successor;
+    }
+    job.end();
+}
+
+/// An agent that is started after the host that was found first is lost finds the present leader by a search.
+#[test]
+fn agent_searches_after_a_takeover() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, _) = ElectedJob::start_by_search("vautolate", &[1, 2, 3, 4]);
+    let leader = job.leader(1);
+    job.agent(leader.node).logs("the voters have changed");
+    let left = ElectedJob::without(&[leader.node, 5]);
+    job.network.cut(leader.node);
+    let next = job.next_leader(left[0], leader);
+    job.runs_on(&left);
+    job.start_agent(5);
+    job.runs_on(&ElectedJob::without(&[leader.node]));
+    assert_eq!(job.leader(5), next);
+    job.network.heal(leader.node);
+    job.runs_on(&ElectedJob::all());
+    assert_eq!(job.leader(leader.node), next);
+    assert_eq!(job.count_elections(), 2);
+    job.end();
+}
+
 /// The leader's agent leaves the job: another voter leads, and another agent of that host is admitted later.
 #[test]
 fn leader_leaves() {

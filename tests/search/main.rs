@@ -2,7 +2,7 @@
 //! hosts.
 
 use nix::sys::signal::Signal;
-use support::{Network, Program, Sandbox, Start, Stream, may_make_networks};
+use support::{Network, Program, Sandbox, Start, Stream, field, may_make_networks};
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -103,14 +103,15 @@ fn restarted_host_is_found_again() {
         return;
     }
     let (network, sandbox) = (Network::new("again", 3), Sandbox::new());
-    let mut agents = start_all(&network, &sandbox, "job", "--nnodes 3");
+    let words = "--nnodes 3 --rdzv-conf voters=1";
+    let mut agents = start_all(&network, &sandbox, "job", words);
     assert_admitted(&mut agents);
     let is_host = |agent: &Program| agent.text(Stream::Stderr).contains("coordinating the job");
     let host = agents.iter().position(is_host).expect("one hosts");
     let mut agents = Vec::from(agents);
     let killed = agents.remove(host);
     killed.signal(Signal::SIGKILL);
-    let mut again = agent(&network, &sandbox, host as u32 + 1, "job", "--nnodes 3").start();
+    let mut again = agent(&network, &sandbox, host as u32 + 1, "job", words).start();
     again.logs("found the coordinator");
     again.logs("coordinating the job");
     agents.push(again);
@@ -120,22 +121,57 @@ fn restarted_host_is_found_again() {
 }
 
 /// If the network comes up after the agents, each part of it has its own host by then: they become
-/// one job, its members move to one of the hosts, and every agent knows its address.
+/// one job, its members move to one of the hosts, and every agent knows its address. A restarted host is found again through
+/// the members, even if they moved to it.
 #[test]
 fn parts_become_one_job() {
     if !may_make_networks() {
         return;
     }
     let (network, sandbox) = (Network::new("parts", 4), Sandbox::new());
+    let words = "--nnodes 4 --rdzv-conf voters=1";
+    let (mut agents, host) = united(&network, &sandbox, words);
+    agents[host].signal(Signal::SIGKILL);
+    drop(agents.remove(host));
+    agents.push(agent(&network, &sandbox, host as u32 + 1, "job", words).start());
+    for agent in &mut agents {
+        agent.logs("round=2.2 ");
+    }
+}
+
+/// Parts of the network, each with a first voter of its own, become one job with voters from all parts: it does not depend on
+/// the host that was left.
+#[test]
+fn parts_become_one_job_with_voters() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("vparts", 4), Sandbox::new());
+    let words = "--nnodes 3:4 --rdzv-conf join_settle=0.1";
+    let (mut agents, host) = united(&network, &sandbox, words);
+    agents[host].logs("the voters have changed");
+    let node = host as u32 + 1;
+    network.kill_all(node);
+    agents.remove(host).end();
+    for agent in &mut agents {
+        agent.logs("nodes=3 world_size=3 ");
+    }
+    agents.push(agent(&network, &sandbox, node, "job", words).start());
+    assert_admitted(&mut agents);
+}
+
+/// Starts agents on four nodes, of which the first two reach no other, and waits until they are one job after they do. Returns them and
+/// the place of the host.
+fn united(network: &Network, sandbox: &Sandbox, words: &str) -> (Vec<Program>, usize) {
     let settled = |node: u32| {
-        let mut agent = agent(&network, &sandbox, node, "job", "--nnodes 4").start();
+        let mut agent = agent(network, sandbox, node, "job", words).start();
         agent.logs("registered endpoint=");
         agent
     };
     network.block(1);
     network.block(2);
     // Two agents on their own, and two that have found each other.
-    let mut agents = [1, 2, 3, 4].map(settled);
+    let mut agents = Vec::from([1, 2, 3, 4].map(settled));
     network.unblock(1);
     network.unblock(2);
     assert_admitted(&mut agents);
@@ -146,33 +182,65 @@ fn parts_become_one_job() {
         assert!(!stderr.contains("hosts a different job with the same name"), "{stderr}");
     }
     for node in 1..=4 {
-        let status = network.ragent(&sandbox, node, "status").run();
+        let status = network.ragent(sandbox, node, "status").run();
         status.assert_code(0);
         assert!(status.stdout.contains("10.77.0.4"), "{}", status.stdout);
     }
-    // A restarted host is found again through the members, even if they moved to it.
     let host = |agent: &Program| {
         agent.text(Stream::Stderr).contains("coordinating the job") && !gave_way(agent)
     };
     let host = agents.iter().position(host).expect("one hosts");
-    agents[host].signal(Signal::SIGKILL);
-    let mut agents = Vec::from(agents);
-    drop(agents.remove(host));
-    agents.push(agent(&network, &sandbox, host as u32 + 1, "job", "--nnodes 4").start());
+    (agents, host)
+}
+
+/// All processes of all nodes are killed: the next agents continue the job after its last round, and find each other although
+/// not all of them were voters.
+#[test]
+fn killed_job_continues() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("allkilled", 5), Sandbox::new());
+    let start = |node| agent(&network, &sandbox, node, "job", "--nnodes 2:5").start();
+    let mut agents = [1, 2, 3, 4, 5].map(start);
+    assert_admitted(&mut agents);
+    let is_host = |agent: &Program| agent.text(Stream::Stderr).contains("coordinating the job");
+    let host = agents.iter().position(is_host).expect("one hosts");
+    agents[host].logs("the voters have changed");
+    for node in 1..=5 {
+        network.kill_all(node);
+    }
+    for agent in agents {
+        agent.end();
+    }
+    let mut agents = [1, 2, 3, 4, 5].map(start);
     for agent in &mut agents {
-        agent.logs("round=2.2 ");
+        let line = agent.logs("nodes=5 world_size=5 ");
+        let round = field(&line, "round");
+        assert!(round.ends_with(".2"), "{line}");
     }
 }
 
 /// A job that has begun is kept; another host brings the nodes that it has gathered to that job.
 #[test]
 fn running_job_takes_in_what_another_host_has_gathered() {
+    running_job_takes_in("begun", "voters=1");
+}
+
+/// The same with voters.
+#[test]
+fn running_job_with_voters_takes_in_what_another_host_has_gathered() {
+    running_job_takes_in("vbegun", "voters=3");
+}
+
+fn running_job_takes_in(name: &str, voters: &str) {
     if !may_make_networks() {
         return;
     }
-    let (network, sandbox) = (Network::new("begun", 4), Sandbox::new());
-    let words = "--nnodes 2:4:2 --rdzv-conf last_call_timeout=0.1,join_settle=0.1";
-    let start = |node: u32| agent(&network, &sandbox, node, "job", words).start();
+    let (network, sandbox) = (Network::new(name, 4), Sandbox::new());
+    let words =
+        format!("--nnodes 2:4:2 --rdzv-conf last_call_timeout=0.1,join_settle=0.1,{voters}");
+    let start = |node: u32| agent(&network, &sandbox, node, "job", &words).start();
     network.block(1);
     let mut alone = start(1);
     alone.logs("coordinating the job");

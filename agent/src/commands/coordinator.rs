@@ -108,6 +108,7 @@ fn vote(args: &CoordinatorArgs, list: &str, nodes: &str) -> Result<ExitCode, Lau
         let port = EndpointPort { listener: own.listener, store, attended };
         let process = new_node_id();
         let spec = HostedVoterSpec {
+            is_list_common: true,
             listed: list.endpoints().to_vec(),
             state_file: state_file::voter_path(&RunId::new(&args.rdzv_id), &own.endpoint),
             endpoint: own.endpoint,

@@ -128,7 +128,7 @@ fn log_choices(spec: &JobSpec) {
     {
         warn!("{warning}");
     }
-    if let RendezvousMethod::Endpoint { .. } = &spec.rendezvous
+    if let RendezvousMethod::Endpoint { .. } | RendezvousMethod::Search(_) = &spec.rendezvous
         && let Some(warning) = majority_warning(spec.voters, spec.shared.nodes, "to continue")
     {
         warn!("{warning}");

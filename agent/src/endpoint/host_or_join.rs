@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 
 use ragent_store::StoreThread;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{
     error::{HostOrJoinError, LocateError},
@@ -14,11 +14,11 @@ use super::{
     locate::{self, Located},
     node_services::NodeServices,
     search::driver::Search,
-    voters::{self, OwnEndpoint},
+    voters::{self, FirstVoters, OwnEndpoint},
 };
 use crate::{
     net::{self, Reach},
-    report::telemetry,
+    report::{news::with_causes, telemetry},
     spec::{Endpoint, JobSpec, LauncherGroup, RendezvousMethod, SearchSpec, VoterList},
     sys::{clock, system_error::system},
 };
@@ -36,7 +36,9 @@ pub(crate) async fn host_or_join(
 ) -> Result<NodeServices, HostOrJoinError> {
     let (endpoint, is_host) = match &spec.rendezvous {
         RendezvousMethod::Standalone => {
-            return host_at(spec, stores, Ipv4Addr::LOCALHOST.into(), 0);
+            let OwnEndpoint { endpoint, listener, address } =
+                bind_at(Ipv4Addr::LOCALHOST.into(), 0)?;
+            return host(spec, stores, listener, address, endpoint);
         }
         RendezvousMethod::Search(search) => return find(spec, search, stores).await,
         RendezvousMethod::Endpoint { endpoint, is_host } => (endpoint.clone(), *is_host),
@@ -63,22 +65,37 @@ pub(crate) async fn host_or_join(
             host(spec, stores, listener, address, endpoint)
         }
         (Located::Here { listener, address }, Some(list)) => {
-            voters::vote(spec, &list, stores, OwnEndpoint { endpoint, listener, address })
+            let own = OwnEndpoint { endpoint, listener, address };
+            voters::vote(spec, &FirstVoters::listed(&list), stores, own)
         }
         (Located::There(address), None) => join(spec, address, endpoint),
-        (Located::There(_), Some(list)) => voters::join(spec, &list, stores).await,
+        (Located::There(_), Some(list)) => {
+            voters::join(spec, &FirstVoters::listed(&list), stores).await
+        }
     }
 }
 
-/// Searches for the host if no address is given, and hosts or joins.
+/// Searches for the host if no address is given, and hosts or joins. An agent that knows the voters of the job does not
+/// depend on the search.
 async fn find(
     spec: &JobSpec,
-    search: &SearchSpec,
+    search_spec: &SearchSpec,
     stores: &StoreThread,
 ) -> Result<NodeServices, HostOrJoinError> {
+    let is_elected = spec.voters.is_several();
+    if let Some(first) = FirstVoters::remembered(&spec.run_id, search_spec).filter(|_| is_elected) {
+        let mut services = voters::join(spec, &first, stores).await?;
+        match Search::begin(search_spec, &spec.run_id) {
+            Ok(search) => services.answer_searching_agents(search),
+            Err(error) => warn!(
+                "failed to listen for agents that search for the job; they cannot find it through this agent: {}",
+                with_causes(&error)
+            ),
+        }
+        return Ok(services);
+    }
     let mut finder = Finder::new(clock::now(), spec.shared.timeouts.join);
-    let port = search.port;
-    let mut search = Search::begin(search, &spec.run_id).map_err(LocateError::Search)?;
+    let mut search = Search::begin(search_spec, &spec.run_id).map_err(LocateError::Search)?;
     let mut step = finder.first();
     let mut services = loop {
         let input = match step {
@@ -91,14 +108,20 @@ async fn find(
                         search.interfaces()
                     ));
                 }
-                break host_at(spec, stores, address, port)?;
+                let own = bind_at(address, search_spec.port)?;
+                break host_found(spec, search_spec, stores, own)?;
             }
             Step::Locate(at, limit) => {
                 info!(endpoint = %at, "found the coordinator");
                 let endpoint = Endpoint { host: at.ip().to_string(), port: at.port() };
                 match locate::locate(&endpoint, None, limit, |_| {}).await {
                     Ok(Located::Here { listener, address }) => {
-                        break host(spec, stores, listener, address, endpoint)?;
+                        let own = OwnEndpoint { endpoint, listener, address };
+                        break host_found(spec, search_spec, stores, own)?;
+                    }
+                    Ok(Located::There(_)) if is_elected => {
+                        let first = FirstVoters::found(search_spec, endpoint);
+                        break voters::join(spec, &first, stores).await?;
                     }
                     Ok(Located::There(address)) => break join(spec, address, endpoint)?,
                     Err(error) => {
@@ -115,19 +138,29 @@ async fn find(
     Ok(services)
 }
 
-/// Hosts at `address` on `port`, or on a free port if another job has that one: the other agents
-/// receive the port in use.
-fn host_at(
+/// Hosts at an endpoint that other agents find by a search, as the first voter if the coordinator is elected.
+fn host_found(
     spec: &JobSpec,
+    search: &SearchSpec,
     stores: &StoreThread,
-    address: IpAddr,
-    port: u16,
+    own: OwnEndpoint,
 ) -> Result<NodeServices, HostOrJoinError> {
+    if spec.voters.is_several() {
+        let first = FirstVoters::found(search, own.endpoint.clone());
+        return voters::vote(spec, &first, stores, own);
+    }
+    let OwnEndpoint { endpoint, listener, address } = own;
+    host(spec, stores, listener, address, endpoint)
+}
+
+/// Listens at `address` on `port`, or on a free port if another job has that one: the other agents
+/// receive the port in use.
+fn bind_at(address: IpAddr, port: u16) -> Result<OwnEndpoint, HostOrJoinError> {
     let reach = Reach::of(address);
     let listener =
         net::listen(reach, port).or_else(|_| net::listen(reach, 0)).map_err(system("listen"))?;
     let endpoint = Endpoint { host: address.to_string(), port: port_of(&listener)? };
-    host(spec, stores, listener, address, endpoint)
+    Ok(OwnEndpoint { endpoint, listener, address })
 }
 
 fn port_of(listener: &TcpListener) -> Result<u16, HostOrJoinError> {

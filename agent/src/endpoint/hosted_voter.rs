@@ -78,8 +78,10 @@ pub(super) struct Elector {
 
 /// The configuration of a voter, its port and its coordinator.
 pub(crate) struct HostedVoterSpec {
-    /// The endpoints that the user gave.
+    /// The endpoints of the first voters.
     pub listed: Vec<Endpoint>,
+    /// True if all first voters of the job have the same list, because the user gave it.
+    pub is_list_common: bool,
     /// The endpoint at which others reach this process.
     pub endpoint: Endpoint,
     /// The state file of the voter.
@@ -120,6 +122,7 @@ pub(crate) fn host_voter(
 ) -> Result<(HostedVoter, Server), SystemError> {
     let HostedVoterSpec {
         listed,
+        is_list_common,
         endpoint,
         state_file,
         process,
@@ -144,6 +147,7 @@ pub(crate) fn host_voter(
     let own_file = Arc::clone(&replica_file);
     let handle = voter::start(VoterSpec {
         run_id,
+        is_list_common,
         settings: election::Settings {
             voter,
             is_new,
@@ -253,6 +257,11 @@ impl HostedVoter {
     /// Returns the leader, as this voter knows it.
     pub(super) fn leader(&self) -> watch::Receiver<Leader> {
         self.leader.clone()
+    }
+
+    /// Returns the coordinator that the voters have elected, as this process knows it.
+    pub(super) fn elected(&self) -> watch::Receiver<ElectedCoordinator> {
+        self.elected.clone()
     }
 
     /// Ends the voter. A leader resigns or, if the job has ended, first informs all nodes; a follower of a job

@@ -67,7 +67,10 @@ impl NodeServices {
             (Some(Hosted::Coordinator(HostedCoordinator { inputs, .. })), Some(address)) => {
                 search.answer_as_host((address, self.port).into(), inputs.clone(), known)
             }
-            (None | Some(Hosted::Voter(_)), _) | (_, None) => search.answer_as_member(known),
+            (Some(Hosted::Voter(voter)), Some(address)) => {
+                search.answer_as_voter((address, self.port).into(), voter.elected(), known)
+            }
+            (None, _) | (_, None) => search.answer_as_member(known),
         });
     }
 

@@ -1,11 +1,13 @@
 //! Starts this node's services in a job whose coordinator is elected: as a voter if one of the listed
-//! endpoints leads to this machine and its port is free, otherwise as an agent that becomes a voter when one is lost.
+//! endpoints leads to this machine and its port is free, or if a search has chosen this agent; otherwise as an agent that
+//! becomes a voter when one is lost.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
-    io,
+    fmt, io,
     net::{IpAddr, SocketAddr, TcpListener},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -35,9 +37,63 @@ use crate::{
     endpoint::limits,
     net::{self, Reach, port::Attended},
     node::{destination::Destination, node_id::new_node_id},
-    spec::{Endpoint, JobSpec, VoterList},
+    spec::{Endpoint, JobSpec, SearchSpec, VoterList},
     sys::{clock, host::ThisHost, port_holder, system_error::system},
+    voter::Stored,
 };
+
+/// The first voters of a job, as an agent knows them when it starts.
+pub(super) struct FirstVoters {
+    endpoints: Vec<Endpoint>,
+    /// The list as the user gave it, or `auto` with its port. It distinguishes state files.
+    name: String,
+    /// True if the endpoints were found, and differ between the agents of the job.
+    are_found: bool,
+}
+
+impl FirstVoters {
+    /// Returns the voters that the user has listed.
+    pub(super) fn listed(list: &VoterList) -> Self {
+        let name = list.to_string();
+        Self { endpoints: list.endpoints().to_vec(), name, are_found: false }
+    }
+
+    /// Returns the only voter that a search has found: the leader, or another agent of the job.
+    pub(super) fn found(search: &SearchSpec, endpoint: Endpoint) -> Self {
+        Self { endpoints: vec![endpoint], name: search.name(), are_found: true }
+    }
+
+    /// Returns the voters that an earlier agent of this machine knew, if it found the job by a search, and the job has a
+    /// round.
+    pub(super) fn remembered(run_id: &RunId, search: &SearchSpec) -> Option<Self> {
+        let name = search.name();
+        let (_, copy) = copies(run_id, &name).into_iter().next()?;
+        let voters = copy.voters_of_job();
+        let endpoints: Vec<_> =
+            voters.iter().filter_map(|voter| voter.as_str().parse().ok()).collect();
+        (!endpoints.is_empty()).then_some(Self { endpoints, name, are_found: true })
+    }
+}
+
+impl fmt::Display for FirstVoters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let endpoints: Vec<String> = self.endpoints.iter().map(ToString::to_string).collect();
+        f.write_str(&endpoints.join(","))
+    }
+}
+
+/// Returns the copies of the memory in the state files of earlier and other agents of this machine, with their ports. The newest
+/// comes first.
+fn copies(run_id: &RunId, name: &str) -> Vec<(u16, Stored)> {
+    let read = |port| {
+        let copy = state_file::read_copy(&state_file::member_path(run_id, name, port))?;
+        Some((port, copy))
+    };
+    let ports = state_file::member_ports(run_id, name);
+    let mut copies: Vec<_> = ports.into_iter().filter_map(read).collect();
+    copies.sort_by_key(|(_, copy)| Reverse(copy.replica.knowledge()));
+    copies
+}
 
 /// The endpoint of the list that this process serves.
 pub(crate) struct OwnEndpoint {
@@ -59,9 +115,10 @@ pub(super) async fn take_part(
     waits: impl Fn(&str),
 ) -> Result<NodeServices, HostOrJoinError> {
     let until = clock::now() + spec.shared.timeouts.join;
+    let first = FirstVoters::listed(list);
     match own_endpoint(list, until, waits).await? {
-        Some(own) => vote(spec, list, stores, own),
-        None => join(spec, list, stores).await,
+        Some(own) => vote(spec, &first, stores, own),
+        None => join(spec, &first, stores).await,
     }
 }
 
@@ -167,15 +224,13 @@ async fn bind(
 
 /// Returns true if an earlier agent of this machine, which the user has not listed, has left the voters of a job.
 pub(super) fn knows_voters(run_id: &RunId, list: &VoterList) -> bool {
-    let path = |port| state_file::member_path(run_id, list, port);
-    let mut copies = state_file::member_ports(run_id, list).into_iter().map(path);
-    copies.any(|path| state_file::read_copy(&path).is_some_and(|copy| copy.replica.has_round()))
+    copies(run_id, &list.to_string()).iter().any(|(_, copy)| copy.replica.has_round())
 }
 
-/// Starts the services of a voter that the user has listed.
+/// Starts the services of a first voter.
 pub(super) fn vote(
     spec: &JobSpec,
-    list: &VoterList,
+    first: &FirstVoters,
     stores: &StoreThread,
     own: OwnEndpoint,
 ) -> Result<NodeServices, HostOrJoinError> {
@@ -183,42 +238,51 @@ pub(super) fn vote(
     let address = announced_address(spec, &endpoint, resolved);
     let bound = listener.local_addr().map_err(system("listen"))?;
     let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
+    let state_file = if first.are_found {
+        // The next agent of this machine may not be a first voter.
+        state_file::member_path(&spec.run_id, &first.name, bound.port())
+    } else {
+        state_file::voter_path(&spec.run_id, &endpoint)
+    };
     let place = Place {
         listener,
-        state_file: state_file::voter_path(&spec.run_id, &endpoint),
+        state_file,
         reach: Reach::of_endpoint(&endpoint, address),
         source: source(resolved),
         address,
         dialed: here,
         endpoint,
     };
-    serve(spec, list, stores, place)
+    serve(spec, first, stores, place)
 }
 
-/// Starts the services of an agent that the user has not listed. It becomes a voter when one is lost.
+/// Starts the services of an agent that is not one of the first voters, or was one. It becomes a voter when one is lost.
 pub(super) async fn join(
     spec: &JobSpec,
-    list: &VoterList,
+    first: &FirstVoters,
     stores: &StoreThread,
 ) -> Result<NodeServices, HostOrJoinError> {
-    let reach = reach_of(list.endpoints()).await;
-    let listener = listen_as_member(spec, list, reach).map_err(system("listen"))?;
+    let reach = reach_of(&first.endpoints).await;
+    let listener = listen_as_member(spec, first, reach).map_err(system("listen"))?;
     let bound = listener.local_addr().map_err(system("listen"))?;
-    info!(voters = %list, run_id = %spec.run_id, "this agent is not one of the first voters");
-    let address = own_address(spec, list, bound).await;
+    let state_file = state_file::member_path(&spec.run_id, &first.name, bound.port());
+    let address = own_address(spec, first, &state_file, bound).await;
     let host = spec.local_addr.clone().unwrap_or_else(|| address.to_string());
     let endpoint = Endpoint { host, port: bound.port() };
     let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
+    if !first.endpoints.contains(&endpoint) {
+        info!(voters = %first, run_id = %spec.run_id, "this agent is not one of the first voters");
+    }
     let place = Place {
         listener,
-        state_file: state_file::member_path(&spec.run_id, list, bound.port()),
+        state_file,
         reach: Reach::of(bound.ip()),
         source: source(address),
         address,
         dialed: here,
         endpoint,
     };
-    serve(spec, list, stores, place)
+    serve(spec, first, stores, place)
 }
 
 /// The place of a voter: its port, and its addresses.
@@ -239,14 +303,14 @@ struct Place {
 /// Starts the services of an agent with a voter.
 fn serve(
     spec: &JobSpec,
-    list: &VoterList,
+    first: &FirstVoters,
     stores: &StoreThread,
     place: Place,
 ) -> Result<NodeServices, HostOrJoinError> {
     let Place { listener, endpoint, dialed, address, source, reach, state_file } = place;
     let node_id = new_node_id();
     let port = dialed.port;
-    let listed = list.endpoints().to_vec();
+    let listed = first.endpoints.clone();
     let not_here = watch::Sender::new(NotHere::unknown());
     let (attended, registered) = watch::channel(Attended::default());
     let endpoint_port =
@@ -254,6 +318,7 @@ fn serve(
     let voter = HostedVoterSpec {
         settings: settings(spec, &node_id),
         listed: listed.clone(),
+        is_list_common: !first.are_found,
         endpoint: endpoint.clone(),
         state_file,
         process: node_id.clone(),
@@ -265,9 +330,9 @@ fn serve(
     let (hosted, server) = host_voter(endpoint_port, voter)?;
     let own = (endpoint, dialed);
     Ok(NodeServices {
-        destination: Destination::voters(listed, list.to_string(), own, rand::random())
+        destination: Destination::voters(listed, first.to_string(), own, rand::random())
             .with_leader(hosted.leader()),
-        name: list.to_string(),
+        name: first.to_string(),
         reach,
         address: Some(address),
         port,
@@ -284,28 +349,41 @@ fn serve(
 
 /// Listens on the port of an earlier process of this machine whose voter has left its state file, so that this process
 /// continues as that voter; otherwise on any free port.
-fn listen_as_member(spec: &JobSpec, list: &VoterList, reach: Reach) -> io::Result<TcpListener> {
-    let path = |port| state_file::member_path(&spec.run_id, list, port);
-    let ports = state_file::member_ports(&spec.run_id, list).into_iter();
-    let is_kept = |port: &u16| state_file::read_copy(&path(*port)).is_some();
+fn listen_as_member(spec: &JobSpec, first: &FirstVoters, reach: Reach) -> io::Result<TcpListener> {
+    let ports = copies(&spec.run_id, &first.name).into_iter().map(|(port, _)| port);
     // The port of an agent that still runs is taken.
-    let mut free = ports.filter(is_kept).filter_map(|port| net::listen(reach, port).ok());
+    let mut free = ports.filter_map(|port| net::listen(reach, port).ok());
     free.next().map_or_else(|| net::listen(reach, 0), Ok)
 }
 
-/// Returns the address at which other nodes reach this one: the one that is given, else the one from which a listed
-/// voter is reached.
-async fn own_address(spec: &JobSpec, list: &VoterList, bound: SocketAddr) -> IpAddr {
-    if let Some(given) = spec.local_addr.as_ref().and_then(|given| given.parse().ok()) {
-        return given;
+/// Returns the address at which other nodes reach this one: the one that is given, else the one at which the voters of the job
+/// know this one, else the one from which a first voter is reached.
+async fn own_address(
+    spec: &JobSpec,
+    first: &FirstVoters,
+    state_file: &Path,
+    bound: SocketAddr,
+) -> IpAddr {
+    let given = spec.local_addr.as_ref().and_then(|given| given.parse().ok());
+    if let Some(own) = given.or_else(|| seated_address(state_file)) {
+        return own;
     }
-    for endpoint in list.endpoints() {
+    for endpoint in &first.endpoints {
         let addresses = net::resolve(endpoint).await.unwrap_or_default();
         if let Some(own) = addresses.into_iter().find_map(net::own_address_towards) {
             return own;
         }
     }
     reachable_here(bound)
+}
+
+/// Returns the address in the list of voters of the voter with this state file, if it is one of this machine's.
+fn seated_address(state_file: &Path) -> Option<IpAddr> {
+    let copy = state_file::read_copy(state_file)?;
+    let voter = copy.voter.filter(|_| copy.replica.has_round())?;
+    let seat = copy.replica.lists.seats().find(|seat| seat.voter == Some(voter))?;
+    let endpoint: Endpoint = seat.address.as_str().parse().ok()?;
+    endpoint.host.parse().ok().filter(|ip| ThisHost.owns(*ip))
 }
 
 /// Returns the reach of the port of an agent that is not a voter: this machine if all voters are at loopback

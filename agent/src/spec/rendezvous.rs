@@ -61,7 +61,7 @@ impl RendezvousMethod {
             Self::Endpoint { endpoint, .. } => endpoint.to_string(),
             Self::Voters(voters) => voters.to_string(),
             Self::Etcd(etcd) => etcd.to_string(),
-            Self::Search(SearchSpec { port, .. }) => format!("auto:{port}"),
+            Self::Search(search) => search.name(),
             Self::Static { master, .. } => master.to_string(),
         }
     }

@@ -34,6 +34,13 @@ pub struct SearchSpec {
     pub rank: u32,
 }
 
+impl SearchSpec {
+    /// Returns the value of `--rdzv-endpoint`, with the port.
+    pub(crate) fn name(&self) -> String {
+        format!("auto:{}", self.port)
+    }
+}
+
 /// Reads the endpoint or the voters for a command that asks a job: from the argument, else from
 /// `PET_RDZV_ENDPOINT`.
 ///

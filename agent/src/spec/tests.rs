@@ -429,7 +429,7 @@ fn mistakes_in_the_number_of_voters() {
         (
             &none,
             "--nnodes 3 --rdzv-id x --rdzv-conf voters=5 --rdzv-endpoint auto",
-            "`voters=5`, but with `auto` the job has one coordinator",
+            "`voters=5`, but `--nnodes 3` allows fewer nodes",
         ),
         (
             &none,
@@ -487,7 +487,12 @@ fn number_of_voters() {
         ("--nnodes 1:3 --rdzv-endpoint a,b,c", 3),
         ("--nnodes 3:8 --rdzv-endpoint a,b,c", 5),
         ("--nnodes 3:8 --rdzv-endpoint a,b,c --rdzv-conf voters=3", 3),
-        ("--nnodes 3 --rdzv-id x --rdzv-endpoint auto", 1),
+        ("--nnodes 3 --rdzv-id x --rdzv-endpoint auto", 3),
+        ("--nnodes 3:5 --rdzv-id x --rdzv-endpoint auto", 5),
+        ("--nnodes 1:5 --rdzv-id x --rdzv-endpoint auto", 1),
+        ("--nnodes 3:5 --rdzv-id x --rdzv-endpoint auto --rdzv-conf voters=1", 1),
+        ("--nnodes 3 --rdzv-id x --rdzv-endpoint auto --rdzv-conf is_host=0", 3),
+        ("--nnodes 3 --rdzv-id x --rdzv-endpoint auto --rdzv-conf is_host=1,voters=3", 3),
         ("--nnodes 3 --master-addr a", 1),
         ("--standalone", 1),
     ] {
@@ -504,7 +509,7 @@ fn one_voter_is_always_right() {
         "--standalone",
         "--nnodes 2 --rdzv-endpoint a",
         "--nnodes 1:3 --rdzv-endpoint a",
-        "--nnodes 3 --rdzv-id x --rdzv-endpoint auto",
+        "--nnodes 2 --rdzv-id x --rdzv-endpoint auto",
         "--nnodes 3 --master-addr a",
         "--nnodes 3 --rdzv-id x --rdzv-backend etcd --rdzv-endpoint a",
     ] {

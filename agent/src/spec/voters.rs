@@ -151,16 +151,19 @@ pub(super) fn voters_of_job(
     let most = usize::try_from(nodes.max()).unwrap_or(usize::MAX);
     match method {
         // MPI launchers end all agents when they lose one host.
-        RendezvousMethod::Endpoint { .. } if launcher.is_some_and(|it| it != Launcher::Slurm) => {
+        RendezvousMethod::Endpoint { .. } | RendezvousMethod::Search(_)
+            if launcher.is_some_and(|it| it != Launcher::Slurm) =>
+        {
             VoterCount::One
         }
         RendezvousMethod::Endpoint { .. } => {
             voters_among(conf.asked_voters(), nodes, most).at_most(most)
         }
+        // Here `is_host` determines which agent is the first voter.
+        RendezvousMethod::Search(_) => voters_among(conf.voters, nodes, most).at_most(most),
         RendezvousMethod::Voters(list) => conf.voters.unwrap_or_else(|| list.count_for(nodes)),
         RendezvousMethod::Standalone
         | RendezvousMethod::Etcd(_)
-        | RendezvousMethod::Search(_)
         | RendezvousMethod::Static { .. } => VoterCount::One,
     }
 }
@@ -187,17 +190,15 @@ pub(super) fn check_asked_voters(
             "whose hosts elect the coordinator, so `is_host` has no meaning",
             "omit one of the two",
         ),
-        RendezvousMethod::Endpoint { .. } if asked.number() as u64 > u64::from(nodes.max()) => {
+        RendezvousMethod::Endpoint { .. } | RendezvousMethod::Search(_)
+            if asked.number() as u64 > u64::from(nodes.max()) =>
+        {
             let why = format!("but `--nnodes {nodes}` allows fewer nodes");
             return Err(
                 error(&why).with_hint("omit it: the number of voters is limited by the nodes")
             );
         }
-        RendezvousMethod::Endpoint { .. } => return Ok(()),
-        RendezvousMethod::Search(_) => (
-            "but with `auto` the job has one coordinator",
-            "give the address of a host, or a list: `--rdzv-endpoint node0,node1,node2`",
-        ),
+        RendezvousMethod::Endpoint { .. } | RendezvousMethod::Search(_) => return Ok(()),
         RendezvousMethod::Static { .. } => (
             "but with the backend `static` the coordinator is always that of node 0",
             "omit it, or use the backend `c10d`",

@@ -85,6 +85,7 @@ struct Leaving {
 /// The driver of one voter.
 pub(super) struct Driver {
     election: Election,
+    is_list_common: bool,
     format: Format,
     voter: VoterId,
     address: VoterAddress,
@@ -117,11 +118,11 @@ pub(super) struct Driver {
 impl Driver {
     /// Starts the voter, and the tasks of its connections.
     pub(super) fn new(spec: VoterSpec, published: Published) -> Self {
-        let VoterSpec { run_id, settings, stored, store, source } = spec;
+        let VoterSpec { run_id, is_list_common, settings, stored, store, source } = spec;
         let Stored { replica, highest, .. } = stored;
         let now = clock::now();
         let is_listed = settings.listed.contains(&settings.address);
-        let listed = is_listed.then_some(settings.listed.as_slice());
+        let listed = (is_list_common && is_listed).then_some(settings.listed.as_slice());
         let format = Format::new(run_id, listed, settings.timers);
         let (events, queue) = mpsc::channel(limits::EVENTS);
         let jitter = Jitter::new(settings.seed);
@@ -130,6 +131,7 @@ impl Driver {
             voter: settings.voter,
             address: settings.address.clone(),
             election: Election::new(now, settings, replica, highest),
+            is_list_common,
             format,
             reach: Reachability::new(now),
             answering: AnsweringVoters::new(own),
@@ -425,7 +427,8 @@ impl Driver {
                 });
             }
             Effect::Duplicate { address } => {
-                if self.duplicates.len() < limits::MAX_DUPLICATES
+                if self.is_list_common
+                    && self.duplicates.len() < limits::MAX_DUPLICATES
                     && self.duplicates.insert(address.clone())
                 {
                     warn!(

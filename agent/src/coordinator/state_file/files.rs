@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    spec::{Endpoint, VoterList},
+    spec::Endpoint,
     sys::{host::ThisHost, private_folder::PrivateFolder},
 };
 
@@ -27,13 +27,14 @@ pub fn voter_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
     ThisHost.state_dir().join(format!("job-{}.json", job_key(run_id, endpoint)))
 }
 
-/// Returns the path of the state file for a voter that the user has not listed, by the list and the port of its agent.
-pub fn member_path(run_id: &RunId, list: &VoterList, port: u16) -> PathBuf {
+/// Returns the path of the state file for a voter that the user has not listed, by the list as the user gave it, or `auto`, and the
+/// port of its agent.
+pub fn member_path(run_id: &RunId, list: &str, port: u16) -> PathBuf {
     ThisHost.state_dir().join(format!("{}{port}.json", member_prefix(run_id, list)))
 }
 
 /// Returns the ports of the agents of a job that have left such files.
-pub fn member_ports(run_id: &RunId, list: &VoterList) -> Vec<u16> {
+pub fn member_ports(run_id: &RunId, list: &str) -> Vec<u16> {
     let Ok(folder) = PrivateFolder::open(&ThisHost.state_dir()) else { return Vec::new() };
     let prefix = member_prefix(run_id, list);
     let port =
@@ -41,7 +42,7 @@ pub fn member_ports(run_id: &RunId, list: &VoterList) -> Vec<u16> {
     folder.names().into_iter().filter_map(port).collect()
 }
 
-fn member_prefix(run_id: &RunId, list: &VoterList) -> String {
+fn member_prefix(run_id: &RunId, list: &str) -> String {
     format!("job-{}-", job_key(run_id, format_args!("a member of {list}")))
 }
 

@@ -26,6 +26,7 @@ use crate::{
     coordinator::{
         client,
         driver::{self as coordinator_driver, Input, Inputs},
+        role::ElectedCoordinator,
     },
     endpoint::limits,
     net,
@@ -172,7 +173,7 @@ impl Search {
                     Ok(()) = known.changed() => {
                         let now_known = known.borrow_and_update().endpoint.clone();
                         if now_known != endpoint {
-                            self.move_to(&now_known);
+                            self.move_to(address_of(&now_known).await);
                             endpoint = now_known;
                         }
                     }
@@ -181,11 +182,61 @@ impl Search {
         }))
     }
 
-    /// Notes that the coordinator of this agent, joined or hosted, has sent it to `endpoint`.
-    fn move_to(&mut self, endpoint: &str) {
+    /// Continues to answer agents that look, for an agent with a voter at `own`: with its own endpoint while it leads,
+    /// otherwise with the endpoint of the coordinator with which it is registered. While it leads, makes its coordinator give
+    /// way to another one where it must.
+    pub(crate) fn answer_as_voter(
+        mut self,
+        own: SocketAddr,
+        mut elected: watch::Receiver<ElectedCoordinator>,
+        mut known: watch::Receiver<NotHere>,
+    ) -> SearchResponder {
+        if !self.election.has_found() {
+            // It is the first voter, or knows the voters of the job.
+            self.election.handle_sent_elsewhere(clock::now(), own);
+        }
+        SearchResponder(tokio::spawn(async move {
+            let mut registered = String::new();
+            loop {
+                let leads = match &*elected.borrow_and_update() {
+                    ElectedCoordinator::Here(inputs) => Some(inputs.clone()),
+                    ElectedCoordinator::There(_) | ElectedCoordinator::Unknown => None,
+                };
+                let now_known = known.borrow_and_update().endpoint.clone();
+                match leads {
+                    Some(inputs) => self.lead(own, inputs),
+                    None if self.hosted.is_some() || now_known != registered => {
+                        self.move_to(address_of(&now_known).await);
+                    }
+                    None => {}
+                }
+                registered = now_known;
+                // The endpoint is found only once.
+                let _ = self.carry_out_all();
+                tokio::select! {
+                    () = self.wait(None) => {}
+                    Ok(()) = elected.changed() => {}
+                    Ok(()) = known.changed() => {}
+                }
+            }
+        }))
+    }
+
+    /// Notes that this agent's voter leads, and hosts a coordinator at `own`.
+    fn lead(&mut self, own: SocketAddr, coordinator: Inputs) {
+        if !self.hosted.as_ref().is_some_and(|hosted| hosted.same_channel(&coordinator)) {
+            self.rival_requests.abort_all();
+            self.hosted = Some(coordinator);
+            self.election.handle_hosting(clock::now(), own);
+        }
+    }
+
+    /// Notes that this agent does not coordinate, and the address of the coordinator with which it is registered, if that is
+    /// known.
+    fn move_to(&mut self, coordinator: Option<SocketAddr>) {
         self.hosted = None;
         self.rival_requests.abort_all();
-        if let Ok(at) = endpoint.parse::<SocketAddr>() {
+        if let Some(at) = coordinator {
             self.election.handle_sent_elsewhere(clock::now(), at);
         }
     }
@@ -272,6 +323,12 @@ impl Search {
             addresses.into_iter().next().unwrap_or_else(|| IpAddr::from([127, 0, 0, 1]))
         })
     }
+}
+
+/// Returns an address of an endpoint, if it is known.
+async fn address_of(endpoint: &str) -> Option<SocketAddr> {
+    let endpoint: Endpoint = endpoint.parse().ok()?;
+    net::resolve(&endpoint).await.ok()?.into_iter().next()
 }
 
 /// Asks another host for the state of its job, and makes this one give way to it if it must.

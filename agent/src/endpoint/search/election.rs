@@ -208,6 +208,11 @@ impl Election {
         self.lowest().is_some()
     }
 
+    /// Returns true if an agent that hosts is known, this one included.
+    pub(crate) fn has_found(&self) -> bool {
+        matches!(self.state, State::Found { .. })
+    }
+
     /// Returns true if no other agent that searches is known.
     pub(crate) fn is_alone(&self) -> bool {
         self.others.is_empty()
