@@ -193,6 +193,34 @@ fn united(network: &Network, sandbox: &Sandbox, words: &str) -> (Vec<Program>, u
     (agents, host)
 }
 
+/// Several agents of one machine share its state folder: another one leads when the first voter is killed, and the next agent
+/// continues as that voter.
+#[test]
+fn agents_of_one_machine_elect() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("onemachine", 1), Sandbox::new());
+    let words = "--nnodes 2:3 --rdzv-conf join_settle=0.1";
+    let start = || agent(&network, &sandbox, 1, "job", words).start();
+    let mut agents = Vec::from([start(), start(), start()]);
+    assert_admitted(&mut agents);
+    let leads = |agent: &Program| agent.text(Stream::Stderr).contains("coordinating the job");
+    let leader = agents.iter().position(leads).expect("one leads");
+    agents[leader].logs("the voters have changed");
+    for _ in 0..2 {
+        let leader = agents.iter().position(leads).expect("one leads");
+        let killed = agents.remove(leader);
+        killed.signal(Signal::SIGKILL);
+        killed.end();
+        for agent in &mut agents {
+            agent.logs("nodes=2 world_size=2 ");
+        }
+        agents.push(start());
+        assert_admitted(&mut agents);
+    }
+}
+
 /// All processes of all nodes are killed: the next agents continue the job after its last round, and find each other although
 /// not all of them were voters.
 #[test]
@@ -262,13 +290,23 @@ fn running_job_takes_in(name: &str, voters: &str) {
 /// Two jobs with the same name and different settings stay separate, and their hosts log it.
 #[test]
 fn jobs_that_differ_stay_two() {
+    jobs_that_differ("two", "--nnodes 2");
+}
+
+/// The same with voters.
+#[test]
+fn jobs_with_voters_that_differ_stay_two() {
+    jobs_that_differ("vtwo", "--nnodes 3");
+}
+
+fn jobs_that_differ(name: &str, words: &str) {
     if !may_make_networks() {
         return;
     }
-    let (network, sandbox) = (Network::new("two", 2), Sandbox::new());
+    let (network, sandbox) = (Network::new(name, 2), Sandbox::new());
     network.block(1);
-    let start = |node, words| agent(&network, &sandbox, node, "job", words).start();
-    let mut agents = [start(1, "--nnodes 2"), start(2, "--nnodes 2 --max-restarts 1")];
+    let start = |node, words: &str| agent(&network, &sandbox, node, "job", words).start();
+    let mut agents = [start(1, words), start(2, &format!("{words} --max-restarts 1"))];
     for agent in &mut agents {
         agent.logs("coordinating the job");
     }
