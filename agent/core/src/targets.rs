@@ -79,8 +79,8 @@ impl<T: Clone + PartialEq> Targets<T> {
         is_new
     }
 
-    /// Notes that `voter` names `leader`, in whatever term. Returns true if `voter` was the leader: its job has given way to
-    /// another one, whose terms have nothing to do with those of the first.
+    /// Notes that `voter` names `leader`, in any term. Returns true if `voter` was the leader: its job has given way to another
+    /// job, whose terms cannot be compared with those of the first.
     pub fn handle_given_way(&mut self, voter: &T, leader: T) -> bool {
         let is_leader = |(known, _): &(T, Term)| known == voter && *known != leader;
         let gives_way = self.leader.as_ref().is_some_and(is_leader);
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(targets.next(false), Some(3));
     }
 
-    /// The leader itself names another one, of whatever term; other voters cannot.
+    /// The leader itself names another one, in any term; other voters cannot.
     #[test]
     fn leader_gives_way() {
         let mut targets = Targets::new(vec![0, 1], Some(0));

@@ -106,7 +106,7 @@ pub(crate) enum End {
     JobOver,
     /// The node in the coordinator's process has left; another voter is to be elected.
     HandedOver,
-    /// The coordinator has given way to the one at this endpoint.
+    /// The coordinator has given way to another one at this endpoint.
     GivenWay(Endpoint),
     /// Its right to coordinate has ended.
     Ended,
@@ -375,7 +375,7 @@ impl Driver {
 
     fn give_way(&mut self, now: Instant, to: Endpoint) {
         if matches!(self.right, Right::Elected { voters: None, .. }) {
-            // The external store has one leader, whatever the other process reports.
+            // The external store decides which process leads.
             return;
         }
         if let Some(term) = self.rendezvous.handle_rival(now) {

@@ -178,3 +178,51 @@ impl Role {
         self.coordinator()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ragent_rendezvous::{
+        election::message::{Lists, Replica, Seat},
+        ids::{JobUid, Round, VoterId},
+        settings::Memory,
+    };
+
+    use super::*;
+
+    /// The role of a process with the voter 1, in a job with a round and these voters. Its agent is registered at `b:1`.
+    fn role(voters: &[u64]) -> Role {
+        let seat = |voter: &u64| Seat {
+            address: VoterAddress::new(format!("n{voter}:1")),
+            voter: Some(VoterId(*voter)),
+        };
+        let lists = Lists { before: None, last: voters.iter().map(seat).collect() };
+        let memory = Memory { round: Round(1), ..Memory::fresh(JobUid::new("u")) };
+        let replica = Replica { lists, memory: Some(memory), ..Replica::default() };
+        let stored = Stored { replica, ..Stored::default() };
+        let registered = NotHere { term: Term(2), endpoint: "b:1".to_owned() };
+        Role::Voter {
+            endpoint: "n1:1".to_owned(),
+            elected: watch::channel(ElectedCoordinator::Unknown).1,
+            obituaries: mpsc::channel(1).0,
+            voter: Some(OwnVoter {
+                member: Member { voter: VoterId(1), address: VoterAddress::new("n1:1") },
+                commands: mpsc::channel(1).0.downgrade(),
+                stored: watch::channel(stored).1,
+                state_loss: watch::channel(None).1,
+            }),
+            registered: watch::channel(registered).1,
+        }
+    }
+
+    /// A process that is not a voter sends others to the coordinator with which its agent is registered. A voter without a
+    /// leader does not: that coordinator may be lost.
+    #[test]
+    fn others_are_sent_to_the_registered_coordinator() {
+        let endpoint = |role: &Role| role.registered_elsewhere().map(|not_here| not_here.endpoint);
+        assert_eq!(endpoint(&role(&[2])).as_deref(), Some("b:1"));
+        assert_eq!(endpoint(&role(&[1, 2])), None);
+        let read = |role: &Role| role.coordinator_to_read().err().map(|not_here| not_here.endpoint);
+        assert_eq!(read(&role(&[2])).as_deref(), Some("b:1"));
+        assert_eq!(read(&role(&[1, 2])).as_deref(), Some(""));
+    }
+}

@@ -54,7 +54,7 @@ pub(super) enum Redirect {
     Elsewhere(Endpoint),
     /// The voter does not lead; true if it names a leader that was not known.
     NotLeading(bool),
-    /// The leader has given way to the one at this endpoint, which is dialed next.
+    /// The leader has given way to another one at this endpoint, which is dialed next.
     GivenWay(Endpoint),
     /// The redirect names the endpoint that was dialed, or none.
     Ignored,
