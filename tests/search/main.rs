@@ -193,6 +193,61 @@ fn united(network: &Network, sandbox: &Sandbox, words: &str) -> (Vec<Program>, u
     (agents, host)
 }
 
+/// An agent whose connection was lost while its host gave way follows it later to the job that has begun.
+#[test]
+fn agent_follows_its_host_later() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("follows", 5), Sandbox::new());
+    let start = |node, conf: &str| {
+        let conf = format!("--rdzv-conf last_call_timeout=0.1,join_settle=0.1{conf}");
+        agent(&network, &sandbox, node, "job", &format!("--nnodes 3:5 {conf}")).start()
+    };
+    network.split(&[2, 3]);
+    let mut host = start(2, ",is_host=1");
+    let mut follower = start(3, ",is_host=0");
+    let mut agents = Vec::from([start(1, ""), start(4, ""), start(5, "")]);
+    for agent in &mut agents {
+        agent.logs("nodes=3 world_size=3 ");
+    }
+    follower.logs("registered endpoint=");
+    network.block(3);
+    follower.logs("the lease has ended");
+    network.unblock(2);
+    host.logs("joining it there");
+    for agent in agents.iter_mut().chain([&mut host]) {
+        agent.logs("nodes=4 world_size=4 ");
+    }
+    network.unblock(3);
+    follower.logs("the coordinator has given way to another one");
+    agents.extend([host, follower]);
+    assert_admitted(&mut agents);
+}
+
+/// The host is killed before the first round, when it is the only voter: the others wait for it, and the next agent of its machine
+/// hosts at the same endpoint.
+#[test]
+fn first_voter_is_restarted_before_the_first_round() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("before", 3), Sandbox::new());
+    let start = |node| agent(&network, &sandbox, node, "job", "--nnodes 3").start();
+    let mut agents = Vec::from([start(1), start(2)]);
+    for agent in &mut agents {
+        agent.logs("registered endpoint=");
+    }
+    let hosts = |agent: &Program| agent.text(Stream::Stderr).contains("coordinating the job");
+    let host = agents.iter().position(hosts).expect("one hosts");
+    agents[host].signal(Signal::SIGKILL);
+    agents.remove(host).end();
+    let mut again = start(host as u32 + 1);
+    again.logs("found the coordinator");
+    agents.extend([again, start(3)]);
+    assert_admitted(&mut agents);
+}
+
 /// Several agents of one machine share its state folder: another one leads when the first voter is killed, and the next agent
 /// continues as that voter.
 #[test]
