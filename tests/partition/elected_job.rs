@@ -304,6 +304,15 @@ impl ElectedJob {
         }
     }
 
+    /// Waits until members have become voters, and the agents of these nodes know them.
+    #[track_caller]
+    pub(crate) fn knows_voters(&mut self, leader: Leader, nodes: &[u32]) {
+        self.agent(leader.node).logs("the voters have changed");
+        for node in nodes {
+            self.agent(*node).logs("received the list of voters");
+        }
+    }
+
     /// The number of elections so far.
     pub(crate) fn count_elections(&mut self) -> usize {
         self.logs().iter().map(|log| log.matches(ELECTED).count()).sum()

@@ -166,7 +166,7 @@ fn host_found_by_search_is_lost() {
     let (mut job, round) = ElectedJob::start_by_search("vauto", &ElectedJob::all());
     let leader = job.leader(WITNESS);
     let [witness, ..] = ElectedJob::without(&[leader.node])[..] else { panic!("others are left") };
-    job.agent(leader.node).logs("the voters have changed");
+    job.knows_voters(leader, &ElectedJob::all());
     job.network.cut(leader.node);
     let next = job.next_leader(witness, leader);
     job.runs_on(&ElectedJob::without(&[leader.node]));
@@ -189,7 +189,7 @@ fn agent_of_the_host_found_by_search_is_killed() {
     }
     let (mut job, _) = ElectedJob::start_by_search("vautokill", &ElectedJob::all());
     let mut leader = job.leader(WITNESS);
-    job.agent(leader.node).logs("the voters have changed");
+    job.knows_voters(leader, &ElectedJob::all());
     for _ in 0..2 {
         job.kill_agent(leader.node);
         let others = ElectedJob::without(&[leader.node]);
@@ -212,7 +212,7 @@ fn agent_searches_after_a_takeover() {
     }
     let (mut job, _) = ElectedJob::start_by_search("vautolate", &[1, 2, 3, 4]);
     let leader = job.leader(1);
-    job.agent(leader.node).logs("the voters have changed");
+    job.knows_voters(leader, &[1, 2, 3, 4]);
     let left = ElectedJob::without(&[leader.node, 5]);
     job.network.cut(leader.node);
     let next = job.next_leader(left[0], leader);

@@ -25,6 +25,20 @@ fn assert_admitted(agents: &mut [Program]) {
     }
 }
 
+/// Waits until all agents know the three voters of the job.
+#[track_caller]
+fn assert_voters_known(agents: &mut [Program]) {
+    for agent in agents {
+        loop {
+            let line = agent.logs("received the list of voters");
+            let list = line.rsplit('=').next().unwrap_or_default();
+            if list.split(',').count() == 3 {
+                break;
+            }
+        }
+    }
+}
+
 /// Agents that start at the same time form one job, with one coordinator.
 #[test]
 fn agents_find_each_other() {
@@ -150,6 +164,7 @@ fn parts_become_one_job_with_voters() {
     let words = "--nnodes 3:4 --rdzv-conf join_settle=0.1";
     let (mut agents, host) = united(&network, &sandbox, words);
     agents[host].logs("the voters have changed");
+    assert_voters_known(&mut agents);
     let node = host as u32 + 1;
     network.kill_all(node);
     agents.remove(host).end();
@@ -263,6 +278,7 @@ fn agents_of_one_machine_elect() {
     let leads = |agent: &Program| agent.text(Stream::Stderr).contains("coordinating the job");
     let leader = agents.iter().position(leads).expect("one leads");
     agents[leader].logs("the voters have changed");
+    assert_voters_known(&mut agents);
     for _ in 0..2 {
         let leader = agents.iter().position(leads).expect("one leads");
         let killed = agents.remove(leader);

@@ -3,7 +3,7 @@
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     election::Member,
-    ids::{Term, VoterAddress},
+    ids::{JobUid, Term, VoterAddress},
     message::Attend,
 };
 use tokio::sync::{mpsc, watch};
@@ -65,6 +65,24 @@ impl OwnVoter {
         if let Some(commands) = self.commands.upgrade() {
             let _ = commands.try_send(command);
         }
+    }
+
+    /// Waits until its state has changed; never returns if the voter has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call loses nothing.
+    pub(crate) async fn changed(&mut self) {
+        if self.stored.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Returns the newest list of voters, and the run to which it belongs, if the job has a round.
+    pub(crate) fn newest_list(&self) -> Option<(JobUid, Vec<VoterAddress>)> {
+        let stored = self.stored.borrow();
+        let memory = stored.replica.memory.as_ref().filter(|_| stored.replica.has_round())?;
+        Some((memory.job_uid.clone(), stored.voters()))
     }
 
     /// Returns the voters of the job that this process knows to have a round.
@@ -183,7 +201,7 @@ impl Role {
 mod tests {
     use ragent_rendezvous::{
         election::message::{Lists, Replica, Seat},
-        ids::{JobUid, Round, VoterId},
+        ids::{Round, VoterId},
         settings::Memory,
     };
 

@@ -171,12 +171,25 @@ pub async fn drive(
             }
             Some(event) = events.recv() => driver.handle_event(event),
             () = driver.spec.destination.leader_changed() => driver.handle_own_leader(),
+            () = voter_changed(&mut driver.spec.voter) => driver.handle_own_voter(),
             Some(voters) = driver.lookup.join_next() => driver.handle_voters(voters.unwrap_or_default()),
             (round, address) = driver.stores.client_refused() => {
                 driver.node.handle_client_refused(clock::now(), round, address);
             }
             () = clock::until(deadline) => driver.handle_timeout(),
         }
+    }
+}
+
+/// Waits until the state of this process's voter has changed; never returns without a voter.
+///
+/// # Cancel safety
+///
+/// A cancelled call loses nothing.
+async fn voter_changed(voter: &mut Option<OwnVoter>) {
+    match voter {
+        Some(voter) => voter.changed().await,
+        None => std::future::pending().await,
     }
 }
 

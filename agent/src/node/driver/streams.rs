@@ -183,6 +183,17 @@ impl Driver<'_> {
         }
     }
 
+    /// Applies a change of the list of voters that the voter of this process has received: the leader may be lost before this
+    /// agent receives the list from it.
+    pub(super) fn handle_own_voter(&mut self) {
+        let newest = self.spec.voter.as_ref().and_then(OwnVoter::newest_list);
+        if let Some((_, voters)) =
+            newest.filter(|(job_uid, _)| self.node.agent().job_uid() == Some(job_uid))
+        {
+            self.handle_voter_list(&voters);
+        }
+    }
+
     /// Returns the voters of the job that this process knows to have a round.
     fn voters_of_job(&self, known_round: &KnownRound) -> Vec<VoterAddress> {
         let own = self.spec.voter.as_ref().map(OwnVoter::voters_of_job).unwrap_or_default();
