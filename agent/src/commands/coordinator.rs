@@ -127,7 +127,7 @@ fn vote(args: &CoordinatorArgs, list: &str, nodes: &str) -> Result<ExitCode, Lau
             process,
             kept: kept_for(Timeouts::default().join),
             // It has no agent.
-            registered: watch::channel(NotHere::unknown()).1,
+            registered: watch::Sender::new(NotHere::unknown()),
         };
         let (mut voter, server) = host_voter(port, spec)?;
         print_address(address)?;

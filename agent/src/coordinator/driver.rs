@@ -133,6 +133,9 @@ pub(crate) struct ElectedByVoters {
     pub(crate) stored: watch::Receiver<Stored>,
     /// The reports of the members, which may become voters.
     pub(crate) members: MemberReports,
+    /// The endpoint of the coordinator with which the agent of this process is registered, for other agents; if this one gives
+    /// way, that of the other one.
+    pub(crate) registered: watch::Sender<NotHere>,
 }
 
 impl Right {
@@ -380,8 +383,12 @@ impl Driver {
         }
         if let Some(term) = self.rendezvous.handle_rival(now) {
             let elsewhere = NotHere { term, endpoint: to.to_string() };
-            if let Right::Sole(not_here) = &self.right {
-                not_here.send_replace(elsewhere.clone());
+            if let Right::Sole(known)
+            | Right::Elected {
+                voters: Some(ElectedByVoters { registered: known, .. }), ..
+            } = &self.right
+            {
+                known.send_replace(elsewhere.clone());
             }
             self.streams.send_elsewhere(&elsewhere);
             self.rival = Some(to);

@@ -54,6 +54,8 @@ pub(crate) struct VoterCoordinator {
     pub attended: watch::Sender<Attended>,
     /// The elected coordinator, published to the port.
     pub elected: watch::Sender<ElectedCoordinator>,
+    /// The coordinator with which the agent of this process is registered, published to the port.
+    pub registered: watch::Sender<NotHere>,
     /// Obituaries that keepers have sent.
     pub obituaries: mpsc::Receiver<Obituary>,
 }
@@ -184,6 +186,7 @@ impl VoterCoordinator {
         let voters = self.has_voter.then(|| ElectedByVoters {
             stored: self.stored.clone(),
             members: MemberReports::new(self.commands.clone()),
+            registered: self.registered.clone(),
         });
         let settings = Settings {
             voters: leadership.voters.iter().map(|seat| seat.address.clone()).collect(),

@@ -73,7 +73,7 @@ pub(super) struct Elector {
     /// The file of the memory, if this process keeps one.
     pub file: Option<StateFile>,
     /// The coordinator with which the agent of this process is registered.
-    pub registered: watch::Receiver<NotHere>,
+    pub registered: watch::Sender<NotHere>,
 }
 
 /// The configuration of a voter, its port and its coordinator.
@@ -97,7 +97,7 @@ pub(crate) struct HostedVoterSpec {
     /// The time for which agents may wait for the next leader.
     pub kept: Duration,
     /// The coordinator with which the agent of this process is registered.
-    pub registered: watch::Receiver<NotHere>,
+    pub registered: watch::Sender<NotHere>,
 }
 
 /// The way in which a voter's process ends.
@@ -209,6 +209,7 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
     let EndpointPort { listener, store, attended } = port;
     let protocols_attended = attended.subscribe();
     let (known, known_leader) = (stored.clone(), leader.clone());
+    let not_here = registered.subscribe();
     let coordinator = VoterCoordinator {
         settings,
         endpoint: VoterAddress::new(endpoint.to_string()),
@@ -219,6 +220,7 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
         stored,
         attended,
         elected: published,
+        registered,
         obituaries: received,
     };
     let coordinator = tokio::spawn(coordinator.run());
@@ -227,7 +229,7 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
         elected: elected.clone(),
         obituaries,
         voter: voter.clone(),
-        registered,
+        registered: not_here,
     };
     let http = service::router(&run_id, role);
     let protocols = PortProtocols {

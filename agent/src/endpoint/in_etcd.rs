@@ -88,7 +88,7 @@ pub(super) async fn take_part(
         stored,
         connections: None,
         file: None,
-        registered: not_here.subscribe(),
+        registered: not_here.clone(),
     };
     let (hosted, server) = serve_elector(port, elector);
     let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };

@@ -325,7 +325,7 @@ fn serve(
         timers: Timers::for_nodes(spec.shared.nodes),
         source,
         kept: kept_for(spec.shared.timeouts.join),
-        registered: not_here.subscribe(),
+        registered: not_here.clone(),
     };
     let (hosted, server) = host_voter(endpoint_port, voter)?;
     let own = (endpoint, dialed);

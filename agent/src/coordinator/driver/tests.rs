@@ -2,7 +2,7 @@
 //! The rendezvous rules have their own tests. The clock is paused: it jumps to the next deadline
 //! when no task is ready.
 
-use std::{net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId, Term},
@@ -11,7 +11,7 @@ use ragent_rendezvous::{
     },
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     snapshot::{NodeSnapshot, PhaseName, StandingName},
-    tenure::Tenure,
+    tenure::{Elected, Tenure},
     voter_count::VoterCount,
 };
 use tokio::task::JoinHandle;
@@ -32,16 +32,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        let settings = Settings {
-            run_id: RunId::new(RUN),
-            coordinator: "c".to_owned(),
-            host: None,
-            shared: None,
-            voters: Vec::new(),
-            voter_count: VoterCount::One,
-            keeps_charges: true,
-            leases: Leases::default(),
-        };
+        let settings = settings();
         let memory = Memory::fresh(JobUid::new("uid"));
         let (inputs, queue) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
         let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
@@ -86,6 +77,19 @@ impl Fixture {
         self.inputs.send(Input::Snapshot(answer)).await.unwrap();
         let nodes = snapshot.await.unwrap().nodes;
         nodes.iter().find(|node| node.host_name == name).map(|node| node.standing)
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        run_id: RunId::new(RUN),
+        coordinator: "c".to_owned(),
+        host: None,
+        shared: None,
+        voters: Vec::new(),
+        voter_count: VoterCount::One,
+        keeps_charges: true,
+        leases: Leases::default(),
     }
 }
 
@@ -335,6 +339,52 @@ async fn gives_way() {
     assert_eq!(*t.known.borrow(), not_here);
     let elsewhere = "10.0.0.9:29400".parse().unwrap();
     assert_eq!(t.task.await.unwrap(), End::GivenWay(elsewhere));
+}
+
+/// An elected coordinator gives way in the same way: others are sent to the other endpoint even if this process's own agent did
+/// not receive it.
+#[tokio::test(start_paused = true)]
+async fn elected_coordinator_gives_way() {
+    let (commands, _voter) = mpsc::channel(1);
+    let (inputs, queue) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
+    let until = clock::now() + Duration::from_secs(60);
+    let stored = watch::channel(Stored::default()).1;
+    let registered = watch::Sender::new(NotHere::unknown());
+    let right = Right::Elected {
+        until: watch::channel(until).1,
+        listed: ListedVoters {
+            stored: stored.clone(),
+            own: VoterAddress::new("here:1"),
+            since: clock::now(),
+            answered: watch::channel(BTreeMap::new()).1,
+        },
+        voters: Some(ElectedByVoters {
+            stored,
+            members: MemberReports::new(commands),
+            registered: registered.clone(),
+        }),
+    };
+    let tenure = Tenure::Elected(Elected {
+        term: Term(5),
+        until,
+        begins_at: clock::now(),
+        workers_until: clock::now(),
+        former: None,
+    });
+    let coordination = Coordination::new(
+        settings(),
+        None,
+        tenure,
+        Persistence::file(None),
+        watch::channel(Attended::default()).0,
+        right,
+    );
+    let task = tokio::spawn(drive(coordination, queue));
+    let elsewhere: Endpoint = "10.0.0.9:29400".parse().unwrap();
+    inputs.send(Input::GiveWay(elsewhere.clone())).await.unwrap();
+    assert_eq!(task.await.unwrap(), End::GivenWay(elsewhere));
+    let expected = NotHere { term: Term(5), endpoint: "10.0.0.9:29400".to_owned() };
+    assert_eq!(*registered.borrow(), expected);
 }
 
 /// The coordinator ends when no sender of inputs is left.
