@@ -175,8 +175,8 @@ fn parts_become_one_job_with_voters() {
     assert_admitted(&mut agents);
 }
 
-/// Starts agents on four nodes, of which the first two reach no other, and waits until they are one job after they do. Returns them and
-/// the place of the host.
+/// Starts agents on four nodes, of which the first two reach no other, and waits until they are one job after they do. Returns
+/// them and the place of the host.
 fn united(network: &Network, sandbox: &Sandbox, words: &str) -> (Vec<Program>, usize) {
     let settled = |node: u32| {
         let mut agent = agent(network, sandbox, node, "job", words).start();

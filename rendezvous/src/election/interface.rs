@@ -20,8 +20,8 @@ pub struct Settings {
     pub is_new: bool,
     /// The endpoint at which other voters reach it.
     pub address: VoterAddress,
-    /// The endpoints that the user gave, in this order, or the one that was found by a search; the voters of a job without a round. The position in a list
-    /// delays the candidacies of a voter, so that the first one that is alive leads.
+    /// The endpoints that the user gave, in this order, or the one that was found by a search; the voters of a job without
+    /// a round. The position in a list delays the candidacies of a voter, so that the first one that is alive leads.
     pub listed: Vec<VoterAddress>,
     /// This process.
     pub process: NodeId,
