@@ -62,13 +62,14 @@ impl Driver {
         let Some(group) = self.group.as_ref().filter(|_| end == GroupEnd::Stopped) else {
             return;
         };
-        let now = clock::now();
+        // Both at once: the files may be examined much later.
+        let (now, wall_now) = (clock::now(), clock::wall_time());
         let stopped = group.stopped.unwrap_or(now);
         let files = group.workers.iter().filter_map(|(&local_rank, worker)| {
             Some((local_rank, worker.folder.as_ref()?.error_file()))
         });
         let files: Vec<_> = files.collect();
-        let Some((local_rank, file_age)) = oldest_error_file(files).await else {
+        let Some((local_rank, file_age)) = oldest_error_file(files, wall_now).await else {
             return;
         };
         if !is_before_stop(file_age, now.saturating_duration_since(stopped)) {
@@ -84,12 +85,16 @@ impl Driver {
     }
 }
 
-/// Returns the worker whose error file is the oldest, and its age; `None` if there is no such file,
+/// Returns the worker whose error file is the oldest, and its age at `wall_now`; `None` if there is no such file,
 /// or the disk does not answer in time.
-async fn oldest_error_file(files: Vec<(LocalRank, PathBuf)>) -> Option<(LocalRank, Duration)> {
+async fn oldest_error_file(
+    files: Vec<(LocalRank, PathBuf)>,
+    wall_now: Duration,
+) -> Option<(LocalRank, Duration)> {
     let looking = spawn_blocking(move || {
-        let ages =
-            files.into_iter().filter_map(|(rank, path)| Some((rank, error_file::age(&path)?)));
+        let ages = files
+            .into_iter()
+            .filter_map(|(rank, path)| Some((rank, error_file::age(&path, wall_now)?)));
         // The lowest rank of several with the same age.
         ages.rev().max_by_key(|(_, age)| *age)
     });

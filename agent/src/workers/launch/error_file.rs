@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{output::tail::last_bytes, sys::clock, workers::limits};
+use crate::{output::tail::last_bytes, workers::limits};
 
 /// Reads the message in the error file at `path`; `None` if it cannot be read.
 pub(crate) fn message(path: &Path) -> Option<String> {
@@ -18,12 +18,12 @@ pub(crate) fn message(path: &Path) -> Option<String> {
     Some(parse(&text))
 }
 
-/// Returns the time since the error file at `path` was last written, by this machine's wall clock;
-/// `None` if it does not exist, zero if its time lies in the future.
-pub(crate) fn age(path: &Path) -> Option<Duration> {
+/// Returns the age that the error file at `path` had at `wall_now`, a time of this machine's wall clock; `None` if it does
+/// not exist, zero if it was written later.
+pub(crate) fn age(path: &Path, wall_now: Duration) -> Option<Duration> {
     let written = fs::metadata(path).ok()?.modified().ok()?;
     let written = written.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Some(clock::wall_time().saturating_sub(written))
+    Some(wall_now.saturating_sub(written))
 }
 
 /// Extracts the message. torch writes
@@ -52,6 +52,20 @@ fn shorten(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The age does not depend on the time at which the file is examined, only on the given one.
+    #[test]
+    fn age_is_that_of_a_given_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("error.json");
+        assert_eq!(age(&path, Duration::MAX), None);
+        fs::write(&path, "{}").unwrap();
+        let written = fs::metadata(&path).unwrap().modified().unwrap();
+        let written = written.duration_since(UNIX_EPOCH).unwrap();
+        let second = Duration::from_secs(1);
+        assert_eq!(age(&path, written + second), Some(second));
+        assert_eq!(age(&path, written.saturating_sub(second)), Some(Duration::ZERO));
+    }
 
     /// Both of torch's forms are parsed, and any other text is kept.
     #[test]
