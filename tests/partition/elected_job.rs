@@ -81,10 +81,10 @@ impl ElectedJob {
         Self::start_on(name, &Self::all())
     }
 
-    /// Starts a job whose agents wait for a coordinator for this number of seconds, and waits until all of its workers
-    /// run.
-    pub(crate) fn start_with_join_timeout(name: &str, join_timeout_s: u32) -> (Self, Round) {
-        let mut job = Self::new(name, &Self::all());
+    /// Starts a job of one round, whose agents wait for a coordinator for this number of seconds, and waits until all of
+    /// its workers run. They are shell scripts: the workers of the first round may start before there are standbys.
+    pub(crate) fn start_with_one_round(name: &str, join_timeout_s: u32) -> (Self, Round) {
+        let mut job = Self::in_sandbox(Sandbox::new(), name, &Self::all());
         job.join_timeout_s = join_timeout_s;
         Self::with_agents(job, &Self::all())
     }
@@ -127,6 +127,10 @@ impl ElectedJob {
     }
 
     fn new(name: &str, nodes: &[u32]) -> Self {
+        Self::in_sandbox(Sandbox::with_standbys(), name, nodes)
+    }
+
+    fn in_sandbox(sandbox: Sandbox, name: &str, nodes: &[u32]) -> Self {
         let last_call_s = if nodes.len() == NODES as usize { 600 } else { 1 };
         Self {
             agents: BTreeMap::new(),
@@ -136,7 +140,7 @@ impl ElectedJob {
             round: RoundId::default(),
             found_by: FoundBy::List,
             etcd: None,
-            sandbox: Sandbox::with_standbys(),
+            sandbox,
             network: Network::new(name, ETCD),
         }
     }

@@ -422,7 +422,7 @@ fn majority_loses_its_state() {
     if !may_make_networks() {
         return;
     }
-    let (mut job, round) = ElectedJob::start_with_join_timeout("vamnesia", 30);
+    let (mut job, round) = ElectedJob::start_with_one_round("vamnesia", 30);
     let leader = job.leader(WITNESS);
     let lost = ElectedJob::followers(leader);
     for node in lost {
