@@ -2,6 +2,7 @@
 //!
 //! Values are neither checked nor replaced by defaults here; `spec` interprets them.
 
+mod auth;
 mod coordinator;
 mod doctor;
 mod forwarded_flags;
@@ -10,6 +11,7 @@ mod launch;
 mod manifest;
 mod rank;
 mod run;
+mod secret;
 mod status;
 mod store;
 
@@ -21,6 +23,7 @@ use clap::{
 };
 
 pub use self::{
+    auth::AuthArgs,
     coordinator::CoordinatorArgs,
     doctor::DoctorArgs,
     job::JobArgs,
@@ -28,6 +31,7 @@ pub use self::{
     manifest::{K8sArgs, ManifestArgs, ManifestTarget},
     rank::RankArgs,
     run::LaunchArgs,
+    secret::SecretArgs,
     status::StatusArgs,
     store::StoreArgs,
 };
@@ -103,6 +107,7 @@ impl Cli {
                 | Command::Keeper
                 | Command::Rank(_)
                 | Command::Relay
+                | Command::Secret(_)
                 | Command::Status(_)
                 | Command::Store(_),
             ) => None,
@@ -156,6 +161,8 @@ pub enum Command {
     /// Run the program of one rank under mpirun or srun, with PyTorch's variables set from the
     /// launcher's
     Rank(RankArgs),
+    /// Print a new secret, or write it to a file, for `--secret-file`
+    Secret(SecretArgs),
     /// Print the status of a job: round, members, ranks, and the reason for waiting
     Status(StatusArgs),
     /// Serve a TCPStore in the foreground until SIGTERM

@@ -5,12 +5,14 @@
 mod assumed_host;
 pub mod completion;
 pub mod coordinator;
+mod credentials;
 pub mod doctor;
 pub mod error;
 pub mod manifest;
 pub mod rank;
 pub mod run;
 mod runtime;
+pub mod secret;
 mod serve;
 pub mod ssh;
 pub mod status;

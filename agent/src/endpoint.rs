@@ -10,7 +10,7 @@
 mod address;
 mod error;
 mod finder;
-mod host;
+pub(crate) mod host;
 mod host_or_join;
 pub(crate) mod hosted_coordinator;
 pub(crate) mod hosted_voter;
@@ -24,6 +24,7 @@ pub(crate) mod node_services;
 pub(crate) mod plain_store;
 pub mod search;
 mod server;
+pub(crate) mod voter_secrets;
 pub(crate) mod voters;
 
 pub(crate) use self::error::CHECK_NAME;

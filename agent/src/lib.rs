@@ -5,7 +5,7 @@
 //! [`commands`] at the top, then [`endpoint`] (who hosts), [`node`] (one node's part in a job),
 //! [`workers`] and [`keeper`] (which hold the workers), [`coordinator`] (the service that one node
 //! hosts for all), `etcd` and `voter` (its election), [`report`], [`output`], [`net`], [`spec`] (the meaning of the arguments),
-//! [`scheduler`], [`cli`], [`sys`] and [`limits`]. `tests/layers` verifies it.
+//! [`scheduler`], [`cli`], [`secret`], [`sys`] and [`limits`]. `tests/layers` verifies it.
 #![deny(unsafe_code)]
 
 pub mod cli;
@@ -20,6 +20,7 @@ pub mod node;
 pub mod output;
 pub mod report;
 pub mod scheduler;
+pub mod secret;
 pub mod spec;
 pub mod sys;
 mod voter;

@@ -8,8 +8,8 @@ use std::{
 use ragent::{
     cli::{Cli, Command, LaunchArgs, LaunchOverSshArgs},
     commands::{
-        completion, coordinator, doctor, error::LaunchError, manifest, rank, run, ssh, status,
-        store,
+        completion, coordinator, doctor, error::LaunchError, manifest, rank, run, secret, ssh,
+        status, store,
     },
     keeper, limits,
     report::telemetry::{self, DefaultLines, Log, LogFormat},
@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Some(Command::Coordinator(args)) => serving(|| coordinator::host(&args)),
         Some(Command::Doctor(args)) => doctor::examine(&args),
         Some(Command::Manifest(args)) => manifest::print(args, &ThisHost),
+        Some(Command::Secret(args)) => secret::make(&args),
         Some(Command::Status(args)) => status::print(&args),
         Some(Command::Rank(args)) => rank::become_program(&args),
         None => match &cli.launch.print_completion {

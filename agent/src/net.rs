@@ -1,15 +1,19 @@
-//! Makes every listener and every connection of the program, so that common rules (bounds now,
-//! authentication and TLS later) have one place.
+//! Makes every listener and every connection of the program, so that common rules (bounds,
+//! authentication and TLS) have one place.
 //!
-//! `port` serves the protocols of one port, `connection_quota` decides which connections it keeps;
+//! `port` serves the protocols of one port, `connection_quota` decides which connections it keeps, and `refusals` which
+//! refusals are logged. `secure_stream` is a connection with TLS, and `authentication` selects the secret for it;
 //! `http_client` requests a single page.
 
+pub(crate) mod authentication;
 pub(crate) mod connection;
 mod connection_quota;
 pub(crate) mod http;
 pub(crate) mod http_client;
 mod limits;
 pub(crate) mod port;
+pub(crate) mod refusals;
+pub(crate) mod secure_stream;
 
 use std::{
     io,

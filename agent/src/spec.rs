@@ -2,6 +2,7 @@
 
 mod argument;
 mod arguments;
+mod auth;
 mod command;
 mod devices;
 mod endpoint;
@@ -30,6 +31,7 @@ use ragent_rendezvous::{ids::RunId, settings::SharedSettings, voter_count::Voter
 
 pub(crate) use self::{
     argument::Argument,
+    auth::{credentials, find_credentials, gives_auth},
     command::{ScriptKind, interpreter},
     devices::asked_workers,
     etcd::{AskedEtcd, asked_etcd},
@@ -68,6 +70,7 @@ pub use self::{
 };
 use crate::{
     cli::LaunchArgs,
+    secret::{Credentials, SecretRequest},
     sys::host::{Host, numa::CpuSet},
 };
 
@@ -82,6 +85,10 @@ pub struct JobSpec {
     pub voters: VoterCount,
     /// The settings that must be the same on all nodes.
     pub shared: SharedSettings,
+    /// The secret that this node is to share with the others.
+    pub(crate) secret: SecretRequest,
+    /// That secret, once it was read; until then, none.
+    pub(crate) credentials: Credentials,
     /// The place of this agent among the agents of a launcher, if a launcher started it.
     pub launcher_group: Option<LauncherGroup>,
     /// The number of workers on this node.
@@ -175,6 +182,7 @@ impl JobSpec {
         let local_world_size = errors.or(arguments.local_world_size(), NonZeroU32::MIN);
         let backend = errors.or_default(arguments.backend());
         let rendezvous = errors.or_default(arguments.rendezvous(nodes, backend, &conf));
+        let secret = errors.or_default(arguments.secret());
         let mut timeouts = conf.timeouts;
         let nodes = rendezvous.adapt(nodes, &conf, &mut timeouts);
         let launcher_group = arguments.launcher_group();
@@ -218,6 +226,8 @@ impl JobSpec {
                 fixed_ranks: matches!(rendezvous, RendezvousMethod::Static { .. }),
                 store_access: errors.or_default(arguments.store_access()),
             },
+            secret,
+            credentials: Credentials::default(),
             launcher_group,
             local_world_size,
             role: role.unwrap_or_else(|| "default".to_owned()),

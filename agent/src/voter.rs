@@ -33,6 +33,7 @@ use tokio::{
 use self::driver::{Driver, Inputs, Published};
 pub(crate) use self::handle::{Answered, Command, Commands, Leader, Stored, Tenancy, VoterHandle};
 pub use self::state_loss::StateLoss;
+use crate::secret::Credentials;
 
 /// The configuration of a voter.
 pub(crate) struct VoterSpec {
@@ -49,6 +50,8 @@ pub(crate) struct VoterSpec {
     /// The address from which connections to other voters are made, so that they recognise this voter;
     /// `None`: the system selects one.
     pub source: Option<IpAddr>,
+    /// The credentials that connections between voters use.
+    pub credentials: Credentials,
 }
 
 /// Starts a voter, which ends when all of its [`Commands`] are dropped.

@@ -17,7 +17,7 @@ use tonic::{
     transport::{Server, server::TcpIncoming},
 };
 
-use crate::support::Sandbox;
+use crate::{support::Sandbox, victim::make_secret};
 
 /// Accepts every agent with these leases, and reports a job whose texts contain control characters.
 struct Fake {
@@ -82,15 +82,22 @@ impl Coordination for Fake {
 
 /// Serves a fake coordinator until the tests end.
 fn serve(fake: Fake) -> SocketAddr {
+    serve_as(fake, serde_json::json!({}))
+}
+
+/// Serves a fake coordinator whose identity has further fields.
+fn serve_as(fake: Fake, more: serde_json::Value) -> SocketAddr {
     let (bound, address) = mpsc::channel();
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             bound.send(listener.local_addr().unwrap()).unwrap();
-            let identity = serde_json::json!({
+            let mut identity = serde_json::json!({
                 "ragent": env!("CARGO_PKG_VERSION"), "protocol": PROTOCOL_VERSION, "run_id": "job",
             });
+            let more = more.as_object().unwrap().clone();
+            identity.as_object_mut().unwrap().extend(more);
             let identity = get(|| async move { Json(identity) });
             let routes = Routes::new(CoordinationServer::new(fake));
             let routes = routes.into_axum_router().route("/v1/identity", identity);
@@ -119,6 +126,39 @@ fn endless_leases() {
         assert!(!end.stderr.contains("198.51.100.66"), "{}", end.stderr);
         assert_eq!(end.stdout, "");
     }
+}
+
+/// 6, 8: a process that has taken the endpoint starts no worker on a node with a secret: neither one that denies that
+/// there is a secret, nor one that names it.
+#[test]
+fn impostor_without_the_secret() {
+    let sandbox = Sandbox::new();
+    let path = make_secret(&sandbox);
+    let id = ragent::secret::file::read(&path).unwrap()[0].id().to_string();
+    let run = |identity| {
+        let address = serve_as(Fake { agent_lease_ms: 2400, coordinator_lease_ms: 3000 }, identity);
+        let words = format!(
+            "--nnodes 2 --rdzv-id job --rdzv-endpoint {address} --rdzv-conf is_host=0,join_timeout=3 \
+             --secret-file {} --no-python stay.sh",
+            path.display()
+        );
+        let end = sandbox.ragent(&words).run();
+        end.assert_code(1);
+        assert_eq!(end.stdout, "", "a worker was started");
+        end
+    };
+    let denied = run(serde_json::json!({ "auth": "none" }));
+    denied.assert_stderr(&["has no secret; this one has one", "--auth none"]);
+    let named = run(serde_json::json!({ "auth": "secret", "ids": [id] }));
+    named.assert_stderr(&["has not proven that it knows the secret"]);
+    // Without a secret it succeeds, as far as the master's address shows.
+    let address = serve(Fake { agent_lease_ms: 2400, coordinator_lease_ms: 3000 });
+    let words = format!(
+        "--nnodes 1 --auth none --rdzv-id job --rdzv-endpoint {address} --rdzv-conf is_host=0 \
+         --no-python stay.sh"
+    );
+    let mut agent = sandbox.ragent(&words).start();
+    agent.logs("198.51.100.66");
 }
 
 /// 19: control characters from a coordinator do not reach the terminal.

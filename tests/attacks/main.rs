@@ -8,6 +8,7 @@ mod election;
 mod files;
 mod members;
 mod port;
+mod secret;
 mod store;
 mod victim;
 

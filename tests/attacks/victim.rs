@@ -1,8 +1,9 @@
 //! The target of an attack: a job of two agents on two nodes of a network, with a third node for
 //! the attacker.
 
-use std::{io::Read, net::TcpStream};
+use std::{io::Read, net::TcpStream, path::PathBuf};
 
+use ragent::secret::{Secret, file};
 use serde_json::Value;
 
 use crate::{
@@ -31,6 +32,13 @@ pub(crate) const ATTACKER: u32 = 3;
 const SHARED: &str = "--nnodes 2 --max-restarts 3 --rdzv-id job --rdzv-endpoint 10.77.0.1:29400 \
                       --rdzv-conf last_call_timeout=600,join_settle=0.1,shrink_timeout=0";
 
+/// Makes a file with a secret.
+pub(crate) fn make_secret(sandbox: &Sandbox) -> PathBuf {
+    let path = sandbox.path("secret");
+    file::create(&path, &Secret::random().unwrap()).unwrap();
+    path
+}
+
 impl Victim {
     /// Starts a job; `None` if networks cannot be made.
     pub(crate) fn new(name: &str) -> Option<Self> {
@@ -39,11 +47,18 @@ impl Victim {
 
     /// Starts a job with further flags on all nodes.
     pub(crate) fn with(name: &str, flags: &str) -> Option<Self> {
-        if !may_make_networks() {
-            return None;
-        }
-        let network = Network::new(name, 3);
+        may_make_networks().then(|| Self::start(Sandbox::new(), name, flags))
+    }
+
+    /// Starts a job whose nodes share a secret; `None` if networks cannot be made.
+    pub(crate) fn secured(name: &str) -> Option<Self> {
         let sandbox = Sandbox::new();
+        let flags = format!("--secret-file {}", make_secret(&sandbox).display());
+        may_make_networks().then(|| Self::start(sandbox, name, &flags))
+    }
+
+    fn start(sandbox: Sandbox, name: &str, flags: &str) -> Self {
+        let network = Network::new(name, 3);
         let words = format!("{SHARED} {flags} --no-python stay.sh");
         let mut host = network.ragent(&sandbox, 1, &words).start();
         let mut guest = network.ragent(&sandbox, 2, &words).start();
@@ -52,7 +67,7 @@ impl Victim {
         let digits: String = port.chars().take_while(char::is_ascii_digit).collect();
         let workers = [host.worker(), guest.worker()];
         let store_port = digits.parse().unwrap();
-        Some(Self { sandbox, network, host, guest, workers, store_port })
+        Self { sandbox, network, host, guest, workers, store_port }
     }
 
     /// The status of the job over HTTP.

@@ -13,6 +13,7 @@ mod lines;
 mod loss;
 mod members;
 mod refusals;
+mod secrets;
 mod status;
 mod takeover;
 

@@ -4,7 +4,10 @@
 use std::{collections::BTreeMap, fs, thread, time::Duration};
 
 use nix::sys::signal::Signal;
-use ragent::sys::clock;
+use ragent::{
+    secret::{Secret, file},
+    sys::clock,
+};
 
 use crate::{
     records::{Lifetime, RoundId, Rounds, violations},
@@ -55,6 +58,8 @@ pub(crate) struct ElectedJob {
     found_by: FoundBy,
     /// The etcd through which the agents find their coordinator; `None` if voters elect it.
     etcd: Option<Program>,
+    /// The flags for the authentication of agents, and of `ragent status`.
+    auth: String,
     sandbox: Sandbox,
     pub(crate) network: Network,
 }
@@ -87,6 +92,28 @@ impl ElectedJob {
         let mut job = Self::in_sandbox(Sandbox::new(), name, &Self::all());
         job.join_timeout_s = join_timeout_s;
         Self::with_agents(job, &Self::all())
+    }
+
+    /// Starts a job whose nodes share a secret, and waits until all of its workers run.
+    pub(crate) fn start_secured(name: &str) -> (Self, Round) {
+        let mut job = Self::new(name, &Self::all());
+        let path = job.sandbox.path("secret");
+        let secret = Secret::random().expect("the system has random bytes");
+        file::create(&path, &secret).expect("the sandbox is writable");
+        job.auth = format!("--auth secret --secret-file {}", path.display());
+        Self::with_agents(job, &Self::all())
+    }
+
+    /// Runs `ragent` with these arguments on a node.
+    pub(crate) fn run_on(&self, node: u32, words: &str) -> End {
+        self.network.ragent(&self.sandbox, node, words).run()
+    }
+
+    /// Prints the status of the job on a node.
+    pub(crate) fn status(&self, node: u32, auth: &str) -> End {
+        let voters = VOTERS.map(Network::address).join(",");
+        let words = format!("status {auth} --rdzv-endpoint {voters}:29400");
+        self.run_on(node, &words)
     }
 
     /// Starts the job on these nodes and waits until they run.
@@ -140,6 +167,7 @@ impl ElectedJob {
             round: RoundId::default(),
             found_by: FoundBy::List,
             etcd: None,
+            auth: "--auth none".to_owned(),
             sandbox,
             network: Network::new(name, ETCD),
         }
@@ -175,8 +203,8 @@ impl ElectedJob {
         let words = format!(
             "--nnodes 2:{NODES} --max-restarts 1 {rendezvous} \
              --rdzv-conf last_call_timeout={},join_timeout={},join_settle=0.1,shrink_timeout=0 \
-             --no-python alive.py",
-            self.last_call_s, self.join_timeout_s
+             {} --no-python alive.py",
+            self.last_call_s, self.join_timeout_s, self.auth
         );
         let agent = self.network.ragent(&self.sandbox, node, &words).start();
         self.agents.insert(node, agent);

@@ -338,3 +338,23 @@ fn endpoint_on_a_container_bridge_is_warned_about() {
         );
     }
 }
+
+/// A job of several machines without a secret warns once, on the host; `--auth none` states that this is intended.
+#[test]
+fn open_job_warns_once() {
+    if !may_make_networks() {
+        return;
+    }
+    for (auth, warnings) in [("", [1, 0]), ("--auth none", [0, 0])] {
+        let network = Network::new("open", 2);
+        let sandbox = Sandbox::new();
+        let words = format!("--nnodes 2 {auth} --rdzv-endpoint 10.77.0.1 --no-python true");
+        let start = |node| network.ragent(&sandbox, node, &words).default_lines().start();
+        let agents = [start(1), start(2)];
+        let ends = agents.map(Program::end);
+        let count =
+            |end: &support::End| end.stderr.matches("anyone who reaches port 29400").count();
+        ends.iter().for_each(|end| end.assert_code(0));
+        assert_eq!([count(&ends[0]), count(&ends[1])], warnings, "{}", ends[0].stderr);
+    }
+}

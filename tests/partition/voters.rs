@@ -451,3 +451,32 @@ fn majority_loses_its_state() {
     assert_eq!(job.count_elections(), 1);
     job.assert_rules();
 }
+
+/// Voters that share a secret elect the next leader, and a host that is back joins them. Without the secret, no node
+/// joins and no status is printed.
+#[test]
+fn voters_share_a_secret() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, _) = ElectedJob::start_secured("vsec");
+    let leader = job.leader(WITNESS);
+    job.network.cut(leader.node);
+    job.next_leader(WITNESS, leader);
+    job.runs_on(&ElectedJob::without(&[leader.node]));
+    job.network.heal(leader.node);
+    job.runs_on(&ElectedJob::all());
+    job.status(WITNESS, "").assert_code(0);
+    let stranger = job.status(WITNESS, "--auth none");
+    stranger.assert_code(1);
+    stranger.assert_stderr(&["requires a secret", "--auth none"]);
+    // Its own agent has ended, and the next one has no secret.
+    job.agent(WITNESS).signal(Signal::SIGTERM);
+    job.wait_for_end(WITNESS);
+    let words = "--nnodes 2:5 --auth none --rdzv-endpoint 10.77.0.1,10.77.0.2,10.77.0.3:29400 \
+                 --no-python true";
+    let refused = job.run_on(WITNESS, words);
+    refused.assert_code(1);
+    refused.assert_stderr(&["requires a secret", "was started with `--auth none`"]);
+    job.end();
+}

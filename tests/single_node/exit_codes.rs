@@ -17,7 +17,7 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 /// The number of rows that are provoked at the same time: most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
-const PROVOCATIONS: [(&str, Provocation); 38] = [
+const PROVOCATIONS: [(&str, Provocation); 42] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     ("`ragent status` has printed the state of the job", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
@@ -46,6 +46,11 @@ const PROVOCATIONS: [(&str, Provocation); 38] = [
     }),
     ("`ragent manifest k8s` has printed a manifest", |sandbox| {
         vec![sandbox.ragent("manifest k8s --name a --image b train.py").run()]
+    }),
+    ("`ragent secret` has printed a secret, or written it to a file", |sandbox| {
+        ["secret", "secret --init --secret-file s", "secret --rotate --secret-file s"]
+            .map(|words| sandbox.ragent(words).run())
+            .into()
     }),
     ("help or the version was printed", |sandbox| {
         ["--help", "-h", "--version", "status --help"]
@@ -96,6 +101,25 @@ const PROVOCATIONS: [(&str, Provocation); 38] = [
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let endpoint = listener.local_addr().unwrap();
         vec![sandbox.ragent(&format!("--rdzv-endpoint {endpoint} --no-python stay.sh")).run()]
+    }),
+    ("the process at the endpoint has another secret, or only one of the two has one", |sandbox| {
+        for name in ["a", "b"] {
+            let words = format!("secret --init --secret-file {name}");
+            sandbox.ragent(&words).run().assert_code(0);
+        }
+        let endpoint = format!("127.0.0.1:{}", free_port());
+        let words = |auth: &str| {
+            format!("--nnodes 2 {auth} --rdzv-endpoint {endpoint} --no-python stay.sh")
+        };
+        let mut host = sandbox.ragent(&words("--secret-file a")).start();
+        host.endpoint();
+        let status = format!("status --auth none --rdzv-endpoint {endpoint}");
+        ["--secret-file b", "--auth none", ""]
+            .map(words)
+            .into_iter()
+            .chain([status])
+            .map(|words| sandbox.ragent(&words).run())
+            .collect()
     }),
     (
         "the job's other agents cannot be searched for: no multicast, or the port is taken",
@@ -274,6 +298,21 @@ const PROVOCATIONS: [(&str, Provocation); 38] = [
         let manifest = sandbox.ragent("manifest k8s --name A --image b train.py").run();
         let status = sandbox.ragent("status --rdzv-endpoint :1").run();
         vec![by_flag, by_variable.run(), manifest, status]
+    }),
+    (
+        "a secret file does not exist, is invalid, or can be read by others; a required secret is \
+         missing",
+        |sandbox| {
+            fs::write(sandbox.path("short"), "password\n").unwrap();
+            let flags = ["--secret-file missing", "--secret-file short", "--auth secret"];
+            flags.map(|flag| sandbox.ragent(&format!("{flag} --no-python stay.sh")).run()).into()
+        },
+    ),
+    ("`ragent secret` cannot write its file, or the file exists", |sandbox| {
+        fs::write(sandbox.path("there"), "").unwrap();
+        ["--init --secret-file there", "--rotate --secret-file missing", "--init"]
+            .map(|words| sandbox.ragent(&format!("secret {words}")).run())
+            .into()
     }),
     ("the list of hosts, a filter or a variable of `ragent launch` is invalid", |sandbox| {
         [("a\na\n", ""), ("a\n", "--include b"), ("a\n", "-x NOT_SET")]

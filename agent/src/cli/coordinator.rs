@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use super::auth::AuthArgs;
+
 /// Flags of `ragent coordinator`.
 #[derive(Args, Clone, Debug)]
 pub struct CoordinatorArgs {
@@ -22,6 +24,9 @@ pub struct CoordinatorArgs {
         conflicts_with_all = ["host", "port"]
     )]
     pub rdzv_endpoint: Option<String>,
+    /// The authentication of the job.
+    #[command(flatten)]
+    pub auth: AuthArgs,
     /// Numbers of nodes of the job, as on its nodes
     #[arg(long, value_name = "N or MIN:MAX", requires = "rdzv_endpoint")]
     pub nnodes: Option<String>,

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::auth::AuthArgs;
+
 /// Flags of `ragent doctor`.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
@@ -19,6 +21,9 @@ pub struct DoctorArgs {
     /// Settings for the connection to etcd, as given to the agents
     #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…")]
     pub rdzv_conf: Option<String>,
+    /// The authentication of the job.
+    #[command(flatten)]
+    pub auth: AuthArgs,
     /// Let the nodes of the running job measure the connections between them
     #[arg(long)]
     pub peers: bool,

@@ -105,4 +105,5 @@ pub(super) const WORKERS: &str = "Workers";
 pub(super) const OUTPUT: &str = "Output";
 pub(super) const FAILURES: &str = "Failures";
 pub(super) const PLACEMENT: &str = "Placement";
+pub(super) const SECURITY: &str = "Security";
 pub(super) const OTHER: &str = "Other";

@@ -2,7 +2,10 @@
 
 use clap::Args;
 
-use super::job::{FAILURES, JobArgs, NODES, OTHER, OUTPUT, PLACEMENT, WORKERS};
+use super::{
+    auth::AuthArgs,
+    job::{FAILURES, JobArgs, NODES, OTHER, OUTPUT, PLACEMENT, WORKERS},
+};
 
 /// Flags for launching. Flags that most jobs do not need are listed by `--help` only, not by `-h`.
 #[derive(Args, Clone, Debug, Default)]
@@ -264,6 +267,9 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub standby: Option<String>,
+    /// The authentication of the job.
+    #[command(flatten)]
+    pub auth: AuthArgs,
     /// Bind each worker to processors near its accelerator: `node`, `socket`, `exclusive` or
     /// `core-complex`
     #[arg(

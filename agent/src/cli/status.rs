@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use super::auth::AuthArgs;
+
 /// Flags of `ragent status`.
 #[derive(Args, Clone, Debug)]
 pub struct StatusArgs {
@@ -9,6 +11,9 @@ pub struct StatusArgs {
     /// of this user]
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT][,…]|auto[:PORT]")]
     pub rdzv_endpoint: Option<String>,
+    /// The authentication of the job.
+    #[command(flatten)]
+    pub auth: AuthArgs,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

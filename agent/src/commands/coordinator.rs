@@ -1,6 +1,6 @@
 //! `ragent coordinator`: a coordinator alone, without an agent.
 
-use std::process::ExitCode;
+use std::{net::SocketAddr, process::ExitCode};
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
@@ -11,7 +11,7 @@ use ragent_rendezvous::{
 };
 use ragent_store::StoreThread;
 use tokio::sync::watch;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{
     error::{LaunchError, system},
@@ -23,15 +23,18 @@ use crate::{
     coordinator::{driver::Input, state_file},
     endpoint::{
         HostOrJoinError,
+        host::open_warning,
         hosted_coordinator::{EndpointPort, RecoveredState, host_coordinator},
         hosted_voter::{HostedVoterSpec, VoterEnd, host_voter},
         plain_store::plain_store,
+        voter_secrets,
         voters::{kept_for, own_endpoint, source},
     },
     limits,
     net::port::Attended,
     node::node_id::new_node_id,
-    spec::{Argument, Endpoint, UsageError},
+    secret::Credentials,
+    spec::{Argument, Endpoint, UsageError, credentials},
     sys::{clock, host::ThisHost},
 };
 
@@ -43,8 +46,9 @@ use crate::{
 pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
     ThisHost.raise_open_files();
     ThisHost.disable_core_dumps();
+    let credentials = credentials(&args.auth, &ThisHost)?;
     if let (Some(list), Some(nodes)) = (&args.rdzv_endpoint, &args.nnodes) {
-        return vote(args, list, nodes);
+        return vote(args, list, nodes, credentials);
     }
     let (listener, address) = bind(&args.host, args.port)?;
     let stores = StoreThread::start("store").map_err(system("start a thread"))?;
@@ -64,11 +68,12 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
             leases: Leases::default(),
         };
         let attended = watch::Sender::new(Attended::default());
-        let store = plain_store(&stores, attended.subscribe())?;
-        let port = EndpointPort { listener, store, attended };
+        let store = plain_store(&stores, attended.subscribe(), &credentials)?;
+        warn_if_open(&credentials, address);
+        let port = EndpointPort { listener, store, credentials, attended };
         let here = NotHere { term: Term(0), endpoint: endpoint.to_string() };
         let (not_here, _) = watch::channel(here);
-        let (mut hosted, server) = host_coordinator(port, settings, recovered, not_here);
+        let (mut hosted, server) = host_coordinator(port, settings, recovered, not_here)?;
         print_address(address)?;
         info!(%address, run_id = args.rdzv_id, "coordinating the job");
         tokio::select! {
@@ -86,13 +91,28 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
     })?
 }
 
+/// Warns if anyone who reaches the port can take part in the job, and the user has not asked for that.
+fn warn_if_open(credentials: &Credentials, address: SocketAddr) {
+    if !address.ip().is_loopback()
+        && let Some(warning) = open_warning(credentials, address.port())
+    {
+        warn!("{warning}");
+    }
+}
+
 /// Takes part in the election of a job's coordinator, until a signal or until the job has ended.
-fn vote(args: &CoordinatorArgs, list: &str, nodes: &str) -> Result<ExitCode, LaunchError> {
+fn vote(
+    args: &CoordinatorArgs,
+    list: &str,
+    nodes: &str,
+    credentials: Credentials,
+) -> Result<ExitCode, LaunchError> {
     let list = Argument::new("--rdzv-endpoint", list).voters()?;
     let nodes = Argument::new("--nnodes", nodes).nodes()?;
     let stores = StoreThread::start("store").map_err(system("start a thread"))?;
     runtime::block_on(async {
         let mut signals = runtime::watch_signals(&SIGNALS)?;
+        voter_secrets::check(&list, &credentials).await.map_err(HostOrJoinError::from)?;
         let own = own_endpoint(&list, clock::now(), |_| {}).await.map_err(HostOrJoinError::from)?;
         let Some(own) = own else {
             let message = format!(
@@ -104,8 +124,9 @@ fn vote(args: &CoordinatorArgs, list: &str, nodes: &str) -> Result<ExitCode, Lau
         };
         let address = own.listener.local_addr().map_err(system("listen"))?;
         let attended = watch::Sender::new(Attended::default());
-        let store = plain_store(&stores, attended.subscribe())?;
-        let port = EndpointPort { listener: own.listener, store, attended };
+        let store = plain_store(&stores, attended.subscribe(), &credentials)?;
+        warn_if_open(&credentials, address);
+        let port = EndpointPort { listener: own.listener, store, credentials, attended };
         let process = new_node_id();
         let spec = HostedVoterSpec {
             is_list_common: true,

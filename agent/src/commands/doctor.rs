@@ -11,6 +11,7 @@ mod loopback;
 mod machine;
 mod peers;
 mod python;
+mod secret;
 mod standby;
 mod voters;
 
@@ -21,11 +22,13 @@ use tokio::{task::spawn_blocking, time::timeout};
 
 use self::endpoint::Purpose;
 use super::{
+    credentials,
     error::{LaunchError, system},
     runtime,
 };
 use crate::{
     cli::{DoctorArgs, LaunchArgs},
+    secret::Credentials,
     spec::{self, Argument, AskedEndpoint, AskedEtcd, JobEndpoint, UsageError},
     sys::{host::ThisHost, stdout},
 };
@@ -107,12 +110,17 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
     }
     let modules = Argument::of_flag("--standby", &args.standby).as_ref().map(spec::standby_modules);
     let modules = modules.transpose()?.unwrap_or_default();
+    let job = match &asked {
+        Asked::Endpoint(AskedEndpoint::At(job)) => Some(job),
+        Asked::Endpoint(AskedEndpoint::Found | AskedEndpoint::NotGiven) | Asked::Etcd(_) => None,
+    };
+    let credentials = credentials::of_job(&args.auth, job)?;
     let mut findings = Findings::new(args.json);
     runtime::block_on(async {
         let workers = workers(args, &mut findings).await?;
         machine::examine(workers, &mut findings).await;
         standby::examine(modules, args.script.as_deref(), workers, &mut findings).await;
-        over_the_network(asked, args.peers, &mut findings).await;
+        over_the_network(asked, &credentials, args.peers, &mut findings).await;
         Ok::<(), LaunchError>(())
     })??;
     findings.end()
@@ -142,17 +150,24 @@ enum Asked {
     Etcd(AskedEtcd),
 }
 
-async fn over_the_network(asked: Asked, wants_peers: bool, findings: &mut Findings) {
+async fn over_the_network(
+    asked: Asked,
+    credentials: &Credentials,
+    wants_peers: bool,
+    findings: &mut Findings,
+) {
+    let has_job = !matches!(asked, Asked::Endpoint(AskedEndpoint::NotGiven));
+    findings.report(secret::own(credentials, has_job));
     findings.report(loopback::examine().await);
     findings.report(endpoint::own_name().await);
     let job = match asked {
         Asked::Endpoint(AskedEndpoint::At(job)) => {
-            at_endpoint(&job, findings).await;
+            at_endpoint(&job, credentials, findings).await;
             job
         }
         Asked::Endpoint(AskedEndpoint::Found) => return findings.report(multicast()),
         Asked::Endpoint(AskedEndpoint::NotGiven) => return,
-        Asked::Etcd(etcd) => match etcd::examine(&etcd, findings).await {
+        Asked::Etcd(etcd) => match etcd::examine(&etcd, credentials, findings).await {
             Some(leader) => JobEndpoint::One(leader),
             None if wants_peers => {
                 let text = "etcd has no leader of the job that could be asked for its nodes";
@@ -163,17 +178,18 @@ async fn over_the_network(asked: Asked, wants_peers: bool, findings: &mut Findin
         },
     };
     if wants_peers {
-        peers::examine(job).await.into_iter().for_each(|finding| findings.report(finding));
+        let findings_of_peers = peers::examine(job, credentials).await;
+        findings_of_peers.into_iter().for_each(|finding| findings.report(finding));
     }
 }
 
-async fn at_endpoint(job: &JobEndpoint, findings: &mut Findings) {
+async fn at_endpoint(job: &JobEndpoint, credentials: &Credentials, findings: &mut Findings) {
     match job {
         JobEndpoint::One(endpoint) => {
-            let examined = endpoint::examine(endpoint, Purpose::Coordinator).await;
+            let examined = endpoint::examine(endpoint, Purpose::Coordinator, credentials).await;
             examined.findings.into_iter().for_each(|finding| findings.report(finding));
         }
-        JobEndpoint::Voters(voters) => voters::examine(voters, findings).await,
+        JobEndpoint::Voters(voters) => voters::examine(voters, credentials, findings).await,
     }
 }
 

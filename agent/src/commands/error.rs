@@ -1,6 +1,7 @@
 //! Every way in which a launch can fail, with its message and exit code.
 
 use std::{
+    borrow::Cow,
     fmt::Write,
     io,
     path::{Path, PathBuf},
@@ -189,52 +190,56 @@ impl LaunchError {
                     path.display()
                 )),
             ),
-            Self::StatusOfVoters { failures, .. } => {
-                with_hint(format!("error: {self}\n  {}", failures.join("\n  ")), self.hint())
-            }
+            Self::StatusOfVoters { failures, .. } => with_hint(
+                format!("error: {self}\n  {}", failures.join("\n  ")),
+                self.hint().as_deref(),
+            ),
             Self::System(_)
             | Self::HostOrJoin(_)
             | Self::NoJob(_)
             | Self::NotMet(_)
             | Self::Status { .. }
-            | Self::WorkerStore { .. } => with_hint(chain(self), self.hint()),
+            | Self::WorkerStore { .. } => with_hint(chain(self), self.hint().as_deref()),
         }
     }
 
-    fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::HostOrJoin(HostOrJoinError::System(_)) => None,
-            Self::HostOrJoin(HostOrJoinError::Locate(error)) => Some(error.hint()),
-            Self::Status { source: AttendError::Resolve(_), .. } => Some(CHECK_NAME),
-            Self::NoJob(_) => Some("give the endpoint of the job as `--rdzv-endpoint HOST:PORT`"),
-            Self::Status { source: AttendError::Other { .. }, .. } => {
-                Some("check the port: `--rdzv-endpoint` must be the endpoint of the job")
+    fn hint(&self) -> Option<Cow<'static, str>> {
+        Some(Cow::Borrowed(match self {
+            Self::HostOrJoin(HostOrJoinError::System(_)) => return None,
+            Self::HostOrJoin(HostOrJoinError::Locate(error)) => return Some(error.hint()),
+            Self::Status { source: AttendError::Mismatch(mismatch), .. } => {
+                return Some(mismatch.hint().into());
             }
-            Self::Status { agent: None, .. } => Some("check that its agent is running"),
-            Self::StatusOfVoters { .. } => Some(
+            Self::Status { source: AttendError::Resolve(_), .. } => CHECK_NAME,
+            Self::NoJob(_) => "give the endpoint of the job as `--rdzv-endpoint HOST:PORT`",
+            Self::Status { source: AttendError::Other { .. }, .. } => {
+                "check the port: `--rdzv-endpoint` must be the endpoint of the job"
+            }
+            Self::Status { agent: None, .. } => "check that its agent is running",
+            Self::StatusOfVoters { .. } => {
                 "check that the agents on these hosts are running, and that no firewall blocks \
-                 their ports",
-            ),
+                 their ports"
+            }
             Self::Status { agent: Some(_), .. }
-            | Self::NotMet(RunningAgent { stage: Stage::Waiting { .. }, .. }) => Some(
+            | Self::NotMet(RunningAgent { stage: Stage::Waiting { .. }, .. }) => {
                 "check that the agent on the endpoint's host is running, and that no firewall \
-                 blocks its port",
-            ),
-            Self::NotMet(_) => Some(
+                 blocks its port"
+            }
+            Self::NotMet(_) => {
                 "check that the other agents are running with the same `--rdzv-id`; `ragent \
-                 doctor --rdzv-endpoint auto` checks the network",
-            ),
-            Self::WorkerStore { ports: StorePorts::Range { .. }, .. } => Some(
+                 doctor --rdzv-endpoint auto` checks the network"
+            }
+            Self::WorkerStore { ports: StorePorts::Range { .. }, .. } => {
                 "free the ports, or give a larger range in `store_port` (`--rdzv-conf`): each \
-                 agent of a machine needs its own",
-            ),
+                 agent of a machine needs its own"
+            }
             Self::WorkerStore { ports: StorePorts::Any, .. }
             | Self::System(_)
             | Self::Ended(_)
             | Self::StaysClosed { .. }
             | Self::Command { .. }
-            | Self::Usage(_) => None,
-        }
+            | Self::Usage(_) => return None,
+        }))
     }
 }
 

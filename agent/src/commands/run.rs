@@ -66,6 +66,7 @@ use crate::{
 ///
 /// Returns [`LaunchError`] unless the job has succeeded.
 pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
+    spec.credentials = spec::find_credentials(&spec.secret, &ThisHost)?;
     let closed = ClosedJob::of(&spec.run_id, &spec.rendezvous);
     let own_id = RunId::new(random_id());
     if spec.run_id.as_str() == spec::NO_NAME {
@@ -378,7 +379,8 @@ fn looking(spec: &JobSpec, cause: Option<&str>) -> RunningAgent {
         | RendezvousMethod::Etcd(_)
         | RendezvousMethod::Static { .. } => Stage::Waiting { cause: cause.map(str::to_owned) },
     };
-    RunningAgent::this(&spec.run_id, spec.rendezvous.endpoint_text(), stage)
+    let endpoint = spec.rendezvous.endpoint_text();
+    RunningAgent::this(&spec.run_id, endpoint, stage, &spec.credentials)
 }
 
 /// Returns the registration of this agent, whose coordinator is at `endpoint`. It contains all voters,
@@ -392,7 +394,7 @@ fn attending(spec: &JobSpec, endpoint: &str) -> RunningAgent {
         | RendezvousMethod::Search(_)
         | RendezvousMethod::Static { .. } => endpoint.to_owned(),
     };
-    RunningAgent::this(&spec.run_id, text, Stage::Attending)
+    RunningAgent::this(&spec.run_id, text, Stage::Attending, &spec.credentials)
 }
 
 fn renew(registration: Option<&Registration>, agent: &RunningAgent) {

@@ -12,6 +12,7 @@ use ragent_rendezvous::{
 
 pub(crate) use self::ask::ask;
 use super::{
+    credentials,
     error::{self, LaunchError, system},
     runtime,
 };
@@ -29,7 +30,8 @@ use crate::{
 /// Returns [`LaunchError`] if the endpoint to ask is unknown, or no process answers.
 pub fn print(args: &StatusArgs) -> Result<ExitCode, LaunchError> {
     let job = find(args)?;
-    let snapshot = runtime::block_on(ask(job))??;
+    let credentials = credentials::of_job(&args.auth, Some(&job))?;
+    let snapshot = runtime::block_on(ask(job, &credentials))??;
     let text = if args.json {
         let json = serde_json::to_string(&snapshot).expect("a snapshot has no odd keys");
         json + "\n"
@@ -244,7 +246,7 @@ mod tests {
 
     fn agent(run_id: &str, endpoint: &str, stage: Stage) -> RunningAgent {
         let (run_id, endpoint) = (run_id.to_owned(), endpoint.to_owned());
-        RunningAgent { run_id, endpoint, pid: 7, began: 0, stage }
+        RunningAgent { run_id, endpoint, pid: 7, began: 0, stage, credentials: Default::default() }
     }
 
     fn waiting() -> Stage {

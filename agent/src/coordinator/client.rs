@@ -1,6 +1,6 @@
 //! An agent's connection to the coordinator: one task for each attempt to open a stream.
 
-use std::{net::SocketAddr, pin::pin, time::Duration};
+use std::{io, net::SocketAddr, pin::pin, time::Duration};
 
 use hyper_util::rt::TokioIo;
 use ragent_proto::{
@@ -19,13 +19,17 @@ use tokio::{
 };
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{
-    Code,
+    Code, Status,
     transport::{Channel, Endpoint as GrpcEndpoint},
 };
 
 use crate::{
     coordinator::limits,
-    net::{self, ResolveError},
+    net::{
+        self, ResolveError, authentication,
+        secure_stream::{self, ConnectError},
+    },
+    secret::{ALPN_HTTP2, Credentials, Mismatch},
     spec::Endpoint,
 };
 
@@ -42,11 +46,14 @@ pub enum AttendError {
         address: SocketAddr,
         /// The system's error.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The agent no longer wants the stream.
     #[error("the attempt was canceled")]
     GivenUp,
+    /// The process there does not have the secret of this one.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
     /// Another program answers there.
     #[error("{address} is served by a program other than ragent: {what}")]
     Other {
@@ -64,6 +71,14 @@ pub enum AttendError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The process that listens there does not answer this user, for this reason.
+    #[error("{address} refuses the connection: {why}")]
+    Refused {
+        /// The address.
+        address: SocketAddr,
+        /// The reason, as the process there states it.
+        why: String,
+    },
     /// The name has no address.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
@@ -78,6 +93,15 @@ pub enum AttendError {
     /// The stream was closed by the other side.
     #[error("the stream was closed by the other side")]
     Closed,
+    /// The process that listens there has not proven that it knows the secret.
+    #[error("the process at {address} has not proven that it knows the secret of this job")]
+    Unproven {
+        /// The address.
+        address: SocketAddr,
+        /// The error of TLS.
+        #[source]
+        source: io::Error,
+    },
 }
 
 /// An event on a stream.
@@ -122,9 +146,10 @@ pub async fn attend(
     endpoint: Endpoint,
     known: Option<SocketAddr>,
     attend: AttendNumber,
+    credentials: Credentials,
     events: mpsc::Sender<StreamEvent>,
 ) {
-    let error = match stream(&endpoint, known, attend, &events).await {
+    let error = match stream((&endpoint, known), attend, &credentials, &events).await {
         Ok(()) => AttendError::Closed,
         Err(error) => error,
     };
@@ -133,12 +158,12 @@ pub async fn attend(
 }
 
 async fn stream(
-    endpoint: &Endpoint,
-    known: Option<SocketAddr>,
+    (endpoint, known): (&Endpoint, Option<SocketAddr>),
     attend: AttendNumber,
+    credentials: &Credentials,
     events: &mpsc::Sender<StreamEvent>,
 ) -> Result<(), AttendError> {
-    let connection = reach(endpoint, known).await?;
+    let connection = reach(endpoint, known, credentials).await?;
     let Connection { mut client, local, remote } = connection;
     let (reply, replied) = oneshot::channel();
     let connected = StreamEvent::Connected { attend, local, remote, reply };
@@ -148,12 +173,17 @@ async fn stream(
     let first = FromAgent::Attend { attend: Box::new(first), proof, lost_term };
     let first = AgentMessage::from(first);
     let rest = ReceiverStream::new(queue).map(|m| AgentMessage::from(FromAgent::Message(m)));
-    let failed = |status: tonic::Status| match status.code() {
-        // The text of these repeats at length that the connection broke.
-        Code::Cancelled | Code::Unavailable | Code::Unknown => AttendError::Broken(remote),
-        _ => AttendError::Protocol { address: remote, source: status.message().into() },
+    let response = match client.attend(tokio_stream::once(first).chain(rest)).await {
+        Ok(response) => response,
+        Err(status) => {
+            return Err(match status.code() {
+                // The text of these repeats at length that the connection broke.
+                Code::Cancelled | Code::Unavailable | Code::Unknown => AttendError::Broken(remote),
+                Code::Unauthenticated => unauthenticated(remote, credentials, &status).await,
+                _ => AttendError::Protocol { address: remote, source: status.message().into() },
+            });
+        }
     };
-    let response = client.attend(tokio_stream::once(first).chain(rest)).await.map_err(failed)?;
     let accepted = StreamEvent::Accepted(attend);
     events.send(accepted).await.map_err(|_| AttendError::GivenUp)?;
     let mut messages = response.into_inner();
@@ -175,23 +205,37 @@ struct Connection {
 /// Connects to the endpoint, whose name may resolve to other addresses each time.
 ///
 /// If the resolver is slow or does not answer, the last known address of the coordinator is used.
-async fn reach(endpoint: &Endpoint, known: Option<SocketAddr>) -> Result<Connection, AttendError> {
-    let Some(known) = known else { return connect(&net::resolve(endpoint).await?).await };
+async fn reach(
+    endpoint: &Endpoint,
+    known: Option<SocketAddr>,
+    credentials: &Credentials,
+) -> Result<Connection, AttendError> {
+    let connect =
+        |addresses: Vec<SocketAddr>| async move { connect(&addresses, credentials).await };
+    let Some(known) = known else { return connect(net::resolve(endpoint).await?).await };
     let mut resolving = pin!(net::resolve(endpoint));
     match timeout(limits::RESOLVE_PATIENCE, &mut resolving).await {
-        Ok(Ok(addresses)) => connect(&addresses).await,
-        Ok(Err(error)) => connect_to(known).await.map_err(|_| error.into()),
-        Err(_) => match connect_to(known).await {
+        Ok(Ok(addresses)) => connect(addresses).await,
+        Ok(Err(error)) => connect_to(known, credentials).await.map_err(|_| error.into()),
+        Err(_) => match connect_to(known, credentials).await {
             Ok(connection) => Ok(connection),
-            Err(_) => connect(&resolving.await?).await,
+            Err(_) => connect(resolving.await?).await,
         },
     }
 }
 
 /// Connects to the first of `addresses` that answers.
-async fn connect(addresses: &[SocketAddr]) -> Result<Connection, AttendError> {
-    let mut dials: JoinSet<Result<Connection, AttendError>> =
-        addresses.iter().map(|&address| connect_to(address)).collect();
+async fn connect(
+    addresses: &[SocketAddr],
+    credentials: &Credentials,
+) -> Result<Connection, AttendError> {
+    let mut dials: JoinSet<Result<Connection, AttendError>> = addresses
+        .iter()
+        .map(|&address| {
+            let credentials = credentials.clone();
+            async move { connect_to(address, &credentials).await }
+        })
+        .collect();
     let mut last = AttendError::GivenUp;
     while let Some(dialed) = dials.join_next().await {
         match dialed {
@@ -203,14 +247,22 @@ async fn connect(addresses: &[SocketAddr]) -> Result<Connection, AttendError> {
     Err(last)
 }
 
-async fn connect_to(address: SocketAddr) -> Result<Connection, AttendError> {
-    let refused = |source| AttendError::Connect { address, source };
-    let stream = net::dial(address).await.map_err(refused)?;
-    let local = stream.local_addr().map_err(refused)?;
+async fn connect_to(
+    address: SocketAddr,
+    credentials: &Credentials,
+) -> Result<Connection, AttendError> {
+    let stream = secure_stream::connect(address, credentials, ALPN_HTTP2).await;
+    let stream = stream.map_err(|error| match error {
+        ConnectError::Io(source) => AttendError::Connect { address, source },
+        ConnectError::Silent(waited) => AttendError::Silent { address, waited },
+        ConnectError::Mismatch(mismatch) => mismatch.into(),
+        ConnectError::Unproven(source) => AttendError::Unproven { address, source },
+    })?;
+    let local = stream.local_addr().map_err(|source| AttendError::Connect { address, source })?;
     let mut stream = Some(TokioIo::new(stream));
     // The only connection exists already; a channel that asks for another has lost it.
     let connector = tower::service_fn(move |_| {
-        let stream = stream.take().ok_or_else(|| std::io::Error::other("the connection was lost"));
+        let stream = stream.take().ok_or_else(|| io::Error::other("the connection was lost"));
         std::future::ready(stream)
     });
     // Without the scope of a link-local address, which an authority cannot contain.
@@ -222,6 +274,19 @@ async fn connect_to(address: SocketAddr) -> Result<Connection, AttendError> {
         .await?
         .map_err(|source| AttendError::Protocol { address, source: Box::new(source) })?;
     Ok(Connection { client: CoordinationClient::new(channel), local, remote: address })
+}
+
+/// Returns the reason for which the process at `address` has refused this one.
+async fn unauthenticated(
+    address: SocketAddr,
+    credentials: &Credentials,
+    status: &Status,
+) -> AttendError {
+    let theirs = authentication::ask(address).await.unwrap_or_default();
+    match credentials.compare(&address.to_string(), &theirs) {
+        Err(mismatch) => mismatch.into(),
+        Ok(()) => AttendError::Refused { address, why: status.message().to_owned() },
+    }
 }
 
 /// Waits for an answer of the process at `address`.
@@ -238,15 +303,24 @@ async fn in_time<T>(
 /// # Errors
 ///
 /// Returns [`AttendError`] if it cannot be reached or does not answer as ragent.
-pub async fn status(endpoint: &Endpoint) -> Result<StatusAnswer, AttendError> {
+pub async fn status(
+    endpoint: &Endpoint,
+    credentials: &Credentials,
+) -> Result<StatusAnswer, AttendError> {
     let addresses = net::resolve(endpoint).await?;
-    let Connection { mut client, remote, .. } = connect(&addresses).await?;
+    let Connection { mut client, remote, .. } = connect(&addresses, credentials).await?;
     let protocol = |source: Box<dyn std::error::Error + Send + Sync>| AttendError::Protocol {
         address: remote,
         source,
     };
     let reply = in_time(remote, client.status(StatusRequest {})).await?;
-    let reply = reply.map_err(|status| protocol(status.into()))?;
+    let reply = match reply {
+        Ok(reply) => reply,
+        Err(status) if status.code() == Code::Unauthenticated => {
+            return Err(unauthenticated(remote, credentials, &status).await);
+        }
+        Err(status) => return Err(protocol(status.into())),
+    };
     reply
         .into_inner()
         .try_into()
@@ -265,7 +339,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let endpoint = Endpoint { host: address.ip().to_string(), port: address.port() };
-        let error = status(&endpoint).await.unwrap_err();
+        let open = Credentials::unsecured(crate::secret::Unsecured::Chosen);
+        let error = status(&endpoint, &open).await.unwrap_err();
         let expected = format!("{address} accepts connections but did not answer within 3 s");
         assert_eq!(error.to_string(), expected);
         assert!(std::error::Error::source(&error).is_none());

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::{client, driver, role::Role};
-use crate::{coordinator::limits, net, spec::Endpoint, sys::clock};
+use crate::{coordinator::limits, net, secret::Credentials, spec::Endpoint, sys::clock};
 
 /// The path at which an agent reports how it reaches the others.
 pub(crate) const REACH_PATH: &str = "/v1/reach";
@@ -45,8 +45,18 @@ pub(crate) struct Reached {
     pub error: Option<String>,
 }
 
+/// The measurement of this agent.
+#[derive(Clone, Debug)]
+pub(super) struct Reach {
+    /// The role of this agent.
+    pub role: Arc<Role>,
+    /// Its credentials.
+    pub credentials: Credentials,
+}
+
 /// Reports how this agent reaches the other nodes of its job.
-pub(super) async fn report(State(role): State<Arc<Role>>) -> Response {
+pub(super) async fn report(State(reach): State<Reach>) -> Response {
+    let Reach { role, credentials } = reach;
     static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
     let Ok(_turn) = ONE_AT_A_TIME.try_acquire() else {
         return (StatusCode::TOO_MANY_REQUESTS, "another measurement is in progress\n")
@@ -55,7 +65,9 @@ pub(super) async fn report(State(role): State<Arc<Role>>) -> Response {
     let (snapshot, endpoint) = match role.coordinator_to_read() {
         Ok(inputs) => (driver::snapshot(&inputs).await, Vec::new()),
         Err(not_here) => match not_here.endpoint.parse::<Endpoint>() {
-            Ok(endpoint) => (snapshot_of(&endpoint).await, addresses_of(&endpoint).await),
+            Ok(endpoint) => {
+                (snapshot_of(&endpoint, &credentials).await, addresses_of(&endpoint).await)
+            }
             Err(_) => (None, Vec::new()),
         },
     };
@@ -70,8 +82,8 @@ pub(super) async fn report(State(role): State<Arc<Role>>) -> Response {
     }
 }
 
-async fn snapshot_of(endpoint: &Endpoint) -> Option<Snapshot> {
-    match client::status(endpoint).await {
+async fn snapshot_of(endpoint: &Endpoint, credentials: &Credentials) -> Option<Snapshot> {
+    match client::status(endpoint, credentials).await {
         Ok(StatusAnswer::Snapshot(snapshot)) => Some(*snapshot),
         Ok(StatusAnswer::NotHere(_)) | Err(_) => None,
     }

@@ -4,12 +4,13 @@ use std::{pin::Pin, sync::Arc};
 
 use axum::{
     Router,
-    extract::State,
-    http::StatusCode,
+    extract::{Request as HttpRequest, State},
+    http::{HeaderValue, StatusCode, header::CONTENT_TYPE},
     middleware,
     response::{IntoResponse, Response as HttpResponse},
-    routing::{get, post},
+    routing::{any, get, post},
 };
+use nix::unistd::geteuid;
 use ragent_proto::{
     Proof,
     convert::{FromAgent, FromCoordinator, NotHere, StatusAnswer},
@@ -33,35 +34,85 @@ use tracing::warn;
 use super::{
     browser_guard::{self, Guard},
     driver::{self, Input, Inputs},
-    identity::{self, IDENTITY_PATH},
-    reachability::{self, REACH_PATH},
+    identity::{self, IDENTITY_PATH, IdentityPage},
+    reachability::{self, REACH_PATH, Reach},
     role::Role,
     state_file,
     status_page::{StatusPage, status_page},
 };
 use crate::{
     coordinator::limits,
-    net::{connection::PeerAddress, http::BodyRead},
+    net::{connection::PeerAddress, http::BodyRead, port::Routers, refusals::Refusals},
+    secret::Credentials,
 };
 
 /// The path for obituaries.
 pub(crate) const OBITUARY_PATH: &str = "/v1/obituary";
 
-/// Creates the routes of an agent's port, for gRPC and HTTP.
-pub(crate) fn router(run_id: &RunId, role: Role) -> Router {
+/// Creates the routes of an agent's port, for gRPC and HTTP. Each kind of client has its own, so that no page can forget
+/// to check who asks.
+pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> Routers {
     let role = Arc::new(role);
+    let refusals = Arc::new(Refusals::default());
     let status = Arc::new(StatusPage::new(Arc::clone(&role)));
-    let run_id = run_id.clone();
-    let pages = Router::new()
-        .route(REACH_PATH, get(reachability::report))
-        .route(OBITUARY_PATH, post(obituary))
-        .with_state(Arc::clone(&role))
-        .route("/status", get(status_page).with_state(status))
-        .route(IDENTITY_PATH, get(identity::page).with_state(run_id));
-    let guard = Guard::new(Arc::clone(&role));
-    let grpc = CoordinationServer::new(Service { role });
-    let routes = Routes::new(grpc).into_axum_router().merge(pages).fallback(not_found);
-    routes.layer(middleware::from_fn_with_state(Arc::new(guard), browser_guard::check))
+    let status = Router::new().route("/status", get(status_page).with_state(status));
+    let obituaries =
+        Router::new().route(OBITUARY_PATH, post(obituary)).with_state(Arc::clone(&role));
+    let identity = |run_id: Option<RunId>| {
+        let page = IdentityPage { run_id, credentials: credentials.clone() };
+        obituaries.clone().route(IDENTITY_PATH, get(identity::page).with_state(page))
+    };
+    let reach = Reach { role: Arc::clone(&role), credentials: credentials.clone() };
+    let reach = Router::new().route(REACH_PATH, get(reachability::report).with_state(reach));
+    let guard = Arc::new(Guard::new(Arc::clone(&role)));
+    let guarded = |router: Router| {
+        router.layer(middleware::from_fn_with_state(Arc::clone(&guard), browser_guard::check))
+    };
+    let grpc = Routes::new(CoordinationServer::new(Service { role })).into_axum_router();
+    let refused = Refused { credentials: credentials.clone(), refusals: Arc::clone(&refusals) };
+    Routers {
+        members: guarded(
+            grpc.merge(identity(Some(run_id.clone())))
+                .merge(status.clone())
+                .merge(reach)
+                .fallback(not_found),
+        ),
+        own_user: guarded(
+            identity(None).merge(status).fallback_service(any(refuse).with_state(refused.clone())),
+        ),
+        strangers: guarded(identity(None).fallback_service(any(refuse).with_state(refused))),
+        refusals,
+    }
+}
+
+/// The refusal of requests to pages that a client may not use.
+#[derive(Clone)]
+struct Refused {
+    credentials: Credentials,
+    refusals: Arc<Refusals>,
+}
+
+/// Refuses a request, with the reason.
+async fn refuse(State(refused): State<Refused>, request: HttpRequest) -> HttpResponse {
+    let Refused { credentials, refusals } = refused;
+    let ids: Vec<_> = credentials.ids().iter().map(ToString::to_string).collect();
+    let why = if ids.is_empty() {
+        format!(
+            "this port serves uid {} of this machine only; give its agents a secret, or `--auth none`",
+            geteuid()
+        )
+    } else {
+        format!("this job requires its secret ({}): give it with `--secret-file`", ids.join(", "))
+    };
+    if let Some(PeerAddress { ip, .. }) = request.extensions().get() {
+        refusals.handle_refused(*ip, "it has not proven that it knows the secret");
+    }
+    let kind = request.headers().get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    if kind.starts_with(b"application/grpc") {
+        Status::unauthenticated(why).into_http()
+    } else {
+        (StatusCode::FORBIDDEN, why + "\n").into_response()
+    }
 }
 
 /// Answers an unknown path with 404; the gRPC routes would answer it with 200.
@@ -255,6 +306,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
+    use crate::secret::{Origin, Secret, Unsecured};
 
     fn elsewhere() -> Role {
         let endpoint = "10.0.0.1:29400".to_owned();
@@ -269,10 +321,58 @@ mod tests {
     /// An unknown path has HTTP's status, not that of an unknown gRPC call.
     #[tokio::test]
     async fn unknown_paths_are_not_found() {
-        let router = router(&RunId::new("job"), elsewhere());
+        let open = Credentials::unsecured(Unsecured::Chosen);
+        let router = routers(&RunId::new("job"), elsewhere(), &open).members;
         for path in ["/", "/v1", "/v2/identity", "/ragent"] {
             assert_eq!(get_status(router.clone(), path).await, StatusCode::NOT_FOUND, "{path}");
         }
         assert_eq!(get_status(router, IDENTITY_PATH).await, StatusCode::OK);
+    }
+
+    /// A stranger may ask who answers, and bring an obituary; this machine's user may also read the status. Everything
+    /// else, known or not, needs the secret.
+    #[tokio::test]
+    async fn strangers_have_two_pages() {
+        let secret = Secret::new(&"k".repeat(43)).unwrap();
+        let id = secret.id().to_string();
+        let secured = Credentials::new(vec![secret], Origin::Stdin);
+        let Routers { own_user, strangers, .. } =
+            routers(&RunId::new("job"), elsewhere(), &secured);
+        let grpc = "/ragent.v1.Coordination/Status";
+        for (router, status) in
+            [(&own_user, StatusCode::MISDIRECTED_REQUEST), (&strangers, StatusCode::FORBIDDEN)]
+        {
+            assert_eq!(get_status(router.clone(), IDENTITY_PATH).await, StatusCode::OK);
+            assert_eq!(get_status(router.clone(), "/status").await, status);
+            for path in [REACH_PATH, "/", "/unknown", grpc] {
+                let status = get_status(router.clone(), path).await;
+                assert_eq!(status, StatusCode::FORBIDDEN, "{path}");
+            }
+            let call = Request::post(grpc).header(CONTENT_TYPE, "application/grpc");
+            let answer = router.clone().oneshot(call.body(Body::empty()).unwrap()).await.unwrap();
+            let status = Status::from_header_map(answer.headers()).unwrap();
+            assert_eq!(status.code(), tonic::Code::Unauthenticated);
+            assert!(status.message().contains(&id), "{status}");
+            let obituary = Request::post(OBITUARY_PATH).body(Body::from("?")).unwrap();
+            let answer = router.clone().oneshot(obituary).await.unwrap();
+            assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "it is read");
+        }
+    }
+
+    /// Strangers do not receive the name of the job.
+    #[tokio::test]
+    async fn strangers_do_not_learn_the_job() {
+        let secured = Credentials::new(vec![Secret::new(&"k".repeat(43)).unwrap()], Origin::Stdin);
+        let Routers { members, strangers, .. } =
+            routers(&RunId::new("job7"), elsewhere(), &secured);
+        for (router, is_member) in [(members, true), (strangers, false)] {
+            let request = Request::get(IDENTITY_PATH).body(Body::empty()).unwrap();
+            let body = router.oneshot(request).await.unwrap().into_body();
+            let text = axum::body::to_bytes(body, 4096).await.unwrap();
+            let text = str::from_utf8(&text).unwrap();
+            assert_eq!(text.contains("job7") && text.contains("unix_ms"), is_member, "{text}");
+            let id = secured.ids()[0].to_string();
+            assert!(text.contains(r#""auth":"secret""#) && text.contains(&id), "{text}");
+        }
     }
 }

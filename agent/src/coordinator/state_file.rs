@@ -22,7 +22,7 @@ pub use self::{
     files::{member_path, member_ports, memory_path, voter_path},
     memory::read_memory,
     obituary::{Obituary, has_obituary, parse_obituary, write_obituary},
-    registration::{Registration, RunningAgent, Stage, running_agents},
+    registration::{RegisteredCredentials, Registration, RunningAgent, Stage, running_agents},
 };
 use self::{
     files::{folder_of, name_of},

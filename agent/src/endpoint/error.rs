@@ -1,9 +1,11 @@
 //! The reasons for which an agent does not find the host of its job, or can neither host nor join.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{borrow::Cow, io, net::SocketAddr, time::Duration};
 
 use super::search::sockets::SocketsError;
-use crate::{etcd::EtcdError, scheduler::Launcher, sys::system_error::SystemError};
+use crate::{
+    etcd::EtcdError, scheduler::Launcher, secret::Mismatch, sys::system_error::SystemError,
+};
 
 /// The reason for which an agent can neither host nor join at an endpoint.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +21,9 @@ pub enum HostOrJoinError {
 /// The reason why there is no host, and no node can become one.
 #[derive(Debug, thiserror::Error)]
 pub enum LocateError {
+    /// The process at the endpoint does not have the secret of this one.
+    #[error(transparent)]
+    Auth(#[from] Mismatch),
     /// The port cannot be bound, for another reason than being in use.
     #[error("failed to listen on {address}")]
     Bind {
@@ -133,8 +138,9 @@ impl LocateError {
     }
 
     /// Returns the hint for the user.
-    pub(crate) fn hint(&self) -> &'static str {
-        match self {
+    pub(crate) fn hint(&self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
+            Self::Auth(mismatch) => return mismatch.hint().into(),
             Self::Other { .. } | Self::Held { .. } => {
                 "end that program, or use another port on all nodes (`--rdzv-endpoint`, or \
                  `--master-port`); `ragent doctor --rdzv-endpoint HOST:PORT` checks a port"
@@ -182,6 +188,6 @@ impl LocateError {
                 "check that this user may listen on that port, and that this machine has the \
                  address"
             }
-        }
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! Starts this node's services as the host of the job's coordinator, which recovers the job if an
 //! earlier coordinator has left its state.
 
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
@@ -28,6 +28,7 @@ use crate::{
         port::{Attended, PortStore},
     },
     node::{destination::Destination, node_id::new_node_id},
+    secret::Credentials,
     spec::{Endpoint, JobSpec, RendezvousMethod},
     sys::{host::ThisHost, system_error::system},
 };
@@ -50,10 +51,12 @@ pub(super) fn host(
     let not_here = NotHere { term: known_round.round.term, endpoint: endpoint.to_string() };
     let (not_here, _) = watch::channel(not_here);
     let state_file = recovered.state_file.clone();
-    let port = EndpointPort { listener, store, attended };
+    let credentials = spec.credentials.clone();
+    let port = EndpointPort { listener, store, credentials, attended };
     let (hosted, server) =
-        host_coordinator(port, settings(spec, &node_id), recovered, not_here.clone());
+        host_coordinator(port, settings(spec, &node_id), recovered, not_here.clone())?;
     info!(%endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job");
+    warn_if_open(spec, bound);
     let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
     Ok(NodeServices {
         reach: Reach::of_endpoint(&endpoint, address),
@@ -98,6 +101,27 @@ pub(super) fn announced_address(spec: &JobSpec, endpoint: &Endpoint, resolved: I
         Some(Unreachable::Replaced) | None => {}
     }
     address
+}
+
+/// Warns if anyone who reaches the port of this process can take part in a job of several nodes.
+pub(super) fn warn_if_open(spec: &JobSpec, bound: SocketAddr) {
+    if spec.shared.nodes.max() > 1
+        && !bound.ip().is_loopback()
+        && let Some(warning) = open_warning(&spec.credentials, bound.port())
+    {
+        warn!("{warning}");
+    }
+}
+
+/// Returns the warning that anyone who reaches `port` can take part in the job, unless the user has asked for that.
+pub(crate) fn open_warning(credentials: &Credentials, port: u16) -> Option<String> {
+    (!credentials.is_secured() && !credentials.is_declined()).then(|| {
+        format!(
+            "anyone who reaches port {port} of this machine can take part in this job and run code in its \
+             workers; give all nodes a secret (`ragent secret --init`, or `--secret-file`), or `--auth none` \
+             if that is intended"
+        )
+    })
 }
 
 /// Reads the state of an earlier coordinator, and its host's obituary.
@@ -158,18 +182,20 @@ fn open_store(
     spec: &JobSpec,
     stores: &StoreThread,
     attended: watch::Receiver<Attended>,
-) -> Result<(Option<PortStoreSender>, PortStore), HostOrJoinError> {
+) -> Result<(Option<PortStoreSender>, Option<PortStore>), HostOrJoinError> {
     match spec.rendezvous {
         // The worker stores of this node open a store for each round.
         RendezvousMethod::Static { .. } => {
             let (store_sender, store) = watch::channel(None);
-            Ok((Some(store_sender), store))
+            Ok((Some(store_sender), Some(store)))
         }
         RendezvousMethod::Standalone
         | RendezvousMethod::Endpoint { .. }
         | RendezvousMethod::Voters(_)
         | RendezvousMethod::Etcd(_)
-        | RendezvousMethod::Search(_) => Ok((None, plain_store(stores, attended)?)),
+        | RendezvousMethod::Search(_) => {
+            Ok((None, plain_store(stores, attended, &spec.credentials)?))
+        }
     }
 }
 

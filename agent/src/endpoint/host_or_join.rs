@@ -58,7 +58,8 @@ pub(crate) async fn host_or_join(
         // This agent knows the voters, and does not depend on the host of the endpoint.
         return voters::take_part(spec, list, stores, waits).await;
     }
-    match (locate::locate(&endpoint, is_host, spec.shared.timeouts.join, waits).await?, list) {
+    let (credentials, join_timeout) = (&spec.credentials, spec.shared.timeouts.join);
+    match (locate::locate(credentials, &endpoint, is_host, join_timeout, waits).await?, list) {
         (Located::Here { listener, address }, None) => {
             let endpoint = Endpoint { port: port_of(&listener)?, ..endpoint };
             let address = announced_address(spec, &endpoint, address);
@@ -85,7 +86,7 @@ async fn find(
     let is_elected = spec.voters.is_several();
     if let Some(first) = FirstVoters::remembered(&spec.run_id, search_spec).filter(|_| is_elected) {
         let mut services = voters::join(spec, &first, stores).await?;
-        match Search::begin(search_spec, &spec.run_id) {
+        match Search::begin(search_spec, &spec.run_id, &spec.credentials) {
             Ok(search) => services.answer_searching_agents(search),
             Err(error) => warn!(
                 "failed to listen for agents that search for the job; they cannot find it through this agent: {}",
@@ -95,7 +96,8 @@ async fn find(
         return Ok(services);
     }
     let mut finder = Finder::new(clock::now(), spec.shared.timeouts.join);
-    let mut search = Search::begin(search_spec, &spec.run_id).map_err(LocateError::Search)?;
+    let mut search =
+        Search::begin(search_spec, &spec.run_id, &spec.credentials).map_err(LocateError::Search)?;
     let mut step = finder.first();
     let mut services = loop {
         let input = match step {
@@ -114,7 +116,7 @@ async fn find(
             Step::Locate(at, limit) => {
                 info!(endpoint = %at, "found the coordinator");
                 let endpoint = Endpoint { host: at.ip().to_string(), port: at.port() };
-                match locate::locate(&endpoint, None, limit, |_| {}).await {
+                match locate::locate(&spec.credentials, &endpoint, None, limit, |_| {}).await {
                     Ok(Located::Here { listener, address }) => {
                         let own = OwnEndpoint { endpoint, listener, address };
                         break host_found(spec, search_spec, stores, own)?;
@@ -124,6 +126,7 @@ async fn find(
                         break voters::join(spec, &first, stores).await?;
                     }
                     Ok(Located::There(address)) => break join(spec, address, endpoint)?,
+                    Err(error @ LocateError::Auth(_)) => return Err(error.into()),
                     Err(error) => {
                         search.handle_no_coordinator(at);
                         Input::NotLocated(error.to_string())

@@ -22,6 +22,8 @@ use crate::{
     },
     endpoint::limits,
     net::port::{Attended, PortProtocols, PortStore},
+    secret::Credentials,
+    sys::system_error::SystemError,
 };
 
 /// A running coordinator, and its inputs.
@@ -33,7 +35,9 @@ pub(crate) struct HostedCoordinator {
 /// The listener of an endpoint, and further parts of its port.
 pub(crate) struct EndpointPort {
     pub(crate) listener: TcpListener,
-    pub(crate) store: PortStore,
+    /// The store on the port, if there is one.
+    pub(crate) store: Option<PortStore>,
+    pub(crate) credentials: Credentials,
     /// The registered nodes, published to the port.
     pub(crate) attended: watch::Sender<Attended>,
 }
@@ -56,12 +60,16 @@ impl RecoveredState {
 }
 
 /// Starts a coordinator with the endpoint in `not_here`, and serves its port.
+///
+/// # Errors
+///
+/// Returns [`SystemError`] if the thread of the port cannot be started.
 pub(crate) fn host_coordinator(
     port: EndpointPort,
     settings: Settings,
     recovered: RecoveredState,
     not_here: watch::Sender<NotHere>,
-) -> (HostedCoordinator, Server) {
+) -> Result<(HostedCoordinator, Server), SystemError> {
     let RecoveredState { state_file, memory } = recovered;
     if let Some(own) = state_file.clone() {
         // A slow disk does not delay the start, and remaining files are removed next time.
@@ -71,7 +79,7 @@ pub(crate) fn host_coordinator(
     let run_id = settings.run_id.clone();
     let (known, endpoint) = (not_here.subscribe(), not_here.borrow().endpoint.clone());
     let role = Role::Coordinator { inputs: inputs.clone(), endpoint, known };
-    let EndpointPort { listener, store, attended } = port;
+    let EndpointPort { listener, store, credentials, attended } = port;
     let protocols_attended = attended.subscribe();
     let persistence = Persistence::file(state_file);
     let right = Right::Sole(not_here);
@@ -80,8 +88,8 @@ pub(crate) fn host_coordinator(
     let coordinator = tokio::spawn(async move {
         coordinator_driver::drive(coordination, queue).await;
     });
-    let http = service::router(&run_id, role);
+    let http = service::routers(&run_id, role, &credentials);
     let protocols =
-        PortProtocols { http, store: Some(store), voters: None, attended: protocols_attended };
-    (HostedCoordinator { inputs, coordinator }, Server::start(listener, protocols))
+        PortProtocols { http, credentials, store, voters: None, attended: protocols_attended };
+    Ok((HostedCoordinator { inputs, coordinator }, Server::start(listener, protocols)?))
 }

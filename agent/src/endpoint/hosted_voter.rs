@@ -163,6 +163,7 @@ pub(crate) fn host_voter(
             let _ = own_file.write(stored);
         }),
         source,
+        credentials: port.credentials.clone(),
     })
     .map_err(system("start a thread"))?;
     let VoterHandle { commands, leader, answered, stored, state_loss, connections } = handle;
@@ -186,11 +187,18 @@ pub(crate) fn host_voter(
         file: Some(file),
         registered,
     };
-    Ok(serve_elector(port, elector))
+    serve_elector(port, elector)
 }
 
 /// Starts the coordinator of a process that takes part in the choice of the leader, and serves its port.
-pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVoter, Server) {
+///
+/// # Errors
+///
+/// Returns [`SystemError`] if the thread of the port cannot be started.
+pub(super) fn serve_elector(
+    port: EndpointPort,
+    elector: Elector,
+) -> Result<(HostedVoter, Server), SystemError> {
     let Elector {
         settings,
         voter,
@@ -206,7 +214,7 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
     let run_id = settings.run_id.clone();
     let (published, elected) = watch::channel(ElectedCoordinator::Unknown);
     let (obituaries, received) = mpsc::channel(limits::OBITUARIES);
-    let EndpointPort { listener, store, attended } = port;
+    let EndpointPort { listener, store, credentials, attended } = port;
     let protocols_attended = attended.subscribe();
     let (known, known_leader) = (stored.clone(), leader.clone());
     let not_here = registered.subscribe();
@@ -231,10 +239,11 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
         voter: voter.clone(),
         registered: not_here,
     };
-    let http = service::router(&run_id, role);
+    let http = service::routers(&run_id, role, &credentials);
     let protocols = PortProtocols {
         http,
-        store: Some(store),
+        credentials,
+        store,
         voters: connections,
         attended: protocols_attended,
     };
@@ -247,7 +256,7 @@ pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVote
         file,
         voter,
     };
-    (hosted, Server::start(listener, protocols))
+    Ok((hosted, Server::start(listener, protocols)?))
 }
 
 impl HostedVoter {

@@ -9,6 +9,7 @@ use crate::{
     coordinator::identity::{IDENTITY_PATH, Identity},
     endpoint::limits,
     net::http_client::{self, Exchange, ExchangeEnd, Page},
+    secret::{Credentials, Mismatch},
 };
 
 /// The answer of an address.
@@ -16,6 +17,8 @@ use crate::{
 pub(super) enum Answer {
     /// It is served by ragent.
     Ragent,
+    /// It is served by ragent, with another secret.
+    Mismatch(Mismatch),
     /// Connections are accepted, but nothing is sent.
     Silent,
     /// It is served by another program, described by its answer.
@@ -25,8 +28,15 @@ pub(super) enum Answer {
 }
 
 /// Asks all addresses at once, and returns the answers in the order of the addresses.
-pub(super) async fn ask_all(addresses: &[SocketAddr]) -> Vec<(SocketAddr, Answer)> {
-    let asked: JoinSet<_> = addresses.iter().map(|&a| async move { (a, ask(a).await) }).collect();
+pub(super) async fn ask_all(
+    addresses: &[SocketAddr],
+    credentials: &Credentials,
+) -> Vec<(SocketAddr, Answer)> {
+    let ask_one = |&address| {
+        let credentials = credentials.clone();
+        async move { (address, ask(address, Some(&credentials)).await) }
+    };
+    let asked: JoinSet<_> = addresses.iter().map(ask_one).collect();
     let mut answers = asked.join_all().await;
     answers.sort_by_key(|(address, _)| *address);
     answers
@@ -34,21 +44,26 @@ pub(super) async fn ask_all(addresses: &[SocketAddr]) -> Vec<(SocketAddr, Answer
 
 /// Returns a description of the program at `address`, if it answers and is not ragent.
 pub(crate) async fn describe_other_program(address: SocketAddr) -> Option<String> {
-    match ask(address).await {
+    match ask(address, None).await {
         Answer::Other(what) => Some(what),
         // A stalled coordinator is silent, too.
-        Answer::Ragent | Answer::Silent | Answer::None(_) => None,
+        Answer::Ragent | Answer::Mismatch(_) | Answer::Silent | Answer::None(_) => None,
     }
 }
 
-async fn ask(address: SocketAddr) -> Answer {
+/// Asks one address, and compares its secret with that of `credentials` if they are given.
+async fn ask(address: SocketAddr, credentials: Option<&Credentials>) -> Answer {
     let (len_max, limit) = (limits::MAX_IDENTITY_LEN, limits::IDENTIFY_TIMEOUT);
     let exchange = http_client::get(address, IDENTITY_PATH, len_max, limit).await;
     let ours = env!("CARGO_PKG_VERSION");
-    if let Some(Identity { ragent: theirs, .. }) = identity(&exchange.received)
-        && theirs != ours
-    {
-        warn!(theirs, ours, "the coordinator runs another version of ragent");
+    if let Some(Identity { ragent: theirs, auth, .. }) = identity(&exchange.received) {
+        if theirs != ours {
+            warn!(theirs, ours, "the coordinator runs another version of ragent");
+        }
+        let compared = credentials.map(|own| own.compare(&address.to_string(), &auth));
+        if let Some(Err(mismatch)) = compared {
+            return Answer::Mismatch(mismatch);
+        }
     }
     answer_of(exchange)
 }

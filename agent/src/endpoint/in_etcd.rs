@@ -23,6 +23,7 @@ use tracing::{info, warn};
 use super::{
     address::{member_reach, reachable_here},
     error::{HostOrJoinError, LocateError},
+    host::warn_if_open,
     hosted_coordinator::EndpointPort,
     hosted_voter::{Elector, serve_elector},
     node_services::{Hosted, NodeServices},
@@ -59,6 +60,7 @@ pub(super) async fn take_part(
     let reach = member_reach(address);
     let listener = net::listen(reach, 0).map_err(system("listen"))?;
     let bound = listener.local_addr().map_err(system("listen"))?;
+    warn_if_open(spec, bound);
     let host = spec.local_addr.clone().unwrap_or_else(|| address.to_string());
     let endpoint = Endpoint { host, port: bound.port() };
     let node_id = new_node_id();
@@ -75,7 +77,9 @@ pub(super) async fn take_part(
     .map_err(system("start a thread"))?;
     info!(%endpoint, run_id = %spec.run_id, %etcd, "looking for the coordinator in etcd");
     let (attended, registered) = watch::channel(Attended::default());
-    let port = EndpointPort { listener, store: plain_store(stores, registered)?, attended };
+    let credentials = spec.credentials.clone();
+    let store = plain_store(stores, registered, &credentials)?;
+    let port = EndpointPort { listener, store, credentials, attended };
     let record = RecordInEtcd { leader: leader.clone(), successors };
     let not_here = watch::Sender::new(NotHere::unknown());
     let elector = Elector {
@@ -90,7 +94,7 @@ pub(super) async fn take_part(
         file: None,
         registered: not_here.clone(),
     };
-    let (hosted, server) = serve_elector(port, elector);
+    let (hosted, server) = serve_elector(port, elector)?;
     let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
     Ok(NodeServices {
         destination: Destination::etcd(etcd, endpoint.clone(), here, record),

@@ -33,9 +33,10 @@ pub(super) fn join(
     let known_round = KnownRound::default();
     let not_here = NotHere { term: known_round.round.term, endpoint: endpoint.to_string() };
     let (not_here, known) = watch::channel(not_here);
-    let http = service::router(&spec.run_id, Role::Elsewhere(known));
+    let credentials = spec.credentials.clone();
+    let http = service::routers(&spec.run_id, Role::Elsewhere(known), &credentials);
     let attended = watch::channel(Attended::default()).1;
-    let protocols = PortProtocols { http, store: None, voters: None, attended };
+    let protocols = PortProtocols { http, credentials, store: None, voters: None, attended };
     Ok(NodeServices {
         name: endpoint.to_string(),
         destination: Destination::endpoint(endpoint.clone(), endpoint),
@@ -48,7 +49,7 @@ pub(super) fn join(
         not_here,
         hosted: None,
         store_sender: None,
-        server: Server::start(listener, protocols),
+        server: Server::start(listener, protocols)?,
         search_responder: None,
     })
 }

@@ -41,3 +41,5 @@ pub(crate) const OBITUARIES: usize = 64;
 /// The time for which a voter without an agent waits for another leader of a job that has ended: several
 /// elections.
 pub(crate) const NEXT_LEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time for the voters to answer which secret they have, before this process serves its own endpoint.
+pub(crate) const VOTER_SECRETS_TIMEOUT: Duration = Duration::from_secs(1);

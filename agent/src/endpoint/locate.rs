@@ -21,6 +21,7 @@ use super::{
 use crate::{
     net::{self, Reach, ResolveError},
     scheduler::Launcher,
+    secret::Credentials,
     spec::Endpoint,
     sys::{clock, host::ThisHost, port_holder},
 };
@@ -60,6 +61,7 @@ pub(super) async fn check_head(endpoint: &Endpoint, launcher: Launcher) -> Resul
 ///
 /// Returns [`LocateError`] as `Locator` decides.
 pub(super) async fn locate(
+    credentials: &Credentials,
     endpoint: &Endpoint,
     is_host: Option<bool>,
     join_timeout: Duration,
@@ -75,7 +77,7 @@ pub(super) async fn locate(
         };
         match effect {
             Effect::Ask => {
-                let input = ask(endpoint).await;
+                let input = ask(endpoint, credentials).await;
                 locator.handle(clock::now(), input);
             }
             Effect::Bind(address) => match bind(endpoint, address) {
@@ -109,7 +111,7 @@ fn holder(address: SocketAddr) -> Option<String> {
     ThisHost.owns(address.ip()).then(|| port_holder::holder(address.port())).flatten()
 }
 
-async fn ask(endpoint: &Endpoint) -> Input {
+async fn ask(endpoint: &Endpoint, credentials: &Credentials) -> Input {
     let addresses = match net::resolve(endpoint).await {
         Ok(addresses) => addresses,
         Err(error) => return Input::Unresolved(describe(&error)),
@@ -118,7 +120,11 @@ async fn ask(endpoint: &Endpoint) -> Input {
         return Input::Unresolved(format!("{endpoint} has no address"));
     };
     // Port zero means any free port; no process can be there already.
-    let answers = if endpoint.port == 0 { Vec::new() } else { identity::ask_all(&addresses).await };
+    let answers = if endpoint.port == 0 {
+        Vec::new()
+    } else {
+        identity::ask_all(&addresses, credentials).await
+    };
     Input::Answered { lowest: (lowest, ThisHost.owns(lowest.ip())), answers }
 }
 

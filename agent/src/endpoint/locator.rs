@@ -180,6 +180,9 @@ impl Locator {
         for (address, answer) in answers {
             match answer {
                 Answer::Ragent => return self.end(Effect::Join(address)),
+                Answer::Mismatch(mismatch) => {
+                    return self.end(Effect::GiveUp(LocateError::Auth(mismatch)));
+                }
                 Answer::Silent => return self.handle_silence(now, since, address),
                 Answer::Other(what) => {
                     return self.end(Effect::GiveUp(LocateError::Other {

@@ -98,6 +98,7 @@ impl NodeServices {
             log: log.clone(),
             run_id: spec.run_id.clone(),
             destination: self.destination.clone(),
+            credentials: spec.credentials.clone(),
             shared: spec.shared,
             node,
             voter,

@@ -9,14 +9,20 @@ use tokio::sync::watch;
 use crate::{
     endpoint::limits,
     net::port::{Attended, PortStore},
+    secret::Credentials,
     sys::system_error::{SystemError, system},
 };
 
-/// Opens a store for PyTorch clients of the job that use the endpoint as one.
+/// Opens a store for PyTorch clients of the job that use the endpoint as one. There is none in a job with a secret, since
+/// the protocol cannot authenticate its clients.
 pub(crate) fn plain_store(
     stores: &StoreThread,
     attended: watch::Receiver<Attended>,
-) -> Result<PortStore, SystemError> {
+    credentials: &Credentials,
+) -> Result<Option<PortStore>, SystemError> {
+    if credentials.is_secured() {
+        return Ok(None);
+    }
     let admission = plain_admission(&attended.borrow());
     let options = Options { admission, memory_max: limits::MAX_PLAIN_STORE, ..Options::default() };
     let store = stores
@@ -24,7 +30,7 @@ pub(crate) fn plain_store(
         .map_err(|error| system("open the endpoint's store")(io::Error::other(error)))?;
     let (_, port_store) = watch::channel(Some(store));
     tokio::spawn(admit_attended(port_store.clone(), attended));
-    Ok(port_store)
+    Ok(Some(port_store))
 }
 
 /// Admits the registered nodes to the endpoint's store, until the coordinator has ended.

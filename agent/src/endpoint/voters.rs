@@ -25,12 +25,13 @@ use tracing::info;
 use super::{
     address::{member_reach, reachable_here},
     error::{HostOrJoinError, LocateError},
-    host::announced_address,
+    host::{announced_address, warn_if_open},
     hosted_coordinator::EndpointPort,
     hosted_voter::{HostedVoterSpec, host_voter},
     identity,
     node_services::{Hosted, NodeServices},
     plain_store::plain_store,
+    voter_secrets,
 };
 use crate::{
     coordinator::state_file,
@@ -114,6 +115,7 @@ pub(super) async fn take_part(
     stores: &StoreThread,
     waits: impl Fn(&str),
 ) -> Result<NodeServices, HostOrJoinError> {
+    voter_secrets::check(list, &spec.credentials).await?;
     let until = clock::now() + spec.shared.timeouts.join;
     let first = FirstVoters::listed(list);
     match own_endpoint(list, until, waits).await? {
@@ -237,6 +239,7 @@ pub(super) fn vote(
     let OwnEndpoint { endpoint, listener, address: resolved } = own;
     let address = announced_address(spec, &endpoint, resolved);
     let bound = listener.local_addr().map_err(system("listen"))?;
+    warn_if_open(spec, bound);
     let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
     let state_file = if first.are_found {
         // The next agent of this machine may not be a first voter.
@@ -313,8 +316,9 @@ fn serve(
     let listed = first.endpoints.clone();
     let not_here = watch::Sender::new(NotHere::unknown());
     let (attended, registered) = watch::channel(Attended::default());
-    let endpoint_port =
-        EndpointPort { listener, store: plain_store(stores, registered)?, attended };
+    let credentials = spec.credentials.clone();
+    let store = plain_store(stores, registered, &credentials)?;
+    let endpoint_port = EndpointPort { listener, store, credentials, attended };
     let voter = HostedVoterSpec {
         settings: settings(spec, &node_id),
         listed: listed.clone(),

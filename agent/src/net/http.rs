@@ -23,7 +23,7 @@ use hyper_util::{
     server::conn::auto,
 };
 use tokio::{
-    net::TcpStream,
+    io::{AsyncRead, AsyncWrite},
     sync::{Notify, watch},
     time::timeout,
 };
@@ -35,13 +35,11 @@ use crate::net::limits;
 
 /// Serves a connection until it ends or is idle for too long.
 pub(super) async fn serve(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     peer: PeerAddress,
     router: Router,
     progress: &Progress,
 ) {
-    // Otherwise answers wait for the peer's delayed acknowledgement.
-    let _ = stream.set_nodelay(true);
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(limits::REQUEST_TIMEOUT);
     builder

@@ -3,12 +3,15 @@
 use std::{io, net::SocketAddr, str, time::Duration};
 
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     time::timeout,
 };
 
-use super::dial;
+use super::{
+    dial,
+    secure_stream::{self, ConnectError},
+};
+use crate::secret::{ALPN_HTTP1, Credentials};
 
 /// The bytes that were received after a request, and how the exchange ended.
 #[derive(Debug)]
@@ -47,23 +50,54 @@ pub(crate) async fn get(
     len_max: usize,
     limit: Duration,
 ) -> Exchange {
-    let mut received = Vec::new();
-    let end = match dial(address).await {
-        Ok(stream) => {
-            let exchanged = exchange(stream, address, path, len_max, &mut received);
-            match timeout(limit, exchanged).await {
-                Ok(Ok(())) => ExchangeEnd::Complete,
-                Ok(Err(error)) => ExchangeEnd::Failed(error),
-                Err(_) => ExchangeEnd::TimedOut,
-            }
+    match dial(address).await {
+        Ok(stream) => exchange_within(stream, address, path, len_max, limit).await,
+        Err(error) => Exchange { received: Vec::new(), end: ExchangeEnd::Failed(error) },
+    }
+}
+
+/// The same as [`get`], as a process of the job.
+pub(crate) async fn get_as_member(
+    address: SocketAddr,
+    credentials: &Credentials,
+    path: &str,
+    len_max: usize,
+    limit: Duration,
+) -> Exchange {
+    match secure_stream::connect(address, credentials, ALPN_HTTP1).await {
+        Ok(stream) => exchange_within(stream, address, path, len_max, limit).await,
+        Err(error) => {
+            let error = match error {
+                ConnectError::Io(error) => error,
+                ConnectError::Silent(_) => {
+                    return Exchange { received: Vec::new(), end: ExchangeEnd::TimedOut };
+                }
+                ConnectError::Mismatch(_) | ConnectError::Unproven(_) => io::Error::other(error),
+            };
+            Exchange { received: Vec::new(), end: ExchangeEnd::Failed(error) }
         }
-        Err(error) => ExchangeEnd::Failed(error),
+    }
+}
+
+async fn exchange_within(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    address: SocketAddr,
+    path: &str,
+    len_max: usize,
+    limit: Duration,
+) -> Exchange {
+    let mut received = Vec::new();
+    let exchanged = exchange(stream, address, path, len_max, &mut received);
+    let end = match timeout(limit, exchanged).await {
+        Ok(Ok(())) => ExchangeEnd::Complete,
+        Ok(Err(error)) => ExchangeEnd::Failed(error),
+        Err(_) => ExchangeEnd::TimedOut,
     };
     Exchange { received, end }
 }
 
 async fn exchange(
-    mut stream: TcpStream,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
     path: &str,
     len_max: usize,

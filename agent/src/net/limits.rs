@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 pub(crate) use crate::limits::{
-    FLUSH_TIMEOUT, MAX_ENDPOINT_ADDRESSES, RETRY_INTERVAL, silent_store_clients,
+    FLUSH_TIMEOUT, IDENTIFY_TIMEOUT, MAX_ENDPOINT_ADDRESSES, MAX_IDENTITY_LEN, RETRY_INTERVAL,
+    silent_store_clients,
 };
 
 /// The time for one attempt to open a connection. A reachable host answers in less than a round
@@ -44,3 +45,10 @@ pub(crate) const PROGRESS_QUEUE: usize = 256;
 pub(crate) const PORT_STORE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections to the agent's port in total: 10,000 agents with a spare connection each.
 pub(crate) const MAX_CONNECTIONS: usize = 20_480;
+/// The time for the handshake of TLS on a connection that this process has opened: as long as for the first answer without
+/// TLS.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = IDENTIFY_TIMEOUT;
+/// Handshakes with unknown clients that are in progress at once: each costs 0.1 ms, in which the port does nothing else.
+pub(crate) const MAX_HANDSHAKES: usize = 64;
+/// Addresses whose refusal is logged: more than a person reads.
+pub(crate) const MAX_REFUSED: usize = 64;

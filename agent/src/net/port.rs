@@ -21,7 +21,7 @@ use ragent_store::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     task::{self, AbortHandle, JoinSet},
     time::timeout,
 };
@@ -31,8 +31,14 @@ use super::{
     connection::{PeerAddress, Progress, Step},
     connection_quota::{Bounds, ConnectionId, ConnectionQuota, Origin},
     http,
+    refusals::Refusals,
+    secure_stream::{self, AcceptError},
 };
-use crate::{net::limits, sys::clock};
+use crate::{
+    net::limits,
+    secret::{ALPN_VOTER, Credentials},
+    sys::clock,
+};
 
 /// The store for new connections; while there is none, they wait.
 pub(crate) type PortStore = watch::Receiver<Option<StoreHandle>>;
@@ -47,7 +53,10 @@ pub(crate) struct Attended {
     pub world_size: u32,
 }
 
-/// The first byte of a connection between voters.
+/// The first byte of TLS: a handshake message.
+const TLS: u8 = 0x16;
+
+/// The first byte of a connection between voters; with a secret, TLS follows.
 pub(crate) const VOTER_PROTOCOL: u8 = 0xee;
 
 /// A connection of another voter, of which nothing has been read.
@@ -61,11 +70,26 @@ pub(crate) struct VoterConnection {
     pub is_own_user: bool,
 }
 
+/// gRPC and HTTP, for each kind of client.
+#[derive(Debug)]
+pub(crate) struct Routers {
+    /// For processes of the job, which know its secret; without a secret, for all.
+    pub members: Router,
+    /// For this user on this machine, without TLS.
+    pub own_user: Router,
+    /// For all others.
+    pub strangers: Router,
+    /// The refused clients.
+    pub refusals: Arc<Refusals>,
+}
+
 /// The services for the protocols that share one port.
 #[derive(Debug)]
 pub(crate) struct PortProtocols {
     /// gRPC and HTTP.
-    pub http: Router,
+    pub http: Routers,
+    /// The credentials of the job.
+    pub credentials: Credentials,
     /// `TCPStore`; `None`: such connections are closed.
     pub store: Option<PortStore>,
     /// Connections of other voters; `None`: they are closed.
@@ -75,6 +99,17 @@ pub(crate) struct PortProtocols {
 }
 
 impl PortProtocols {
+    /// Returns the pages for a client without TLS. `is_private`: the port serves this user only.
+    fn router(&self, own_user: OwnUser, is_private: bool) -> &Router {
+        let Routers { members, own_user: of_own_user, strangers, .. } = &self.http;
+        match own_user {
+            OwnUser::Yes if self.credentials.is_secured() => of_own_user,
+            OwnUser::No | OwnUser::Unknown if self.credentials.is_secured() => strangers,
+            OwnUser::No if is_private => strangers,
+            OwnUser::Yes | OwnUser::No | OwnUser::Unknown => members,
+        }
+    }
+
     /// Returns true if agents of the job are registered from this address.
     fn knows(&self, ip: IpAddr) -> bool {
         self.attended.borrow().addresses.contains(&ip)
@@ -91,6 +126,9 @@ pub(crate) async fn serve_port(
     protocols: PortProtocols,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
+    // Without a secret, a port that only this machine can reach serves this user only.
+    let is_private =
+        listener.local_addr()?.ip().is_loopback() && !protocols.credentials.is_declined();
     let (progress, mut progressed) = mpsc::channel(limits::PROGRESS_QUEUE);
     let bounds = Bounds { connections: connections_max(), ..Bounds::default() };
     let mut port = Port {
@@ -100,6 +138,8 @@ pub(crate) async fn serve_port(
         tasks: JoinSet::new(),
         connections: HashMap::new(),
         handles: BTreeMap::new(),
+        handshakes: Arc::new(Semaphore::new(limits::MAX_HANDSHAKES)),
+        is_private,
         progress,
         rest_until: None,
         is_failing: false,
@@ -135,6 +175,10 @@ struct Port {
     tasks: JoinSet<()>,
     connections: HashMap<task::Id, ConnectionId>,
     handles: BTreeMap<ConnectionId, AbortHandle>,
+    /// The handshakes with unknown clients.
+    handshakes: Arc<Semaphore>,
+    /// True if the port serves this user only.
+    is_private: bool,
     progress: mpsc::Sender<(ConnectionId, Step)>,
     /// The time until which no connection is accepted, after a failure.
     rest_until: Option<Instant>,
@@ -208,7 +252,7 @@ impl Port {
         let Ok(local) = stream.local_addr() else { return };
         let now = clock::now();
         let address = PeerAddress::new(local, peer);
-        let (origin, is_own_user) = self.origin(now, local, peer, address);
+        let (origin, own_user) = self.origin(now, local, peer, address);
         let store_clients_max = match self.protocols.store {
             Some(_) => {
                 let world_size = self.protocols.attended.borrow().world_size;
@@ -221,37 +265,61 @@ impl Port {
         let connection =
             self.quota.handle_accepted(now, address.ip, origin, store_clients_max, is_known);
         let progress = Progress::new(connection, self.progress.clone());
+        // Members that connect again are not delayed by a flood of others.
+        let handshakes = (origin == Origin::Unknown).then(|| Arc::clone(&self.handshakes));
+        let client = Client { peer: address, own_user, is_private: self.is_private, handshakes };
         let handle = self.tasks.spawn(async move {
-            serve_connection(stream, (address, is_own_user), &protocols, &progress).await;
+            serve_connection(stream, client, &protocols, &progress).await;
         });
         self.connections.insert(handle.id(), connection);
         self.handles.insert(connection, handle);
     }
 
-    /// Returns the origin of a connection, and whether it is known to be a socket of this user on this machine.
+    /// Returns the origin of a connection, and whether it is a socket of this user on this machine.
     fn origin(
         &mut self,
         now: Instant,
         local: SocketAddr,
         peer: SocketAddr,
         address: PeerAddress,
-    ) -> (Origin, bool) {
-        let (is_known, is_own_user) = if address.is_here {
+    ) -> (Origin, OwnUser) {
+        let own_user = if address.is_here {
             match self.owners.of_peer(now, local, peer) {
-                Owner::User(uid) => {
-                    let is_own = uid == 0 || uid == geteuid().as_raw();
-                    (is_own, is_own)
-                }
-                Owner::Nobody => (false, false),
-                // If the kernel does not answer, the machine is assumed to have one user. That is too weak an
-                // assumption for a voter.
-                Owner::Later(_) | Owner::Unknown => (true, false),
+                Owner::User(uid) if uid == 0 || uid == geteuid().as_raw() => OwnUser::Yes,
+                Owner::User(_) | Owner::Nobody => OwnUser::No,
+                Owner::Later(_) | Owner::Unknown => OwnUser::Unknown,
             }
         } else {
-            (self.protocols.knows(address.ip), false)
+            OwnUser::No
         };
-        (if is_known { Origin::Known } else { Origin::Unknown }, is_own_user)
+        let is_known = match own_user {
+            OwnUser::Yes => true,
+            // If the kernel does not answer, the machine is assumed to have one user. That is too weak an
+            // assumption for a voter, and for pages that need the secret otherwise.
+            OwnUser::Unknown => true,
+            OwnUser::No => !address.is_here && self.protocols.knows(address.ip),
+        };
+        (if is_known { Origin::Known } else { Origin::Unknown }, own_user)
     }
+}
+
+/// Whether a connection is a socket of this user, or of root, on this machine.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum OwnUser {
+    Yes,
+    No,
+    /// The kernel does not answer.
+    Unknown,
+}
+
+/// The client of a connection.
+struct Client {
+    peer: PeerAddress,
+    own_user: OwnUser,
+    /// True if the port serves this user only.
+    is_private: bool,
+    /// The handshakes with unknown clients, if this client is one.
+    handshakes: Option<Arc<Semaphore>>,
 }
 
 /// The pause before the next accept, while connections are closed to make room.
@@ -259,10 +327,11 @@ const ROOM_REST: Duration = Duration::from_millis(10);
 
 async fn serve_connection(
     stream: TcpStream,
-    (peer, is_own_user): (PeerAddress, bool),
+    client: Client,
     protocols: &PortProtocols,
     progress: &Progress,
 ) {
+    let Client { peer, own_user, is_private, .. } = client;
     let mut first = [0];
     // The quota has the deadline.
     let first = match stream.peek(&mut first).await {
@@ -277,11 +346,19 @@ async fn serve_connection(
         },
         b'A'..=b'Z' => {
             progress.report(Step::IsHttp).await;
-            http::serve(stream, peer, protocols.http.clone(), progress).await;
+            let router = protocols.router(own_user, is_private).clone();
+            // Otherwise answers wait for the peer's delayed acknowledgement.
+            let _ = stream.set_nodelay(true);
+            http::serve(stream, peer, router, progress).await;
+        }
+        TLS => {
+            progress.report(Step::IsHttp).await;
+            serve_tls(stream, client, protocols, progress).await;
         }
         VOTER_PROTOCOL => match (&protocols.voters, stream.into_std()) {
             (Some(voters), Ok(stream)) => {
                 // If the queue is full or the voter has ended, the connection is closed.
+                let is_own_user = own_user == OwnUser::Yes;
                 let _ = voters.try_send(VoterConnection { stream, peer, is_own_user });
             }
             (None, _) | (_, Err(_)) => {
@@ -291,6 +368,41 @@ async fn serve_connection(
         byte => {
             debug!(peer = %peer.ip, byte, "connection closed: unknown protocol");
         }
+    }
+}
+
+/// Serves a client that knows the secret.
+async fn serve_tls(
+    stream: TcpStream,
+    client: Client,
+    protocols: &PortProtocols,
+    progress: &Progress,
+) {
+    let Client { peer, handshakes, .. } = client;
+    if !protocols.credentials.is_secured() {
+        return protocols
+            .http
+            .refusals
+            .handle_refused(peer.ip, "it uses a secret, this job has none");
+    }
+    let _ = stream.set_nodelay(true);
+    let place = async {
+        match &handshakes {
+            // The semaphore is never closed.
+            Some(handshakes) => handshakes.acquire().await.ok(),
+            None => None,
+        }
+    };
+    // The quota has the deadline.
+    match secure_stream::accept(stream, &protocols.credentials, place).await {
+        Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(ALPN_VOTER) => {
+            debug!(peer = %peer.ip, "connection closed: the protocol of voters has a byte before TLS");
+        }
+        Ok(stream) => http::serve(stream, peer, protocols.http.members.clone(), progress).await,
+        Err(AcceptError::Incomplete) => {
+            debug!(peer = %peer.ip, "connection closed: the handshake was not completed");
+        }
+        Err(error) => protocols.http.refusals.handle_refused(peer.ip, &error.to_string()),
     }
 }
 

@@ -45,6 +45,7 @@ use crate::{
         stopping_line::StoppingLine,
         telemetry::{self, Log},
     },
+    secret::Credentials,
     sys::{clock, host::ThisHost},
     workers::driver::{Command, SupervisorEvent, SupervisorHandle},
 };
@@ -57,6 +58,8 @@ pub struct AgentSpec {
     pub run_id: RunId,
     /// The address of the coordinator, or of the voters.
     pub destination: Destination,
+    /// The credentials of this process.
+    pub credentials: Credentials,
     /// The settings that all nodes must share.
     pub shared: SharedSettings,
     /// This node's description; its address only if it is known before a stream is open.
@@ -289,7 +292,9 @@ impl Driver<'_> {
                 let is_attended = self.node.is_attended();
                 let (endpoint, known) = self.spec.destination.dial(attend, is_attended);
                 let events = self.events.clone();
-                let task = tokio::spawn(client::attend(endpoint, known, attend, events));
+                let credentials = self.spec.credentials.clone();
+                let stream = client::attend(endpoint, known, attend, credentials, events);
+                let task = tokio::spawn(stream);
                 self.tasks.insert(attend, task.abort_handle());
             }
             Effect::Send { attend, message } => self.send_on(attend, message),

@@ -33,7 +33,7 @@ use super::{
     reach::Reachability,
     state_loss::AnsweringVoters,
 };
-use crate::{net::port::VoterConnection, spec::Endpoint, sys::clock};
+use crate::{net::port::VoterConnection, secret::Credentials, spec::Endpoint, sys::clock};
 
 /// An event on a connection.
 #[derive(Debug)]
@@ -103,6 +103,7 @@ pub(super) struct Driver {
     /// Writes the state to the voter's file.
     store: Box<dyn Fn(&Stored) + Send>,
     source: Option<IpAddr>,
+    credentials: Credentials,
     jitter: Jitter,
     /// The tasks of connections from other voters, the oldest first.
     incoming: Vec<AbortHandle>,
@@ -118,7 +119,7 @@ pub(super) struct Driver {
 impl Driver {
     /// Starts the voter, and the tasks of its connections.
     pub(super) fn new(spec: VoterSpec, published: Published) -> Self {
-        let VoterSpec { run_id, is_list_common, settings, stored, store, source } = spec;
+        let VoterSpec { run_id, is_list_common, settings, stored, store, source, credentials } = spec;
         let Stored { replica, highest, .. } = stored;
         let now = clock::now();
         let is_listed = settings.listed.contains(&settings.address);
@@ -142,6 +143,7 @@ impl Driver {
             leaving: None,
             store,
             source,
+            credentials,
             jitter,
             incoming: Vec::new(),
             informing: Vec::new(),
@@ -186,6 +188,7 @@ impl Driver {
                 address: address.clone(),
                 endpoint,
                 source: self.source,
+                credentials: self.credentials.clone(),
                 format: self.format.clone(),
                 requests: received,
                 events: self.events.clone(),
@@ -322,8 +325,9 @@ impl Driver {
             if self.election.replica().has_round() {
                 return debug!(peer = %peer.ip, "connection closed: the peer is not a voter of the job");
             }
+            let (format, credentials) = (self.format.clone(), self.credentials.clone());
             let informing =
-                incoming::receive_voters(connection, self.format.clone(), self.events.clone());
+                incoming::receive_voters(connection, format, credentials, self.events.clone());
             let task = self.tasks.spawn(informing);
             return self.keep_informing(peer.ip, task);
         }
@@ -335,7 +339,8 @@ impl Driver {
         if self.incoming.len() >= limits::MAX_CONNECTIONS {
             self.incoming.remove(0).abort();
         }
-        let serving = incoming::serve(connection, self.format.clone(), self.events.clone());
+        let (format, credentials) = (self.format.clone(), self.credentials.clone());
+        let serving = incoming::serve(connection, format, credentials, self.events.clone());
         self.incoming.push(self.tasks.spawn(serving));
     }
 

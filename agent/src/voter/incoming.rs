@@ -1,10 +1,12 @@
 //! A connection from another voter: reads its requests, and sends the answers of the machine. A connection from any other
 //! process can only bring the voters of a job that this process does not know.
 
+use std::{future::ready, net::TcpStream as StdTcpStream};
+
 use ragent_proto::convert::voter::FromVoter;
 use ragent_rendezvous::election::message::{Request, VoterMessage};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{self, AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     sync::{mpsc, oneshot},
     time::timeout,
@@ -18,21 +20,40 @@ use super::{
     frames::{Format, codec},
     limits,
 };
-use crate::net::port::VoterConnection;
+use crate::{
+    net::{
+        port::VoterConnection,
+        secure_stream::{self, SecureStream},
+    },
+    secret::{ALPN_VOTER, Credentials},
+};
+
+/// Reads the byte by which the port has recognised the protocol, and authenticates the connection if there is a secret.
+async fn open(stream: StdTcpStream, credentials: &Credentials) -> Option<SecureStream> {
+    let mut stream = TcpStream::from_std(stream).ok()?;
+    stream.set_nodelay(true).ok()?;
+    stream.read_u8().await.ok()?;
+    if !credentials.is_secured() {
+        return Some(SecureStream::Plain(stream));
+    }
+    let accepted = secure_stream::accept(stream, credentials, ready(())).await.ok()?;
+    let is_of_voter = accepted.get_ref().1.alpn_protocol() == Some(ALPN_VOTER);
+    is_of_voter.then(|| SecureStream::Tls(Box::new(accepted)))
+}
 
 /// Serves a connection until it ends.
 pub(super) async fn serve(
     connection: VoterConnection,
     format: Format,
+    credentials: Credentials,
     events: mpsc::Sender<Event>,
 ) {
     let VoterConnection { stream, peer, .. } = connection;
-    let Ok(mut stream) = TcpStream::from_std(stream) else { return };
-    // The byte by which the port has recognised the protocol.
-    if stream.set_nodelay(true).is_err() || stream.read_u8().await.is_err() {
-        return;
-    }
-    let (read, mut write) = stream.into_split();
+    let opened = timeout(limits::INFORM_TIMEOUT, open(stream, &credentials)).await;
+    let Ok(Some(stream)) = opened else {
+        return debug!(peer = %peer.ip, "connection of a voter closed: it does not authenticate itself");
+    };
+    let (read, mut write) = io::split(stream);
     let mut frames = FramedRead::new(read, codec());
     while let Some(Ok(frame)) = frames.next().await {
         let request = match format.decode(&frame) {
@@ -51,7 +72,7 @@ pub(super) async fn serve(
             return;
         }
         if let Ok(answer) = answered.await
-            && write.write_all(&answer).await.is_err()
+            && (write.write_all(&answer).await.is_err() || write.flush().await.is_err())
         {
             return;
         }
@@ -63,11 +84,11 @@ pub(super) async fn serve(
 pub(super) async fn receive_voters(
     connection: VoterConnection,
     format: Format,
+    credentials: Credentials,
     events: mpsc::Sender<Event>,
 ) {
-    let Ok(mut stream) = TcpStream::from_std(connection.stream) else { return };
     let receive = async {
-        stream.read_u8().await.ok()?;
+        let stream = open(connection.stream, &credentials).await?;
         let frame = FramedRead::new(stream, codec()).next().await?.ok()?;
         match format.decode(&frame).ok()? {
             FromVoter::Request(VoterMessage { body: Request::Inform { voters }, .. }) => {

@@ -21,7 +21,7 @@ pub(super) const MAX_INFORMING: usize = 4;
 pub(super) const INFORM_TIMEOUT: Duration = Duration::from_secs(3);
 /// The endpoints that lead to the same process as another one, each of which is reported once.
 pub(super) const MAX_DUPLICATES: usize = 16;
-/// The time for connecting to another voter: a few round trips. A lost SYN is repeated by another attempt.
+/// The time for connecting to another voter, and for the handshake of TLS: a few round trips. A lost SYN is repeated by another attempt.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(600);
 /// The time for which a connection may leave requests unanswered before another one replaces it: two polls. TCP
 /// itself may take longer than a lease to continue after an interruption.

@@ -1,7 +1,7 @@
 //! The connection to another voter: sends this voter's requests, and is opened again whenever it is lost.
 
 use std::{
-    io,
+    io::Error as IoError,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
@@ -12,7 +12,7 @@ use ragent_proto::convert::voter::FromVoter;
 use ragent_rendezvous::{ids::VoterAddress, jitter::Jitter};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    io::AsyncWriteExt,
+    io::{self, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
     sync::{Notify, mpsc},
     time::timeout,
@@ -26,7 +26,12 @@ use super::{
     limits,
 };
 use crate::{
-    net::{self, port::VOTER_PROTOCOL},
+    net::{
+        self, authentication,
+        port::VOTER_PROTOCOL,
+        secure_stream::{Opened, SecureStream},
+    },
+    secret::{ALPN_VOTER, Credentials},
     spec::Endpoint,
     sys::clock,
 };
@@ -37,6 +42,7 @@ pub(super) struct Outgoing {
     pub endpoint: Endpoint,
     /// The local address of the connection; `None`: the system selects one.
     pub source: Option<IpAddr>,
+    pub credentials: Credentials,
     pub format: Format,
     pub requests: mpsc::Receiver<OutgoingRequest>,
     pub events: mpsc::Sender<Event>,
@@ -92,7 +98,7 @@ impl Outgoing {
         }
     }
 
-    async fn connect(&mut self) -> Result<TcpStream, String> {
+    async fn connect(&mut self) -> Result<SecureStream, String> {
         let resolving = net::resolve(&self.endpoint);
         let resolved = if self.addresses.is_empty() {
             resolving.await.map_err(|error| error.to_string())
@@ -109,7 +115,10 @@ impl Outgoing {
         let mut cause = String::new();
         for address in self.addresses.clone() {
             match timeout(limits::CONNECT_TIMEOUT, dial(address, self.source)).await {
-                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Ok(stream)) => match open(stream, address, &self.credentials).await {
+                    Ok(stream) => return Ok(stream),
+                    Err(error) => cause = error,
+                },
                 Ok(Err(error)) => cause = error.to_string(),
                 Err(_) => cause = "no answer".to_owned(),
             }
@@ -117,17 +126,14 @@ impl Outgoing {
         Err(cause)
     }
 
-    async fn serve(&mut self, mut stream: TcpStream) -> End {
+    async fn serve(&mut self, stream: SecureStream) -> End {
         // Requests that were queued for an earlier connection are outdated; the machine repeats those that are needed.
         while self.requests.try_recv().is_ok() {}
-        let lost = |error: io::Error, has_answered| End::Lost(error.to_string(), has_answered);
-        if let Err(error) = stream.write_all(&[VOTER_PROTOCOL]).await {
-            return lost(error, false);
-        }
+        let lost = |error: IoError, has_answered| End::Lost(error.to_string(), has_answered);
         if self.events.send(Event::Connected(self.address.clone())).await.is_err() {
             return End::Closed;
         }
-        let (read, mut write) = stream.into_split();
+        let (read, mut write) = io::split(stream);
         let mut frames = FramedRead::new(read, codec());
         let mut unanswered: Option<Instant> = None;
         let mut has_answered = false;
@@ -159,7 +165,12 @@ impl Outgoing {
                     let Some(OutgoingRequest { bytes, is_answered }) = request else {
                         return End::Closed;
                     };
-                    match timeout(limits::SILENCE, write.write_all(&bytes)).await {
+                    let sent = async {
+                        write.write_all(&bytes).await?;
+                        // TLS has a buffer of its own.
+                        write.flush().await
+                    };
+                    match timeout(limits::SILENCE, sent).await {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => return lost(error, has_answered),
                         Err(_) => return End::Lost(SILENT.to_owned(), has_answered),
@@ -178,7 +189,25 @@ impl Outgoing {
 
 const SILENT: &str = "it accepts connections but does not answer";
 
-async fn dial(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
+/// Sends the byte that identifies the protocol, and authenticates the connection if there is a secret.
+async fn open(
+    mut stream: TcpStream,
+    address: SocketAddr,
+    credentials: &Credentials,
+) -> Result<SecureStream, String> {
+    let client = authentication::choose(address, credentials).await;
+    let sent = stream.write_all(&[VOTER_PROTOCOL]).await;
+    sent.map_err(|error| error.to_string())?;
+    match client {
+        Some(client) => {
+            let opened = Opened { stream, address, client, limit: limits::CONNECT_TIMEOUT };
+            opened.secure(credentials, ALPN_VOTER).await.map_err(|error| error.to_string())
+        }
+        None => Ok(SecureStream::Plain(stream)),
+    }
+}
+
+async fn dial(address: SocketAddr, source: Option<IpAddr>) -> std::io::Result<TcpStream> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,

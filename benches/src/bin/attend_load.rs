@@ -39,6 +39,7 @@ use ragent::{
         worker_stores::{StorePortMode, WorkerStores},
     },
     report::{news::round_lines::RoundLines, service_manager::ServiceManager, telemetry::Log},
+    secret::{Credentials, Origin, Secret, Unsecured, file},
     spec::{Endpoint, StorePorts},
     workers::driver::{Command, SupervisorEvent, SupervisorHandle},
 };
@@ -70,6 +71,9 @@ struct Args {
     /// Number of coordinators, which elect one of them.
     #[arg(long, default_value_t = 1)]
     voters: usize,
+    /// Authenticates and encrypts the connections with a secret.
+    #[arg(long)]
+    secured: bool,
     /// The fault after all agents have been admitted.
     #[arg(long)]
     then: Option<Blow>,
@@ -98,7 +102,7 @@ enum Blow {
 async fn main() -> Result<()> {
     let args = Args::parse();
     raise_limit_on_files()?;
-    let mut coordinators = Coordinators::start(&args.ragent, args.voters)?;
+    let mut coordinators = Coordinators::start(&args.ragent, args.voters, args.secured)?;
     let report = LocalSet::new().run_until(measure(&args, &mut coordinators)).await?;
     writeln!(std::io::stdout(), "{report}")?;
     Ok(())
@@ -400,6 +404,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
         log: Log::disabled(),
         run_id: RunId::new(RUN_ID),
         destination: coordinators.destination(),
+        credentials: coordinators.credentials.clone(),
         shared,
         node,
         local_addr: None,
@@ -423,14 +428,24 @@ struct Coordinators {
     ragent: PathBuf,
     processes: Vec<Child>,
     endpoints: Vec<Endpoint>,
+    credentials: Credentials,
     /// The folder of their state.
     _memory: TempDir,
 }
 
 impl Coordinators {
     /// Starts one coordinator, or several that elect one of them.
-    fn start(ragent: &Path, count: usize) -> Result<Self> {
+    fn start(ragent: &Path, count: usize, is_secured: bool) -> Result<Self> {
         let memory = TempDir::new()?;
+        let mut credentials = Credentials::unsecured(Unsecured::Chosen);
+        let mut flags = vec!["--auth".into(), "none".into()];
+        if is_secured {
+            let path = memory.path().join("secret");
+            let secret = Secret::random()?;
+            file::create(&path, &secret)?;
+            flags = vec!["--secret-file".into(), path.clone().into_os_string()];
+            credentials = Credentials::new(vec![secret], Origin::File(path));
+        }
         let list = if count > 1 { free_endpoints(count)?.join(",") } else { String::new() };
         let place: &[&str] = match count {
             1 => &["--host", "127.0.0.1", "--port", "0"],
@@ -441,12 +456,14 @@ impl Coordinators {
             ragent: ragent.to_owned(),
             processes: Vec::new(),
             endpoints: Vec::new(),
+            credentials,
             _memory: memory,
         };
         for _ in 0..count {
             let mut process = Program::new(ragent)
                 .args(["coordinator", "--rdzv-id", RUN_ID])
                 .args(place)
+                .args(&flags)
                 .env("XDG_RUNTIME_DIR", started._memory.path())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())

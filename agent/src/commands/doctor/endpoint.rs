@@ -9,7 +9,7 @@ use std::{
 
 use ragent_rendezvous::message::PROTOCOL_VERSION;
 
-use super::Finding;
+use super::{Finding, secret};
 use crate::{
     commands::doctor::limits,
     coordinator::identity::{IDENTITY_PATH, Identity},
@@ -18,6 +18,7 @@ use crate::{
         self,
         http_client::{self, Exchange, ExchangeEnd},
     },
+    secret::Credentials,
     spec::Endpoint,
     sys::{clock, host::ThisHost, port_holder},
 };
@@ -71,7 +72,11 @@ pub(super) struct Examined {
 }
 
 /// Checks the addresses of an endpoint, and the process that answers there.
-pub(super) async fn examine(endpoint: &Endpoint, purpose: Purpose) -> Examined {
+pub(super) async fn examine(
+    endpoint: &Endpoint,
+    purpose: Purpose,
+    credentials: &Credentials,
+) -> Examined {
     let addresses = match net::resolve(endpoint).await {
         Ok(addresses) => addresses,
         Err(error) => {
@@ -85,11 +90,21 @@ pub(super) async fn examine(endpoint: &Endpoint, purpose: Purpose) -> Examined {
     let mut findings = vec![whose(endpoint, &ips, owned, purpose)];
     let mut last = String::new();
     for address in &addresses {
-        match ask(*address).await {
+        let unsecured = Credentials::default();
+        match ask(*address, &unsecured).await {
             Ok(answer) => {
                 let identity = identity::identity(&answer.received);
                 let is_served = identity.is_some();
-                findings.extend(judge_answer(*address, &answer, identity));
+                if let Some(identity) = &identity {
+                    findings.extend(secret::of_peer(credentials, *address, identity));
+                }
+                // A process that has a secret names its job and its time only to those who know it.
+                let full = match ask(*address, credentials).await {
+                    Ok(full) if credentials.is_secured() => full,
+                    Ok(_) | Err(_) => answer,
+                };
+                let identity = identity::identity(&full.received).or(identity);
+                findings.extend(judge_answer(*address, &full, identity));
                 return Examined { findings, is_served };
             }
             Err(error) => last = format!("{address}: {error}"),
@@ -150,10 +165,12 @@ struct Answer {
     took: Duration,
 }
 
-async fn ask(address: SocketAddr) -> std::io::Result<Answer> {
+async fn ask(address: SocketAddr, credentials: &Credentials) -> std::io::Result<Answer> {
     let (begun, sent_at) = (clock::now(), clock::wall_time());
     let (len_max, limit) = (limits::MAX_IDENTITY_LEN, limits::IDENTIFY_TIMEOUT);
-    let Exchange { received, end } = http_client::get(address, IDENTITY_PATH, len_max, limit).await;
+    let path = IDENTITY_PATH;
+    let asked = http_client::get_as_member(address, credentials, path, len_max, limit);
+    let Exchange { received, end } = asked.await;
     match end {
         ExchangeEnd::Failed(error) if received.is_empty() => return Err(error),
         // A process that accepts a connection is present, even if its answer is invalid.
@@ -177,7 +194,8 @@ fn judge_answer(address: SocketAddr, answer: &Answer, identity: Option<Identity>
     };
     let millis = answer.took.as_secs_f64() * 1000.0;
     let job = &identity.run_id;
-    let text = format!("{address} is served by ragent, job `{job}`, after {millis:.1} ms");
+    let job = if job.is_empty() { String::new() } else { format!(", job `{job}`") };
+    let text = format!("{address} is served by ragent{job}, after {millis:.1} ms");
     let middle = answer.sent_at + answer.took / 2;
     let mut findings = vec![Finding::pass("port", text), version(&identity)];
     findings.extend(identity.unix_ms.map(|theirs| clocks(theirs, middle, answer.took)));
@@ -255,7 +273,8 @@ mod tests {
     fn versions_are_judged() {
         let judge = |ragent: &str, protocol| {
             let (ragent, run_id) = (ragent.to_owned(), String::new());
-            version(&Identity { ragent, protocol, run_id, unix_ms: None }).verdict
+            let auth = crate::secret::NamedAuth::default();
+            version(&Identity { ragent, protocol, run_id, auth, unix_ms: None }).verdict
         };
         assert_eq!(judge(env!("CARGO_PKG_VERSION"), PROTOCOL_VERSION), Verdict::Pass);
         assert_eq!(judge("9.9.9", PROTOCOL_VERSION), Verdict::Warn);

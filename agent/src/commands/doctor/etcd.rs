@@ -15,6 +15,7 @@ use super::{
 use crate::{
     endpoint::LocateError,
     etcd::{Client, EtcdError},
+    secret::Credentials,
     spec::{AskedEtcd, Endpoint, EtcdSpec, NO_NAME},
     sys::clock,
 };
@@ -23,7 +24,11 @@ use crate::{
 const OLDEST: (u32, u32) = (3, 4);
 
 /// Checks each member and the record; returns the endpoint of the leader if there is one that answers.
-pub(super) async fn examine(asked: &AskedEtcd, findings: &mut Findings) -> Option<Endpoint> {
+pub(super) async fn examine(
+    asked: &AskedEtcd,
+    credentials: &Credentials,
+    findings: &mut Findings,
+) -> Option<Endpoint> {
     let AskedEtcd { spec, run_id } = asked;
     let key = run_id.clone().unwrap_or_else(|| RunId::new(NO_NAME));
     let mut answers = 0;
@@ -63,7 +68,7 @@ pub(super) async fn examine(asked: &AskedEtcd, findings: &mut Findings) -> Optio
         }
     };
     let leader: Endpoint = record.endpoint.parse().ok()?;
-    let examined = endpoint::examine(&leader, Purpose::Coordinator).await;
+    let examined = endpoint::examine(&leader, Purpose::Coordinator, credentials).await;
     if !examined.is_served {
         findings.report(absent(&leader));
         return None;

@@ -12,20 +12,21 @@ use crate::{
     commands::status,
     coordinator::reachability::{REACH_PATH, ReachReport, Reached},
     net::http_client::{self, Exchange, ExchangeEnd, Page},
+    secret::Credentials,
     spec::JobEndpoint,
     sys::clock,
 };
 
 /// Asks every node how it reaches the others, and judges the answers.
-pub(super) async fn examine(job: JobEndpoint) -> Vec<Finding> {
-    let snapshot = match status::ask(job).await {
+pub(super) async fn examine(job: JobEndpoint, credentials: &Credentials) -> Vec<Finding> {
+    let snapshot = match status::ask(job, credentials).await {
         Ok(snapshot) => snapshot,
         Err(error) => {
             let text = format!("failed to get the job's nodes: {error}");
             return vec![Finding::fail("peers", text, "check that the job is running there")];
         }
     };
-    let mesh = ask_all(&snapshot).await;
+    let mesh = ask_all(&snapshot, credentials).await;
     judge(&mesh)
 }
 
@@ -42,18 +43,18 @@ struct Mesh {
     silent: BTreeMap<String, String>,
 }
 
-async fn ask_all(snapshot: &Snapshot) -> Mesh {
+async fn ask_all(snapshot: &Snapshot, credentials: &Credentials) -> Mesh {
     let places = Arc::new(Semaphore::new(limits::REACH_AT_ONCE));
     let nodes = snapshot.nodes.iter().filter(|node| node.standing != StandingName::Lost);
     let nodes: Vec<NodeSnapshot> = nodes.take(limits::MAX_REACHED).cloned().collect();
     let asked: JoinSet<(NodeSnapshot, Result<ReachReport, String>)> = nodes
         .into_iter()
         .map(|node| {
-            let places = Arc::clone(&places);
+            let (places, credentials) = (Arc::clone(&places), credentials.clone());
             async move {
                 // The semaphore is never closed.
                 let _place = places.acquire().await;
-                let answer = ask(&node).await;
+                let answer = ask(&node, &credentials).await;
                 (node, answer)
             }
         })
@@ -81,15 +82,16 @@ async fn ask_all(snapshot: &Snapshot) -> Mesh {
     mesh
 }
 
-async fn ask(node: &NodeSnapshot) -> Result<ReachReport, String> {
+async fn ask(node: &NodeSnapshot, credentials: &Credentials) -> Result<ReachReport, String> {
     let ip: IpAddr =
         node.address.parse().map_err(|_| format!("`{}` is not an IP address", node.address))?;
     let address = (ip, node.agent_port).into();
     let by = clock::now() + limits::REACH_TIMEOUT;
     loop {
         let left = by.saturating_duration_since(clock::now());
-        let Exchange { received, end } =
-            http_client::get(address, REACH_PATH, limits::MAX_REACH_LEN, left).await;
+        let len_max = limits::MAX_REACH_LEN;
+        let asked = http_client::get_as_member(address, credentials, REACH_PATH, len_max, left);
+        let Exchange { received, end } = asked.await;
         match end {
             ExchangeEnd::Complete => {}
             ExchangeEnd::Failed(error) => return Err(format!("{address}: {error}")),

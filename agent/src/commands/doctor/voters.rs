@@ -4,14 +4,21 @@ use super::{
     Finding, Findings,
     endpoint::{self, Examined, Purpose},
 };
-use crate::spec::{Endpoint, VoterList};
+use crate::{
+    secret::Credentials,
+    spec::{Endpoint, VoterList},
+};
 
 /// Checks each voter, and then the majority.
-pub(super) async fn examine(voters: &VoterList, findings: &mut Findings) {
+pub(super) async fn examine(
+    voters: &VoterList,
+    credentials: &Credentials,
+    findings: &mut Findings,
+) {
     let mut absent = Vec::new();
     for voter in voters.endpoints() {
         let Examined { findings: of_voter, is_served } =
-            endpoint::examine(voter, Purpose::Voter).await;
+            endpoint::examine(voter, Purpose::Voter, credentials).await;
         for finding in of_voter {
             findings.report(with_voter(voter, finding));
         }

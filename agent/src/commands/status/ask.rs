@@ -13,6 +13,7 @@ use crate::{
         state_file,
     },
     endpoint::identity,
+    secret::Credentials,
     spec::{Endpoint, JobEndpoint, VoterList},
 };
 
@@ -22,10 +23,15 @@ use crate::{
 /// # Errors
 ///
 /// Returns [`LaunchError`] if no process answers with the state of a job.
-pub(crate) async fn ask(job: JobEndpoint) -> Result<Snapshot, LaunchError> {
+pub(crate) async fn ask(
+    job: JobEndpoint,
+    credentials: &Credentials,
+) -> Result<Snapshot, LaunchError> {
     match job {
-        JobEndpoint::One(endpoint) => ask_one(&endpoint).await.map_err(Failure::into_error),
-        JobEndpoint::Voters(voters) => ask_voters(&voters).await,
+        JobEndpoint::One(endpoint) => {
+            ask_one(&endpoint, credentials).await.map_err(Failure::into_error)
+        }
+        JobEndpoint::Voters(voters) => ask_voters(&voters, credentials).await,
     }
 }
 
@@ -79,11 +85,15 @@ fn one_line(error: &dyn Error) -> String {
 }
 
 /// Asks all voters at once. Most answer with the same coordinator; the first state counts.
-async fn ask_voters(voters: &VoterList) -> Result<Snapshot, LaunchError> {
+async fn ask_voters(
+    voters: &VoterList,
+    credentials: &Credentials,
+) -> Result<Snapshot, LaunchError> {
     let mut asked = JoinSet::new();
     for (place, voter) in voters.endpoints().iter().cloned().enumerate() {
+        let credentials = credentials.clone();
         asked.spawn(async move {
-            let answer = ask_one(&voter).await;
+            let answer = ask_one(&voter, &credentials).await;
             answer.map_err(|failure| (place, format!("{voter}: {}", failure.line(&voter))))
         });
     }
@@ -101,12 +111,12 @@ async fn ask_voters(voters: &VoterList) -> Result<Snapshot, LaunchError> {
 }
 
 /// Asks at `endpoint`, or at the coordinator's endpoint if the answer contains that.
-async fn ask_one(endpoint: &Endpoint) -> Result<Snapshot, Failure> {
+async fn ask_one(endpoint: &Endpoint, credentials: &Credentials) -> Result<Snapshot, Failure> {
     let failed = |endpoint: &Endpoint| {
         let endpoint = endpoint.clone();
         move |source| Failure::Asked { endpoint, source }
     };
-    let not_here = match ask_at(endpoint).await.map_err(failed(endpoint))? {
+    let not_here = match ask_at(endpoint, credentials).await.map_err(failed(endpoint))? {
         StatusAnswer::Snapshot(snapshot) => return Ok(*snapshot),
         StatusAnswer::NotHere(not_here) => not_here,
     };
@@ -119,7 +129,7 @@ async fn ask_one(endpoint: &Endpoint) -> Result<Snapshot, Failure> {
         let what = format!("the agent at {endpoint} has not found the coordinator of its job");
         return Err(Failure::NoJob(what));
     };
-    match ask_at(&elsewhere).await.map_err(failed(&elsewhere))? {
+    match ask_at(&elsewhere, credentials).await.map_err(failed(&elsewhere))? {
         StatusAnswer::Snapshot(snapshot) => Ok(*snapshot),
         StatusAnswer::NotHere(_) => {
             Err(Failure::NoJob(format!("neither {endpoint} nor {elsewhere} coordinates a job")))
@@ -128,8 +138,11 @@ async fn ask_one(endpoint: &Endpoint) -> Result<Snapshot, Failure> {
 }
 
 /// Asks at `endpoint`. A process that is silent, or does not use this protocol, is identified.
-async fn ask_at(endpoint: &Endpoint) -> Result<StatusAnswer, AttendError> {
-    let answer = client::status(endpoint).await;
+async fn ask_at(
+    endpoint: &Endpoint,
+    credentials: &Credentials,
+) -> Result<StatusAnswer, AttendError> {
+    let answer = client::status(endpoint, credentials).await;
     if let Err(AttendError::Protocol { address, .. } | AttendError::Silent { address, .. }) = answer
         && let Some(what) = identity::describe_other_program(address).await
     {

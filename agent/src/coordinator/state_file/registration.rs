@@ -8,9 +8,13 @@ use std::{
 
 use ragent_rendezvous::ids::RunId;
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use super::files::{folder_of, name_of, replace};
-use crate::sys::{host::ThisHost, private_folder::PrivateFolder, proc};
+use crate::{
+    secret::{Credentials, Secret},
+    sys::{host::ThisHost, private_folder::PrivateFolder, proc},
+};
 
 /// The registration of a running agent, for `ragent status`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -27,6 +31,49 @@ pub struct RunningAgent {
     /// The progress of the agent. Missing in files of older builds.
     #[serde(default)]
     pub stage: Stage,
+    /// Its credentials, with which `ragent status` asks for the job. Missing in files of older builds.
+    #[serde(default)]
+    pub credentials: RegisteredCredentials,
+}
+
+/// The credentials of a running agent.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RegisteredCredentials {
+    /// It has no secret.
+    #[default]
+    None,
+    /// Its secret is in this file.
+    SecretFile(PathBuf),
+    /// It has received this secret through stdin.
+    Secret(#[serde(with = "secret_text")] Secret),
+}
+
+impl RegisteredCredentials {
+    fn of(credentials: &Credentials) -> Self {
+        match (credentials.file(), credentials.newest()) {
+            (Some(path), _) => Self::SecretFile(path.to_owned()),
+            (None, Some(secret)) => Self::Secret(secret),
+            (None, None) => Self::None,
+        }
+    }
+}
+
+/// The form of a secret in a registration, which only this user can read.
+mod secret_text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use zeroize::Zeroizing;
+
+    use crate::secret::Secret;
+
+    pub(super) fn serialize<S: Serializer>(secret: &Secret, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(secret.text())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Secret, D::Error> {
+        let text = Zeroizing::new(String::deserialize(from)?);
+        Secret::new(&text).map_err(D::Error::custom)
+    }
 }
 
 /// The progress of a running agent.
@@ -47,10 +94,11 @@ pub enum Stage {
 
 impl RunningAgent {
     /// Describes this process as an agent of a job.
-    pub fn this(run_id: &RunId, endpoint: String, stage: Stage) -> Self {
+    pub fn this(run_id: &RunId, endpoint: String, stage: Stage, credentials: &Credentials) -> Self {
         let pid = std::process::id();
         let began = proc::start_time(pid).unwrap_or(0);
-        Self { run_id: run_id.to_string(), endpoint, pid, began, stage }
+        let credentials = RegisteredCredentials::of(credentials);
+        Self { run_id: run_id.to_string(), endpoint, pid, began, stage, credentials }
     }
 
     fn is_alive(&self) -> bool {
@@ -83,7 +131,7 @@ impl Registration {
     ///
     /// Returns the system's error.
     pub fn renew(&self, agent: &RunningAgent) -> io::Result<()> {
-        replace(&self.0, &serde_json::to_vec(agent)?)
+        replace(&self.0, &Zeroizing::new(serde_json::to_vec(agent)?))
     }
 }
 
@@ -126,12 +174,14 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::secret::Origin;
 
     /// Registrations of dead agents are removed, those of running agents are found.
     #[test]
     fn stale_registrations_are_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let alive = RunningAgent::this(&RunId::new("run"), "h:1".to_owned(), Stage::Attending);
+        let (run_id, none) = (RunId::new("run"), Credentials::default());
+        let alive = RunningAgent::this(&run_id, "h:1".to_owned(), Stage::Attending, &none);
         let gone = RunningAgent { began: alive.began + 1, ..alive.clone() };
         for (name, agent) in [("agent-1.json", &gone), ("agent-2.json", &alive)] {
             fs::write(folder.path().join(name), serde_json::to_vec(agent).unwrap()).unwrap();
@@ -139,5 +189,27 @@ mod tests {
         assert_eq!(running_agents_in(folder.path()), [alive]);
         assert!(!folder.path().join("agent-1.json").exists());
         assert!(folder.path().join("agent-2.json").exists());
+    }
+
+    /// `ragent status` finds the secret of an agent: its file, or the text that the agent received through stdin.
+    #[test]
+    fn credentials_are_registered() {
+        let secret = || Secret::new(&"k".repeat(43)).unwrap();
+        let registered = |credentials: &Credentials| {
+            let (run_id, endpoint) = (RunId::new("run"), "h:1".to_owned());
+            let agent = RunningAgent::this(&run_id, endpoint, Stage::Attending, credentials);
+            let text = serde_json::to_string(&agent).unwrap();
+            assert_eq!(serde_json::from_str::<RunningAgent>(&text).unwrap(), agent);
+            assert!(!format!("{agent:?}").contains("kkk"));
+            agent.credentials
+        };
+        assert_eq!(registered(&Credentials::default()), RegisteredCredentials::None);
+        let of_file = Credentials::new(vec![secret()], Origin::File("/s".into()));
+        assert_eq!(registered(&of_file), RegisteredCredentials::SecretFile("/s".into()));
+        let of_stdin = Credentials::new(vec![secret()], Origin::Stdin);
+        assert_eq!(registered(&of_stdin), RegisteredCredentials::Secret(secret()));
+        let old = r#"{"run_id":"r","endpoint":"h:1","pid":1,"began":2}"#;
+        let old: RunningAgent = serde_json::from_str(old).unwrap();
+        assert_eq!(old.credentials, RegisteredCredentials::None);
     }
 }

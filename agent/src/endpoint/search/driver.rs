@@ -31,6 +31,7 @@ use crate::{
     endpoint::limits,
     net,
     report::telemetry,
+    secret::Credentials,
     spec::{Endpoint, SearchSpec},
     sys::{clock, host::ThisHost},
 };
@@ -50,6 +51,7 @@ pub(crate) struct Search {
     election: Election,
     sockets: Sockets,
     job: JobDigest,
+    credentials: Credentials,
     /// The sender of the last datagram, preferably on another machine; the route to it leads to the
     /// others.
     last_peer: Option<SocketAddr>,
@@ -81,7 +83,11 @@ impl Search {
     /// # Errors
     ///
     /// Returns [`SocketsError`] if no agent can be reached.
-    pub(crate) fn begin(spec: &SearchSpec, run_id: &RunId) -> Result<Self, SocketsError> {
+    pub(crate) fn begin(
+        spec: &SearchSpec,
+        run_id: &RunId,
+        credentials: &Credentials,
+    ) -> Result<Self, SocketsError> {
         let sockets = Sockets::open(spec)?;
         let interfaces = sockets.interfaces().join(",");
         let hosts = spec.hosts.len();
@@ -92,6 +98,7 @@ impl Search {
             election,
             sockets,
             job: JobDigest::of(run_id),
+            credentials: credentials.clone(),
             last_peer: None,
             hosted: None,
             rival_requests: JoinSet::new(),
@@ -253,7 +260,8 @@ impl Search {
                 Effect::Join(at) => return Some(Found::There(at)),
                 Effect::AskRival(rival) => {
                     if let Some(hosted) = &self.hosted {
-                        self.rival_requests.spawn(ask_rival(rival, hosted.clone()));
+                        let credentials = self.credentials.clone();
+                        self.rival_requests.spawn(ask_rival(rival, hosted.clone(), credentials));
                     }
                 }
             }
@@ -333,10 +341,14 @@ async fn address_of(endpoint: &str) -> Option<SocketAddr> {
 
 /// Asks another host for the state of its job, and makes this one give way to it if it must.
 /// Returns the reason for two jobs, if there will be two.
-async fn ask_rival(rival: SocketAddr, hosted: Inputs) -> Option<(SocketAddr, &'static str)> {
+async fn ask_rival(
+    rival: SocketAddr,
+    hosted: Inputs,
+    credentials: Credentials,
+) -> Option<(SocketAddr, &'static str)> {
     let endpoint = Endpoint { host: rival.ip().to_string(), port: rival.port() };
     // Datagrams are not trusted: this agent gives way only to a process that coordinates the job.
-    let asked = timeout(limits::IDENTIFY_TIMEOUT, client::status(&endpoint)).await;
+    let asked = timeout(limits::IDENTIFY_TIMEOUT, client::status(&endpoint, &credentials)).await;
     let Ok(Ok(StatusAnswer::Snapshot(theirs))) = asked else {
         debug!(%rival, "the other agent does not answer as the coordinator of a job");
         return None;

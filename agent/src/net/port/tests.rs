@@ -8,6 +8,7 @@ use ragent_store::{Admission, Options, StoreThread, wire::GREETING};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::secret::Unsecured;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -38,7 +39,13 @@ impl Fixture {
             .route("/slow", get(|| async { clock::until(Some(clock::now() + 30 * SECOND)).await }))
             .route("/", post(|text: String| async { text }));
         let protocols = PortProtocols {
-            http,
+            http: Routers {
+                members: http.clone(),
+                own_user: http.clone(),
+                strangers: http,
+                refusals: Arc::default(),
+            },
+            credentials: Credentials::unsecured(Unsecured::Chosen),
             store: Some(watch::channel(Some(store)).1),
             voters: None,
             attended: known,

@@ -44,12 +44,15 @@ pub fn of_heartbeats(socket: &Path, timeout: Duration) -> [(String, OsString); 2
     ]
 }
 
-/// Variables that systemd sets for the agent alone.
-pub const NOT_INHERITED: [&str; 7] = [
+/// Variables for the agent alone: those that systemd sets, and those for the secret of the job.
+pub const NOT_INHERITED: [&str; 10] = [
+    "CREDENTIALS_DIRECTORY",
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
     "LISTEN_PID",
     "NOTIFY_SOCKET",
+    "PET_AUTH",
+    "PET_SECRET_FILE",
     "RUNTIME_DIRECTORY",
     "WATCHDOG_PID",
     "WATCHDOG_USEC",

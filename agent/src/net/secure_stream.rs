@@ -1,0 +1,202 @@
+//! A connection, with TLS if this process has a secret.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::{LazyConfigAcceptor, TlsConnector, TlsStream};
+
+use super::{authentication, dial};
+use crate::{
+    net::limits,
+    secret::{ClientTls, Credentials, Mismatch},
+};
+
+/// A connection between two processes of a job.
+#[derive(Debug)]
+pub(crate) enum SecureStream {
+    /// Without a secret.
+    Plain(TcpStream),
+    /// With TLS, in which both ends have proven that they know the secret.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl SecureStream {
+    /// Returns the address of the own end.
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Plain(stream) => stream.local_addr(),
+            Self::Tls(stream) => stream.get_ref().0.local_addr(),
+        }
+    }
+}
+
+/// The reason for which a connection cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    /// The system's error, or a time limit.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The other process accepts the connection, and does not answer within this time.
+    #[error("it accepts connections but does not answer")]
+    Silent(Duration),
+    /// The two processes do not have the same secret.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// The other process names the right secret, or none, and has not proven that it knows it.
+    #[error("it has not proven that it knows the secret: {0}")]
+    Unproven(io::Error),
+}
+
+/// Opens a connection to a process of the job, for the protocol `alpn`.
+///
+/// # Errors
+///
+/// Returns [`ConnectError`] if there is no connection, or the other process does not know the secret.
+pub(crate) async fn connect(
+    address: SocketAddr,
+    credentials: &Credentials,
+    alpn: &[u8],
+) -> Result<SecureStream, ConnectError> {
+    let client = authentication::choose(address, credentials).await;
+    let stream = dial(address).await?;
+    match client {
+        Some(client) => {
+            let opened = Opened { stream, address, client, limit: limits::HANDSHAKE_TIMEOUT };
+            opened.secure(credentials, alpn).await
+        }
+        None => Ok(SecureStream::Plain(stream)),
+    }
+}
+
+/// A connection that this process has opened, without TLS so far.
+pub(crate) struct Opened {
+    /// The connection.
+    pub stream: TcpStream,
+    /// The address of the other end.
+    pub address: SocketAddr,
+    /// The secret to use.
+    pub client: ClientTls,
+    /// The time for the handshake.
+    pub limit: Duration,
+}
+
+impl Opened {
+    /// Authenticates both ends, for the protocol `alpn`.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`].
+    pub(crate) async fn secure(
+        self,
+        credentials: &Credentials,
+        alpn: &[u8],
+    ) -> Result<SecureStream, ConnectError> {
+        let Self { stream, address, client, limit } = self;
+        let connector = TlsConnector::from(Arc::clone(&client.config));
+        let connector = connector.with_alpn(vec![alpn.to_vec()]);
+        match timeout(limit, connector.connect(client.name, stream)).await {
+            Ok(Ok(stream)) => Ok(SecureStream::Tls(Box::new(stream.into()))),
+            Ok(Err(error)) => {
+                // Two nodes with different secrets are the usual reason.
+                if let Some(theirs) = authentication::ask(address).await {
+                    credentials.compare(&address.to_string(), &theirs)?;
+                }
+                Err(ConnectError::Unproven(error))
+            }
+            Err(_) => Err(ConnectError::Silent(limit)),
+        }
+    }
+}
+
+/// The reason for which a connection that was accepted is closed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum AcceptError {
+    /// The other process has another secret.
+    #[error("it has another secret")]
+    OtherSecret,
+    /// It knows the first message, but has not proven that it knows the secret.
+    #[error("it has not proven that it knows the secret")]
+    Unproven,
+    /// The connection was closed, or its bytes are not TLS.
+    #[error("the handshake was not completed")]
+    Incomplete,
+}
+
+/// Accepts a connection of a process that knows the secret; `begin` is awaited before any public-key operation.
+///
+/// # Errors
+///
+/// Returns [`AcceptError`] if the process has not proven that it knows the secret.
+pub(crate) async fn accept<Place>(
+    stream: TcpStream,
+    credentials: &Credentials,
+    begin: impl Future<Output = Place>,
+) -> Result<TlsStream<TcpStream>, AcceptError> {
+    let hello = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
+    let hello = hello.await.map_err(|_| AcceptError::Incomplete)?;
+    let name = hello.client_hello().server_name().map(str::to_owned);
+    let is_known = authentication::knows(credentials, name.as_deref()).await;
+    let Some(config) = credentials.server() else { return Err(AcceptError::Incomplete) };
+    if !is_known {
+        // Sends the alert; no key is used.
+        let _ = hello.into_stream(config).await;
+        return Err(AcceptError::OtherSecret);
+    }
+    let _place = begin.await;
+    let stream = hello.into_stream(config).await.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => AcceptError::Unproven,
+        _ => AcceptError::Incomplete,
+    })?;
+    Ok(stream.into())
+}
+
+impl AsyncRead for SecureStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for SecureStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}

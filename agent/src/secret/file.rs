@@ -1,0 +1,362 @@
+//! Reads and writes files with secrets. A file that others could have read or written is not used.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use nix::{libc, unistd::geteuid};
+use zeroize::Zeroizing;
+
+use super::{
+    form::{FormError, Secret},
+    limits,
+};
+
+/// The reason for which a file of secrets cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the secret file `{}` {problem}", path.display())]
+pub struct FileError {
+    /// The file.
+    pub path: PathBuf,
+    /// The reason.
+    pub problem: FileProblem,
+}
+
+/// The reason, as it follows the name of the file.
+#[derive(Debug, thiserror::Error)]
+pub enum FileProblem {
+    /// The file exists already, and is not to be replaced.
+    #[error("exists already")]
+    Exists,
+    /// A line is not a secret.
+    #[error("is invalid in line {line}: {error}")]
+    Form {
+        /// The number of the line.
+        line: usize,
+        /// The reason.
+        error: FormError,
+    },
+    /// There is no such file.
+    #[error("does not exist")]
+    Missing,
+    /// Other users can read or write it.
+    #[error("is not private: its mode is {mode:04o} (owner: uid {owner})")]
+    Mode {
+        /// Its owner.
+        owner: u32,
+        /// Its mode.
+        mode: u32,
+    },
+    /// A folder on the way to it cannot be searched, so it is not known whether the file exists.
+    #[error("is in a folder that this user may not search")]
+    Hidden,
+    /// It has comments only.
+    #[error("contains no secret")]
+    NoSecret,
+    /// It is a folder, a pipe or a device.
+    #[error("is not a regular file")]
+    NotRegular,
+    /// It belongs to another user.
+    #[error("belongs to uid {owner}, not to this user or to root (mode {mode:04o})")]
+    Owner {
+        /// Its owner.
+        owner: u32,
+        /// Its mode.
+        mode: u32,
+    },
+    /// The system has refused an operation.
+    #[error("cannot be {attempt}: {error}")]
+    System {
+        /// The operation.
+        attempt: &'static str,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// It is larger than any file of secrets.
+    #[error("is larger than {} KiB", limits::MAX_FILE / 1024)]
+    TooLarge,
+    /// It has more secrets than one that is being replaced needs.
+    #[error("contains more than {} secrets", limits::MAX_SECRETS)]
+    TooMany,
+}
+
+impl FileError {
+    /// Returns true if there is no such file.
+    pub fn is_missing(&self) -> bool {
+        matches!(self.problem, FileProblem::Missing)
+    }
+
+    /// Returns the hint for the user.
+    pub fn hint(&self) -> String {
+        let path = self.path.display();
+        match &self.problem {
+            FileProblem::Mode { .. } => format!("`chmod 600 {path}`"),
+            FileProblem::Owner { .. } => {
+                format!("copy it to a file of this user: `install -m 600 {path} FILE`")
+            }
+            FileProblem::Exists => {
+                "replace a secret with `ragent secret --rotate`, or remove the file first"
+                    .to_owned()
+            }
+            FileProblem::Form { .. } | FileProblem::NoSecret => {
+                "a secret is one line, as `ragent secret` prints it; lines that begin with `#` are \
+                 comments"
+                    .to_owned()
+            }
+            FileProblem::TooMany => {
+                "remove the secrets at its end that are no longer used".to_owned()
+            }
+            FileProblem::Hidden
+            | FileProblem::Missing
+            | FileProblem::NotRegular
+            | FileProblem::System { .. }
+            | FileProblem::TooLarge => {
+                "give a file that `ragent secret --init` or `ragent secret > FILE` has made"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+/// Reads all secrets of a file, which may be reached by links.
+///
+/// # Errors
+///
+/// Returns [`FileError`] if the file is missing, invalid, or accessible to others.
+pub fn read(path: &Path) -> Result<Vec<Secret>, FileError> {
+    let failed = |problem| FileError { path: path.to_owned(), problem };
+    parse(&read_text(path).map_err(failed)?).map_err(failed)
+}
+
+fn read_text(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileProblem> {
+    // A pipe must not block.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let file = file.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => FileProblem::Missing,
+        io::ErrorKind::PermissionDenied if fs::metadata(path).is_err() => FileProblem::Hidden,
+        _ => FileProblem::System { attempt: "opened", error },
+    })?;
+    let failed = |error| FileProblem::System { attempt: "read", error };
+    let about = file.metadata().map_err(failed)?;
+    let (owner, mode) = (about.uid(), about.mode() & 0o7777);
+    if !about.is_file() {
+        return Err(FileProblem::NotRegular);
+    }
+    if owner != geteuid().as_raw() && owner != 0 {
+        return Err(FileProblem::Owner { owner, mode });
+    }
+    // A group may read it: Kubernetes mounts secrets so for `fsGroup`.
+    if mode & 0o027 != 0 {
+        return Err(FileProblem::Mode { owner, mode });
+    }
+    read_all(file).map_err(failed)?.ok_or(FileProblem::TooLarge)
+}
+
+/// Reads everything; `None` if it is more than the limit.
+pub(super) fn read_all(from: impl Read) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+    // With this capacity it is never moved, which would leave a copy.
+    let limit = usize::try_from(limits::MAX_FILE).unwrap_or(usize::MAX);
+    let mut text = Zeroizing::new(Vec::with_capacity(limit + 1));
+    from.take(limits::MAX_FILE + 1).read_to_end(&mut text)?;
+    Ok((text.len() <= limit).then_some(text))
+}
+
+/// Parses the lines of a file.
+pub(super) fn parse(text: &[u8]) -> Result<Vec<Secret>, FileProblem> {
+    let mut secrets = Vec::new();
+    for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        let line = line.trim_ascii();
+        if line.is_empty() || line.starts_with(b"#") {
+            continue;
+        }
+        let secret = str::from_utf8(line).map_err(|_| FormError::Character).and_then(Secret::new);
+        secrets.push(secret.map_err(|error| FileProblem::Form { line: index + 1, error })?);
+    }
+    match secrets.len() {
+        0 => Err(FileProblem::NoSecret),
+        len if len > limits::MAX_SECRETS => Err(FileProblem::TooMany),
+        _ => Ok(secrets),
+    }
+}
+
+/// Creates a file with one secret, and its folder.
+///
+/// # Errors
+///
+/// Returns [`FileError`] if the file exists already or cannot be written.
+pub fn create(path: &Path, secret: &Secret) -> Result<(), FileError> {
+    let text = Zeroizing::new(format!("{}\n", secret.text()));
+    with_draft(path, &text, |draft| {
+        // Unlike a rename, this never replaces a file.
+        fs::hard_link(draft, path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => FileProblem::Exists,
+            _ => FileProblem::System { attempt: "written", error },
+        })
+    })
+}
+
+/// Puts a secret on top of the others in a file.
+///
+/// # Errors
+///
+/// Returns [`FileError`] if the file is not valid, or cannot be written.
+pub fn add(path: &Path, secret: &Secret) -> Result<(), FileError> {
+    let failed = |problem| FileError { path: path.to_owned(), problem };
+    // The file itself is replaced, not a link to it.
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let old = read_text(path).map_err(failed)?;
+    let mut text = Zeroizing::new(Vec::with_capacity(old.len() + limits::MAX_SECRET_LEN + 1));
+    text.extend_from_slice(secret.text().as_bytes());
+    text.push(b'\n');
+    text.extend_from_slice(&old);
+    parse(&text).map_err(failed)?;
+    let text = str::from_utf8(&text).expect("each line is ASCII or a comment");
+    with_draft(path, text, |draft| {
+        fs::rename(draft, path).map_err(|error| FileProblem::System { attempt: "written", error })
+    })
+}
+
+/// Writes `text` to a file of a temporary name next to `path`, which `publish` makes known as `path`.
+fn with_draft(
+    path: &Path,
+    text: &str,
+    publish: impl FnOnce(&Path) -> Result<(), FileProblem>,
+) -> Result<(), FileError> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let draft = path.with_file_name(name);
+    let write = || -> io::Result<()> {
+        if let Some(folder) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        }
+        // One of an earlier process with the same number.
+        let _ = fs::remove_file(&draft);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    let written = write().map_err(|error| FileProblem::System { attempt: "written", error });
+    let published = written.and_then(|()| publish(&draft));
+    let _ = fs::remove_file(&draft);
+    if let Some(folder) = path.parent().filter(|_| published.is_ok()) {
+        // The name survives a crash of the machine, where the file system supports it.
+        let _ = File::open(folder).and_then(|folder| folder.sync_all());
+    }
+    published.map_err(|problem| FileError { path: path.to_owned(), problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use nix::{sys::stat::Mode, unistd::mkfifo};
+
+    use super::*;
+
+    fn secret(character: &str) -> Secret {
+        Secret::new(&character.repeat(43)).unwrap()
+    }
+
+    fn put(path: &Path, text: &[u8], mode: u32) {
+        fs::write(path, text).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn problem(path: &Path) -> String {
+        let error = read(path).unwrap_err();
+        assert!(!error.hint().is_empty());
+        error.problem.to_string()
+    }
+
+    /// A file has several secrets, with comments between them; the first is the newest.
+    #[test]
+    fn files_have_several_secrets() {
+        let (a, b) = (secret("a"), secret("b"));
+        let text = format!("# new\n{}\r\n\n  {}\n#old", a.text(), b.text());
+        assert_eq!(parse(text.as_bytes()).unwrap(), [a, b]);
+        let wrong = |text: &[u8]| parse(text).unwrap_err().to_string();
+        assert_eq!(wrong(b"# nothing\n\n"), "contains no secret");
+        let in_line = |line| format!("is invalid in line {line}: it has");
+        assert!(wrong(b"\n#\nshort").starts_with(&in_line(3)));
+        assert!(wrong(b"\xff\xfe\n").starts_with(&in_line(1)));
+        let many = format!("{}\n", "a".repeat(43)).repeat(17);
+        assert_eq!(wrong(many.as_bytes()), "contains more than 16 secrets");
+    }
+
+    /// Only a private regular file of this user is used, which a link may lead to.
+    #[test]
+    fn unsound_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        let text = "a".repeat(43);
+        assert!(read(&path).unwrap_err().is_missing());
+        assert!(read(&path.join("below")).unwrap_err().is_missing());
+        for mode in [0o600, 0o400, 0o440, 0o640, 0o700] {
+            put(&path, text.as_bytes(), mode);
+            assert_eq!(read(&path).unwrap(), [secret("a")], "{mode:o}");
+        }
+        assert!(read(&path.join("below")).unwrap_err().is_missing());
+        let link = folder.path().join("link");
+        symlink(&path, &link).unwrap();
+        assert_eq!(read(&link).unwrap(), [secret("a")]);
+        let owner = geteuid();
+        for mode in [0o644, 0o604, 0o620, 0o660, 0o601, 0o777] {
+            put(&path, text.as_bytes(), mode);
+            let expected = format!("is not private: its mode is {mode:04o} (owner: uid {owner})");
+            assert_eq!(problem(&path), expected);
+            let hint = format!("`chmod 600 {}`", path.display());
+            assert_eq!(read(&path).unwrap_err().hint(), hint);
+        }
+        put(&path, &vec![b'#'; 64 * 1024 + 1], 0o600);
+        assert_eq!(problem(&path), "is larger than 64 KiB");
+        assert_eq!(problem(folder.path()), "is not a regular file");
+        let pipe = folder.path().join("pipe");
+        mkfifo(&pipe, Mode::S_IRUSR).unwrap();
+        assert_eq!(problem(&pipe), "is not a regular file");
+        if owner.is_root() {
+            put(&path, text.as_bytes(), 0o600);
+            std::os::unix::fs::chown(&path, Some(1234), None).unwrap();
+            assert_eq!(
+                problem(&path),
+                "belongs to uid 1234, not to this user or to root (mode 0600)"
+            );
+        }
+    }
+
+    /// A new file is private, and an existing one is never replaced.
+    #[test]
+    fn files_are_made_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config/ragent/secret");
+        create(&path, &secret("a")).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+        let again = create(&path, &secret("b")).unwrap_err();
+        assert_eq!(again.problem.to_string(), "exists already");
+        assert_eq!(read(&path).unwrap(), [secret("a")]);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no draft is left");
+    }
+
+    /// A secret is added on top; the others stay valid, and a link stays a link.
+    #[test]
+    fn secrets_are_added_on_top() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("secret"), folder.path().join("link"));
+        assert!(add(&path, &secret("a")).unwrap_err().is_missing());
+        create(&path, &secret("a")).unwrap();
+        symlink(&path, &link).unwrap();
+        add(&link, &secret("b")).unwrap();
+        assert_eq!(read(&path).unwrap(), [secret("b"), secret("a")]);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        for _ in 0..14 {
+            add(&path, &secret("c")).unwrap();
+        }
+        let full = add(&path, &secret("d")).unwrap_err();
+        assert_eq!(full.problem.to_string(), "contains more than 16 secrets");
+        assert_eq!(read(&path).unwrap().len(), 16);
+    }
+}

@@ -1,0 +1,11 @@
+//! The limits of `secret`, each with its reason.
+
+/// The number of characters of a secret: 43 characters of base64 have 256 bits. A shorter text may be a password, which
+/// others could guess.
+pub(super) const MIN_SECRET_LEN: usize = 43;
+/// The maximum number of characters.
+pub(super) const MAX_SECRET_LEN: usize = 512;
+/// The maximum size of a secret file, in bytes: all of its secrets, with comments.
+pub(super) const MAX_FILE: u64 = 64 * 1024;
+/// The maximum number of secrets in a file: two are needed while a secret is replaced.
+pub(super) const MAX_SECRETS: usize = 16;

@@ -1,0 +1,402 @@
+//! The configurations of TLS 1.3 with raw public keys (RFC 7250): both ends have the key that is derived from the secret,
+//! prove that they have it, and accept no other key.
+//!
+//! The name of the server in the client's first message is the *knock*, which is derived from the secret as well. It
+//! selects the key while a secret is being replaced, and a server does no public-key operation for a client that does
+//! not know it.
+
+use std::sync::Arc;
+
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    SignatureScheme,
+    client::{
+        AlwaysResolvesClientRawPublicKeys, Resumption,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{CryptoProvider, ring, verify_tls13_signature_with_raw_key},
+    pki_types::{
+        CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+    },
+    server::{
+        ClientHello, NoServerSessionStorage, ResolvesServerCert,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+    sign::CertifiedKey,
+    version::TLS13,
+};
+use zeroize::Zeroizing;
+
+use super::form::{KeyLabel, Secret, SecretId};
+
+/// gRPC.
+pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
+/// HTTP/1.1.
+pub(crate) const ALPN_HTTP1: &[u8] = b"http/1.1";
+/// The protocol between voters.
+pub(crate) const ALPN_VOTER: &[u8] = b"ragent-voter";
+
+/// The end of the server names in first messages, which no resolver knows.
+const DOMAIN: &str = "ragent.invalid";
+
+/// The configuration of connections that this process opens with one secret.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientTls {
+    /// The secret.
+    pub id: SecretId,
+    /// The configuration.
+    pub config: Arc<ClientConfig>,
+    /// The name of the server.
+    pub name: ServerName<'static>,
+}
+
+/// The configuration of connections that this process accepts, with all of its secrets.
+#[derive(Clone, Debug)]
+pub(super) struct ServerTls {
+    pub(super) config: Arc<ServerConfig>,
+    keys: Arc<Keys>,
+}
+
+impl ServerTls {
+    /// Returns true if a client that sends this server name knows one of the secrets.
+    pub(super) fn knows(&self, name: Option<&str>) -> bool {
+        self.keys.find(name).is_some()
+    }
+}
+
+/// Returns the configurations for a list of secrets.
+pub(super) fn configurations(secrets: &[Secret]) -> Result<(ServerTls, Vec<ClientTls>), Error> {
+    let provider = Arc::new(provider());
+    let keys =
+        secrets.iter().map(|secret| Key::new(secret, &provider)).collect::<Result<_, _>>()?;
+    let keys = Arc::new(Keys(keys));
+    let clients = keys.0.iter().map(|key| key.client(&provider)).collect::<Result<_, _>>()?;
+    let verifier = Verifier::new(&provider, keys.0.iter());
+    let builder =
+        ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13])?;
+    let builder = builder.with_client_cert_verifier(Arc::new(verifier));
+    let mut config = builder.with_cert_resolver(Arc::clone(&keys) as Arc<dyn ResolvesServerCert>);
+    config.alpn_protocols = vec![ALPN_HTTP2.into(), ALPN_HTTP1.into(), ALPN_VOTER.into()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok((ServerTls { config: Arc::new(config), keys }, clients))
+}
+
+/// X25519, and AES-128-GCM or ChaCha20-Poly1305: every build of this program has them.
+fn provider() -> CryptoProvider {
+    CryptoProvider {
+        cipher_suites: vec![
+            ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
+            ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+        ],
+        kx_groups: vec![ring::kx_group::X25519],
+        ..ring::default_provider()
+    }
+}
+
+/// Returns 32 random bytes of the system.
+pub(super) fn random_bytes() -> Result<Zeroizing<[u8; 32]>, Error> {
+    let mut bytes = Zeroizing::new([0; 32]);
+    ring::default_provider().secure_random.fill(&mut *bytes)?;
+    Ok(bytes)
+}
+
+/// The key of one secret.
+#[derive(Debug)]
+struct Key {
+    id: SecretId,
+    knock: String,
+    certified: Arc<CertifiedKey>,
+    public: CertificateDer<'static>,
+}
+
+/// The beginning of an Ed25519 key in PKCS #8, whose end is the seed (RFC 8410).
+const PKCS8: [u8; 16] = [48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 34, 4, 32];
+
+impl Key {
+    fn new(secret: &Secret, provider: &CryptoProvider) -> Result<Self, Error> {
+        let seed: Zeroizing<[u8; 32]> = secret.key(KeyLabel::Tls);
+        let mut pkcs8 = Zeroizing::new([0; PKCS8.len() + 32]);
+        pkcs8[..PKCS8.len()].copy_from_slice(&PKCS8);
+        pkcs8[PKCS8.len()..].copy_from_slice(&*seed);
+        let private = PrivatePkcs8KeyDer::from(&pkcs8[..]);
+        let signing = ring::sign::any_eddsa_type(&private)?;
+        let missing = || Error::General("the key has no public part".to_owned());
+        let public = signing.public_key().ok_or_else(missing)?;
+        let public = CertificateDer::from(public.as_ref().to_vec());
+        debug_assert!(provider.kx_groups.len() == 1);
+        let knock: Zeroizing<[u8; 16]> = secret.key(KeyLabel::Knock);
+        Ok(Self {
+            id: secret.id(),
+            knock: format!("{:032x}.{DOMAIN}", u128::from_be_bytes(*knock)),
+            certified: Arc::new(CertifiedKey::new(vec![public.clone()], signing)),
+            public,
+        })
+    }
+
+    fn client(&self, provider: &Arc<CryptoProvider>) -> Result<ClientTls, Error> {
+        let verifier = Verifier::new(provider, [self]);
+        let builder = ClientConfig::builder_with_provider(Arc::clone(provider));
+        let builder = builder.with_protocol_versions(&[&TLS13])?.dangerous();
+        let builder = builder.with_custom_certificate_verifier(Arc::new(verifier));
+        let own = AlwaysResolvesClientRawPublicKeys::new(Arc::clone(&self.certified));
+        let mut config = builder.with_client_cert_resolver(Arc::new(own));
+        config.resumption = Resumption::disabled();
+        let name = ServerName::try_from(self.knock.clone());
+        let name = name.map_err(|_| Error::General("the name of the server is invalid".into()))?;
+        Ok(ClientTls { id: self.id, config: Arc::new(config), name })
+    }
+}
+
+/// The keys of a server, of which the knock selects one.
+#[derive(Debug)]
+struct Keys(Vec<Key>);
+
+impl Keys {
+    fn find(&self, name: Option<&str>) -> Option<&Key> {
+        self.0.iter().find(|key| name == Some(&key.knock))
+    }
+}
+
+impl ResolvesServerCert for Keys {
+    /// Without a key, the handshake ends with an alert.
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.find(hello.server_name()).map(|key| Arc::clone(&key.certified))
+    }
+
+    fn only_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+/// Accepts the derived public keys and no other key.
+#[derive(Debug)]
+struct Verifier {
+    provider: Arc<CryptoProvider>,
+    accepted: Vec<CertificateDer<'static>>,
+}
+
+impl Verifier {
+    fn new<'a>(provider: &Arc<CryptoProvider>, keys: impl IntoIterator<Item = &'a Key>) -> Self {
+        let accepted = keys.into_iter().map(|key| key.public.clone()).collect();
+        Self { provider: Arc::clone(provider), accepted }
+    }
+
+    fn verify_key(&self, key: &CertificateDer<'_>) -> Result<(), Error> {
+        let is_known = self.accepted.iter().any(|accepted| accepted == key);
+        let unknown = CertificateError::ApplicationVerificationFailure;
+        if is_known { Ok(()) } else { Err(unknown.into()) }
+    }
+
+    fn verify_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let key = SubjectPublicKeyInfoDer::from(key.as_ref());
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature_with_raw_key(message, &key, signature, algorithms)
+    }
+}
+
+/// The error for TLS 1.2, which no configuration allows.
+fn not_tls12() -> Error {
+    Error::General("TLS 1.2 is not supported".to_owned())
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        key: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.verify_key(key).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _key: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(not_tls12())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify_signature(message, key, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+impl ClientCertVerifier for Verifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        key: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.verify_key(key).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _key: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(not_tls12())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify_signature(message, key, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::{ClientConnection, Connection, ServerConnection};
+
+    use super::*;
+
+    fn secret(character: &str) -> Secret {
+        Secret::new(&character.repeat(43)).unwrap()
+    }
+
+    fn client(secret: &Secret) -> ClientTls {
+        configurations(std::slice::from_ref(secret)).unwrap().1.remove(0)
+    }
+
+    /// Shakes hands in memory; returns the error of the end that fails first.
+    fn shake(
+        client: ClientConfig,
+        name: ServerName<'static>,
+        server: &ServerTls,
+    ) -> Result<(), Error> {
+        let mut client = Connection::from(ClientConnection::new(Arc::new(client), name).unwrap());
+        let server = ServerConnection::new(Arc::clone(&server.config)).unwrap();
+        let mut server = Connection::from(server);
+        while client.is_handshaking() || server.is_handshaking() {
+            for (from, to) in [(0, 1), (1, 0)] {
+                let ends = [&mut client, &mut server];
+                let mut bytes = Vec::new();
+                while ends[from].wants_write() {
+                    ends[from].write_tls(&mut bytes).unwrap();
+                }
+                let mut bytes = &bytes[..];
+                while !bytes.is_empty() {
+                    ends[to].read_tls(&mut bytes).unwrap();
+                    ends[to].process_new_packets()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn with_config(tls: &ClientTls) -> (ClientConfig, ServerName<'static>) {
+        ((*tls.config).clone(), tls.name.clone())
+    }
+
+    /// Both ends with one secret shake hands, also while it is being replaced.
+    #[test]
+    fn members_shake_hands() {
+        let (old, new) = (secret("a"), secret("b"));
+        let (server, _) = configurations(&[new.clone(), old.clone()]).unwrap();
+        for secret in [&old, &new] {
+            let (config, name) = with_config(&client(secret));
+            shake(config, name, &server).unwrap();
+        }
+    }
+
+    /// A client with another secret is refused at its first message.
+    #[test]
+    fn unknown_knock_is_refused() {
+        let (server, _) = configurations(&[secret("a")]).unwrap();
+        let (config, name) = with_config(&client(&secret("b")));
+        let error = shake(config, name.clone(), &server).unwrap_err();
+        assert!(error.to_string().contains("no server certificate chain resolved"), "{error}");
+        let text = name.to_str();
+        assert!(!server.knows(Some(&text)) && !server.knows(None));
+        assert!(server.knows(Some(&client(&secret("a")).name.to_str())));
+    }
+
+    /// The knock is sent in plain text. A client that has overheard it has not the key.
+    #[test]
+    fn client_with_another_key_is_refused() {
+        let (server, _) = configurations(&[secret("a")]).unwrap();
+        let right = client(&secret("a"));
+        let wrong = client(&secret("b"));
+        // It accepts the server's key, but has its own.
+        let mut config = (*right.config).clone();
+        config.client_auth_cert_resolver = Arc::clone(&wrong.config.client_auth_cert_resolver);
+        let error = shake(config, right.name.clone(), &server).unwrap_err();
+        assert!(matches!(error, Error::InvalidCertificate(_)), "{error}");
+    }
+
+    /// A client without a key is refused, too.
+    #[test]
+    fn client_without_a_key_is_refused() {
+        let (server, _) = configurations(&[secret("a")]).unwrap();
+        let right = client(&secret("a"));
+        let key = Verifier::new(&Arc::new(provider()), &server.keys.0);
+        let builder = ClientConfig::builder_with_provider(Arc::new(provider()));
+        let builder = builder.with_protocol_versions(&[&TLS13]).unwrap().dangerous();
+        let config = builder.with_custom_certificate_verifier(Arc::new(key)).with_no_client_auth();
+        shake(config, right.name, &server).unwrap_err();
+    }
+
+    /// A server that has overheard the knock has not the key.
+    #[test]
+    fn server_with_another_key_is_refused() {
+        let right = client(&secret("a"));
+        let provider = Arc::new(provider());
+        let mut key = Key::new(&secret("b"), &provider).unwrap();
+        key.knock = right.name.to_str().into_owned();
+        let keys = Arc::new(Keys(vec![key]));
+        let (mut server, _) = configurations(&[secret("b")]).unwrap();
+        let mut config = (*server.config).clone();
+        config.cert_resolver = Arc::clone(&keys) as Arc<dyn ResolvesServerCert>;
+        server = ServerTls { config: Arc::new(config), keys };
+        let (config, name) = with_config(&right);
+        let error = shake(config, name, &server).unwrap_err();
+        assert!(matches!(error, Error::InvalidCertificate(_)), "{error}");
+    }
+
+    /// Each made secret is another one.
+    #[test]
+    fn random_bytes_differ() {
+        assert_ne!(*random_bytes().unwrap(), *random_bytes().unwrap());
+    }
+}

@@ -1,0 +1,106 @@
+//! The authentication that the flags of a command ask for.
+
+use super::{Argument, UsageError, arguments::Arguments};
+use crate::{
+    cli::AuthArgs,
+    secret::{AuthMode, Credentials, SecretRequest},
+    sys::host::Host,
+};
+
+/// Finds the secret of a command, and reads it.
+///
+/// # Errors
+///
+/// Returns [`UsageError`] if the flags are invalid, a secret file cannot be used, or a required secret is missing.
+pub(crate) fn credentials(args: &AuthArgs, host: &impl Host) -> Result<Credentials, UsageError> {
+    find_credentials(&request(args, host)?, host)
+}
+
+/// Finds the secret that is asked for, and reads it.
+///
+/// # Errors
+///
+/// As [`credentials`].
+pub(crate) fn find_credentials(
+    request: &SecretRequest,
+    host: &impl Host,
+) -> Result<Credentials, UsageError> {
+    request.find(host).map_err(|error| UsageError::new(error.to_string()).with_hint(error.hint()))
+}
+
+/// Returns true if a flag or a variable asks for an authentication.
+pub(crate) fn gives_auth(args: &AuthArgs, host: &impl Host) -> bool {
+    let is_typed = args.auth.is_some() || args.secret_file.is_some();
+    is_typed || ["PET_AUTH", "PET_SECRET_FILE"].iter().any(|name| host.env(name).is_some())
+}
+
+fn request(args: &AuthArgs, host: &impl Host) -> Result<SecretRequest, UsageError> {
+    let variable = |name: &str| {
+        let text = host.env(name)?;
+        Some(Argument::new(name, &text.to_string_lossy()))
+    };
+    let mode = Argument::of_flag("--auth", &args.auth).or_else(|| variable("PET_AUTH"));
+    let mode = mode.map(|given| {
+        given.choice("`auto`, `secret` or `none`", |text| match text {
+            "auto" => Some(AuthMode::Auto),
+            "secret" => Some(AuthMode::Secret),
+            "none" => Some(AuthMode::None),
+            _ => None,
+        })
+    });
+    let mode = mode.transpose()?.unwrap_or_default();
+    let typed = Argument::of_flag("--secret-file", &args.secret_file);
+    if let Some(typed) = typed.as_ref().filter(|_| mode == AuthMode::None) {
+        return Err(typed.invalid("contradicts `--auth none`"));
+    }
+    let file = typed.or_else(|| variable("PET_SECRET_FILE"));
+    let file = file.map(|given| given.text).filter(|path| !path.is_empty());
+    Ok(SecretRequest { mode, file })
+}
+
+impl<H: Host> Arguments<'_, H> {
+    /// Returns the secret that a launch asks for, which is not read here.
+    pub(super) fn secret(&self) -> Result<SecretRequest, UsageError> {
+        request(&self.args.auth, self.host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::host::FakeHost;
+
+    fn args(auth: Option<&str>, file: Option<&str>) -> AuthArgs {
+        AuthArgs { auth: auth.map(str::to_owned), secret_file: file.map(str::to_owned) }
+    }
+
+    /// A flag counts before its variable; `--auth none` ignores the variable of the file.
+    #[test]
+    fn flags_count_before_variables() {
+        let mut host = FakeHost::default();
+        let request_of = |auth, file, host: &FakeHost| request(&args(auth, file), host);
+        assert_eq!(request_of(None, None, &host), Ok(SecretRequest::default()));
+        host.env.insert("PET_AUTH".into(), "secret".into());
+        host.env.insert("PET_SECRET_FILE".into(), "/v".into());
+        let given = |mode, file: &str| SecretRequest { mode, file: Some(file.to_owned()) };
+        assert_eq!(request_of(None, None, &host), Ok(given(AuthMode::Secret, "/v")));
+        assert_eq!(request_of(Some("auto"), Some("/t"), &host), Ok(given(AuthMode::Auto, "/t")));
+        assert_eq!(request_of(Some("none"), None, &host), Ok(given(AuthMode::None, "/v")));
+        let open = credentials(&args(Some("none"), None), &host).unwrap();
+        assert!(open.is_declined());
+        host.env.insert("PET_SECRET_FILE".into(), "".into());
+        assert_eq!(request_of(None, None, &host).unwrap().file, None);
+    }
+
+    /// Mistakes name the flag.
+    #[test]
+    fn mistakes_are_reported() {
+        let host = FakeHost::default();
+        let error = |auth, file| request(&args(auth, file), &host).unwrap_err().to_string();
+        assert_eq!(error(Some("tls"), None), "`--auth tls` is not `auto`, `secret` or `none`");
+        let both = error(Some("none"), Some("/s"));
+        assert_eq!(both, "`--secret-file /s` contradicts `--auth none`");
+        let missing = credentials(&args(None, Some("/missing/secret")), &host).unwrap_err();
+        assert_eq!(missing.to_string(), "the secret file `/missing/secret` does not exist");
+    }
+}

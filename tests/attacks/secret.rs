@@ -1,0 +1,308 @@
+//! Attacks on a job whose nodes share a secret, by processes that do not know it.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    path::Path,
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use nix::unistd::geteuid;
+use ragent_proto::v1::{
+    AgentMessage, StatusRequest, agent_message::Message, coordination_client::CoordinationClient,
+};
+use tonic::Code;
+
+use crate::{
+    attacker::{OTHER, attend, here, python},
+    support::{Sandbox, free_port, skip},
+    victim::{ATTACKER, ENDPOINT, Victim, make_secret},
+};
+
+const ASK: &str = "
+import socket
+def code(request, host='10.77.0.1'):
+    stream = socket.create_connection((host, 29400))
+    lines = [request + ' HTTP/1.1', 'Host: ' + host, 'Connection: close', '', '']
+    stream.sendall('\\r\\n'.join(lines).encode())
+    return stream.recv(100)[9:12].decode()
+";
+
+/// 1: without the secret, nobody reads the job's state or uses its nodes, but this user on a host of the job, who may
+/// read the state.
+#[test]
+fn pages_for_strangers() {
+    let Some(mut victim) = Victim::secured("pages") else { return };
+    let paths = ["/status", "/v1/reach", "/", "/metrics", "/ragent.v1.Coordination/Status"];
+    let codes = |node, uid, host: &str| {
+        let asked = paths.map(|path| format!("code('GET {path}', '{host}')")).join(",");
+        let script = format!("{ASK}\nprint(code('GET /v1/identity', '{host}'), {asked})");
+        python(&victim.network, node, uid, &script).trim().to_owned()
+    };
+    assert_eq!(codes(ATTACKER, 0, "10.77.0.1"), "200 403 403 403 403 403");
+    for host in ["127.0.0.1", "10.77.0.1"] {
+        assert_eq!(codes(1, OTHER, host), "200 403 403 403 403 403");
+        assert_eq!(codes(1, 0, host), "200 200 403 403 403 403");
+    }
+    // A member's host is not its user.
+    assert_eq!(codes(2, 0, "10.77.0.1"), "200 403 403 403 403 403");
+    victim.assert_unharmed();
+}
+
+/// 2: without the secret, nobody registers or asks for the status over gRPC.
+#[test]
+fn registration_without_the_secret() {
+    let Some(mut victim) = Victim::secured("regist") else { return };
+    for node in [ATTACKER, 1] {
+        here(&victim.network, node, || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let channel = tonic::transport::Endpoint::from_shared(format!("http://{ENDPOINT}"));
+                let channel = channel.unwrap().connect().await.unwrap();
+                let mut client = CoordinationClient::new(channel);
+                let first = Message::Attend(attend("evil_1", "10.77.0.3", 1));
+                let first = AgentMessage { message: Some(first) };
+                let refused = client.attend(tokio_stream::once(first)).await.unwrap_err();
+                assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+                assert!(refused.message().contains("--secret-file"), "{refused}");
+                let refused = client.status(StatusRequest {}).await.unwrap_err();
+                assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+            });
+        });
+    }
+    victim.assert_unharmed();
+    let line = victim.host.logs("connection refused");
+    assert!(line.contains("10.77.0.3"), "{line}");
+}
+
+/// 2, 15: a flood of handshakes with another secret neither succeeds nor disturbs the job, and a process with the secret
+/// is served meanwhile.
+#[test]
+fn handshakes_with_another_secret() {
+    let Some(mut victim) = Victim::secured("shake") else { return };
+    let script = "
+import socket, ssl
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+context.check_hostname = False
+context.verify_mode = ssl.CERT_NONE
+def shake(name):
+    stream = socket.create_connection(('10.77.0.1', 29400))
+    try:
+        context.wrap_socket(stream, server_hostname=name)
+        return 'accepted'
+    except (ssl.SSLError, OSError) as error:
+        return 'refused'
+names = ['0' * 32 + '.ragent.invalid', 'localhost', '10.77.0.1']
+print({shake(names[number % 3]) for number in range(3000)})
+";
+    let network = &victim.network;
+    let attacker = thread::scope(|scope| {
+        let attacker = scope.spawn(|| python(network, ATTACKER, 0, script));
+        while !attacker.is_finished() {
+            assert!(victim.printed_status().contains("running"));
+        }
+        attacker.join().unwrap()
+    });
+    assert_eq!(attacker.trim(), "{'refused'}");
+    victim.assert_unharmed();
+}
+
+/// 13: the store on the endpoint's port, which cannot authenticate its clients, is closed.
+#[test]
+fn plain_store_is_closed() {
+    let script = "
+import socket, struct
+stream = socket.create_connection(('10.77.0.1', 29400))
+stream.settimeout(60)
+try:
+    stream.sendall(b'\\0' + struct.pack('<I', 0x3C85F7CE) + b'\\x0dpong')
+    print(stream.recv(100).decode() or 'closed')
+except OSError:
+    print('closed')
+";
+    for (secured, expected) in [(true, "closed"), (false, "pong")] {
+        let victim = if secured { Victim::secured("shut") } else { Victim::new("open") };
+        let Some(mut victim) = victim else { return };
+        assert_eq!(python(&victim.network, 1, 0, script).trim(), expected);
+        victim.assert_unharmed();
+    }
+}
+
+/// Without a secret, another user of the machine neither reads the state of a job at a loopback address nor registers in
+/// it, unless the job is for all.
+#[test]
+fn loopback_endpoint_is_of_its_user() {
+    if !geteuid().is_root() {
+        return skip("another uid needs root");
+    }
+    for (auth, codes) in [("auto", ["403", "200"]), ("none", ["200", "200"])] {
+        let sandbox = Sandbox::new();
+        let words = format!(
+            "--auth {auth} --nnodes 1 --rdzv-endpoint 127.0.0.1:{} --no-python stay.sh",
+            free_port()
+        );
+        let mut host = sandbox.ragent(&words).start();
+        let endpoint = host.endpoint();
+        let script = format!(
+            "
+import urllib.request, urllib.error
+try:
+    print(urllib.request.urlopen('http://{endpoint}/status').status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+"
+        );
+        for (uid, code) in [OTHER, 0].into_iter().zip(codes) {
+            let uid = format!("--reuid={uid}");
+            let ask = sandbox.program("setpriv").arg(uid).arg("--clear-groups");
+            let asked = ask.arg("/usr/bin/python3").arg("-c").arg(&script).run();
+            assert_eq!(asked.stdout.trim(), code, "{auth}: {}", asked.stderr);
+        }
+        if auth == "none" {
+            continue;
+        }
+        let ragent = env!("CARGO_BIN_EXE_ragent");
+        let attend = sandbox.program("setpriv").arg(format!("--reuid={OTHER}"));
+        let attend = attend.arg("--clear-groups").arg(ragent).env("XDG_RUNTIME_DIR", "/nowhere");
+        let words = format!("status --rdzv-endpoint {endpoint}");
+        let refused = words.split(' ').fold(attend, |start, word| start.arg(word)).run();
+        refused.assert_code(1);
+        refused.assert_stderr(&["serves uid 0 of this machine only", "--auth none"]);
+    }
+}
+
+/// Passes connections on to `to`, and records all bytes in both directions.
+fn relay(to: String) -> (String, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let recorded = Arc::new(Mutex::new(Vec::new()));
+    let record = Arc::clone(&recorded);
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, server) = (client.unwrap(), TcpStream::connect(&to).unwrap());
+            let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            for (mut from, mut to) in [(client, server), back] {
+                let record = Arc::clone(&record);
+                thread::spawn(move || {
+                    let mut bytes = [0; 4096];
+                    while let Ok(len @ 1..) = from.read(&mut bytes) {
+                        record.lock().unwrap().extend_from_slice(&bytes[..len]);
+                        if to.write_all(&bytes[..len]).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = to.shutdown(Shutdown::Write);
+                });
+            }
+        }
+    });
+    (address, recorded)
+}
+
+/// 7: who passes the connections of a member on reads neither the job's name nor its nodes' roles; without a secret,
+/// both can be read.
+#[test]
+fn relayed_connections_are_unreadable() {
+    const NAMES: [&str; 2] = ["relayed-job", "relayed-role"];
+    for secured in [true, false] {
+        let sandbox = Sandbox::new();
+        let auth = match secured {
+            true => format!("--secret-file {}", make_secret(&sandbox).display()),
+            false => "--auth none".to_owned(),
+        };
+        let agent = |endpoint: &str| {
+            let [job, role] = NAMES;
+            let words = format!(
+                "--nnodes 2 {auth} --rdzv-id {job} --role {role} --rdzv-endpoint {endpoint} \
+                 --no-python stay.sh"
+            );
+            sandbox.ragent(&words).start()
+        };
+        let mut host = agent(&format!("127.0.0.1:{}", free_port()));
+        let (relayed, recorded) = relay(host.endpoint());
+        let mut guest = agent(&relayed);
+        host.worker();
+        guest.worker();
+        let recorded = recorded.lock().unwrap();
+        for name in NAMES {
+            let is_read = recorded.windows(name.len()).any(|part| part == name.as_bytes());
+            assert_eq!(is_read, !secured, "{name}");
+        }
+    }
+}
+
+/// The bytes of all files below a folder, by path; pipes and sockets are left out.
+fn files_below(folder: &Path, files: &mut BTreeMap<String, Vec<u8>>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => files_below(&entry.path(), files),
+            kind if kind.is_file() => {
+                let name = entry.path().display().to_string();
+                files.insert(name, fs::read(entry.path()).unwrap());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// 23: the secret is in its file and, if it has none, in the registration of the agent; not in an argument, a variable,
+/// another file, a log line or the status.
+#[test]
+fn secret_is_nowhere_else() {
+    let sandbox = Sandbox::new();
+    let path = make_secret(&sandbox);
+    let secret = fs::read_to_string(&path).unwrap().trim().to_owned();
+    let holds = |bytes: &[u8]| bytes.windows(secret.len()).any(|part| part == secret.as_bytes());
+    let port = free_port();
+    let agent = |flags: &str, stdin: Option<File>| {
+        let words = format!(
+            "--nnodes 2 --rdzv-id j --rdzv-endpoint 127.0.0.1:{} {flags} --log-dir logs --redirects 3 \
+             --report report.json --no-python stay.sh",
+            port
+        );
+        let start = sandbox.ragent(&words).env("RAGENT_LOG", "trace");
+        match stdin {
+            Some(file) => start.stdin(file).start(),
+            None => start.env("PET_SECRET_FILE", &path).start(),
+        }
+    };
+    let mut host = agent("", None);
+    host.endpoint();
+    let mut guest = agent("--secret-file -", Some(File::open(&path).unwrap()));
+    for agent in [&mut host, &mut guest] {
+        agent.logs("worker started");
+    }
+    let status = sandbox.ragent("status --json").run();
+    status.assert_code(0);
+    assert!(!holds(status.stdout.as_bytes()));
+    for pid in sandbox.processes() {
+        for part in ["cmdline", "environ"] {
+            let bytes = fs::read(format!("/proc/{pid}/{part}")).unwrap_or_default();
+            assert!(!holds(&bytes), "{part} of {}", crate::support::command_line(pid));
+        }
+    }
+    let mut files = BTreeMap::new();
+    files_below(&sandbox.path(""), &mut files);
+    let registration = format!("agent-{}.json", guest.pid());
+    let holding: Vec<_> =
+        files.iter().filter(|(_, bytes)| holds(bytes)).map(|(name, _)| name).collect();
+    let expected = [sandbox.path("run/ragent").join(registration), path.clone()];
+    assert_eq!(holding, expected.map(|path| path.display().to_string()).iter().collect::<Vec<_>>());
+    for agent in [&mut host, &mut guest] {
+        agent.signal(nix::sys::signal::Signal::SIGTERM);
+    }
+    let ends = [host.end(), guest.end()];
+    for end in &ends {
+        assert!(end.stderr.contains("TRACE") || end.stderr.contains("DEBUG"), "{}", end.stderr);
+        assert!(!holds(end.stderr.as_bytes()) && !holds(end.stdout.as_bytes()));
+    }
+    let mut files = BTreeMap::new();
+    files_below(&sandbox.path(""), &mut files);
+    let holding: Vec<_> = files.into_iter().filter(|(_, bytes)| holds(bytes)).collect();
+    assert_eq!(holding.len(), 1, "only its file is left");
+}
