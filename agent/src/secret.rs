@@ -12,12 +12,14 @@ mod limits;
 mod mismatch;
 mod places;
 mod tls;
+mod written;
 
 pub use self::{
     credentials::{Credentials, Origin, Unsecured},
     form::{FormError, Secret, SecretId},
     mismatch::Mismatch,
     places::PlacesError,
+    written::WrittenSecret,
 };
 pub(crate) use self::{
     mismatch::NamedAuth,

@@ -5,6 +5,7 @@ mod bad_input;
 mod cluster;
 mod ending;
 mod output;
+mod secret;
 mod starting;
 mod tree;
 mod unreachable;

@@ -22,7 +22,7 @@ use tokio::{task::spawn_blocking, time::timeout};
 
 use self::endpoint::Purpose;
 use super::{
-    credentials,
+    credentials::{self, AskerCredentials},
     error::{LaunchError, system},
     runtime,
 };
@@ -152,22 +152,22 @@ enum Asked {
 
 async fn over_the_network(
     asked: Asked,
-    credentials: &Credentials,
+    credentials: &AskerCredentials,
     wants_peers: bool,
     findings: &mut Findings,
 ) {
     let has_job = !matches!(asked, Asked::Endpoint(AskedEndpoint::NotGiven));
-    findings.report(secret::own(credentials, has_job));
+    findings.report(secret::own(&credentials.own, has_job));
     findings.report(loopback::examine().await);
     findings.report(endpoint::own_name().await);
     let job = match asked {
         Asked::Endpoint(AskedEndpoint::At(job)) => {
-            at_endpoint(&job, credentials, findings).await;
+            at_endpoint(&job, &credentials.own, findings).await;
             job
         }
         Asked::Endpoint(AskedEndpoint::Found) => return findings.report(multicast()),
         Asked::Endpoint(AskedEndpoint::NotGiven) => return,
-        Asked::Etcd(etcd) => match etcd::examine(&etcd, credentials, findings).await {
+        Asked::Etcd(etcd) => match etcd::examine(&etcd, &credentials.own, findings).await {
             Some(leader) => JobEndpoint::One(leader),
             None if wants_peers => {
                 let text = "etcd has no leader of the job that could be asked for its nodes";

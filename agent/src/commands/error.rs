@@ -250,6 +250,7 @@ fn waits(agent: &RunningAgent) -> String {
         Stage::Attending => {
             format!("its agent on this machine (process {pid}) is registered at {endpoint}")
         }
+        Stage::Launching => format!("process {pid} on this machine has launched it at {endpoint}"),
         Stage::Searching => {
             format!(
                 "its agent on this machine (process {pid}) is searching for the others ({endpoint})"

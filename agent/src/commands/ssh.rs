@@ -56,7 +56,7 @@ use tracing::info;
 pub use self::relay::run as relay;
 use self::{
     launch_result::LaunchResult,
-    plan::{Here, Plan},
+    plan::{Here, LaunchSecret, Plan},
 };
 use super::{
     error::{LaunchError, system},
@@ -65,7 +65,8 @@ use super::{
 use crate::{
     cli::LaunchOverSshArgs,
     report::telemetry,
-    spec::{Argument, UsageError, UsageErrors},
+    secret::{AuthMode, Secret},
+    spec::{self, Argument, UsageError, UsageErrors},
     sys::{
         host::{Host, ThisHost},
         random::random_id,
@@ -105,12 +106,28 @@ fn read(args: &LaunchOverSshArgs) -> Result<Here, Vec<UsageError>> {
     let hostfile = text("--hostfile", &args.hostfile);
     let env_files =
         args.env_file.iter().map(|path| (path.clone(), text("--env-file", path))).collect();
+    let secret = errors.ok(secret(args));
     errors.into_result(Here {
         hostfile,
         env_files,
         folder: current_folder(),
         program: env::current_exe().unwrap_or_else(|_| "ragent".into()),
         fresh_id: random_id(),
+        secret: secret.unwrap_or_default(),
+    })
+}
+
+/// Returns the secret of a launch: that of the given file, else a new one.
+fn secret(args: &LaunchOverSshArgs) -> Result<LaunchSecret, UsageError> {
+    let request = spec::secret_request(&args.launch.auth, &ThisHost)?;
+    if request.file.is_some() || request.mode == AuthMode::None {
+        let credentials = spec::find_credentials(&request, &ThisHost)?;
+        return Ok(credentials.newest().map_or(LaunchSecret::Declined, LaunchSecret::Given));
+    }
+    let fresh = Secret::random();
+    fresh.map(LaunchSecret::Fresh).map_err(|error| {
+        UsageError::new(format!("failed to make a secret: {error}"))
+            .with_hint("give one with `--secret-file`, or `--auth none`")
     })
 }
 

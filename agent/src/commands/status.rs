@@ -2,7 +2,7 @@
 
 mod ask;
 
-use std::{fmt::Write as _, net::IpAddr, process::ExitCode, time::Duration};
+use std::{collections::BTreeSet, fmt::Write as _, net::IpAddr, process::ExitCode, time::Duration};
 
 use ragent_proto::printable;
 use ragent_rendezvous::{
@@ -56,10 +56,11 @@ fn of_this_machine(agents: Vec<RunningAgent>) -> Result<JobEndpoint, LaunchError
     let mut jobs = one_for_each_job(agents);
     match jobs.as_slice() {
         [] => Err(LaunchError::NoJob("no job of this user is running on this machine".to_owned())),
-        [RunningAgent { stage: Stage::Attending, endpoint, .. }] => JobEndpoint::of_text(endpoint)
-            .ok_or_else(|| {
+        [RunningAgent { stage: Stage::Attending | Stage::Launching, endpoint, .. }] => {
+            JobEndpoint::of_text(endpoint).ok_or_else(|| {
                 LaunchError::NoJob(format!("`{endpoint}` is not a valid endpoint of a job"))
-            }),
+            })
+        }
         [_] => Err(LaunchError::NotMet(jobs.remove(0))),
         several => {
             let list: Vec<String> = several
@@ -82,8 +83,15 @@ fn one_for_each_job(mut agents: Vec<RunningAgent>) -> Vec<RunningAgent> {
         .filter(|agent| agent.stage == Stage::Attending)
         .map(|agent| (agent.run_id.clone(), agent.endpoint.clone()))
         .collect();
+    let launched: BTreeSet<String> = agents
+        .iter()
+        .filter(|agent| agent.stage != Stage::Launching)
+        .map(|agent| agent.run_id.clone())
+        .collect();
     agents.retain(|agent| match agent.stage {
         Stage::Attending => true,
+        // An agent of the job on this machine has newer information.
+        Stage::Launching => !launched.contains(&agent.run_id) && !agent.endpoint.is_empty(),
         Stage::Searching => attended.iter().all(|(run_id, _)| *run_id != agent.run_id),
         Stage::Waiting { .. } => attended.iter().all(|(_, endpoint)| *endpoint != agent.endpoint),
     });
@@ -315,6 +323,12 @@ mod tests {
             error(two.into()),
             "2 jobs are running on this machine:\n  run id j, endpoint auto:2\n  run id k, endpoint auto:2"
         );
+        // A launch counts if no agent of its job runs on this machine.
+        let launched = || agent("j", "m:1", Stage::Launching);
+        assert_eq!(found(vec![launched()]), "m:1");
+        assert_eq!(found(vec![launched(), at("n:1")]), "n:1");
+        let unknown = agent("k", "", Stage::Launching);
+        assert_eq!(found(vec![unknown, at("n:1")]), "n:1");
         let other = vec![at("n:1"), agent("j", "m:1", waiting())];
         assert_eq!(
             error(other),

@@ -50,6 +50,8 @@ pub enum Unsecured {
 pub enum Origin {
     /// A file, with its absolute path.
     File(PathBuf),
+    /// The registrations of this user's jobs on this machine.
+    Registrations,
     /// Stdin.
     Stdin,
 }
@@ -58,6 +60,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => path.display().fmt(f),
+            Self::Registrations => f.write_str("the jobs of this machine"),
             Self::Stdin => f.write_str("stdin"),
         }
     }
@@ -146,7 +149,7 @@ impl Credentials {
     pub(crate) fn file(&self) -> Option<&Path> {
         match self.origin() {
             Some(Origin::File(path)) => Some(path),
-            Some(Origin::Stdin) | None => None,
+            Some(Origin::Registrations | Origin::Stdin) | None => None,
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
 ///
 /// Returns [`UsageError`] if the flags are invalid, a secret file cannot be used, or a required secret is missing.
 pub(crate) fn credentials(args: &AuthArgs, host: &impl Host) -> Result<Credentials, UsageError> {
-    find_credentials(&request(args, host)?, host)
+    find_credentials(&secret_request(args, host)?, host)
 }
 
 /// Finds the secret that is asked for, and reads it.
@@ -34,7 +34,15 @@ pub(crate) fn gives_auth(args: &AuthArgs, host: &impl Host) -> bool {
     is_typed || ["PET_AUTH", "PET_SECRET_FILE"].iter().any(|name| host.env(name).is_some())
 }
 
-fn request(args: &AuthArgs, host: &impl Host) -> Result<SecretRequest, UsageError> {
+/// Returns the secret that a command asks for.
+///
+/// # Errors
+///
+/// Returns [`UsageError`] if the flags are invalid.
+pub(crate) fn secret_request(
+    args: &AuthArgs,
+    host: &impl Host,
+) -> Result<SecretRequest, UsageError> {
     let variable = |name: &str| {
         let text = host.env(name)?;
         Some(Argument::new(name, &text.to_string_lossy()))
@@ -61,7 +69,7 @@ fn request(args: &AuthArgs, host: &impl Host) -> Result<SecretRequest, UsageErro
 impl<H: Host> Arguments<'_, H> {
     /// Returns the secret that a launch asks for, which is not read here.
     pub(super) fn secret(&self) -> Result<SecretRequest, UsageError> {
-        request(&self.args.auth, self.host)
+        secret_request(&self.args.auth, self.host)
     }
 }
 
@@ -78,7 +86,7 @@ mod tests {
     #[test]
     fn flags_count_before_variables() {
         let mut host = FakeHost::default();
-        let request_of = |auth, file, host: &FakeHost| request(&args(auth, file), host);
+        let request_of = |auth, file, host: &FakeHost| secret_request(&args(auth, file), host);
         assert_eq!(request_of(None, None, &host), Ok(SecretRequest::default()));
         host.env.insert("PET_AUTH".into(), "secret".into());
         host.env.insert("PET_SECRET_FILE".into(), "/v".into());
@@ -96,7 +104,7 @@ mod tests {
     #[test]
     fn mistakes_are_reported() {
         let host = FakeHost::default();
-        let error = |auth, file| request(&args(auth, file), &host).unwrap_err().to_string();
+        let error = |auth, file| secret_request(&args(auth, file), &host).unwrap_err().to_string();
         assert_eq!(error(Some("tls"), None), "`--auth tls` is not `auto`, `secret` or `none`");
         let both = error(Some("none"), Some("/s"));
         assert_eq!(both, "`--secret-file /s` contradicts `--auth none`");

@@ -9,7 +9,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 use super::Finding;
 use crate::{
     commands::doctor::limits,
-    commands::status,
+    commands::{credentials::AskerCredentials, status},
     coordinator::reachability::{REACH_PATH, ReachReport, Reached},
     net::http_client::{self, Exchange, ExchangeEnd, Page},
     secret::Credentials,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Asks every node how it reaches the others, and judges the answers.
-pub(super) async fn examine(job: JobEndpoint, credentials: &Credentials) -> Vec<Finding> {
+pub(super) async fn examine(job: JobEndpoint, credentials: &AskerCredentials) -> Vec<Finding> {
     let snapshot = match status::ask(job, credentials).await {
         Ok(snapshot) => snapshot,
         Err(error) => {
@@ -26,7 +26,7 @@ pub(super) async fn examine(job: JobEndpoint, credentials: &Credentials) -> Vec<
             return vec![Finding::fail("peers", text, "check that the job is running there")];
         }
     };
-    let mesh = ask_all(&snapshot, credentials).await;
+    let mesh = ask_all(&snapshot, &credentials.own).await;
     judge(&mesh)
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::{self, Write},
     path::{Component, Path, PathBuf},
     process::Stdio,
     time::Instant,
@@ -25,6 +26,7 @@ use super::{
 };
 use crate::{
     commands::ssh::limits,
+    secret::WrittenSecret,
     spec::Stream,
     sys::{clock, unix},
 };
@@ -62,7 +64,16 @@ impl AgentProcess {
         }
         // The file that is running, even if another file has replaced it at its path.
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("ragent").args(job.words(host)).current_dir(&job.folder);
+        command.arg0("ragent");
+        let stdin = match &job.secret {
+            Some(secret) => {
+                // Neither a list of processes nor a file contains it.
+                command.arg("--secret-file=-");
+                pipe_with(secret).map_err(|error| format!("failed to send the secret: {error}"))?
+            }
+            None => Stdio::null(),
+        };
+        command.args(job.words(host)).current_dir(&job.folder);
         match shells_name(&job.folder) {
             Some(folder) => command.env("PWD", folder),
             None => command.env_remove("PWD"),
@@ -70,7 +81,7 @@ impl AgentProcess {
         for (name, value) in job.env.iter().chain(&host.env) {
             command.env(name, value);
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.process_group(0);
         unix::end_with_this_thread(&mut command);
         unix::allow_core_dump(&mut command, core_dump);
@@ -115,6 +126,14 @@ impl AgentProcess {
             Err(error) => AgentEnd::NotStarted(format!("failed to wait for its agent: {error}")),
         }
     }
+}
+
+/// Returns the end of a pipe from which a secret can be read.
+fn pipe_with(WrittenSecret(secret): &WrittenSecret) -> io::Result<Stdio> {
+    let (read, mut write) = io::pipe()?;
+    // A pipe takes 64 KiB at once.
+    write.write_all(secret.text().as_bytes())?;
+    Ok(read.into())
 }
 
 /// Returns the `PWD` of a shell that has changed to `folder`; `None` if it depends on symbolic

@@ -21,6 +21,7 @@ use crate::{
         error::{LaunchError, system},
         runtime,
     },
+    coordinator::state_file::Registration,
     output::console::Console,
     spec::Stream,
     sys::clock,
@@ -42,6 +43,7 @@ pub(super) async fn drive(plan: &Plan) -> Result<LaunchResult, LaunchError> {
         branches: Branches::new(plan.way.clone(), plan.launch(), sender),
         jobs: Vec::new(),
         prefixes: Prefixes::new(plan.names(), plan.marks_workers),
+        registration: None,
         pending: None,
         hurry: None,
     };
@@ -97,6 +99,8 @@ struct Driver<'a> {
     prefixes: Prefixes,
     /// The parts of the agents' commands that are specific to the hosts, once they are started.
     jobs: Vec<HostJob>,
+    /// The registration of this launch, which exists until the launch ends.
+    registration: Option<Registration>,
     /// A line that is not yet written to the console.
     pending: Option<(Stream, Bytes)>,
     /// The time from which a blocked console is not waited for, because the user has asked for an
@@ -115,6 +119,11 @@ impl Driver<'_> {
                 }
                 Effect::Start(hosts) => {
                     self.jobs = self.plan.host_jobs(&hosts);
+                    // Without it, `ragent status` needs the endpoint and the secret.
+                    self.registration = self
+                        .plan
+                        .registration(&hosts)
+                        .and_then(|registration| Registration::new(&registration).ok());
                     self.branches.start(&self.plan.job, &self.jobs);
                 }
                 Effect::StartAgain(host) => {

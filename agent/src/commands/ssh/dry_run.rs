@@ -39,6 +39,9 @@ pub(super) fn text(plan: &Plan) -> String {
             names.join(", ")
         ),
     };
+    if plan.job.secret.is_some() {
+        text.push_str("# the secret of the job is sent to the agents, and is not shown\n");
+    }
     let jobs: BTreeMap<HostNumber, HostJob> =
         jobs.into_iter().map(|job| (job.number, job)).collect();
     // Each host precedes those below it.

@@ -11,7 +11,7 @@ use ragent_core::process_end::ProcessEnd;
 use serde::{Deserialize, Serialize};
 
 use super::ssh_command::Way;
-use crate::spec::Stream;
+use crate::{secret::WrittenSecret, spec::Stream};
 
 /// The index of a host in the list.
 pub(super) type HostNumber = u32;
@@ -76,6 +76,8 @@ pub(super) struct Job {
     pub(super) flags: Vec<OsString>,
     /// The script and its arguments.
     pub(super) script: Vec<OsString>,
+    /// The secret that the agents share, if the launch sends one.
+    pub(super) secret: Option<WrittenSecret>,
     /// The time that an agent may take to end after a signal, in milliseconds.
     pub(super) stop_ms: u64,
 }

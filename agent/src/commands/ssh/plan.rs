@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, time::Duration};
 
 use nix::sys::signal::Signal;
-use ragent_rendezvous::settings::NodeRange;
+use ragent_rendezvous::{ids::RunId, settings::NodeRange};
 
 use super::{
     filters::{self, ChosenHost},
@@ -17,11 +17,13 @@ use super::{
     variables,
 };
 use crate::{
-    cli::LaunchOverSshArgs,
+    cli::{AuthArgs, LaunchOverSshArgs},
     commands::assumed_host::AssumedHost,
     commands::ssh::limits,
+    coordinator::state_file::{RunningAgent, Stage},
     report::telemetry::LogFormat,
-    spec::{Argument, JobSpec, RendezvousMethod, UsageError, UsageErrors, asked_voters},
+    secret::{Credentials, Origin, Secret, WrittenSecret},
+    spec::{Argument, Endpoint, JobSpec, RendezvousMethod, UsageError, UsageErrors, asked_voters},
     sys::host::Host,
 };
 
@@ -38,6 +40,33 @@ pub(super) struct Here {
     pub(super) program: PathBuf,
     /// A unique name for the job.
     pub(super) fresh_id: String,
+    /// The secret of the job.
+    pub(super) secret: LaunchSecret,
+}
+
+/// The secret of the agents of a launch.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) enum LaunchSecret {
+    /// The user wants none.
+    #[default]
+    Declined,
+    /// This launch has made it.
+    Fresh(Secret),
+    /// The user has given it.
+    Given(Secret),
+}
+
+impl LaunchSecret {
+    /// Returns the secret to send to agents with these variables, which may name another one.
+    fn sent(&self, env: &[variables::Variable]) -> Option<WrittenSecret> {
+        let is_auth =
+            |(name, _): &variables::Variable| name == "PET_SECRET_FILE" || name == "PET_AUTH";
+        match self {
+            Self::Given(secret) => Some(WrittenSecret(secret.clone())),
+            Self::Fresh(secret) if !env.iter().any(is_auth) => Some(WrittenSecret(secret.clone())),
+            Self::Fresh(_) | Self::Declined => None,
+        }
+    }
 }
 
 /// The plan of a launch.
@@ -55,6 +84,10 @@ pub(super) struct Plan {
     pub(super) rendezvous: RendezvousPlan,
     /// A name that no other launch has.
     launch_name: String,
+    /// The run id of the job.
+    run_id: RunId,
+    /// The endpoint that the user has given.
+    endpoint: Option<String>,
     /// True if the number of an agent's workers is the number of its host's slots.
     counts_slots: bool,
     /// True if workers' lines begin with host and rank.
@@ -145,6 +178,11 @@ impl Plan {
             && is_default(&launch.redirects)
             && is_default(&launch.log_line_prefix_template);
         let mut flags = args.forwarded_flags.clone();
+        // It is read on this host, and sent to the others.
+        flags.retain(|flag| !flag.as_encoded_bytes().starts_with(b"--secret-file="));
+        if here.secret == LaunchSecret::Declined && args.launch.auth.auth.is_none() {
+            flags.push("--auth=none".into());
+        }
         if launch.job.nnodes.is_none() {
             flags.push(format!("--nnodes={nodes}").into());
         }
@@ -165,6 +203,7 @@ impl Plan {
             hosts,
             way,
             job: Job {
+                secret: here.secret.sent(&env),
                 env,
                 folder: match &args.chdir {
                     Some(folder) => here.folder.join(folder),
@@ -177,6 +216,8 @@ impl Plan {
             nodes,
             rendezvous,
             launch_name: here.fresh_id.clone(),
+            run_id: spec.run_id.clone(),
+            endpoint: launch.rdzv_endpoint.clone().filter(|text| !text.is_empty()),
             counts_slots: launch.job.nproc_per_node.is_none(),
             marks_workers,
             signals: signals.into_iter().collect(),
@@ -192,6 +233,33 @@ impl Plan {
     /// Returns the identity of the launch.
     pub(super) fn launch(&self) -> LaunchId {
         LaunchId { name: self.launch_name.clone(), stop_ms: self.job.stop_ms }
+    }
+
+    /// Returns the registration of this launch, with which `ragent status` on this host finds the job and its secret;
+    /// `None` if the launch sends none.
+    pub(super) fn registration(
+        &self,
+        reached: &[(HostNumber, HostAddress)],
+    ) -> Option<RunningAgent> {
+        let WrittenSecret(secret) = self.job.secret.clone()?;
+        let chosen = || {
+            let endpoints = self.endpoints(reached);
+            endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(",")
+        };
+        let endpoint = self.endpoint.clone().unwrap_or_else(chosen);
+        let credentials = Credentials::new(vec![secret], Origin::Registrations);
+        Some(RunningAgent::this(&self.run_id, endpoint, Stage::Launching, &credentials))
+    }
+
+    /// Returns the endpoints of the coordinator or the voters that the launch chooses.
+    fn endpoints(&self, reached: &[(HostNumber, HostAddress)]) -> Vec<Endpoint> {
+        let coordinators = self.rendezvous.coordinators(reached);
+        let host_addresses = reached.iter().filter(|(host, _)| coordinators.contains(host));
+        let endpoint = |(host, host_address): &(HostNumber, HostAddress)| {
+            let name = &self.hosts[*host as usize].name;
+            self.rendezvous.endpoint(name, host_address, reached)
+        };
+        host_addresses.map(endpoint).collect()
     }
 
     /// Returns the names of the hosts, by number.
@@ -212,12 +280,7 @@ impl Plan {
     /// Returns the specific parts of the commands for the hosts that were reached.
     pub(super) fn host_jobs(&self, reached: &[(HostNumber, HostAddress)]) -> Vec<HostJob> {
         let coordinators = self.rendezvous.coordinators(reached);
-        let host_addresses = reached.iter().filter(|(host, _)| coordinators.contains(host));
-        let endpoint = |(host, host_address): &(HostNumber, HostAddress)| {
-            let name = &self.hosts[*host as usize].name;
-            self.rendezvous.endpoint(name, host_address, reached)
-        };
-        let endpoints: Vec<_> = host_addresses.map(endpoint).collect();
+        let endpoints = self.endpoints(reached);
         let job = |(rank, (number, _)): (usize, &(HostNumber, HostAddress))| {
             let is_coordinator = coordinators.contains(number);
             let len = reached.len();
@@ -377,6 +440,8 @@ fn job_spec(
     // Mistakes in these two are reported separately.
     launch.standalone = false;
     launch.node_rank = None;
+    // The secret is read separately.
+    launch.auth = AuthArgs::default();
     // These depend on the devices of the hosts, which check them.
     launch.numa_binding = None;
     launch.virtual_local_rank = false;

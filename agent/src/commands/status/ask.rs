@@ -7,13 +7,12 @@ use ragent_rendezvous::snapshot::Snapshot;
 use tokio::task::JoinSet;
 
 use crate::{
-    commands::error::LaunchError,
+    commands::{credentials::AskerCredentials, error::LaunchError},
     coordinator::{
         client::{self, AttendError},
-        state_file,
+        state_file::{self, RunningAgent, Stage},
     },
     endpoint::identity,
-    secret::Credentials,
     spec::{Endpoint, JobEndpoint, VoterList},
 };
 
@@ -25,7 +24,7 @@ use crate::{
 /// Returns [`LaunchError`] if no process answers with the state of a job.
 pub(crate) async fn ask(
     job: JobEndpoint,
-    credentials: &Credentials,
+    credentials: &AskerCredentials,
 ) -> Result<Snapshot, LaunchError> {
     match job {
         JobEndpoint::One(endpoint) => {
@@ -70,7 +69,9 @@ impl Failure {
 /// Returns the process id of an agent on this machine that is registered with this endpoint.
 fn local_agent(endpoint: &str) -> Option<u32> {
     let agents = state_file::running_agents();
-    agents.iter().find(|agent| agent.endpoint == endpoint).map(|agent| agent.pid)
+    let is_agent =
+        |agent: &&RunningAgent| agent.endpoint == endpoint && agent.stage != Stage::Launching;
+    agents.iter().find(is_agent).map(|agent| agent.pid)
 }
 
 /// Returns an error and its causes in one line.
@@ -87,7 +88,7 @@ fn one_line(error: &dyn Error) -> String {
 /// Asks all voters at once. Most answer with the same coordinator; the first state counts.
 async fn ask_voters(
     voters: &VoterList,
-    credentials: &Credentials,
+    credentials: &AskerCredentials,
 ) -> Result<Snapshot, LaunchError> {
     let mut asked = JoinSet::new();
     for (place, voter) in voters.endpoints().iter().cloned().enumerate() {
@@ -111,7 +112,7 @@ async fn ask_voters(
 }
 
 /// Asks at `endpoint`, or at the coordinator's endpoint if the answer contains that.
-async fn ask_one(endpoint: &Endpoint, credentials: &Credentials) -> Result<Snapshot, Failure> {
+async fn ask_one(endpoint: &Endpoint, credentials: &AskerCredentials) -> Result<Snapshot, Failure> {
     let failed = |endpoint: &Endpoint| {
         let endpoint = endpoint.clone();
         move |source| Failure::Asked { endpoint, source }
@@ -140,9 +141,15 @@ async fn ask_one(endpoint: &Endpoint, credentials: &Credentials) -> Result<Snaps
 /// Asks at `endpoint`. A process that is silent, or does not use this protocol, is identified.
 async fn ask_at(
     endpoint: &Endpoint,
-    credentials: &Credentials,
+    credentials: &AskerCredentials,
 ) -> Result<StatusAnswer, AttendError> {
-    let answer = client::status(endpoint, credentials).await;
+    let AskerCredentials { own, registered } = credentials;
+    let answer = client::status(endpoint, own).await;
+    if let (Err(AttendError::Mismatch(_)), Some(registered)) = (&answer, registered)
+        && let Ok(answer) = client::status(endpoint, registered).await
+    {
+        return Ok(answer);
+    }
     if let Err(AttendError::Protocol { address, .. } | AttendError::Silent { address, .. }) = answer
         && let Some(what) = identity::describe_other_program(address).await
     {

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::files::{folder_of, name_of, replace};
 use crate::{
-    secret::{Credentials, Secret},
+    secret::{Credentials, WrittenSecret},
     sys::{host::ThisHost, private_folder::PrivateFolder, proc},
 };
 
@@ -46,33 +46,16 @@ pub enum RegisteredCredentials {
     /// Its secret is in this file.
     SecretFile(PathBuf),
     /// It has received this secret through stdin.
-    Secret(#[serde(with = "secret_text")] Secret),
+    Secret(WrittenSecret),
 }
 
 impl RegisteredCredentials {
     fn of(credentials: &Credentials) -> Self {
         match (credentials.file(), credentials.newest()) {
             (Some(path), _) => Self::SecretFile(path.to_owned()),
-            (None, Some(secret)) => Self::Secret(secret),
+            (None, Some(secret)) => Self::Secret(WrittenSecret(secret)),
             (None, None) => Self::None,
         }
-    }
-}
-
-/// The form of a secret in a registration, which only this user can read.
-mod secret_text {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-    use zeroize::Zeroizing;
-
-    use crate::secret::Secret;
-
-    pub(super) fn serialize<S: Serializer>(secret: &Secret, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(secret.text())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Secret, D::Error> {
-        let text = Zeroizing::new(String::deserialize(from)?);
-        Secret::new(&text).map_err(D::Error::custom)
     }
 }
 
@@ -83,6 +66,8 @@ pub enum Stage {
     /// The agent has found its coordinator, or hosts it.
     #[default]
     Attending,
+    /// The process is not an agent: it has launched the agents of a job on other hosts.
+    Launching,
     /// The agent looks for the job's other agents: its endpoint names no host.
     Searching,
     /// The agent waits for the host of its endpoint.
@@ -174,7 +159,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::secret::Origin;
+    use crate::secret::{Origin, Secret};
 
     /// Registrations of dead agents are removed, those of running agents are found.
     #[test]
@@ -207,7 +192,7 @@ mod tests {
         let of_file = Credentials::new(vec![secret()], Origin::File("/s".into()));
         assert_eq!(registered(&of_file), RegisteredCredentials::SecretFile("/s".into()));
         let of_stdin = Credentials::new(vec![secret()], Origin::Stdin);
-        assert_eq!(registered(&of_stdin), RegisteredCredentials::Secret(secret()));
+        assert_eq!(registered(&of_stdin), RegisteredCredentials::Secret(WrittenSecret(secret())));
         let old = r#"{"run_id":"r","endpoint":"h:1","pid":1,"began":2}"#;
         let old: RunningAgent = serde_json::from_str(old).unwrap();
         assert_eq!(old.credentials, RegisteredCredentials::None);

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
     cli::{Cli, Command},
+    secret::Secret,
     sys::host::FakeHost,
 };
 
@@ -9,6 +10,14 @@ fn plan(words: &str) -> Result<Plan, Vec<UsageError>> {
 }
 
 fn plan_of(hostfile: &str, words: &str) -> Result<Plan, Vec<UsageError>> {
+    plan_with(hostfile, words, |here| here)
+}
+
+fn plan_with(
+    hostfile: &str,
+    words: &str,
+    change: impl FnOnce(Here) -> Here,
+) -> Result<Plan, Vec<UsageError>> {
     let line = format!("ragent launch --hostfile hosts {words}");
     let cli = Cli::read(line.split_ascii_whitespace().map(OsString::from)).unwrap();
     let Some(Command::Launch(args)) = cli.command else { panic!("{line} launches nothing") };
@@ -18,10 +27,11 @@ fn plan_of(hostfile: &str, words: &str) -> Result<Plan, Vec<UsageError>> {
         folder: "/work here".into(),
         program: "/bin/ragent".into(),
         fresh_id: "fresh".to_owned(),
+        secret: LaunchSecret::Fresh(Secret::new(&"k".repeat(43)).unwrap()),
     };
     let mut host = FakeHost { programs: vec!["/bin/ssh".into()], ..FakeHost::default() };
     host.env.insert("SECRET".to_owned(), "s3cret".into());
-    Plan::resolve(&args, &here, &host)
+    Plan::resolve(&args, &change(here), &host)
 }
 
 fn host_address(address: Option<&str>) -> HostAddress {
@@ -300,4 +310,29 @@ fn signals_of_the_user() {
     let plan = plan("--signals-to-handle SIGUSR2 --signals-to-forward SIGUSR1 t.py").unwrap();
     assert_eq!(plan.forwarded, [Signal::SIGUSR1]);
     assert!(plan.signals.contains(&Signal::SIGUSR2) && plan.signals.contains(&Signal::SIGINT));
+}
+
+/// A secret is sent to the agents unless the user wants none, or their variables name another one. It is not a flag.
+#[test]
+fn secret_is_sent() {
+    let flags = |words: &str| {
+        let plan = plan(words).unwrap();
+        let flags: Vec<String> =
+            plan.job.flags.iter().map(|flag| flag.to_string_lossy().into_owned()).collect();
+        (plan.job.secret.is_some(), flags.join(" "))
+    };
+    let (is_sent, words) = flags("train.py");
+    assert!(is_sent && !words.contains("secret") && !words.contains("auth"), "{words}");
+    let (is_sent, words) = flags("--secret-file here train.py");
+    assert!(is_sent && !words.contains("here"), "{words}");
+    for variable in ["PET_SECRET_FILE=/s", "PET_AUTH=none"] {
+        assert!(!flags(&format!("-x {variable} train.py")).0, "{variable}");
+    }
+    let declined = |words: &str| {
+        let here = |here: Here| Here { secret: LaunchSecret::Declined, ..here };
+        let plan = plan_with("n1\nn2\n", words, here).unwrap();
+        assert_eq!(plan.job.secret, None);
+        plan.job.flags.iter().filter(|flag| *flag == "--auth=none").count()
+    };
+    assert_eq!((declined("train.py"), declined("--auth none train.py")), (1, 1));
 }
