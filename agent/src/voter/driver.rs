@@ -119,7 +119,8 @@ pub(super) struct Driver {
 impl Driver {
     /// Starts the voter, and the tasks of its connections.
     pub(super) fn new(spec: VoterSpec, published: Published) -> Self {
-        let VoterSpec { run_id, is_list_common, settings, stored, store, source, credentials } = spec;
+        let VoterSpec { run_id, is_list_common, settings, stored, store, source, credentials } =
+            spec;
         let Stored { replica, highest, .. } = stored;
         let now = clock::now();
         let is_listed = settings.listed.contains(&settings.address);
