@@ -10,6 +10,7 @@
 //!
 //! [`Election`]: ragent_rendezvous::election::Election
 
+mod connections;
 mod driver;
 mod frames;
 mod handle;

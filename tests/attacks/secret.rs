@@ -203,7 +203,7 @@ fn relay(to: String) -> (String, Arc<Mutex<Vec<u8>>>) {
     (address, recorded)
 }
 
-/// 7: who passes the connections of a member on reads neither the job's name nor its nodes' roles; without a secret,
+/// 7: a process that relays the connections of a member reads neither the job's name nor its nodes' roles; without a secret,
 /// both can be read.
 #[test]
 fn relayed_connections_are_unreadable() {

@@ -1,6 +1,6 @@
 //! `ragent coordinator`: a coordinator alone, without an agent.
 
-use std::{net::SocketAddr, process::ExitCode};
+use std::process::ExitCode;
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
@@ -11,7 +11,7 @@ use ragent_rendezvous::{
 };
 use ragent_store::StoreThread;
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::{
     error::{LaunchError, system},
@@ -23,7 +23,7 @@ use crate::{
     coordinator::{driver::Input, state_file},
     endpoint::{
         HostOrJoinError,
-        host::open_warning,
+        host::warn_of_open_port,
         hosted_coordinator::{EndpointPort, RecoveredState, host_coordinator},
         hosted_voter::{HostedVoterSpec, VoterEnd, host_voter},
         plain_store::plain_store,
@@ -69,7 +69,7 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         };
         let attended = watch::Sender::new(Attended::default());
         let store = plain_store(&stores, attended.subscribe(), &credentials)?;
-        warn_if_open(&credentials, address);
+        warn_of_open_port(&credentials, address);
         let port = EndpointPort { listener, store, credentials, attended };
         let here = NotHere { term: Term(0), endpoint: endpoint.to_string() };
         let (not_here, _) = watch::channel(here);
@@ -89,15 +89,6 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         drop(server);
         Ok(ExitCode::SUCCESS)
     })?
-}
-
-/// Warns if anyone who reaches the port can take part in the job, and the user has not asked for that.
-fn warn_if_open(credentials: &Credentials, address: SocketAddr) {
-    if !address.ip().is_loopback()
-        && let Some(warning) = open_warning(credentials, address.port())
-    {
-        warn!("{warning}");
-    }
 }
 
 /// Takes part in the election of a job's coordinator, until a signal or until the job has ended.
@@ -125,7 +116,7 @@ fn vote(
         let address = own.listener.local_addr().map_err(system("listen"))?;
         let attended = watch::Sender::new(Attended::default());
         let store = plain_store(&stores, attended.subscribe(), &credentials)?;
-        warn_if_open(&credentials, address);
+        warn_of_open_port(&credentials, address);
         let port = EndpointPort { listener: own.listener, store, credentials, attended };
         let process = new_node_id();
         let spec = HostedVoterSpec {

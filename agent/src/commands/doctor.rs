@@ -115,11 +115,17 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
         Asked::Endpoint(AskedEndpoint::Found | AskedEndpoint::NotGiven) | Asked::Etcd(_) => None,
     };
     let credentials = credentials::of_job(&args.auth, job)?;
+    let endpoints = match job {
+        Some(JobEndpoint::One(endpoint)) => vec![endpoint.clone()],
+        Some(JobEndpoint::Voters(voters)) => voters.endpoints().to_vec(),
+        None => Vec::new(),
+    };
     let mut findings = Findings::new(args.json);
     runtime::block_on(async {
         let workers = workers(args, &mut findings).await?;
         machine::examine(workers, &mut findings).await;
         standby::examine(modules, args.script.as_deref(), workers, &mut findings).await;
+        let credentials = credentials.for_processes_at(&endpoints).await;
         over_the_network(asked, &credentials, args.peers, &mut findings).await;
         Ok::<(), LaunchError>(())
     })??;

@@ -66,6 +66,8 @@ use crate::{
 ///
 /// Returns [`LaunchError`] unless the job has succeeded.
 pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
+    // Before the secret is read.
+    let core_dump = ThisHost.disable_core_dumps();
     spec.credentials = spec::find_credentials(&spec.secret, &ThisHost)?;
     let closed = ClosedJob::of(&spec.run_id, &spec.rendezvous);
     let own_id = RunId::new(random_id());
@@ -89,7 +91,7 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
         }
         None => {
             log_choices(&spec);
-            launch_with_logs(&spec, log)
+            launch_with_logs(&spec, core_dump, log)
         }
     };
     if let (Some(closed), Err(LaunchError::Ended(ended))) = (&closed, &result) {
@@ -147,9 +149,9 @@ fn log_choices(spec: &JobSpec) {
     }
 }
 
-fn launch_with_logs(spec: &JobSpec, log: &Log) -> Result<Outcome, LaunchError> {
+fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Outcome, LaunchError> {
     let (open_files, limit) = ThisHost.raise_open_files();
-    let given = GivenLimits { open_files, core_dump: ThisHost.disable_core_dumps() };
+    let given = GivenLimits { open_files, core_dump };
     let workers = u64::from(spec.local_world_size.get());
     let needed = limits::MIN_OPEN_FILES + limits::OPEN_FILES_PER_WORKER * workers;
     if limit < needed {

@@ -79,6 +79,8 @@ use crate::{
 ///
 /// Returns [`LaunchError`] unless the job has succeeded.
 pub fn launch(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
+    // Before the secret is read or made.
+    ThisHost.disable_core_dumps();
     let plan = Plan::resolve(&args, &read(&args)?, &ThisHost)?;
     if args.dry_run {
         io::stdout().write_all(dry_run::text(&plan).as_bytes()).map_err(system("print"))?;

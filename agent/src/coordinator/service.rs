@@ -96,16 +96,19 @@ struct Refused {
 async fn refuse(State(refused): State<Refused>, request: HttpRequest) -> HttpResponse {
     let Refused { credentials, refusals } = refused;
     let ids: Vec<_> = credentials.ids().iter().map(ToString::to_string).collect();
-    let why = if ids.is_empty() {
-        format!(
+    let (why, reason) = if ids.is_empty() {
+        let why = format!(
             "this port serves uid {} of this machine only; give its agents a secret, or `--auth none`",
             geteuid()
-        )
+        );
+        (why, "it belongs to another user of this machine")
     } else {
-        format!("this job requires its secret ({}): give it with `--secret-file`", ids.join(", "))
+        let ids = ids.join(", ");
+        let why = format!("this job requires its secret ({ids}): give it with `--secret-file`");
+        (why, "it has not proven that it knows the secret")
     };
     if let Some(PeerAddress { ip, .. }) = request.extensions().get() {
-        refusals.handle_refused(*ip, "it has not proven that it knows the secret");
+        refusals.handle_refused(*ip, reason);
     }
     let kind = request.headers().get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     if kind.starts_with(b"application/grpc") {

@@ -103,25 +103,23 @@ pub(super) fn announced_address(spec: &JobSpec, endpoint: &Endpoint, resolved: I
     address
 }
 
-/// Warns if anyone who reaches the port of this process can take part in a job of several nodes.
+/// Warns if anyone who reaches the port at `bound` can take part in a job of several nodes.
 pub(super) fn warn_if_open(spec: &JobSpec, bound: SocketAddr) {
-    if spec.shared.nodes.max() > 1
-        && !bound.ip().is_loopback()
-        && let Some(warning) = open_warning(&spec.credentials, bound.port())
-    {
-        warn!("{warning}");
+    if spec.shared.nodes.max() > 1 {
+        warn_of_open_port(&spec.credentials, bound);
     }
 }
 
-/// Returns the warning that anyone who reaches `port` can take part in the job, unless the user has asked for that.
-pub(crate) fn open_warning(credentials: &Credentials, port: u16) -> Option<String> {
-    (!credentials.is_secured() && !credentials.is_declined()).then(|| {
-        format!(
-            "anyone who reaches port {port} of this machine can take part in this job and run code in its \
-             workers; give all nodes a secret (`ragent secret --init`, or `--secret-file`), or `--auth none` \
-             if that is intended"
-        )
-    })
+/// Warns if anyone who reaches the port at `bound` can take part in the job, and the user has not asked for that.
+pub(crate) fn warn_of_open_port(credentials: &Credentials, bound: SocketAddr) {
+    if bound.ip().is_loopback() || credentials.is_secured() || credentials.is_declined() {
+        return;
+    }
+    warn!(
+        "anyone who reaches port {} of this machine can take part in this job and run code in its workers; give \
+         all nodes a secret (`ragent secret --init`, or `--secret-file`), or `--auth none` if that is intended",
+        bound.port()
+    );
 }
 
 /// Reads the state of an earlier coordinator, and its host's obituary.

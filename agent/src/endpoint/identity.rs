@@ -8,7 +8,10 @@ use tracing::warn;
 use crate::{
     coordinator::identity::{IDENTITY_PATH, Identity},
     endpoint::limits,
-    net::http_client::{self, Exchange, ExchangeEnd, Page},
+    net::{
+        authentication,
+        http_client::{self, Exchange, ExchangeEnd, Page},
+    },
     secret::{Credentials, Mismatch},
 };
 
@@ -51,8 +54,20 @@ pub(crate) async fn describe_other_program(address: SocketAddr) -> Option<String
     }
 }
 
-/// Asks one address, and compares its secret with that of `credentials` if they are given.
+/// Asks one address, and compares its secret with that of `credentials` if they are given. Asks again if they differ: one of the two
+/// may have been replaced a moment ago.
 async fn ask(address: SocketAddr, credentials: Option<&Credentials>) -> Answer {
+    let answer = ask_once(address, credentials).await;
+    match (&answer, credentials) {
+        (Answer::Mismatch(mismatch), Some(own)) if mismatch.is_of_secrets() => {
+            authentication::await_newer_secrets(own).await;
+            ask_once(address, credentials).await
+        }
+        _ => answer,
+    }
+}
+
+async fn ask_once(address: SocketAddr, credentials: Option<&Credentials>) -> Answer {
     let (len_max, limit) = (limits::MAX_IDENTITY_LEN, limits::IDENTIFY_TIMEOUT);
     let exchange = http_client::get(address, IDENTITY_PATH, len_max, limit).await;
     let ours = env!("CARGO_PKG_VERSION");

@@ -13,31 +13,45 @@ use crate::{
     spec::{Endpoint, VoterList},
 };
 
-/// Checks that at least one of the voters that answer has the secret of this process, if any answers.
+/// Checks that at least one of the voters that answer has the secret of this process, if any answers. Asks again if none has: secrets
+/// may have been replaced a moment ago.
 ///
 /// # Errors
 ///
 /// Returns [`LocateError::Auth`] if all that answer have another one.
 pub(crate) async fn check(list: &VoterList, credentials: &Credentials) -> Result<(), LocateError> {
+    match check_once(list, credentials).await {
+        Err(mismatch) if mismatch.is_of_secrets() => {
+            authentication::await_newer_secrets(credentials).await;
+            check_once(list, credentials).await
+        }
+        checked => checked,
+    }
+    .map_err(LocateError::Auth)
+}
+
+async fn check_once(list: &VoterList, credentials: &Credentials) -> Result<(), Mismatch> {
     let mut asked: JoinSet<Option<Result<(), Mismatch>>> = JoinSet::new();
     for endpoint in list.endpoints().to_vec() {
         let credentials = credentials.clone();
         asked.spawn(async move { compare(&endpoint, &credentials).await });
     }
+    let mut mismatch = None;
     let first_match = async {
-        let mut mismatch = None;
         while let Some(answer) = asked.join_next().await {
             match answer.ok().flatten() {
-                Some(Ok(())) => return None,
+                Some(Ok(())) => return true,
                 Some(Err(other)) => mismatch = Some(other),
                 None => {}
             }
         }
-        mismatch
+        false
     };
-    match timeout(limits::VOTER_SECRETS_TIMEOUT, first_match).await {
-        Ok(Some(mismatch)) => Err(LocateError::Auth(mismatch)),
-        Ok(None) | Err(_) => Ok(()),
+    // A voter that does not answer within this time does not count.
+    let has_match = timeout(limits::VOTER_SECRETS_TIMEOUT, first_match).await.unwrap_or(false);
+    match mismatch.filter(|_| !has_match) {
+        Some(mismatch) => Err(mismatch),
+        None => Ok(()),
     }
 }
 

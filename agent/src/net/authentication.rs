@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 
+use tokio::time::timeout;
+
 use super::http_client::{self, Page};
 use crate::{
     net::limits,
-    secret::{ClientTls, Credentials, NamedAuth},
+    secret::{ClientTls, Credentials, NamedAuth, READ_INTERVAL},
     sys::clock,
 };
 
@@ -42,11 +44,15 @@ pub(super) async fn knows(credentials: &Credentials, name: Option<&str>) -> bool
     credentials.knows(name)
 }
 
-/// Reads the file of the secrets again, which another secret may have been added to: at most once a second.
+/// Reads the file of the secrets again, to which another one may have been added. Does not wait for a file system that does not
+/// answer.
 pub(crate) async fn read_again(credentials: &Credentials) {
-    if credentials.may_read_again(clock::now()) {
-        let own = credentials.clone();
-        // The file may be on a network.
-        let _ = tokio::task::spawn_blocking(move || own.read_again()).await;
-    }
+    let _ = timeout(limits::READ_AGAIN_PATIENCE, credentials.read_again(clock::now())).await;
+}
+
+/// Reads the own secrets again, and waits until the other process may have done so: in a second attempt, both know a secret that
+/// was added before the first one.
+pub(crate) async fn await_newer_secrets(credentials: &Credentials) {
+    read_again(credentials).await;
+    clock::until(Some(clock::now() + READ_INTERVAL + limits::READ_AGAIN_PATIENCE)).await;
 }

@@ -48,7 +48,7 @@ pub(crate) const MAX_CONNECTIONS: usize = 20_480;
 /// The time for the handshake of TLS on a connection that this process has opened: as long as for the first answer without
 /// TLS.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = IDENTIFY_TIMEOUT;
-/// Handshakes with unknown clients that are in progress at once: each costs 0.1 ms, in which the port does nothing else.
-pub(crate) const MAX_HANDSHAKES: usize = 64;
+/// The time to wait while the file of the secrets is read again: a local file takes less than a millisecond.
+pub(crate) const READ_AGAIN_PATIENCE: Duration = Duration::from_millis(200);
 /// Addresses whose refusal is logged: more than a person reads.
 pub(crate) const MAX_REFUSED: usize = 64;

@@ -21,7 +21,7 @@ use ragent_store::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc, watch},
+    sync::{mpsc, watch},
     task::{self, AbortHandle, JoinSet},
     time::timeout,
 };
@@ -138,7 +138,6 @@ pub(crate) async fn serve_port(
         tasks: JoinSet::new(),
         connections: HashMap::new(),
         handles: BTreeMap::new(),
-        handshakes: Arc::new(Semaphore::new(limits::MAX_HANDSHAKES)),
         is_private,
         progress,
         rest_until: None,
@@ -156,7 +155,7 @@ pub(crate) async fn serve_port(
             Some((connection, step)) = progressed.recv() => port.handle_step(connection, step),
             () = clock::until(port.quota.poll_timeout()) => port.quota.handle_timeout(clock::now()),
             () = clock::until(port.rest_until) => port.rest_until = None,
-            accepted = listener.accept(), if may_accept => port.handle_accepted(accepted),
+            accepted = listener.accept(), if may_accept => port.handle_accepted(accepted).await,
         }
     }
 }
@@ -175,8 +174,6 @@ struct Port {
     tasks: JoinSet<()>,
     connections: HashMap<task::Id, ConnectionId>,
     handles: BTreeMap<ConnectionId, AbortHandle>,
-    /// The handshakes with unknown clients.
-    handshakes: Arc<Semaphore>,
     /// True if the port serves this user only.
     is_private: bool,
     progress: mpsc::Sender<(ConnectionId, Step)>,
@@ -213,11 +210,11 @@ impl Port {
         }
     }
 
-    fn handle_accepted(&mut self, accepted: io::Result<(TcpStream, SocketAddr)>) {
+    async fn handle_accepted(&mut self, accepted: io::Result<(TcpStream, SocketAddr)>) {
         match accepted {
             Ok((stream, peer)) => {
                 self.is_failing = false;
-                self.start(stream, peer);
+                self.start(stream, peer).await;
             }
             Err(error) => {
                 let is_exhausted = matches!(
@@ -247,12 +244,13 @@ impl Port {
         }
     }
 
-    fn start(&mut self, stream: TcpStream, peer: SocketAddr) {
+    async fn start(&mut self, stream: TcpStream, peer: SocketAddr) {
         // The connection was reset meanwhile.
         let Ok(local) = stream.local_addr() else { return };
-        let now = clock::now();
         let address = PeerAddress::new(local, peer);
-        let (origin, own_user) = self.origin(now, local, peer, address);
+        let own_user = self.own_user(local, peer, address).await;
+        let origin = self.origin(own_user, address);
+        let now = clock::now();
         let store_clients_max = match self.protocols.store {
             Some(_) => {
                 let world_size = self.protocols.attended.borrow().world_size;
@@ -265,9 +263,7 @@ impl Port {
         let connection =
             self.quota.handle_accepted(now, address.ip, origin, store_clients_max, is_known);
         let progress = Progress::new(connection, self.progress.clone());
-        // Members that connect again are not delayed by a flood of others.
-        let handshakes = (origin == Origin::Unknown).then(|| Arc::clone(&self.handshakes));
-        let client = Client { peer: address, own_user, is_private: self.is_private, handshakes };
+        let client = Client { peer: address, own_user, is_private: self.is_private };
         let handle = self.tasks.spawn(async move {
             serve_connection(stream, client, &protocols, &progress).await;
         });
@@ -275,23 +271,31 @@ impl Port {
         self.handles.insert(connection, handle);
     }
 
-    /// Returns the origin of a connection, and whether it is a socket of this user on this machine.
-    fn origin(
+    /// Returns whether a connection is a socket of this user on this machine.
+    async fn own_user(
         &mut self,
-        now: Instant,
         local: SocketAddr,
         peer: SocketAddr,
         address: PeerAddress,
-    ) -> (Origin, OwnUser) {
-        let own_user = if address.is_here {
-            match self.owners.of_peer(now, local, peer) {
-                Owner::User(uid) if uid == 0 || uid == geteuid().as_raw() => OwnUser::Yes,
-                Owner::User(_) | Owner::Nobody => OwnUser::No,
-                Owner::Later(_) | Owner::Unknown => OwnUser::Unknown,
-            }
-        } else {
-            OwnUser::No
-        };
+    ) -> OwnUser {
+        if !address.is_here {
+            return OwnUser::No;
+        }
+        let mut owner = self.owners.of_peer(clock::now(), local, peer);
+        if let Owner::Later(due) = owner {
+            // Only where the kernel has no other interface than a table, which is read again at that time.
+            clock::until(Some(due)).await;
+            owner = self.owners.of_peer(clock::now(), local, peer);
+        }
+        match owner {
+            Owner::User(uid) if uid == 0 || uid == geteuid().as_raw() => OwnUser::Yes,
+            Owner::User(_) | Owner::Nobody => OwnUser::No,
+            Owner::Later(_) | Owner::Unknown => OwnUser::Unknown,
+        }
+    }
+
+    /// Returns the origin of a connection.
+    fn origin(&self, own_user: OwnUser, address: PeerAddress) -> Origin {
         let is_known = match own_user {
             OwnUser::Yes => true,
             // If the kernel does not answer, the machine is assumed to have one user. That is too weak an
@@ -299,7 +303,7 @@ impl Port {
             OwnUser::Unknown => true,
             OwnUser::No => !address.is_here && self.protocols.knows(address.ip),
         };
-        (if is_known { Origin::Known } else { Origin::Unknown }, own_user)
+        if is_known { Origin::Known } else { Origin::Unknown }
     }
 }
 
@@ -318,8 +322,6 @@ struct Client {
     own_user: OwnUser,
     /// True if the port serves this user only.
     is_private: bool,
-    /// The handshakes with unknown clients, if this client is one.
-    handshakes: Option<Arc<Semaphore>>,
 }
 
 /// The pause before the next accept, while connections are closed to make room.
@@ -331,7 +333,7 @@ async fn serve_connection(
     protocols: &PortProtocols,
     progress: &Progress,
 ) {
-    let Client { peer, own_user, is_private, .. } = client;
+    let Client { peer, own_user, is_private } = client;
     let mut first = [0];
     // The quota has the deadline.
     let first = match stream.peek(&mut first).await {
@@ -353,7 +355,7 @@ async fn serve_connection(
         }
         TLS => {
             progress.report(Step::IsHttp).await;
-            serve_tls(stream, client, protocols, progress).await;
+            serve_tls(stream, peer, protocols, progress).await;
         }
         VOTER_PROTOCOL => match (&protocols.voters, stream.into_std()) {
             (Some(voters), Ok(stream)) => {
@@ -374,11 +376,10 @@ async fn serve_connection(
 /// Serves a client that knows the secret.
 async fn serve_tls(
     stream: TcpStream,
-    client: Client,
+    peer: PeerAddress,
     protocols: &PortProtocols,
     progress: &Progress,
 ) {
-    let Client { peer, handshakes, .. } = client;
     if !protocols.credentials.is_secured() {
         return protocols
             .http
@@ -386,15 +387,8 @@ async fn serve_tls(
             .handle_refused(peer.ip, "it uses a secret, this job has none");
     }
     let _ = stream.set_nodelay(true);
-    let place = async {
-        match &handshakes {
-            // The semaphore is never closed.
-            Some(handshakes) => handshakes.acquire().await.ok(),
-            None => None,
-        }
-    };
     // The quota has the deadline.
-    match secure_stream::accept(stream, &protocols.credentials, place).await {
+    match secure_stream::accept(stream, &protocols.credentials).await {
         Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(ALPN_VOTER) => {
             debug!(peer = %peer.ip, "connection closed: the protocol of voters has a byte before TLS");
         }

@@ -107,8 +107,11 @@ impl Opened {
         let connector = connector.with_alpn(vec![alpn.to_vec()]);
         match timeout(limit, connector.connect(client.name, stream)).await {
             Ok(Ok(stream)) => Ok(SecureStream::Tls(Box::new(stream.into()))),
+            // The connection was lost, or was closed for lack of room.
+            Ok(Err(error)) if !is_refusal(&error) => Err(error.into()),
             Ok(Err(error)) => {
-                // Two nodes with different secrets are the usual reason.
+                // Two nodes with different secrets are the usual reason. The next attempt uses one that was added.
+                authentication::read_again(credentials).await;
                 if let Some(theirs) = authentication::ask(address).await {
                     credentials.compare(&address.to_string(), &theirs)?;
                 }
@@ -119,13 +122,18 @@ impl Opened {
     }
 }
 
+/// Returns true if the other process may have ended a handshake because of a secret.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+}
+
 /// The reason for which a connection that was accepted is closed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum AcceptError {
     /// The other process has another secret.
     #[error("it has another secret")]
     OtherSecret,
-    /// It knows the first message, but has not proven that it knows the secret.
+    /// Its first message is that of a process with the secret, but it has not proven that it knows the secret.
     #[error("it has not proven that it knows the secret")]
     Unproven,
     /// The connection was closed, or its bytes are not TLS.
@@ -133,15 +141,14 @@ pub(crate) enum AcceptError {
     Incomplete,
 }
 
-/// Accepts a connection of a process that knows the secret; `begin` is awaited before any public-key operation.
+/// Accepts a connection of a process that knows the secret.
 ///
 /// # Errors
 ///
 /// Returns [`AcceptError`] if the process has not proven that it knows the secret.
-pub(crate) async fn accept<Place>(
+pub(crate) async fn accept(
     stream: TcpStream,
     credentials: &Credentials,
-    begin: impl Future<Output = Place>,
 ) -> Result<TlsStream<TcpStream>, AcceptError> {
     let hello = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
     let hello = hello.await.map_err(|_| AcceptError::Incomplete)?;
@@ -153,7 +160,6 @@ pub(crate) async fn accept<Place>(
         let _ = hello.into_stream(config).await;
         return Err(AcceptError::OtherSecret);
     }
-    let _place = begin.await;
     let stream = hello.into_stream(config).await.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => AcceptError::Unproven,
         _ => AcceptError::Incomplete,

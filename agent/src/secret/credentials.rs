@@ -3,11 +3,13 @@
 use std::{
     fmt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock},
     time::{Duration, Instant},
 };
 
 use rustls::ServerConfig;
+use tokio::{sync::Mutex, task};
+use tracing::{info, warn};
 
 use super::{
     file,
@@ -25,13 +27,21 @@ enum Kind {
     Secured {
         origin: Origin,
         loaded: RwLock<Arc<Loaded>>,
-        /// The time of the last reading on request.
-        read_at: Mutex<Option<Instant>>,
+        /// Held while the file is read again.
+        reading: Arc<Mutex<Reading>>,
     },
 }
 
 /// The minimum time between two readings of the file: anyone can make this process read it.
-const READ_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const READ_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The last reading of the file on request.
+#[derive(Debug, Default)]
+struct Reading {
+    began: Option<Instant>,
+    /// The reason for which the file could not be used, if it was reported.
+    failure: Option<String>,
+}
 
 /// The reason for which connections are neither authenticated nor encrypted.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -85,7 +95,7 @@ impl Credentials {
     /// Creates credentials from at least one secret.
     pub fn new(secrets: Vec<Secret>, origin: Origin) -> Self {
         let loaded = RwLock::new(Arc::new(Loaded::new(secrets)));
-        Self(Arc::new(Kind::Secured { origin, loaded, read_at: Mutex::default() }))
+        Self(Arc::new(Kind::Secured { origin, loaded, reading: Arc::default() }))
     }
 
     /// Creates the credentials of a process without a secret.
@@ -153,30 +163,46 @@ impl Credentials {
         }
     }
 
-    /// Returns true if the file may be read again at `now`, which is noted.
-    pub(crate) fn may_read_again(&self, now: Instant) -> bool {
-        let Kind::Secured { read_at, .. } = &*self.0 else { return false };
-        let mut read_at = read_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due =
-            read_at.is_none_or(|last| now.saturating_duration_since(last) >= READ_INTERVAL);
-        if is_due {
-            *read_at = Some(now);
+    /// Reads the file of the secrets again, to which another one may have been added: one reading at a time, which may take
+    /// long if the file is on a network, and at most one in each [`READ_INTERVAL`]. Keeps the present secrets if it
+    /// cannot be used.
+    pub(crate) async fn read_again(&self, now: Instant) {
+        let Kind::Secured { origin: Origin::File(_), reading, .. } = &*self.0 else { return };
+        let mut reading = Arc::clone(reading).lock_owned().await;
+        let is_due = |last| now.saturating_duration_since(last) >= READ_INTERVAL;
+        if reading.began.is_some_and(|last| !is_due(last)) {
+            return;
         }
-        is_due
+        reading.began = Some(now);
+        let own = self.clone();
+        // The task keeps the lock if this future is dropped.
+        let _ = task::spawn_blocking(move || own.read_file(&mut reading)).await;
     }
 
-    /// Reads the file of the secrets again; keeps the present ones if it cannot be used. Returns true if they have changed.
-    pub(crate) fn read_again(&self) -> bool {
-        let (Kind::Secured { loaded, .. }, Some(path)) = (&*self.0, self.file()) else {
-            return false;
+    fn read_file(&self, reading: &mut Reading) {
+        let (Kind::Secured { loaded, .. }, Some(path)) = (&*self.0, self.file()) else { return };
+        let secrets = match file::read(path) {
+            Ok(secrets) => secrets,
+            Err(error) => {
+                let failure = Some(error.to_string());
+                if reading.failure != failure {
+                    warn!(
+                        "failed to read the secrets again; the present ones stay in use: {error}; {}",
+                        error.hint()
+                    );
+                    reading.failure = failure;
+                }
+                return;
+            }
         };
-        let Ok(secrets) = file::read(path) else { return false };
+        reading.failure = None;
         let mut loaded = loaded.write().unwrap_or_else(PoisonError::into_inner);
-        let is_new = loaded.secrets != secrets;
-        if is_new {
+        if loaded.secrets != secrets {
             *loaded = Arc::new(Loaded::new(secrets));
+            drop(loaded);
+            let ids: Vec<String> = self.ids().iter().map(ToString::to_string).collect();
+            info!(ids = ids.join(", "), file = %path.display(), "the secrets have changed");
         }
-        is_new
     }
 
     fn loaded(&self) -> Option<Arc<Loaded>> {

@@ -1,9 +1,9 @@
 //! Reads and writes files with secrets. A file that others could have read or written is not used.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions},
     io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown},
     path::{Path, PathBuf},
 };
 
@@ -128,14 +128,19 @@ impl FileError {
 /// Returns [`FileError`] if the file is missing, invalid, or accessible to others.
 pub fn read(path: &Path) -> Result<Vec<Secret>, FileError> {
     let failed = |problem| FileError { path: path.to_owned(), problem };
-    parse(&read_text(path).map_err(failed)?).map_err(failed)
+    let (text, _) = read_text(path).map_err(failed)?;
+    parse(&text).map_err(failed)
 }
 
-fn read_text(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileProblem> {
+fn read_text(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Metadata), FileProblem> {
     // A pipe must not block.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = file.map_err(|error| match error.kind() {
+        // A link that leads nowhere is a mistake, and not an absent file.
+        io::ErrorKind::NotFound if fs::symlink_metadata(path).is_ok() => {
+            FileProblem::System { attempt: "opened", error }
+        }
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => FileProblem::Missing,
         io::ErrorKind::PermissionDenied if fs::metadata(path).is_err() => FileProblem::Hidden,
         _ => FileProblem::System { attempt: "opened", error },
@@ -153,7 +158,8 @@ fn read_text(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileProblem> {
     if mode & 0o027 != 0 {
         return Err(FileProblem::Mode { owner, mode });
     }
-    read_all(file).map_err(failed)?.ok_or(FileProblem::TooLarge)
+    let text = read_all(file).map_err(failed)?.ok_or(FileProblem::TooLarge)?;
+    Ok((text, about))
 }
 
 /// Reads everything; `None` if it is more than the limit.
@@ -190,7 +196,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<Secret>, FileProblem> {
 /// Returns [`FileError`] if the file exists already or cannot be written.
 pub fn create(path: &Path, secret: &Secret) -> Result<(), FileError> {
     let text = Zeroizing::new(format!("{}\n", secret.text()));
-    with_draft(path, &text, |draft| {
+    with_draft(path, text.as_bytes(), |draft| {
         // Unlike a rename, this never replaces a file.
         fs::hard_link(draft, path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => FileProblem::Exists,
@@ -208,14 +214,17 @@ pub fn add(path: &Path, secret: &Secret) -> Result<(), FileError> {
     let failed = |problem| FileError { path: path.to_owned(), problem };
     // The file itself is replaced, not a link to it.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let old = read_text(path).map_err(failed)?;
+    let (old, about) = read_text(path).map_err(failed)?;
     let mut text = Zeroizing::new(Vec::with_capacity(old.len() + limits::MAX_SECRET_LEN + 1));
     text.extend_from_slice(secret.text().as_bytes());
     text.push(b'\n');
     text.extend_from_slice(&old);
     parse(&text).map_err(failed)?;
-    let text = str::from_utf8(&text).expect("each line is ASCII or a comment");
-    with_draft(path, text, |draft| {
+    with_draft(path, &text, |draft| {
+        // A group that reads the file goes on reading it.
+        let failed = |error| FileProblem::System { attempt: "written", error };
+        chown(draft, None, Some(about.gid())).map_err(failed)?;
+        fs::set_permissions(draft, Permissions::from_mode(about.mode() & 0o640)).map_err(failed)?;
         fs::rename(draft, path).map_err(|error| FileProblem::System { attempt: "written", error })
     })
 }
@@ -223,7 +232,7 @@ pub fn add(path: &Path, secret: &Secret) -> Result<(), FileError> {
 /// Writes `text` to a file of a temporary name next to `path`, which `publish` makes known as `path`.
 fn with_draft(
     path: &Path,
-    text: &str,
+    text: &[u8],
     publish: impl FnOnce(&Path) -> Result<(), FileProblem>,
 ) -> Result<(), FileError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -236,7 +245,7 @@ fn with_draft(
         // One of an earlier process with the same number.
         let _ = fs::remove_file(&draft);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(text)?;
         file.sync_all()
     };
     let written = write().map_err(|error| FileProblem::System { attempt: "written", error });
@@ -251,7 +260,7 @@ fn with_draft(
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     use nix::{sys::stat::Mode, unistd::mkfifo};
 
@@ -263,7 +272,7 @@ mod tests {
 
     fn put(path: &Path, text: &[u8], mode: u32) {
         fs::write(path, text).unwrap();
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
     fn problem(path: &Path) -> String {
@@ -303,6 +312,9 @@ mod tests {
         let link = folder.path().join("link");
         symlink(&path, &link).unwrap();
         assert_eq!(read(&link).unwrap(), [secret("a")]);
+        let dangling = folder.path().join("dangling");
+        symlink(folder.path().join("nothing"), &dangling).unwrap();
+        assert!(problem(&dangling).starts_with("cannot be opened: No such file"));
         let owner = geteuid();
         for mode in [0o644, 0o604, 0o620, 0o660, 0o601, 0o777] {
             put(&path, text.as_bytes(), mode);
@@ -319,7 +331,7 @@ mod tests {
         assert_eq!(problem(&pipe), "is not a regular file");
         if owner.is_root() {
             put(&path, text.as_bytes(), 0o600);
-            std::os::unix::fs::chown(&path, Some(1234), None).unwrap();
+            chown(&path, Some(1234), None).unwrap();
             assert_eq!(
                 problem(&path),
                 "belongs to uid 1234, not to this user or to root (mode 0600)"
@@ -352,7 +364,14 @@ mod tests {
         add(&link, &secret("b")).unwrap();
         assert_eq!(read(&path).unwrap(), [secret("b"), secret("a")]);
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        for _ in 0..14 {
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        add(&path, &secret("b")).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
+        // A comment may be in any encoding.
+        let mut text = fs::read(&path).unwrap();
+        text.extend_from_slice(b"# cl\xe9\n");
+        fs::write(&path, &text).unwrap();
+        for _ in 0..13 {
             add(&path, &secret("c")).unwrap();
         }
         let full = add(&path, &secret("d")).unwrap_err();

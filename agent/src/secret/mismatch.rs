@@ -123,6 +123,11 @@ impl fmt::Display for Mismatch {
 impl std::error::Error for Mismatch {}
 
 impl Mismatch {
+    /// Returns true if both processes have secrets: one of them may not have read its file again.
+    pub(crate) fn is_of_secrets(&self) -> bool {
+        matches!(self.0.kind, Kind::OtherSecret { .. })
+    }
+
     /// Returns the hint for the user.
     pub(crate) fn hint(&self) -> String {
         match &self.0.kind {

@@ -2,11 +2,11 @@
 
 use std::{
     io,
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
-use nix::unistd::dup2_stdin;
+use nix::unistd::{dup2_stdin, geteuid};
 
 use super::{
     credentials::{Credentials, Origin, Unsecured},
@@ -86,8 +86,8 @@ impl SecretRequest {
             match from_file(&path) {
                 Ok((secrets, origin)) => return Ok(Credentials::new(secrets, origin)),
                 Err(error) if error.is_missing() => searched.push(path.display().to_string()),
-                // As the home folder of another user in a container; nothing suggests that there is a file.
-                Err(FileError { problem: FileProblem::Hidden, .. }) => {
+                // As in a container in which the home folder is that of root; nothing suggests that there is a file.
+                Err(FileError { problem: FileProblem::Hidden, .. }) if is_of_other_user(&path) => {
                     searched.push(format!("{} (its folder is not accessible)", path.display()));
                 }
                 Err(error) => return Err(error.into()),
@@ -100,6 +100,13 @@ impl SecretRequest {
             }
         }
     }
+}
+
+/// Returns true if the nearest folder on the way to `path` that can be examined belongs to another user. A folder of this user
+/// that cannot be searched, for example since a ticket has expired, may have a secret.
+fn is_of_other_user(path: &Path) -> bool {
+    let nearest = path.ancestors().skip(1).find_map(|folder| folder.metadata().ok());
+    nearest.is_some_and(|folder| folder.uid() != geteuid().as_raw())
 }
 
 /// Returns the places that are searched if no file is given.

@@ -67,8 +67,7 @@ impl ServerTls {
 /// Returns the configurations for a list of secrets.
 pub(super) fn configurations(secrets: &[Secret]) -> Result<(ServerTls, Vec<ClientTls>), Error> {
     let provider = Arc::new(provider());
-    let keys =
-        secrets.iter().map(|secret| Key::new(secret, &provider)).collect::<Result<_, _>>()?;
+    let keys = secrets.iter().map(Key::new).collect::<Result<_, _>>()?;
     let keys = Arc::new(Keys(keys));
     let clients = keys.0.iter().map(|key| key.client(&provider)).collect::<Result<_, _>>()?;
     let verifier = Verifier::new(&provider, keys.0.iter());
@@ -114,7 +113,7 @@ struct Key {
 const PKCS8: [u8; 16] = [48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 34, 4, 32];
 
 impl Key {
-    fn new(secret: &Secret, provider: &CryptoProvider) -> Result<Self, Error> {
+    fn new(secret: &Secret) -> Result<Self, Error> {
         let seed: Zeroizing<[u8; 32]> = secret.key(KeyLabel::Tls);
         let mut pkcs8 = Zeroizing::new([0; PKCS8.len() + 32]);
         pkcs8[..PKCS8.len()].copy_from_slice(&PKCS8);
@@ -124,7 +123,6 @@ impl Key {
         let missing = || Error::General("the key has no public part".to_owned());
         let public = signing.public_key().ok_or_else(missing)?;
         let public = CertificateDer::from(public.as_ref().to_vec());
-        debug_assert!(provider.kx_groups.len() == 1);
         let knock: Zeroizing<[u8; 16]> = secret.key(KeyLabel::Knock);
         Ok(Self {
             id: secret.id(),
@@ -287,7 +285,7 @@ impl ClientCertVerifier for Verifier {
 
 #[cfg(test)]
 mod tests {
-    use rustls::{ClientConnection, Connection, ServerConnection};
+    use rustls::{ClientConnection, Connection, ServerConnection, client::ResolvesClientCert};
 
     use super::*;
 
@@ -352,7 +350,7 @@ mod tests {
         assert!(server.knows(Some(&client(&secret("a")).name.to_str())));
     }
 
-    /// The knock is sent in plain text. A client that has overheard it has not the key.
+    /// The knock is sent in plain text. A client that knows it and has another key is refused.
     #[test]
     fn client_with_another_key_is_refused() {
         let (server, _) = configurations(&[secret("a")]).unwrap();
@@ -365,24 +363,44 @@ mod tests {
         assert!(matches!(error, Error::InvalidCertificate(_)), "{error}");
     }
 
-    /// A client without a key is refused, too.
+    /// Supports raw public keys, and has none.
+    #[derive(Debug)]
+    struct NoKey;
+
+    impl ResolvesClientCert for NoKey {
+        fn resolve(
+            &self,
+            _issuers: &[&[u8]],
+            _schemes: &[SignatureScheme],
+        ) -> Option<Arc<CertifiedKey>> {
+            None
+        }
+
+        fn only_raw_public_keys(&self) -> bool {
+            true
+        }
+
+        fn has_certs(&self) -> bool {
+            true
+        }
+    }
+
+    /// A client that knows the knock and has no key is refused, too.
     #[test]
     fn client_without_a_key_is_refused() {
         let (server, _) = configurations(&[secret("a")]).unwrap();
         let right = client(&secret("a"));
-        let key = Verifier::new(&Arc::new(provider()), &server.keys.0);
-        let builder = ClientConfig::builder_with_provider(Arc::new(provider()));
-        let builder = builder.with_protocol_versions(&[&TLS13]).unwrap().dangerous();
-        let config = builder.with_custom_certificate_verifier(Arc::new(key)).with_no_client_auth();
-        shake(config, right.name, &server).unwrap_err();
+        let mut config = (*right.config).clone();
+        config.client_auth_cert_resolver = Arc::new(NoKey);
+        let error = shake(config, right.name, &server).unwrap_err();
+        assert_eq!(error, Error::NoCertificatesPresented);
     }
 
-    /// A server that has overheard the knock has not the key.
+    /// A server that knows the knock and has another key is refused.
     #[test]
     fn server_with_another_key_is_refused() {
         let right = client(&secret("a"));
-        let provider = Arc::new(provider());
-        let mut key = Key::new(&secret("b"), &provider).unwrap();
+        let mut key = Key::new(&secret("b")).unwrap();
         key.knock = right.name.to_str().into_owned();
         let keys = Arc::new(Keys(vec![key]));
         let (mut server, _) = configurations(&[secret("b")]).unwrap();

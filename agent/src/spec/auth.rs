@@ -28,10 +28,14 @@ pub(crate) fn find_credentials(
     request.find(host).map_err(|error| UsageError::new(error.to_string()).with_hint(error.hint()))
 }
 
-/// Returns true if a flag or a variable asks for an authentication.
-pub(crate) fn gives_auth(args: &AuthArgs, host: &impl Host) -> bool {
-    let is_typed = args.auth.is_some() || args.secret_file.is_some();
-    is_typed || ["PET_AUTH", "PET_SECRET_FILE"].iter().any(|name| host.env(name).is_some())
+/// Returns true if a flag or a variable selects a secret, or none; `PET_AUTH=secret` of a site does not.
+///
+/// # Errors
+///
+/// Returns [`UsageError`] if the flags are invalid.
+pub(crate) fn gives_auth(args: &AuthArgs, host: &impl Host) -> Result<bool, UsageError> {
+    let SecretRequest { mode, file } = secret_request(args, host)?;
+    Ok(args.auth.is_some() || file.is_some() || mode == AuthMode::None)
 }
 
 /// Returns the secret that a command asks for.
@@ -47,7 +51,11 @@ pub(crate) fn secret_request(
         let text = host.env(name)?;
         Some(Argument::new(name, &text.to_string_lossy()))
     };
-    let mode = Argument::of_flag("--auth", &args.auth).or_else(|| variable("PET_AUTH"));
+    let typed = Argument::of_flag("--secret-file", &args.secret_file);
+    let mode = Argument::of_flag("--auth", &args.auth);
+    // A file that is typed counts before a mode that is not.
+    let mode =
+        mode.or_else(|| variable("PET_AUTH").filter(|mode| typed.is_none() || mode.text != "none"));
     let mode = mode.map(|given| {
         given.choice("`auto`, `secret` or `none`", |text| match text {
             "auto" => Some(AuthMode::Auto),
@@ -57,7 +65,6 @@ pub(crate) fn secret_request(
         })
     });
     let mode = mode.transpose()?.unwrap_or_default();
-    let typed = Argument::of_flag("--secret-file", &args.secret_file);
     if let Some(typed) = typed.as_ref().filter(|_| mode == AuthMode::None) {
         return Err(typed.invalid("contradicts `--auth none`"));
     }
@@ -98,6 +105,23 @@ mod tests {
         assert!(open.is_declined());
         host.env.insert("PET_SECRET_FILE".into(), "".into());
         assert_eq!(request_of(None, None, &host).unwrap().file, None);
+    }
+
+    /// A file that is typed counts before `PET_AUTH=none`; `PET_AUTH=secret` and an empty file select no secret.
+    #[test]
+    fn variables_of_a_site_select_no_secret() {
+        let mut host = FakeHost::default();
+        let gives = |auth, file, host: &FakeHost| gives_auth(&args(auth, file), host).unwrap();
+        for (mode, selects) in [("none", true), ("secret", false), ("auto", false)] {
+            host.env.insert("PET_AUTH".into(), mode.into());
+            assert_eq!(gives(None, None, &host), selects, "{mode}");
+            assert!(gives(Some("secret"), None, &host) && gives(None, Some("/t"), &host));
+        }
+        host.env.insert("PET_SECRET_FILE".into(), "".into());
+        assert!(!gives(None, None, &host));
+        host.env.insert("PET_AUTH".into(), "none".into());
+        let typed = secret_request(&args(None, Some("/t")), &host);
+        assert_eq!(typed, Ok(SecretRequest { mode: AuthMode::Auto, file: Some("/t".to_owned()) }));
     }
 
     /// Mistakes name the flag.

@@ -19,13 +19,14 @@ use ragent_rendezvous::{
 };
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
-    task::{AbortHandle, JoinSet},
+    task::{AbortHandle, Id, JoinSet},
     time::timeout,
 };
 use tracing::{debug, warn};
 
 use super::{
     StateLoss, VoterSpec,
+    connections::Connections,
     frames::Format,
     handle::{Answered, Command, Leader, Stored, Tenancy},
     incoming, limits,
@@ -48,6 +49,8 @@ pub(super) enum Event {
     Answer(VoterAddress, Box<VoterMessage<Answer>>),
     /// The request of another voter, and the channel for the answer; dropped if the request has none.
     Request(Box<VoterMessage<Request>>, oneshot::Sender<Bytes>),
+    /// The connection that this task serves is open, and is authenticated if there is a secret.
+    Opened(Id),
     /// A process that is not known as a voter has sent the voters of the job.
     Voters(Vec<VoterAddress>),
     /// A process at this address has sent a message that does not belong to this election, for this reason.
@@ -105,10 +108,12 @@ pub(super) struct Driver {
     source: Option<IpAddr>,
     credentials: Credentials,
     jitter: Jitter,
-    /// The tasks of connections from other voters, the oldest first.
-    incoming: Vec<AbortHandle>,
-    /// The tasks of connections that may bring the voters of a job that this process does not know.
-    informing: Vec<(IpAddr, AbortHandle)>,
+    /// The connections from the addresses of other voters that are not authenticated yet.
+    opening: Connections,
+    /// The connections from other voters.
+    incoming: Connections,
+    /// The connections that may bring the voters of a job that this process does not know.
+    informing: Connections,
     /// The addresses that lead to the same process as another one, and that were reported.
     duplicates: BTreeSet<VoterAddress>,
     events: mpsc::Sender<Event>,
@@ -146,8 +151,9 @@ impl Driver {
             source,
             credentials,
             jitter,
-            incoming: Vec::new(),
-            informing: Vec::new(),
+            opening: Connections::new(limits::MAX_OPENING, limits::MAX_OPENING_PER_ADDRESS),
+            incoming: Connections::new(limits::MAX_CONNECTIONS, limits::MAX_CONNECTIONS),
+            informing: Connections::new(limits::MAX_INFORMING, 1),
             duplicates: BTreeSet::new(),
             events,
             queue,
@@ -260,6 +266,7 @@ impl Driver {
                     let _ = answered.send(frame);
                 }
             }
+            Event::Opened(task) => self.handle_opened(task),
             Event::Voters(voters) => self.election.handle_hint(now, &voters),
             Event::Mismatch(ip, cause) => {
                 if self.reach.is_new_mismatch(ip, &cause) {
@@ -317,7 +324,7 @@ impl Driver {
         });
     }
 
-    /// Serves a connection that comes from another voter; closes any other connection before a message is read, unless
+    /// Serves a connection that comes from the address of another voter; closes any other connection before a message is read, unless
     /// this process does not know the job and could learn its voters.
     fn accept(&mut self, connection: VoterConnection) {
         let VoterConnection { peer, is_own_user, .. } = connection;
@@ -330,31 +337,21 @@ impl Driver {
             let informing =
                 incoming::receive_voters(connection, format, credentials, self.events.clone());
             let task = self.tasks.spawn(informing);
-            return self.keep_informing(peer.ip, task);
-        }
-        // It is running now: do not wait before the next attempt.
-        for (_, to) in self.outgoing.iter().filter(|(to, _)| self.reach.is_at(to, peer.ip)) {
-            to.redial.notify_one();
-        }
-        self.incoming.retain(|task| !task.is_finished());
-        if self.incoming.len() >= limits::MAX_CONNECTIONS {
-            self.incoming.remove(0).abort();
+            return self.informing.add(peer.ip, task);
         }
         let (format, credentials) = (self.format.clone(), self.credentials.clone());
         let serving = incoming::serve(connection, format, credentials, self.events.clone());
-        self.incoming.push(self.tasks.spawn(serving));
+        self.opening.add(peer.ip, self.tasks.spawn(serving));
     }
 
-    /// Keeps the newest connection of each host that may bring the voters of a job, and closes the oldest of too many.
-    fn keep_informing(&mut self, ip: IpAddr, task: AbortHandle) {
-        self.informing.retain(|(_, task)| !task.is_finished());
-        let same = self.informing.iter().position(|(other, _)| *other == ip);
-        let is_full = self.informing.len() >= limits::MAX_INFORMING;
-        let replaced = if is_full { same.or(Some(0)) } else { same };
-        if let Some(replaced) = replaced {
-            self.informing.remove(replaced).1.abort();
+    fn handle_opened(&mut self, task: Id) {
+        // It may have been ended meanwhile.
+        let Some((ip, task)) = self.opening.take(task) else { return };
+        // The other voter is running now: do not wait before the next attempt.
+        for (_, to) in self.outgoing.iter().filter(|(to, _)| self.reach.is_at(to, ip)) {
+            to.redial.notify_one();
         }
-        self.informing.push((ip, task));
+        self.incoming.add(ip, task);
     }
 
     fn carry_out_all(&mut self) {

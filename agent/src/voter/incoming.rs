@@ -1,7 +1,7 @@
 //! A connection from another voter: reads its requests, and sends the answers of the machine. A connection from any other
 //! process can only bring the voters of a job that this process does not know.
 
-use std::{future::ready, net::TcpStream as StdTcpStream};
+use std::net::TcpStream as StdTcpStream;
 
 use ragent_proto::convert::voter::FromVoter;
 use ragent_rendezvous::election::message::{Request, VoterMessage};
@@ -9,6 +9,7 @@ use tokio::{
     io::{self, AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     sync::{mpsc, oneshot},
+    task,
     time::timeout,
 };
 use tokio_stream::StreamExt;
@@ -36,7 +37,7 @@ async fn open(stream: StdTcpStream, credentials: &Credentials) -> Option<SecureS
     if !credentials.is_secured() {
         return Some(SecureStream::Plain(stream));
     }
-    let accepted = secure_stream::accept(stream, credentials, ready(())).await.ok()?;
+    let accepted = secure_stream::accept(stream, credentials).await.ok()?;
     let is_of_voter = accepted.get_ref().1.alpn_protocol() == Some(ALPN_VOTER);
     is_of_voter.then(|| SecureStream::Tls(Box::new(accepted)))
 }
@@ -53,6 +54,9 @@ pub(super) async fn serve(
     let Ok(Some(stream)) = opened else {
         return debug!(peer = %peer.ip, "connection of a voter closed: it does not authenticate itself");
     };
+    if events.send(Event::Opened(task::id())).await.is_err() {
+        return;
+    }
     let (read, mut write) = io::split(stream);
     let mut frames = FramedRead::new(read, codec());
     while let Some(Ok(frame)) = frames.next().await {

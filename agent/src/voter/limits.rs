@@ -13,6 +13,10 @@ pub(super) const FRAMES: usize = 8;
 /// Connections of other voters at the same time: two of each, while one replaces another, and a reserve. At
 /// the limit, the oldest is closed.
 pub(super) const MAX_CONNECTIONS: usize = 16;
+/// Connections from voters' addresses that are not authenticated yet: other processes of those hosts can open some.
+pub(super) const MAX_OPENING: usize = 32;
+/// The same for each address. A handshake takes a few round trips, so those of other processes of a host rarely replace it.
+pub(super) const MAX_OPENING_PER_ADDRESS: usize = 8;
 /// The size of a message: twice that of a coordinator's memory with the failures that ended its job.
 pub(super) const MAX_FRAME: usize = 256 * 1024;
 /// The connections from hosts that are not known as voters', which may bring the voters of the job: a leader opens one.
@@ -21,7 +25,8 @@ pub(super) const MAX_INFORMING: usize = 4;
 pub(super) const INFORM_TIMEOUT: Duration = Duration::from_secs(3);
 /// The endpoints that lead to the same process as another one, each of which is reported once.
 pub(super) const MAX_DUPLICATES: usize = 16;
-/// The time for connecting to another voter, and for the handshake of TLS: a few round trips. A lost SYN is repeated by another attempt.
+/// The time for connecting to another voter, and for authenticating it: a few round trips each. A lost SYN is repeated by
+/// another attempt.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(600);
 /// The time for which a connection may leave requests unanswered before another one replaces it: two polls. TCP
 /// itself may take longer than a lease to continue after an interruption.

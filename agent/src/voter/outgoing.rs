@@ -115,10 +115,14 @@ impl Outgoing {
         let mut cause = String::new();
         for address in self.addresses.clone() {
             match timeout(limits::CONNECT_TIMEOUT, dial(address, self.source)).await {
-                Ok(Ok(stream)) => match open(stream, address, &self.credentials).await {
-                    Ok(stream) => return Ok(stream),
-                    Err(error) => cause = error,
-                },
+                Ok(Ok(stream)) => {
+                    let opening = open(stream, address, &self.credentials);
+                    match timeout(limits::CONNECT_TIMEOUT, opening).await {
+                        Ok(Ok(stream)) => return Ok(stream),
+                        Ok(Err(error)) => cause = error,
+                        Err(_) => cause = SILENT.to_owned(),
+                    }
+                }
                 Ok(Err(error)) => cause = error.to_string(),
                 Err(_) => cause = "no answer".to_owned(),
             }

@@ -246,7 +246,12 @@ impl Plan {
             let endpoints = self.endpoints(reached);
             endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(",")
         };
-        let endpoint = self.endpoint.clone().unwrap_or_else(chosen);
+        let given = self.endpoint.as_ref().map(|text| {
+            // A name for a search, and members of etcd, are no endpoints of a job.
+            let is_of_job = !self.rendezvous.is_in_etcd() && !text.trim().starts_with("auto");
+            if is_of_job { text.clone() } else { String::new() }
+        });
+        let endpoint = given.unwrap_or_else(chosen);
         let credentials = Credentials::new(vec![secret], Origin::Registrations);
         Some(RunningAgent::this(&self.run_id, endpoint, Stage::Launching, &credentials))
     }

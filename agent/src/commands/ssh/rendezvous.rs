@@ -108,6 +108,11 @@ impl RendezvousPlan {
         }
     }
 
+    /// Returns true if the coordinator is found through etcd.
+    pub(super) fn is_in_etcd(&self) -> bool {
+        matches!(self.kind, Kind::Etcd)
+    }
+
     /// The rendezvous at this number of reached hosts.
     #[cfg(test)]
     pub(super) fn at_hosts(voters: VoterCount) -> Self {
