@@ -11,6 +11,7 @@ mod job;
 mod outages;
 #[path = "../partition/records.rs"]
 mod records;
+mod secrets;
 mod takeovers;
 
 #[path = "../support/mod.rs"]

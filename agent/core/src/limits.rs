@@ -92,3 +92,6 @@ pub const MAX_STANDBY_ENDS: u32 = 3;
 /// The time for which a node that joins a running job waits for its standbys: longer than an import
 /// from a shared file system usually takes. A node that needs longer joins without them.
 pub const IMPORT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time after which different secrets of this process and the coordinator are an error: a process reads a changed file
+/// after 1 s.
+pub const MISMATCH_PATIENCE: Duration = Duration::from_secs(3);

@@ -5,9 +5,9 @@
 //! the lease ends. Only the first report is a warning, and the one that workers are stopped; the others are
 //! logged at `info`.
 
-use std::mem;
+use std::{mem, time::Instant};
 
-use crate::reported_causes::ReportedCauses;
+use crate::{limits, reported_causes::ReportedCauses};
 
 /// The outage of an agent's coordinator, if there is one.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +16,8 @@ pub struct Outage {
     is_reported: bool,
     /// True if it was reported that workers are stopped because the lease has ended.
     is_stop_reported: bool,
+    /// The time of the first attempt that has failed because the secrets differ.
+    mismatch_since: Option<Instant>,
 }
 
 /// A report about an outage.
@@ -47,6 +49,13 @@ impl Outage {
         if is_first { Some(Report::First) } else { is_new.then_some(Report::Further) }
     }
 
+    /// Notes that this process and the coordinator have different secrets. Returns true if that has lasted longer than a
+    /// process takes to read a changed file.
+    pub fn handle_mismatch(&mut self, now: Instant) -> bool {
+        let since = *self.mismatch_since.get_or_insert(now);
+        now.saturating_duration_since(since) >= limits::MISMATCH_PATIENCE
+    }
+
     /// Notes that the lease has ended; `stops_workers` is true if workers of this node are stopped
     /// because of that.
     pub fn handle_lease_lost(&mut self, stops_workers: bool) -> Report {
@@ -70,6 +79,17 @@ mod tests {
 
     const BROKE: &str = "the connection broke";
     const REFUSED: &str = "connection refused";
+
+    /// Different secrets count when they have lasted; a coordinator that was reached ends the count.
+    #[test]
+    fn mismatch_counts_when_it_has_lasted() {
+        let (mut outage, now) = (Outage::default(), Instant::now());
+        assert!(!outage.handle_mismatch(now));
+        assert!(!outage.handle_mismatch(now + limits::MISMATCH_PATIENCE / 2));
+        assert!(outage.handle_mismatch(now + limits::MISMATCH_PATIENCE));
+        outage.handle_reached();
+        assert!(!outage.handle_mismatch(now + limits::MISMATCH_PATIENCE * 2));
+    }
 
     /// A coordinator that is gone is reported once, with the cause of the first failed attempt; a stream
     /// that is replaced at once is not reported.

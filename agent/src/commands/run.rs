@@ -26,7 +26,7 @@ use crate::{
         state_file::{ClosedJob, Registration, RunningAgent, Stage},
     },
     endpoint::{
-        host_or_join, hosted_coordinator::HostedCoordinator, hosted_voter::VoterEnd,
+        LocateError, host_or_join, hosted_coordinator::HostedCoordinator, hosted_voter::VoterEnd,
         node_services::Hosted,
     },
     limits,
@@ -352,6 +352,9 @@ async fn take_part(
     services.stop();
     ending.map_err(|error| match error {
         DriveError::Store(source) => LaunchError::WorkerStore { ports: spec.store_ports, source },
+        DriveError::Mismatch(mismatch) => {
+            LaunchError::HostOrJoin(LocateError::Auth(mismatch).into())
+        }
         DriveError::Supervisor => {
             system("watch the workers")(io::Error::other("its task has ended"))
         }

@@ -107,24 +107,21 @@ impl Opened {
         let connector = connector.with_alpn(vec![alpn.to_vec()]);
         match timeout(limit, connector.connect(client.name, stream)).await {
             Ok(Ok(stream)) => Ok(SecureStream::Tls(Box::new(stream.into()))),
-            // The connection was lost, or was closed for lack of room.
-            Ok(Err(error)) if !is_refusal(&error) => Err(error.into()),
             Ok(Err(error)) => {
                 // Two nodes with different secrets are the usual reason. The next attempt uses one that was added.
                 authentication::read_again(credentials).await;
                 if let Some(theirs) = authentication::ask(address).await {
                     credentials.compare(&address.to_string(), &theirs)?;
                 }
-                Err(ConnectError::Unproven(error))
+                match error.kind() {
+                    io::ErrorKind::InvalidData => Err(ConnectError::Unproven(error)),
+                    // The connection was lost, or was closed for lack of room.
+                    _ => Err(error.into()),
+                }
             }
             Err(_) => Err(ConnectError::Silent(limit)),
         }
     }
-}
-
-/// Returns true if the other process may have ended a handshake because of a secret.
-fn is_refusal(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
 /// The reason for which a connection that was accepted is closed.

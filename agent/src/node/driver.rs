@@ -45,7 +45,7 @@ use crate::{
         stopping_line::StoppingLine,
         telemetry::{self, Log},
     },
-    secret::Credentials,
+    secret::{Credentials, Mismatch},
     sys::{clock, host::ThisHost},
     workers::driver::{Command, SupervisorEvent, SupervisorHandle},
 };
@@ -104,6 +104,9 @@ pub enum DriveError {
     /// No store for the workers can be opened.
     #[error("failed to open a store for the workers")]
     Store(#[source] io::Error),
+    /// The coordinator has another secret than this process.
+    #[error(transparent)]
+    Mismatch(Mismatch),
     /// The supervisor has ended before its agent.
     #[error("the supervisor has ended")]
     Supervisor,
@@ -139,6 +142,7 @@ pub async fn drive(
         voters: BTreeSet::new(),
         lookup: JoinSet::new(),
         outage: Outage::default(),
+        mismatch: None,
         has_workers: false,
         stopping,
         workers_succeeded: false,
@@ -162,6 +166,9 @@ pub async fn drive(
                 uses_etcd,
                 state_loss,
             });
+        }
+        if let Some(mismatch) = driver.mismatch.take() {
+            return Err(DriveError::Mismatch(mismatch));
         }
         let deadline = driver.poll_timeout();
         tokio::select! {
@@ -214,6 +221,8 @@ struct Driver<'a> {
     /// The lookup of the voters' addresses.
     lookup: JoinSet<BTreeSet<SocketAddr>>,
     outage: Outage,
+    /// The mismatch of secrets because of which this node cannot take part.
+    mismatch: Option<Mismatch>,
     /// True while workers of this node are running.
     has_workers: bool,
     stopping: StoppingLine,

@@ -4,7 +4,7 @@ use ragent_core::outage::Report;
 use tracing::{info, warn};
 
 use super::Driver;
-use crate::{coordinator::client::AttendError, report::news};
+use crate::{coordinator::client::AttendError, report::news, sys::clock};
 
 impl Driver<'_> {
     /// Reports that a stream, or an attempt to open one, has ended with `error`.
@@ -35,6 +35,16 @@ impl Driver<'_> {
                 info!(%endpoint, cause, give_up_after_s, "cannot reach the coordinator; retrying");
             }
             None => {}
+        }
+    }
+
+    /// Ends this node's part if the coordinator has another secret, unless this node was a member of the job already: its file
+    /// can still be corrected.
+    pub(super) fn review_mismatch(&mut self, error: AttendError) {
+        let AttendError::Mismatch(mismatch) = error else { return };
+        let has_lasted = self.outage.handle_mismatch(clock::now());
+        if has_lasted && self.node.agent().job_uid().is_none() {
+            self.mismatch = Some(mismatch);
         }
     }
 

@@ -52,6 +52,7 @@ impl Driver<'_> {
                 self.node.handle_ended(now, attend);
                 if !self.node.is_attended() {
                     self.report_outage(&error, was_attended);
+                    self.review_mismatch(error);
                 }
             }
         }

@@ -1,0 +1,77 @@
+//! The connections that this voter accepts. Those that have not authenticated themselves yet are bounded on their own, so
+//! that they never replace the connection of a voter.
+
+use std::net::IpAddr;
+
+use tokio::task::{AbortHandle, Id};
+
+/// Tasks of connections, the oldest first. At a limit, the oldest of the same address, else the oldest of all, is ended.
+#[derive(Debug)]
+pub(super) struct Connections {
+    tasks: Vec<(IpAddr, AbortHandle)>,
+    max: usize,
+    max_per_address: usize,
+}
+
+impl Connections {
+    /// Creates an empty list with a limit in total and a limit for each address.
+    pub(super) fn new(max: usize, max_per_address: usize) -> Self {
+        Self { tasks: Vec::new(), max, max_per_address }
+    }
+
+    /// Adds the task of a connection from `ip`.
+    pub(super) fn add(&mut self, ip: IpAddr, task: AbortHandle) {
+        self.tasks.retain(|(_, task)| !task.is_finished());
+        let same = |(other, _): &&(IpAddr, AbortHandle)| *other == ip;
+        let replaced = if self.tasks.iter().filter(same).count() >= self.max_per_address {
+            self.tasks.iter().position(|(other, _)| *other == ip)
+        } else {
+            (self.tasks.len() >= self.max).then_some(0)
+        };
+        if let Some(replaced) = replaced {
+            self.tasks.remove(replaced).1.abort();
+        }
+        self.tasks.push((ip, task));
+    }
+
+    /// Removes the task with this number, which goes on; `None` if it was ended.
+    pub(super) fn take(&mut self, id: Id) -> Option<(IpAddr, AbortHandle)> {
+        let index = self.tasks.iter().position(|(_, task)| task.id() == id)?;
+        Some(self.tasks.remove(index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    /// The connections of one address replace each other, before those of another address.
+    #[tokio::test]
+    async fn oldest_of_the_same_address_is_replaced() {
+        let mut running: JoinSet<()> = JoinSet::new();
+        let mut connections = Connections::new(3, 2);
+        let ip = |number: u8| IpAddr::from([10, 0, 0, number]);
+        let mut add = |connections: &mut Connections, number| {
+            let task = running.spawn(pending());
+            let id = task.id();
+            connections.add(ip(number), task);
+            id
+        };
+        let of_other = add(&mut connections, 9);
+        let first = add(&mut connections, 1);
+        let second = add(&mut connections, 1);
+        let third = add(&mut connections, 1);
+        let present: Vec<Id> = connections.tasks.iter().map(|(_, task)| task.id()).collect();
+        assert_eq!(present, [of_other, second, third]);
+        assert!(connections.take(first).is_none());
+        let fourth = add(&mut connections, 2);
+        assert!(connections.take(of_other).is_none(), "the oldest of all");
+        assert_eq!(connections.take(second).map(|(ip, _)| ip), Some(ip(1)));
+        let _fifth = add(&mut connections, 3);
+        assert!(connections.take(fourth).is_some(), "there was room");
+    }
+}
