@@ -1,5 +1,7 @@
 //! 26: messages of the election of the coordinator, sent by processes that are not voters.
 
+use std::thread;
+
 use bytes::{BufMut, BytesMut};
 use ragent_proto::convert::voter::{ElectionHeader, FromVoter, encode};
 use ragent_rendezvous::{
@@ -19,6 +21,7 @@ use crate::{
     support::{
         LEASE, Network, Program, Sandbox, Stream, Worker, is_alive, let_pass, may_make_networks,
     },
+    victim::make_secret,
 };
 
 const VOTERS: [&str; 3] = ["10.77.0.1:29400", "10.77.0.2:29400", "10.77.0.3:29400"];
@@ -37,15 +40,25 @@ struct Elected {
 }
 
 impl Elected {
-    /// Starts a job; `None` if networks cannot be made.
+    /// Starts a job without a secret; `None` if networks cannot be made.
     fn new(name: &str) -> Option<Self> {
+        may_make_networks().then(|| Self::start(name, Sandbox::new(), "--auth none"))
+    }
+
+    /// Starts a job with a secret; `None` if networks cannot be made.
+    fn secured(name: &str) -> Option<Self> {
         if !may_make_networks() {
             return None;
         }
-        let network = Network::new(name, 4);
         let sandbox = Sandbox::new();
+        let auth = format!("--secret-file {}", make_secret(&sandbox).display());
+        Some(Self::start(name, sandbox, &auth))
+    }
+
+    fn start(name: &str, sandbox: Sandbox, auth: &str) -> Self {
+        let network = Network::new(name, 4);
         let words = format!(
-            "--nnodes 3 --max-restarts 0 --rdzv-id job --rdzv-endpoint {LIST} --rdzv-conf \
+            "{auth} --nnodes 3 --max-restarts 0 --rdzv-id job --rdzv-endpoint {LIST} --rdzv-conf \
              last_call_timeout=600,join_settle=0.1,shrink_timeout=0 --no-python stay.sh"
         );
         let mut agents: Vec<Program> =
@@ -53,7 +66,7 @@ impl Elected {
         let workers = agents.iter_mut().map(Program::worker).collect();
         let mut job = Self { sandbox, network, agents, workers, before: Value::Null };
         job.before = job.status();
-        Some(job)
+        job
     }
 
     #[track_caller]
@@ -270,6 +283,47 @@ time.sleep(1000)
     attacker.prints("full");
     let_pass(LEASE);
     job.assert_unharmed();
+}
+
+/// 26: with a secret, another user of a voter's host opens connections to the other voters as fast as it can. They do
+/// not replace the connections of its voter, which are authenticated.
+#[test]
+fn flood_from_the_host_of_a_voter() {
+    let Some(job) = Elected::secured("ehost") else { return };
+    let flood = format!(
+        "
+import socket, time
+until, streams = time.monotonic() + {}, {{}}
+count = 0
+while time.monotonic() < until:
+    for to in {{1, 2, 3}} - {{AT}}:
+        stream = socket.socket()
+        stream.settimeout(5)
+        try:
+            stream.connect((f'10.77.0.{{to}}', 29400))
+            stream.sendall(bytes([0xee]))
+        except OSError: pass
+        streams[count % 64] = stream
+        count += 1
+print(count)
+",
+        2 * LEASE.as_secs()
+    );
+    thread::scope(|scope| {
+        let attacks = [1, 2, 3].map(|node| {
+            let (network, flood) = (&job.network, flood.replace("AT", &node.to_string()));
+            scope.spawn(move || python(network, node, OTHER, &flood))
+        });
+        for attack in attacks {
+            let count: u32 = attack.join().unwrap().trim().parse().unwrap();
+            assert!(count > 1000, "{count}");
+        }
+    });
+    job.assert_unharmed();
+    for agent in &job.agents {
+        let text = agent.text(Stream::Stderr);
+        assert!(!text.contains("the lease has ended"), "{text}");
+    }
 }
 
 /// 26: a process of the agents' own user may take part in the election. Malformed messages, silence and a renewal in
