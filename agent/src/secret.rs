@@ -14,16 +14,16 @@ mod places;
 mod tls;
 mod written;
 
-pub(crate) use self::{
-    credentials::READ_INTERVAL,
-    mismatch::NamedAuth,
-    places::{AuthMode, SecretRequest, user_file},
-    tls::{ALPN_HTTP1, ALPN_HTTP2, ALPN_VOTER, ClientTls},
-};
 pub use self::{
     credentials::{Credentials, Origin, Unsecured},
     form::{FormError, Secret, SecretId},
     mismatch::Mismatch,
     places::PlacesError,
     written::WrittenSecret,
+};
+pub(crate) use self::{
+    credentials::{READ_INTERVAL, SearchKey},
+    mismatch::NamedAuth,
+    places::{AuthMode, SecretRequest, user_file},
+    tls::{ALPN_HTTP1, ALPN_HTTP2, ALPN_VOTER, ClientTls},
 };

@@ -4,6 +4,7 @@
 use nix::sys::signal::Signal;
 use support::{Network, Program, Sandbox, Start, Stream, field, may_make_networks};
 
+mod datagrams;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -83,7 +83,7 @@ mod tests {
     /// Different secrets count when they have lasted; a coordinator that was reached ends the count.
     #[test]
     fn mismatch_counts_when_it_has_lasted() {
-        let (mut outage, now) = (Outage::default(), Instant::now());
+        let (mut outage, now) = (Outage::default(), crate::some_instant());
         assert!(!outage.handle_mismatch(now));
         assert!(!outage.handle_mismatch(now + limits::MISMATCH_PATIENCE / 2));
         assert!(outage.handle_mismatch(now + limits::MISMATCH_PATIENCE));

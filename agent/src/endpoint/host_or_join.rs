@@ -109,6 +109,9 @@ async fn find(
                         spec.run_id,
                         search.interfaces()
                     ));
+                    if let Some(unlike) = search.unlike() {
+                        warn!("{unlike}");
+                    }
                 }
                 let own = bind_at(address, search_spec.port)?;
                 break host_found(spec, search_spec, stores, own)?;

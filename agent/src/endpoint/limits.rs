@@ -20,6 +20,9 @@ pub(crate) const ETCD_RETRY_MAX: Duration = Duration::from_secs(2);
 pub(crate) const SEARCH_NOTICE_INTERVAL: Duration = Duration::from_secs(60);
 /// The time after which an agent warns that it has not reached its coordinator.
 pub(crate) const WAIT_WARNING: Duration = Duration::from_secs(5);
+/// The secrets with which an agent that searches authenticates each of its datagrams: two while a secret is being replaced,
+/// and a reserve.
+pub(crate) const SEARCH_SECRETS: usize = 4;
 /// The size of a datagram between agents that search for each other; theirs has some two hundred
 /// bytes.
 pub(crate) const MAX_DATAGRAM: usize = 1024;

@@ -2,7 +2,7 @@
 //! each other by datagrams on the local network, or by asking a list of hosts.
 //!
 //! `election` and `rivals` decide, without I/O and without a clock; `datagram` is the format,
-//! [`sockets`] the transport, `driver` the loop. Datagrams are not trusted: they only lead to an
+//! `seal` its authentication, [`sockets`] the transport, `driver` the loop. Datagrams are not trusted: they only lead to an
 //! address, at which the coordinator names its job over TCP.
 
 pub(crate) mod datagram;
@@ -10,4 +10,5 @@ pub(crate) mod driver;
 pub(crate) mod election;
 mod notice;
 pub(crate) mod rivals;
+mod seal;
 pub mod sockets;

@@ -10,10 +10,11 @@ use std::{
 use rustls::ServerConfig;
 use tokio::{sync::Mutex, task};
 use tracing::{info, warn};
+use zeroize::Zeroizing;
 
 use super::{
     file,
-    form::{Secret, SecretId},
+    form::{KeyLabel, Secret, SecretId},
     tls::{self, ClientTls, ServerTls},
 };
 
@@ -81,13 +82,26 @@ struct Loaded {
     secrets: Vec<Secret>,
     server: ServerTls,
     clients: Vec<ClientTls>,
+    search: Vec<SearchKey>,
+}
+
+/// The key of one secret for the datagrams of a search.
+#[derive(Clone)]
+pub(crate) struct SearchKey {
+    /// The secret.
+    pub(crate) id: SecretId,
+    /// The key.
+    pub(crate) key: Zeroizing<[u8; 32]>,
 }
 
 impl Loaded {
     fn new(secrets: Vec<Secret>) -> Self {
         let (server, clients) =
             tls::configurations(&secrets).expect("a derived key is a valid Ed25519 key");
-        Self { secrets, server, clients }
+        let key =
+            |secret: &Secret| SearchKey { id: secret.id(), key: secret.key(KeyLabel::Search) };
+        let search = secrets.iter().map(key).collect();
+        Self { secrets, server, clients, search }
     }
 }
 
@@ -143,6 +157,11 @@ impl Credentials {
     /// Returns the configurations of connections that this process opens, the newest first.
     pub(crate) fn clients(&self) -> Vec<ClientTls> {
         self.loaded().map_or_else(Vec::new, |loaded| loaded.clients.clone())
+    }
+
+    /// Returns the keys for the datagrams of a search, the newest first.
+    pub(crate) fn search_keys(&self) -> Vec<SearchKey> {
+        self.loaded().map_or_else(Vec::new, |loaded| loaded.search.clone())
     }
 
     /// Returns the configuration of connections that this process accepts.

@@ -44,6 +44,8 @@ pub(crate) enum KeyLabel {
     Id,
     /// The name of the server in the first message of TLS.
     Knock,
+    /// The code of datagrams of a search.
+    Search,
     /// The seed of the Ed25519 key.
     Tls,
 }
@@ -53,6 +55,7 @@ impl KeyLabel {
         match self {
             Self::Id => b"id",
             Self::Knock => b"knock",
+            Self::Search => b"search",
             Self::Tls => b"tls ed25519",
         }
     }
@@ -150,7 +153,7 @@ impl fmt::Display for SecretId {
 
 impl SecretId {
     /// Parses the form that is displayed.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_hex = text.len() == 8 && text.bytes().all(|c| c.is_ascii_hexdigit());
         let number = u32::from_str_radix(text, 16).ok().filter(|_| is_hex)?;
         Some(Self(number.to_be_bytes()))

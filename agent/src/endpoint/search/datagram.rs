@@ -1,6 +1,6 @@
 //! The datagrams of agents that look for each other: one small JSON object each.
 //!
-//! A datagram contains the job's name as a digest, so that listeners learn no names, and otherwise
+//! `seal` authenticates them. A datagram contains the job's name as a digest, so that listeners learn no names, and otherwise
 //! only numbers and the endpoint's address.
 
 use std::net::SocketAddr;
@@ -20,7 +20,12 @@ impl JobDigest {
     pub(crate) fn of(run_id: &RunId) -> Self {
         let digest =
             Sha256::new().chain_update("ragent job ").chain_update(run_id.as_str()).finalize();
-        Self(digest[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+        Self::of_bytes(&digest)
+    }
+
+    /// Returns the digest with these bytes, of which the first half counts.
+    pub(super) fn of_bytes(digest: &[u8]) -> Self {
+        Self(digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect())
     }
 }
 

@@ -16,10 +16,11 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
-    datagram::{Candidate, Datagram, JobDigest, Message},
+    datagram::Candidate,
     election::{Effect, Election, Pace},
-    notice::{Notice, Progress},
+    notice::{Notice, Progress, Unlike},
     rivals::{self, Verdict},
+    seal::{Opened, Seal},
     sockets::{Sockets, SocketsError},
 };
 use crate::{
@@ -50,7 +51,11 @@ pub(crate) enum Found {
 pub(crate) struct Search {
     election: Election,
     sockets: Sockets,
-    job: JobDigest,
+    seal: Seal,
+    /// An agent with another secret that searches.
+    unlike: Option<Unlike>,
+    /// True if it was reported that an agent of the job has no secret.
+    has_warned_of_open: bool,
     credentials: Credentials,
     /// The sender of the last datagram, preferably on another machine; the route to it leads to the
     /// others.
@@ -97,7 +102,9 @@ impl Search {
         Ok(Self {
             election,
             sockets,
-            job: JobDigest::of(run_id),
+            seal: Seal::new(run_id.clone(), credentials.clone()),
+            unlike: None,
+            has_warned_of_open: false,
             credentials: credentials.clone(),
             last_peer: None,
             hosted: None,
@@ -128,7 +135,7 @@ impl Search {
     fn progress(&self) -> Progress {
         match self.unanswered {
             Some(at) => Progress::NoCoordinator(at),
-            None if self.election.is_alone() => Progress::Alone,
+            None if self.election.is_alone() => Progress::Alone(self.unlike),
             None if self.election.has_candidate() => Progress::Candidates,
             None => Progress::NoCandidate,
         }
@@ -137,6 +144,11 @@ impl Search {
     /// Returns true if no other agent of the job was found.
     pub(crate) fn is_alone(&self) -> bool {
         self.unanswered.is_none() && self.election.is_alone()
+    }
+
+    /// Returns an agent with another secret that searches, for the user.
+    pub(crate) fn unlike(&self) -> Option<Unlike> {
+        self.unlike
     }
 
     /// Returns the names of the interfaces on which it searches.
@@ -251,9 +263,15 @@ impl Search {
     fn carry_out_all(&mut self) -> Option<Found> {
         while let Some(effect) = self.election.poll_effect() {
             match effect {
-                Effect::Broadcast(message) => self.sockets.broadcast(&self.datagram(message)),
+                Effect::Broadcast(message) => {
+                    for datagram in self.seal.close(&message) {
+                        self.sockets.broadcast(&datagram);
+                    }
+                }
                 Effect::Answer(peer, message) if self.sockets.misses(peer) => {
-                    self.sockets.send_to(peer, &self.datagram(message));
+                    for datagram in self.seal.close(&message) {
+                        self.sockets.send_to(peer, &datagram);
+                    }
                 }
                 Effect::Answer(..) => {}
                 Effect::Host => return Some(Found::Here(self.own_address())),
@@ -267,10 +285,6 @@ impl Search {
             }
         }
         None
-    }
-
-    fn datagram(&self, message: Message) -> Vec<u8> {
-        Datagram::new(self.job.clone(), message).encode()
     }
 
     /// Warns of a second job with this name, once.
@@ -312,10 +326,23 @@ impl Search {
     }
 
     fn handle_datagram(&mut self, bytes: &[u8], peer: SocketAddr) {
-        let Some(datagram) = Datagram::decode(bytes) else { return };
-        if datagram.job == self.job {
-            self.last_peer = self.last_peer.filter(|_| ThisHost.owns(peer.ip())).or(Some(peer));
-            self.election.handle_message(clock::now(), &datagram.message, peer);
+        match self.seal.open(bytes) {
+            Opened::Message(message) => {
+                self.last_peer = self.last_peer.filter(|_| ThisHost.owns(peer.ip())).or(Some(peer));
+                self.election.handle_message(clock::now(), &message, peer);
+            }
+            Opened::OtherSecret(secret) => {
+                self.unlike.get_or_insert_with(|| Unlike { at: peer.ip(), secret });
+            }
+            Opened::NoSecret if !self.has_warned_of_open => {
+                self.has_warned_of_open = true;
+                warn!(
+                    "an agent of this job at {} searches without a secret, and this one has one; give both the same \
+                     `--secret-file`, or `--auth none`",
+                    peer.ip()
+                );
+            }
+            Opened::NoSecret | Opened::Foreign => {}
         }
     }
 

@@ -1,8 +1,12 @@
 //! The line for a search that takes long.
 
-use std::{net::SocketAddr, time::Instant};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    time::Instant,
+};
 
-use crate::endpoint::limits;
+use crate::{endpoint::limits, secret::SecretId};
 
 /// Prints the line for the user, at most one in [`limits::SEARCH_NOTICE_INTERVAL`].
 #[derive(Debug)]
@@ -34,7 +38,10 @@ impl Notice {
         }
         self.due = now + limits::SEARCH_NOTICE_INTERVAL;
         let progress = match progress {
-            Progress::Alone => "no other agent of this job found yet".to_owned(),
+            Progress::Alone(None) => "no other agent of this job found yet".to_owned(),
+            Progress::Alone(Some(unlike)) => {
+                format!("no other agent of this job found yet, but {unlike}")
+            }
             Progress::NoCandidate => "none of the agents found may host; start one with \
                                       `--node-rank 0`, or without `is_host=0`"
                 .to_owned(),
@@ -45,11 +52,31 @@ impl Notice {
     }
 }
 
+/// An agent that searches with another secret, perhaps for the same job.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Unlike {
+    /// Its address.
+    pub(crate) at: IpAddr,
+    /// Its secret.
+    pub(crate) secret: SecretId,
+}
+
+impl fmt::Display for Unlike {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, secret } = self;
+        write!(
+            f,
+            "an agent at {at} searches with the secret {secret}, which this one does not have (if both are of the same \
+             job, give them the same `--secret-file`)"
+        )
+    }
+}
+
 /// The progress of a search that has found no coordinator yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Progress {
-    /// No other agent was found.
-    Alone,
+    /// No other agent was found, except perhaps with another secret.
+    Alone(Option<Unlike>),
     /// Other agents were found, and none may host.
     NoCandidate,
     /// Agents that may host were found.
@@ -73,7 +100,7 @@ mod tests {
         for second in 0..200 {
             let now = start + Duration::from_secs(second);
             let progress = match second {
-                0..60 => Progress::Alone,
+                0..60 => Progress::Alone(None),
                 60..120 => Progress::NoCandidate,
                 120..180 => Progress::Candidates,
                 _ => Progress::NoCoordinator(([10, 0, 0, 1], 29400).into()),
