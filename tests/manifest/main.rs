@@ -5,9 +5,9 @@ mod bad_input;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::{fs, path::PathBuf};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{Sandbox, skip};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -42,7 +42,15 @@ fn manifests(sandbox: &Sandbox, lines: &[&str]) -> Option<Vec<Vec<Value>>> {
         }
         let end = start.run();
         assert_eq!(end.code, Some(0), "{line}:\n{}", end.stderr);
-        assert_eq!(end.stderr, "", "{line}");
+        // The default needs a Secret.
+        let is_of_several = line.contains("--nnodes") && !line.contains("--nnodes 1 ");
+        let is_noted = is_of_several && !line.contains("--secret");
+        assert_eq!(
+            end.stderr.contains("the pods wait for the Secret `digits-ragent`"),
+            is_noted,
+            "{line}"
+        );
+        assert_eq!(end.stderr.lines().count(), usize::from(is_noted), "{}", end.stderr);
         fs::write(&path, &end.stdout).unwrap();
         validate = validate.arg(path);
     }
@@ -92,13 +100,15 @@ fn every_manifest_is_valid() {
          --env RAGENT_ETCD_USER=me --env RAGENT_ETCD_PASSWORD_FILE=/etc/etcd/password \
          --volume pvc:etcd:/etc/etcd \
          --env PET_RDZV_CONF=protocol=https,cacert=/etc/etcd/ca.pem train.py",
+        "--nnodes 2 --secret new --run-as 1000 train.py",
+        "--nnodes 2 --secret none --allow-from monitoring --allow-from ml train.py",
         "--no-python --ragent /opt/ragent --shutdown-timeout 0 --env A=1 --env PET_TEE=3 ./run.sh",
     ];
     let Some(manifests) = manifests(&sandbox, &lines) else { return };
     for (manifest, line) in manifests.iter().zip(lines) {
-        let has_config = line.contains("ds.json");
-        let expected: &[&str] =
-            if has_config { &["ConfigMap", "Service", "Job"] } else { &["Service", "Job"] };
+        let first = [("ds.json", "ConfigMap"), ("--secret new", "Secret")];
+        let first = first.into_iter().filter(|(flag, _)| line.contains(flag)).map(|(_, kind)| kind);
+        let expected: Vec<&str> = first.chain(["NetworkPolicy", "Service", "Job"]).collect();
         assert_eq!(kinds(manifest), expected, "{line}");
         let namespace = line.contains("--namespace").then_some("ml");
         for document in manifest {
@@ -107,12 +117,59 @@ fn every_manifest_is_valid() {
     }
 }
 
+/// Pods share a secret that agents accept, admit connections of the job only, and with a user hold the profile
+/// `restricted`. Two prints are equal, so the manifest can be applied twice.
+#[test]
+fn pods_are_restricted() {
+    let sandbox = Sandbox::new();
+    let line = "--nnodes 2 --run-as 1000:2000 --allow-from monitoring train.py";
+    let lines =
+        [line, line, "--nnodes 2 --secret new train.py", "--nnodes 2 --secret new train.py"];
+    let Some(manifests) = manifests(&sandbox, &lines) else { return };
+    assert_eq!(manifests[0], manifests[1]);
+    let pod_spec = pod(&manifests[0]);
+    let context = json!({
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "runAsNonRoot": true, "runAsUser": 1000, "runAsGroup": 2000, "fsGroup": 2000,
+    });
+    assert_eq!(pod_spec["securityContext"], context);
+    let container = &pod_spec["containers"][0];
+    let context = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+    assert_eq!(container["securityContext"], context);
+    let of_secret = |value: &&Value| value["name"] == "secret";
+    let volume = pod_spec["volumes"].as_array().unwrap().iter().find(of_secret).unwrap();
+    assert_eq!(volume["secret"], json!({"secretName": "digits-ragent", "defaultMode": 0o440}));
+    let mount = container["volumeMounts"].as_array().unwrap().iter().find(of_secret).unwrap();
+    assert_eq!(
+        (&mount["mountPath"], &mount["readOnly"]),
+        (&json!("/etc/ragent-secret"), &json!(true))
+    );
+    assert!(args(&manifests[0]).contains(&"--secret-file=/etc/ragent-secret/secret"));
+    let own = json!({"matchLabels": {"batch.kubernetes.io/job-name": "digits"}});
+    let other = json!({"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}});
+    let policy = json!({
+        "podSelector": own,
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": own}, {"namespaceSelector": other}]}],
+    });
+    assert_eq!(manifests[0][0]["spec"], policy);
+    let value = |at: usize| manifests[at][0]["stringData"]["secret"].as_str().unwrap();
+    assert!(value(2).starts_with("ragent1_") && value(2) != value(3));
+    assert_eq!(manifests[2][0]["immutable"], true);
+    assert_eq!(
+        pod(&manifests[2])["securityContext"],
+        json!({"seccompProfile": {"type": "RuntimeDefault"}})
+    );
+}
+
 /// Pods find the first one by the name that the service gives it, and the service selects the pods.
 #[test]
 fn first_pod_is_found() {
     let sandbox = Sandbox::new();
     let Some(manifests) = manifests(&sandbox, &["--nnodes 2 train.py"]) else { return };
-    let [service, job] = manifests[0].as_slice() else { panic!("a service and a job") };
+    let [_, service, job] = manifests[0].as_slice() else {
+        panic!("a policy, a service and a job")
+    };
     let name = service["metadata"]["name"].as_str().unwrap();
     assert_eq!(pod(&manifests[0])["subdomain"].as_str(), Some(name));
     assert_eq!(service["spec"]["clusterIP"], "None");
@@ -131,8 +188,8 @@ fn first_pods_are_voters() {
     let Some(manifests) = manifests(&sandbox, &[line]) else { return };
     let endpoint = "--rdzv-endpoint=digits-0.digits,digits-1.digits,digits-2.digits:29400";
     assert!(args(&manifests[0]).contains(&endpoint));
-    let rules = &manifests[0][1]["spec"]["successPolicy"]["rules"];
-    let expected = serde_json::json!([{ "succeededIndexes": "0-2", "succeededCount": 1 }]);
+    let rules = &manifests[0][2]["spec"]["successPolicy"]["rules"];
+    let expected = json!([{ "succeededIndexes": "0-2", "succeededCount": 1 }]);
     assert_eq!(*rules, expected);
     // One pod alone cannot begin.
     let words = "manifest k8s --name a --image b --nnodes 1:4 --env PET_RDZV_CONF=voters=3 t.py";
@@ -155,8 +212,8 @@ fn etcd_is_used() {
         assert!(args.contains(&expected), "{args:?}");
     }
     assert!(!args.iter().any(|arg| arg.contains("digits-0")), "{args:?}");
-    let rules = &manifests[0][1]["spec"]["successPolicy"]["rules"];
-    assert_eq!(*rules, serde_json::json!([{ "succeededCount": 1 }]));
+    let rules = &manifests[0][2]["spec"]["successPolicy"]["rules"];
+    assert_eq!(*rules, json!([{ "succeededCount": 1 }]));
 }
 
 /// Pods get arguments and variables unchanged, even if YAML could read them as another type.
@@ -288,7 +345,12 @@ fn output_file() {
     assert_eq!(end.stdout, "");
     let written = fs::read_to_string(sandbox.path("a.yaml")).unwrap();
     assert_eq!(written.trim_end(), printed.stdout.trim_end());
-    assert!(written.starts_with("---\napiVersion: v1\nkind: Service\n"), "{written}");
+    assert!(written.starts_with("---\napiVersion: networking.k8s.io/v1\n"), "{written}");
+    let mode = || fs::metadata(sandbox.path("a.yaml")).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o644);
+    let secret = format!("{words} --nnodes 2 --secret new --output a.yaml t.py");
+    sandbox.ragent(&secret).run().assert_code(0);
+    assert_eq!(mode(), 0o600, "it contains a secret");
 }
 
 /// The schemas are strict: an unknown field is found, and so is a number in place of a string.

@@ -62,6 +62,16 @@ pub struct K8sArgs {
     /// Storage shared by all pods: pvc:CLAIM:/PATH or host:/FOLDER:/PATH; may be repeated
     #[arg(long, value_name = "KIND:SOURCE:/PATH")]
     pub volume: Vec<String>,
+    /// Kubernetes Secret with the job's secret under the key `secret`; `new` prints one, `none` runs without
+    /// authentication [default: NAME-ragent, for several pods]
+    #[arg(long, value_name = "NAME|new|none")]
+    pub secret: Option<String>,
+    /// User and group of the pods, who are not root [default: those of the image]
+    #[arg(long, alias = "run_as", value_name = "UID[:GID]")]
+    pub run_as: Option<String>,
+    /// Namespace whose pods may connect to those of the job; may be repeated [default: only the job's own pods]
+    #[arg(long, alias = "allow_from", value_name = "NAMESPACE")]
+    pub allow_from: Vec<String>,
     /// Environment variable of the pods, including PET_ variables of ragent; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,

@@ -4,6 +4,7 @@
 //! objects with the types of Kubernetes, and these become text. No cluster is contacted, and no
 //! file is read but DeepSpeed's configuration.
 
+mod access;
 mod container;
 mod flag_values;
 mod job;
@@ -15,13 +16,15 @@ mod variables;
 mod volume;
 
 use std::{
-    fs,
+    fs::{OpenOptions, Permissions},
     io::{self, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::Path,
     process::ExitCode,
 };
 
 use self::{
+    access::JobSecret,
     spec::{ManifestSpec, Method},
     volume::{SharedVolume, VolumeSource},
 };
@@ -40,24 +43,40 @@ use crate::{
 pub fn print(args: ManifestArgs, host: &impl Host) -> Result<ExitCode, LaunchError> {
     let ManifestTarget::K8s(args) = args.target;
     let output = args.output.clone();
-    let text = k8s(*args, host)?;
+    let (text, is_secret) = k8s(*args, host)?;
     match output {
         Some(path) => {
-            fs::write(&path, text).map_err(unwritable("--output", Path::new(&path)))?;
+            write(&path, &text, is_secret).map_err(unwritable("--output", Path::new(&path)))?;
         }
         None => io::stdout().write_all(text.as_bytes()).map_err(system("print the manifest"))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the manifest for Kubernetes: YAML documents.
-fn k8s(args: K8sArgs, host: &impl Host) -> Result<String, LaunchError> {
+/// Writes a manifest, which only this user can read if it contains a secret.
+fn write(path: &str, text: &str, is_secret: bool) -> io::Result<()> {
+    let mode = if is_secret { 0o600 } else { 0o666 };
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(mode).open(path)?;
+    if is_secret {
+        file.set_permissions(Permissions::from_mode(mode))?;
+    }
+    file.write_all(text.as_bytes())
+}
+
+/// Returns the manifest for Kubernetes, YAML documents, and true if it contains a secret.
+fn k8s(args: K8sArgs, host: &impl Host) -> Result<(String, bool), LaunchError> {
     let spec = ManifestSpec::resolve(args, host)?;
     if let Some(warning) = majority_warning(spec.voters, spec.nodes, "to begin and to continue") {
         // A closed console does not change the manifest.
         let _ = writeln!(io::stderr(), "ragent: warning: {warning}");
     }
-    objects::text(&spec).map_err(|error| system("write YAML")(io::Error::other(error)))
+    if let Some(note) = spec.secret.note(spec.namespace.as_deref()) {
+        let _ = writeln!(io::stderr(), "ragent: {note}");
+    }
+    let text = objects::text(&spec);
+    let text = text.map_err(|error| system("write YAML")(io::Error::other(error)))?;
+    Ok((text, matches!(spec.secret, JobSecret::New(..))))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
-use super::{ManifestSpec, Method, SharedVolume, VolumeSource, metadata};
+use super::{ManifestSpec, Method, SharedVolume, VolumeSource, access, metadata};
 use crate::spec::{DEFAULT_PORT, ScriptKind};
 
 /// The name of the container and of its program.
@@ -31,7 +31,7 @@ pub(super) fn container(spec: &ManifestSpec) -> Container {
         name: Some(PORT_NAME.to_owned()),
         ..ContainerPort::default()
     };
-    Container {
+    let container = Container {
         name: AGENT.to_owned(),
         image: Some(spec.image.clone()),
         image_pull_policy: spec.image_pull_policy.clone(),
@@ -42,7 +42,8 @@ pub(super) fn container(spec: &ManifestSpec) -> Container {
         resources: resources(&spec.resources),
         volume_mounts: Some(mounts(spec)),
         ..Container::default()
-    }
+    };
+    access::restrict_container(spec, container)
 }
 
 /// The name of the coordinator's port; at most 15 characters.
@@ -63,6 +64,7 @@ pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
         None => (None, first_pods(spec)),
     };
     let method = Some(spec.method.name()).filter(|_| spec.method != Method::Torchrun);
+    let [auth, secret_file] = spec.secret.flags();
     let flags = [
         ("nnodes", Some(nodes.to_string())),
         ("nproc-per-node", Some(spec.workers_per_pod.clone())),
@@ -76,6 +78,8 @@ pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
         ("deepspeed-config", config),
         ("save-path", spec.save_path.clone()),
         ("checkpoint-path", spec.checkpoint_path.clone()),
+        auth,
+        secret_file,
     ];
     flags.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
@@ -152,6 +156,7 @@ fn mounts(spec: &ManifestSpec) -> Vec<VolumeMount> {
     if let Method::DeepSpeed { config: Some(_) } = spec.method {
         mounts.push(VolumeMount { read_only: Some(true), ..mount("deepspeed", CONFIG_FOLDER) });
     }
+    mounts.extend(spec.secret.mount());
     mounts.extend(shared(spec).map(|(name, volume)| mount(&name, &volume.mount_path)));
     mounts
 }
@@ -173,6 +178,7 @@ pub(super) fn volumes(spec: &ManifestSpec) -> Vec<Volume> {
             ..Volume::default()
         });
     }
+    volumes.extend(spec.secret.volume());
     volumes.extend(shared(spec).map(|(name, shared)| volume(name, &shared.source)));
     volumes
 }

@@ -14,7 +14,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use super::{ManifestSpec, container, metadata};
+use super::{ManifestSpec, access, container, metadata};
 
 /// The time that an agent may need in addition to the stopping of its workers and of those of the
 /// nodes that it serves: leases, last messages, and a reserve.
@@ -102,7 +102,7 @@ fn pod(spec: &ManifestSpec) -> PodSpec {
     let secrets: Vec<_> = secrets.collect();
     // A host that leaves waits for its own workers, and then for those of the other nodes.
     let stop_time = spec.shutdown_timeout * 2 + STOP_MARGIN;
-    PodSpec {
+    let pod = PodSpec {
         containers: vec![container::container(spec)],
         volumes: Some(container::volumes(spec)),
         // The domain of the service: pods find each other as NAME-NUMBER.NAME.
@@ -117,5 +117,6 @@ fn pod(spec: &ManifestSpec) -> PodSpec {
         image_pull_secrets: (!secrets.is_empty()).then_some(secrets),
         node_selector: (!spec.node_selector.is_empty()).then(|| spec.node_selector.clone()),
         ..PodSpec::default()
-    }
+    };
+    access::restrict(spec, pod)
 }

@@ -13,6 +13,14 @@ pub(super) fn labels(spec: &ManifestSpec) -> BTreeMap<String, String> {
     BTreeMap::from([(LABEL.to_owned(), spec.name.clone())])
 }
 
+/// The label that Kubernetes sets on the pods of a job.
+const JOB_LABEL: &str = "batch.kubernetes.io/job-name";
+
+/// Returns the label that selects the pods of the job.
+pub(super) fn of_job(spec: &ManifestSpec) -> BTreeMap<String, String> {
+    BTreeMap::from([(JOB_LABEL.to_owned(), spec.name.clone())])
+}
+
 pub(super) fn metadata(spec: &ManifestSpec, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),

@@ -10,22 +10,22 @@ use serde::Serialize;
 use serde_saphyr::ser::Error;
 
 use super::{
-    ManifestSpec, Method,
+    ManifestSpec, Method, access,
     container::{CONFIG_FILE, PORT_NAME},
     job,
-    metadata::{config_name, metadata},
+    metadata::{config_name, metadata, of_job},
 };
 use crate::spec::DEFAULT_PORT;
-
-/// The label that Kubernetes sets on the pods of a job.
-const JOB_LABEL: &str = "batch.kubernetes.io/job-name";
 
 /// Returns the manifest: the objects that the job needs first, the job last.
 pub(super) fn text(spec: &ManifestSpec) -> Result<String, Error> {
     let config = config_map(spec).map(|config| yaml(&config)).transpose()?;
+    let secret = access::secret(spec).map(|secret| yaml(&secret)).transpose()?;
+    let policy = yaml(&access::network_policy(spec))?;
     let service = yaml(&service(spec))?;
     let job = yaml(&job::job(spec))?;
-    let documents: Vec<String> = config.into_iter().chain([service, job]).collect();
+    let first = config.into_iter().chain(secret);
+    let documents: Vec<String> = first.chain([policy, service, job]).collect();
     Ok(documents.iter().map(|text| format!("---\n{}\n", text.trim_end())).collect())
 }
 
@@ -58,7 +58,7 @@ fn service(spec: &ManifestSpec) -> Service {
         // Headless: the name of a pod resolves to the pod's own address.
         cluster_ip: Some("None".to_owned()),
         publish_not_ready_addresses: Some(true),
-        selector: Some(BTreeMap::from([(JOB_LABEL.to_owned(), spec.name.clone())])),
+        selector: Some(of_job(spec)),
         ports: Some(vec![port]),
         ..ServiceSpec::default()
     };

@@ -7,6 +7,7 @@ use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 
 use super::{
     SharedVolume,
+    access::{JobSecret, RunAs},
     flag_values::{HELP, check, checked, missing, number, pairs, required, twice},
     names::{self, Rule},
     variables,
@@ -68,6 +69,12 @@ pub(crate) struct ManifestSpec {
     pub script: Vec<String>,
     /// The agent's program.
     pub ragent: String,
+    /// The secret that the pods share.
+    pub secret: JobSecret,
+    /// The user of the pods; `None` for that of the image.
+    pub run_as: Option<RunAs>,
+    /// The namespaces whose pods may connect to those of the job.
+    pub allow_from: Vec<String>,
 }
 
 /// The launch method, with paths in ragent's form and the text of DeepSpeed's configuration.
@@ -130,6 +137,14 @@ impl ManifestSpec {
             Some(_) => VoterCount::One,
             None => errors.or_default(voters(&env, nodes)),
         };
+        let secret =
+            errors.or(JobSecret::resolve(&args, &name, nodes.max(), &env), JobSecret::NotNeeded);
+        let run_as = errors.or_default(RunAs::resolve(&args));
+        let namespaces = args.allow_from.iter().map(|name| {
+            check("--allow-from", name, &names::NAMESPACE)?;
+            Ok(name.clone())
+        });
+        let allow_from = errors.or_default(namespaces.collect());
         let path = |flag, typed, errors: &mut UsageErrors| {
             errors.ok(job_path(&not_empty(flag, typed)?, &volumes))
         };
@@ -161,6 +176,9 @@ impl ManifestSpec {
                 .or_default(checked("--ragent", &args.ragent, &PATH))
                 .unwrap_or_else(|| "ragent".to_owned()),
             script: errors.or_default(script(args.job.script)),
+            secret,
+            run_as,
+            allow_from,
             volumes,
         };
         // The mistakes in variables depend on all other flags.

@@ -39,8 +39,51 @@ fn words_of_the_agent() {
         words("--nnodes 2:4 --gpus_per=8 --max-re 3 -m pkg.train -- --image x"),
         "--nnodes=2:4 --nproc-per-node=8 \
          --rdzv-endpoint=digits-0.digits,digits-1.digits,digits-2.digits:29400 --rdzv-id=digits \
-         --max-restarts=3 --shutdown-timeout=30 --module -- pkg.train --image x"
+         --max-restarts=3 --shutdown-timeout=30 --secret-file=/etc/ragent-secret/secret --module -- pkg.train \
+         --image x"
     );
+}
+
+/// Several pods share a secret, unless the user has none or names it in variables.
+#[test]
+fn secrets() {
+    let flags = |line: &str| {
+        let words = words(line);
+        let is_auth = |word: &&str| word.starts_with("--auth") || word.starts_with("--secret");
+        words.split(' ').filter(is_auth).collect::<Vec<_>>().join(" ")
+    };
+    let file = "--secret-file=/etc/ragent-secret/secret";
+    assert_eq!(flags("t.py"), "");
+    assert_eq!(flags("--nnodes 2 t.py"), file);
+    assert_eq!(flags("--nnodes 2 --secret new t.py"), file);
+    assert_eq!(flags("--secret mine t.py"), file);
+    assert_eq!(flags("--nnodes 2 --secret none t.py"), "--auth=none");
+    assert_eq!(flags("--nnodes 2 --env PET_SECRET_FILE=/run/s t.py"), "");
+    assert_eq!(flags("--nnodes 2 --env PET_AUTH=none t.py"), "");
+    let note = |line: &str| spec(line).secret.note(Some("ml"));
+    assert_eq!(note("--nnodes 2 --secret mine t.py"), None);
+    let text = note("--nnodes 2 t.py").unwrap();
+    assert!(
+        text.contains(
+            "create secret generic digits-ragent --from-file=secret=/dev/stdin --namespace ml"
+        ),
+        "{text}"
+    );
+    let error = |line: &str| {
+        let errors = resolve(&format!("--name a --image i {line}")).unwrap_err();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        errors[0].to_string()
+    };
+    assert_eq!(
+        error("--secret mine --env PET_AUTH=secret t.py"),
+        "`--secret` and `--env PET_AUTH` both select the authentication"
+    );
+    assert!(error("--secret Mine t.py").starts_with("`--secret Mine` is not a name of a secret"));
+    for wrong in ["0", "1:0", "me", "1:2:3", "-1", ""] {
+        let text = error(&format!("--run-as={wrong} t.py"));
+        assert!(text.contains("is not `UID` or `UID:GID`"), "{text}");
+    }
+    assert!(error("--allow-from A t.py").starts_with("`--allow-from A` is not a namespace"));
 }
 
 /// The members of etcd take the place of the first pod.
@@ -52,7 +95,8 @@ fn members_of_etcd() {
              --env PET_RDZV_CONF=etcd_prefix=/a t.py"
         ),
         "--nnodes=2 --nproc-per-node=1 --rdzv-backend=etcd --rdzv-endpoint=e0:2379,e1:2379 \
-         --rdzv-id=digits --max-restarts=0 --shutdown-timeout=30 -- t.py"
+         --rdzv-id=digits --max-restarts=0 --shutdown-timeout=30 \
+         --secret-file=/etc/ragent-secret/secret -- t.py"
     );
 }
 

@@ -57,6 +57,7 @@ fn own(flag: &'static str) -> Option<&'static str> {
         // Without etcd, it has the names of the first pods in the service.
         "rdzv-endpoint" => None,
         "rdzv-id" => Some("name"),
+        "auth" | "secret-file" => Some("secret"),
         flag => Some(flag),
     }
 }

@@ -24,7 +24,8 @@ pub(crate) enum VolumeSource {
 const FLAG: &str = "--volume";
 const EXPECTED: &str = "`pvc:CLAIM:/PATH` or `host:/FOLDER:/PATH`";
 /// Paths of the image itself, or of the manifest's own volumes.
-const TAKEN: [&str; 3] = ["/", "/dev/shm", super::container::CONFIG_FOLDER];
+const TAKEN: [&str; 4] =
+    ["/", "/dev/shm", super::container::CONFIG_FOLDER, super::access::SECRET_FOLDER];
 
 impl SharedVolume {
     pub(super) fn parse(text: &str) -> Result<Self, UsageError> {

@@ -1,0 +1,222 @@
+//! Who may take part in the job: its secret, and the network policy.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::{
+        core::v1::{
+            Capabilities, Container, PodSecurityContext, PodSpec, SeccompProfile,
+            Secret as SecretObject, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
+        },
+        networking::v1::{
+            NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicySpec,
+        },
+    },
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
+};
+
+use super::{
+    ManifestSpec,
+    flag_values::check,
+    metadata::{metadata, of_job},
+    names,
+};
+use crate::{
+    cli::K8sArgs,
+    secret::Secret,
+    spec::{Argument, UsageError},
+};
+
+/// The folder at which pods find the secret.
+pub(super) const SECRET_FOLDER: &str = "/etc/ragent-secret";
+/// The key of the secret in its object, and the file in that folder.
+const KEY: &str = "secret";
+const VOLUME: &str = "secret";
+
+/// The secret that the pods share.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum JobSecret {
+    /// That of an object with this name, which the user makes.
+    Named {
+        /// The name of the object.
+        name: String,
+        /// True if the user has not given it.
+        is_default: bool,
+    },
+    /// A new one, which the manifest contains, in an object with this name.
+    New(String, Secret),
+    /// None, as the user wants.
+    Declined,
+    /// None by the manifest: there is one pod only, or the variables name a file or a mode.
+    NotNeeded,
+}
+
+/// The user and the group of the agent and its workers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct RunAs {
+    uid: i64,
+    gid: i64,
+}
+
+/// The variables from which agents read their authentication.
+const VARIABLES: [&str; 2] = ["PET_SECRET_FILE", "PET_AUTH"];
+
+impl JobSecret {
+    /// Resolves `--secret` for a job with this name.
+    pub(super) fn resolve(
+        args: &K8sArgs,
+        name: &str,
+        pods: u32,
+        env: &BTreeMap<String, String>,
+    ) -> Result<Self, UsageError> {
+        let own = || format!("{name}-ragent");
+        let given = env.keys().find(|name| VARIABLES.contains(&name.as_str()));
+        match (args.secret.as_deref(), given) {
+            (Some(_), Some(variable)) => Err(UsageError::new(format!(
+                "`--secret` and `--env {variable}` both select the authentication"
+            ))
+            .with_hint("give only one of them")),
+            (None, Some(_)) => Ok(Self::NotNeeded),
+            (None, None) if pods == 1 => Ok(Self::NotNeeded),
+            (None, None) => Ok(Self::Named { name: own(), is_default: true }),
+            (Some("none"), None) => Ok(Self::Declined),
+            (Some("new"), None) => {
+                let fresh = Secret::random().map_err(|error| {
+                    UsageError::new(format!("failed to make a secret: {error}"))
+                        .with_hint("make one elsewhere, and name its object with `--secret NAME`")
+                })?;
+                Ok(Self::New(own(), fresh))
+            }
+            (Some(name), None) => {
+                check("--secret", name, &names::SECRET)?;
+                Ok(Self::Named { name: name.to_owned(), is_default: false })
+            }
+        }
+    }
+
+    fn object(&self) -> Option<&str> {
+        match self {
+            Self::Named { name, .. } | Self::New(name, _) => Some(name),
+            Self::Declined | Self::NotNeeded => None,
+        }
+    }
+
+    /// Returns the flags of the agents.
+    pub(super) fn flags(&self) -> [(&'static str, Option<String>); 2] {
+        let file = self.object().map(|_| format!("{SECRET_FOLDER}/{KEY}"));
+        let is_declined = matches!(self, Self::Declined);
+        [("auth", is_declined.then(|| "none".to_owned())), ("secret-file", file)]
+    }
+
+    /// Returns the note for the user of a default, with the command that makes the object.
+    pub(super) fn note(&self, namespace: Option<&str>) -> Option<String> {
+        let Self::Named { name, is_default: true } = self else { return None };
+        let namespace = namespace.map(|name| format!(" --namespace {name}")).unwrap_or_default();
+        Some(format!(
+            "the pods wait for the Secret `{name}`; make it once: ragent secret | kubectl create secret generic \
+             {name} --from-file={KEY}=/dev/stdin{namespace} (or give `--secret new` or `--secret none`)"
+        ))
+    }
+
+    /// Returns the mount of the secret.
+    pub(super) fn mount(&self) -> Option<VolumeMount> {
+        self.object().map(|_| VolumeMount {
+            name: VOLUME.to_owned(),
+            mount_path: SECRET_FOLDER.to_owned(),
+            read_only: Some(true),
+            ..VolumeMount::default()
+        })
+    }
+
+    /// Returns the volume of the secret. Its mode is one that agents accept, with `fsGroup` too.
+    pub(super) fn volume(&self) -> Option<Volume> {
+        let source = SecretVolumeSource {
+            secret_name: Some(self.object()?.to_owned()),
+            default_mode: Some(0o440),
+            ..SecretVolumeSource::default()
+        };
+        Some(Volume { name: VOLUME.to_owned(), secret: Some(source), ..Volume::default() })
+    }
+}
+
+impl RunAs {
+    /// Parses `UID` or `UID:GID`; the group has the number of the user by default.
+    pub(super) fn resolve(args: &K8sArgs) -> Result<Option<Self>, UsageError> {
+        let Some(given) = Argument::of_flag("--run-as", &args.run_as) else { return Ok(None) };
+        let (uid, gid) = given.text.split_once(':').unwrap_or((&given.text, &given.text));
+        let number = |text: &str| text.parse::<u32>().ok().filter(|id| *id > 0).map(i64::from);
+        match (number(uid), number(gid)) {
+            (Some(uid), Some(gid)) => Ok(Some(Self { uid, gid })),
+            _ => Err(given.is_not("`UID` or `UID:GID`, two positive numbers")),
+        }
+    }
+}
+
+/// Returns the object of a new secret. It cannot be changed: a second one would divide the job.
+pub(super) fn secret(spec: &ManifestSpec) -> Option<SecretObject> {
+    let JobSecret::New(name, secret) = &spec.secret else { return None };
+    Some(SecretObject {
+        metadata: metadata(spec, name.clone()),
+        immutable: Some(true),
+        string_data: Some(BTreeMap::from([(KEY.to_owned(), format!("{}\n", secret.text()))])),
+        type_: Some("Opaque".to_owned()),
+        ..SecretObject::default()
+    })
+}
+
+/// Returns the policy that admits connections from pods of the job, and from the namespaces that the user names.
+pub(super) fn network_policy(spec: &ManifestSpec) -> NetworkPolicy {
+    let select = |labels| LabelSelector { match_labels: Some(labels), ..LabelSelector::default() };
+    let own_pods = NetworkPolicyPeer {
+        pod_selector: Some(select(of_job(spec))),
+        ..NetworkPolicyPeer::default()
+    };
+    let namespaces = spec.allow_from.iter().map(|name| NetworkPolicyPeer {
+        namespace_selector: Some(select(BTreeMap::from([(
+            "kubernetes.io/metadata.name".to_owned(),
+            name.clone(),
+        )]))),
+        ..NetworkPolicyPeer::default()
+    });
+    let rule = NetworkPolicyIngressRule {
+        from: Some([own_pods].into_iter().chain(namespaces).collect()),
+        ..NetworkPolicyIngressRule::default()
+    };
+    NetworkPolicy {
+        metadata: metadata(spec, spec.name.clone()),
+        spec: Some(NetworkPolicySpec {
+            pod_selector: Some(select(of_job(spec))),
+            policy_types: Some(vec!["Ingress".to_owned()]),
+            ingress: Some(vec![rule]),
+            ..NetworkPolicySpec::default()
+        }),
+    }
+}
+
+/// Restricts a pod to what an agent and its workers need. With a user that is not root, it complies with Kubernetes'
+/// profile `restricted`.
+pub(super) fn restrict(spec: &ManifestSpec, pod: PodSpec) -> PodSpec {
+    let profile =
+        SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() };
+    let context = PodSecurityContext {
+        seccomp_profile: Some(profile),
+        run_as_non_root: spec.run_as.map(|_| true),
+        run_as_user: spec.run_as.map(|run_as| run_as.uid),
+        run_as_group: spec.run_as.map(|run_as| run_as.gid),
+        // So that the secret and the volumes can be read.
+        fs_group: spec.run_as.map(|run_as| run_as.gid),
+        ..PodSecurityContext::default()
+    };
+    PodSpec { security_context: Some(context), ..pod }
+}
+
+/// Restricts the container in the same way. Root keeps its capabilities, which some drivers of networks need.
+pub(super) fn restrict_container(spec: &ManifestSpec, container: Container) -> Container {
+    let none = Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() };
+    let context = SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: spec.run_as.map(|_| none),
+        ..SecurityContext::default()
+    };
+    Container { security_context: Some(context), ..container }
+}
