@@ -16,7 +16,7 @@ REPEAT ?= 20
 # Number of tests at the same time: most of them wait for processes and leases, so there are more than processors.
 export RUST_TEST_THREADS ?= $(shell cpus=$$(nproc); echo $$((cpus < 4 ? 4 : cpus)))
 
-.PHONY: help build demo test test-all chaos takeovers fuzz test-gpu test-torch-versions test-frameworks check fix docs pictures bench bench-recovery venv packages
+.PHONY: help build demo test test-all chaos takeovers fuzz test-gpu test-torch-versions test-frameworks check advisories fix docs pictures bench bench-recovery venv packages
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
@@ -110,6 +110,10 @@ check:
 	@if $(CARGO) deny --version >/dev/null 2>&1; \
 	then $(CARGO) deny --locked check bans licenses sources; \
 	else echo 'skipped: cargo-deny is not installed (cargo install --locked cargo-deny)'; fi
+
+# Needs the network, for the database of RustSec.
+advisories:
+	$(CARGO) deny --locked check advisories
 
 fix:
 	$(CARGO) fmt --all

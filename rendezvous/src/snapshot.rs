@@ -39,6 +39,9 @@ pub struct Snapshot {
     /// The clients that the store of the newest round has refused, because their addresses are not
     /// a member's.
     pub refused_clients: Vec<IpAddr>,
+    /// The processes without the right credentials that the port of the coordinator has refused, by address, as its service has
+    /// added them; at most [`REFUSED_PEERS_MAX`].
+    pub refused_peers: Vec<RefusedPeer>,
     /// The outcome of the job, if it has ended.
     pub outcome: Option<Outcome>,
     /// The endpoint of the leader: the voter that coordinates the job, or the agent that was chosen through etcd; `None`
@@ -56,6 +59,20 @@ impl Snapshot {
         self.leader = leader.map(|voter| voter.endpoint.clone());
         self.voters = voters;
     }
+}
+
+/// The maximum number of [`RefusedPeer`] values: more than a person reads.
+pub const REFUSED_PEERS_MAX: usize = 64;
+
+/// The refused connections and requests from one address.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct RefusedPeer {
+    /// The address.
+    pub address: IpAddr,
+    /// Their number.
+    pub count: u64,
+    /// The reason for the last one.
+    pub reason: String,
 }
 
 /// One voter.

@@ -77,6 +77,9 @@ fn registration_without_the_secret() {
     victim.assert_unharmed();
     let line = victim.host.logs("connection refused");
     assert!(line.contains("10.77.0.3"), "{line}");
+    let status = victim.printed_status();
+    let row = "refused: 2 from 10.77.0.3 (it has not proven that it knows the secret)";
+    assert!(status.lines().any(|line| line == row), "{status}");
 }
 
 /// 2, 15: a flood of handshakes with another secret neither succeeds nor disturbs the job, and a process with the secret

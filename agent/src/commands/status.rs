@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, fmt::Write as _, net::IpAddr, process::ExitCode
 use ragent_proto::printable;
 use ragent_rendezvous::{
     message::StandbyCounts,
-    snapshot::{NodeSnapshot, PhaseName, Snapshot, StandingName, VoterStatus},
+    snapshot::{NodeSnapshot, PhaseName, RefusedPeer, Snapshot, StandingName, VoterStatus},
 };
 
 pub(crate) use self::ask::ask;
@@ -148,6 +148,9 @@ pub fn text(snapshot: &Snapshot) -> String {
             snapshot.round,
             addresses.join(", ")
         );
+    }
+    for RefusedPeer { address, count, reason } in &snapshot.refused_peers {
+        let _ = writeln!(text, "refused: {count} from {address} ({reason})");
     }
     if let Some(outcome) = &snapshot.outcome {
         let _ = writeln!(text, "{}", error::closed(outcome, snapshot.run_id.as_str()));

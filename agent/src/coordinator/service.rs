@@ -33,12 +33,12 @@ use tracing::warn;
 
 use super::{
     browser_guard::{self, Guard},
-    driver::{self, Input, Inputs},
+    driver::{Input, Inputs},
     identity::{self, IDENTITY_PATH, IdentityPage},
     reachability::{self, REACH_PATH, Reach},
     role::Role,
     state_file,
-    status_page::{StatusPage, status_page},
+    status_page::{StatusPage, snapshot, status_page},
 };
 use crate::{
     coordinator::limits,
@@ -54,7 +54,7 @@ pub(crate) const OBITUARY_PATH: &str = "/v1/obituary";
 pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> Routers {
     let role = Arc::new(role);
     let refusals = Arc::new(Refusals::default());
-    let status = Arc::new(StatusPage::new(Arc::clone(&role)));
+    let status = Arc::new(StatusPage::new(Arc::clone(&role), Arc::clone(&refusals)));
     let status = Router::new().route("/status", get(status_page).with_state(status));
     let obituaries =
         Router::new().route(OBITUARY_PATH, post(obituary)).with_state(Arc::clone(&role));
@@ -68,7 +68,8 @@ pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> 
     let guarded = |router: Router| {
         router.layer(middleware::from_fn_with_state(Arc::clone(&guard), browser_guard::check))
     };
-    let grpc = Routes::new(CoordinationServer::new(Service { role })).into_axum_router();
+    let service = Service { role, refusals: Arc::clone(&refusals) };
+    let grpc = Routes::new(CoordinationServer::new(service)).into_axum_router();
     let refused = Refused { credentials: credentials.clone(), refusals: Arc::clone(&refusals) };
     Routers {
         members: guarded(
@@ -125,6 +126,7 @@ async fn not_found() -> StatusCode {
 
 struct Service {
     role: Arc<Role>,
+    refusals: Arc<Refusals>,
 }
 
 type Answers = Pin<Box<dyn Stream<Item = Result<CoordinatorMessage, Status>> + Send>>;
@@ -166,7 +168,7 @@ impl Coordination for Service {
         let answer = match self.role.coordinator_to_read() {
             Err(not_here) => StatusAnswer::NotHere(not_here),
             Ok(inputs) => {
-                let snapshot = driver::snapshot(&inputs).await;
+                let snapshot = snapshot(&inputs, &self.refusals).await;
                 let snapshot = snapshot.ok_or_else(|| Status::unavailable("the job has ended"))?;
                 StatusAnswer::Snapshot(Box::new(snapshot))
             }

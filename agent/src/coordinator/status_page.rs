@@ -9,17 +9,19 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use ragent_proto::convert::NotHere;
+use ragent_rendezvous::snapshot::Snapshot;
 use tokio::sync::Mutex;
 
 use super::{
     driver::{self, Inputs},
     role::Role,
 };
-use crate::{coordinator::limits, sys::clock};
+use crate::{coordinator::limits, net::refusals::Refusals, sys::clock};
 
 /// The job's state as JSON, rendered at most ten times a second for all clients.
 pub(super) struct StatusPage {
     role: Arc<Role>,
+    refusals: Arc<Refusals>,
     last: Mutex<Option<Written>>,
 }
 
@@ -30,8 +32,8 @@ struct Written {
 }
 
 impl StatusPage {
-    pub(super) fn new(role: Arc<Role>) -> Self {
-        Self { role, last: Mutex::default() }
+    pub(super) fn new(role: Arc<Role>, refusals: Arc<Refusals>) -> Self {
+        Self { role, refusals, last: Mutex::default() }
     }
 
     /// Returns the state at this moment or later; `None` if the job has ended.
@@ -45,11 +47,17 @@ impl StatusPage {
             clock::until(Some(written.begun + limits::STATUS_INTERVAL)).await;
         }
         let begun = clock::now();
-        let snapshot = driver::snapshot(inputs).await?;
+        let snapshot = snapshot(inputs, &self.refusals).await?;
         let text = Bytes::from(serde_json::to_vec(&snapshot).ok()?);
         *last = Some(Written { begun, text: text.clone() });
         Some(text)
     }
+}
+
+/// Returns the state of the job, with the processes that the port of its coordinator has refused; `None` if the job has ended.
+pub(super) async fn snapshot(inputs: &Inputs, refusals: &Refusals) -> Option<Snapshot> {
+    let snapshot = driver::snapshot(inputs).await?;
+    Some(Snapshot { refused_peers: refusals.list(), ..snapshot })
 }
 
 /// Answers a request for the state.
@@ -94,8 +102,10 @@ mod tests {
         let (inputs, mut asked) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
         let (endpoint, term) = ("10.0.0.1:1".to_owned(), Term(0));
         let (_known, known) = watch::channel(NotHere { term, endpoint: endpoint.clone() });
-        let page =
-            Arc::new(StatusPage::new(Arc::new(Role::Coordinator { inputs, endpoint, known })));
+        let page = Arc::new(StatusPage::new(
+            Arc::new(Role::Coordinator { inputs, endpoint, known }),
+            Arc::default(),
+        ));
         let router = Router::new().route("/status", get(status_page).with_state(page));
         let begun = clock::now();
         let answering = tokio::spawn(async move {

@@ -50,5 +50,3 @@ pub(crate) const MAX_CONNECTIONS: usize = 20_480;
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = IDENTIFY_TIMEOUT;
 /// The time to wait while the file of the secrets is read again: a local file takes less than a millisecond.
 pub(crate) const READ_AGAIN_PATIENCE: Duration = Duration::from_millis(200);
-/// Addresses whose refusal is logged: more than a person reads.
-pub(crate) const MAX_REFUSED: usize = 64;

@@ -6,7 +6,10 @@ use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, JobUid, NodeId, RunId},
     limits::VOTERS_MAX,
     message::PROGRESS_MAX,
-    snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName, VoterStatus},
+    snapshot::{
+        Explanation, NodeSnapshot, PhaseName, REFUSED_PEERS_MAX, RefusedPeer, Snapshot,
+        StandingName, VoterStatus,
+    },
 };
 
 use super::{
@@ -67,6 +70,7 @@ impl From<Snapshot> for v1::Snapshot {
             incomplete: snapshot.incomplete.map(Into::into),
             outcome: snapshot.outcome.map(Into::into),
             refused_clients: snapshot.refused_clients.iter().map(IpAddr::to_string).collect(),
+            refused_peers: snapshot.refused_peers.into_iter().map(Into::into).collect(),
             // A voter is the leader in their list.
             leader: snapshot.leader.filter(|_| snapshot.voters.is_empty()).unwrap_or_default(),
             voters: snapshot.voters.into_iter().map(Into::into).collect(),
@@ -96,6 +100,12 @@ impl TryFrom<v1::Snapshot> for Snapshot {
             incomplete: snapshot.incomplete.map(TryInto::try_into).transpose()?,
             outcome: snapshot.outcome.map(TryInto::try_into).transpose()?,
             refused_clients: refused_clients(snapshot.refused_clients)?,
+            refused_peers: list(
+                snapshot.refused_peers,
+                "snapshot.refused_peers",
+                REFUSED_PEERS_MAX,
+                TryInto::try_into,
+            )?,
             leader: None,
             voters: Vec::new(),
         };
@@ -104,6 +114,26 @@ impl TryFrom<v1::Snapshot> for Snapshot {
             converted.leader = Some(name(snapshot.leader, "snapshot.leader")?);
         }
         Ok(converted)
+    }
+}
+
+impl From<RefusedPeer> for v1::RefusedPeer {
+    fn from(peer: RefusedPeer) -> Self {
+        let RefusedPeer { address, count, reason } = peer;
+        Self { address: address.to_string(), count, reason }
+    }
+}
+
+impl TryFrom<v1::RefusedPeer> for RefusedPeer {
+    type Error = Malformed;
+
+    fn try_from(peer: v1::RefusedPeer) -> Result<Self, Malformed> {
+        const FIELD: &str = "refused_peer.address";
+        Ok(Self {
+            address: peer.address.parse().map_err(|_| Malformed::OutOfRange(FIELD))?,
+            count: peer.count,
+            reason: name(peer.reason, "refused_peer.reason")?,
+        })
     }
 }
 

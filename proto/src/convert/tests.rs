@@ -17,7 +17,9 @@ use ragent_rendezvous::{
         WorkerEnd, WorkerFailure,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
-    snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName, VoterStatus},
+    snapshot::{
+        Explanation, NodeSnapshot, PhaseName, RefusedPeer, Snapshot, StandingName, VoterStatus,
+    },
 };
 
 use super::*;
@@ -302,6 +304,11 @@ fn snapshot() -> Snapshot {
         nodes: vec![node(StandingName::Running), node(StandingName::Quarantined)],
         incomplete: Some(Explanation { kind: "k".to_owned(), text: "t".to_owned() }),
         refused_clients: refused_clients().addresses,
+        refused_peers: vec![RefusedPeer {
+            address: refused_clients().addresses[0],
+            count: 12,
+            reason: "it has another secret".to_owned(),
+        }],
         outcome: outcomes().pop(),
         leader: Some("n0:29400".to_owned()),
         voters: vec![

@@ -102,6 +102,7 @@ impl Rendezvous {
             world_size: table.map_or(0, |table| table.world_size()),
             nodes: self.node_snapshots(now),
             incomplete: self.incomplete(now).as_ref().map(Explanation::from),
+            refused_peers: Vec::new(),
             refused_clients: self
                 .phase
                 .group()

@@ -109,6 +109,7 @@ pub(crate) fn empty_snapshot() -> Snapshot {
         nodes: Vec::new(),
         incomplete: None,
         refused_clients: Vec::new(),
+        refused_peers: Vec::new(),
         outcome: None,
         leader: None,
         voters: Vec::new(),
