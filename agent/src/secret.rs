@@ -1,10 +1,12 @@
-//! The secret that the processes of a job share, and the connections that follow from it.
+//! The secret that the processes of a job share, or their certificates, and the connections that follow from them.
 //!
 //! A secret is never sent. `form` derives an Ed25519 key from it, and `tls` has the configurations of TLS 1.3 in which
 //! both ends prove that they have that key. `places` finds the secret of this process, and `file` reads it.
 //! [`Credentials`] is the result, which all listeners and connections use; `mismatch` compares it with that of another
-//! process. Without a secret, connections are neither authenticated nor encrypted.
+//! process. `certificates` has the certificates of sites with a PKI, with which there is no secret. Without either,
+//! connections are neither authenticated nor encrypted.
 
+mod certificates;
 mod credentials;
 pub mod file;
 mod form;
@@ -15,6 +17,7 @@ mod tls;
 mod written;
 
 pub use self::{
+    certificates::{CertificateError, CertificateRequest, PeerName},
     credentials::{Credentials, Origin, Unsecured},
     form::{FormError, Secret, SecretId},
     mismatch::Mismatch,
@@ -22,8 +25,9 @@ pub use self::{
     written::WrittenSecret,
 };
 pub(crate) use self::{
-    credentials::{READ_INTERVAL, SearchKey},
+    certificates::{CertificateFacts, Validity, utc},
+    credentials::{OwnCertificate, READ_INTERVAL, SearchKey},
     mismatch::NamedAuth,
-    places::{AuthMode, SecretRequest, user_file},
+    places::{AuthMode, AuthRequest, user_file},
     tls::{ALPN_HTTP1, ALPN_HTTP2, ALPN_VOTER, ClientTls},
 };

@@ -31,7 +31,7 @@ use ragent_rendezvous::{ids::RunId, settings::SharedSettings, voter_count::Voter
 
 pub(crate) use self::{
     argument::Argument,
-    auth::{credentials, find_credentials, gives_auth, secret_request},
+    auth::{auth_request, credentials, find_credentials, gives_auth},
     command::{ScriptKind, interpreter},
     devices::asked_workers,
     etcd::{AskedEtcd, asked_etcd},
@@ -70,7 +70,7 @@ pub use self::{
 };
 use crate::{
     cli::LaunchArgs,
-    secret::{Credentials, SecretRequest},
+    secret::{AuthRequest, Credentials},
     sys::host::{Host, numa::CpuSet},
 };
 
@@ -85,9 +85,9 @@ pub struct JobSpec {
     pub voters: VoterCount,
     /// The settings that must be the same on all nodes.
     pub shared: SharedSettings,
-    /// The secret that this node is to share with the others.
-    pub(crate) secret: SecretRequest,
-    /// That secret, once it was read; until then, none.
+    /// The credentials of this node.
+    pub(crate) auth: AuthRequest,
+    /// Those credentials, once they were read; until then, none.
     pub(crate) credentials: Credentials,
     /// The place of this agent among the agents of a launcher, if a launcher started it.
     pub launcher_group: Option<LauncherGroup>,
@@ -182,7 +182,7 @@ impl JobSpec {
         let local_world_size = errors.or(arguments.local_world_size(), NonZeroU32::MIN);
         let backend = errors.or_default(arguments.backend());
         let rendezvous = errors.or_default(arguments.rendezvous(nodes, backend, &conf));
-        let secret = errors.or_default(arguments.secret());
+        let auth = errors.or_default(arguments.auth());
         let mut timeouts = conf.timeouts;
         let nodes = rendezvous.adapt(nodes, &conf, &mut timeouts);
         let launcher_group = arguments.launcher_group();
@@ -226,7 +226,7 @@ impl JobSpec {
                 fixed_ranks: matches!(rendezvous, RendezvousMethod::Static { .. }),
                 store_access: errors.or_default(arguments.store_access()),
             },
-            secret,
+            auth,
             credentials: Credentials::default(),
             launcher_group,
             local_world_size,

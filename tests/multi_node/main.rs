@@ -4,6 +4,7 @@
 //! Timeouts are set so that a test which would pass by waiting fails by its deadline instead.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
+mod certificates;
 mod coordinator;
 mod failure;
 mod fixed_ranks;

@@ -23,7 +23,7 @@ fn secret_file(sandbox: &Sandbox, name: &str) -> (PathBuf, String) {
 }
 
 /// The answer to `GET PATH` without TLS, as a client on this machine receives it.
-fn get(endpoint: &str, path: &str) -> String {
+pub(crate) fn get(endpoint: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(endpoint).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();

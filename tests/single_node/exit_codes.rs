@@ -3,13 +3,14 @@
 use std::{
     fs,
     net::{Ipv4Addr, TcpListener, UdpSocket},
+    os::unix::fs::PermissionsExt,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
 };
 
 use nix::sys::signal::Signal;
 
-use crate::support::{End, Sandbox, free_port};
+use crate::support::{Authority, End, Issue, Sandbox, free_port, tls_flags, write_certificates};
 
 /// The runs that provoke a row, one or several.
 type Provocation = fn(&Sandbox) -> Vec<End>;
@@ -17,7 +18,7 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 /// The number of rows that are provoked at the same time: most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
-const PROVOCATIONS: [(&str, Provocation); 42] = [
+const PROVOCATIONS: [(&str, Provocation); 44] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     ("`ragent status` has printed the state of the job", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
@@ -121,6 +122,28 @@ const PROVOCATIONS: [(&str, Provocation); 42] = [
             .map(|words| sandbox.ragent(&words).run())
             .collect()
     }),
+    (
+        "the process at the endpoint and this one do not accept each other's certificates, or only one \
+         of the two has one",
+        |sandbox| {
+            let (authority, foreign) = (Authority::new("ca"), Authority::new("foreign"));
+            let flags = |name: &str, by: &Authority| {
+                let issued = by.issue(&Issue::with_names(&["job"]));
+                tls_flags(&write_certificates(&sandbox.path(name), &[by], &issued))
+            };
+            let endpoint = format!("127.0.0.1:{}", free_port());
+            let words = |auth: &str| {
+                format!("--nnodes 2 {auth} --rdzv-endpoint {endpoint} --no-python stay.sh")
+            };
+            let mut host = sandbox.ragent(&words(&flags("a", &authority))).start();
+            host.endpoint();
+            let other = flags("b", &foreign);
+            let status = format!("status {other} --rdzv-endpoint {endpoint}");
+            [words(&other), words("--auth none"), status]
+                .map(|words| sandbox.ragent(&words).run())
+                .into()
+        },
+    ),
     (
         "the job's other agents cannot be searched for: no multicast, or the port is taken",
         |sandbox| {
@@ -306,6 +329,30 @@ const PROVOCATIONS: [(&str, Provocation); 42] = [
             fs::write(sandbox.path("short"), "password\n").unwrap();
             let flags = ["--secret-file missing", "--secret-file short", "--auth secret"];
             flags.map(|flag| sandbox.ragent(&format!("{flag} --no-python stay.sh")).run()).into()
+        },
+    ),
+    (
+        "a file of certificates does not exist or is invalid, or others can read the key; not all files \
+         are given, or a secret as well",
+        |sandbox| {
+            let authority = Authority::new("ca");
+            let issued = authority.issue(&Issue::with_names(&["job"]));
+            let files = write_certificates(&sandbox.path("tls"), &[&authority], &issued);
+            let all = tls_flags(&files);
+            let flags = [
+                "--auth tls".to_owned(),
+                "--tls-ca missing".to_owned(),
+                all.replace("ca.pem", "missing"),
+                all.replace("cert.pem", "key.pem"),
+                format!("{all} --secret-file s"),
+                format!("{all} --auth secret"),
+            ];
+            let run =
+                |flags: &String| sandbox.ragent(&format!("{flags} --no-python stay.sh")).run();
+            let mut ends: Vec<End> = flags.iter().map(run).collect();
+            fs::set_permissions(&files[2], fs::Permissions::from_mode(0o604)).unwrap();
+            ends.push(run(&all));
+            ends
         },
     ),
     ("`ragent secret` cannot write its file, or the file exists", |sandbox| {

@@ -8,6 +8,7 @@
 mod cgroup;
 mod faults;
 mod network;
+mod pki;
 mod port;
 mod processes;
 mod program;
@@ -19,6 +20,7 @@ use std::{sync::mpsc, time::Duration};
 
 use ragent::sys::host::{Host, ThisHost};
 
+pub(crate) use self::pki::{Authority, Issue, Issued, write as write_certificates};
 pub use self::{
     cgroup::Cgroup,
     faults::Faults,
@@ -65,4 +67,14 @@ pub fn let_pass(time: Duration) {
     let (_never, nothing) = mpsc::channel::<()>();
     // Nothing is ever sent.
     let _ = nothing.recv_timeout(time);
+}
+
+/// The flags of a process with these files of certificates.
+pub fn tls_flags([authorities, certificate, key]: &[std::path::PathBuf; 3]) -> String {
+    format!(
+        "--tls-ca {} --tls-cert {} --tls-key {}",
+        authorities.display(),
+        certificate.display(),
+        key.display()
+    )
 }

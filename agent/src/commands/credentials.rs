@@ -5,7 +5,7 @@ use crate::{
     coordinator::state_file::{self, RegisteredCredentials, RunningAgent},
     net::{self, authentication},
     secret::{
-        Credentials, Origin, Secret, WrittenSecret,
+        CertificateRequest, Credentials, Origin, PlacesError, Secret, WrittenSecret,
         file::{self, FileError},
     },
     spec::{self, Endpoint, JobEndpoint, UsageError},
@@ -18,15 +18,17 @@ pub(crate) struct AskerCredentials {
     /// Those that the user gives, else those of an agent of the job on this machine, else those that a new agent would
     /// have.
     pub(crate) own: Credentials,
-    /// Those of all jobs of this user on this machine, which are tried if a process does not accept `own`; `None` if the
-    /// user gives some.
-    pub(crate) registered: Option<Credentials>,
+    /// Those of all jobs of this user on this machine, which are tried in turn if a process does not accept `own`; none if
+    /// the user gives some.
+    pub(crate) registered: Vec<Credentials>,
 }
 
 impl AskerCredentials {
     /// Puts the credentials of this machine's jobs in the place of `own`, if a process at one of `endpoints` accepts those alone.
     pub(super) async fn for_processes_at(self, endpoints: &[Endpoint]) -> Self {
-        let Some(registered) = &self.registered else { return self };
+        if self.registered.is_empty() {
+            return self;
+        }
         for endpoint in endpoints {
             for address in net::resolve(endpoint).await.unwrap_or_default() {
                 let Some(theirs) = authentication::ask(address).await else { continue };
@@ -34,8 +36,8 @@ impl AskerCredentials {
                 if fits(&self.own) {
                     return self;
                 }
-                if fits(registered) {
-                    return Self { own: registered.clone(), registered: None };
+                if let Some(fitting) = self.registered.iter().find(|one| fits(one)) {
+                    return Self { own: fitting.clone(), registered: Vec::new() };
                 }
             }
         }
@@ -54,7 +56,7 @@ pub(super) fn of_job(
 ) -> Result<AskerCredentials, UsageError> {
     let own = || spec::credentials(args, &ThisHost);
     if spec::gives_auth(args, &ThisHost)? {
-        return Ok(AskerCredentials { own: own()?, registered: None });
+        return Ok(AskerCredentials { own: own()?, registered: Vec::new() });
     }
     let agents = state_file::running_agents();
     let endpoint = job.map(|job| match job {
@@ -62,34 +64,64 @@ pub(super) fn of_job(
         JobEndpoint::Voters(voters) => voters.to_string(),
     });
     let own = match agents.iter().find(|agent| Some(&agent.endpoint) == endpoint.as_ref()) {
-        Some(agent) => {
-            let secrets = secrets_of(agent).map_err(|error| {
-                UsageError::new(format!(
-                    "the agent of the job on this machine has a secret: {error}"
-                ))
-                .with_hint(error.hint())
-            })?;
-            credentials_of(secrets, origin_of(agent)).unwrap_or_default()
-        }
+        Some(agent) => credentials_of_agent(agent).map_err(|error| {
+            let hint = error.hint();
+            UsageError::new(format!(
+                "failed to read the credentials of the job's agent on this machine: {error}"
+            ))
+            .with_hint(hint)
+        })?,
         None => own()?,
     };
-    let mut all: Vec<Secret> = Vec::new();
+    Ok(AskerCredentials { own, registered: registered(&agents) })
+}
+
+/// Returns the credentials of all agents: the secrets together, and each certificate.
+fn registered(agents: &[RunningAgent]) -> Vec<Credentials> {
+    let mut secrets: Vec<Secret> = Vec::new();
     for secret in agents.iter().flat_map(|agent| secrets_of(agent).unwrap_or_default()) {
-        if !all.contains(&secret) {
-            all.push(secret);
+        if !secrets.contains(&secret) {
+            secrets.push(secret);
         }
     }
-    Ok(AskerCredentials { own, registered: credentials_of(all, Origin::Registrations) })
+    let mut requests: Vec<&CertificateRequest> = Vec::new();
+    for request in agents.iter().filter_map(|agent| certificates_of(&agent.credentials)) {
+        if !requests.contains(&request) {
+            requests.push(request);
+        }
+    }
+    let secured = credentials_of(secrets, Origin::Registrations);
+    let certified = requests
+        .into_iter()
+        .filter_map(|request| Credentials::with_certificates(request.clone()).ok());
+    secured.into_iter().chain(certified).collect()
 }
 
 fn credentials_of(secrets: Vec<Secret>, origin: Origin) -> Option<Credentials> {
     (!secrets.is_empty()).then(|| Credentials::new(secrets, origin))
 }
 
+/// Returns the credentials of an agent; none if it has none.
+fn credentials_of_agent(agent: &RunningAgent) -> Result<Credentials, PlacesError> {
+    Ok(match certificates_of(&agent.credentials) {
+        Some(request) => Credentials::with_certificates(request.clone())?,
+        None => credentials_of(secrets_of(agent)?, origin_of(agent)).unwrap_or_default(),
+    })
+}
+
+fn certificates_of(registered: &RegisteredCredentials) -> Option<&CertificateRequest> {
+    match registered {
+        RegisteredCredentials::Certificates(request) => Some(request),
+        RegisteredCredentials::None
+        | RegisteredCredentials::Secret(_)
+        | RegisteredCredentials::SecretFile(_) => None,
+    }
+}
+
 /// Returns the secrets of an agent, none if it has none.
 fn secrets_of(agent: &RunningAgent) -> Result<Vec<Secret>, FileError> {
     match &agent.credentials {
-        RegisteredCredentials::None => Ok(Vec::new()),
+        RegisteredCredentials::None | RegisteredCredentials::Certificates(_) => Ok(Vec::new()),
         RegisteredCredentials::Secret(WrittenSecret(secret)) => Ok(vec![secret.clone()]),
         RegisteredCredentials::SecretFile(path) => file::read(path),
     }
@@ -98,6 +130,8 @@ fn secrets_of(agent: &RunningAgent) -> Result<Vec<Secret>, FileError> {
 fn origin_of(agent: &RunningAgent) -> Origin {
     match &agent.credentials {
         RegisteredCredentials::SecretFile(path) => Origin::File(path.clone()),
-        RegisteredCredentials::Secret(_) | RegisteredCredentials::None => Origin::Registrations,
+        RegisteredCredentials::Certificates(_)
+        | RegisteredCredentials::Secret(_)
+        | RegisteredCredentials::None => Origin::Registrations,
     }
 }

@@ -68,7 +68,7 @@ use crate::{
 pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
     // Before the secret is read.
     let core_dump = ThisHost.disable_core_dumps();
-    spec.credentials = spec::find_credentials(&spec.secret, &ThisHost)?;
+    spec.credentials = spec::find_credentials(&spec.auth, &ThisHost)?;
     let closed = ClosedJob::of(&spec.run_id, &spec.rendezvous);
     let own_id = RunId::new(random_id());
     if spec.run_id.as_str() == spec::NO_NAME {

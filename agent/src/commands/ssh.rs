@@ -119,9 +119,12 @@ fn read(args: &LaunchOverSshArgs) -> Result<Here, Vec<UsageError>> {
     })
 }
 
-/// Returns the secret of a launch: that of the given file, else a new one.
+/// Returns the secret of a launch: that of the given file, else a new one. With certificates there is none.
 fn secret(args: &LaunchOverSshArgs) -> Result<LaunchSecret, UsageError> {
-    let request = spec::secret_request(&args.launch.auth, &ThisHost)?;
+    let request = spec::auth_request(&args.launch.auth, &ThisHost)?;
+    if let Some(certificates) = request.certificates {
+        return Ok(LaunchSecret::Certificates(certificates));
+    }
     if request.file.is_some() || request.mode == AuthMode::None {
         let credentials = spec::find_credentials(&request, &ThisHost)?;
         return Ok(credentials.newest().map_or(LaunchSecret::Declined, LaunchSecret::Given));

@@ -51,7 +51,7 @@ pub enum AttendError {
     /// The agent no longer wants the stream.
     #[error("the attempt was canceled")]
     GivenUp,
-    /// The process there does not have the secret of this one.
+    /// The process there does not have the secret of this one, or a certificate is not accepted.
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
     /// Another program answers there.
@@ -93,8 +93,8 @@ pub enum AttendError {
     /// The stream was closed by the other side.
     #[error("the stream was closed by the other side")]
     Closed,
-    /// The process that listens there has not proven that it knows the secret.
-    #[error("the process at {address} has not proven that it knows the secret of this job")]
+    /// The process that listens there has not authenticated itself: by the secret, or by a certificate.
+    #[error("the process at {address} has not authenticated itself")]
     Unproven {
         /// The address.
         address: SocketAddr,
@@ -176,6 +176,9 @@ async fn stream(
     let response = match client.attend(tokio_stream::once(first).chain(rest)).await {
         Ok(response) => response,
         Err(status) => {
+            if let Some(mismatch) = mismatch_after(remote, credentials, &status).await {
+                return Err(mismatch.into());
+            }
             return Err(match status.code() {
                 // The text of these repeats at length that the connection broke.
                 Code::Cancelled | Code::Unavailable | Code::Unknown => AttendError::Broken(remote),
@@ -289,6 +292,21 @@ async fn unauthenticated(
     }
 }
 
+/// Returns the reason for which a request has failed if a certificate is not accepted. A server closes a connection for that
+/// reason after the handshake has ended for the client.
+async fn mismatch_after(
+    address: SocketAddr,
+    credentials: &Credentials,
+    status: &Status,
+) -> Option<Mismatch> {
+    match status.code() {
+        Code::Cancelled | Code::Unavailable | Code::Unknown => {
+            authentication::mismatch_of_certificates(address, credentials).await
+        }
+        _ => None,
+    }
+}
+
 /// Waits for an answer of the process at `address`.
 async fn in_time<T>(
     address: SocketAddr,
@@ -319,7 +337,10 @@ pub async fn status(
         Err(status) if status.code() == Code::Unauthenticated => {
             return Err(unauthenticated(remote, credentials, &status).await);
         }
-        Err(status) => return Err(protocol(status.into())),
+        Err(status) => match mismatch_after(remote, credentials, &status).await {
+            Some(mismatch) => return Err(mismatch.into()),
+            None => return Err(protocol(status.into())),
+        },
     };
     reply
         .into_inner()

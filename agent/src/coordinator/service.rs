@@ -97,7 +97,10 @@ struct Refused {
 async fn refuse(State(refused): State<Refused>, request: HttpRequest) -> HttpResponse {
     let Refused { credentials, refusals } = refused;
     let ids: Vec<_> = credentials.ids().iter().map(ToString::to_string).collect();
-    let (why, reason) = if ids.is_empty() {
+    let (why, reason) = if credentials.has_certificate() {
+        let why = "this job requires a certificate: give it with `--tls-ca`, `--tls-cert` and `--tls-key`";
+        (why.to_owned(), "it has sent no certificate")
+    } else if ids.is_empty() {
         let why = format!(
             "this port serves uid {} of this machine only; give its agents a secret, or `--auth none`",
             geteuid()

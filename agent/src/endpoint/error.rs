@@ -21,7 +21,7 @@ pub enum HostOrJoinError {
 /// The reason why there is no host, and no node can become one.
 #[derive(Debug, thiserror::Error)]
 pub enum LocateError {
-    /// The process at the endpoint does not have the secret of this one.
+    /// The process at the endpoint does not have the secret of this one, or a certificate is not accepted.
     #[error(transparent)]
     Auth(#[from] Mismatch),
     /// The port cannot be bound, for another reason than being in use.

@@ -117,7 +117,8 @@ pub(crate) fn warn_of_open_port(credentials: &Credentials, bound: SocketAddr) {
     }
     warn!(
         "anyone who reaches port {} of this machine can take part in this job and run code in its workers; give \
-         all nodes a secret (`ragent secret --init`, or `--secret-file`), or `--auth none` if that is intended",
+         all nodes a secret (`ragent secret --init`, or `--secret-file`), or certificates (`--tls-ca`), or \
+         `--auth none` if that is intended",
         bound.port()
     );
 }

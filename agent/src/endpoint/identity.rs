@@ -20,7 +20,7 @@ use crate::{
 pub(super) enum Answer {
     /// It is served by ragent.
     Ragent,
-    /// It is served by ragent, with another secret.
+    /// It is served by ragent, with another secret, or a certificate is not accepted.
     Mismatch(Mismatch),
     /// Connections are accepted, but nothing is sent.
     Silent,
@@ -54,8 +54,8 @@ pub(crate) async fn describe_other_program(address: SocketAddr) -> Option<String
     }
 }
 
-/// Asks one address, and compares its secret with that of `credentials` if they are given. Asks again if they differ: one of the two
-/// may have been replaced a moment ago.
+/// Asks one address, and compares its credentials with `credentials` if they are given. Asks again if the secrets differ: one of
+/// the two may have been replaced a moment ago.
 async fn ask(address: SocketAddr, credentials: Option<&Credentials>) -> Answer {
     let answer = ask_once(address, credentials).await;
     match (&answer, credentials) {
@@ -75,8 +75,10 @@ async fn ask_once(address: SocketAddr, credentials: Option<&Credentials>) -> Ans
         if theirs != ours {
             warn!(theirs, ours, "the coordinator runs another version of ragent");
         }
-        let compared = credentials.map(|own| own.compare(&address.to_string(), &auth));
-        if let Some(Err(mismatch)) = compared {
+        if let Some(own) = credentials
+            && let Err(mismatch) =
+                authentication::compare(address, &address.to_string(), &auth, own).await
+        {
             return Answer::Mismatch(mismatch);
         }
     }

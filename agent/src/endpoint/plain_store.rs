@@ -13,8 +13,8 @@ use crate::{
     sys::system_error::{SystemError, system},
 };
 
-/// Opens a store for PyTorch clients of the job that use the endpoint as one. There is none in a job with a secret, since
-/// the protocol cannot authenticate its clients.
+/// Opens a store for PyTorch clients of the job that use the endpoint as one. There is none in a job with a secret or
+/// certificates, since the protocol cannot authenticate its clients.
 pub(crate) fn plain_store(
     stores: &StoreThread,
     attended: watch::Receiver<Attended>,

@@ -1,5 +1,5 @@
-//! Compares the secret of this process with those of the voters that answer, so that a wrong secret is an error at the
-//! start, and not an unreachable voter later.
+//! Compares the credentials of this process with those of the voters that answer, so that a wrong secret or certificate is an
+//! error at the start, and not an unreachable voter later.
 
 use std::net::SocketAddr;
 
@@ -13,12 +13,12 @@ use crate::{
     spec::{Endpoint, VoterList},
 };
 
-/// Checks that at least one of the voters that answer has the secret of this process, if any answers. Asks again if none has: secrets
-/// may have been replaced a moment ago.
+/// Checks that at least one of the voters that answer agrees with this process on secret or certificates, if any answers. Asks
+/// again if none has the secret, which may have been replaced a moment ago.
 ///
 /// # Errors
 ///
-/// Returns [`LocateError::Auth`] if all that answer have another one.
+/// Returns [`LocateError::Auth`] if none that answers does.
 pub(crate) async fn check(list: &VoterList, credentials: &Credentials) -> Result<(), LocateError> {
     match check_once(list, credentials).await {
         Err(mismatch) if mismatch.is_of_secrets() => {
@@ -59,7 +59,8 @@ async fn compare(endpoint: &Endpoint, credentials: &Credentials) -> Option<Resul
     let addresses: Vec<SocketAddr> = net::resolve(endpoint).await.ok()?;
     for address in addresses {
         if let Some(theirs) = authentication::ask(address).await {
-            return Some(credentials.compare(&endpoint.to_string(), &theirs));
+            let place = endpoint.to_string();
+            return Some(authentication::compare(address, &place, &theirs, credentials).await);
         }
     }
     None

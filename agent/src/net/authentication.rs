@@ -1,13 +1,14 @@
-//! The authentication of other processes: what they name in their identity, and the secret that is used with them.
+//! The authentication of other processes: what they name in their identity, the secret that is used with them, and whether
+//! certificates are accepted on both sides.
 
 use std::net::SocketAddr;
 
 use tokio::time::timeout;
 
-use super::http_client::{self, Page};
+use super::http_client::{self, ExchangeEnd, Page};
 use crate::{
     net::limits,
-    secret::{ClientTls, Credentials, NamedAuth, READ_INTERVAL},
+    secret::{ClientTls, Credentials, Mismatch, NamedAuth, READ_INTERVAL},
     sys::clock,
 };
 
@@ -22,30 +23,70 @@ pub(crate) async fn ask(address: SocketAddr) -> Option<NamedAuth> {
     serde_json::from_str(page.body).ok()
 }
 
-/// Returns the configuration for a connection to `address`: of several secrets, the newest of those that the process
-/// there names. Returns `None` without a secret.
+/// Compares the credentials of this process with those of the process at `address`, which messages call `place`. With
+/// certificates, opens a connection, which shows whether each side accepts that of the other one. A process that does not
+/// answer has no mismatch.
+///
+/// # Errors
+///
+/// Returns [`Mismatch`] if the two processes cannot authenticate each other.
+pub(crate) async fn compare(
+    address: SocketAddr,
+    place: &str,
+    theirs: &NamedAuth,
+    credentials: &Credentials,
+) -> Result<(), Mismatch> {
+    credentials.compare(place, theirs)?;
+    match mismatch_of_certificates(address, credentials).await {
+        Some(mismatch) => Err(mismatch.at(place)),
+        None => Ok(()),
+    }
+}
+
+/// Returns the reason for which the process at `address` and this one do not accept each other's certificates, if they do
+/// not.
+pub(crate) async fn mismatch_of_certificates(
+    address: SocketAddr,
+    credentials: &Credentials,
+) -> Option<Mismatch> {
+    if !credentials.has_certificate() {
+        return None;
+    }
+    let (len_max, limit) = (limits::MAX_IDENTITY_LEN, limits::IDENTIFY_TIMEOUT);
+    let path = IDENTITY_PATH;
+    let asked = http_client::get_as_member(address, credentials, path, len_max, limit).await;
+    match asked.end {
+        ExchangeEnd::Failed(error) => error.get_ref()?.downcast_ref::<Mismatch>().cloned(),
+        ExchangeEnd::Complete | ExchangeEnd::TimedOut => None,
+    }
+}
+
+/// Returns the configuration for a connection to `address`: with several secrets, the newest that the process there
+/// names as well. Returns `None` without a secret and a certificate.
 pub(crate) async fn choose(address: SocketAddr, credentials: &Credentials) -> Option<ClientTls> {
+    if credentials.has_certificate() {
+        read_again(credentials).await;
+    }
     let clients = credentials.clients();
     if clients.len() <= 1 {
         return clients.into_iter().next();
     }
     let theirs = ask(address).await.unwrap_or_default().ids();
-    let is_common = |client: &&ClientTls| theirs.contains(&client.id);
+    let is_common = |client: &&ClientTls| client.id.is_some_and(|id| theirs.contains(&id));
     clients.iter().find(is_common).or_else(|| clients.first()).cloned()
 }
 
-/// Returns true if a client that sends this server name knows a secret. If the name is unknown, the file is read again,
-/// which may have a new secret.
+/// Returns true if a client that sends this server name may know a secret. If the name is unknown, the file is read again,
+/// which may have a new secret. With certificates, any client is verified, and changed files are read again.
 pub(super) async fn knows(credentials: &Credentials, name: Option<&str>) -> bool {
-    if credentials.knows(name) {
+    if !credentials.has_certificate() && credentials.knows(name) {
         return true;
     }
     read_again(credentials).await;
     credentials.knows(name)
 }
 
-/// Reads the file of the secrets again, to which another one may have been added. Does not wait for a file system that does not
-/// answer.
+/// Reads the files of the credentials again, which may have changed. Does not wait for a file system that does not answer.
 pub(crate) async fn read_again(credentials: &Credentials) {
     let _ = timeout(limits::READ_AGAIN_PATIENCE, credentials.read_again(clock::now())).await;
 }

@@ -65,14 +65,24 @@ pub(crate) async fn get_as_member(
     limit: Duration,
 ) -> Exchange {
     match secure_stream::connect(address, credentials, ALPN_HTTP1).await {
-        Ok(stream) => exchange_within(stream, address, path, len_max, limit).await,
+        Ok(mut stream) => {
+            let mut exchange = exchange_within(&mut stream, address, path, len_max, limit).await;
+            // A server verifies the certificate of its client after the handshake has ended for the client.
+            if let ExchangeEnd::Failed(error) = &exchange.end
+                && let Some(mismatch) = stream.explain(address, credentials, error)
+            {
+                exchange.end = ExchangeEnd::Failed(io::Error::other(mismatch));
+            }
+            exchange
+        }
         Err(error) => {
             let error = match error {
                 ConnectError::Io(error) => error,
                 ConnectError::Silent(_) => {
                     return Exchange { received: Vec::new(), end: ExchangeEnd::TimedOut };
                 }
-                ConnectError::Mismatch(_) | ConnectError::Unproven(_) => io::Error::other(error),
+                ConnectError::Mismatch(mismatch) => io::Error::other(mismatch),
+                ConnectError::Unproven(_) => io::Error::other(error),
             };
             Exchange { received: Vec::new(), end: ExchangeEnd::Failed(error) }
         }

@@ -373,7 +373,7 @@ async fn serve_connection(
     }
 }
 
-/// Serves a client that knows the secret.
+/// Serves a client that knows the secret, or has a certificate that is accepted.
 async fn serve_tls(
     stream: TcpStream,
     peer: PeerAddress,
@@ -384,7 +384,7 @@ async fn serve_tls(
         return protocols
             .http
             .refusals
-            .handle_refused(peer.ip, "it uses a secret, this job has none");
+            .handle_refused(peer.ip, "it uses a secret or a certificate, this job has none");
     }
     let _ = stream.set_nodelay(true);
     // The quota has the deadline.

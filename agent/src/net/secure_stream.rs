@@ -1,4 +1,4 @@
-//! A connection, with TLS if this process has a secret.
+//! A connection, with TLS if this process has a secret or a certificate.
 
 use std::{
     io,
@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use rustls::{AlertDescription, Error as TlsError, pki_types::ServerName};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -19,15 +20,16 @@ use tokio_rustls::{LazyConfigAcceptor, TlsConnector, TlsStream};
 use super::{authentication, dial};
 use crate::{
     net::limits,
-    secret::{ClientTls, Credentials, Mismatch},
+    secret::{CertificateFacts, ClientTls, Credentials, Mismatch},
+    sys::clock,
 };
 
 /// A connection between two processes of a job.
 #[derive(Debug)]
 pub(crate) enum SecureStream {
-    /// Without a secret.
+    /// Without a secret and a certificate.
     Plain(TcpStream),
-    /// With TLS, in which both ends have proven that they know the secret.
+    /// With TLS, in which the other end has proven that it knows the secret, or has a certificate that is accepted.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -39,6 +41,23 @@ impl SecureStream {
             Self::Tls(stream) => stream.get_ref().0.local_addr(),
         }
     }
+
+    /// Returns the reason for `error` if the process at `address` has not accepted the certificate of this one.
+    pub(crate) fn explain(
+        &self,
+        address: SocketAddr,
+        credentials: &Credentials,
+        error: &io::Error,
+    ) -> Option<Mismatch> {
+        let Self::Tls(stream) = self else { return None };
+        let theirs = stream.get_ref().1.peer_certificates()?.first().map(CertificateFacts::of);
+        credentials.explain(&address.to_string(), theirs, error, wall_second())
+    }
+}
+
+/// Returns the wall clock, in seconds since 1970.
+fn wall_second() -> i64 {
+    i64::try_from(clock::wall_time().as_secs()).unwrap_or(i64::MAX)
 }
 
 /// The reason for which a connection cannot be opened.
@@ -50,11 +69,11 @@ pub(crate) enum ConnectError {
     /// The other process accepts the connection, and does not answer within this time.
     #[error("it accepts connections but does not answer")]
     Silent(Duration),
-    /// The two processes do not have the same secret.
+    /// The two processes do not have the same secret, or do not accept each other's certificates.
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
-    /// The other process names the right secret, or none, and has not proven that it knows it.
-    #[error("it has not proven that it knows the secret: {0}")]
+    /// The other process names the right authentication, or none, and the handshake has failed.
+    #[error("it has not authenticated itself: {0}")]
     Unproven(io::Error),
 }
 
@@ -85,7 +104,7 @@ pub(crate) struct Opened {
     pub stream: TcpStream,
     /// The address of the other end.
     pub address: SocketAddr,
-    /// The secret to use.
+    /// The configuration to use.
     pub client: ClientTls,
     /// The time for the handshake.
     pub limit: Duration,
@@ -105,13 +124,20 @@ impl Opened {
         let Self { stream, address, client, limit } = self;
         let connector = TlsConnector::from(Arc::clone(&client.config));
         let connector = connector.with_alpn(vec![alpn.to_vec()]);
-        match timeout(limit, connector.connect(client.name, stream)).await {
+        // The name of an address is not sent.
+        let name = client.name.unwrap_or_else(|| ServerName::IpAddress(address.ip().into()));
+        match timeout(limit, connector.connect(name, stream)).await {
             Ok(Ok(stream)) => Ok(SecureStream::Tls(Box::new(stream.into()))),
             Ok(Err(error)) => {
-                // Two nodes with different secrets are the usual reason. The next attempt uses one that was added.
+                let place = address.to_string();
+                // Two nodes with different secrets, or one with a certificate only, are the usual reason. The next attempt
+                // uses a secret that was added.
                 authentication::read_again(credentials).await;
                 if let Some(theirs) = authentication::ask(address).await {
-                    credentials.compare(&address.to_string(), &theirs)?;
+                    credentials.compare(&place, &theirs)?;
+                }
+                if let Some(mismatch) = credentials.explain(&place, None, &error, wall_second()) {
+                    return Err(mismatch.into());
                 }
                 match error.kind() {
                     io::ErrorKind::InvalidData => Err(ConnectError::Unproven(error)),
@@ -125,24 +151,42 @@ impl Opened {
 }
 
 /// The reason for which a connection that was accepted is closed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum AcceptError {
+    /// The certificate of the other process is not accepted, or it has none, for this reason.
+    #[error("its certificate is not accepted: {0}")]
+    Certificate(TlsError),
+    /// The connection was closed, or its bytes are not TLS.
+    #[error("the handshake was not completed")]
+    Incomplete,
+    /// The other process does not accept the certificate of this one, and has sent this alert.
+    #[error("it does not accept the certificate of this process ({0:?})")]
+    NotAccepted(AlertDescription),
     /// The other process has another secret.
     #[error("it has another secret")]
     OtherSecret,
     /// Its first message is that of a process with the secret, but it has not proven that it knows the secret.
     #[error("it has not proven that it knows the secret")]
     Unproven,
-    /// The connection was closed, or its bytes are not TLS.
-    #[error("the handshake was not completed")]
-    Incomplete,
 }
 
-/// Accepts a connection of a process that knows the secret.
+impl AcceptError {
+    fn of(error: &io::Error, credentials: &Credentials) -> Self {
+        let has_certificate = credentials.has_certificate();
+        match error.get_ref().and_then(|error| error.downcast_ref::<TlsError>()) {
+            Some(TlsError::AlertReceived(alert)) if has_certificate => Self::NotAccepted(*alert),
+            Some(error) if has_certificate => Self::Certificate(error.clone()),
+            Some(_) => Self::Unproven,
+            None => Self::Incomplete,
+        }
+    }
+}
+
+/// Accepts a connection of a process that knows the secret, or has a certificate that is accepted.
 ///
 /// # Errors
 ///
-/// Returns [`AcceptError`] if the process has not proven that it knows the secret.
+/// Returns [`AcceptError`] if the process has not authenticated itself.
 pub(crate) async fn accept(
     stream: TcpStream,
     credentials: &Credentials,
@@ -157,11 +201,8 @@ pub(crate) async fn accept(
         let _ = hello.into_stream(config).await;
         return Err(AcceptError::OtherSecret);
     }
-    let stream = hello.into_stream(config).await.map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData => AcceptError::Unproven,
-        _ => AcceptError::Incomplete,
-    })?;
-    Ok(stream.into())
+    let stream = hello.into_stream(config).await;
+    Ok(stream.map_err(|error| AcceptError::of(&error, credentials))?.into())
 }
 
 impl AsyncRead for SecureStream {

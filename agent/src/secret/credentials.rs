@@ -1,4 +1,4 @@
-//! The credentials of this process: its secrets, or the reason for which it has none.
+//! The credentials of this process: its secrets, its certificate, or the reason for which it has none.
 
 use std::{
     fmt,
@@ -13,8 +13,12 @@ use tracing::{info, warn};
 use zeroize::Zeroizing;
 
 use super::{
-    file,
+    certificates::{
+        self, CertificateError, CertificateFacts, CertificateRequest, PeerName, Stamps,
+    },
+    file::{self, FileError},
     form::{KeyLabel, Secret, SecretId},
+    places::PlacesError,
     tls::{self, ClientTls, ServerTls},
 };
 
@@ -25,24 +29,38 @@ pub struct Credentials(Arc<Kind>);
 
 enum Kind {
     Unsecured(Unsecured),
-    Secured {
-        origin: Origin,
-        loaded: RwLock<Arc<Loaded>>,
-        /// Held while the file is read again.
-        reading: Arc<Mutex<Reading>>,
-    },
+    Secured { origin: Origin, loaded: RwLock<Arc<Loaded>>, reading: Arc<Mutex<Reading>> },
+    Certified(Certified),
 }
 
-/// The minimum time between two readings of the file: anyone can make this process read it.
-pub(crate) const READ_INTERVAL: Duration = Duration::from_secs(1);
+/// The certificates of a process.
+struct Certified {
+    request: CertificateRequest,
+    loaded: RwLock<Arc<certificates::Loaded>>,
+    reading: Arc<Mutex<Reading>>,
+}
 
-/// The last reading of the file on request.
+/// The last reading of the files on request; locked while they are read.
 #[derive(Debug, Default)]
 struct Reading {
     began: Option<Instant>,
-    /// The reason for which the file could not be used, if it was reported.
+    /// The reason for which the files could not be used, if it was reported.
     failure: Option<String>,
 }
+
+/// The own certificate, for messages.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct OwnCertificate {
+    /// Its subject, names and time.
+    pub facts: CertificateFacts,
+    /// The files.
+    pub request: CertificateRequest,
+    /// The name that peers must have.
+    pub required: PeerName,
+}
+
+/// The minimum time between two readings of the files: anyone can make this process read them.
+pub(crate) const READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The reason for which connections are neither authenticated nor encrypted.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -112,21 +130,32 @@ impl Credentials {
         Self(Arc::new(Kind::Secured { origin, loaded, reading: Arc::default() }))
     }
 
+    /// Creates the credentials of a process with certificates.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`CertificateError`] if a file cannot be used.
+    pub(crate) fn with_certificates(request: CertificateRequest) -> Result<Self, CertificateError> {
+        let loaded = RwLock::new(Arc::new(certificates::Loaded::read(&request)?));
+        let certified = Certified { request, loaded, reading: Arc::default() };
+        Ok(Self(Arc::new(Kind::Certified(certified))))
+    }
+
     /// Creates the credentials of a process without a secret.
     pub fn unsecured(reason: Unsecured) -> Self {
         Self(Arc::new(Kind::Unsecured(reason)))
     }
 
-    /// Returns true if there is a secret.
+    /// Returns true if there is a secret or a certificate.
     pub fn is_secured(&self) -> bool {
-        matches!(*self.0, Kind::Secured { .. })
+        matches!(*self.0, Kind::Secured { .. } | Kind::Certified(_))
     }
 
-    /// Returns the reason for which there is no secret.
+    /// Returns the reason for which there is neither a secret nor a certificate.
     pub(crate) fn unsecured_reason(&self) -> Option<&Unsecured> {
         match &*self.0 {
             Kind::Unsecured(reason) => Some(reason),
-            Kind::Secured { .. } => None,
+            Kind::Secured { .. } | Kind::Certified(_) => None,
         }
     }
 
@@ -139,8 +168,21 @@ impl Credentials {
     pub fn origin(&self) -> Option<&Origin> {
         match &*self.0 {
             Kind::Secured { origin, .. } => Some(origin),
-            Kind::Unsecured(_) => None,
+            Kind::Unsecured(_) | Kind::Certified(_) => None,
         }
+    }
+
+    /// Returns true if this process authenticates itself by a certificate.
+    pub(crate) fn has_certificate(&self) -> bool {
+        matches!(*self.0, Kind::Certified(_))
+    }
+
+    /// Returns the own certificate.
+    pub(crate) fn certificate(&self) -> Option<OwnCertificate> {
+        let Certified { request, .. } = self.certified()?;
+        let loaded = self.loaded_certificates()?;
+        let (facts, required) = (loaded.own.clone(), loaded.required.clone());
+        Some(OwnCertificate { facts, request: request.clone(), required })
     }
 
     /// Returns the public names of the secrets, the newest first.
@@ -156,6 +198,9 @@ impl Credentials {
 
     /// Returns the configurations of connections that this process opens, the newest first.
     pub(crate) fn clients(&self) -> Vec<ClientTls> {
+        if let Some(loaded) = self.loaded_certificates() {
+            return vec![ClientTls { id: None, config: Arc::clone(&loaded.client), name: None }];
+        }
         self.loaded().map_or_else(Vec::new, |loaded| loaded.clients.clone())
     }
 
@@ -166,12 +211,20 @@ impl Credentials {
 
     /// Returns the configuration of connections that this process accepts.
     pub(crate) fn server(&self) -> Option<Arc<ServerConfig>> {
+        if let Some(loaded) = self.loaded_certificates() {
+            return Some(Arc::clone(&loaded.server));
+        }
         self.loaded().map(|loaded| Arc::clone(&loaded.server.config))
     }
 
-    /// Returns true if a client that sends this server name knows one of the secrets.
+    /// Returns true if a client that sends this server name may know one of the secrets. With certificates, any name is
+    /// accepted.
     pub(crate) fn knows(&self, name: Option<&str>) -> bool {
-        self.loaded().is_some_and(|loaded| loaded.server.knows(name))
+        match &*self.0 {
+            Kind::Certified(_) => true,
+            Kind::Secured { .. } => self.loaded().is_some_and(|loaded| loaded.server.knows(name)),
+            Kind::Unsecured(_) => false,
+        }
     }
 
     /// Returns the file of the secrets, if they have one.
@@ -182,11 +235,14 @@ impl Credentials {
         }
     }
 
-    /// Reads the file of the secrets again, to which another one may have been added: one reading at a time, which may take
-    /// long if the file is on a network, and at most one in each [`READ_INTERVAL`]. Keeps the present secrets if it
-    /// cannot be used.
+    /// Reads the files again, which may have changed: one reading at a time, which may take long if they are on a network, and at
+    /// most one in each [`READ_INTERVAL`]. Keeps the present secrets or certificates if they cannot be used.
     pub(crate) async fn read_again(&self, now: Instant) {
-        let Kind::Secured { origin: Origin::File(_), reading, .. } = &*self.0 else { return };
+        let reading = match &*self.0 {
+            Kind::Secured { origin: Origin::File(_), reading, .. } => reading,
+            Kind::Certified(Certified { reading, .. }) => reading,
+            Kind::Secured { .. } | Kind::Unsecured(_) => return,
+        };
         let mut reading = Arc::clone(reading).lock_owned().await;
         let is_due = |last| now.saturating_duration_since(last) >= READ_INTERVAL;
         if reading.began.is_some_and(|last| !is_due(last)) {
@@ -195,26 +251,28 @@ impl Credentials {
         reading.began = Some(now);
         let own = self.clone();
         // The task keeps the lock if this future is dropped.
-        let _ = task::spawn_blocking(move || own.read_file(&mut reading)).await;
+        let _ = task::spawn_blocking(move || own.read_files(&mut reading)).await;
     }
 
-    fn read_file(&self, reading: &mut Reading) {
-        let (Kind::Secured { loaded, .. }, Some(path)) = (&*self.0, self.file()) else { return };
-        let secrets = match file::read(path) {
-            Ok(secrets) => secrets,
-            Err(error) => {
-                let failure = Some(error.to_string());
-                if reading.failure != failure {
-                    warn!(
-                        "failed to read the secrets again; the present ones stay in use: {error}; {}",
-                        error.hint()
-                    );
-                    reading.failure = failure;
-                }
-                return;
-            }
+    fn read_files(&self, reading: &mut Reading) {
+        let failure = match &*self.0 {
+            Kind::Unsecured(_) => None,
+            Kind::Secured { loaded, .. } => self.read_secrets(loaded).err().map(PlacesError::from),
+            Kind::Certified(certified) => certified.read_again().err().map(PlacesError::from),
         };
-        reading.failure = None;
+        let text = failure.as_ref().map(ToString::to_string);
+        if let Some(error) = failure.filter(|_| reading.failure != text) {
+            warn!(
+                "failed to read the files of the credentials again; the present ones stay in use: {error}; {}",
+                error.hint()
+            );
+        }
+        reading.failure = text;
+    }
+
+    fn read_secrets(&self, loaded: &RwLock<Arc<Loaded>>) -> Result<(), FileError> {
+        let Some(path) = self.file() else { return Ok(()) };
+        let secrets = file::read(path)?;
         let mut loaded = loaded.write().unwrap_or_else(PoisonError::into_inner);
         if loaded.secrets != secrets {
             *loaded = Arc::new(Loaded::new(secrets));
@@ -222,6 +280,7 @@ impl Credentials {
             let ids: Vec<String> = self.ids().iter().map(ToString::to_string).collect();
             info!(ids = ids.join(", "), file = %path.display(), "the secrets have changed");
         }
+        Ok(())
     }
 
     fn loaded(&self) -> Option<Arc<Loaded>> {
@@ -229,8 +288,36 @@ impl Credentials {
             Kind::Secured { loaded, .. } => {
                 Some(Arc::clone(&loaded.read().unwrap_or_else(PoisonError::into_inner)))
             }
-            Kind::Unsecured(_) => None,
+            Kind::Unsecured(_) | Kind::Certified(_) => None,
         }
+    }
+
+    fn certified(&self) -> Option<&Certified> {
+        match &*self.0 {
+            Kind::Certified(certified) => Some(certified),
+            Kind::Unsecured(_) | Kind::Secured { .. } => None,
+        }
+    }
+
+    fn loaded_certificates(&self) -> Option<Arc<certificates::Loaded>> {
+        self.certified().map(Certified::loaded)
+    }
+}
+
+impl Certified {
+    fn loaded(&self) -> Arc<certificates::Loaded> {
+        Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads the files again if one has changed.
+    fn read_again(&self) -> Result<(), CertificateError> {
+        if Stamps::of(&self.request) == self.loaded().stamps {
+            return Ok(());
+        }
+        let loaded = certificates::Loaded::read(&self.request)?;
+        info!(own = %loaded.own, "the files of certificates have changed; new connections use them");
+        *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+        Ok(())
     }
 }
 
@@ -248,6 +335,9 @@ impl fmt::Debug for Credentials {
             Kind::Secured { origin, .. } => {
                 f.debug_struct("Secured").field("origin", origin).field("ids", &self.ids()).finish()
             }
+            Kind::Certified(Certified { request, .. }) => {
+                f.debug_tuple("Certified").field(request).finish()
+            }
         }
     }
 }
@@ -255,6 +345,57 @@ impl fmt::Debug for Credentials {
 impl PartialEq for Credentials {
     fn eq(&self, other: &Self) -> bool {
         let same_reason = self.unsecured_reason() == other.unsecured_reason();
-        same_reason && self.origin() == other.origin() && self.ids() == other.ids()
+        let same_secrets = self.origin() == other.origin() && self.ids() == other.ids();
+        same_reason && same_secrets && self.certificate() == other.certificate()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secret::certificates::testing::{Authority, Issue, write};
+
+    /// Files are read again when they change, at most once a second. Files that cannot be used are reported once, and the present
+    /// ones are kept.
+    #[tokio::test]
+    async fn certificates_are_renewed() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::new("ca");
+        let put = |name: &str| {
+            let issued = authority.issue(&Issue::with_names(&[name]));
+            let [authorities, certificate, key] = write(folder.path(), &[&authority], &issued);
+            CertificateRequest { authorities, certificate, key, peer: None }
+        };
+        let request = put("a");
+        let credentials = Credentials::with_certificates(request.clone()).unwrap();
+        let required = || credentials.certificate().unwrap().required.to_string();
+        let failure = || {
+            let reading = &credentials.certified().unwrap().reading;
+            reading.try_lock().unwrap().failure.clone()
+        };
+        let mut now = crate::sys::clock::now_blocking();
+        let server = credentials.server().unwrap();
+        credentials.read_again(now).await;
+        assert!(Arc::ptr_eq(&server, &credentials.server().unwrap()), "no file has changed");
+        put("b");
+        credentials.read_again(now + READ_INTERVAL / 2).await;
+        assert_eq!(required(), "a");
+        now += READ_INTERVAL;
+        credentials.read_again(now).await;
+        assert_eq!(required(), "b");
+        assert!(!Arc::ptr_eq(&server, &credentials.server().unwrap()));
+        std::fs::write(&request.certificate, "half").unwrap();
+        now += READ_INTERVAL;
+        credentials.read_again(now).await;
+        assert!(failure().is_some());
+        assert_eq!(required(), "b");
+        put("c");
+        now += READ_INTERVAL;
+        credentials.read_again(now).await;
+        assert_eq!((required().as_str(), failure()), ("c", None));
+        std::fs::remove_file(&request.key).unwrap();
+        now += READ_INTERVAL;
+        credentials.read_again(now).await;
+        assert!(failure().is_some());
     }
 }

@@ -75,9 +75,12 @@ pub enum FileProblem {
         /// The system's error.
         error: io::Error,
     },
-    /// It is larger than any file of secrets.
-    #[error("is larger than {} KiB", limits::MAX_FILE / 1024)]
-    TooLarge,
+    /// It is larger than any file of its kind.
+    #[error("is larger than {} KiB", max / 1024)]
+    TooLarge {
+        /// The maximum size in bytes.
+        max: u64,
+    },
     /// It has more secrets than one that is being replaced needs.
     #[error("contains more than {} secrets", limits::MAX_SECRETS)]
     TooMany,
@@ -113,7 +116,7 @@ impl FileError {
             | FileProblem::Missing
             | FileProblem::NotRegular
             | FileProblem::System { .. }
-            | FileProblem::TooLarge => {
+            | FileProblem::TooLarge { .. } => {
                 "give a file that `ragent secret --init` or `ragent secret > FILE` has made"
                     .to_owned()
             }
@@ -132,7 +135,22 @@ pub fn read(path: &Path) -> Result<Vec<Secret>, FileError> {
     parse(&text).map_err(failed)
 }
 
-fn read_text(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Metadata), FileProblem> {
+/// Reads a file that only this user or root can have written, and others cannot read.
+pub(super) fn read_text(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Metadata), FileProblem> {
+    let (file, about) = open(path)?;
+    let (owner, mode) = (about.uid(), about.mode() & 0o7777);
+    if owner != geteuid().as_raw() && owner != 0 {
+        return Err(FileProblem::Owner { owner, mode });
+    }
+    // A group may read it: Kubernetes mounts secrets so for `fsGroup`.
+    if mode & 0o027 != 0 {
+        return Err(FileProblem::Mode { owner, mode });
+    }
+    Ok((read_all(file, limits::MAX_FILE)?, about))
+}
+
+/// Opens a regular file, which may be reached by links.
+pub(super) fn open(path: &Path) -> Result<(File, Metadata), FileProblem> {
     // A pipe must not block.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
@@ -145,30 +163,24 @@ fn read_text(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Metadata), FileProblem>
         io::ErrorKind::PermissionDenied if fs::metadata(path).is_err() => FileProblem::Hidden,
         _ => FileProblem::System { attempt: "opened", error },
     })?;
-    let failed = |error| FileProblem::System { attempt: "read", error };
-    let about = file.metadata().map_err(failed)?;
-    let (owner, mode) = (about.uid(), about.mode() & 0o7777);
+    let about = file.metadata().map_err(|error| FileProblem::System { attempt: "read", error })?;
     if !about.is_file() {
         return Err(FileProblem::NotRegular);
     }
-    if owner != geteuid().as_raw() && owner != 0 {
-        return Err(FileProblem::Owner { owner, mode });
-    }
-    // A group may read it: Kubernetes mounts secrets so for `fsGroup`.
-    if mode & 0o027 != 0 {
-        return Err(FileProblem::Mode { owner, mode });
-    }
-    let text = read_all(file).map_err(failed)?.ok_or(FileProblem::TooLarge)?;
-    Ok((text, about))
+    Ok((file, about))
 }
 
-/// Reads everything; `None` if it is more than the limit.
-pub(super) fn read_all(from: impl Read) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+/// Reads at most `max` bytes.
+pub(super) fn read_all(from: impl Read, max: u64) -> Result<Zeroizing<Vec<u8>>, FileProblem> {
     // With this capacity it is never moved, which would leave a copy.
-    let limit = usize::try_from(limits::MAX_FILE).unwrap_or(usize::MAX);
-    let mut text = Zeroizing::new(Vec::with_capacity(limit + 1));
-    from.take(limits::MAX_FILE + 1).read_to_end(&mut text)?;
-    Ok((text.len() <= limit).then_some(text))
+    let limit = usize::try_from(max).unwrap_or(usize::MAX);
+    let mut text = Zeroizing::new(Vec::with_capacity(limit.saturating_add(1)));
+    let read = from.take(max.saturating_add(1)).read_to_end(&mut text);
+    read.map_err(|error| FileProblem::System { attempt: "read", error })?;
+    if text.len() > limit {
+        return Err(FileProblem::TooLarge { max });
+    }
+    Ok(text)
 }
 
 /// Parses the lines of a file.

@@ -9,3 +9,11 @@ pub(super) const MAX_SECRET_LEN: usize = 512;
 pub(super) const MAX_FILE: u64 = 64 * 1024;
 /// The maximum number of secrets in a file: two are needed while a secret is replaced.
 pub(super) const MAX_SECRETS: usize = 16;
+/// The maximum size of a file of authorities, in bytes: those of all public authorities have a quarter of it.
+pub(super) const MAX_AUTHORITIES_FILE: u64 = 1024 * 1024;
+/// The maximum size of a file with the own certificate, in bytes: all of its chain, with comments.
+pub(super) const MAX_CERTIFICATE_FILE: u64 = 64 * 1024;
+/// The maximum number of authorities in a file: there are fewer public ones.
+pub(super) const MAX_AUTHORITIES: usize = 512;
+/// The maximum number of certificates in a chain: rustls accepts about as many of a peer.
+pub(super) const MAX_CHAIN: usize = 16;

@@ -1,4 +1,5 @@
-//! The places where the secret of this process is found: the first that has one counts.
+//! The places where the credentials of this process are found: certificates that are given, else the first place that has a
+//! secret.
 
 use std::{
     io,
@@ -9,37 +10,46 @@ use std::{
 use nix::unistd::{dup2_stdin, geteuid};
 
 use super::{
+    certificates::{CertificateError, CertificateRequest},
     credentials::{Credentials, Origin, Unsecured},
     file::{self, FileError, FileProblem},
     form::Secret,
+    limits,
 };
 use crate::sys::host::Host;
 
 /// The authentication that the user wants.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum AuthMode {
-    /// By a secret, if there is one.
+    /// By certificates if they are given, else by a secret if there is one.
     #[default]
     Auto,
     /// By a secret, which must exist.
     Secret,
+    /// By certificates.
+    Tls,
     /// None: no secret is searched for.
     None,
 }
 
-/// The secret that the user wants.
+/// The credentials that the user wants.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct SecretRequest {
+pub(crate) struct AuthRequest {
     /// The authentication.
     pub mode: AuthMode,
     /// The file of the secret; `-` is stdin.
     pub file: Option<String>,
+    /// The files of certificates, with which there is no secret.
+    pub certificates: Option<CertificateRequest>,
 }
 
 /// The reason for which there are no credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum PlacesError {
-    /// A file cannot be used.
+    /// A file of certificates cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// A file of secrets cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
     /// A secret is required, and there is none.
@@ -54,6 +64,7 @@ impl PlacesError {
     /// Returns the hint for the user.
     pub fn hint(&self) -> String {
         match self {
+            Self::Certificate(error) => error.hint(),
             Self::File(error) => error.hint(),
             Self::NoSecret { .. } => NO_SECRET_HINT.to_owned(),
         }
@@ -66,8 +77,8 @@ const NO_SECRET_HINT: &str =
 /// The name of the secret among the credentials of a service.
 const CREDENTIAL: &str = "ragent-secret";
 
-impl SecretRequest {
-    /// Finds the secret of this process, and reads it.
+impl AuthRequest {
+    /// Finds the credentials of this process, and reads them.
     ///
     /// # Errors
     ///
@@ -75,6 +86,16 @@ impl SecretRequest {
     pub(crate) fn find(&self, host: &impl Host) -> Result<Credentials, PlacesError> {
         if self.mode == AuthMode::None {
             return Ok(Credentials::unsecured(Unsecured::Chosen));
+        }
+        if let Some(request) = &self.certificates {
+            // They are read again later, and are named to other commands.
+            let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into());
+            return Ok(Credentials::with_certificates(CertificateRequest {
+                authorities: absolute(&request.authorities),
+                certificate: absolute(&request.certificate),
+                key: absolute(&request.key),
+                peer: request.peer.clone(),
+            })?);
         }
         if let Some(path) = &self.file {
             let (secrets, origin) =
@@ -95,7 +116,8 @@ impl SecretRequest {
         }
         match self.mode {
             AuthMode::Secret => Err(PlacesError::NoSecret { searched }),
-            AuthMode::Auto | AuthMode::None => {
+            // Without certificates, the command line with `tls` is not valid.
+            AuthMode::Auto | AuthMode::Tls | AuthMode::None => {
                 Ok(Credentials::unsecured(Unsecured::NotFound { searched }))
             }
         }
@@ -133,11 +155,10 @@ fn from_file(path: &Path) -> Result<(Vec<Secret>, Origin), FileError> {
 fn from_stdin() -> Result<(Vec<Secret>, Origin), FileError> {
     let failed = |problem| FileError { path: "-".into(), problem };
     let system = |error| failed(FileProblem::System { attempt: "read", error });
-    let text = file::read_all(io::stdin().lock()).map_err(system)?;
+    let text = file::read_all(io::stdin().lock(), limits::MAX_FILE).map_err(failed);
     let nothing = std::fs::File::open("/dev/null").map_err(system)?;
     dup2_stdin(nothing.as_fd()).map_err(|errno| system(errno.into()))?;
-    let text = text.ok_or_else(|| failed(FileProblem::TooLarge))?;
-    Ok((file::parse(&text).map_err(failed)?, Origin::Stdin))
+    Ok((file::parse(&text?).map_err(failed)?, Origin::Stdin))
 }
 
 #[cfg(test)]
@@ -168,11 +189,11 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         let (home, service, config) = (path("home"), path("service"), path("config"));
         let mut host = host(&[("HOME", &home)]);
-        let origin = |request: &SecretRequest, host: &FakeHost| {
+        let origin = |request: &AuthRequest, host: &FakeHost| {
             let found = request.find(host).unwrap();
             found.origin().map(ToString::to_string)
         };
-        let any = SecretRequest::default();
+        let any = AuthRequest::default();
         assert_eq!(origin(&any, &host), None);
         put(&home.join(".config/ragent/secret"), "a");
         let expected = home.join(".config/ragent/secret").display().to_string();
@@ -187,9 +208,9 @@ mod tests {
         put(&path("given"), "d");
         let given = path("given").display().to_string();
         let file = Some(given.clone());
-        let by_file = SecretRequest { file: file.clone(), ..any };
+        let by_file = AuthRequest { file: file.clone(), ..any };
         assert_eq!(origin(&by_file, &host), Some(given));
-        let none = SecretRequest { mode: AuthMode::None, file };
+        let none = AuthRequest { mode: AuthMode::None, file, certificates: None };
         assert_eq!(origin(&none, &host), None);
     }
 
@@ -199,8 +220,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(".config/ragent/secret");
         let host = host(&[("HOME", folder.path())]);
-        let any = SecretRequest::default();
-        let required = SecretRequest { mode: AuthMode::Secret, ..any.clone() };
+        let any = AuthRequest::default();
+        let required = AuthRequest { mode: AuthMode::Secret, ..any.clone() };
         let error = required.find(&host).unwrap_err();
         let expected = format!(
             "`--auth secret` requires a secret, and there is none (searched: PET_SECRET_FILE, {})",
@@ -208,7 +229,7 @@ mod tests {
         );
         assert_eq!(error.to_string(), expected);
         let missing = folder.path().join("missing").display().to_string();
-        let given = SecretRequest { file: Some(missing), ..any.clone() };
+        let given = AuthRequest { file: Some(missing), ..any.clone() };
         assert!(given.find(&host).unwrap_err().to_string().ends_with("does not exist"));
         put(&path, "a");
         assert!(required.find(&host).unwrap().is_secured());

@@ -4,6 +4,8 @@
 //! The name of the server in the client's first message is the *knock*, which is derived from the secret as well. It
 //! selects the key while a secret is being replaced, and a server does no public-key operation for a client that does
 //! not know it.
+//!
+//! With certificates (`certificates`), the verifiers and the identity differ, and nothing else does.
 
 use std::sync::Arc;
 
@@ -11,7 +13,7 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
     SignatureScheme,
     client::{
-        AlwaysResolvesClientRawPublicKeys, Resumption,
+        AlwaysResolvesClientRawPublicKeys, ResolvesClientCert, Resumption,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
     crypto::{CryptoProvider, ring, verify_tls13_signature_with_raw_key},
@@ -39,15 +41,15 @@ pub(crate) const ALPN_VOTER: &[u8] = b"ragent-voter";
 /// The end of the server names in first messages, which no resolver knows.
 const DOMAIN: &str = "ragent.invalid";
 
-/// The configuration of connections that this process opens with one secret.
+/// The configuration of connections that this process opens, with one secret or with a certificate.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientTls {
-    /// The secret.
-    pub id: SecretId,
+    /// The secret; `None` with a certificate.
+    pub id: Option<SecretId>,
     /// The configuration.
     pub config: Arc<ClientConfig>,
-    /// The name of the server.
-    pub name: ServerName<'static>,
+    /// The name of the server, which is sent to it; `None` with a certificate: none is sent.
+    pub name: Option<ServerName<'static>>,
 }
 
 /// The configuration of connections that this process accepts, with all of its secrets.
@@ -71,18 +73,43 @@ pub(super) fn configurations(secrets: &[Secret]) -> Result<(ServerTls, Vec<Clien
     let keys = Arc::new(Keys(keys));
     let clients = keys.0.iter().map(|key| key.client(&provider)).collect::<Result<_, _>>()?;
     let verifier = Verifier::new(&provider, keys.0.iter());
-    let builder =
-        ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13])?;
-    let builder = builder.with_client_cert_verifier(Arc::new(verifier));
-    let mut config = builder.with_cert_resolver(Arc::clone(&keys) as Arc<dyn ResolvesServerCert>);
-    config.alpn_protocols = vec![ALPN_HTTP2.into(), ALPN_HTTP1.into(), ALPN_VOTER.into()];
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
+    let resolver = Arc::clone(&keys) as Arc<dyn ResolvesServerCert>;
+    let config = server_config(provider, Arc::new(verifier), resolver)?;
     Ok((ServerTls { config: Arc::new(config), keys }, clients))
 }
 
+/// Returns the configuration of a server, which accepts the clients that `verifier` accepts.
+pub(super) fn server_config(
+    provider: Arc<CryptoProvider>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    own: Arc<dyn ResolvesServerCert>,
+) -> Result<ServerConfig, Error> {
+    let builder =
+        ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13])?;
+    let mut config = builder.with_client_cert_verifier(verifier).with_cert_resolver(own);
+    config.alpn_protocols = vec![ALPN_HTTP2.into(), ALPN_HTTP1.into(), ALPN_VOTER.into()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// Returns the configuration of a client, which accepts the servers that `verifier` accepts. This is the only place in
+/// which a verifier of servers other than rustls's own is set.
+pub(super) fn client_config(
+    provider: Arc<CryptoProvider>,
+    verifier: Arc<dyn ServerCertVerifier>,
+    own: Arc<dyn ResolvesClientCert>,
+) -> Result<ClientConfig, Error> {
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_protocol_versions(&[&TLS13])?.dangerous();
+    let builder = builder.with_custom_certificate_verifier(verifier);
+    let mut config = builder.with_client_cert_resolver(own);
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
 /// X25519, and AES-128-GCM or ChaCha20-Poly1305: every build of this program has them.
-fn provider() -> CryptoProvider {
+pub(super) fn provider() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![
             ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -134,15 +161,11 @@ impl Key {
 
     fn client(&self, provider: &Arc<CryptoProvider>) -> Result<ClientTls, Error> {
         let verifier = Verifier::new(provider, [self]);
-        let builder = ClientConfig::builder_with_provider(Arc::clone(provider));
-        let builder = builder.with_protocol_versions(&[&TLS13])?.dangerous();
-        let builder = builder.with_custom_certificate_verifier(Arc::new(verifier));
         let own = AlwaysResolvesClientRawPublicKeys::new(Arc::clone(&self.certified));
-        let mut config = builder.with_client_cert_resolver(Arc::new(own));
-        config.resumption = Resumption::disabled();
+        let config = client_config(Arc::clone(provider), Arc::new(verifier), Arc::new(own))?;
         let name = ServerName::try_from(self.knock.clone());
         let name = name.map_err(|_| Error::General("the name of the server is invalid".into()))?;
-        Ok(ClientTls { id: self.id, config: Arc::new(config), name })
+        Ok(ClientTls { id: Some(self.id), config: Arc::new(config), name: Some(name) })
     }
 }
 
@@ -199,7 +222,7 @@ impl Verifier {
 }
 
 /// The error for TLS 1.2, which no configuration allows.
-fn not_tls12() -> Error {
+pub(super) fn not_tls12() -> Error {
     Error::General("TLS 1.2 is not supported".to_owned())
 }
 
@@ -324,7 +347,7 @@ mod tests {
     }
 
     fn with_config(tls: &ClientTls) -> (ClientConfig, ServerName<'static>) {
-        ((*tls.config).clone(), tls.name.clone())
+        ((*tls.config).clone(), tls.name.clone().unwrap())
     }
 
     /// Both ends with one secret shake hands, also while it is being replaced.
@@ -347,7 +370,7 @@ mod tests {
         assert!(error.to_string().contains("no server certificate chain resolved"), "{error}");
         let text = name.to_str();
         assert!(!server.knows(Some(&text)) && !server.knows(None));
-        assert!(server.knows(Some(&client(&secret("a")).name.to_str())));
+        assert!(server.knows(Some(&client(&secret("a")).name.unwrap().to_str())));
     }
 
     /// The knock is sent in plain text. A client that knows it and has another key is refused.
@@ -359,7 +382,7 @@ mod tests {
         // It accepts the server's key, but has its own.
         let mut config = (*right.config).clone();
         config.client_auth_cert_resolver = Arc::clone(&wrong.config.client_auth_cert_resolver);
-        let error = shake(config, right.name.clone(), &server).unwrap_err();
+        let error = shake(config, right.name.clone().unwrap(), &server).unwrap_err();
         assert!(matches!(error, Error::InvalidCertificate(_)), "{error}");
     }
 
@@ -392,7 +415,7 @@ mod tests {
         let right = client(&secret("a"));
         let mut config = (*right.config).clone();
         config.client_auth_cert_resolver = Arc::new(NoKey);
-        let error = shake(config, right.name, &server).unwrap_err();
+        let error = shake(config, right.name.unwrap(), &server).unwrap_err();
         assert_eq!(error, Error::NoCertificatesPresented);
     }
 
@@ -401,7 +424,7 @@ mod tests {
     fn server_with_another_key_is_refused() {
         let right = client(&secret("a"));
         let mut key = Key::new(&secret("b")).unwrap();
-        key.knock = right.name.to_str().into_owned();
+        key.knock = right.name.as_ref().unwrap().to_str().into_owned();
         let keys = Arc::new(Keys(vec![key]));
         let (mut server, _) = configurations(&[secret("b")]).unwrap();
         let mut config = (*server.config).clone();

@@ -3,80 +3,142 @@
 use super::{Argument, UsageError, arguments::Arguments};
 use crate::{
     cli::AuthArgs,
-    secret::{AuthMode, Credentials, SecretRequest},
+    secret::{AuthMode, AuthRequest, CertificateRequest, Credentials, PeerName},
     sys::host::Host,
 };
 
-/// Finds the secret of a command, and reads it.
+/// Finds the credentials of a command, and reads them.
 ///
 /// # Errors
 ///
-/// Returns [`UsageError`] if the flags are invalid, a secret file cannot be used, or a required secret is missing.
+/// Returns [`UsageError`] if the flags are invalid, a file cannot be used, or a required secret is missing.
 pub(crate) fn credentials(args: &AuthArgs, host: &impl Host) -> Result<Credentials, UsageError> {
-    find_credentials(&secret_request(args, host)?, host)
+    find_credentials(&auth_request(args, host)?, host)
 }
 
-/// Finds the secret that is asked for, and reads it.
+/// Finds the credentials that are asked for, and reads them.
 ///
 /// # Errors
 ///
 /// As [`credentials`].
 pub(crate) fn find_credentials(
-    request: &SecretRequest,
+    request: &AuthRequest,
     host: &impl Host,
 ) -> Result<Credentials, UsageError> {
     request.find(host).map_err(|error| UsageError::new(error.to_string()).with_hint(error.hint()))
 }
 
-/// Returns true if a flag or a variable selects a secret, or none; `PET_AUTH=secret` of a site does not.
+/// Returns true if a flag or a variable selects credentials, or none; `PET_AUTH=secret` of a site does not.
 ///
 /// # Errors
 ///
 /// Returns [`UsageError`] if the flags are invalid.
 pub(crate) fn gives_auth(args: &AuthArgs, host: &impl Host) -> Result<bool, UsageError> {
-    let SecretRequest { mode, file } = secret_request(args, host)?;
-    Ok(args.auth.is_some() || file.is_some() || mode == AuthMode::None)
+    let AuthRequest { mode, file, certificates } = auth_request(args, host)?;
+    let has_files = file.is_some() || certificates.is_some();
+    Ok(args.auth.is_some() || has_files || mode == AuthMode::None)
 }
 
-/// Returns the secret that a command asks for.
+/// Returns the credentials that a command asks for, which are not read here.
 ///
 /// # Errors
 ///
-/// Returns [`UsageError`] if the flags are invalid.
-pub(crate) fn secret_request(
-    args: &AuthArgs,
-    host: &impl Host,
-) -> Result<SecretRequest, UsageError> {
+/// Returns [`UsageError`] if the flags are invalid, or contradict each other.
+pub(crate) fn auth_request(args: &AuthArgs, host: &impl Host) -> Result<AuthRequest, UsageError> {
     let variable = |name: &str| {
         let text = host.env(name)?;
         Some(Argument::new(name, &text.to_string_lossy()))
     };
-    let typed = Argument::of_flag("--secret-file", &args.secret_file);
-    let mode = Argument::of_flag("--auth", &args.auth);
+    let secret = Argument::of_flag("--secret-file", &args.secret_file);
+    let tls = [
+        ("--tls-ca", &args.tls_ca, "PET_TLS_CA"),
+        ("--tls-cert", &args.tls_cert, "PET_TLS_CERT"),
+        ("--tls-key", &args.tls_key, "PET_TLS_KEY"),
+        ("--tls-peer", &args.tls_peer, "PET_TLS_PEER"),
+    ];
+    let typed_tls = tls.iter().find_map(|(flag, typed, _)| Argument::of_flag(flag, typed));
     // A file that is typed counts before a mode that is not.
-    let mode =
-        mode.or_else(|| variable("PET_AUTH").filter(|mode| typed.is_none() || mode.text != "none"));
+    let has_typed = secret.is_some() || typed_tls.is_some();
+    let mode = Argument::of_flag("--auth", &args.auth);
+    let mode = mode.or_else(|| variable("PET_AUTH").filter(|_| !has_typed));
     let mode = mode.map(|given| {
-        given.choice("`auto`, `secret` or `none`", |text| match text {
+        given.choice("`auto`, `secret`, `tls` or `none`", |text| match text {
             "auto" => Some(AuthMode::Auto),
             "secret" => Some(AuthMode::Secret),
+            "tls" => Some(AuthMode::Tls),
             "none" => Some(AuthMode::None),
             _ => None,
         })
     });
     let mode = mode.transpose()?.unwrap_or_default();
-    if let Some(typed) = typed.as_ref().filter(|_| mode == AuthMode::None) {
-        return Err(typed.invalid("contradicts `--auth none`"));
+    // A flag that contradicts the mode is a mistake; a variable may be that of the site, and is ignored.
+    let contradiction = match mode {
+        AuthMode::Auto => None,
+        AuthMode::Secret => typed_tls.map(|typed| (typed, "secret")),
+        AuthMode::Tls => secret.clone().map(|typed| (typed, "tls")),
+        AuthMode::None => secret.clone().or(typed_tls).map(|typed| (typed, "none")),
+    };
+    if let Some((typed, mode)) = contradiction {
+        return Err(typed.invalid(format_args!("contradicts `--auth {mode}`")));
     }
-    let file = typed.or_else(|| variable("PET_SECRET_FILE"));
-    let file = file.map(|given| given.text).filter(|path| !path.is_empty());
-    Ok(SecretRequest { mode, file })
+    let is_given = |given: &Argument| !given.text.is_empty();
+    let secret = secret.or_else(|| variable("PET_SECRET_FILE")).filter(is_given);
+    let given = tls.map(|(flag, typed, name)| {
+        Argument::of_flag(flag, typed).or_else(|| variable(name)).filter(is_given)
+    });
+    let has_certificates = given.iter().any(Option::is_some);
+    match mode {
+        AuthMode::Auto if !has_certificates => {}
+        AuthMode::Secret | AuthMode::None => {}
+        AuthMode::Auto | AuthMode::Tls => {
+            if let Some(secret) = secret.filter(|_| mode == AuthMode::Auto) {
+                let error = secret.invalid("and certificates (`--tls-ca`) are both given");
+                return Err(error.with_hint("choose with `--auth secret` or `--auth tls`"));
+            }
+            let certificates = Some(certificates(given)?);
+            return Ok(AuthRequest { mode: AuthMode::Tls, file: None, certificates });
+        }
+    }
+    Ok(AuthRequest { mode, file: secret.map(|given| given.text), certificates: None })
+}
+
+/// Returns the files of certificates, of which none may be missing.
+fn certificates(given: [Option<Argument>; 4]) -> Result<CertificateRequest, UsageError> {
+    let [authorities, certificate, key, peer] = given;
+    let peer = peer.map(|peer| {
+        let expected = "a DNS name or a URI, as certificates have them";
+        peer.choice(expected, PeerName::parse)
+    });
+    let peer = peer.transpose()?;
+    match (authorities, certificate, key) {
+        (Some(authorities), Some(certificate), Some(key)) => Ok(CertificateRequest {
+            authorities: authorities.text.into(),
+            certificate: certificate.text.into(),
+            key: key.text.into(),
+            peer,
+        }),
+        (authorities, certificate, key) => {
+            let files =
+                [("--tls-ca", authorities), ("--tls-cert", certificate), ("--tls-key", key)];
+            let missing = files.iter().filter(|(_, given)| given.is_none());
+            let missing: Vec<String> = missing.map(|(flag, _)| format!("`{flag}`")).collect();
+            let verb = if missing.len() == 1 { "is" } else { "are" };
+            let message = format!(
+                "authentication by certificates needs three files, and {} {verb} not given",
+                missing.join(" and ")
+            );
+            Err(UsageError::new(message).with_hint(
+                "give the authorities as `--tls-ca FILE`, the certificate of this node as `--tls-cert FILE`, \
+                 and its key as `--tls-key FILE`",
+            ))
+        }
+    }
 }
 
 impl<H: Host> Arguments<'_, H> {
-    /// Returns the secret that a launch asks for, which is not read here.
-    pub(super) fn secret(&self) -> Result<SecretRequest, UsageError> {
-        secret_request(&self.args.auth, self.host)
+    /// Returns the credentials that a launch asks for, which are not read here.
+    pub(super) fn auth(&self) -> Result<AuthRequest, UsageError> {
+        auth_request(&self.args.auth, self.host)
     }
 }
 
@@ -86,18 +148,22 @@ mod tests {
     use crate::sys::host::FakeHost;
 
     fn args(auth: Option<&str>, file: Option<&str>) -> AuthArgs {
-        AuthArgs { auth: auth.map(str::to_owned), secret_file: file.map(str::to_owned) }
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        AuthArgs { auth: owned(auth), secret_file: owned(file), ..AuthArgs::default() }
     }
 
     /// A flag counts before its variable; `--auth none` ignores the variable of the file.
     #[test]
     fn flags_count_before_variables() {
         let mut host = FakeHost::default();
-        let request_of = |auth, file, host: &FakeHost| secret_request(&args(auth, file), host);
-        assert_eq!(request_of(None, None, &host), Ok(SecretRequest::default()));
+        let request_of = |auth, file, host: &FakeHost| auth_request(&args(auth, file), host);
+        assert_eq!(request_of(None, None, &host), Ok(AuthRequest::default()));
         host.env.insert("PET_AUTH".into(), "secret".into());
         host.env.insert("PET_SECRET_FILE".into(), "/v".into());
-        let given = |mode, file: &str| SecretRequest { mode, file: Some(file.to_owned()) };
+        let given = |mode, file: &str| {
+            let file = Some(file.to_owned());
+            AuthRequest { mode, file, certificates: None }
+        };
         assert_eq!(request_of(None, None, &host), Ok(given(AuthMode::Secret, "/v")));
         assert_eq!(request_of(Some("auto"), Some("/t"), &host), Ok(given(AuthMode::Auto, "/t")));
         assert_eq!(request_of(Some("none"), None, &host), Ok(given(AuthMode::None, "/v")));
@@ -120,19 +186,90 @@ mod tests {
         host.env.insert("PET_SECRET_FILE".into(), "".into());
         assert!(!gives(None, None, &host));
         host.env.insert("PET_AUTH".into(), "none".into());
-        let typed = secret_request(&args(None, Some("/t")), &host);
-        assert_eq!(typed, Ok(SecretRequest { mode: AuthMode::Auto, file: Some("/t".to_owned()) }));
+        let typed = auth_request(&args(None, Some("/t")), &host);
+        assert_eq!(
+            typed,
+            Ok(AuthRequest { file: Some("/t".to_owned()), ..AuthRequest::default() })
+        );
     }
 
     /// Mistakes name the flag.
     #[test]
     fn mistakes_are_reported() {
         let host = FakeHost::default();
-        let error = |auth, file| secret_request(&args(auth, file), &host).unwrap_err().to_string();
-        assert_eq!(error(Some("tls"), None), "`--auth tls` is not `auto`, `secret` or `none`");
-        let both = error(Some("none"), Some("/s"));
-        assert_eq!(both, "`--secret-file /s` contradicts `--auth none`");
+        let error = |auth, file| auth_request(&args(auth, file), &host).unwrap_err().to_string();
+        let unknown = error(Some("mtls"), None);
+        assert_eq!(unknown, "`--auth mtls` is not `auto`, `secret`, `tls` or `none`");
+        for mode in ["none", "tls"] {
+            let both = error(Some(mode), Some("/s"));
+            assert_eq!(both, format!("`--secret-file /s` contradicts `--auth {mode}`"));
+        }
         let missing = credentials(&args(None, Some("/missing/secret")), &host).unwrap_err();
         assert_eq!(missing.to_string(), "the secret file `/missing/secret` does not exist");
+    }
+
+    /// The flags for certificates, in the order authorities, certificate, key, peer.
+    fn tls_args(auth: Option<&str>, given: [Option<&str>; 4]) -> AuthArgs {
+        let [tls_ca, tls_cert, tls_key, tls_peer] = given.map(|text| text.map(str::to_owned));
+        AuthArgs { tls_ca, tls_cert, tls_key, tls_peer, ..args(auth, None) }
+    }
+
+    const ALL: [Option<&str>; 4] = [Some("/ca"), Some("/cert"), Some("/key"), Some("node")];
+
+    /// Three files ask for certificates without `--auth`; each may be a flag or a variable.
+    #[test]
+    fn certificates_are_asked_for() {
+        let mut host = FakeHost::default();
+        let certificates = Some(CertificateRequest {
+            authorities: "/ca".into(),
+            certificate: "/cert".into(),
+            key: "/key".into(),
+            peer: PeerName::parse("node"),
+        });
+        let expected = AuthRequest { mode: AuthMode::Tls, file: None, certificates };
+        for auth in [None, Some("auto"), Some("tls")] {
+            assert_eq!(auth_request(&tls_args(auth, ALL), &host), Ok(expected.clone()));
+        }
+        let values = ["/other", "/cert", "/key", "node"];
+        for (name, value) in ["CA", "CERT", "KEY", "PEER"].iter().zip(values) {
+            host.env.insert(format!("PET_TLS_{name}"), value.into());
+        }
+        assert_eq!(gives_auth(&AuthArgs::default(), &host), Ok(true));
+        let given = tls_args(None, [Some("/ca"), None, None, None]);
+        assert_eq!(auth_request(&given, &host), Ok(expected.clone()));
+        // Variables of the site, and another choice of the user.
+        for (auth, mode) in [("secret", AuthMode::Secret), ("none", AuthMode::None)] {
+            let request = auth_request(&args(Some(auth), None), &host).unwrap();
+            assert_eq!(request, AuthRequest { mode, ..AuthRequest::default() });
+        }
+        host.env.insert("PET_SECRET_FILE".into(), "/s".into());
+        assert_eq!(auth_request(&tls_args(Some("tls"), ALL), &host), Ok(expected));
+    }
+
+    /// There are never both a secret and certificates, and never a part of the files.
+    #[test]
+    fn mistakes_with_certificates_are_reported() {
+        let host = FakeHost::default();
+        let error = |args: &AuthArgs| auth_request(args, &host).unwrap_err().to_string();
+        for mode in ["secret", "none"] {
+            let contradiction = error(&tls_args(Some(mode), ALL));
+            assert_eq!(contradiction, format!("`--tls-ca /ca` contradicts `--auth {mode}`"));
+        }
+        let both = AuthArgs { secret_file: Some("/s".to_owned()), ..tls_args(None, ALL) };
+        assert_eq!(error(&both), "`--secret-file /s` and certificates (`--tls-ca`) are both given");
+        let missing = |given| error(&tls_args(None, given));
+        let needs = "authentication by certificates needs three files, and";
+        let [ca, cert, key, peer] = ALL;
+        assert_eq!(missing([ca, None, key, peer]), format!("{needs} `--tls-cert` is not given"));
+        let two = missing([None, cert, None, None]);
+        assert_eq!(two, format!("{needs} `--tls-ca` and `--tls-key` are not given"));
+        let all = format!("{needs} `--tls-ca` and `--tls-cert` and `--tls-key` are not given");
+        assert_eq!(missing([None, None, None, peer]), all);
+        assert_eq!(error(&args(Some("tls"), None)), all);
+        let address = error(&tls_args(None, [ca, cert, key, Some("10.0.0.1")]));
+        assert!(
+            address.starts_with("`--tls-peer 10.0.0.1` is not a DNS name or a URI"),
+            "{address}"
+        );
     }
 }

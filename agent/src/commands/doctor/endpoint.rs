@@ -96,9 +96,9 @@ pub(super) async fn examine(
                 let identity = identity::identity(&answer.received);
                 let is_served = identity.is_some();
                 if let Some(identity) = &identity {
-                    findings.extend(secret::of_peer(credentials, *address, identity));
+                    findings.extend(secret::of_peer(credentials, *address, identity).await);
                 }
-                // A process that has a secret names its job and its time only to those who know it.
+                // A process with a secret or a certificate names its job and its time only to those of its job.
                 let full = match ask(*address, credentials).await {
                     Ok(full) if credentials.is_secured() => full,
                     Ok(_) | Err(_) => answer,

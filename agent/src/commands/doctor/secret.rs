@@ -1,15 +1,21 @@
-//! Checks the secret of this node, and that the process at an endpoint has the same one.
+//! Checks the secret or the certificate of this node, and that the process at an endpoint agrees with it.
 
 use std::net::SocketAddr;
 
 use super::Finding;
 use crate::{
     coordinator::identity::Identity,
-    secret::{Credentials, Unsecured},
+    net::authentication,
+    secret::{Credentials, OwnCertificate, Unsecured, Validity, utc},
+    sys::clock,
 };
 
-/// Names the secret that an agent of this user would use. Without one, a job of several nodes has a problem.
+/// Names the secret or the certificate that an agent of this user would use. Without one, a job of several nodes has a
+/// problem.
 pub(super) fn own(credentials: &Credentials, has_job: bool) -> Finding {
+    if let Some(own) = credentials.certificate() {
+        return certificate(&own, i64::try_from(clock::wall_time().as_secs()).unwrap_or(i64::MAX));
+    }
     let ids: Vec<String> = credentials.ids().iter().map(ToString::to_string).collect();
     match (credentials.origin(), credentials.unsecured_reason()) {
         (Some(origin), _) => {
@@ -30,17 +36,85 @@ pub(super) fn own(credentials: &Credentials, has_job: bool) -> Finding {
     }
 }
 
-/// Compares the secret of this node with that of the process at `address`.
-pub(super) fn of_peer(
+/// Names the certificate, which must be valid at `now`, in seconds since 1970.
+fn certificate(own: &OwnCertificate, now: i64) -> Finding {
+    let OwnCertificate { facts, request, required } = own;
+    let text = format!(
+        "the certificate {facts}, from {}; other nodes must have the name {required}",
+        request.certificate.display()
+    );
+    let clock = format!("the clock of this machine is at {}", utc(now));
+    let hint = "renew the certificate, or correct the clock";
+    match facts.validity {
+        Some(Validity { last, .. }) if now > last => {
+            let text = format!("{text}; it has expired at {}; {clock}", utc(last));
+            Finding::fail("certificate", text, hint)
+        }
+        Some(Validity { first, .. }) if now < first => {
+            let text = format!("{text}; it is not valid before {}; {clock}", utc(first));
+            Finding::fail("certificate", text, hint)
+        }
+        Some(Validity { last, .. }) => {
+            Finding::pass("certificate", format!("{text}; valid until {}", utc(last)))
+        }
+        None => Finding::pass("certificate", text),
+    }
+}
+
+/// Compares the credentials of this node with those of the process at `address`.
+pub(super) async fn of_peer(
     credentials: &Credentials,
     address: SocketAddr,
     theirs: &Identity,
 ) -> Option<Finding> {
-    match credentials.compare(&address.to_string(), &theirs.auth) {
+    let check = if credentials.has_certificate() { "certificate" } else { "secret" };
+    let place = address.to_string();
+    match authentication::compare(address, &place, &theirs.auth, credentials).await {
+        Ok(()) if credentials.has_certificate() => Some(Finding::pass(
+            check,
+            format!("the process at {address} and this node accept each other's certificates"),
+        )),
         Ok(()) if credentials.is_secured() => {
-            Some(Finding::pass("secret", format!("the process at {address} has the same secret")))
+            Some(Finding::pass(check, format!("the process at {address} has the same secret")))
         }
         Ok(()) => None,
-        Err(mismatch) => Some(Finding::fail("secret", mismatch.to_string(), mismatch.hint())),
+        Err(mismatch) => Some(Finding::fail(check, mismatch.to_string(), mismatch.hint())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        commands::doctor::Verdict,
+        secret::{CertificateFacts, CertificateRequest, PeerName},
+    };
+
+    /// A certificate outside of its time fails, with the clock of this machine.
+    #[test]
+    fn certificates_are_judged() {
+        let facts = CertificateFacts {
+            validity: Some(Validity { first: 100, last: 200 }),
+            ..CertificateFacts::default()
+        };
+        let [authorities, certificate_file, key] = ["/ca", "/cert", "/key"].map(Into::into);
+        let request =
+            CertificateRequest { authorities, certificate: certificate_file, key, peer: None };
+        let required = PeerName::parse("node").unwrap();
+        let own = OwnCertificate { facts, request, required };
+        let judge = |now| {
+            let finding = certificate(&own, now);
+            (finding.verdict, finding.text)
+        };
+        let text =
+            "the certificate no subject; no names, from /cert; other nodes must have the name node";
+        let valid = format!("{text}; valid until 1970-01-01T00:03:20Z");
+        assert_eq!(judge(150), (Verdict::Pass, valid));
+        for (now, part) in [(99, "not valid before 1970-01-01T00:01:40Z"), (201, "has expired at")]
+        {
+            let (verdict, text) = judge(now);
+            assert_eq!(verdict, Verdict::Fail);
+            assert!(text.contains(part) && text.contains("the clock of this machine"), "{text}");
+        }
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     commands::ssh::limits,
     coordinator::state_file::{RunningAgent, Stage},
     report::telemetry::LogFormat,
-    secret::{Credentials, Origin, Secret, WrittenSecret},
+    secret::{CertificateRequest, Credentials, Origin, Secret, WrittenSecret},
     spec::{Argument, Endpoint, JobSpec, RendezvousMethod, UsageError, UsageErrors, asked_voters},
     sys::host::Host,
 };
@@ -47,6 +47,8 @@ pub(super) struct Here {
 /// The secret of the agents of a launch.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) enum LaunchSecret {
+    /// The agents have certificates, in these files of their own hosts.
+    Certificates(CertificateRequest),
     /// The user wants none.
     #[default]
     Declined,
@@ -59,15 +61,44 @@ pub(super) enum LaunchSecret {
 impl LaunchSecret {
     /// Returns the secret to send to agents with these variables, which may name another one.
     fn sent(&self, env: &[variables::Variable]) -> Option<WrittenSecret> {
-        let is_auth =
-            |(name, _): &variables::Variable| name == "PET_SECRET_FILE" || name == "PET_AUTH";
+        let is_auth = |(name, _): &variables::Variable| AUTH_VARIABLES.contains(&name.as_str());
         match self {
             Self::Given(secret) => Some(WrittenSecret(secret.clone())),
             Self::Fresh(secret) if !env.iter().any(is_auth) => Some(WrittenSecret(secret.clone())),
-            Self::Fresh(_) | Self::Declined => None,
+            Self::Fresh(_) | Self::Certificates(_) | Self::Declined => None,
+        }
+    }
+
+    /// Replaces the flags for authentication in those of the launch by those of its agents.
+    fn replace_flags(&self, flags: &mut Vec<OsString>, is_declined_by_flag: bool) {
+        // It is read on this host, and sent to the others.
+        flags.retain(|flag| !flag.as_encoded_bytes().starts_with(b"--secret-file="));
+        match self {
+            Self::Declined if !is_declined_by_flag => flags.push("--auth=none".into()),
+            Self::Declined | Self::Fresh(_) | Self::Given(_) => {}
+            Self::Certificates(request) => {
+                let is_auth = |flag: &OsString| {
+                    let flag = flag.as_encoded_bytes();
+                    flag.starts_with(b"--auth=") || flag.starts_with(b"--tls-")
+                };
+                flags.retain(|flag| !is_auth(flag));
+                flags.push("--auth=tls".into());
+                let CertificateRequest { authorities, certificate, key, peer } = request;
+                let files = [("ca", authorities), ("cert", certificate), ("key", key)];
+                flags.extend(files.map(|(name, path)| {
+                    let mut flag = OsString::from(format!("--tls-{name}="));
+                    flag.push(path);
+                    flag
+                }));
+                flags.extend(peer.as_ref().map(|name| format!("--tls-peer={name}").into()));
+            }
         }
     }
 }
+
+/// Variables of agents by which they have other credentials than the secret of the launch.
+const AUTH_VARIABLES: [&str; 5] =
+    ["PET_AUTH", "PET_SECRET_FILE", "PET_TLS_CA", "PET_TLS_CERT", "PET_TLS_KEY"];
 
 /// The plan of a launch.
 #[derive(Clone, Debug)]
@@ -178,11 +209,7 @@ impl Plan {
             && is_default(&launch.redirects)
             && is_default(&launch.log_line_prefix_template);
         let mut flags = args.forwarded_flags.clone();
-        // It is read on this host, and sent to the others.
-        flags.retain(|flag| !flag.as_encoded_bytes().starts_with(b"--secret-file="));
-        if here.secret == LaunchSecret::Declined && args.launch.auth.auth.is_none() {
-            flags.push("--auth=none".into());
-        }
+        here.secret.replace_flags(&mut flags, args.launch.auth.auth.is_some());
         if launch.job.nnodes.is_none() {
             flags.push(format!("--nnodes={nodes}").into());
         }
@@ -445,7 +472,7 @@ fn job_spec(
     // Mistakes in these two are reported separately.
     launch.standalone = false;
     launch.node_rank = None;
-    // The secret is read separately.
+    // The secret is read separately, and certificates are on the hosts.
     launch.auth = AuthArgs::default();
     // These depend on the devices of the hosts, which check them.
     launch.numa_binding = None;

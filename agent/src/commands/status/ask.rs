@@ -145,10 +145,12 @@ async fn ask_at(
 ) -> Result<StatusAnswer, AttendError> {
     let AskerCredentials { own, registered } = credentials;
     let answer = client::status(endpoint, own).await;
-    if let (Err(AttendError::Mismatch(_)), Some(registered)) = (&answer, registered)
-        && let Ok(answer) = client::status(endpoint, registered).await
-    {
-        return Ok(answer);
+    if let Err(AttendError::Mismatch(_)) = &answer {
+        for credentials in registered {
+            if let Ok(answer) = client::status(endpoint, credentials).await {
+                return Ok(answer);
+            }
+        }
     }
     if let Err(AttendError::Protocol { address, .. } | AttendError::Silent { address, .. }) = answer
         && let Some(what) = identity::describe_other_program(address).await

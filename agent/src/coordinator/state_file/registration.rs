@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::files::{folder_of, name_of, replace};
 use crate::{
-    secret::{Credentials, WrittenSecret},
+    secret::{CertificateRequest, Credentials, OwnCertificate, WrittenSecret},
     sys::{host::ThisHost, private_folder::PrivateFolder, proc},
 };
 
@@ -40,9 +40,11 @@ pub struct RunningAgent {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RegisteredCredentials {
-    /// It has no secret.
+    /// It has neither a secret nor certificates.
     #[default]
     None,
+    /// Its certificates are in these files.
+    Certificates(Box<CertificateRequest>),
     /// Its secret is in this file.
     SecretFile(PathBuf),
     /// It has received this secret through stdin.
@@ -51,6 +53,9 @@ pub enum RegisteredCredentials {
 
 impl RegisteredCredentials {
     fn of(credentials: &Credentials) -> Self {
+        if let Some(OwnCertificate { request, .. }) = credentials.certificate() {
+            return Self::Certificates(Box::new(request));
+        }
         match (credentials.file(), credentials.newest()) {
             (Some(path), _) => Self::SecretFile(path.to_owned()),
             (None, Some(secret)) => Self::Secret(WrittenSecret(secret)),

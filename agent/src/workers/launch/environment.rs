@@ -44,8 +44,8 @@ pub fn of_heartbeats(socket: &Path, timeout: Duration) -> [(String, OsString); 2
     ]
 }
 
-/// Variables for the agent alone: those that systemd sets, and those for the secret of the job.
-pub const NOT_INHERITED: [&str; 10] = [
+/// Variables for the agent alone: those that systemd sets, and those for the authentication of the job.
+pub const NOT_INHERITED: [&str; 14] = [
     "CREDENTIALS_DIRECTORY",
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
@@ -53,6 +53,10 @@ pub const NOT_INHERITED: [&str; 10] = [
     "NOTIFY_SOCKET",
     "PET_AUTH",
     "PET_SECRET_FILE",
+    "PET_TLS_CA",
+    "PET_TLS_CERT",
+    "PET_TLS_KEY",
+    "PET_TLS_PEER",
     "RUNTIME_DIRECTORY",
     "WATCHDOG_PID",
     "WATCHDOG_USEC",

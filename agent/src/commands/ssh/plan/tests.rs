@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     cli::{Cli, Command},
-    secret::Secret,
+    secret::{CertificateRequest, PeerName, Secret},
     sys::host::FakeHost,
 };
 
@@ -325,7 +325,7 @@ fn secret_is_sent() {
     assert!(is_sent && !words.contains("secret") && !words.contains("auth"), "{words}");
     let (is_sent, words) = flags("--secret-file here train.py");
     assert!(is_sent && !words.contains("here"), "{words}");
-    for variable in ["PET_SECRET_FILE=/s", "PET_AUTH=none"] {
+    for variable in ["PET_SECRET_FILE=/s", "PET_AUTH=none", CERTIFICATES] {
         assert!(!flags(&format!("-x {variable} train.py")).0, "{variable}");
     }
     let declined = |words: &str| {
@@ -335,4 +335,30 @@ fn secret_is_sent() {
         plan.job.flags.iter().filter(|flag| *flag == "--auth=none").count()
     };
     assert_eq!((declined("train.py"), declined("--auth none train.py")), (1, 1));
+}
+
+/// Variables of agents that have certificates on their hosts.
+const CERTIFICATES: &str = "PET_TLS_CA=/ca -x PET_TLS_CERT=/cert -x PET_TLS_KEY=/key";
+
+/// With certificates no secret is sent. The agents get the flags, also for variables of the launching host.
+#[test]
+fn certificates_are_flags() {
+    let certificates = || CertificateRequest {
+        authorities: "/ca".into(),
+        certificate: "cert".into(),
+        key: "/key".into(),
+        peer: PeerName::parse("node"),
+    };
+    for words in ["train.py", "--auth tls --tls-ca /ca --tls-peer node train.py"] {
+        let here = |here: Here| Here { secret: LaunchSecret::Certificates(certificates()), ..here };
+        let plan = plan_with("n1\nn2\n", words, here).unwrap();
+        assert_eq!(plan.job.secret, None);
+        let is_auth = |flag: &&String| flag.starts_with("--auth") || flag.starts_with("--tls");
+        let flags: Vec<String> =
+            plan.job.flags.iter().map(|flag| flag.to_string_lossy().into_owned()).collect();
+        let flags: Vec<&String> = flags.iter().filter(is_auth).collect();
+        let expected =
+            ["--auth=tls", "--tls-ca=/ca", "--tls-cert=cert", "--tls-key=/key", "--tls-peer=node"];
+        assert_eq!(flags, expected);
+    }
 }

@@ -1,0 +1,352 @@
+//! Jobs whose nodes have certificates, and nodes whose certificates are not accepted.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
+
+use nix::sys::signal::Signal;
+use ragent::{
+    secret::{Secret, file},
+    sys::clock,
+};
+
+use crate::{
+    job::{Job, hosting},
+    secrets::get,
+    support::{
+        Authority, End, Issue, PATIENCE, Program, Sandbox, Stream, kill, tls_flags,
+        write_certificates,
+    },
+};
+const NAME: &str = "job.example";
+
+/// Writes the files of a process into the folder `name`; returns their paths.
+fn files(
+    sandbox: &Sandbox,
+    name: &str,
+    trusted: &[&Authority],
+    by: &Authority,
+    issue: &Issue,
+) -> [PathBuf; 3] {
+    write_certificates(&sandbox.path(name), trusted, &by.issue(issue))
+}
+
+/// Three nodes with certificates of one authority run a job, however the files are given. Its user needs no flag to look at
+/// it, and workers do not get the variables.
+#[test]
+fn nodes_with_certificates_run_a_job() {
+    let sandbox = Sandbox::new();
+    let authority = Authority::new("ca");
+    let [one, two, three] = ["one", "two", "three"]
+        .map(|name| files(&sandbox, name, &[&authority], &authority, &Issue::with_names(&[NAME])));
+    let job = Job::new(&sandbox, "--nnodes 3 --max-restarts 0");
+    let script = "compgen -e | grep ^PET_; exec stay.sh";
+    let worker = "--no-python bash -c";
+    let mut host =
+        hosting(job.agent(&format!("--auth tls {} {worker}", tls_flags(&one))).arg(script));
+    let by_variable = job.agent(worker).arg(script).env("PET_TLS_PEER", NAME);
+    let [ca, certificate, key] = &two;
+    let by_variable = by_variable.env("PET_TLS_CA", ca).env("PET_TLS_CERT", certificate);
+    let mut second = by_variable.env("PET_TLS_KEY", key).env("PET_AUTH", "tls").start();
+    let mut third = job.agent(&format!("{} {worker}", tls_flags(&three))).arg(script).start();
+    for agent in [&mut host, &mut second, &mut third] {
+        agent.worker();
+        let output = agent.text(Stream::Stdout);
+        assert!(!output.contains("PET_"), "{output}");
+    }
+    // The registration of an agent on this machine names the files.
+    let status = sandbox.ragent("status").run();
+    status.assert_code(0);
+    assert!(status.stdout.contains("round 1  running"), "{}", status.stdout);
+    assert_eq!(job.status()["phase"], "running");
+    let page = get(&job.endpoint, "/status");
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("running"), "{page}");
+    let identity = get(&job.endpoint, "/v1/identity");
+    assert!(
+        identity.contains(r#""auth":"tls""#) && !identity.contains("run_id\":\"j"),
+        "{identity}"
+    );
+    for path in ["/v1/reach", "/", "/unknown"] {
+        let refused = get(&job.endpoint, path);
+        assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("--tls-cert"), "{refused}");
+    }
+    let doctor = format!("doctor --peers --rdzv-endpoint {}", job.endpoint);
+    let doctor = sandbox.ragent(&doctor).run().stdout;
+    for part in [
+        "the certificate CN=node, O=site; name: job.example, from ",
+        "other nodes must have the name job.example; valid until 2100-12-31T23:59:59Z",
+        "and this node accept each other's certificates",
+        "job `j`",
+        "3 nodes reach each other",
+    ] {
+        assert!(doctor.contains(part), "no `{part}`:\n{doctor}");
+    }
+}
+
+/// Waits until an agent has logged `text`, while others connect to it.
+#[track_caller]
+fn wait_for_log(sandbox: &Sandbox, job: &Job<'_>, agent: &mut Program, text: &str) {
+    let deadline = clock::now_blocking() + PATIENCE;
+    while !agent.text(Stream::Stderr).contains(text) {
+        assert!(clock::now_blocking() < deadline, "no `{text}`:\n{}", agent.text(Stream::Stderr));
+        // Within a second of the last connection, the files are not read again, and this one is refused.
+        sandbox.ragent(&format!("status --rdzv-endpoint {}", job.endpoint)).run();
+        agent.receive_pending();
+    }
+}
+
+/// While a job runs, its authority is replaced: nodes with a certificate of the new one join, also one that has restarted.
+/// A file that is half written changes nothing.
+#[test]
+fn certificates_are_renewed_while_a_job_runs() {
+    let sandbox = Sandbox::new();
+    let (old, new) = (Authority::new("old"), Authority::new("new"));
+    let issue = Issue::with_names(&[NAME]);
+    let put = |name: &str, trusted: &[&Authority], by: &Authority| {
+        files(&sandbox, name, trusted, by, &issue)
+    };
+    let job = Job::new(
+        &sandbox,
+        "--nnodes 1:4 --rdzv-conf join_settle=0.1,last_call_timeout=0.1,shrink_timeout=0",
+    );
+    let words = |files: &[PathBuf; 3]| format!("{} --no-python polite.sh", tls_flags(files));
+    let of_host = put("host", &[&old], &old);
+    let mut host = job.host(&words(&of_host));
+    host.worker();
+    let of_guest = put("guest", &[&old], &old);
+    let mut guest = job.guest(&words(&of_guest));
+    guest.worker();
+    for name in ["host", "guest"] {
+        put(name, &[&old, &new], &new);
+    }
+    wait_for_log(
+        &sandbox,
+        &job,
+        &mut host,
+        "the files of certificates have changed; new connections use them",
+    );
+    let mut newcomer = job.guest(&words(&put("newcomer", &[&new], &new)));
+    newcomer.worker();
+    kill(guest.pid(), Signal::SIGKILL);
+    guest.end();
+    let mut again = job.guest(&words(&of_guest));
+    again.worker();
+    fs::write(&of_host[1], "-----BEGIN CERTIFICATE-----\n").unwrap();
+    wait_for_log(&sandbox, &job, &mut host, "have changed, but cannot be used");
+    let mut last = job.guest(&words(&put("last", &[&new], &new)));
+    last.worker();
+    host.receive_pending();
+    let warnings = host.text(Stream::Stderr).matches("but cannot be used").count();
+    assert_eq!(warnings, 1, "{}", host.text(Stream::Stderr));
+}
+
+/// One pair of processes that do not agree.
+struct Case<'a> {
+    here: &'a str,
+    there: &'a str,
+    /// The parts of the error, with its hint.
+    parts: &'a [&'a str],
+    /// True if a process with the flags of the host can join it.
+    has_guest: bool,
+}
+
+/// Runs an agent, `ragent status` and `ragent doctor` with the flags `here` against a host with the flags `there`.
+fn check(case: &Case<'_>) {
+    let Case { here, there, parts, has_guest } = case;
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let mut host = job.host(&format!("{there} --no-python stay.sh"));
+    let elsewhere = sandbox.path("tmp");
+    let check = |end: End| {
+        end.assert_code(1);
+        let text = format!("{}{}", end.stdout, end.stderr);
+        for part in *parts {
+            assert!(text.contains(part), "no `{part}` with {here} and {there}:\n{text}");
+        }
+    };
+    check(job.guest(&format!("{here} --no-python stay.sh")).end());
+    for command in ["status", "doctor"] {
+        let words = format!("{command} --rdzv-endpoint {} {here}", job.endpoint);
+        check(sandbox.ragent(&words).env("XDG_RUNTIME_DIR", &elsewhere).run());
+    }
+    assert_eq!(host.text(Stream::Stdout), "", "no worker was started");
+    if *has_guest {
+        let mut guest = job.guest(&format!("{there} --no-python stay.sh"));
+        host.worker();
+        guest.worker();
+    }
+}
+
+/// A process with certificates and one without get an error that names both sides, at once and with exit code 1; the job is
+/// not disturbed.
+#[test]
+fn certificates_and_secrets_do_not_mix() {
+    let sandbox = Sandbox::new();
+    let authority = Authority::new("ca");
+    let issue = Issue::with_names(&[NAME]);
+    let tls = tls_flags(&files(&sandbox, "tls", &[&authority], &authority, &issue));
+    let path = sandbox.path("secret");
+    let secret = Secret::random().unwrap();
+    file::create(&path, &secret).unwrap();
+    let with_secret = format!("--secret-file {}", path.display());
+    let id = format!("({}", secret.id());
+    let ours = "(CN=node, O=site; name: job.example, from ";
+    let cases: [(&str, &str, &[&str]); 5] = [
+        (
+            &tls,
+            &with_secret,
+            &[
+                "authenticates itself by a secret",
+                &id,
+                "this one by a certificate",
+                ours,
+                "--tls-ca",
+            ],
+        ),
+        (
+            &with_secret,
+            &tls,
+            &["authenticates itself by a certificate, and this one by a secret", &id, "--tls-ca"],
+        ),
+        (&tls, "", &["has no certificate; this one has one", ours, "--tls-ca", "--auth none"]),
+        ("", &tls, &["requires a certificate, and this one has none (searched:", "--tls-ca"]),
+        (
+            "--auth none",
+            &tls,
+            &["requires a certificate, and this one was started with `--auth none`", "--tls-ca"],
+        ),
+    ];
+    for (here, there, parts) in cases {
+        check(&Case { here, there, parts, has_guest: true });
+    }
+}
+
+/// Certificates that one side does not accept are an error that names both, at once and with exit code 1. The clock is
+/// named where the time is the reason.
+#[test]
+fn certificates_must_be_accepted() {
+    let sandbox = Sandbox::new();
+    let (authority, foreign) = (Authority::new("ca"), Authority::new("foreign"));
+    let issue = Issue::with_names(&[NAME]);
+    let put = |name: &str, trusted: &[&Authority], by: &Authority, issue: &Issue| {
+        tls_flags(&files(&sandbox, name, trusted, by, issue))
+    };
+    let usual = put("usual", &[&authority], &authority, &issue);
+    let other_authority = put("foreign", &[&foreign], &foreign, &issue);
+    let trusting = put("trusting", &[&authority, &foreign], &foreign, &issue);
+    let other = Issue { subject: "other".to_owned(), ..Issue::with_names(&["other.example"]) };
+    let other_name = put("other", &[&authority], &authority, &other);
+    let other_peer = format!("{other_name} --tls-peer {NAME}");
+    let expired = Issue { last: 1_000_000_000, ..issue.clone() };
+    let expired = put("expired", &[&authority], &authority, &expired);
+    let early = Issue { first: 4_000_000_000, ..issue };
+    let early = put("early", &[&authority], &authority, &early);
+    let both = "(CN=node, O=site; name: job.example";
+    let (clock, past) =
+        ("the clock of this machine is at 20", "it has expired at 2001-09-09T01:46:40Z");
+    let future = "it is not valid before 2096-10-02T07:06:40Z";
+    let (here, there) =
+        ("is not accepted by this one", "does not accept the certificate of this one");
+    let cases: [(&str, &str, &[&str], bool); 9] = [
+        (
+            &usual,
+            &other_authority,
+            &[
+                both,
+                here,
+                "no authority in",
+                "/usual/ca.pem has signed it",
+                "one authority on all nodes",
+            ],
+            true,
+        ),
+        (
+            &trusting,
+            &usual,
+            &[both, there, "none of its authorities has signed it", "--tls-ca"],
+            true,
+        ),
+        (
+            &usual,
+            &other_name,
+            &[
+                "(CN=other, O=site; name: other.example)",
+                both,
+                here,
+                "it has not the required name `job.example`",
+                "--tls-peer NAME",
+            ],
+            true,
+        ),
+        (
+            &other_peer,
+            &usual,
+            &["(CN=other, O=site; name: other.example, from", both, there, "--tls-peer NAME"],
+            true,
+        ),
+        (&usual, &expired, &[both, here, past, clock, "correct the clocks"], false),
+        (&usual, &early, &[both, here, future, clock, "correct the clocks"], false),
+        (
+            &expired,
+            &usual,
+            &[both, there, past, clock, "renew the certificate of this process"],
+            true,
+        ),
+        (
+            &early,
+            &usual,
+            &[both, there, future, clock, "renew the certificate of this process"],
+            true,
+        ),
+        (&other_name, &other_authority, &["(CN=other, O=site;", both, here], true),
+    ];
+    for (here, there, parts, has_guest) in cases {
+        check(&Case { here, there, parts, has_guest });
+    }
+}
+
+/// Certificates are given as a whole and alone, in files that only their owner can change; else the exit code is 2.
+#[test]
+fn unusable_certificates_are_usage_errors() {
+    let sandbox = Sandbox::new();
+    let authority = Authority::new("ca");
+    let files = files(&sandbox, "tls", &[&authority], &authority, &Issue::with_names(&[NAME]));
+    let all = tls_flags(&files);
+    let key = files[2].display();
+    let ca = files[0].display();
+    let cases: [(String, &[&str]); 6] = [
+        ("--auth tls".to_owned(), &["`--tls-ca` and `--tls-cert` and `--tls-key` are not given"]),
+        (format!("--tls-key {key}"), &["`--tls-ca` and `--tls-cert` are not given"]),
+        (format!("--auth secret {all}"), &["--tls-ca", "contradicts `--auth secret`"]),
+        (format!("--auth none {all}"), &["--tls-ca", "contradicts `--auth none`"]),
+        (
+            format!("--secret-file s {all}"),
+            &["`--secret-file s` and certificates", "are both given"],
+        ),
+        (
+            format!("--tls-ca {ca} --tls-cert {ca} --tls-key {key} --tls-peer {NAME}"),
+            &["the key file", "is not the key of the certificate in"],
+        ),
+    ];
+    let commands =
+        ["--no-python true", "status --rdzv-endpoint [::1]:1", "coordinator --port 0", "doctor"];
+    let run = |command: &str, flags: &str| {
+        let words = match command.strip_prefix("--no-python") {
+            Some(script) => format!("{flags} --no-python {script}"),
+            None => format!("{command} {flags}"),
+        };
+        sandbox.ragent(&words).run()
+    };
+    for command in commands {
+        for (flags, parts) in &cases {
+            let end = run(command, flags);
+            end.assert_code(2);
+            end.assert_stderr(parts);
+        }
+    }
+    fs::set_permissions(&files[2], fs::Permissions::from_mode(0o644)).unwrap();
+    for command in commands {
+        let end = run(command, &all);
+        end.assert_code(2);
+        let expected = format!("the key file `{key}` is not private: its mode is 0644");
+        end.assert_stderr(&[&expected, "`chmod 600"]);
+    }
+}
