@@ -20,7 +20,7 @@ use tonic::{
 use crate::{support::Sandbox, victim::make_secret};
 
 /// Accepts every agent with these leases, and reports a job whose texts contain control characters.
-struct Fake {
+pub(crate) struct Fake {
     agent_lease_ms: u64,
     coordinator_lease_ms: u64,
 }
@@ -80,13 +80,18 @@ impl Coordination for Fake {
     }
 }
 
+/// A fake coordinator whose leases are valid.
+pub(crate) fn short_lease() -> Fake {
+    Fake { agent_lease_ms: 2400, coordinator_lease_ms: 3000 }
+}
+
 /// Serves a fake coordinator until the tests end.
 fn serve(fake: Fake) -> SocketAddr {
     serve_as(fake, serde_json::json!({}))
 }
 
 /// Serves a fake coordinator whose identity has further fields.
-fn serve_as(fake: Fake, more: serde_json::Value) -> SocketAddr {
+pub(crate) fn serve_as(fake: Fake, more: serde_json::Value) -> SocketAddr {
     let (bound, address) = mpsc::channel();
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -150,7 +155,7 @@ fn impostor_without_the_secret() {
     let denied = run(serde_json::json!({ "auth": "none" }));
     denied.assert_stderr(&["has no secret; this one has one", "--auth none"]);
     let named = run(serde_json::json!({ "auth": "secret", "ids": [id] }));
-    named.assert_stderr(&["has not proven that it knows the secret"]);
+    named.assert_stderr(&["has not authenticated itself"]);
     // Without a secret it succeeds, as far as the master's address shows.
     let address = serve(Fake { agent_lease_ms: 2400, coordinator_lease_ms: 3000 });
     let words = format!(

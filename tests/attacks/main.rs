@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
 mod attacker;
+mod certificates;
 mod coordinator;
 mod election;
 mod files;

@@ -56,6 +56,17 @@ fn pages_for_strangers() {
 #[test]
 fn registration_without_the_secret() {
     let Some(mut victim) = Victim::secured("regist") else { return };
+    attend_without_tls(&victim, "--secret-file");
+    victim.assert_unharmed();
+    let line = victim.host.logs("connection refused");
+    assert!(line.contains("10.77.0.3"), "{line}");
+    let status = victim.printed_status();
+    let row = "refused: 2 from 10.77.0.3 (it has not proven that it knows the secret)";
+    assert!(status.lines().any(|line| line == row), "{status}");
+}
+
+/// Registers and asks for the status over gRPC without TLS; the refusal must contain `hint`.
+pub(crate) fn attend_without_tls(victim: &Victim, hint: &str) {
     for node in [ATTACKER, 1] {
         here(&victim.network, node, || {
             let runtime =
@@ -68,18 +79,12 @@ fn registration_without_the_secret() {
                 let first = AgentMessage { message: Some(first) };
                 let refused = client.attend(tokio_stream::once(first)).await.unwrap_err();
                 assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
-                assert!(refused.message().contains("--secret-file"), "{refused}");
+                assert!(refused.message().contains(hint), "{refused}");
                 let refused = client.status(StatusRequest {}).await.unwrap_err();
                 assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
             });
         });
     }
-    victim.assert_unharmed();
-    let line = victim.host.logs("connection refused");
-    assert!(line.contains("10.77.0.3"), "{line}");
-    let status = victim.printed_status();
-    let row = "refused: 2 from 10.77.0.3 (it has not proven that it knows the secret)";
-    assert!(status.lines().any(|line| line == row), "{status}");
 }
 
 /// 2, 15: a flood of handshakes with another secret neither succeeds nor disturbs the job, and a process with the secret

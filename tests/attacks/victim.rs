@@ -8,7 +8,10 @@ use serde_json::Value;
 
 use crate::{
     attacker::{here, http},
-    support::{Network, Program, Sandbox, Worker, may_make_networks},
+    support::{
+        Authority, End, Issue, Network, Program, Sandbox, Worker, may_make_networks, tls_flags,
+        write_certificates,
+    },
 };
 
 /// The address of the coordinator.
@@ -24,6 +27,9 @@ pub(crate) struct Victim {
     /// The port of the round's store.
     pub(crate) store_port: u16,
 }
+
+/// The name in the certificates of a job.
+pub(crate) const NAME: &str = "job.example";
 
 /// The attacker's node.
 pub(crate) const ATTACKER: u32 = 3;
@@ -55,6 +61,26 @@ impl Victim {
         let sandbox = Sandbox::new();
         let flags = format!("--secret-file {}", make_secret(&sandbox).display());
         may_make_networks().then(|| Self::start(sandbox, name, &flags))
+    }
+
+    /// Starts a job whose nodes have certificates of the authority that is returned; `None` if networks cannot be made.
+    pub(crate) fn certified(name: &str) -> Option<(Self, Authority)> {
+        let sandbox = Sandbox::new();
+        let authority = Authority::new("ca");
+        let issued = authority.issue(&Issue::with_names(&[NAME]));
+        let flags = tls_flags(&write_certificates(&sandbox.path("tls"), &[&authority], &issued));
+        may_make_networks().then(|| (Self::start(sandbox, name, &flags), authority))
+    }
+
+    /// A path for files of the attacker.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.sandbox.path(name)
+    }
+
+    /// Runs another agent of the job on a node.
+    pub(crate) fn attend(&self, node: u32, flags: &str) -> End {
+        let words = format!("{SHARED} {flags} --no-python stay.sh");
+        self.network.ragent(&self.sandbox, node, &words).run()
     }
 
     fn start(sandbox: Sandbox, name: &str, flags: &str) -> Self {

@@ -12,8 +12,8 @@ use ragent::{
 use crate::{
     records::{Lifetime, RoundId, Rounds, violations},
     support::{
-        End, Network, PATIENCE, Program, READY, Sandbox, Stream, field, is_alive, keeper_of, kill,
-        let_pass,
+        Authority, End, Issue, Network, PATIENCE, Program, READY, Sandbox, Stream, field, is_alive,
+        keeper_of, kill, let_pass, tls_flags, write_certificates,
     },
 };
 
@@ -101,6 +101,15 @@ impl ElectedJob {
         let secret = Secret::random().expect("the system has random bytes");
         file::create(&path, &secret).expect("the sandbox is writable");
         job.auth = format!("--auth secret --secret-file {}", path.display());
+        Self::with_agents(job, &Self::all())
+    }
+
+    /// Starts a job whose nodes have certificates, and waits until all of its workers run.
+    pub(crate) fn start_certified(name: &str) -> (Self, Round) {
+        let mut job = Self::new(name, &Self::all());
+        let authority = Authority::new("ca");
+        let issued = authority.issue(&Issue::with_names(&["spiffe://site/job"]));
+        job.auth = tls_flags(&write_certificates(&job.sandbox.path("tls"), &[&authority], &issued));
         Self::with_agents(job, &Self::all())
     }
 

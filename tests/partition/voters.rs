@@ -456,10 +456,20 @@ fn majority_loses_its_state() {
 /// joins and no status is printed.
 #[test]
 fn voters_share_a_secret() {
-    if !may_make_networks() {
-        return;
+    if may_make_networks() {
+        authenticated(ElectedJob::start_secured("vsec").0, "requires a secret");
     }
-    let (mut job, _) = ElectedJob::start_secured("vsec");
+}
+
+/// The same for voters with certificates.
+#[test]
+fn voters_have_certificates() {
+    if may_make_networks() {
+        authenticated(ElectedJob::start_certified("vtls").0, "requires a certificate");
+    }
+}
+
+fn authenticated(mut job: ElectedJob, needed: &str) {
     let leader = job.leader(WITNESS);
     job.network.cut(leader.node);
     job.next_leader(WITNESS, leader);
@@ -469,7 +479,7 @@ fn voters_share_a_secret() {
     job.status(WITNESS, "").assert_code(0);
     let stranger = job.status(WITNESS, "--auth none");
     stranger.assert_code(1);
-    stranger.assert_stderr(&["requires a secret", "--auth none"]);
+    stranger.assert_stderr(&[needed, "--auth none"]);
     // Its own agent has ended, and the next one has no secret.
     job.agent(WITNESS).signal(Signal::SIGTERM);
     job.wait_for_end(WITNESS);
@@ -477,6 +487,6 @@ fn voters_share_a_secret() {
                  --no-python true";
     let refused = job.run_on(WITNESS, words);
     refused.assert_code(1);
-    refused.assert_stderr(&["requires a secret", "was started with `--auth none`"]);
+    refused.assert_stderr(&[needed, "was started with `--auth none`"]);
     job.end();
 }
