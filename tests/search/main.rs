@@ -2,7 +2,10 @@
 //! hosts.
 
 use nix::sys::signal::Signal;
-use support::{Network, Program, Sandbox, Start, Stream, field, may_make_networks};
+use support::{
+    Authority, Issue, Network, Program, Sandbox, Start, Stream, field, may_make_networks,
+    tls_flags, write_certificates,
+};
 
 mod datagrams;
 #[path = "../support/mod.rs"]
@@ -52,6 +55,25 @@ fn agents_find_each_other() {
     let hosts =
         agents.iter().filter(|agent| agent.text(Stream::Stderr).contains("coordinating the job"));
     assert_eq!(hosts.count(), 1);
+}
+
+/// Agents with certificates find each other, and connect only to an agent that has an accepted one. An agent of the same job
+/// without a certificate exits with the reason.
+#[test]
+fn agents_with_certificates_find_each_other() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("ctls", 4), Sandbox::new());
+    let authority = Authority::new("ca");
+    let issued = authority.issue(&Issue::with_names(&["job.example"]));
+    let files = write_certificates(&sandbox.path("tls"), &[&authority], &issued);
+    let words = format!("--nnodes 3 {}", tls_flags(&files));
+    let mut agents = start_all(&network, &sandbox, "job", &words);
+    assert_admitted(&mut agents);
+    let stranger = agent(&network, &sandbox, 4, "job", "--nnodes 3 --rdzv-conf is_host=0").run();
+    stranger.assert_code(1);
+    stranger.assert_stderr(&["requires a certificate, and this one has none", "--tls-ca"]);
 }
 
 /// An agent that finds no other one prints that by default: one that may host, once it hosts, and one

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::{
     cluster::Cluster,
-    support::{End, Program, command_line},
+    support::{Authority, End, Issue, Program, command_line, tls_flags, write_certificates},
 };
 
 /// The runtime folder of the launching host, on which no agent runs.
@@ -92,4 +92,30 @@ fn launch_takes_a_secret() {
     let open = running(&cluster, "--auth none --rdzv-endpoint 10.77.0.1:29433");
     assert_eq!(registration(&cluster, &open), None);
     status(&cluster, "--auth none --rdzv-endpoint 10.77.0.1:29433").assert_code(0);
+}
+
+/// With certificates, given by flags or variables of the launching host, agents use the files of their own hosts, and no
+/// secret is made.
+#[test]
+fn launch_with_certificates() {
+    let Some(cluster) = Cluster::new("ltls", 2) else { return };
+    let authority = Authority::new("ca");
+    let issued = authority.issue(&Issue::with_names(&["job.example"]));
+    let files = write_certificates(&cluster.sandbox.path("tls"), &[&authority], &issued);
+    let [ca, certificate, key] = &files;
+    let words = "--rdzv-endpoint 10.77.0.1:29434 --no-python stay.sh";
+    let launch = cluster.launch(words).env("XDG_RUNTIME_DIR", folder(&cluster));
+    let launch = launch.env("PET_TLS_CA", ca).env("PET_TLS_CERT", certificate);
+    let mut launch = launch.env("PET_TLS_KEY", key).start();
+    for _ in 0..2 {
+        launch.prints("worker rank=");
+    }
+    assert_eq!(registration(&cluster, &launch), None);
+    let asked = |flags: &str| status(&cluster, &format!("{flags} --rdzv-endpoint 10.77.0.1:29434"));
+    let accepted = asked(&tls_flags(&files));
+    accepted.assert_code(0);
+    assert!(accepted.stdout.contains("nodes 2  workers 2"), "{}", accepted.stdout);
+    let stranger = asked("--auth none");
+    stranger.assert_code(1);
+    stranger.assert_stderr(&["requires a certificate", "--tls-ca"]);
 }

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 
 use tokio::time::timeout;
+use tracing::warn;
 
 use super::http_client::{self, ExchangeEnd, Page};
 use crate::{
@@ -89,6 +90,9 @@ pub(super) async fn knows(credentials: &Credentials, name: Option<&str>) -> bool
 /// Reads the files of the credentials again, which may have changed. Does not wait for a file system that does not answer.
 pub(crate) async fn read_again(credentials: &Credentials) {
     let _ = timeout(limits::READ_AGAIN_PATIENCE, credentials.read_again(clock::now())).await;
+    if let Some(why) = credentials.newly_outdated(clock::wall_second()) {
+        warn!("other processes do not accept the certificate of this one: {why}; renew it");
+    }
 }
 
 /// Reads the own secrets again, and waits until the other process may have done so: in a second attempt, both know a secret that

@@ -51,13 +51,8 @@ impl SecureStream {
     ) -> Option<Mismatch> {
         let Self::Tls(stream) = self else { return None };
         let theirs = stream.get_ref().1.peer_certificates()?.first().map(CertificateFacts::of);
-        credentials.explain(&address.to_string(), theirs, error, wall_second())
+        credentials.explain(&address.to_string(), theirs, error, clock::wall_second())
     }
-}
-
-/// Returns the wall clock, in seconds since 1970.
-fn wall_second() -> i64 {
-    i64::try_from(clock::wall_time().as_secs()).unwrap_or(i64::MAX)
 }
 
 /// The reason for which a connection cannot be opened.
@@ -136,7 +131,8 @@ impl Opened {
                 if let Some(theirs) = authentication::ask(address).await {
                     credentials.compare(&place, &theirs)?;
                 }
-                if let Some(mismatch) = credentials.explain(&place, None, &error, wall_second()) {
+                let now = clock::wall_second();
+                if let Some(mismatch) = credentials.explain(&place, None, &error, now) {
                     return Err(mismatch.into());
                 }
                 match error.kind() {

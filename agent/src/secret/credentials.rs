@@ -3,7 +3,10 @@
 use std::{
     fmt,
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -14,7 +17,7 @@ use zeroize::Zeroizing;
 
 use super::{
     certificates::{
-        self, CertificateError, CertificateFacts, CertificateRequest, PeerName, Stamps,
+        self, CertificateError, CertificateFacts, CertificateRequest, PeerName, Refusal, Stamps,
     },
     file::{self, FileError},
     form::{KeyLabel, Secret, SecretId},
@@ -38,6 +41,8 @@ struct Certified {
     request: CertificateRequest,
     loaded: RwLock<Arc<certificates::Loaded>>,
     reading: Arc<Mutex<Reading>>,
+    /// True if the certificate is not valid at present, which was reported.
+    is_outdated: AtomicBool,
 }
 
 /// The last reading of the files on request; locked while they are read.
@@ -57,6 +62,14 @@ pub(crate) struct OwnCertificate {
     pub request: CertificateRequest,
     /// The name that peers must have.
     pub required: PeerName,
+}
+
+impl OwnCertificate {
+    /// Returns the reason for which the certificate is not valid at `now`, in seconds since 1970.
+    pub(crate) fn outdated(&self, now: i64) -> Option<String> {
+        let refusal = Refusal::of_validity(self.facts.validity?, now)?;
+        Some(refusal.clause(None))
+    }
 }
 
 /// The minimum time between two readings of the files: anyone can make this process read them.
@@ -137,7 +150,8 @@ impl Credentials {
     /// Returns [`CertificateError`] if a file cannot be used.
     pub(crate) fn with_certificates(request: CertificateRequest) -> Result<Self, CertificateError> {
         let loaded = RwLock::new(Arc::new(certificates::Loaded::read(&request)?));
-        let certified = Certified { request, loaded, reading: Arc::default() };
+        let (reading, is_outdated) = (Arc::default(), AtomicBool::new(false));
+        let certified = Certified { request, loaded, reading, is_outdated };
         Ok(Self(Arc::new(Kind::Certified(certified))))
     }
 
@@ -283,6 +297,15 @@ impl Credentials {
         Ok(())
     }
 
+    /// Returns the reason for which the own certificate is not valid at `now`, in seconds since 1970, unless that was
+    /// returned before.
+    pub(crate) fn newly_outdated(&self, now: i64) -> Option<String> {
+        let Certified { is_outdated, .. } = self.certified()?;
+        let outdated = self.certificate()?.outdated(now);
+        let was_outdated = is_outdated.swap(outdated.is_some(), Ordering::Relaxed);
+        outdated.filter(|_| !was_outdated)
+    }
+
     fn loaded(&self) -> Option<Arc<Loaded>> {
         match &*self.0 {
             Kind::Secured { loaded, .. } => {
@@ -397,5 +420,27 @@ mod tests {
         now += READ_INTERVAL;
         credentials.read_again(now).await;
         assert!(failure().is_some());
+    }
+
+    /// A certificate that is not valid is reported once, until it is renewed.
+    #[tokio::test]
+    async fn outdated_certificates_are_reported_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::new("ca");
+        let put = |last| {
+            let issued = authority.issue(&Issue { last, ..Issue::with_names(&["a"]) });
+            let [authorities, certificate, key] = write(folder.path(), &[&authority], &issued);
+            CertificateRequest { authorities, certificate, key, peer: None }
+        };
+        let credentials = Credentials::with_certificates(put(1_000_000_000)).unwrap();
+        let outdated = |now| credentials.newly_outdated(now).is_some();
+        assert!(!outdated(1_000_000_000));
+        assert!(outdated(1_000_000_001));
+        assert!(!outdated(1_000_000_002));
+        put(1_100_000_000);
+        credentials.read_again(crate::sys::clock::now_blocking()).await;
+        assert!(!outdated(1_000_000_003));
+        assert!(outdated(1_100_000_001));
+        assert_eq!(Credentials::default().newly_outdated(0), None);
     }
 }

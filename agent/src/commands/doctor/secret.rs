@@ -14,7 +14,7 @@ use crate::{
 /// problem.
 pub(super) fn own(credentials: &Credentials, has_job: bool) -> Finding {
     if let Some(own) = credentials.certificate() {
-        return certificate(&own, i64::try_from(clock::wall_time().as_secs()).unwrap_or(i64::MAX));
+        return certificate(&own, clock::wall_second());
     }
     let ids: Vec<String> = credentials.ids().iter().map(ToString::to_string).collect();
     match (credentials.origin(), credentials.unsecured_reason()) {
@@ -43,21 +43,15 @@ fn certificate(own: &OwnCertificate, now: i64) -> Finding {
         "the certificate {facts}, from {}; other nodes must have the name {required}",
         request.certificate.display()
     );
-    let clock = format!("the clock of this machine is at {}", utc(now));
-    let hint = "renew the certificate, or correct the clock";
-    match facts.validity {
-        Some(Validity { last, .. }) if now > last => {
-            let text = format!("{text}; it has expired at {}; {clock}", utc(last));
-            Finding::fail("certificate", text, hint)
+    match (own.outdated(now), facts.validity) {
+        (Some(why), _) => {
+            let hint = "renew the certificate, or correct the clock";
+            Finding::fail("certificate", format!("{text}; {why}"), hint)
         }
-        Some(Validity { first, .. }) if now < first => {
-            let text = format!("{text}; it is not valid before {}; {clock}", utc(first));
-            Finding::fail("certificate", text, hint)
-        }
-        Some(Validity { last, .. }) => {
+        (None, Some(Validity { last, .. })) => {
             Finding::pass("certificate", format!("{text}; valid until {}", utc(last)))
         }
-        None => Finding::pass("certificate", text),
+        (None, None) => Finding::pass("certificate", text),
     }
 }
 

@@ -66,19 +66,24 @@ impl Refusal {
         own: &CertificateFacts,
         now: i64,
     ) -> Self {
-        match (alert, own.validity) {
-            (AlertDescription::CertificateExpired, Some(Validity { last, .. })) if now > last => {
-                Self::Expired { last, now }
-            }
-            (AlertDescription::CertificateExpired, Some(Validity { first, .. })) if now < first => {
-                Self::NotYetValid { first, now }
-            }
-            (AlertDescription::CertificateExpired, validity) => Self::OtherClock { validity, now },
-            (AlertDescription::UnknownCA | AlertDescription::DecryptError, _) => {
-                Self::UnknownAuthority
-            }
-            (AlertDescription::BadCertificate, _) => Self::WrongName(None),
-            (other, _) => Self::Other(format!("the alert of TLS is {other:?}")),
+        let validity = own.validity;
+        match alert {
+            AlertDescription::CertificateExpired => validity
+                .and_then(|validity| Self::of_validity(validity, now))
+                .unwrap_or(Self::OtherClock { validity, now }),
+            AlertDescription::UnknownCA | AlertDescription::DecryptError => Self::UnknownAuthority,
+            AlertDescription::BadCertificate => Self::WrongName(None),
+            other => Self::Other(format!("the alert of TLS is {other:?}")),
+        }
+    }
+
+    /// Returns the reason for which a certificate with this validity cannot be used at `now`.
+    pub(in crate::secret) fn of_validity(validity: Validity, now: i64) -> Option<Self> {
+        let Validity { first, last } = validity;
+        match now {
+            _ if now > last => Some(Self::Expired { last, now }),
+            _ if now < first => Some(Self::NotYetValid { first, now }),
+            _ => None,
         }
     }
 
