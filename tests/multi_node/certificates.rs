@@ -130,11 +130,14 @@ fn certificates_are_renewed_while_a_job_runs() {
     let mut again = job.guest(&words(&of_guest));
     again.worker();
     fs::write(&of_host[1], "-----BEGIN CERTIFICATE-----\n").unwrap();
-    wait_for_log(&sandbox, &job, &mut host, "have changed, but cannot be used");
+    wait_for_log(&sandbox, &job, &mut host, "failed to read the files of the credentials again");
     let mut last = job.guest(&words(&put("last", &[&new], &new)));
     last.worker();
     host.receive_pending();
-    let warnings = host.text(Stream::Stderr).matches("but cannot be used").count();
+    let warnings = host
+        .text(Stream::Stderr)
+        .matches("failed to read the files of the credentials again")
+        .count();
     assert_eq!(warnings, 1, "{}", host.text(Stream::Stderr));
 }
 
