@@ -27,7 +27,7 @@ use crate::{
     coordinator::limits,
     net::{
         self, ResolveError, authentication,
-        secure_stream::{self, ConnectError},
+        secure_stream::{self, ConnectError, OpenedEnd},
     },
     secret::{ALPN_HTTP2, Credentials, Mismatch},
     spec::Endpoint,
@@ -164,7 +164,7 @@ async fn stream(
     events: &mpsc::Sender<StreamEvent>,
 ) -> Result<(), AttendError> {
     let connection = reach(endpoint, known, credentials).await?;
-    let Connection { mut client, local, remote } = connection;
+    let Connection { mut client, local, remote, opened } = connection;
     let (reply, replied) = oneshot::channel();
     let connected = StreamEvent::Connected { attend, local, remote, reply };
     events.send(connected).await.map_err(|_| AttendError::GivenUp)?;
@@ -176,7 +176,7 @@ async fn stream(
     let response = match client.attend(tokio_stream::once(first).chain(rest)).await {
         Ok(response) => response,
         Err(status) => {
-            if let Some(mismatch) = mismatch_after(remote, credentials, &status).await {
+            if let Some(mismatch) = opened.mismatch(credentials) {
                 return Err(mismatch.into());
             }
             return Err(match status.code() {
@@ -203,6 +203,7 @@ struct Connection {
     client: CoordinationClient<Channel>,
     local: SocketAddr,
     remote: SocketAddr,
+    opened: OpenedEnd,
 }
 
 /// Connects to the endpoint, whose name may resolve to other addresses each time.
@@ -262,6 +263,7 @@ async fn connect_to(
         ConnectError::Unproven(source) => AttendError::Unproven { address, source },
     })?;
     let local = stream.local_addr().map_err(|source| AttendError::Connect { address, source })?;
+    let opened = stream.end(address);
     let mut stream = Some(TokioIo::new(stream));
     // The only connection exists already; a channel that asks for another has lost it.
     let connector = tower::service_fn(move |_| {
@@ -276,7 +278,7 @@ async fn connect_to(
     let channel = in_time(address, channel)
         .await?
         .map_err(|source| AttendError::Protocol { address, source: Box::new(source) })?;
-    Ok(Connection { client: CoordinationClient::new(channel), local, remote: address })
+    Ok(Connection { client: CoordinationClient::new(channel), local, remote: address, opened })
 }
 
 /// Returns the reason for which the process at `address` has refused this one.
@@ -292,8 +294,8 @@ async fn unauthenticated(
     }
 }
 
-/// Returns the reason for which a request has failed if a certificate is not accepted. A server closes a connection for that
-/// reason after the handshake has ended for the client.
+/// Returns the reason for which a request has failed if a certificate is not accepted. The alert may be lost with the
+/// connection, so the process is asked again.
 async fn mismatch_after(
     address: SocketAddr,
     credentials: &Credentials,

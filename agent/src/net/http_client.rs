@@ -65,12 +65,10 @@ pub(crate) async fn get_as_member(
     limit: Duration,
 ) -> Exchange {
     match secure_stream::connect(address, credentials, ALPN_HTTP1).await {
-        Ok(mut stream) => {
-            let mut exchange = exchange_within(&mut stream, address, path, len_max, limit).await;
-            // A server verifies the certificate of its client after the handshake has ended for the client.
-            if let ExchangeEnd::Failed(error) = &exchange.end
-                && let Some(mismatch) = stream.explain(address, credentials, error)
-            {
+        Ok(stream) => {
+            let opened = stream.end(address);
+            let mut exchange = exchange_within(stream, address, path, len_max, limit).await;
+            if let Some(mismatch) = opened.mismatch(credentials) {
                 exchange.end = ExchangeEnd::Failed(io::Error::other(mismatch));
             }
             exchange

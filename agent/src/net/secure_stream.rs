@@ -4,7 +4,7 @@ use std::{
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
     time::Duration,
 };
@@ -30,7 +30,51 @@ pub(crate) enum SecureStream {
     /// Without a secret and a certificate.
     Plain(TcpStream),
     /// With TLS, in which the other end has proven that it knows the secret, or has a certificate that is accepted.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<TcpStream>>, TlsFailure),
+}
+
+/// The error with which TLS has ended a connection, if it has; also known after the stream was handed over to a protocol.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TlsFailure(Arc<OnceLock<TlsError>>);
+
+impl TlsFailure {
+    fn note(&self, error: &io::Error) {
+        if let Some(error) = tls_error(error) {
+            // The first one counts.
+            let _ = self.0.set(error.clone());
+        }
+    }
+}
+
+/// Returns the error of TLS in an error of its stream.
+fn tls_error(error: &io::Error) -> Option<&TlsError> {
+    error.get_ref().and_then(|error| error.downcast_ref())
+}
+
+/// The end of a connection that this process has opened.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenedEnd {
+    /// The address of the other end.
+    address: SocketAddr,
+    /// The certificate of the other end, which is accepted here.
+    theirs: Option<CertificateFacts>,
+    failure: TlsFailure,
+}
+
+impl OpenedEnd {
+    /// Returns the reason for the end if the other process has not accepted the certificate of this one. A server verifies
+    /// it after the handshake has ended for the client.
+    pub(crate) fn mismatch(&self, credentials: &Credentials) -> Option<Mismatch> {
+        let error = self.failure.0.get()?;
+        let place = self.address.to_string();
+        credentials.explain(&place, self.theirs.clone(), error, clock::wall_second())
+    }
+}
+
+impl From<TlsStream<TcpStream>> for SecureStream {
+    fn from(stream: TlsStream<TcpStream>) -> Self {
+        Self::Tls(Box::new(stream), TlsFailure::default())
+    }
 }
 
 impl SecureStream {
@@ -38,20 +82,20 @@ impl SecureStream {
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Plain(stream) => stream.local_addr(),
-            Self::Tls(stream) => stream.get_ref().0.local_addr(),
+            Self::Tls(stream, _) => stream.get_ref().0.local_addr(),
         }
     }
 
-    /// Returns the reason for `error` if the process at `address` has not accepted the certificate of this one.
-    pub(crate) fn explain(
-        &self,
-        address: SocketAddr,
-        credentials: &Credentials,
-        error: &io::Error,
-    ) -> Option<Mismatch> {
-        let Self::Tls(stream) = self else { return None };
-        let theirs = stream.get_ref().1.peer_certificates()?.first().map(CertificateFacts::of);
-        credentials.explain(&address.to_string(), theirs, error, clock::wall_second())
+    /// Returns the end of this connection to `address`, which knows the reason when it has come.
+    pub(crate) fn end(&self, address: SocketAddr) -> OpenedEnd {
+        let (theirs, failure) = match self {
+            Self::Plain(_) => (None, TlsFailure::default()),
+            Self::Tls(stream, failure) => {
+                let theirs = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+                (theirs.map(CertificateFacts::of), failure.clone())
+            }
+        };
+        OpenedEnd { address, theirs, failure }
     }
 }
 
@@ -122,7 +166,7 @@ impl Opened {
         // The name of an address is not sent.
         let name = client.name.unwrap_or_else(|| ServerName::IpAddress(address.ip().into()));
         match timeout(limit, connector.connect(name, stream)).await {
-            Ok(Ok(stream)) => Ok(SecureStream::Tls(Box::new(stream.into()))),
+            Ok(Ok(stream)) => Ok(TlsStream::from(stream).into()),
             Ok(Err(error)) => {
                 let place = address.to_string();
                 // Two nodes with different secrets, or one with a certificate only, are the usual reason. The next attempt
@@ -131,15 +175,15 @@ impl Opened {
                 if let Some(theirs) = authentication::ask(address).await {
                     credentials.compare(&place, &theirs)?;
                 }
-                let now = clock::wall_second();
-                if let Some(mismatch) = credentials.explain(&place, None, &error, now) {
-                    return Err(mismatch.into());
-                }
-                match error.kind() {
-                    io::ErrorKind::InvalidData => Err(ConnectError::Unproven(error)),
+                let explained = tls_error(&error).and_then(|error| {
+                    credentials.explain(&place, None, error, clock::wall_second())
+                });
+                Err(match (explained, error.kind()) {
+                    (Some(mismatch), _) => mismatch.into(),
+                    (None, io::ErrorKind::InvalidData) => ConnectError::Unproven(error),
                     // The connection was lost, or was closed for lack of room.
-                    _ => Err(error.into()),
-                }
+                    (None, _) => error.into(),
+                })
             }
             Err(_) => Err(ConnectError::Silent(limit)),
         }
@@ -169,7 +213,7 @@ pub(crate) enum AcceptError {
 impl AcceptError {
     fn of(error: &io::Error, credentials: &Credentials) -> Self {
         let has_certificate = credentials.has_certificate();
-        match error.get_ref().and_then(|error| error.downcast_ref::<TlsError>()) {
+        match tls_error(error) {
             Some(TlsError::AlertReceived(alert)) if has_certificate => Self::NotAccepted(*alert),
             Some(error) if has_certificate => Self::Certificate(error.clone()),
             Some(_) => Self::Unproven,
@@ -209,7 +253,13 @@ impl AsyncRead for SecureStream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream, failure) => {
+                let read = Pin::new(stream).poll_read(context, buffer);
+                if let Poll::Ready(Err(error)) = &read {
+                    failure.note(error);
+                }
+                read
+            }
         }
     }
 }
@@ -222,21 +272,21 @@ impl AsyncWrite for SecureStream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream, _) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream, _) => Pin::new(stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream, _) => Pin::new(stream).poll_shutdown(context),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The comparison of this process's credentials with those of another process, so that two nodes that do not agree get an
 //! error that names both sides. Nothing else depends on it: the names in an identity are public and not proven.
 
-use std::{error::Error as StdError, fmt, io};
+use std::{error::Error as StdError, fmt};
 
 use rustls::{CertificateError, Error as TlsError};
 use serde::{Deserialize, Serialize};
@@ -174,11 +174,11 @@ impl Credentials {
         &self,
         place: &str,
         theirs: Option<CertificateFacts>,
-        error: &io::Error,
+        error: &TlsError,
         now: i64,
     ) -> Option<Mismatch> {
         let ours = Ours::from(self.certificate()?);
-        let kind = match error.get_ref().and_then(|error| error.downcast_ref::<TlsError>())? {
+        let kind = match error {
             TlsError::AlertReceived(alert) => {
                 let refusal = Refusal::of_alert(*alert, &ours.facts, now);
                 Kind::NotAcceptedThere { theirs, ours, refusal }
@@ -468,10 +468,8 @@ mod tests {
             names: vec![PeerName::parse("b").unwrap()],
             ..CertificateFacts::default()
         };
-        let explain = |theirs, error: TlsError| {
-            let error = io::Error::new(io::ErrorKind::InvalidData, error);
-            certified.explain(PLACE, theirs, &error, 1_700_000_000)
-        };
+        let explain =
+            |theirs, error: TlsError| certified.explain(PLACE, theirs, &error, 1_700_000_000);
         let refusal = Refusal::WrongName(PeerName::parse("a"));
         let rejected = Rejected { theirs: theirs.clone(), refusal };
         let other = CertificateError::Other(OtherError(Arc::new(rejected)));
@@ -497,7 +495,7 @@ mod tests {
         );
         assert_eq!(explain(None, TlsError::EncryptError), None);
         let secured = secured(&["a"]);
-        let error = io::Error::other(alert(AlertDescription::UnknownCA));
+        let error = alert(AlertDescription::UnknownCA);
         assert_eq!(secured.explain(PLACE, None, &error, 0), None);
     }
 

@@ -39,7 +39,7 @@ async fn open(stream: StdTcpStream, credentials: &Credentials) -> Option<SecureS
     }
     let accepted = secure_stream::accept(stream, credentials).await.ok()?;
     let is_of_voter = accepted.get_ref().1.alpn_protocol() == Some(ALPN_VOTER);
-    is_of_voter.then(|| SecureStream::Tls(Box::new(accepted)))
+    is_of_voter.then(|| accepted.into())
 }
 
 /// Serves a connection until it ends.
