@@ -141,6 +141,45 @@ fn certificates_are_renewed_while_a_job_runs() {
     assert_eq!(warnings, 1, "{}", host.text(Stream::Stderr));
 }
 
+/// A coordinator that is replaced by one whose certificate is not accepted, or that does not accept that of the agent, does
+/// not end the job: the agent states the reason, and registers with the next one.
+#[test]
+fn coordinators_are_verified_again() {
+    let sandbox = Sandbox::new();
+    let (authority, foreign) = (Authority::new("ca"), Authority::new("foreign"));
+    let issue = Issue::with_names(&[NAME]);
+    let put = |name: &str, trusted: &Authority, by: &Authority| {
+        tls_flags(&files(&sandbox, name, &[trusted], by, &issue))
+    };
+    let usual = put("usual", &authority, &authority);
+    let job = Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf is_host=0,last_call_timeout=0.1");
+    let port = job.endpoint.rsplit(':').next().unwrap();
+    let coordinator = |flags: &str| {
+        let words = format!("coordinator --rdzv-id j --host 127.0.0.1 --port {port} {flags}");
+        let mut coordinator = sandbox.ragent(&words).start();
+        coordinator.prints("127.0.0.1:");
+        coordinator
+    };
+    let mut last = coordinator(&usual);
+    let mut agent = job.guest(&format!("{usual} --no-python polite.sh"));
+    agent.worker();
+    agent.logs("registered");
+    for (flags, part) in [
+        (put("foreign", &authority, &foreign), "is not accepted by this one"),
+        (put("strict", &foreign, &authority), "does not accept the certificate of this one"),
+    ] {
+        kill(last.pid(), Signal::SIGKILL);
+        last.end();
+        last = coordinator(&flags);
+        agent.logs(part);
+    }
+    kill(last.pid(), Signal::SIGKILL);
+    last.end();
+    let _last = coordinator(&usual);
+    agent.logs("registered");
+    assert_eq!(job.status()["nodes"].as_array().map(Vec::len), Some(1));
+}
+
 /// One pair of processes that do not agree.
 struct Case<'a> {
     here: &'a str,
