@@ -57,9 +57,13 @@ impl KeeperWatch {
         }
     }
 
-    /// Notes that the lease now runs until `until`.
-    pub fn handle_renewed(&mut self, until: Instant) {
+    /// Notes that the lease now runs until `until`, which is sent to the keeper: a ping that is due soon is sent with it, so that
+    /// both processes wake up once.
+    pub fn handle_renewed(&mut self, now: Instant, until: Instant) {
         self.lease = Lease::Until(until);
+        if self.next_ping <= now + limits::KEEPER_PING_EARLY {
+            self.ping(now);
+        }
     }
 
     /// Notes the answer to a ping.
@@ -100,12 +104,7 @@ impl KeeperWatch {
     /// Applies every deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.next_ping <= now {
-            self.next_ping = now + limits::KEEPER_PING_INTERVAL;
-            // An unanswered ping is not repeated.
-            if self.pinged.is_none() {
-                self.pinged = Some(now);
-                self.effects.push_back(Effect::Ping);
-            }
+            self.ping(now);
         }
         if self.pinged.is_some_and(|at| at + limits::KEEPER_PATIENCE <= now) && !self.is_reported {
             self.is_reported = true;
@@ -127,6 +126,15 @@ impl KeeperWatch {
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
+
+    fn ping(&mut self, now: Instant) {
+        self.next_ping = now + limits::KEEPER_PING_INTERVAL;
+        // An unanswered ping is not repeated.
+        if self.pinged.is_none() {
+            self.pinged = Some(now);
+            self.effects.push_back(Effect::Ping);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -139,6 +147,7 @@ mod tests {
 
     struct Fixture {
         watch: KeeperWatch,
+        start: Instant,
         now: Instant,
     }
 
@@ -146,7 +155,18 @@ mod tests {
         /// A keeper whose lease ends after `ms`.
         fn new(ms: Option<u32>) -> Self {
             let now = crate::some_instant();
-            Self { watch: KeeperWatch::new(now, ms.map(|ms| now + ms * MS)), now }
+            Self { watch: KeeperWatch::new(now, ms.map(|ms| now + ms * MS)), start: now, now }
+        }
+
+        /// Answers a ping that is sent at `now`, if there is one, and returns their number; the last one was sent at `pinged`.
+        fn answer(&mut self, pinged: &mut Instant, now: Instant) -> usize {
+            let pings = std::iter::from_fn(|| self.watch.poll_effect()).count();
+            if pings > 0 {
+                assert!(now <= *pinged + limits::KEEPER_PING_INTERVAL);
+                *pinged = now;
+                self.watch.handle_pong();
+            }
+            pings
         }
 
         /// Advances the clock by `ms`; the keeper answers pings if it `runs`.
@@ -220,9 +240,29 @@ mod tests {
         let mut t = Fixture::new(Some(700));
         t.watch.handle_report(t.now);
         t.advance(600, false);
-        t.watch.handle_renewed(t.now + 700 * MS);
+        t.watch.handle_renewed(t.now, t.now + 700 * MS);
         assert_eq!(t.advance(999, false), []);
         assert_eq!(t.advance(1, false), [Effect::Kill]);
+    }
+
+    /// While the lease is renewed, pings are sent with renewals, and never later than their interval.
+    #[test]
+    fn pings_are_sent_with_renewals() {
+        for interval in [300, 450, 5_000] {
+            let mut t = Fixture::new(Some(10_000));
+            let (mut pinged, mut alone) = (t.now, 0);
+            while t.now < t.start + 20_000 * MS {
+                let renewed_at = t.now + interval * MS;
+                while let Some(due) = t.watch.poll_timeout().filter(|due| *due < renewed_at) {
+                    t.watch.handle_timeout(due);
+                    alone += t.answer(&mut pinged, due);
+                }
+                t.now = renewed_at;
+                t.watch.handle_renewed(t.now, t.now + 10_000 * MS);
+                t.answer(&mut pinged, renewed_at);
+            }
+            assert_eq!(alone > 0, interval == 5_000, "renewals every {interval} ms");
+        }
     }
 
     /// An agent that was paused grants the keeper the margin from the moment at which it resumes.

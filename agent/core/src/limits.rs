@@ -48,6 +48,9 @@ pub const CONNECT_LIMIT: Duration = Duration::from_secs(12);
 pub const SWEEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// The interval between pings to a keeper with workers.
 pub const KEEPER_PING_INTERVAL: Duration = Duration::from_secs(1);
+/// The time by which a ping may be sent early, together with a renewal of the lease: the interval of keep-alives, each of whose
+/// echoes renews it.
+pub const KEEPER_PING_EARLY: Duration = Duration::from_millis(300);
 /// The time without an answer to a ping after which a keeper is reported: a hung keeper is reported
 /// within two seconds.
 pub const KEEPER_PATIENCE: Duration = Duration::from_millis(900);

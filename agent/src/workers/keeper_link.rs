@@ -148,21 +148,25 @@ async fn write_orders(
     mut renewals: watch::Receiver<Option<Order>>,
 ) {
     loop {
-        let (order, fds) = tokio::select! {
+        let (renewal, order) = tokio::select! {
             // The lease first: a keeper starts nothing without one.
             biased;
-            Ok(()) = renewals.changed() => match renewals.borrow_and_update().clone() {
-                Some(order) => (order, Vec::new()),
-                None => continue,
-            },
+            Ok(()) = renewals.changed() => {
+                // An order that follows is sent with it, so that the keeper wakes up once.
+                (renewals.borrow_and_update().clone(), orders.try_recv().ok())
+            }
             order = orders.recv() => match order {
-                Some(order) => order,
+                Some(order) => (None, Some(order)),
                 None => break,
             },
         };
-        let mut line = serde_json::to_vec(&order).expect("an order has no map with odd keys");
-        line.push(b'\n');
-        if write_line(&socket, &line, &fds).await.is_err() {
+        let (order, fds) = order.map_or((None, Vec::new()), |(order, fds)| (Some(order), fds));
+        let mut lines = Vec::new();
+        for order in renewal.into_iter().chain(order) {
+            lines.extend(serde_json::to_vec(&order).expect("an order has no map with odd keys"));
+            lines.push(b'\n');
+        }
+        if write_lines(&socket, &lines, &fds).await.is_err() {
             return;
         }
     }
@@ -170,14 +174,14 @@ async fn write_orders(
     let _ = socket.shutdown(Shutdown::Write);
 }
 
-/// Writes `line`; the descriptors are sent with its first byte.
-async fn write_line(socket: &StdUnixStream, line: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
+/// Writes `lines`; the descriptors are sent with the first byte.
+async fn write_lines(socket: &StdUnixStream, lines: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let mut sent = 0;
-    while sent < line.len() {
+    while sent < lines.len() {
         let rights = [ControlMessage::ScmRights(&raw)];
         let rights = if sent == 0 && !raw.is_empty() { &rights[..] } else { &[] };
-        let parts = [IoSlice::new(&line[sent..])];
+        let parts = [IoSlice::new(&lines[sent..])];
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
         match sendmsg::<()>(socket.as_raw_fd(), &parts, rights, flags, None) {
             Ok(len) => sent += len,

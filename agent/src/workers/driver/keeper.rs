@@ -142,7 +142,7 @@ impl Driver {
         let until_ns = until_ns.map(|ns| u64::try_from(ns).unwrap_or(u64::MAX));
         self.lease = until;
         if let (Some(group), Some(until)) = (&mut self.group, until) {
-            group.keeper.handle_renewed(until);
+            group.keeper.handle_renewed(clock::now(), until);
         }
         let order = Order::Renew { until_ns };
         self.renewed = Some(order.clone());
