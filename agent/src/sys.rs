@@ -1,5 +1,6 @@
 //! The machine and its system: clock, processes, files, random names and the host itself.
 
+pub(crate) mod alarm;
 pub(crate) mod cgroup;
 pub mod clock;
 pub(crate) mod files;

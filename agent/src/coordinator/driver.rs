@@ -35,7 +35,12 @@ use crate::{
     coordinator::limits,
     net::{connection::PeerAddress, port::Attended},
     spec::Endpoint,
-    sys::{clock, host::ThisHost, random::random_id},
+    sys::{
+        alarm::{Alarm, passed},
+        clock,
+        host::ThisHost,
+        random::random_id,
+    },
     voter::Stored,
 };
 
@@ -183,6 +188,7 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
         right,
         rival: None,
     };
+    let mut alarm = Alarm::new();
     loop {
         if let Some(end) = driver.carry_out_all() {
             let end = driver.rival.take().map_or(end, End::GivenWay);
@@ -204,9 +210,11 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
             },
             () = driver.persistence.stored() => {}
             voters = driver.right.changed_voters() => driver.rendezvous.handle_voters(voters),
-            () = clock::until(report_due) => driver.report_members(clock::now()),
-            () = clock::until(storing_due) => driver.persistence.handle_timeout(clock::now()),
-            () = clock::until(due) => driver.handle_due(clock::now(), deadline),
+            () = passed(report_due) => driver.report_members(clock::now()),
+            () = passed(storing_due) => driver.persistence.handle_timeout(clock::now()),
+            () = passed(due) => driver.handle_due(clock::now(), deadline),
+            // The next step of the loop notices which deadline has passed.
+            () = alarm.until([report_due, storing_due, due]) => {}
         }
     }
 }

@@ -46,7 +46,7 @@ use crate::{
         telemetry::{self, Log},
     },
     secret::{Credentials, Mismatch},
-    sys::{clock, host::ThisHost},
+    sys::{alarm::Alarm, clock, host::ThisHost},
     workers::driver::{Command, SupervisorEvent, SupervisorHandle},
 };
 pub use crate::{coordinator::role::OwnVoter, voter::StateLoss};
@@ -149,6 +149,7 @@ pub async fn drive(
         addresses: Vec::new(),
         service_manager,
     };
+    let mut alarm = Alarm::new();
     loop {
         if let Some(ending) = driver.carry_out_all().await? {
             let workers_succeeded = driver.workers_succeeded;
@@ -186,7 +187,7 @@ pub async fn drive(
             (round, address) = driver.stores.client_refused() => {
                 driver.node.handle_client_refused(clock::now(), round, address);
             }
-            () = clock::until(deadline) => driver.handle_timeout(),
+            () = alarm.until([deadline]) => driver.handle_timeout(),
         }
     }
 }

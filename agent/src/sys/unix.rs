@@ -27,7 +27,7 @@ use nix::{
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::proc;
+use super::{alarm::KernelTimer, proc};
 
 /// Takes ownership of a descriptor that `recvmsg` has just returned.
 pub(crate) fn own(fd: RawFd) -> OwnedFd {
@@ -56,6 +56,17 @@ pub(crate) fn watch_pipe(pipe: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: it owns its descriptor, names the same one as long as it lives, and lives as long as
     // the value that watches it.
     Ok(unsafe { AsyncFd::register_with_interest(pipe, Interest::READABLE) }?)
+}
+
+/// Watches a timer on this runtime.
+///
+/// # Errors
+///
+/// Returns the system's refusal to watch it.
+pub(super) fn watch_timer(timer: KernelTimer) -> io::Result<AsyncFd<KernelTimer>> {
+    // SAFETY: it owns its descriptor, names the same one as long as it lives, and lives as long as
+    // the value that watches it.
+    Ok(unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }?)
 }
 
 /// Returns the number of bytes in a pipe; zero if it is unknown.

@@ -34,7 +34,15 @@ use super::{
     reach::Reachability,
     state_loss::AnsweringVoters,
 };
-use crate::{net::port::VoterConnection, secret::Credentials, spec::Endpoint, sys::clock};
+use crate::{
+    net::port::VoterConnection,
+    secret::Credentials,
+    spec::Endpoint,
+    sys::{
+        alarm::{Alarm, passed},
+        clock,
+    },
+};
 
 /// An event on a connection.
 #[derive(Debug)]
@@ -210,6 +218,7 @@ impl Driver {
 
     /// Drives the voter until no sender of commands is left.
     pub(super) async fn drive(mut self, mut inputs: Inputs) {
+        let mut alarm = Alarm::new();
         loop {
             self.carry_out_all();
             self.let_go();
@@ -224,15 +233,15 @@ impl Driver {
                     None => return,
                 },
                 Some(connection) = inputs.connections.recv() => self.accept(connection),
-                () = clock::until(due) => self.election.handle_timeout(clock::now()),
-                () = clock::until(report_at) => {
+                () = passed(due) => self.election.handle_timeout(clock::now()),
+                () = passed(report_at) => {
                     if let Some(report) = self.reach.handle_timeout(clock::now()) {
                         warn!("{report}");
                     }
                 }
-                // The next step of the loop ends the wait.
-                () = clock::until(leave_at) => {}
                 Some(_) = self.tasks.join_next() => {}
+                // The next step of the loop notices which deadline has passed.
+                () = alarm.until([due, report_at, leave_at]) => {}
             }
         }
     }

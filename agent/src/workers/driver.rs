@@ -37,7 +37,10 @@ use super::{
 use crate::{
     keeper::order::Order,
     report::event_log::{AgentEvent, WorkerEvent},
-    sys::clock,
+    sys::{
+        alarm::{Alarm, passed},
+        clock,
+    },
     workers::limits,
 };
 
@@ -119,6 +122,7 @@ impl Driver {
         mut from_keeper: mpsc::Receiver<FromKeeper>,
         mut done: mpsc::Receiver<(RoundId, Done)>,
     ) {
+        let mut alarm = Alarm::new();
         loop {
             let deadline = self.group.as_ref().and_then(|group| group.machine.poll_timeout());
             let timer = self.timers.poll_timeout();
@@ -130,15 +134,15 @@ impl Driver {
                 // killed again.
                 biased;
                 Some(report) = from_keeper.recv() => self.handle_keeper(report).await,
-                () = clock::until(deadline) => self.handle_timeout(),
+                () = passed(deadline) => self.handle_timeout(),
                 command = commands.recv() => match command {
                     Some(command) => self.handle_command(command).await,
                     None => break,
                 },
-                () = clock::until(timer) => self.kill_expired(),
-                () = clock::until(look) => self.look(),
-                () = clock::until(keeper) => self.watch_keeper().await,
-                () = clock::until(standbys) => self.handle_standby_timeout(),
+                () = passed(timer) => self.kill_expired(),
+                () = passed(look) => self.look(),
+                () = passed(keeper) => self.watch_keeper().await,
+                () = passed(standbys) => self.handle_standby_timeout(),
                 probed = self.standbys.probed() => self.handle_probed(probed).await,
                 Some((round, done)) = done.recv() => self.handle_done(round, done).await,
                 request = next_timer(&mut self.spec.timer_pipe) => {
@@ -146,6 +150,8 @@ impl Driver {
                 }
                 // Last, so that a flood of notices delays nothing else.
                 notice = next_notice(&mut self.notices) => self.handle_notice(notice),
+                // The next step of the loop notices which deadline has passed.
+                () = alarm.until([deadline, timer, look, keeper, standbys]) => {}
             }
             self.carry_out_all().await;
             self.carry_out_keeper().await;
