@@ -21,6 +21,7 @@ mod limits;
 mod locate;
 mod locator;
 pub(crate) mod node_services;
+mod pauses;
 pub(crate) mod plain_store;
 pub mod search;
 mod server;

@@ -4,14 +4,13 @@
 use std::{
     collections::BTreeSet,
     net::{IpAddr, SocketAddr},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     claim,
     ids::{NodeId, RunId},
-    jitter::Jitter,
     message::KnownRound,
     settings::{Leases, Settings},
     voter_count::VoterCount,
@@ -27,6 +26,7 @@ use super::{
     hosted_coordinator::EndpointPort,
     hosted_voter::{Elector, serve_elector},
     node_services::{Hosted, NodeServices},
+    pauses::Pauses,
     plain_store::plain_store,
 };
 use crate::{
@@ -123,7 +123,7 @@ async fn reach_etcd(
     let began = clock::now();
     let warn_at = began + limits::WAIT_WARNING;
     let mut client = Client::of_job(etcd.clone(), run_id, rand::random::<u8>().into());
-    let mut pauses = Pauses::new();
+    let mut pauses = Pauses::new(limits::RETRY_INTERVAL, limits::ETCD_RETRY_MAX, rand::random());
     let mut is_reported = false;
     // The members at which a repetition would fail in the same way.
     let mut unusable = BTreeSet::new();
@@ -162,25 +162,6 @@ async fn reach_etcd(
 
 fn report_wait(error: &EtcdError, patience: Duration) {
     warn!("no member of etcd has answered yet; retrying for {} s: {error}", patience.as_secs());
-}
-
-/// The pauses between attempts, which double up to a limit.
-struct Pauses {
-    jitter: Jitter,
-    next: Duration,
-}
-
-impl Pauses {
-    fn new() -> Self {
-        Self { jitter: Jitter::new(rand::random()), next: limits::RETRY_INTERVAL }
-    }
-
-    /// Returns the time of the next attempt.
-    fn next(&mut self, now: Instant) -> Instant {
-        let pause = self.next.mul_f64(0.5 + self.jitter.fraction() / 2.0);
-        self.next = (self.next * 2).min(limits::ETCD_RETRY_MAX);
-        now + pause
-    }
 }
 
 /// Returns the address at which other nodes reach this one: the one that is given, else the one from which etcd is

@@ -7,8 +7,14 @@ pub(crate) use crate::limits::{
     COORDINATOR_QUEUE, IDENTIFY_TIMEOUT, MAX_IDENTITY_LEN, RETRY_INTERVAL, silent_store_clients,
 };
 
-/// Interval between attempts to find a coordinator at an endpoint.
+/// The first pause between attempts to find a coordinator at an endpoint; it doubles. Of agents that start at the same time,
+/// the first one listens within milliseconds.
+pub(crate) const LOCATE_FIRST: Duration = Duration::from_millis(10);
+/// The longest pause between these attempts.
 pub(crate) const LOCATE_INTERVAL: Duration = Duration::from_millis(500);
+/// The time for which the endpoint's port may be in use on this machine although no process accepts connections: an agent
+/// that starts at the same time accepts them within milliseconds. After that it is another program.
+pub(crate) const HELD_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time for which an endpoint may accept connections without answering: a coordinator may be
 /// suspended, or busy with a flood of connections. After that it is another program.
 pub(crate) const SILENT_TIMEOUT: Duration = Duration::from_secs(20);

@@ -67,7 +67,8 @@ pub(super) async fn locate(
     join_timeout: Duration,
     waits: impl Fn(&str),
 ) -> Result<Located, LocateError> {
-    let settings = LocatorSettings { endpoint: endpoint.clone(), is_host, join_timeout };
+    let (endpoint_asked, seed) = (endpoint.clone(), rand::random());
+    let settings = LocatorSettings { endpoint: endpoint_asked, is_host, join_timeout, seed };
     let mut locator = Locator::new(clock::now(), settings);
     loop {
         let Some(effect) = locator.poll_effect() else {

@@ -27,6 +27,7 @@ use ragent_core::reported_causes::ReportedCauses;
 use super::{
     error::LocateError,
     identity::{Answer, looks_like},
+    pauses::Pauses,
 };
 use crate::{endpoint::limits, spec::Endpoint};
 
@@ -77,6 +78,8 @@ pub(super) struct LocatorSettings {
     pub is_host: Option<bool>,
     /// The time after which it gives up.
     pub join_timeout: Duration,
+    /// The seed of the pauses.
+    pub seed: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,8 +101,9 @@ pub(super) struct Locator {
     state: State,
     /// The begin of the first of consecutive attempts in which a process was silent.
     silent_since: Option<Instant>,
-    /// The number of attempts in which the port was in use.
-    binds: u32,
+    /// The time since which the port is in use.
+    held_since: Option<Instant>,
+    pauses: Pauses,
     /// True if the endpoint's name had an address in the last attempt.
     is_resolved: bool,
     /// The reason that was reported last.
@@ -108,19 +112,17 @@ pub(super) struct Locator {
     effects: VecDeque<Effect>,
 }
 
-/// The number of times that a port may be held by a silent process: two agents that start at once
-/// on one machine need two.
-const MAX_BINDS: u32 = 4;
-
 impl Locator {
     /// Begins a search.
     pub(super) fn new(now: Instant, settings: LocatorSettings) -> Self {
+        let pauses = Pauses::new(limits::LOCATE_FIRST, limits::LOCATE_INTERVAL, settings.seed);
         Self {
             settings,
             begun: now,
             state: State::Asking(now),
             silent_since: None,
-            binds: 0,
+            held_since: None,
+            pauses,
             is_resolved: true,
             reported: String::new(),
             warned: ReportedCauses::default(),
@@ -216,11 +218,11 @@ impl Locator {
         if source.kind() != io::ErrorKind::AddrInUse {
             return self.end(Effect::GiveUp(LocateError::Bind { address, source }));
         }
-        // Another agent of this machine may have bound the port a moment earlier, and answers soon.
-        if self.binds == MAX_BINDS {
+        // Another agent of this machine may have bound the port a moment earlier: the next request waits for its answer.
+        let since = *self.held_since.get_or_insert(now);
+        if now.saturating_duration_since(since) >= limits::HELD_TIMEOUT {
             return self.end(Effect::GiveUp(LocateError::Held { address, holder: None }));
         }
-        self.binds += 1;
         self.not_found(now, format!("{address} is in use"));
     }
 
@@ -242,7 +244,7 @@ impl Locator {
                 LocateError::Unresolved { endpoint, waited, cause }
             }));
         }
-        if cause != self.reported && self.binds == 0 {
+        if cause != self.reported && self.held_since.is_none() {
             self.effects.push_back(Effect::Report(cause.clone()));
             self.reported.clone_from(&cause);
         }
@@ -251,7 +253,7 @@ impl Locator {
         if is_late && self.warned.insert(&cause) {
             self.effects.push_back(Effect::Warn { cause, is_resolved: self.is_resolved });
         }
-        self.state = State::Pausing((now + limits::LOCATE_INTERVAL).min(deadline));
+        self.state = State::Pausing(self.pauses.next(now).min(deadline));
     }
 
     fn end(&mut self, effect: Effect) {

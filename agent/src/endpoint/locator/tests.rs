@@ -17,7 +17,7 @@ impl Fixture {
     fn new(is_host: Option<bool>) -> Self {
         let now = crate::sys::clock::now();
         let endpoint = Endpoint { host: "n".to_owned(), port: 29400 };
-        let settings = LocatorSettings { endpoint, is_host, join_timeout: JOIN_TIMEOUT };
+        let settings = LocatorSettings { endpoint, is_host, join_timeout: JOIN_TIMEOUT, seed: 7 };
         let mut fixture = Self { machine: Locator::new(now, settings), begun: now, now };
         assert_eq!(fixture.effects(), ["Ask"]);
         fixture
@@ -127,24 +127,45 @@ fn one_node_hosts() {
     assert_eq!(Fixture::new(None).handle(answered(true, &[])), ["Bind(10.0.0.1:29400)"]);
 }
 
-/// Attempts follow each other at an interval. A reason is reported when it changes; from five
-/// seconds on, each reason is warned of once.
+/// A reason is reported when it changes; from five seconds on, each reason is warned of once.
 #[test]
 fn reasons_are_reported_once() {
     let mut t = Fixture::new(None);
     assert_eq!(t.answers(&[refused()]), ["Report(10.0.0.1:29400: refused)"]);
-    assert_eq!(t.next(), SECOND / 2);
+    t.next();
     assert_eq!(t.answers(&[refused()]), [""; 0]);
-    assert_eq!(t.next(), SECOND);
+    t.next();
     assert_eq!(t.handle(Input::Unresolved("no name".to_owned())), ["Report(no name)"]);
     t.next();
     let (at, effects) = t.repeat(|t| t.handle(Input::Unresolved("no name".to_owned())));
-    assert_eq!((at, effects), (5 * SECOND, vec!["WarnOfName(no name)".to_owned()]));
+    assert_eq!(effects, ["WarnOfName(no name)"]);
+    assert!(at >= 5 * SECOND && at < 5 * SECOND + limits::LOCATE_INTERVAL, "{at:?}");
     t.next();
     let again = ["Report(10.0.0.1:29400: refused)", "Warn(10.0.0.1:29400: refused)"];
     assert_eq!(t.answers(&[refused()]), again);
     t.next();
     assert_eq!(t.handle(Input::Unresolved("no name".to_owned())), ["Report(no name)"]);
+}
+
+/// The pauses between attempts grow from milliseconds to the interval, so that the host of agents that start at the same
+/// time is found at once, whatever the reason for an attempt's failure.
+#[test]
+fn pauses_between_attempts_grow() {
+    let attempts: [fn(&mut Fixture) -> Vec<String>; 2] =
+        [|t| t.answers(&[refused()]), |t| t.handle(Input::Unresolved("no name".to_owned()))];
+    for attempt in attempts {
+        let mut t = Fixture::new(None);
+        let mut before = Duration::ZERO;
+        let mut pause = limits::LOCATE_FIRST;
+        for _ in 0..10 {
+            attempt(&mut t);
+            let at = t.next();
+            assert!(at - before >= pause / 2 && at - before < pause, "{before:?} {at:?}");
+            before = at;
+            pause = (pause * 2).min(limits::LOCATE_INTERVAL);
+        }
+        assert_eq!(pause, limits::LOCATE_INTERVAL);
+    }
 }
 
 /// The search ends with the last reason once the join timeout has passed, after one more attempt
@@ -178,30 +199,40 @@ fn silence_is_limited() {
         let effects = t.answers(&[Answer::Silent]);
         effects.into_iter().filter(|effect| effect.starts_with("GiveUp")).collect()
     });
-    assert_eq!(at, since + limits::SILENT_TIMEOUT);
+    let limit = since + limits::SILENT_TIMEOUT;
+    assert!(at >= limit && at < limit + limits::LOCATE_INTERVAL, "{at:?}");
     let what = "10.0.0.1:29400 is served by a program other than ragent: it accepts \
                 connections but sends nothing (as a TCPStore of torchrun does)";
     assert_eq!(effects, [format!("GiveUp({what})")]);
 }
 
-/// A port in use is that of an agent that answers soon; if none has after some attempts, another
-/// program holds it. The user sees no reason meanwhile.
+/// A port in use is that of an agent that answers soon; if none has after a while, another program holds it. The user
+/// sees no reason meanwhile.
 #[test]
 fn held_port_is_tried_again() {
     let mut t = Fixture::new(Some(true));
-    for _ in 0..MAX_BINDS {
+    let (at, effects) = t.repeat(|t| {
         assert_eq!(t.nobody_here(), ["Bind(10.0.0.1:29400)"]);
-        assert_eq!(t.in_use(), [""; 0]);
-        t.next();
-    }
-    t.nobody_here();
+        t.in_use()
+    });
     let what = "port 29400 is in use by another program on this machine";
-    assert_eq!(t.in_use(), [format!("GiveUp({what})")]);
-    let mut joins = Fixture::new(Some(true));
-    joins.nobody_here();
-    joins.in_use();
-    joins.next();
-    assert_eq!(joins.answers(&[Answer::Ragent]), ["Join(10.0.0.1:29400)"]);
+    assert_eq!(effects, [format!("GiveUp({what})")]);
+    let limit = limits::HELD_TIMEOUT;
+    assert!(at >= limit && at < limit + limits::LOCATE_INTERVAL, "{at:?}");
+}
+
+/// An agent that finds its port in use asks again within milliseconds, and joins the agent that has bound it.
+#[test]
+fn agent_that_loses_the_port_joins_at_once() {
+    let mut t = Fixture::new(Some(true));
+    t.nobody_here();
+    t.in_use();
+    assert!(t.next() <= limits::LOCATE_FIRST);
+    // It has bound the port, and does not listen yet.
+    assert_eq!(t.nobody_here(), ["Bind(10.0.0.1:29400)"]);
+    t.in_use();
+    assert!(t.next() <= 3 * limits::LOCATE_FIRST);
+    assert_eq!(t.answers(&[Answer::Ragent]), ["Join(10.0.0.1:29400)"]);
 }
 
 /// A port that cannot be bound for another reason than being in use ends the search.
