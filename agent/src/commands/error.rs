@@ -22,6 +22,7 @@ use crate::{
         state_file::{RunningAgent, Stage},
     },
     endpoint::{CHECK_NAME, HostOrJoinError, LocateError},
+    node::driver::End,
     report::{self, news},
     spec::{Argument, StorePorts, UsageError},
     sys::system_error::SystemError,
@@ -129,22 +130,12 @@ pub(crate) fn unwritable(flag: &str, path: &Path) -> impl FnOnce(io::Error) -> L
 /// The end of a job, or of this node's part in it, other than success.
 #[derive(Debug)]
 pub struct Ended {
-    /// The kind of end.
-    pub ending: Ending,
+    /// The end of this node's part.
+    pub end: End,
     /// The settings of this node.
     pub settings: SharedSettings,
-    /// The endpoint of the job, or its voters.
-    pub endpoint: String,
-    /// True if the coordinator is elected among voters.
-    pub has_voters: bool,
-    /// True if it is chosen through etcd.
-    pub uses_etcd: bool,
-    /// The loss of the job's state, if a majority of the voters has lost it.
-    pub state_loss: Option<StateLoss>,
     /// The title of its command.
     pub title: String,
-    /// True if this node's workers had succeeded.
-    pub workers_succeeded: bool,
 }
 
 impl LaunchError {
@@ -307,7 +298,7 @@ fn usage(errors: &[UsageError]) -> String {
 
 impl Ended {
     fn exit_code(&self) -> u8 {
-        let Self { ending, has_voters, uses_etcd, .. } = self;
+        let End { ending, has_voters, uses_etcd, .. } = &self.end;
         match ending {
             Ending::Unreachable { .. } if *has_voters || *uses_etcd => HOST_GONE,
             ending => ending.exit_code(),
@@ -315,8 +306,8 @@ impl Ended {
     }
 
     fn report(&self) -> String {
-        let Self { ending, settings, endpoint, has_voters, uses_etcd, title, .. } = self;
-        let Self { state_loss, workers_succeeded, .. } = self;
+        let Self { end, settings, title } = self;
+        let End { ending, workers_succeeded, endpoint, has_voters, uses_etcd, state_loss } = end;
         match ending {
             Ending::Closed(Outcome { result: JobResult::AllLeft, .. })
                 if settings.nodes.max() == 1 =>

@@ -95,7 +95,7 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
         }
     };
     if let (Some(closed), Err(LaunchError::Ended(ended))) = (&closed, &result) {
-        remember_end(closed, &ended.ending);
+        remember_end(closed, &ended.end.ending);
     }
     result_file::write(&spec, &result);
     result.map(|_| ExitCode::SUCCESS)
@@ -228,15 +228,8 @@ async fn launch_on_runtime(
         warn!("the keeper process did not end in time; processes of this node may remain");
     }
     console_end.wait(limits::FLUSH_TIMEOUT).await;
-    let agent_driver::End {
-        ending,
-        workers_succeeded,
-        endpoint,
-        has_voters,
-        uses_etcd,
-        state_loss,
-    } = outcome?;
-    match ending {
+    let end = outcome?;
+    match end.ending {
         Ending::Closed(outcome) if outcome.result == JobResult::Succeeded => {
             info!(run_id = %spec.run_id, "the job has succeeded");
             let lines = RoundLines::new(&spec.shared, spec.output.first_node_lines);
@@ -245,16 +238,7 @@ async fn launch_on_runtime(
         }
         ending => {
             let (settings, title) = (spec.shared, spec.command.title.clone());
-            let ended = Ended {
-                ending,
-                settings,
-                endpoint,
-                has_voters,
-                uses_etcd,
-                state_loss,
-                title,
-                workers_succeeded,
-            };
+            let ended = Ended { end: agent_driver::End { ending, ..end }, settings, title };
             Err(LaunchError::Ended(Box::new(ended)))
         }
     }

@@ -91,7 +91,7 @@ pub(crate) fn write(spec: &JobSpec, result: &Result<Outcome, LaunchError>) {
     let outcome = match result {
         Ok(outcome) => Some(outcome),
         Err(LaunchError::StaysClosed { outcome, .. }) => Some(outcome.as_ref()),
-        Err(LaunchError::Ended(ended)) => match &ended.ending {
+        Err(LaunchError::Ended(ended)) => match &ended.end.ending {
             Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome)) => {
                 Some(outcome)
             }
@@ -127,7 +127,7 @@ pub(crate) fn write(spec: &JobSpec, result: &Result<Outcome, LaunchError>) {
 fn word(result: &Result<Outcome, LaunchError>) -> &'static str {
     match result {
         Ok(_) => JobResult::Succeeded.kind(),
-        Err(LaunchError::Ended(ended)) => match &ended.as_ref().ending {
+        Err(LaunchError::Ended(ended)) => match &ended.end.ending {
             Ending::Closed(outcome) => outcome.result.kind(),
             Ending::Left(_) => "left",
             Ending::Refused(_) => "refused",
