@@ -5,6 +5,8 @@ use std::time::Duration;
 
 pub(crate) use crate::limits::{MAX_ENDPOINT_ADDRESSES, MAX_KEEPER_FRAME};
 
+/// The size of one read of orders: one to start a worker has a few KiB.
+pub(crate) const READ: usize = 16 * 1024;
 /// Number of times per round that a fork is repeated if the system lacks memory or process ids. A
 /// system that lacks them for longer than a second is overloaded.
 pub(crate) const FORK_ATTEMPTS: u32 = 10;

@@ -28,6 +28,8 @@ pub(super) type Streams = [OwnedFd; 3];
 #[derive(Debug)]
 pub(super) struct OrderSocket {
     fd: OwnedFd,
+    /// The memory for one read.
+    chunk: Box<[u8]>,
     input: Vec<u8>,
     streams: VecDeque<OwnedFd>,
     output: VecDeque<u8>,
@@ -38,7 +40,13 @@ impl OrderSocket {
     pub(super) fn from_stdin() -> io::Result<Self> {
         let fd = io::stdin().as_fd().try_clone_to_owned()?;
         fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        Ok(Self { fd, input: Vec::new(), streams: VecDeque::new(), output: VecDeque::new() })
+        Ok(Self {
+            fd,
+            chunk: vec![0; limits::READ].into(),
+            input: Vec::new(),
+            streams: VecDeque::new(),
+            output: VecDeque::new(),
+        })
     }
 
     pub(super) fn borrow(&self) -> BorrowedFd<'_> {
@@ -87,9 +95,8 @@ impl OrderSocket {
     }
 
     fn read(&mut self) -> Result<usize, Errno> {
-        let mut chunk = vec![0; 64 * 1024];
         let mut control = cmsg_space!([i32; limits::SPAWN_FDS]);
-        let mut slices = [IoSliceMut::new(&mut chunk)];
+        let mut slices = [IoSliceMut::new(&mut self.chunk)];
         let message = recvmsg::<()>(
             self.fd.as_raw_fd(),
             &mut slices,
@@ -102,7 +109,7 @@ impl OrderSocket {
             }
         }
         let len = message.bytes;
-        self.input.extend_from_slice(&chunk[..len]);
+        self.input.extend_from_slice(&self.chunk[..len]);
         Ok(len)
     }
 
