@@ -4,11 +4,11 @@
     .venv/bin/python benches/idle.py --ragent target/release/ragent [--seconds N] [--markdown]
                                      [--launcher NAME ...]
 
-Three idle agents on loopback with two workers each. Workers do not count. Memory is the resident
-memory, and the part of it that no file backs (`RssAnon`); pages of a binary are shared by all its
-processes, and pages that a forked process shares with its parent count for both. CPU time is that of
-all threads, as a share of one CPU. For ragent, a coordinator alone with 1,000 simulated agents is
-measured too.
+Three idle agents on loopback with two workers each. Workers do not count. All agents of ragent are
+voters; then a job with one voter is measured. Memory is the resident memory, and the part of it that
+no file backs (`RssAnon`); pages of a binary are shared by all its processes, and pages that a forked
+process shares with its parent count for both. CPU time is that of all threads, as a share of one CPU.
+For ragent, a coordinator alone with 1,000 simulated agents is measured too.
 """
 
 import argparse
@@ -17,9 +17,11 @@ import subprocess
 import time
 from pathlib import Path
 
-from elastic import tree
+from elastic import Elastic, Launcher, stamp_worker, tree
 from launch import keepers_of
-from recovery import ATTEND_LOAD, RAGENT, add_common, check_programs, end_orderly, jobs_by_launcher
+from recovery import (
+    ATTEND_LOAD, RAGENT, STAMP_WORKER, add_common, check_programs, end_orderly, jobs_by_launcher,
+)
 from table import Column, Table
 
 AGENTS = 1000
@@ -50,6 +52,12 @@ def measure_job(name, jobs, seconds, table):
         for what, pids in processes.items():
             share = (cpu_s(pids) - before_s[what]) / seconds
             table.add(what, *memory(pids), f"{100 * share:.3f}")
+
+
+def with_one_voter(ragent):
+    """Returns jobs of ragent whose coordinator is not elected."""
+    launcher = Launcher.ragent(ragent, shrink_timeout=0, voters=1)
+    return Elastic(launcher, stamp_worker(STAMP_WORKER))
 
 
 def measure_coordinator(ragent, seconds, table):
@@ -86,6 +94,7 @@ def main():
     for name, jobs in jobs_by_launcher(args).items():
         measure_job(name, jobs, args.seconds, table)
         if name == RAGENT:
+            measure_job(f"{RAGENT}, one voter", with_one_voter(args.ragent), args.seconds, table)
             measure_coordinator(args.ragent, args.seconds, table)
 
 
