@@ -314,3 +314,33 @@ fn secret_is_nowhere_else() {
     let holding: Vec<_> = files.into_iter().filter(|(_, bytes)| holds(bytes)).collect();
     assert_eq!(holding.len(), 1, "only its file is left");
 }
+
+/// 25: another user has taken the loopback endpoint of a job first, with a coordinator for all users. An agent does not join it, and
+/// starts no worker.
+#[test]
+fn loopback_endpoint_of_another_user() {
+    if !geteuid().is_root() {
+        return skip("another uid needs root");
+    }
+    let sandbox = Sandbox::new();
+    let port = free_port();
+    let squatter = sandbox.program("setpriv").arg(format!("--reuid={OTHER}"));
+    let squatter = squatter.arg("--clear-groups").arg(env!("CARGO_BIN_EXE_ragent"));
+    let words = format!("coordinator --auth none --rdzv-id none --host 127.0.0.1 --port {port}");
+    let squatter = squatter.env("XDG_RUNTIME_DIR", "/nowhere").env("TMPDIR", "/nowhere");
+    let mut squatter = words.split(' ').fold(squatter, |start, word| start.arg(word)).start();
+    squatter.prints(&format!("127.0.0.1:{port}"));
+    let words = |auth| {
+        format!("--auth {auth} --nnodes 1 --rdzv-endpoint 127.0.0.1:{port} --no-python true")
+    };
+    let refused = sandbox.ragent(&words("auto")).run();
+    refused.assert_code(1);
+    refused.assert_stderr(&[
+        &format!("belongs to uid {OTHER} of this machine, not to this user or to root"),
+        "hint: choose another port",
+    ]);
+    assert!(!refused.stderr.contains("worker started"), "{}", refused.stderr);
+    // Without the guard, the agent joins the job.
+    let joined = sandbox.ragent(&words("none")).run();
+    joined.assert_code(0);
+}

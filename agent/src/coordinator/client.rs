@@ -187,6 +187,8 @@ async fn stream(
             });
         }
     };
+    // Only a process that has accepted the connection has an owner.
+    authentication::check_user(local, remote, credentials)?;
     let accepted = StreamEvent::Accepted(attend);
     events.send(accepted).await.map_err(|_| AttendError::GivenUp)?;
     let mut messages = response.into_inner();

@@ -3,6 +3,8 @@
 
 use std::net::SocketAddr;
 
+use nix::unistd::geteuid;
+use ragent_store::server::{Owner, Owners};
 use tokio::time::timeout;
 use tracing::warn;
 
@@ -59,6 +61,30 @@ pub(crate) async fn mismatch_of_certificates(
     match asked.end {
         ExchangeEnd::Failed(error) => error.get_ref()?.downcast_ref::<Mismatch>().cloned(),
         ExchangeEnd::Complete | ExchangeEnd::TimedOut => None,
+    }
+}
+
+/// Checks that the process at the loopback address `remote`, which has answered on the connection from `local`, belongs to this user
+/// or to root: without a secret, processes of one machine authenticate each other by their user.
+///
+/// # Errors
+///
+/// Returns [`Mismatch`] if it belongs to another user.
+pub(crate) fn check_user(
+    local: SocketAddr,
+    remote: SocketAddr,
+    credentials: &Credentials,
+) -> Result<(), Mismatch> {
+    let is_private = remote.ip().to_canonical().is_loopback();
+    if !is_private || credentials.is_secured() || credentials.is_declined() {
+        return Ok(());
+    }
+    match Owners::new().of_peer(clock::now(), local, remote) {
+        Owner::User(uid) if uid != 0 && uid != geteuid().as_raw() => {
+            Err(Mismatch::of_user(&remote.to_string(), uid))
+        }
+        // If the kernel does not answer, the machine is assumed to have one user.
+        Owner::User(_) | Owner::Nobody | Owner::Later(_) | Owner::Unknown => Ok(()),
     }
 }
 

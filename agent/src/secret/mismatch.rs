@@ -79,6 +79,8 @@ enum Kind {
     OtherSecret { theirs: String, ours: String, origin: String },
     /// The other process has a secret or a certificate (`theirs`), and this one has neither.
     NoneHere { theirs: Needed, reason: Unsecured },
+    /// The other process belongs to this user of the machine, and neither has a secret.
+    OtherUser { uid: u32 },
     /// This process has a secret, and the other one has none.
     NoneThere { ours: String, origin: String },
     /// This process has a certificate, and the other one has none.
@@ -225,6 +227,10 @@ impl fmt::Display for Mismatch {
                 "the process at {place} requires {theirs}, and this one has none (searched: {})",
                 searched.join(", ")
             ),
+            Kind::OtherUser { uid } => write!(
+                f,
+                "the process at {place} belongs to uid {uid} of this machine, not to this user or to root"
+            ),
             Kind::NoneThere { ours, origin } => write!(
                 f,
                 "the process at {place} has no secret; this one has one ({ours}, from {origin}) and does \
@@ -266,6 +272,11 @@ impl fmt::Display for Mismatch {
 impl StdError for Mismatch {}
 
 impl Mismatch {
+    /// Returns the mismatch with a process at `place`, which belongs to another user of this machine.
+    pub(crate) fn of_user(place: &str, uid: u32) -> Self {
+        Self(Box::new(Sides { place: place.to_owned(), kind: Kind::OtherUser { uid } }))
+    }
+
     /// Returns true if both processes have secrets: one of them may not have read its file again.
     pub(crate) fn is_of_secrets(&self) -> bool {
         matches!(self.0.kind, Kind::OtherSecret { .. })
@@ -301,6 +312,9 @@ impl Mismatch {
                 );
                 format!("{copy}, or name the file with `--secret-file`")
             }
+            Kind::OtherUser { .. } => "choose another port with `--rdzv-endpoint`, or give the agents of both users the \
+                 same `--secret-file`"
+                .to_owned(),
             Kind::NoneThere { origin, .. } => {
                 let file = if origin.starts_with('/') { origin } else { "FILE" };
                 format!(
