@@ -13,6 +13,7 @@ mod form;
 mod limits;
 mod mismatch;
 mod places;
+mod shared_home;
 mod tls;
 mod written;
 
@@ -29,5 +30,6 @@ pub(crate) use self::{
     credentials::{OwnCertificate, READ_INTERVAL, SearchKey},
     mismatch::NamedAuth,
     places::{AuthMode, AuthRequest, user_file},
+    shared_home::make as make_on_shared_home,
     tls::{ALPN_HTTP1, ALPN_HTTP2, ALPN_VOTER, ClientTls},
 };

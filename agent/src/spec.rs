@@ -31,7 +31,7 @@ use ragent_rendezvous::{ids::RunId, settings::SharedSettings, voter_count::Voter
 
 pub(crate) use self::{
     argument::Argument,
-    auth::{auth_request, credentials, find_credentials, gives_auth},
+    auth::{auth_request, credentials, find_credentials, gives_auth, shared_credentials},
     command::{ScriptKind, interpreter},
     devices::asked_workers,
     etcd::{AskedEtcd, asked_etcd},

@@ -55,6 +55,10 @@ impl Host for AssumedHost<'_> {
         true
     }
 
+    fn is_on_network(&self, _: &Path) -> bool {
+        false
+    }
+
     fn is_readable_file(&self, _: &Path) -> bool {
         true
     }

@@ -69,6 +69,9 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
     // Before the secret is read.
     let core_dump = ThisHost.disable_core_dumps();
     spec.credentials = spec::find_credentials(&spec.auth, &ThisHost)?;
+    if spec.shared.nodes.max() > 1 && spec.rendezvous.may_reach_other_machines() {
+        spec.credentials = spec::shared_credentials(spec.credentials, &ThisHost)?;
+    }
     let closed = ClosedJob::of(&spec.run_id, &spec.rendezvous);
     let own_id = RunId::new(random_id());
     if spec.run_id.as_str() == spec::NO_NAME {

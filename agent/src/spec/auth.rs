@@ -3,7 +3,9 @@
 use super::{Argument, UsageError, arguments::Arguments};
 use crate::{
     cli::AuthArgs,
-    secret::{AuthMode, AuthRequest, CertificateRequest, Credentials, PeerName},
+    secret::{
+        AuthMode, AuthRequest, CertificateRequest, Credentials, PeerName, make_on_shared_home,
+    },
     sys::host::Host,
 };
 
@@ -26,6 +28,19 @@ pub(crate) fn find_credentials(
     host: &impl Host,
 ) -> Result<Credentials, UsageError> {
     request.find(host).map_err(|error| UsageError::new(error.to_string()).with_hint(error.hint()))
+}
+
+/// Makes the secret of a user whose home folder is shared by the nodes, if there are no credentials.
+///
+/// # Errors
+///
+/// Returns [`UsageError`] if another node has made a file that cannot be used.
+pub(crate) fn shared_credentials(
+    found: Credentials,
+    host: &impl Host,
+) -> Result<Credentials, UsageError> {
+    make_on_shared_home(host, found)
+        .map_err(|error| UsageError::new(error.to_string()).with_hint(error.hint()))
 }
 
 /// Returns true if a flag or a variable selects credentials, or none; `PET_AUTH=secret` of a site does not.

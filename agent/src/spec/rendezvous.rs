@@ -53,6 +53,22 @@ const DEFAULT_MASTER_PORT: u16 = 29500;
 const STATIC_TIMEOUT: Duration = Duration::from_secs(900);
 
 impl RendezvousMethod {
+    /// Returns true if agents of other machines may take part, as far as the endpoint shows.
+    pub(crate) fn may_reach_other_machines(&self) -> bool {
+        let is_loopback = |endpoint: &Endpoint| {
+            let ip = endpoint.host.parse::<IpAddr>();
+            endpoint.host == "localhost" || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
+        };
+        match self {
+            Self::Standalone => false,
+            Self::Endpoint { endpoint, .. } | Self::Static { master: endpoint, .. } => {
+                !is_loopback(endpoint)
+            }
+            Self::Voters(list) => !list.endpoints().iter().all(is_loopback),
+            Self::Etcd(_) | Self::Search(_) => true,
+        }
+    }
+
     /// Returns the endpoint as text, in the form of `--rdzv-endpoint`: the whole list if there are
     /// voters, a default one if there is one node.
     pub fn endpoint_text(&self) -> String {

@@ -22,7 +22,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::{sched, unistd};
+use nix::{sched, sys::statfs::statfs, unistd};
 
 #[cfg(test)]
 pub(crate) use self::fake::FakeHost;
@@ -52,6 +52,8 @@ pub trait Host {
     fn exists(&self, path: &Path) -> bool;
     /// Returns true if `path` is a file of any type that this process may read.
     fn is_readable_file(&self, path: &Path) -> bool;
+    /// Returns true if `path` is on a network file system, which other machines can have mounted as well.
+    fn is_on_network(&self, path: &Path) -> bool;
 
     /// Asks the launcher of this process, on the socket that it left open if any, for its name for
     /// this start and for the host name of rank 0: `own_host` there if given, else the machine's
@@ -100,6 +102,20 @@ fn count(len: usize) -> Option<NonZeroU32> {
 
 /// The folders that `execvp` searches if `PATH` is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// The numbers of network file systems in `statfs(2)`, and of Lustre, GPFS and BeeGFS in their sources.
+const NETWORK_FILE_SYSTEMS: [u32; 10] = [
+    0x6969,      // NFS
+    0x0bd0_0bd0, // Lustre
+    0x4750_4653, // GPFS
+    0x00c3_6400, // CephFS
+    0x1983_0326, // BeeGFS
+    0x5346_414f, // AFS
+    0x6b41_4653, // AFS of the kernel
+    0x517b,      // SMB
+    0xff53_4d42, // CIFS
+    0xfe53_4d42, // SMB 2
+];
 
 /// The machine that this process runs on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -155,6 +171,12 @@ impl Host for ThisHost {
 
     fn is_readable_file(&self, path: &Path) -> bool {
         !path.is_dir() && unistd::access(path, unistd::AccessFlags::R_OK).is_ok()
+    }
+
+    fn is_on_network(&self, path: &Path) -> bool {
+        let of_path = statfs(path).map(|about| about.filesystem_type().0);
+        // The width of the number depends on the platform, and its upper half on the sign.
+        of_path.is_ok_and(|number| NETWORK_FILE_SYSTEMS.contains(&(number as u32)))
     }
 
     fn ancestor_without(&self, variable: &str) -> u32 {

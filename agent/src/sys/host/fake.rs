@@ -23,6 +23,8 @@ pub(crate) struct FakeHost {
     pub(crate) programs: Vec<PathBuf>,
     /// Its files that are only readable.
     pub(crate) files: Vec<PathBuf>,
+    /// Its folders on a network file system.
+    pub(crate) shared: Vec<PathBuf>,
 }
 
 impl FakeHost {
@@ -74,6 +76,10 @@ impl Host for FakeHost {
 
     fn ancestor_without(&self, _: &str) -> u32 {
         4711
+    }
+
+    fn is_on_network(&self, path: &Path) -> bool {
+        self.shared.iter().any(|folder| path.starts_with(folder))
     }
 
     fn is_readable_file(&self, path: &Path) -> bool {
