@@ -248,14 +248,13 @@ fn with_draft(
     publish: impl FnOnce(&Path) -> Result<(), FileProblem>,
 ) -> Result<(), FileError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
+    // Another machine may write to the same folder at the same time.
+    name.push(format!(".{:016x}.tmp", rand::random::<u64>()));
     let draft = path.with_file_name(name);
     let write = || -> io::Result<()> {
         if let Some(folder) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
-        // One of an earlier process with the same number.
-        let _ = fs::remove_file(&draft);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
         file.write_all(text)?;
         file.sync_all()

@@ -29,7 +29,7 @@ use crate::{
     net::{
         self, authentication,
         port::VOTER_PROTOCOL,
-        secure_stream::{Opened, SecureStream},
+        secure_stream::{Opened, OpenedEnd, SecureStream},
     },
     secret::{ALPN_VOTER, Credentials},
     spec::Endpoint,
@@ -75,7 +75,7 @@ impl Outgoing {
         let mut failures = 0_u32;
         loop {
             let (cause, has_answered) = match self.connect().await {
-                Ok(stream) => match self.serve(stream).await {
+                Ok((stream, opened)) => match self.serve(stream, &opened).await {
                     End::Closed => return,
                     End::Lost(cause, has_answered) => (cause, has_answered),
                 },
@@ -98,7 +98,7 @@ impl Outgoing {
         }
     }
 
-    async fn connect(&mut self) -> Result<SecureStream, String> {
+    async fn connect(&mut self) -> Result<(SecureStream, OpenedEnd), String> {
         let resolving = net::resolve(&self.endpoint);
         let resolved = if self.addresses.is_empty() {
             resolving.await.map_err(|error| error.to_string())
@@ -118,7 +118,10 @@ impl Outgoing {
                 Ok(Ok(stream)) => {
                     let opening = open(stream, address, &self.credentials);
                     match timeout(limits::CONNECT_TIMEOUT, opening).await {
-                        Ok(Ok(stream)) => return Ok(stream),
+                        Ok(Ok(stream)) => {
+                            let opened = stream.end(address);
+                            return Ok((stream, opened));
+                        }
                         Ok(Err(error)) => cause = error,
                         Err(_) => cause = SILENT.to_owned(),
                     }
@@ -130,10 +133,14 @@ impl Outgoing {
         Err(cause)
     }
 
-    async fn serve(&mut self, stream: SecureStream) -> End {
+    async fn serve(&mut self, stream: SecureStream, opened: &OpenedEnd) -> End {
         // Requests that were queued for an earlier connection are outdated; the machine repeats those that are needed.
         while self.requests.try_recv().is_ok() {}
-        let lost = |error: IoError, has_answered| End::Lost(error.to_string(), has_answered);
+        let credentials = self.credentials.clone();
+        let lost = |error: IoError, has_answered| {
+            let mismatch = opened.mismatch(&credentials).map(|mismatch| mismatch.to_string());
+            End::Lost(mismatch.unwrap_or_else(|| error.to_string()), has_answered)
+        };
         if self.events.send(Event::Connected(self.address.clone())).await.is_err() {
             return End::Closed;
         }
