@@ -73,6 +73,15 @@ impl Authority {
 
     /// Issues a certificate with a new key.
     pub(crate) fn issue(&self, issue: &Issue) -> Issued {
+        self.issue_as(issue, IsCa::NoCa)
+    }
+
+    /// Issues a certificate of another authority, as `openssl req -x509` makes them by default.
+    pub(crate) fn issue_authority(&self, issue: &Issue) -> Issued {
+        self.issue_as(issue, IsCa::Ca(BasicConstraints::Unconstrained))
+    }
+
+    fn issue_as(&self, issue: &Issue, is_ca: IsCa) -> Issued {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         let subject = DnValue::Utf8String(issue.subject.clone());
@@ -84,6 +93,7 @@ impl Authority {
         };
         params.subject_alt_names = issue.names.iter().map(san).collect();
         params.extended_key_usages.clone_from(&issue.usages);
+        params.is_ca = is_ca;
         let time = |second: i64| {
             date_time_ymd(1970, 1, 1)
                 + Duration::from_secs(second.try_into().expect("the parameters are valid"))

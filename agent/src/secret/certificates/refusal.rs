@@ -33,14 +33,27 @@ pub(in crate::secret) enum Refusal {
     },
     /// No authority of the verifying process has signed it.
     UnknownAuthority,
+    /// It is the certificate of an authority, with which no node can authenticate itself.
+    IsAuthority,
     /// It has not the name that the verifying process requires; `None` if that is not known here.
     WrongName(Option<PeerName>),
+    /// Its extended key usage does not permit the role of its process in the handshake.
+    WrongUsage(Role),
     /// Any other reason, in the words of TLS.
     Other(String),
 }
 
+/// A role in a handshake.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(in crate::secret) enum Role {
+    /// The process that has opened the connection.
+    Client,
+    /// The process that has accepted it.
+    Server,
+}
+
 impl Refusal {
-    /// Returns the reason for an error of rustls's verifier.
+    /// Returns the reason for an error of rustls's verifier of servers.
     pub(in crate::secret) fn of_error(error: &CertificateError) -> Self {
         let second =
             |time: &rustls::pki_types::UnixTime| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
@@ -54,6 +67,14 @@ impl Refusal {
             // An authority of the same name with another key gives the second one.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 Self::UnknownAuthority
+            }
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+                Self::WrongUsage(Role::Server)
+            }
+            CertificateError::Other(error)
+                if error.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity) =>
+            {
+                Self::IsAuthority
             }
             other => Self::Other(other.to_string()),
         }
@@ -73,6 +94,7 @@ impl Refusal {
                 .unwrap_or(Self::OtherClock { validity, now }),
             AlertDescription::UnknownCA | AlertDescription::DecryptError => Self::UnknownAuthority,
             AlertDescription::BadCertificate => Self::WrongName(None),
+            AlertDescription::UnsupportedCertificate => Self::WrongUsage(Role::Client),
             other => Self::Other(format!("the alert of TLS is {other:?}")),
         }
     }
@@ -109,6 +131,13 @@ impl Refusal {
             },
             Self::WrongName(Some(required)) => format!("it has not the required name `{required}`"),
             Self::WrongName(None) => "it has not the name that is required there".to_owned(),
+            Self::WrongUsage(Role::Client) => {
+                "its extended key usage does not permit the role of a TLS client".to_owned()
+            }
+            Self::WrongUsage(Role::Server) => {
+                "its extended key usage does not permit the role of a TLS server".to_owned()
+            }
+            Self::IsAuthority => "it is the certificate of an authority (CA:TRUE)".to_owned(),
             Self::Other(words) => words.clone(),
         }
     }
@@ -128,6 +157,12 @@ impl Refusal {
                 "give {verifying} the name that all nodes have as `--tls-peer NAME`, or put the required \
                  name into the certificate of {whose}"
             ),
+            Self::WrongUsage(_) => format!(
+                "issue a certificate with the usages serverAuth and clientAuth, or without any, for {whose}"
+            ),
+            Self::IsAuthority => {
+                format!("issue a certificate that is signed by that authority for {whose}")
+            }
             Self::Other(_) => format!("use another certificate for {whose}"),
         }
     }
@@ -179,8 +214,11 @@ mod tests {
         assert_eq!(of_alert(AlertDescription::UnknownCA, 150), Refusal::UnknownAuthority);
         let name = of_alert(AlertDescription::BadCertificate, 150);
         assert_eq!(name.clause(None), "it has not the name that is required there");
-        let other = of_alert(AlertDescription::UnsupportedCertificate, 150);
-        assert_eq!(other.clause(None), "the alert of TLS is UnsupportedCertificate");
+        let usage = of_alert(AlertDescription::UnsupportedCertificate, 150);
+        let clause = "its extended key usage does not permit the role of a TLS client";
+        assert_eq!(usage.clause(None), clause);
+        let other = of_alert(AlertDescription::CertificateRevoked, 150);
+        assert_eq!(other.clause(None), "the alert of TLS is CertificateRevoked");
     }
 
     /// Each hint names the node on which something must be changed.
@@ -193,6 +231,9 @@ mod tests {
         assert!(hint(Refusal::WrongName(None)).starts_with("give the other node the name"));
         let clocks = Refusal::OtherClock { validity: None, now: 1 };
         assert_eq!(hint(clocks), "correct the clocks of both machines");
+        let usage = hint(Refusal::WrongUsage(Role::Client));
+        assert!(usage.contains("serverAuth and clientAuth") && usage.ends_with("for this node"));
+        assert!(hint(Refusal::IsAuthority).ends_with("for this node"));
         assert!(hint(Refusal::Other(String::new())).ends_with("for this node"));
     }
 }

@@ -195,6 +195,7 @@ mod tests {
     use super::*;
     use crate::secret::certificates::{
         CertificateRequest, Loaded,
+        refusal::Role,
         testing::{Authority, Issue, Issued, write},
     };
 
@@ -293,7 +294,9 @@ mod tests {
         let early = refusal(&authority.issue(&Issue { first: 4_000_000_000, ..issue.clone() }));
         assert!(matches!(early, Refusal::NotYetValid { first: 4_000_000_000, .. }), "{early:?}");
         let usage = refusal(&authority.issue(&Issue { usages: vec![ClientAuth], ..issue.clone() }));
-        assert!(matches!(usage, Refusal::Other(_)), "{usage:?}");
+        assert_eq!(usage, Refusal::WrongUsage(Role::Server));
+        let own = authority.issue_authority(&issue);
+        assert_eq!(refusal(&own), Refusal::IsAuthority);
     }
 
     /// A client's certificate is refused for each reason, for which there is an alert. A client without one is refused.
