@@ -356,7 +356,7 @@ fn unusable_certificates_are_usage_errors() {
     let key = files[2].display();
     let ca = files[0].display();
     let cases: [(String, &[&str]); 6] = [
-        ("--auth tls".to_owned(), &["`--tls-ca` and `--tls-cert` and `--tls-key` are not given"]),
+        ("--auth tls".to_owned(), &["`--tls-ca`, `--tls-cert`, `--tls-key` are not given"]),
         (format!("--tls-key {key}"), &["`--tls-ca` and `--tls-cert` are not given"]),
         (format!("--auth secret {all}"), &["--tls-ca", "contradicts `--auth secret`"]),
         (format!("--auth none {all}"), &["--tls-ca", "contradicts `--auth none`"]),

@@ -137,10 +137,13 @@ fn certificates(given: [Option<Argument>; 4]) -> Result<CertificateRequest, Usag
                 [("--tls-ca", authorities), ("--tls-cert", certificate), ("--tls-key", key)];
             let missing = files.iter().filter(|(_, given)| given.is_none());
             let missing: Vec<String> = missing.map(|(flag, _)| format!("`{flag}`")).collect();
-            let verb = if missing.len() == 1 { "is" } else { "are" };
+            let missing = match missing.as_slice() {
+                [one] => format!("{one} is"),
+                [first, last] => format!("{first} and {last} are"),
+                all => format!("{} are", all.join(", ")),
+            };
             let message = format!(
-                "authentication by certificates needs three files, and {} {verb} not given",
-                missing.join(" and ")
+                "authentication by certificates needs three files, and {missing} not given"
             );
             Err(UsageError::new(message).with_hint(
                 "give the authorities as `--tls-ca FILE`, the certificate of this node as `--tls-cert FILE`, \
@@ -278,7 +281,7 @@ mod tests {
         assert_eq!(missing([ca, None, key, peer]), format!("{needs} `--tls-cert` is not given"));
         let two = missing([None, cert, None, None]);
         assert_eq!(two, format!("{needs} `--tls-ca` and `--tls-key` are not given"));
-        let all = format!("{needs} `--tls-ca` and `--tls-cert` and `--tls-key` are not given");
+        let all = format!("{needs} `--tls-ca`, `--tls-cert`, `--tls-key` are not given");
         assert_eq!(missing([None, None, None, peer]), all);
         assert_eq!(error(&args(Some("tls"), None)), all);
         let address = error(&tls_args(None, [ca, cert, key, Some("10.0.0.1")]));
