@@ -26,7 +26,7 @@ pub use self::{
     written::WrittenSecret,
 };
 pub(crate) use self::{
-    certificates::{CertificateFacts, Validity, utc},
+    certificates::{CertificateFacts, Validity, is_of_certificate, utc},
     credentials::{OwnCertificate, READ_INTERVAL, SearchKey},
     mismatch::NamedAuth,
     places::{AuthMode, AuthRequest, user_file},

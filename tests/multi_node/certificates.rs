@@ -314,7 +314,7 @@ fn certificates_must_be_accepted() {
                 "(CN=other, O=site; name: other.example)",
                 both,
                 here,
-                "it has not the required name `job.example`",
+                "it does not have the required name `job.example`",
                 "--tls-peer NAME",
             ],
             true,

@@ -41,12 +41,12 @@ fn agents_with_one_secret_find_each_other() {
     let line = open.logs("searches with the secret");
     assert!(line.contains(&id_a) || line.contains(&id_b), "{line}");
     let mut third = start(4, &a, "is_host=1");
-    let line = third.logs("of this job at 10.77.0.3 searches without a secret");
+    let line = third.logs("of this job at 10.77.0.3 searches without the secret of this one");
     assert!(line.contains("--auth none"), "{line}");
-    let text = third.text(Stream::Stderr);
-    assert!(!text.contains("no other agent of job"), "{text}");
     first.worker();
     third.worker();
+    let text = third.text(Stream::Stderr);
+    assert!(!text.contains("no other agent of job"), "{text}");
 }
 
 /// 20: forged datagrams of a candidate that comes before all others keep agents without a secret from starting; with a secret

@@ -56,6 +56,11 @@ impl Outage {
         now.saturating_duration_since(since) >= limits::MISMATCH_PATIENCE
     }
 
+    /// Notes that an attempt has failed for another reason than different secrets, which are then in doubt again.
+    pub fn handle_no_mismatch(&mut self) {
+        self.mismatch_since = None;
+    }
+
     /// Notes that the lease has ended; `stops_workers` is true if workers of this node are stopped
     /// because of that.
     pub fn handle_lease_lost(&mut self, stops_workers: bool) -> Report {
@@ -87,8 +92,12 @@ mod tests {
         assert!(!outage.handle_mismatch(now));
         assert!(!outage.handle_mismatch(now + limits::MISMATCH_PATIENCE / 2));
         assert!(outage.handle_mismatch(now + limits::MISMATCH_PATIENCE));
-        outage.handle_reached();
-        assert!(!outage.handle_mismatch(now + limits::MISMATCH_PATIENCE * 2));
+        for end in [Outage::handle_no_mismatch, |outage: &mut Outage| {
+            outage.handle_reached();
+        }] {
+            end(&mut outage);
+            assert!(!outage.handle_mismatch(now + limits::MISMATCH_PATIENCE * 2));
+        }
     }
 
     /// A coordinator that is gone is reported once, with the cause of the first failed attempt; a stream

@@ -66,7 +66,7 @@ pub struct K8sArgs {
     /// authentication [default: NAME-ragent, for several pods]
     #[arg(long, value_name = "NAME|new|none")]
     pub secret: Option<String>,
-    /// User and group of the pods, who are not root [default: those of the image]
+    /// User and group of the pods, other than root [default: those of the image]
     #[arg(long, alias = "run_as", value_name = "UID[:GID]")]
     pub run_as: Option<String>,
     /// Namespace whose pods may connect to those of the job; may be repeated [default: only the job's own pods]

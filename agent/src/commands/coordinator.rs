@@ -34,7 +34,7 @@ use crate::{
     net::port::Attended,
     node::node_id::new_node_id,
     secret::Credentials,
-    spec::{Argument, Endpoint, UsageError, credentials},
+    spec::{Argument, Endpoint, UsageError, credentials, shared_credentials},
     sys::{clock, host::ThisHost},
 };
 
@@ -48,9 +48,13 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
     ThisHost.disable_core_dumps();
     let credentials = credentials(&args.auth, &ThisHost)?;
     if let (Some(list), Some(nodes)) = (&args.rdzv_endpoint, &args.nnodes) {
-        return vote(args, list, nodes, credentials);
+        return vote(args, list, nodes, shared_credentials(credentials, &ThisHost)?);
     }
     let (listener, address) = bind(&args.host, args.port)?;
+    let credentials = match address.ip().is_loopback() {
+        true => credentials,
+        false => shared_credentials(credentials, &ThisHost)?,
+    };
     let stores = StoreThread::start("store").map_err(system("start a thread"))?;
     runtime::block_on(async {
         let mut signals = runtime::watch_signals(&SIGNALS)?;

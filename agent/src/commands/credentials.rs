@@ -32,12 +32,11 @@ impl AskerCredentials {
         for endpoint in endpoints {
             for address in net::resolve(endpoint).await.unwrap_or_default() {
                 let Some(theirs) = authentication::ask(address).await else { continue };
-                let fits = |one: &Credentials| one.compare(&address.to_string(), &theirs).is_ok();
-                if fits(&self.own) {
-                    return self;
-                }
-                if let Some(fitting) = self.registered.iter().find(|one| fits(one)) {
-                    return Self { own: fitting.clone(), registered: Vec::new() };
+                let place = address.to_string();
+                for one in [&self.own].into_iter().chain(&self.registered) {
+                    if authentication::compare(address, &place, &theirs, one).await.is_ok() {
+                        return Self { own: one.clone(), registered: Vec::new() };
+                    }
                 }
             }
         }

@@ -26,7 +26,8 @@ use tonic::{
 use crate::{
     coordinator::limits,
     net::{
-        self, ResolveError, authentication,
+        self, ResolveError,
+        authentication::{self, UserError},
         secure_stream::{self, ConnectError, OpenedEnd},
     },
     secret::{ALPN_HTTP2, Credentials, Mismatch},
@@ -188,7 +189,10 @@ async fn stream(
         }
     };
     // Only a process that has accepted the connection has an owner.
-    authentication::check_user(local, remote, credentials)?;
+    authentication::check_user(local, remote, credentials).map_err(|error| match error {
+        UserError::Other(mismatch) => mismatch.into(),
+        UserError::Closed => AttendError::Broken(remote),
+    })?;
     let accepted = StreamEvent::Accepted(attend);
     events.send(accepted).await.map_err(|_| AttendError::GivenUp)?;
     let mut messages = response.into_inner();

@@ -69,23 +69,33 @@ pub(crate) async fn mismatch_of_certificates(
 ///
 /// # Errors
 ///
-/// Returns [`Mismatch`] if it belongs to another user.
+/// Returns [`UserError`] if it belongs to another user, or has closed the connection meanwhile.
 pub(crate) fn check_user(
     local: SocketAddr,
     remote: SocketAddr,
     credentials: &Credentials,
-) -> Result<(), Mismatch> {
+) -> Result<(), UserError> {
     let is_private = remote.ip().to_canonical().is_loopback();
     if !is_private || credentials.is_secured() || credentials.is_declined() {
         return Ok(());
     }
     match Owners::new().of_peer(clock::now(), local, remote) {
         Owner::User(uid) if uid != 0 && uid != geteuid().as_raw() => {
-            Err(Mismatch::of_user(&remote.to_string(), uid))
+            Err(UserError::Other(Mismatch::of_user(&remote.to_string(), uid)))
         }
+        Owner::Nobody => Err(UserError::Closed),
         // If the kernel does not answer, the machine is assumed to have one user.
-        Owner::User(_) | Owner::Nobody | Owner::Later(_) | Owner::Unknown => Ok(()),
+        Owner::User(_) | Owner::Later(_) | Owner::Unknown => Ok(()),
     }
+}
+
+/// The reason for which a process is not known to belong to this user.
+#[derive(Debug)]
+pub(crate) enum UserError {
+    /// It belongs to another one.
+    Other(Mismatch),
+    /// Its end of the connection is closed, so that it has no owner any more.
+    Closed,
 }
 
 /// Returns the configuration for a connection to `address`: with several secrets, the newest that the process there

@@ -48,5 +48,7 @@ pub(crate) const MAX_CONNECTIONS: usize = 20_480;
 /// The time for the handshake of TLS on a connection that this process has opened: as long as for the first answer without
 /// TLS.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = IDENTIFY_TIMEOUT;
-/// The time to wait while the file of the secrets is read again: a local file takes less than a millisecond.
+/// The time to wait while the files of the credentials are read again: a local file takes less than a millisecond.
 pub(crate) const READ_AGAIN_PATIENCE: Duration = Duration::from_millis(200);
+/// The characters of a reason for a refusal in the status, of at most four bytes each: a line.
+pub(crate) const MAX_REASON_CHARS: usize = 64;

@@ -6,8 +6,11 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use ragent_proto::printable;
 use ragent_rendezvous::snapshot::{REFUSED_PEERS_MAX, RefusedPeer};
 use tracing::{debug, info};
+
+use crate::net::limits;
 
 /// The refused addresses of one port, of which a limited number is kept.
 #[derive(Debug, Default)]
@@ -16,7 +19,7 @@ pub(crate) struct Refusals(Mutex<BTreeMap<IpAddr, RefusedPeer>>);
 impl Refusals {
     /// Logs that a process at `ip` was refused, and the reason.
     pub(crate) fn handle_refused(&self, ip: IpAddr, why: &str) {
-        if self.is_new(ip, why) {
+        if self.record(ip, why) {
             info!(peer = %ip, why, "connection refused; further ones from there are not logged");
         } else {
             debug!(peer = %ip, why, "connection refused");
@@ -28,24 +31,23 @@ impl Refusals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Counts a refusal; returns true for the first one of an address.
-    fn is_new(&self, ip: IpAddr, why: &str) -> bool {
+    /// Counts a refusal; returns true if it is to be logged: the first one of each of the first addresses.
+    fn record(&self, ip: IpAddr, why: &str) -> bool {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let has_room = peers.len() < REFUSED_PEERS_MAX;
-        match peers.get_mut(&ip) {
-            Some(peer) => {
-                peer.count = peer.count.saturating_add(1);
-                if peer.reason != why {
-                    why.clone_into(&mut peer.reason);
-                }
-                false
-            }
-            None if has_room => {
-                peers.insert(ip, RefusedPeer { address: ip, count: 1, reason: why.to_owned() });
-                true
-            }
-            None => false,
+        let reason: String = printable(why).chars().take(limits::MAX_REASON_CHARS).collect();
+        if let Some(peer) = peers.get_mut(&ip) {
+            peer.count = peer.count.saturating_add(1);
+            peer.reason = reason;
+            return false;
         }
+        let is_full = peers.len() >= REFUSED_PEERS_MAX;
+        if is_full {
+            // Those that try again and again stay.
+            let fewest = peers.values().min_by_key(|peer| peer.count).map(|peer| peer.address);
+            fewest.and_then(|address| peers.remove(&address));
+        }
+        peers.insert(ip, RefusedPeer { address: ip, count: 1, reason });
+        !is_full
     }
 }
 
@@ -60,11 +62,14 @@ mod tests {
     fn refusals_are_logged_once() {
         let refusals = Refusals::default();
         let address = |number: u32| IpAddr::from(Ipv4Addr::from(number));
-        assert!(refusals.is_new(address(0), "one"));
-        assert!(!refusals.is_new(address(0), "other"));
-        let logged = (1..1000).filter(|number| refusals.is_new(address(*number), "one")).count();
+        assert!(refusals.record(address(0), "one"));
+        assert!(!refusals.record(address(0), "other"));
+        let long = "\u{1b}é".repeat(500);
+        let logged = (1..1000).filter(|number| refusals.record(address(*number), &long)).count();
         assert_eq!(logged, REFUSED_PEERS_MAX - 1);
         let list = refusals.list();
         assert_eq!((list.len(), list[0].count, list[0].reason.as_str()), (64, 2, "other"));
+        assert_eq!(list[63].address, address(999), "the last one is listed");
+        assert!(list[63].reason.len() <= 256 && !list[63].reason.contains('\u{1b}'));
     }
 }

@@ -20,7 +20,7 @@ use tokio_rustls::{LazyConfigAcceptor, TlsConnector, TlsStream};
 use super::{authentication, dial};
 use crate::{
     net::limits,
-    secret::{CertificateFacts, ClientTls, Credentials, Mismatch},
+    secret::{CertificateFacts, ClientTls, Credentials, Mismatch, is_of_certificate},
     sys::clock,
 };
 
@@ -199,6 +199,9 @@ pub(crate) enum AcceptError {
     /// The connection was closed, or its bytes are not TLS.
     #[error("the handshake was not completed")]
     Incomplete,
+    /// The handshake has failed for a reason that is not about certificates.
+    #[error("the handshake has failed: {0}")]
+    Handshake(TlsError),
     /// The other process does not accept the certificate of this one, and has sent this alert.
     #[error("it does not accept the certificate of this process ({0:?})")]
     NotAccepted(AlertDescription),
@@ -214,8 +217,17 @@ impl AcceptError {
     fn of(error: &io::Error, credentials: &Credentials) -> Self {
         let has_certificate = credentials.has_certificate();
         match tls_error(error) {
-            Some(TlsError::AlertReceived(alert)) if has_certificate => Self::NotAccepted(*alert),
-            Some(error) if has_certificate => Self::Certificate(error.clone()),
+            Some(TlsError::AlertReceived(alert))
+                if has_certificate && is_of_certificate(*alert) =>
+            {
+                Self::NotAccepted(*alert)
+            }
+            Some(error @ (TlsError::InvalidCertificate(_) | TlsError::NoCertificatesPresented))
+                if has_certificate =>
+            {
+                Self::Certificate(error.clone())
+            }
+            Some(error) if has_certificate => Self::Handshake(error.clone()),
             Some(_) => Self::Unproven,
             None => Self::Incomplete,
         }

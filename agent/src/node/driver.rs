@@ -104,7 +104,7 @@ pub enum DriveError {
     /// No store for the workers can be opened.
     #[error("failed to open a store for the workers")]
     Store(#[source] io::Error),
-    /// The coordinator has another secret than this process.
+    /// The credentials of the coordinator and of this process differ, or it belongs to another user.
     #[error(transparent)]
     Mismatch(Mismatch),
     /// The supervisor has ended before its agent.
@@ -222,7 +222,7 @@ struct Driver<'a> {
     /// The lookup of the voters' addresses.
     lookup: JoinSet<BTreeSet<SocketAddr>>,
     outage: Outage,
-    /// The mismatch of secrets because of which this node cannot take part.
+    /// The mismatch of credentials because of which this node cannot take part.
     mismatch: Option<Mismatch>,
     /// True while workers of this node are running.
     has_workers: bool,

@@ -21,7 +21,10 @@ use rustls::{ClientConfig, ServerConfig, server::ResolvesServerCert, sign::Singl
 use self::{files::Files, verifier::Verifier};
 use super::tls;
 
-pub(crate) use self::facts::{CertificateFacts, Validity, utc};
+pub(crate) use self::{
+    facts::{CertificateFacts, Validity, utc},
+    refusal::is_of_certificate,
+};
 pub(super) use self::{files::Stamps, refusal::Refusal, verifier::Rejected};
 pub use self::{
     files::{CertificateError, CertificateRequest},

@@ -117,7 +117,7 @@ impl FileError {
             | FileProblem::NotRegular
             | FileProblem::System { .. }
             | FileProblem::TooLarge { .. } => {
-                "give a file that `ragent secret --init` or `ragent secret > FILE` has made"
+                "give a file that `ragent secret --init` has made, or `(umask 077; ragent secret > FILE)`"
                     .to_owned()
             }
         }

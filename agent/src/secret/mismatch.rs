@@ -7,7 +7,7 @@ use rustls::{CertificateError, Error as TlsError};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    certificates::{CertificateFacts, Refusal, Rejected},
+    certificates::{CertificateFacts, Refusal, Rejected, is_of_certificate},
     credentials::{Credentials, OwnCertificate, Unsecured},
     form::SecretId,
     limits,
@@ -181,7 +181,7 @@ impl Credentials {
     ) -> Option<Mismatch> {
         let ours = Ours::from(self.certificate()?);
         let kind = match error {
-            TlsError::AlertReceived(alert) => {
+            TlsError::AlertReceived(alert) if is_of_certificate(*alert) => {
                 let refusal = Refusal::of_alert(*alert, &ours.facts, now);
                 Kind::NotAcceptedThere { theirs, ours, refusal }
             }
@@ -490,7 +490,7 @@ mod tests {
         let here = explain(None, other.into()).unwrap();
         let expected = format!(
             "the certificate of the process at n0:1 (no subject; name: b) is not accepted by this one \
-             ({ours}): it has not the required name `a`"
+             ({ours}): it does not have the required name `a`"
         );
         assert_eq!(here.to_string(), expected);
         assert!(here.hint().starts_with("give this process the name"), "{}", here.hint());

@@ -1,7 +1,7 @@
 //! The secret of a user whose home folder is on a network file system. The first agent makes the user's file, and those on
 //! other machines find it there, so a job of several nodes has a secret without a step of its user.
 
-use std::{fs, path::Path};
+use std::{fs, io, path::Path};
 
 use tracing::{info, warn};
 
@@ -30,28 +30,36 @@ pub(crate) fn make(host: &impl Host, found: Credentials) -> Result<Credentials, 
     if !nearest.is_some_and(|folder| host.is_on_network(folder)) {
         return Ok(found);
     }
-    let made = match Secret::random() {
-        Ok(made) => made,
-        Err(error) => {
-            warn!("failed to make a secret: {error}; the job runs without one");
-            return Ok(found);
+    match make_file(&path) {
+        Ok(secrets) => Ok(Credentials::new(secrets, Origin::File(path))),
+        Err(FileError { problem: FileProblem::Exists, .. }) => {
+            Ok(Credentials::new(read(&path)?, Origin::File(path)))
         }
-    };
-    let secrets = match file::create(&path, &made) {
-        Ok(()) => {
-            info!(
-                id = %made.id(), file = %path.display(),
-                "made a secret, which the nodes of this user's jobs share: the home folder is on a network file system"
+        Err(error) => {
+            warn!(
+                "failed to make the secret of this user, so the job runs without one: {error}; {}",
+                error.hint()
             );
-            vec![made]
+            Ok(found)
         }
-        Err(FileError { problem: FileProblem::Exists, .. }) => read(&path)?,
-        Err(error) => {
-            warn!("{error}; the job runs without a secret");
-            return Ok(found);
-        }
-    };
-    Ok(Credentials::new(secrets, Origin::File(path)))
+    }
+}
+
+/// Makes the file, and reads it as other agents will: some file systems cannot make a file private.
+fn make_file(path: &Path) -> Result<Vec<Secret>, FileError> {
+    let made = Secret::random().map_err(|error| {
+        let (attempt, error) = ("written", io::Error::other(error));
+        FileError { path: path.to_owned(), problem: FileProblem::System { attempt, error } }
+    })?;
+    file::create(path, &made)?;
+    let secrets = file::read(path).inspect_err(|_| {
+        let _ = fs::remove_file(path);
+    })?;
+    info!(
+        id = %made.id(), file = %path.display(),
+        "made a secret, which the nodes of this user's jobs share: the home folder is on a network file system"
+    );
+    Ok(secrets)
 }
 
 /// Reads a file that exists on the server.

@@ -73,7 +73,8 @@ pub(crate) fn auth_request(args: &AuthArgs, host: &impl Host) -> Result<AuthRequ
     ];
     let typed_tls = tls.iter().find_map(|(flag, typed, _)| Argument::of_flag(flag, typed));
     // A file that is typed counts before a mode that is not.
-    let has_typed = secret.is_some() || typed_tls.is_some();
+    let has_typed_tls = typed_tls.is_some();
+    let has_typed = secret.is_some() || has_typed_tls;
     let mode = Argument::of_flag("--auth", &args.auth);
     let mode = mode.or_else(|| variable("PET_AUTH").filter(|_| !has_typed));
     let mode = mode.map(|given| {
@@ -97,9 +98,14 @@ pub(crate) fn auth_request(args: &AuthArgs, host: &impl Host) -> Result<AuthRequ
         return Err(typed.invalid(format_args!("contradicts `--auth {mode}`")));
     }
     let is_given = |given: &Argument| !given.text.is_empty();
-    let secret = secret.or_else(|| variable("PET_SECRET_FILE")).filter(is_given);
+    // Files that are typed count before the other kind in variables.
+    let only_secret = secret.is_some() && !has_typed_tls;
+    let only_tls = has_typed_tls && secret.is_none();
+    let secret = secret.or_else(|| variable("PET_SECRET_FILE").filter(|_| !only_tls));
+    let secret = secret.filter(is_given);
     let given = tls.map(|(flag, typed, name)| {
-        Argument::of_flag(flag, typed).or_else(|| variable(name)).filter(is_given)
+        let given = Argument::of_flag(flag, typed);
+        given.or_else(|| variable(name).filter(|_| !only_secret)).filter(is_given)
     });
     let has_certificates = given.iter().any(Option::is_some);
     match mode {
@@ -261,7 +267,11 @@ mod tests {
             assert_eq!(request, AuthRequest { mode, ..AuthRequest::default() });
         }
         host.env.insert("PET_SECRET_FILE".into(), "/s".into());
-        assert_eq!(auth_request(&tls_args(Some("tls"), ALL), &host), Ok(expected));
+        assert_eq!(auth_request(&tls_args(Some("tls"), ALL), &host), Ok(expected.clone()));
+        // Flags count before the other kind in variables.
+        assert_eq!(auth_request(&tls_args(None, ALL), &host), Ok(expected));
+        let secret = AuthRequest { file: Some("-".to_owned()), ..AuthRequest::default() };
+        assert_eq!(auth_request(&args(None, Some("-")), &host), Ok(secret));
     }
 
     /// There are never both a secret and certificates, and never a part of the files.

@@ -1,4 +1,4 @@
-//! Who may take part in the job: its secret, and the network policy.
+//! The access to a job: its secret, the network policy, and the restrictions of its pods.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ pub(crate) enum JobSecret {
     New(String, Secret),
     /// None, as the user wants.
     Declined,
-    /// None by the manifest: there is one pod only, or the variables name a file or a mode.
+    /// No secret in the manifest: the job has one pod, or `--env` selects the authentication.
     NotNeeded,
 }
 
@@ -59,7 +59,8 @@ pub(crate) struct RunAs {
 }
 
 /// The variables from which agents read their authentication.
-const VARIABLES: [&str; 2] = ["PET_SECRET_FILE", "PET_AUTH"];
+const VARIABLES: [&str; 6] =
+    ["PET_SECRET_FILE", "PET_AUTH", "PET_TLS_CA", "PET_TLS_CERT", "PET_TLS_KEY", "PET_TLS_PEER"];
 
 impl JobSecret {
     /// Resolves `--secret` for a job with this name.

@@ -60,6 +60,8 @@ fn secrets() {
     assert_eq!(flags("--nnodes 2 --secret none t.py"), "--auth=none");
     assert_eq!(flags("--nnodes 2 --env PET_SECRET_FILE=/run/s t.py"), "");
     assert_eq!(flags("--nnodes 2 --env PET_AUTH=none t.py"), "");
+    let tls = "--env PET_TLS_CA=/a --env PET_TLS_CERT=/c --env PET_TLS_KEY=/k";
+    assert_eq!(flags(&format!("--nnodes 2 {tls} t.py")), "");
     let note = |line: &str| spec(line).secret.note(Some("ml"));
     assert_eq!(note("--nnodes 2 --secret mine t.py"), None);
     let text = note("--nnodes 2 t.py").unwrap();

@@ -97,8 +97,8 @@ impl LaunchSecret {
 }
 
 /// Variables of agents by which they have other credentials than the secret of the launch.
-const AUTH_VARIABLES: [&str; 5] =
-    ["PET_AUTH", "PET_SECRET_FILE", "PET_TLS_CA", "PET_TLS_CERT", "PET_TLS_KEY"];
+const AUTH_VARIABLES: [&str; 6] =
+    ["PET_AUTH", "PET_SECRET_FILE", "PET_TLS_CA", "PET_TLS_CERT", "PET_TLS_KEY", "PET_TLS_PEER"];
 
 /// The plan of a launch.
 #[derive(Clone, Debug)]
@@ -274,7 +274,7 @@ impl Plan {
             endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(",")
         };
         let given = self.endpoint.as_ref().map(|text| {
-            // A name for a search, and members of etcd, are no endpoints of a job.
+            // A name for a search, and members of etcd, are not endpoints of a job.
             let is_of_job = !self.rendezvous.is_in_etcd() && !text.trim().starts_with("auto");
             if is_of_job { text.clone() } else { String::new() }
         });

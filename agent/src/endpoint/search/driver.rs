@@ -337,7 +337,7 @@ impl Search {
             Opened::NoSecret if !self.has_warned_of_open => {
                 self.has_warned_of_open = true;
                 warn!(
-                    "an agent of this job at {} searches without a secret, and this one has one; give both the same \
+                    "an agent of this job at {} searches without the secret of this one; give both the same \
                      `--secret-file`, or `--auth none`",
                     peer.ip()
                 );

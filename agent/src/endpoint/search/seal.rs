@@ -69,6 +69,9 @@ impl Seal {
     /// Checks and decodes a datagram.
     pub(super) fn open(&self, bytes: &[u8]) -> Opened {
         let keys = self.credentials.search_keys();
+        if self.credentials.has_certificate() && bytes.starts_with(PREFIX.as_bytes()) {
+            return Opened::Foreign;
+        }
         let Some(header) = bytes.strip_prefix(PREFIX.as_bytes()) else {
             let message = decode(bytes, &JobDigest::of(&self.run_id));
             return match message {

@@ -41,7 +41,9 @@ impl Driver<'_> {
     /// Ends this node's part if the coordinator has another secret, unless this node was a member of the job already: its file
     /// can still be corrected.
     pub(super) fn review_mismatch(&mut self, error: AttendError) {
-        let AttendError::Mismatch(mismatch) = error else { return };
+        let AttendError::Mismatch(mismatch) = error else {
+            return self.outage.handle_no_mismatch();
+        };
         let has_lasted = self.outage.handle_mismatch(clock::now());
         if has_lasted && self.node.agent().job_uid().is_none() {
             self.mismatch = Some(mismatch);

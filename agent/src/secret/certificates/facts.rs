@@ -11,7 +11,7 @@ use super::{
     peer_name::PeerName,
 };
 
-/// The parts of a certificate for messages. Nothing else depends on them.
+/// The parts of a certificate that messages name. Of the own certificate, the first name is also the default of `--tls-peer`.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct CertificateFacts {
     /// The subject, such as `CN=node0, O=site`.

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use nix::unistd::geteuid;
 use rustls::{
     RootCertStore,
     crypto::CryptoProvider,
@@ -100,7 +101,7 @@ enum Problem {
     TooMany(usize),
     #[error("cannot be used: {0}")]
     Unusable(String),
-    #[error("can be written by all users (mode {0:04o})")]
+    #[error("can be written by other users (mode {0:04o})")]
     Writable(u32),
 }
 
@@ -114,7 +115,9 @@ impl CertificateError {
                 format!("copy it to a file of this user: `install -m 600 {path} FILE`")
             }
             Problem::NoKey => {
-                "remove the password: `openssl pkey -in FILE -out KEY`, and `chmod 600 KEY`".to_owned()
+                "give the private key of the certificate in PEM; if it has a password, remove it: `openssl pkey -in \
+                 FILE -out KEY`, and `chmod 600 KEY`"
+                    .to_owned()
             }
             Problem::NoName => {
                 "issue a certificate with a name, or give that of the other nodes as `--tls-peer NAME`"
@@ -200,8 +203,12 @@ fn read_certificates(
     count_max: usize,
 ) -> Result<Vec<CertificateDer<'static>>, Problem> {
     let (file, about) = file::open(path)?;
-    if about.mode() & 0o002 != 0 {
-        return Err(Problem::Writable(about.mode() & 0o7777));
+    let (owner, mode) = (about.uid(), about.mode() & 0o7777);
+    if owner != geteuid().as_raw() && owner != 0 {
+        return Err(FileProblem::Owner { owner, mode }.into());
+    }
+    if mode & 0o022 != 0 {
+        return Err(Problem::Writable(mode));
     }
     let text = file::read_all(file, size_max)?;
     let mut certificates = Vec::new();
@@ -287,11 +294,19 @@ mod tests {
         assert_eq!(hint, format!("`chmod 600 {}`", key.display()));
         set_mode(key, 0o600);
         for (role, path) in [(AUTHORITIES, authorities), (CERTIFICATE, certificate)] {
-            set_mode(path, 0o646);
-            let expected =
-                format!("{role} `{}` can be written by all users (mode 0646)", path.display());
-            assert_eq!(error(&files), expected);
+            for mode in [0o646, 0o664] {
+                set_mode(path, mode);
+                let path = path.display();
+                let expected =
+                    format!("{role} `{path}` can be written by other users (mode {mode:04o})");
+                assert_eq!(error(&files), expected);
+            }
             set_mode(path, 0o644);
+            if geteuid().is_root() {
+                std::os::unix::fs::chown(path, Some(1234), None).unwrap();
+                assert!(error(&files).contains("belongs to uid 1234"), "{}", error(&files));
+                std::os::unix::fs::chown(path, Some(0), None).unwrap();
+            }
         }
         Loaded::read(&files).unwrap();
     }

@@ -35,7 +35,7 @@ pub(in crate::secret) enum Refusal {
     UnknownAuthority,
     /// It is the certificate of an authority, with which no node can authenticate itself.
     IsAuthority,
-    /// It has not the name that the verifying process requires; `None` if that is not known here.
+    /// It does not have the name that the verifying process requires; `None` if that is not known here.
     WrongName(Option<PeerName>),
     /// Its extended key usage does not permit the role of its process in the handshake.
     WrongUsage(Role),
@@ -50,6 +50,22 @@ pub(in crate::secret) enum Role {
     Client,
     /// The process that has accepted it.
     Server,
+}
+
+/// Returns true if a process sends this alert because it does not accept a certificate, or needs one.
+pub(crate) fn is_of_certificate(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::AccessDenied
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateRequired
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::DecryptError
+            | AlertDescription::UnknownCA
+            | AlertDescription::UnsupportedCertificate
+    )
 }
 
 impl Refusal {
@@ -129,8 +145,10 @@ impl Refusal {
                 Some(file) => format!("no authority in {file} has signed it"),
                 None => "none of its authorities has signed it".to_owned(),
             },
-            Self::WrongName(Some(required)) => format!("it has not the required name `{required}`"),
-            Self::WrongName(None) => "it has not the name that is required there".to_owned(),
+            Self::WrongName(Some(required)) => {
+                format!("it does not have the required name `{required}`")
+            }
+            Self::WrongName(None) => "it does not have the name that is required there".to_owned(),
             Self::WrongUsage(Role::Client) => {
                 "its extended key usage does not permit the role of a TLS client".to_owned()
             }
@@ -213,7 +231,7 @@ mod tests {
         assert_eq!(of_alert(expired, 150), Refusal::OtherClock { validity, now: 150 });
         assert_eq!(of_alert(AlertDescription::UnknownCA, 150), Refusal::UnknownAuthority);
         let name = of_alert(AlertDescription::BadCertificate, 150);
-        assert_eq!(name.clause(None), "it has not the name that is required there");
+        assert_eq!(name.clause(None), "it does not have the name that is required there");
         let usage = of_alert(AlertDescription::UnsupportedCertificate, 150);
         let clause = "its extended key usage does not permit the role of a TLS client";
         assert_eq!(usage.clause(None), clause);
