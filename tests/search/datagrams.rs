@@ -26,7 +26,7 @@ fn agents_with_one_secret_find_each_other() {
     }
     let (network, sandbox) = (Network::new("secret", 4), Sandbox::new());
     let (a, id_a) = secret_file(&sandbox, "a");
-    let (b, id_b) = secret_file(&sandbox, "b");
+    let (b, _) = secret_file(&sandbox, "b");
     let start = |node, auth: &str, conf: &str| {
         let words = format!("{auth} --nnodes 2:4 --rdzv-conf last_call_timeout=0.1,{conf}");
         agent(&network, &sandbox, node, "job", &words).default_lines().start()
@@ -37,9 +37,7 @@ fn agents_with_one_secret_find_each_other() {
     let line = other.logs("waiting for the host of job job");
     assert!(line.contains("an agent at 10.77.0.1 searches with the secret"), "{line}");
     assert!(line.contains(&id_a), "{line}");
-    let mut open = start(3, "--auth none", "is_host=1");
-    let line = open.logs("searches with the secret");
-    assert!(line.contains(&id_a) || line.contains(&id_b), "{line}");
+    let _open = start(3, "--auth none", "is_host=1");
     let mut third = start(4, &a, "is_host=1");
     let line = third.logs("of this job at 10.77.0.3 searches without the secret of this one");
     assert!(line.contains("--auth none"), "{line}");

@@ -150,7 +150,7 @@ impl ClientCertVerifier for Verifier {
         self.clients.root_hint_subjects()
     }
 
-    /// Errors are those of rustls, whose alerts let the client name the reason.
+    /// Verifies a client. Returns errors of rustls, whose alerts name the reason to the client.
     fn verify_client_cert(
         &self,
         certificate: &CertificateDer<'_>,
