@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 RAGENT := target/release/ragent
-# Seconds for which `make fuzz` fuzzes each part of the store.
+# Seconds for which `make fuzz` fuzzes each part of the store and of the agent.
 FUZZ_SECONDS ?= 60
 # Seconds for which `make chaos` runs.
 CHAOS_SECONDS ?= 600
@@ -28,7 +28,7 @@ help:
 	@echo 'make chaos     everything happens at once to jobs of five nodes, for CHAOS_SECONDS'
 	@echo 'make takeovers N=1000  lets another voter lead N times; continues where it was stopped; needs root'
 	@echo 'make takeovers BY=etcd the same with etcd'
-	@echo 'make fuzz      fuzzes the store; wants nightly Rust and cargo-fuzz'
+	@echo 'make fuzz      fuzzes the store and the agent; wants nightly Rust and cargo-fuzz'
 	@echo 'make check     formatting, lints, documentation, licences; writes nothing'
 	@echo 'make docs      checks the links of the pages, and builds them as a book where mdbook is installed'
 	@echo 'make pictures  records the demo for the README'
@@ -57,6 +57,7 @@ test-all: venv packages
 	SEEDS=200000 ELECTION_SEEDS=20000 TAKEOVER_SEEDS=10000 \
 		$(CARGO) test --workspace --locked --test simulation -- rules_hold
 	CASES=200000 $(CARGO) test --workspace --locked --test fuzz -- made_up_inputs
+	CASES=200000 $(CARGO) test --workspace --locked --lib -- made_up_inputs
 	$(CARGO) test --workspace --locked --test abuse -- --ignored --test-threads 2
 	PET_STANDBY=1 $(CARGO) test --workspace --locked --test conformance -- both_worlds
 	PET_STANDBY=1 $(CARGO) test --workspace --locked --test torch

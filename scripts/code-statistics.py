@@ -26,7 +26,7 @@ SETS = {
     "rendezvous": ["rendezvous/src"],
     "store": ["store/src"],
     "proto": ["proto/src"],
-    "tests": ["tests", "store/tests", "store/fuzz"],
+    "tests": ["tests", "store/tests", "store/fuzz", "agent/fuzz"],
 }
 HEADINGS = ["set", "files", "lines", "file med", "p90", "max", f">{LONG_FILE}", "fns", "fn med", "p90", "max"]
 HEADINGS += [f">{LONG_FUNCTION}", "no //!", "comment", "unwrap/expect"]

@@ -5,6 +5,7 @@
 mod auth;
 mod coordinator;
 mod doctor;
+mod events;
 mod forwarded_flags;
 mod job;
 mod launch;
@@ -26,13 +27,14 @@ pub use self::{
     auth::AuthArgs,
     coordinator::CoordinatorArgs,
     doctor::DoctorArgs,
+    events::{EventsArgs, ExplainArgs},
     job::JobArgs,
     launch::LaunchOverSshArgs,
     manifest::{K8sArgs, ManifestArgs, ManifestTarget},
     rank::RankArgs,
     run::LaunchArgs,
     secret::SecretArgs,
-    status::StatusArgs,
+    status::{AskedJobArgs, StatusArgs},
     store::StoreArgs,
 };
 
@@ -104,6 +106,8 @@ impl Cli {
             Some(
                 Command::Coordinator(_)
                 | Command::Doctor(_)
+                | Command::Events(_)
+                | Command::Explain(_)
                 | Command::Keeper
                 | Command::Rank(_)
                 | Command::Relay
@@ -154,6 +158,10 @@ pub enum Command {
     Coordinator(CoordinatorArgs),
     /// Check this node, and the connections between the nodes of a job, for common problems
     Doctor(DoctorArgs),
+    /// Print what has happened in a job, with the time and the cause of each event
+    Events(EventsArgs),
+    /// Explain what a job waits for, why it was restarted, what that cost, and what would help
+    Explain(ExplainArgs),
     /// Start an agent over ssh on each host of a list, and show the output of all of them
     Launch(Box<LaunchOverSshArgs>),
     /// Print a manifest that runs a job on another system

@@ -8,6 +8,8 @@ pub mod coordinator;
 mod credentials;
 pub mod doctor;
 pub mod error;
+pub mod events;
+pub mod explain;
 pub mod manifest;
 pub mod rank;
 pub mod run;

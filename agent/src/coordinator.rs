@@ -5,27 +5,37 @@
 //! this process leads the voters, which `listed_voters` adds to the status of the job. `service` is the
 //! gRPC and HTTP side of the coordinator, for each `role` of an agent's port, and [`client`] the
 //! agents' side. `proofs` authenticates messages of a node. `browser_guard` refuses requests of web
-//! pages. `identity` and `status_page` are pages of the port; `reachability` measures how one node
+//! pages. `identity`, `status_page` and `metrics` are pages of the port, with the counters of `measures`, and `events_page`
+//! serves the `journal`, which `journal_file` writes to a file. `states` are those of the job, for clients that ask or watch, and
+//! `readers` bounds the number of clients that stay; `reachability` measures how one node
 //! reaches the others. `state_file` keeps what a restarted coordinator needs, `state_writer` writes
 //! it, and `replica_file` the copy of a voter.
 
 mod browser_guard;
 pub mod client;
+mod collected;
 pub(crate) mod driver;
 pub(crate) mod elected;
+mod events_page;
 pub(crate) mod identity;
+pub(crate) mod journal;
+pub(crate) mod journal_file;
 mod limits;
 mod listed_voters;
+pub(crate) mod measures;
 mod members;
+pub(crate) mod metrics;
 mod peer_addresses;
 pub(crate) mod persistence;
 pub(crate) mod proofs;
 pub(crate) mod reachability;
+mod readers;
 pub(crate) mod replica_file;
 pub(crate) mod role;
 pub(crate) mod service;
 mod stall;
 pub mod state_file;
 mod state_writer;
+mod states;
 mod status_page;
 mod streams;

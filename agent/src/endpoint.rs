@@ -1,15 +1,14 @@
 //! The endpoint of a job: how an agent finds its host, and becomes the host or joins it.
 //!
 //! `host_or_join` finds the host: `locate` asks an address who hosts there (`locator` decides,
-//! `identity` recognises the answer), and [`search`] finds the host without an address (`finder`
-//! decides what follows). Then `host` or `join` starts the `NodeServices`. `hosted_coordinator` is
-//! a coordinator with its port, with or without an agent. `voters` starts the services of a job with a
+//! `identity` recognises the answer), and [`search`] finds the host without an address. Then `host` or
+//! `join` starts the `NodeServices`. `hosted_coordinator` is a coordinator with its port, with or
+//! without an agent. `voters` starts the services of a job with a
 //! list of endpoints, `in_etcd` those of a job whose leader is found through etcd, and `hosted_voter` is a voter with
-//! its port.
+//! its port. `metrics_port` is a port of its own for the metrics.
 
 mod address;
 mod error;
-mod finder;
 pub(crate) mod host;
 mod host_or_join;
 pub(crate) mod hosted_coordinator;
@@ -20,6 +19,7 @@ mod join;
 mod limits;
 mod locate;
 mod locator;
+pub(crate) mod metrics_port;
 pub(crate) mod node_services;
 mod pauses;
 pub(crate) mod plain_store;
@@ -29,5 +29,8 @@ pub(crate) mod voter_secrets;
 pub(crate) mod voters;
 
 pub(crate) use self::error::CHECK_NAME;
-pub use self::error::{HostOrJoinError, LocateError};
 pub(crate) use self::host_or_join::host_or_join;
+pub use self::{
+    error::{HostOrJoinError, LocateError},
+    metrics_port::MetricsPortError,
+};

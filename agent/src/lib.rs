@@ -13,6 +13,9 @@ pub mod commands;
 pub mod coordinator;
 pub mod endpoint;
 pub mod etcd;
+#[cfg(any(test, fuzzing))]
+#[path = "../fuzz/src/targets.rs"]
+pub mod fuzzing;
 pub mod keeper;
 pub mod limits;
 pub mod net;

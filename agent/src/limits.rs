@@ -70,6 +70,12 @@ pub const MAX_DISCOVER_HOSTS: usize = 1024;
 pub const MAX_LISTED_NODES: usize = 65_536;
 /// The size of a state file that is read.
 pub const MAX_STATE_FILE: u64 = 64 * 1024;
+/// The connections to a store that wait until a member is asked to vouch for them: those of 16,384 workers that connect at
+/// once. When full, the store refuses further ones, and their clients connect again.
+pub const UNVOUCHED_QUEUE: usize = 16_384;
+/// The requests for owners of connections that may wait, of up to 256 connections each. One takes a millisecond, or up to 100 ms
+/// where the kernel cannot look up a single socket. Further ones are ignored: their connections are refused after 2 s.
+pub const OWNER_LOOKUPS_MAX: usize = 64;
 /// Returns how many connections to a store may be silent at once if a round has `world_size`
 /// workers: each opens a few at the same time, and a resolver that does not answer delays each for
 /// a while.

@@ -8,8 +8,8 @@ use std::{
 use ragent::{
     cli::{Cli, Command, LaunchArgs, LaunchOverSshArgs},
     commands::{
-        completion, coordinator, doctor, error::LaunchError, manifest, rank, run, secret, ssh,
-        status, store,
+        completion, coordinator, doctor, error::LaunchError, events, explain, manifest, rank, run,
+        secret, ssh, status, store,
     },
     keeper, limits,
     report::telemetry::{self, DefaultLines, Log, LogFormat},
@@ -34,6 +34,8 @@ fn main() -> ExitCode {
         Some(Command::Store(args)) => serving(|| store::serve(&args)),
         Some(Command::Coordinator(args)) => serving(|| coordinator::host(&args)),
         Some(Command::Doctor(args)) => doctor::examine(&args),
+        Some(Command::Events(args)) => events::print(&args),
+        Some(Command::Explain(args)) => explain::print(&args),
         Some(Command::Manifest(args)) => manifest::print(args, &ThisHost),
         Some(Command::Secret(args)) => secret::make(&args),
         Some(Command::Status(args)) => status::print(&args),

@@ -9,4 +9,5 @@ pub mod destination;
 pub mod driver;
 pub(crate) mod node_id;
 mod proof_of_id;
+mod voucher;
 pub mod worker_stores;

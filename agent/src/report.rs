@@ -2,11 +2,14 @@
 //! notices to a service manager.
 
 pub mod event_log;
+pub mod event_text;
 mod failure;
 mod limits;
+pub mod measures;
 pub mod news;
 pub mod service_manager;
 pub(crate) mod stopping_line;
 pub mod telemetry;
+pub(crate) mod time_text;
 
 pub(crate) use self::failure::failure;

@@ -17,6 +17,8 @@ mod shared_home;
 mod tls;
 mod written;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::certificates::testing;
 pub use self::{
     certificates::{CertificateError, CertificateRequest, PeerName},
     credentials::{Credentials, Origin, Unsecured},

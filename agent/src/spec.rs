@@ -13,18 +13,20 @@ mod hang;
 mod job_files;
 mod launch_method;
 mod launcher;
+mod metrics_listen;
 mod output;
 mod rdzv_conf;
 mod rendezvous;
 mod search;
 mod signals;
 mod standby;
+mod step_pattern;
 mod streams;
 mod template;
 mod usage;
 mod voters;
 
-use std::{collections::BTreeSet, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use nix::sys::signal::Signal;
 use ragent_rendezvous::{ids::RunId, settings::SharedSettings, voter_count::VoterCount};
@@ -40,6 +42,7 @@ pub(crate) use self::{
     rendezvous::one_node,
     search::{AskedEndpoint, JobEndpoint, asked_endpoint},
     standby::standby_modules,
+    step_pattern::StepFinder,
     usage::UsageErrors,
     voters::{asked_voters, majority_warning, voters_among},
 };
@@ -63,6 +66,7 @@ pub use self::{
     rendezvous::RendezvousMethod,
     search::{Eligible, SearchSpec},
     signals::SignalList,
+    step_pattern::StepPattern,
     streams::{Stream, StreamMap, Streams},
     template::substitute,
     usage::UsageError,
@@ -115,8 +119,12 @@ pub struct JobSpec {
     pub output: Output,
     /// The destination of the workers' events.
     pub event_log: EventLog,
+    /// The address at which the metrics are served to every client; `None` if they are not.
+    pub metrics_listen: Option<SocketAddr>,
     /// The file to which the job's result is written.
     pub report: Option<PathBuf>,
+    /// `--journal`.
+    pub journal: Option<PathBuf>,
     /// The file to which the first failure is written in torch's format, for the program that
     /// started the agent.
     pub error_file: Option<PathBuf>,
@@ -130,6 +138,8 @@ pub struct JobSpec {
     pub forwarded: Vec<Signal>,
     /// Exit codes of workers after which the job is not restarted.
     pub final_codes: BTreeSet<i32>,
+    /// The pattern of training steps in the workers' output; `None` if they are not read.
+    pub step_pattern: Option<StepPattern>,
     /// The condition under which workers count as hung; `None` if they never do.
     pub hang: Option<HangSpec>,
     /// Signals on which the agent shuts down.
@@ -238,6 +248,7 @@ impl JobSpec {
                 || shared_store.is_none_or(|given| given.text != "1"),
             rendezvous,
             hang: errors.or_default(arguments.hang(&command)),
+            step_pattern: errors.or_default(arguments.step_pattern()),
             standby: errors.or_default(arguments.standby(&command, &launch_method)),
             command,
             launch_method,
@@ -245,6 +256,8 @@ impl JobSpec {
             log_dir: path(arguments.text("log_dir", &args.log_dir)),
             output: errors.or_default(arguments.output()),
             event_log: errors.or_default(arguments.event_log()),
+            journal: path(arguments.text("journal", &args.journal)),
+            metrics_listen: errors.or_default(arguments.metrics_listen()),
             report: path(arguments.text("report", &args.report)),
             error_file: path(error_file.map(|given| given.text)),
             timers: arguments.timers(),

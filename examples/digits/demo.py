@@ -99,6 +99,10 @@ def tell_story(demo):
         demo.kill_all(leader)
     demo.check(f"no process of {leader.name} is alive any more", not demo.processes(leader.name))
 
+    demo.say("ragent explain: what happened, and what it cost")
+    # Agent B may have coordinated the job when it was killed.
+    demo.explain("failure of a worker", "new nodes", "loss of the coordinator")
+
     demo.say("training continues until its end")
     demo.may_end = True
     for agent in demo.living():
@@ -280,6 +284,17 @@ class Demo:
         agent.killed = True
         for number in (signal.SIGSTOP, signal.SIGKILL):
             send_signal(number, self.processes(agent.name))
+
+    def explain(self, *causes):
+        """Prints why the job was restarted, and checks that each cause is named."""
+        endpoint = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+        environment = {**os.environ, "XDG_RUNTIME_DIR": str(self.folder)}
+        answer = subprocess.run([self.ragent, "explain", "--rdzv-endpoint", endpoint], env=environment,
+                                capture_output=True, text=True, timeout=ONE_WAIT_S, check=False)
+        print(answer.stdout, flush=True)
+        self.check(f"`ragent explain` exits with 0 ({answer.stderr})", answer.returncode == 0)
+        for cause in causes:
+            self.check(f"`ragent explain` names the {cause}", cause in answer.stdout)
 
     def living(self):
         return [agent for agent in self.agents if not agent.killed]

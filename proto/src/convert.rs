@@ -25,14 +25,18 @@ macro_rules! enumeration {
     };
 }
 
+mod account;
 mod agent;
 pub mod claim;
 mod coordinator;
 mod failure;
+mod journal;
 mod memory;
+mod progress;
 mod settings;
 mod snapshot;
 pub mod voter;
+mod vouching;
 
 use std::time::Duration;
 
@@ -41,6 +45,7 @@ use ragent_rendezvous::ids::{Round, RoundId, Term};
 pub use self::{
     agent::FromAgent,
     coordinator::{FromCoordinator, NotHere},
+    journal::{JournalAnswer, JournalRequest},
     snapshot::StatusAnswer,
 };
 use crate::{
@@ -54,12 +59,13 @@ fn required<T>(value: Option<T>, field: &'static str) -> Result<T, Malformed> {
     value.ok_or(Malformed::Missing(field))
 }
 
-/// Checks a text of at most `limit` bytes, without control characters other than newline and tab.
+/// Checks a text of at most `limit` bytes, without control characters other than newline and tab, and without characters that
+/// override the direction of text.
 fn text(value: String, field: &'static str, limit: usize) -> Result<String, Malformed> {
     if value.len() > limit {
         return Err(Malformed::TooLong { field, len: value.len(), limit });
     }
-    if value.chars().any(is_unfit) {
+    if value.chars().any(|c| is_unfit(c) || turns_text(c)) {
         return Err(Malformed::OutOfRange(field));
     }
     Ok(value)
@@ -68,7 +74,7 @@ fn text(value: String, field: &'static str, limit: usize) -> Result<String, Malf
 /// Checks a name of at most [`limits::MAX_NAME_LEN`] bytes, on one line.
 fn name(value: String, field: &'static str) -> Result<String, Malformed> {
     let value = text(value, field, limits::MAX_NAME_LEN)?;
-    if value.chars().any(|c| c.is_control() || turns_text(c)) {
+    if value.chars().any(char::is_control) {
         return Err(Malformed::OutOfRange(field));
     }
     Ok(value)

@@ -15,6 +15,8 @@ mod proof;
 pub use error::Malformed;
 pub use printable::printable;
 pub use proof::{NoProof, Proof};
+#[doc(hidden)]
+pub use prost::Message;
 
 /// The generated types and the gRPC client and server.
 #[allow(

@@ -1,6 +1,7 @@
 //! The actions that the machine asks its driver to carry out.
 
 use crate::{
+    event::Event,
     ids::{Peer, Term},
     message::ToNode,
     settings::Memory,
@@ -21,8 +22,10 @@ pub enum Effect {
         /// The stream.
         to: Peer,
     },
+    /// Adds an event to the journal.
+    Record(Event),
     /// Writes this to the state file before any later effect is carried out.
-    Remember(Memory),
+    Remember(Box<Memory>),
     /// End this elected coordinator: a node knows a higher term. The process may coordinate again when it is elected
     /// in a term above that one.
     Resign {

@@ -35,6 +35,8 @@ pub(crate) struct Group {
     unstopped: BTreeSet<NodeId>,
     leavers: BTreeSet<NodeId>,
     cut_off: BTreeMap<NodeId, Instant>,
+    /// The members whose workers do not run yet.
+    unstarted: BTreeSet<NodeId>,
     refused_clients: Vec<IpAddr>,
 }
 
@@ -123,6 +125,7 @@ impl Group {
         group.started = Some(now);
         group.table = Some(table);
         group.newcomers = newcomers;
+        group.unstarted = group.seats.keys().cloned().collect();
         group
     }
 
@@ -147,6 +150,7 @@ impl Group {
             unstopped: ids,
             leavers: BTreeSet::new(),
             cut_off: BTreeMap::new(),
+            unstarted: BTreeSet::new(),
             refused_clients: Vec::new(),
         }
     }
@@ -209,6 +213,11 @@ impl Group {
             self.succeeded.insert(node.clone());
             self.unstopped.remove(node);
         }
+    }
+
+    /// Records that the workers of `node` run. Returns true if it is the last member of which this was not known.
+    pub(crate) fn note_running(&mut self, node: &NodeId) -> bool {
+        self.unstarted.remove(node) && self.unstarted.is_empty()
     }
 
     /// Returns true if all workers of `node` exited with 0.

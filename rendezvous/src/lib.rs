@@ -24,10 +24,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod account;
+pub mod batch;
 pub mod claim;
 mod departures;
 pub mod effect;
 pub mod election;
+pub mod event;
 mod flapping;
 mod group;
 pub mod ids;
@@ -37,6 +40,7 @@ pub mod limits;
 mod machine;
 pub mod message;
 mod phase;
+mod progress;
 mod ranks;
 mod roster;
 pub mod settings;
@@ -44,5 +48,6 @@ pub mod snapshot;
 mod table;
 pub mod tenure;
 pub mod voter_count;
+mod vouchers;
 
 pub use machine::Rendezvous;

@@ -17,6 +17,9 @@ pub(crate) const DEPARTED_STREAMS_MAX: usize = NODES_MAX;
 /// known at once.
 pub(crate) const DEPARTURES_MAX: usize = NODES_MAX;
 
+/// The most recent times of steps from which the usual one follows: about ten seconds of keep-alives where steps are fast.
+pub(crate) const STEP_TIMES_MAX: usize = 32;
+
 /// The most departed nodes that an outcome names: with their reasons, these fill two lines of a terminal.
 pub const DEPARTED_NODES_MAX: usize = 4;
 
@@ -50,6 +53,14 @@ pub const STORE_CLIENTS_MAX: usize = 65_536;
 /// two addresses each.
 pub(crate) const STORE_ADDRESSES_MAX: usize = 16;
 
+/// The most members at one address that are asked to vouch for a connection. Several agents on one machine see the
+/// same sockets; agents behind one translated address (NAT) see none of them, so asking more is of no use.
+pub(crate) const VOUCHERS_MAX: usize = 4;
+
+/// The interval between messages about connections to a store, apart from full ones: short compared with the start of a round,
+/// and long enough that the answers of many members share a message.
+pub const VOUCHER_INTERVAL: Duration = Duration::from_millis(5);
+
 /// The most further failures that an outcome lists after the first: enough to show that all nodes
 /// of a switch or a file system failed at once.
 pub const FURTHER_FAILURES_MAX: usize = 16;
@@ -61,6 +72,9 @@ pub(crate) const SAME_TIME: Duration = Duration::from_secs(1);
 /// The length in bytes to which the message of a further failure is cut: an exception's last line.
 /// An outcome is sent to every node.
 pub(crate) const FURTHER_MESSAGE_MAX: usize = 512;
+
+/// The interval at which the time account of a running round is stored: a coordinator that is lost loses no more of it.
+pub(crate) const ACCOUNT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The longest wait for which a deadline is computed; longer ones could overflow the clock.
 const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3600);

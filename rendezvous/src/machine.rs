@@ -12,6 +12,8 @@ mod failing;
 mod free_rounds;
 mod gathering;
 mod handing_over;
+mod journal;
+mod progressing;
 mod recovering;
 mod refused_clients;
 mod regathering;
@@ -21,21 +23,25 @@ mod running;
 mod tests;
 mod view;
 mod voters;
+mod vouching;
 
 use std::{collections::VecDeque, mem, time::Instant};
 
 use tracing::{debug, info};
 
+use journal::Journal;
 use registering::Welcomed;
 
 use crate::{
     departures::Departures,
     effect::Effect,
+    event::EventKind,
     flapping::RestartSpacing,
     group::{Group, SeatState},
     ids::{JobUid, NodeId, Peer, Round, RoundId, Term},
     message::{Attend, EvictReason, FromNode, NodeState, RestartReason, ToNode},
     phase::{Gathering, Phase, Recovering},
+    progress::JobSteps,
     roster::{Node, Roster},
     settings::{Memory, Settings, SharedSettings},
     snapshot::Explanation,
@@ -54,6 +60,7 @@ pub struct Rendezvous {
     /// Nodes that were welcomed, but have not reported their standing since.
     welcomed: Welcomed,
     departures: Departures,
+    steps: JobSteps,
     spacing: RestartSpacing,
     effects: VecDeque<Effect>,
     has_news: bool,
@@ -63,6 +70,7 @@ pub struct Rendezvous {
     /// True if the host was lost with the previous coordinator shortly after a start; not counted
     /// yet.
     has_lost_host: bool,
+    journal: Journal,
 }
 
 /// The availability of this coordinator for a further round.
@@ -100,6 +108,7 @@ impl Rendezvous {
         let has_lost_host =
             is_same_host && memory.host.is_some() && memory.is_early && memory.closed.is_none();
         info!(term = %memory.term, round = %memory.round, "coordinator started");
+        let journal = Journal::new(now, &memory);
         let mut rendezvous = Self {
             settings,
             memory,
@@ -109,14 +118,17 @@ impl Rendezvous {
             roster: Roster::default(),
             welcomed: Welcomed::default(),
             departures: Departures::default(),
+            steps: JobSteps::default(),
             spacing: RestartSpacing::default(),
             effects: VecDeque::new(),
             has_news: false,
             clock: now,
             given_before: None,
             has_lost_host,
+            journal,
         };
         rendezvous.roster.restore_tallies(now, &rendezvous.memory.host_tallies);
+        rendezvous.record_start(now);
         rendezvous.remember();
         rendezvous
     }
@@ -142,6 +154,7 @@ impl Rendezvous {
         }
         if let Some(reason) = self.why_refused(&attend) {
             info!(node = %peer.node, reason = reason.kind(), "node refused");
+            self.record_refusal(&peer.node, &attend.node.host_name, reason.kind());
             self.send(peer, ToNode::Refuse(reason));
             return;
         }
@@ -172,7 +185,8 @@ impl Rendezvous {
             return;
         }
         match message {
-            FromNode::KeepAlive { sequence, asks_reason } => {
+            FromNode::KeepAlive { sequence, asks_reason, progress } => {
+                self.record_steps(now, &from.node, progress);
                 let reason = asks_reason.then(|| self.incomplete(now)).flatten();
                 let reason = reason.as_ref().map(Explanation::from);
                 let lease_left = self.tenure.left(now);
@@ -189,6 +203,14 @@ impl Rendezvous {
             }
             FromNode::RefusedClients(refused) => {
                 self.note_refused_clients(&from.node, &refused);
+                return;
+            }
+            FromNode::AskVouchers(asked) => {
+                self.ask_vouchers(&from.node, &asked);
+                return;
+            }
+            FromNode::Vouched(vouched) => {
+                self.collect_answers(now, &from.node, &vouched);
                 return;
             }
             FromNode::Alive { round } => self.record_sign_of_life(&from.node, round),
@@ -274,9 +296,11 @@ impl Rendezvous {
         while let Some(node) = self.roster.expired(now) {
             self.on_lost(now, &node, EvictReason::Silent);
         }
+        self.send_answers(now);
         self.drop_silent(now);
         self.forgive(now);
         self.advance(now);
+        self.store_account(now);
     }
 
     /// Returns the earliest deadline.
@@ -286,10 +310,8 @@ impl Rendezvous {
         }
         let forgiven = self.roster.quarantined().first().map(|(at, _)| *at);
         let (until, silent) = (self.tenure.until(), self.welcomed.first_until());
-        [self.roster.first_lease(), forgiven, self.phase_deadline(), until, silent]
-            .into_iter()
-            .flatten()
-            .min()
+        let deadlines = [self.roster.first_lease(), forgiven, self.phase_deadline(), until, silent];
+        deadlines.into_iter().chain([self.answers_due(), self.account_due()]).flatten().min()
     }
 
     /// Returns the next effect to be carried out.
@@ -302,10 +324,12 @@ impl Rendezvous {
     fn begin(&mut self, now: Instant) -> bool {
         debug_assert!(self.clock <= now, "time does not go back");
         self.clock = self.clock.max(now);
+        self.begin_input();
         let is_over = self.tenure.until().is_some_and(|until| until <= now);
         if is_over && self.availability != Availability::Ended {
             info!(term = %self.memory.term, "the right to coordinate is over");
             self.availability = Availability::Ended;
+            self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
             self.effects.push_back(Effect::Finish { is_over: false });
         }
         self.availability != Availability::Ended
@@ -336,6 +360,7 @@ impl Rendezvous {
         if mem::take(&mut self.has_news) {
             self.sync_all();
         }
+        self.follow_phase(now);
     }
 
     /// Enters `phase`, which may change the assignment of every node.
@@ -410,7 +435,8 @@ impl Rendezvous {
 
     fn remember(&mut self) {
         self.memory.host_tallies = self.roster.host_tallies(self.clock);
-        self.effects.push_back(Effect::Remember(self.memory.clone()));
+        self.remember_time();
+        self.effects.push_back(Effect::Remember(Box::new(self.memory.clone())));
     }
 }
 

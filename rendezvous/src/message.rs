@@ -9,6 +9,8 @@ mod failure;
 mod outcome;
 mod refusal;
 mod standing;
+mod step_progress;
+mod vouching;
 
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
@@ -20,6 +22,8 @@ pub use self::{
     outcome::{DepartedNode, DepartedNodes, Departure, JobResult, Outcome},
     refusal::RefuseReason,
     standing::{NodeState, Standing},
+    step_progress::{STEP_MAX, StepProgress, StepSource},
+    vouching::{STORE_CONNECTIONS_MAX, StoreConnection, StoreConnections, Vouched},
 };
 use crate::{
     election::Member,
@@ -139,6 +143,8 @@ pub enum FromNode {
         sequence: u64,
         /// Requests the reason why the next round is not complete, to be sent with the echo.
         asks_reason: bool,
+        /// The training step of the node's workers, if any is known in its newest round.
+        progress: Option<StepProgress>,
     },
     /// The current state of the node.
     Standing(Standing),
@@ -156,6 +162,11 @@ pub enum FromNode {
     Standbys(StandbyCounts),
     /// The store of the round, which this node serves, has refused clients.
     RefusedClients(RefusedClients),
+    /// The store of the round, which this node serves, has connections from other members' addresses. Requests that
+    /// the members vouch for them.
+    AskVouchers(StoreConnections),
+    /// The node answers [`ToNode::AskVoucher`].
+    Vouched(Vouched),
     /// The node has received the outcome or its dismissal, and disconnects.
     Goodbye,
 }
@@ -188,6 +199,10 @@ pub enum ToNode {
     HostLeaving,
     /// The store of the node's round has refused clients.
     RefusedClients(RefusedClients),
+    /// Requests that the node vouches for connections from its address to the store of its round.
+    AskVoucher(StoreConnections),
+    /// The answers of members about connections to the store that this node serves.
+    Vouched(Vouched),
     /// The voters of the job have changed; their endpoints.
     Voters(Vec<VoterAddress>),
 }

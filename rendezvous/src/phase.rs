@@ -9,6 +9,7 @@ use crate::{
     group::Group,
     ids::{GroupRank, NodeId, RoundId},
     message::{Outcome, RestartReason, WorkerFailure},
+    vouchers::Vouchers,
 };
 
 /// The phase of a rendezvous.
@@ -86,6 +87,8 @@ pub(crate) struct Running {
     pub(crate) group: Group,
     /// The time since which nodes wait and there is room for them.
     pub(crate) waiting_since: Option<Instant>,
+    /// The members that can vouch for connections to the store; `None` until they are asked.
+    pub(crate) vouchers: Option<Vouchers>,
 }
 
 /// A round that has ended.

@@ -3,6 +3,8 @@
 use std::{fmt, num::NonZeroU32, str::FromStr, time::Duration};
 
 use crate::{
+    account::TimeTotals,
+    event::{RestartCause, RestartSum},
     ids::{GroupRank, JobUid, NodeId, ProofKey, Round, RunId, Term, VoterAddress},
     limits,
     message::Outcome,
@@ -171,6 +173,9 @@ pub enum StoreAccess {
     /// Addresses of the round's members, and on the store's own host the agent's user.
     #[default]
     Members,
+    /// The same, if a member at the address vouches for the connection: its client's socket belongs to the
+    /// user of the member's agent.
+    Vouched,
     /// All connections.
     Any,
 }
@@ -179,6 +184,7 @@ impl fmt::Display for StoreAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Members => "members",
+            Self::Vouched => "vouched",
             Self::Any => "any",
         })
     }
@@ -278,6 +284,10 @@ pub struct Memory {
     pub is_early: bool,
     /// The outcome of the job, from its end until every node has received it.
     pub closed: Option<Outcome>,
+    /// The time account of the job.
+    pub time: TimeTotals,
+    /// The restarts of the job, in the order of [`RestartCause::ALL`](crate::event::RestartCause::ALL).
+    pub restarts: [RestartSum; RestartCause::ALL.len()],
     /// The key of the proofs of node ids; `None` until a coordinator has generated one. The machine does
     /// not read it.
     pub proof_key: Option<ProofKey>,
@@ -326,6 +336,8 @@ impl Memory {
             early_free_rounds: 0,
             is_early: false,
             closed: None,
+            time: TimeTotals::default(),
+            restarts: Default::default(),
             proof_key: None,
         }
     }

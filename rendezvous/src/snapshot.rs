@@ -5,8 +5,9 @@ use std::{net::IpAddr, time::Duration};
 use serde::{Serialize, Serializer};
 
 use crate::{
+    event::{RestartCause, RestartCost, RestartSum},
     ids::{GlobalRank, GroupRank, JobUid, NodeId, Round, RunId, Term},
-    message::{Outcome, StandbyCounts},
+    message::{Outcome, StandbyCounts, StepSource},
 };
 
 /// The state of the machine at one moment.
@@ -24,6 +25,14 @@ pub struct Snapshot {
     pub phase: PhaseName,
     /// The fewest nodes of a round; zero before the first attend.
     pub min_nodes: u32,
+    /// The time since the job entered that phase, in milliseconds.
+    pub phase_ms: u64,
+    /// The time account.
+    pub time: JobTime,
+    /// The cost of the last restart in this term; `None` before the first.
+    pub last_restart: Option<RestartCost>,
+    /// The restarts so far, by cause.
+    pub restarts: Vec<RestartsByCause>,
     /// The most nodes of a round; zero before the first attend.
     pub max_nodes: u32,
     /// The number of failures charged so far.
@@ -42,6 +51,8 @@ pub struct Snapshot {
     /// The processes without the right credentials that the port of the coordinator has refused, by address, as its service has
     /// added them; at most [`REFUSED_PEERS_MAX`].
     pub refused_peers: Vec<RefusedPeer>,
+    /// The training step of the newest round, if any is known.
+    pub progress: Option<JobProgress>,
     /// The outcome of the job, if it has ended.
     pub outcome: Option<Outcome>,
     /// The endpoint of the leader: the voter that coordinates the job, or the agent that was chosen through etcd; `None`
@@ -53,12 +64,101 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Returns the state without ages: two states that differ in more than ages differ in this form.
+    pub fn without_ages(&self) -> Self {
+        let mut snapshot = self.clone();
+        snapshot.phase_ms = 0;
+        snapshot.time.states.clear();
+        for node in &mut snapshot.nodes {
+            node.last_seen_ms = 0;
+            node.progress_age_ms = None;
+        }
+        if let Some(progress) = &mut snapshot.progress {
+            progress.age = Duration::ZERO;
+        }
+        for voter in &mut snapshot.voters {
+            voter.silent_for = if voter.is_silent() { VOTER_SILENCE } else { Duration::ZERO };
+        }
+        snapshot
+    }
+
     /// Adds the voters that elect the coordinator.
     pub fn set_voters(&mut self, voters: Vec<VoterStatus>) {
         let leader = voters.iter().find(|voter| voter.is_leader);
         self.leader = leader.map(|voter| voter.endpoint.clone());
         self.voters = voters;
     }
+}
+
+/// The time account of a job.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct JobTime {
+    /// The time in each state; their sum is the age of the job.
+    pub states: Vec<StateTime>,
+    /// The part of the productive time that was spent on steps that were done again after a failure, in milliseconds.
+    pub redone_ms: u64,
+    /// The state that the job appears to be in; `None` if it is closed.
+    pub now: Option<String>,
+    /// True if the workers run, and are assumed to be productive because they give no sign of progress.
+    pub is_assumed: bool,
+}
+
+impl JobTime {
+    /// Returns the age of the job in milliseconds.
+    pub fn age_ms(&self) -> u64 {
+        self.states.iter().fold(0, |sum, state| sum.saturating_add(state.ms))
+    }
+
+    /// Returns the time in the state with this name, in milliseconds.
+    pub fn of(&self, state: &str) -> u64 {
+        self.states.iter().find(|time| time.state == state).map_or(0, |time| time.ms)
+    }
+
+    /// Returns the productive part of the age that was not redone, from 0 to 1; `None` if the age is zero.
+    pub fn productive_ratio(&self) -> Option<f64> {
+        let (age, kept) = (self.age_ms(), self.of("productive").saturating_sub(self.redone_ms));
+        (age > 0).then(|| kept as f64 / age as f64)
+    }
+}
+
+/// The time of a job in one state.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct StateTime {
+    /// The name of the state.
+    pub state: String,
+    /// The time, with the newest interval in the state that it appears to have, in milliseconds.
+    pub ms: u64,
+    /// The part of it that no later event moves to another state, in milliseconds; it never falls.
+    pub settled_ms: u64,
+}
+
+/// The restarts of a job by one cause.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+pub struct RestartsByCause {
+    /// The cause.
+    pub cause: RestartCause,
+    /// Their number and cost.
+    #[serde(flatten)]
+    pub sum: RestartSum,
+}
+
+/// The training step of a job.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+pub struct JobProgress {
+    /// The origin of the steps; nodes whose steps have another one are not included.
+    pub source: StepSource,
+    /// The step that all workers with a known step have reached.
+    pub step: u64,
+    /// The step of the worker that is ahead of all others.
+    pub highest: u64,
+    /// The number of steps that are left after `step`, if the number of all steps is known.
+    pub steps_left: Option<u64>,
+    /// The usual time of a step, in milliseconds in JSON; `None` until it is known.
+    #[serde(rename = "step_ms", serialize_with = "as_fractional_millis")]
+    pub step_time: Option<Duration>,
+    /// The time since a worker has reached another step, in milliseconds in JSON.
+    #[serde(rename = "age_ms", serialize_with = "as_millis")]
+    pub age: Duration,
 }
 
 /// The maximum number of [`RefusedPeer`] values: more than a person reads.
@@ -87,8 +187,25 @@ pub struct VoterStatus {
     pub silent_for: Duration,
 }
 
+/// The silence of a voter after which it counts as silent: by then several renewals are lost.
+const VOTER_SILENCE: Duration = Duration::from_secs(3);
+
+impl VoterStatus {
+    /// Returns true if the voter has not answered the leader for several renewals.
+    pub fn is_silent(&self) -> bool {
+        !self.is_leader && self.silent_for >= VOTER_SILENCE
+    }
+}
+
 fn as_millis<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).serialize(serializer)
+}
+
+fn as_fractional_millis<S: Serializer>(
+    time: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    time.map(|time| time.as_micros() as f64 / 1000.0).serialize(serializer)
 }
 
 /// The phase of a job.
@@ -105,6 +222,23 @@ pub enum PhaseName {
     Stopping,
     /// The job has ended.
     Closed,
+}
+
+impl PhaseName {
+    /// All phases.
+    pub const ALL: [Self; 5] =
+        [Self::Recovering, Self::Gathering, Self::Running, Self::Stopping, Self::Closed];
+
+    /// Returns the name of the phase, for programs and for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Recovering => "recovering",
+            Self::Gathering => "gathering",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Closed => "closed",
+        }
+    }
 }
 
 /// One node.
@@ -135,6 +269,8 @@ pub struct NodeSnapshot {
     pub reason: Option<String>,
     /// The latest progress report of its workers (`STATUS=`), if any.
     pub progress: Option<String>,
+    /// The time since its workers have reached another training step, in milliseconds; `None` if no step is known.
+    pub progress_age_ms: Option<u64>,
     /// Its standbys, if it has any.
     pub standbys: Option<StandbyCounts>,
 }
@@ -165,6 +301,40 @@ pub enum StandingName {
     Quarantined,
     /// The node was a member and is gone.
     Lost,
+}
+
+impl StandingName {
+    /// All states.
+    pub const ALL: [Self; 11] = [
+        Self::Preparing,
+        Self::Joined,
+        Self::Running,
+        Self::Stopping,
+        Self::Failed,
+        Self::Succeeded,
+        Self::Leaving,
+        Self::Waiting,
+        Self::Spare,
+        Self::Quarantined,
+        Self::Lost,
+    ];
+
+    /// Returns the name of the state, for programs and for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Preparing => "preparing",
+            Self::Joined => "joined",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Failed => "failed",
+            Self::Succeeded => "succeeded",
+            Self::Leaving => "leaving",
+            Self::Waiting => "waiting",
+            Self::Spare => "spare",
+            Self::Quarantined => "quarantined",
+            Self::Lost => "lost",
+        }
+    }
 }
 
 /// A reason, for programs and for people.

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Makes a first corpus from the recorded exchanges in store/tests/data.
 
-Usage: store/fuzz/seeds.py FOLDER      writes FOLDER/{decode,engine,session,server}/*
+Usage: store/fuzz/seeds.py FOLDER      writes FOLDER/{decode,engine,session,server,sock_diag}/*
 
 The committed `corpus` is what the fuzzer derived from these files, minimised.
 """
 
 import json
 import pathlib
+import struct
 import sys
 
 VECTORS = pathlib.Path(__file__).parent.parent / "tests/data/tcpstore-vectors.json"
@@ -62,6 +63,33 @@ def backlogs(key: int) -> list[bytes]:
     ]
 
 
+def sockets() -> set[bytes]:
+    """Returns messages of the kernel about sockets, and rows of its table."""
+    seeds = set()
+    number = struct.pack("=I", 7)
+
+    def message(kind: int, content: bytes, sequence: int = 7) -> None:
+        header = struct.pack("=IHHII", 16 + len(content), kind, 0, sequence, 0)
+        seeds.add(b"\0" + number + header + content)
+
+    for state in (1, 4, 5, 6):
+        socket = bytes([2, state, 0, 0]) + bytes(48) + struct.pack("=IIIII", 0, 0, 0, 1000, 99)
+        message(20, socket)
+        message(20, socket, 8)
+        message(20, socket[:60])
+    for errno in (-2, -1, 0, 2, -(2**31), 2**31 - 1):
+        message(2, struct.pack("=i", errno))
+    message(2, b"")
+    message(3, bytes(4))
+    end = "0100007F:1F90"
+    long = "0000000000000000FFFF00000100007F:C350"
+    for ends in ((end, end), (end, long), (long, long), ("0:0", end), ("x" * 32 + ":1", end), ("é" * 4 + ":1", end)):
+        for state, uid in (("01", "1000"), ("06", "0"), ("01", "4294967296"), ("1", "-1")):
+            row = f"   0: {ends[0]} {ends[1]} {state} 00000000:00000000 00:00000000 00000000 {uid:>5}  0 1 1"
+            seeds.add(b"\1" + f"  sl  local_address rem_address   st\n{row}\n".encode())
+    return seeds
+
+
 def main() -> None:
     folder = pathlib.Path(sys.argv[1])
     seeds = {"decode": set(), "engine": set(), "session": set()}
@@ -74,6 +102,7 @@ def main() -> None:
     seeds["session"] |= seeds["engine"]
     seeds["session"] |= {text for key in (0, 4) for text in backlogs(key)}
     seeds["server"] = seeds["session"]
+    seeds["sock_diag"] = sockets()
     for target, inputs in seeds.items():
         (folder / target).mkdir(parents=True, exist_ok=True)
         for number, text in enumerate(sorted(inputs)):

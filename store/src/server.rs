@@ -6,13 +6,14 @@
 //! ```text
 //!  StoreThread ── open ──▶ (bounded queue) ──▶ ┌─ thread ────────────────────────────────────┐
 //!  StoreHandle ── admit, close ──▶ (watch) ──▶ │ driver: waits for events                    │
-//!  StoreHandle ── serve ──▶ (bounded queue) ─▶ │   └─ store: accepts, refuses                │
+//!  StoreHandle ─ serve, answer ▶ (bounded queue)│   └─ store: accepts, refuses                │
 //!                                              │       └─ clients: read, execute, write      │
 //!                                              └─────────────────────────────────────────────┘
 //! ```
 //!
 //! Admission is decided once, before a byte is read: see [`Admission`]. A refused connection is
-//! reset, since the protocol has no message for it; [`Options::refusals`] reports it.
+//! reset, since the protocol has no message for it; [`Options::refusals`] reports it. A connection for
+//! which another host must vouch waits, unread, until [`StoreHandle::answer`] names it or it times out.
 //!
 //! No handle waits for the thread, except to wait until a store is closed. Names of peers are not
 //! looked up: upstream does so for each connection, and a slow resolver stalls all clients.
@@ -21,13 +22,19 @@ mod acceptor;
 mod admission;
 mod clients;
 mod connection;
+mod counters;
 mod driver;
 mod listen;
 mod owner;
 mod store;
 mod thread;
+mod unvouched;
 
 pub use admission::Admission;
+pub use counters::Counters;
 pub use listen::listen;
+#[cfg(any(test, fuzzing))]
+pub use owner::fuzzing::sock_diag;
 pub use owner::{Owner, Owners};
 pub use thread::{OpenError, Options, ServeError, StoreHandle, StoreThread};
+pub use unvouched::Unvouched;

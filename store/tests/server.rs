@@ -59,6 +59,7 @@ impl Fixture {
 fn only(addresses: &[&str], uids: &[u32]) -> Admission {
     Admission::Only {
         addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
+        are_vouched: false,
         local_uids: uids.iter().copied().collect(),
         silent_max: 4,
     }
@@ -518,4 +519,32 @@ async fn both_families_are_served() {
         let addr = SocketAddr::new(host.parse().unwrap(), addr.port());
         Client::connect(addr, DEADLINE).await.unwrap();
     }
+}
+
+/// The numbers of connections and requests of all stores of a thread are published.
+#[tokio::test]
+async fn connections_and_requests_are_counted() {
+    let fixture = Fixture::new();
+    let counters = fixture.thread.counters();
+    assert_eq!((counters.connections(), counters.requests()), (0, 0));
+    let mut first = fixture.client().await;
+    let second = fixture.client().await;
+    for _ in 0..10 {
+        first.set(b"key", b"value").await.expect("an open connection");
+        first.get(b"key").await.expect("an open connection");
+    }
+    // The numbers of a turn follow at its end.
+    let mut until = async |expected: u64| {
+        for nonce in 0..10_000 {
+            first.ping(nonce).await.expect("an open connection");
+            if counters.connections() == expected {
+                return;
+            }
+        }
+        panic!("{} connections, not {expected}", counters.connections());
+    };
+    until(2).await;
+    drop(second);
+    until(1).await;
+    assert!(counters.requests() >= 20, "{}", counters.requests());
 }

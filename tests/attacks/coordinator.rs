@@ -66,6 +66,27 @@ impl Coordination for Fake {
         Ok(Response::new(Box::pin(answers)))
     }
 
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<StatusReply, Status>> + Send>>;
+
+    async fn watch(
+        &self,
+        _: Request<StatusRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        Err(Status::unimplemented("the test does not watch"))
+    }
+
+    type JournalStream = Pin<Box<dyn Stream<Item = Result<v1::JournalReply, Status>> + Send>>;
+
+    async fn journal(
+        &self,
+        _: Request<v1::JournalRequest>,
+    ) -> Result<Response<Self::JournalStream>, Status> {
+        let part = v1::JournalPart { lines: CURSED.to_owned() };
+        let answer = Some(v1::journal_reply::Answer::Part(part));
+        let reply = tokio_stream::once(Ok(v1::JournalReply { answer }));
+        Ok(Response::new(Box::pin(reply)))
+    }
+
     async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusReply>, Status> {
         let snapshot = v1::Snapshot {
             run_id: "job".to_owned(),

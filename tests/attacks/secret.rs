@@ -2,15 +2,20 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs::{self, File, Permissions},
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
     path::Path,
     sync::{Arc, Mutex},
     thread,
 };
 
-use nix::unistd::geteuid;
+use nix::{
+    sys::stat::Mode,
+    unistd::{geteuid, mkfifo},
+};
+use ragent::secret::{Secret, file};
 use ragent_proto::v1::{
     AgentMessage, StatusRequest, agent_message::Message, coordination_client::CoordinationClient,
 };
@@ -32,7 +37,7 @@ def code(request, host='10.77.0.1'):
 ";
 
 /// 1: without the secret, nobody reads the job's state or uses its nodes, but this user on a host of the job, who may
-/// read the state.
+/// read the state and the metrics.
 #[test]
 fn pages_for_strangers() {
     let Some(mut victim) = Victim::secured("pages") else { return };
@@ -45,10 +50,39 @@ fn pages_for_strangers() {
     assert_eq!(codes(ATTACKER, 0, "10.77.0.1"), "200 403 403 403 403 403");
     for host in ["127.0.0.1", "10.77.0.1"] {
         assert_eq!(codes(1, OTHER, host), "200 403 403 403 403 403");
-        assert_eq!(codes(1, 0, host), "200 200 403 403 403 403");
+        assert_eq!(codes(1, 0, host), "200 200 403 403 200 403");
     }
     // A member's host is not its user.
     assert_eq!(codes(2, 0, "10.77.0.1"), "200 403 403 403 403 403");
+    victim.assert_unharmed();
+}
+
+/// The port of the metrics serves strangers that page and nothing else. A flood of connections to it disturbs neither the job nor
+/// other clients of the page, and does not use up the agent's descriptors.
+#[test]
+fn port_of_the_metrics() {
+    let Some(mut victim) = Victim::scraped("scrape") else { return };
+    let script = "
+import resource, socket
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+def ask(path, port=9400, host='job.example'):
+    stream = socket.create_connection(('10.77.0.1', port))
+    stream.sendall(f'GET {path} HTTP/1.0\\r\\nHost: {host}\\r\\n\\r\\n'.encode())
+    text = b''
+    while part := stream.recv(65536):
+        text += part
+    return text[9:12].decode(), text.decode()
+pages = ['/metrics', '/status', '/v1/identity', '/v1/reach', '/']
+print(*[ask(path)[0] for path in pages], ask('/metrics', 29400, '10.77.0.1')[0])
+flood = [socket.create_connection(('10.77.0.1', 9400)) for _ in range(2000)]
+code, text = ask('/metrics')
+files = [line.split()[1] for line in text.splitlines() if line.startswith('process_open_fds ')]
+print(code, int(files[0]) < 200)
+";
+    for (node, uid) in [(ATTACKER, 0), (1, OTHER)] {
+        let printed = python(&victim.network, node, uid, script);
+        assert_eq!(printed, "200 404 404 404 404 403\n200 True\n", "on node {node}");
+    }
     victim.assert_unharmed();
 }
 
@@ -313,6 +347,42 @@ fn secret_is_nowhere_else() {
     files_below(&sandbox.path(""), &mut files);
     let holding: Vec<_> = files.into_iter().filter(|(_, bytes)| holds(bytes)).collect();
     assert_eq!(holding.len(), 1, "only its file is left");
+}
+
+/// 24: while a job runs, its secret file becomes accessible to others, a pipe, huge or binary. The job goes on with the secret
+/// that it has: processes with that one are served, those with another one are refused, and no reading of the file blocks the port.
+#[test]
+fn secret_file_becomes_unsound() {
+    let Some(mut victim) = Victim::secured("unsound") else { return };
+    let [path, copy, other] = ["secret", "copy", "other"].map(|name| victim.path(name));
+    fs::copy(&path, &copy).unwrap();
+    file::create(&other, &Secret::random().unwrap()).unwrap();
+    for (plant, problem) in [
+        ("mode", "is not private: its mode is 0666"),
+        ("pipe", "is not a regular file"),
+        ("huge", "is larger than 64 KiB"),
+        ("binary", "is invalid in line 1"),
+    ] {
+        fs::remove_file(&path).unwrap();
+        match plant {
+            "mode" => fs::copy(&other, &path).map(drop).unwrap(),
+            "pipe" => mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap(),
+            "huge" => File::create(&path).unwrap().set_len(1 << 30).unwrap(),
+            _ => fs::write(&path, b"\x7fELF\x02\x01\0\xff".repeat(500)).unwrap(),
+        }
+        let mode = if plant == "mode" { 0o666 } else { 0o600 };
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        // Asks for the identity of the host, which reads its file before it answers.
+        let refused = victim.attend(ATTACKER, &format!("--secret-file {}", other.display()));
+        refused.assert_code(1);
+        refused.assert_stderr(&["has another secret"]);
+        let line = victim.host.logs("the present ones stay in use");
+        assert!(line.contains(problem), "{plant}: {line}");
+        let served = victim.ask_status(ATTACKER, &format!("--secret-file {}", copy.display()));
+        served.assert_code(0);
+        assert!(served.stdout.contains("running"), "{plant}: {}", served.stdout);
+    }
+    victim.assert_unharmed();
 }
 
 /// 25: another user has taken the loopback endpoint of a job first, with a coordinator for all users. An agent does not join it, and

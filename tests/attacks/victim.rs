@@ -63,6 +63,24 @@ impl Victim {
         may_make_networks().then(|| Self::start(sandbox, name, &flags))
     }
 
+    /// Starts a job whose nodes share a secret and have a port for the metrics; `None` if networks cannot be made.
+    pub(crate) fn scraped(name: &str) -> Option<Self> {
+        let sandbox = Sandbox::new();
+        let secret = make_secret(&sandbox);
+        let flags = format!("--metrics-listen 0.0.0.0:9400 --secret-file {}", secret.display());
+        may_make_networks().then(|| Self::start(sandbox, name, &flags))
+    }
+
+    /// Starts a job whose members vouch for the clients of the store; `None` if networks cannot be made.
+    pub(crate) fn vouched(name: &str, has_secret: bool) -> Option<Self> {
+        let sandbox = Sandbox::new();
+        let mut flags = "--store-access vouched".to_owned();
+        if has_secret {
+            flags += &format!(" --secret-file {}", make_secret(&sandbox).display());
+        }
+        may_make_networks().then(|| Self::start(sandbox, name, &flags))
+    }
+
     /// Starts a job whose nodes have certificates of the authority that is returned; `None` if networks cannot be made.
     pub(crate) fn certified(name: &str) -> Option<(Self, Authority)> {
         let sandbox = Sandbox::new();
@@ -118,6 +136,19 @@ impl Victim {
         let end = self.network.ragent(&self.sandbox, 1, &words).run();
         end.assert_code(0);
         end.stdout
+    }
+
+    /// Asks for the status at another endpoint, as a user on the node of the host, with the job's secret.
+    pub(crate) fn ask_status_of(&self, endpoint: &str) -> End {
+        let secret = self.sandbox.path("secret");
+        let words = format!("status --rdzv-endpoint {endpoint} --secret-file {}", secret.display());
+        self.network.ragent(&self.sandbox, 1, &words).run()
+    }
+
+    /// Asks for the job's status from a node, with further flags.
+    pub(crate) fn ask_status(&self, node: u32, flags: &str) -> End {
+        let words = format!("status --rdzv-endpoint {ENDPOINT} {flags}");
+        self.network.ragent(&self.sandbox, node, &words).run()
     }
 
     /// The id of the guest's agent.

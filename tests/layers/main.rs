@@ -2,6 +2,8 @@
 //!
 //! A room is a top-level module. A path that begins with `crate` or `super` imports from the room in
 //! which it ends. Tests inside of the crate may import from all rooms.
+//!
+//! Code that decides which peers are accepted over TLS has its modules, too.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -37,6 +39,64 @@ fn rooms_import_from_lower_floors() {
     let faults: Vec<String> =
         files.iter().flat_map(|(module, text)| faults(module, text)).collect();
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+/// The modules that may set a verifier of certificates of their own, and that may implement one.
+const SETS_VERIFIER: &[&str] = &["secret::tls"];
+const IS_VERIFIER: &[&str] = &["secret::tls", "secret::certificates::verifier"];
+
+/// Only the modules above replace the verification of rustls: a verifier that accepts too much would let any process into a
+/// job, and a reader of these modules is to have seen all of them.
+#[test]
+fn verifiers_have_their_modules() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let mut files = Vec::new();
+    for crate_folder in ["agent", "agent/core", "proto", "rendezvous", "store"] {
+        list(&root.join(crate_folder).join("src"), &mut Vec::new(), &mut files);
+    }
+    let mut found: [BTreeSet<String>; 2] = Default::default();
+    for (module, text) in &files {
+        let code = code_of(text);
+        let words = tokens(&code);
+        for (found, is_it) in found.iter_mut().zip([sets_verifier, is_verifier]) {
+            if is_it(&words) {
+                found.insert(module.join("::"));
+            }
+        }
+    }
+    let [sets, are] = found;
+    let reason = "review the verifier, and add its module to the list or move it";
+    assert_eq!(sets, SETS_VERIFIER.iter().map(ToString::to_string).collect(), "{reason}");
+    assert_eq!(are, IS_VERIFIER.iter().map(ToString::to_string).collect(), "{reason}");
+}
+
+/// Returns true for code that sets a verifier of its own.
+fn sets_verifier(words: &[&str]) -> bool {
+    let names = ["dangerous", "with_custom_certificate_verifier", "set_certificate_verifier"];
+    words.iter().any(|word| names.contains(word))
+}
+
+/// Returns true for code that implements a verifier.
+fn is_verifier(words: &[&str]) -> bool {
+    let traits = ["ServerCertVerifier", "ClientCertVerifier"];
+    words.windows(2).any(|pair| traits.contains(&pair[0]) && pair[1] == "for")
+}
+
+/// Verifiers are found, however they are written.
+#[test]
+fn verifiers_are_found() {
+    for text in [
+        "config\n    .dangerous()",
+        "builder . dangerous ( )",
+        "d::with_custom_certificate_verifier",
+    ] {
+        assert!(sets_verifier(&tokens(&code_of(text))), "{text}");
+    }
+    let text = "impl<T> rustls::client::danger::ServerCertVerifier\n    for Any<T> {}";
+    assert!(is_verifier(&tokens(text)));
+    let text = "// dangerous()\nfn f(verifier: Arc<dyn ServerCertVerifier>) {}";
+    let code = code_of(text);
+    assert!(!sets_verifier(&tokens(&code)) && !is_verifier(&tokens(&code)));
 }
 
 /// Imports from higher floors and from unknown rooms are found, however they are written.

@@ -101,6 +101,7 @@ fn every_manifest_is_valid() {
          --volume pvc:etcd:/etc/etcd \
          --env PET_RDZV_CONF=protocol=https,cacert=/etc/etcd/ca.pem train.py",
         "--nnodes 2 --secret new --run-as 1000 train.py",
+        "--nnodes 2 --metrics-listen [::]:9400 --run-as 1000 train.py",
         "--nnodes 2 --secret none --allow-from monitoring --allow-from ml train.py",
         "--no-python --ragent /opt/ragent --shutdown-timeout 0 --env A=1 --env PET_TEE=3 ./run.sh",
     ];
@@ -115,6 +116,43 @@ fn every_manifest_is_valid() {
             assert_eq!(document["metadata"]["namespace"].as_str(), namespace, "{line}");
         }
     }
+}
+
+/// With a port for the metrics, pods have its annotations, and the network policy admits the pods of the cluster to that port, or
+/// only those of `--allow-from`. The profile `restricted` stays held.
+#[test]
+fn metrics_are_scraped() {
+    let sandbox = Sandbox::new();
+    let flags = "--nnodes 2 --metrics-listen 0.0.0.0:9400 --run-as 1000";
+    let from = format!("{flags} --allow-from monitoring train.py");
+    let lines = [&format!("{flags} train.py"), &from, "--nnodes 2 --run-as 1000 train.py"];
+    let Some(manifests) = manifests(&sandbox, &lines) else { return };
+    let own_rule = 1;
+    for (manifest, rules) in manifests.iter().zip([own_rule + 1, own_rule, own_rule]) {
+        let policy = manifest.iter().find(|document| document["kind"] == "NetworkPolicy").unwrap();
+        let ingress = policy["spec"]["ingress"].as_array().unwrap();
+        assert_eq!(ingress.len(), rules, "{policy}");
+        if let Some(rule) = ingress.get(own_rule) {
+            assert_eq!(rule["ports"], json!([{"port": 9400, "protocol": "TCP"}]));
+            assert_eq!(rule["from"], json!([{"namespaceSelector": {}}]));
+        }
+    }
+    let annotations = json!({
+        "prometheus.io/scrape": "true", "prometheus.io/port": "9400", "prometheus.io/path": "/metrics",
+    });
+    let annotated = |manifest: &[Value]| {
+        manifest.last().unwrap()["spec"]["template"]["metadata"]["annotations"].clone()
+    };
+    for manifest in &manifests[..2] {
+        assert_eq!(annotated(manifest), annotations);
+        assert!(args(manifest).contains(&"--metrics-listen=0.0.0.0:9400"));
+        let container = &pod(manifest)["containers"][0];
+        assert_eq!(container["ports"][1], json!({"containerPort": 9400, "name": "metrics"}));
+        let without = &pod(&manifests[2])["containers"][0];
+        assert_eq!(container["securityContext"], without["securityContext"]);
+        assert_eq!(pod(manifest)["securityContext"], pod(&manifests[2])["securityContext"]);
+    }
+    assert_eq!(annotated(&manifests[2]), Value::Null);
 }
 
 /// Pods share a secret that agents accept, admit connections of the job only, and with a user hold the profile

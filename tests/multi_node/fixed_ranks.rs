@@ -1,9 +1,12 @@
 //! The static backend: ranks and the address of rank 0 are as typed, in every round.
 
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 use nix::sys::signal::Signal;
-use ragent::sys::clock;
+use ragent::{
+    secret::{Secret, file},
+    sys::clock,
+};
 use serde_json::Value;
 
 use crate::{
@@ -49,6 +52,29 @@ fn ranks_and_master_are_as_typed() {
     }
     agents.into_iter().for_each(|agent| agent.end().assert_code(0));
     sandbox.assert_nothing_left();
+}
+
+/// The variables that Kubeflow Trainer sets in its pods are sufficient, with a secret that is mounted in them.
+#[test]
+fn variables_of_kubeflow_trainer_are_sufficient() {
+    let sandbox = Sandbox::new();
+    let secret = sandbox.path("secret");
+    file::create(&secret, &Secret::random().unwrap()).unwrap();
+    let port = free_port().to_string();
+    let mut agents = ["2", "0", "1"].map(|rank| {
+        let agent = sandbox.ragent("--no-python reach.sh").env("PET_NNODES", "3");
+        let agent = agent.env("PET_NPROC_PER_NODE", "2").env("PET_NODE_RANK", rank);
+        let agent = agent.env("PET_MASTER_ADDR", "localhost").env("PET_MASTER_PORT", &port);
+        agent.env("PET_SECRET_FILE", secret.to_str().unwrap()).start()
+    });
+    for (agent, node_rank) in agents.iter_mut().zip([2, 0, 1]) {
+        let ranks = BTreeSet::from([(); 2].map(|()| agent.worker().number("rank")));
+        assert_eq!(ranks, BTreeSet::from([2 * node_rank, 2 * node_rank + 1]));
+        for rank in ranks {
+            agent.prints(&format!("reached localhost by rank={rank}"));
+        }
+    }
+    agents.into_iter().for_each(|agent| agent.end().assert_code(0));
 }
 
 /// The job waits for a replacement of a lost node, which gets its rank.

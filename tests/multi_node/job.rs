@@ -1,6 +1,10 @@
 //! One job: its endpoint, the flags that all its nodes share, and its agents.
 
-use std::cell::Cell;
+use std::{
+    cell::Cell,
+    io::{Read, Write},
+    net::TcpStream,
+};
 
 use serde_json::Value;
 
@@ -65,6 +69,43 @@ impl<'a> Job<'a> {
         let end = self.sandbox.ragent(&words).run();
         end.assert_code(0);
         serde_json::from_str(&end.stdout).unwrap()
+    }
+}
+
+/// Reads a page of each agent that is not lost over HTTP, without TLS.
+#[track_caller]
+pub(crate) fn pages(status: &Value, path: &str) -> Vec<String> {
+    let nodes = status["nodes"].as_array().expect("the nodes are listed");
+    let present = nodes.iter().filter(|node| node["standing"] != "lost");
+    let pages = present.map(|node| {
+        let port = node["agent_port"].as_u64().and_then(|port| port.try_into().ok());
+        let (head, body) = page(port.expect("a port"), path);
+        assert!(head.contains(" 200 "), "{head}: {body}");
+        body
+    });
+    pages.collect()
+}
+
+/// Reads a page at a port of this machine over HTTP, and returns its header and its body.
+#[track_caller]
+pub(crate) fn page(port: u16, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    // In this version, the body of a page that is written in parts ends with the connection.
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+/// Reads the state of the job at the port of each agent; all must have it.
+#[track_caller]
+pub(crate) fn assert_served_everywhere(status: &Value) {
+    for body in pages(status, "/status") {
+        let body: Value = serde_json::from_str(&body).unwrap();
+        for field in ["job_uid", "round", "world_size", "term"] {
+            assert_eq!(body[field], status[field], "{body}");
+        }
     }
 }
 

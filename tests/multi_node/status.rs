@@ -2,8 +2,10 @@
 
 use nix::sys::signal::Signal;
 
+use ragent::secret::{Secret, file};
+
 use crate::{
-    job::{Job, workers},
+    job::{Job, assert_served_everywhere, pages, workers},
     support::{Sandbox, free_port, listening_ports},
 };
 
@@ -23,7 +25,8 @@ fn status_names_the_reason_for_waiting() {
     assert_eq!(job.status()["incomplete"]["kind"], "last_call");
 }
 
-/// Members are listed first, in the order of their ranks, with the ranks of their workers.
+/// Members are listed first, in the order of their ranks, with the ranks of their workers; nodes in the same state share a
+/// row, unless each is asked for.
 #[test]
 fn status_lists_members_by_rank() {
     let sandbox = Sandbox::new();
@@ -38,35 +41,84 @@ fn status_lists_members_by_rank() {
     let nodes = status["nodes"].as_array().unwrap();
     let firsts: Vec<_> = nodes.iter().map(|node| node["first_global_rank"].as_u64()).collect();
     assert_eq!(firsts, [Some(0), Some(2), None]);
-    let text = sandbox.ragent("status").run().stdout;
-    let rows: Vec<Vec<&str>> =
-        text.lines().skip(2).map(|line| line.split_ascii_whitespace().collect()).collect();
-    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), ["0", "1", "-"], "{text}");
-    assert_eq!(rows.iter().map(|row| row[3]).collect::<Vec<_>>(), ["0-1", "2-3", "(2)"], "{text}");
+    let table = |words| {
+        let text = sandbox.ragent(words).run().stdout;
+        let rows = text.lines().skip(3).map(|line| {
+            let words = line.split_ascii_whitespace().map(str::to_owned);
+            words.collect::<Vec<_>>()
+        });
+        (rows.collect::<Vec<_>>(), text)
+    };
+    let (rows, text) = table("status");
+    assert_eq!(rows.len(), 2, "{text}");
+    assert_eq!([&rows[0][0], &rows[0][2], &rows[0][3]], ["0-1", "×2", "0-3"], "{text}");
+    let (rows, text) = table("status --nodes");
+    assert_eq!(
+        rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(),
+        ["0", "1", "-"],
+        "{text}"
+    );
+    assert_eq!(
+        rows.iter().map(|row| row[3].as_str()).collect::<Vec<_>>(),
+        ["0-1", "2-3", "(2)"],
+        "{text}"
+    );
 }
 
-/// The endpoint serves the same object over HTTP.
+/// `ragent status --watch` prints each state until the job is closed, asked at any agent.
+#[test]
+fn status_is_watched() {
+    let sandbox = Sandbox::new();
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 1");
+    let mut host = job.host("--no-python obey.sh");
+    let mut guest = job.guest("--no-python obey.sh");
+    workers([&mut host, &mut guest]);
+    let port = &job.status()["nodes"][1]["agent_port"];
+    let words = format!("status --watch --rdzv-endpoint 127.0.0.1:{port}");
+    let mut watching = sandbox.ragent(&words).start();
+    watching.prints("job j  round 1  running  nodes 2  workers 2  restarts 0/1");
+    orders[1].give("exit 7");
+    workers([&mut host, &mut guest]);
+    watching.prints("job j  round 2  running  nodes 2  workers 2  restarts 1/1");
+    orders.iter().for_each(|orders| orders.give("exit 0"));
+    host.end().assert_code(0);
+    guest.end().assert_code(0);
+    let watched = watching.end();
+    watched.assert_code(0);
+    assert!(watched.stdout.contains("job j  round 2  closed"), "{}", watched.stdout);
+}
+
+/// Every agent serves the same object to its user over HTTP, and metrics, also in a job with a secret; the one that
+/// coordinates has the metrics of the job.
 #[test]
 fn status_over_http() {
-    use std::{
-        io::{Read, Write},
-        net::TcpStream,
-    };
     let sandbox = Sandbox::new();
-    let job = Job::new(&sandbox, "--nnodes 2");
-    let mut host = job.host("--no-python stay.sh");
-    let mut guest = job.guest("--no-python stay.sh");
-    workers([&mut host, &mut guest]);
-    let mut stream = TcpStream::connect(&job.endpoint).unwrap();
-    stream
-        .write_all(b"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-    let body: serde_json::Value = serde_json::from_str(body).unwrap();
-    assert_eq!(body["world_size"], 2);
+    let secret = sandbox.path("secret");
+    file::create(&secret, &Secret::random().unwrap()).unwrap();
+    for flags in ["--nnodes 2", &format!("--nnodes 2 --secret-file {}", secret.display())] {
+        let job = Job::new(&sandbox, flags);
+        let mut host = job.host("--no-python stay.sh");
+        let mut guest = job.guest("--no-python stay.sh");
+        workers([&mut host, &mut guest]);
+        let status = job.status();
+        assert_eq!(status["nodes"].as_array().map(Vec::len), Some(2));
+        assert_served_everywhere(&status);
+        let metrics = pages(&status, "/metrics");
+        let of_job = |text: &&String| text.contains("ragent_job_info{run_id=\"j\"");
+        let [text] = metrics.iter().filter(of_job).collect::<Vec<_>>()[..] else {
+            panic!("one process coordinates the job: {metrics:?}")
+        };
+        for line in [
+            "ragent_phase{phase=\"running\"} 1",
+            "ragent_nodes{state=\"running\"} 2",
+            "ragent_round 1",
+        ] {
+            assert!(text.lines().any(|written| written == line), "{line}: {text}");
+        }
+        let cpu = |text: &String| text.contains("process_cpu_seconds_total ");
+        assert!(metrics.len() == 2 && metrics.iter().all(cpu), "{metrics:?}");
+    }
 }
 
 /// While the coordinator of a job that has succeeded waits for a frozen node, status shows that the

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::{
-    job::Job,
+    job::{Job, assert_served_everywhere},
     support::{Program, Sandbox, free_port, listening_ports},
 };
 
@@ -77,6 +77,7 @@ fn leader_is_killed() {
     let lost = take_leader(&job, &mut agents);
     lost.signal(Signal::SIGKILL);
     assert_round(&mut agents, 3);
+    assert_served_everywhere(&job.status());
     for agent in &mut agents {
         let line = agent.logs("round has ended");
         assert!(line.contains("was lost, and another process has taken over"), "{line}");

@@ -32,9 +32,12 @@ fn machines_next_to_their_driver_are_pure() {
     for machine in [
         "commands/ssh/machine.rs",
         "coordinator/stall.rs",
-        "endpoint/finder.rs",
         "endpoint/locator.rs",
+        "endpoint/search/challenges.rs",
         "endpoint/search/election.rs",
+        "endpoint/search/election/claims.rs",
+        "endpoint/search/election/doubts.rs",
+        "endpoint/search/places.rs",
         "net/connection_quota.rs",
     ] {
         let text = fs::read_to_string(format!("{sources}/{machine}")).expect("it is there");

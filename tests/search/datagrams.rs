@@ -7,7 +7,7 @@ use ragent::secret::{Secret, file};
 
 use crate::{
     agent,
-    support::{Network, Sandbox, Stream, may_make_networks},
+    support::{Network, Program, Sandbox, Stream, may_make_networks},
 };
 
 /// Makes a file with a secret; returns the flag and the id.
@@ -26,7 +26,7 @@ fn agents_with_one_secret_find_each_other() {
     }
     let (network, sandbox) = (Network::new("secret", 4), Sandbox::new());
     let (a, id_a) = secret_file(&sandbox, "a");
-    let (b, _) = secret_file(&sandbox, "b");
+    let (b, id_b) = secret_file(&sandbox, "b");
     let start = |node, auth: &str, conf: &str| {
         let words = format!("{auth} --nnodes 2:4 --rdzv-conf last_call_timeout=0.1,{conf}");
         agent(&network, &sandbox, node, "job", &words).default_lines().start()
@@ -37,7 +37,11 @@ fn agents_with_one_secret_find_each_other() {
     let line = other.logs("waiting for the host of job job");
     assert!(line.contains("an agent at 10.77.0.1 searches with the secret"), "{line}");
     assert!(line.contains(&id_a), "{line}");
-    let _open = start(3, "--auth none", "is_host=1");
+    let mut open = start(3, "--auth none", "is_host=1");
+    for _ in 0..2 {
+        let line = open.logs("searches with the secret");
+        assert!(line.contains(&id_a) || line.contains(&id_b), "{line}");
+    }
     let mut third = start(4, &a, "is_host=1");
     let line = third.logs("of this job at 10.77.0.3 searches without the secret of this one");
     assert!(line.contains("--auth none"), "{line}");
@@ -47,42 +51,121 @@ fn agents_with_one_secret_find_each_other() {
     assert!(!text.contains("no other agent of job"), "{text}");
 }
 
-/// 20: forged datagrams of a candidate that comes before all others keep agents without a secret from starting; with a secret
-/// they have no effect.
+/// A process that sends datagrams of others again, every 30 ms until it is ended, and whose TCP port accepts connections
+/// without an answer.
+const REPEATS: &str = "
+import hashlib, json, socket, time
+GROUP, PORT, OWN = '239.255.82.71', 29400, '10.77.0.3'
+stream = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+stream.bind(('', PORT))
+stream.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(GROUP) + socket.inet_aton(OWN))
+stream.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(OWN))
+silent = socket.create_server((OWN, PORT))
+def forged(message):
+    job = hashlib.sha256(b'ragent job job').hexdigest()[:32]
+    return json.dumps({'ragent': 2, 'job': job, 'message': message}).encode()
+def recorded(kind):
+    while True:
+        datagram = stream.recv(2000)
+        if kind in datagram:
+            return datagram
+def repeat(*datagrams):
+    print('has them', flush=True)
+    for _ in range(20_000):
+        for datagram in datagrams:
+            stream.sendto(datagram, (GROUP, PORT))
+        time.sleep(0.03)
+";
+
+/// Starts the attacker of [`REPEATS`] on the third node.
+fn attacker(network: &Network, sandbox: &Sandbox, lines: &str) -> Program {
+    let script = format!("{REPEATS}\n{lines}");
+    network.program(sandbox, 3, "/usr/bin/python3").arg("-c").arg(&script).start()
+}
+
+/// Records a datagram of an agent that is killed after that; the attacker sends it from then on.
+fn recorded(network: &Network, sandbox: &Sandbox, flags: &str, kind: &str) -> Program {
+    let mut attacker = attacker(network, sandbox, &format!("repeat(recorded(b'{kind}'))"));
+    let words = format!("{flags} --nnodes 2 --node-rank 0");
+    let killed = agent(network, sandbox, 4, "job", &words).start();
+    attacker.prints("has them");
+    killed.signal(Signal::SIGKILL);
+    killed.end();
+    network.kill_all(4);
+    attacker
+}
+
+/// 20: repeated datagrams of a candidate that comes before all others do not keep agents from starting, with and without a
+/// secret.
 #[test]
-fn forged_datagrams_have_no_effect_with_a_secret() {
+fn repeated_candidates_do_not_delay_the_start() {
     if !may_make_networks() {
         return;
     }
-    let (network, sandbox) = (Network::new("forge", 3), Sandbox::new());
-    let (secret, _) = secret_file(&sandbox, "a");
-    let flood = "
-import hashlib, json, socket, time
-job = hashlib.sha256(b'ragent job job').hexdigest()[:32]
+    for (name, is_secured) in [("rcopen", false), ("rcsec", true)] {
+        let (network, sandbox) = (Network::new(name, 4), Sandbox::new());
+        let flags =
+            if is_secured { secret_file(&sandbox, "a").0 } else { "--auth none".to_owned() };
+        let _attacker = recorded(&network, &sandbox, &flags, "looking");
+        let words = format!("{flags} --nnodes 2");
+        let mut agents = [1, 2].map(|node| agent(&network, &sandbox, node, "job", &words).start());
+        for agent in &mut agents {
+            agent.worker();
+        }
+    }
+}
+
+/// 20: repeated datagrams that name a host which does not answer do not keep agents from starting, or from finding the real
+/// host within three seconds, with and without a secret.
+#[test]
+fn repeated_hosts_do_not_delay_the_search() {
+    if !may_make_networks() {
+        return;
+    }
+    for (name, is_secured) in [("rhopen", false), ("rhsec", true)] {
+        let (network, sandbox) = (Network::new(name, 4), Sandbox::new());
+        let flags =
+            if is_secured { secret_file(&sandbox, "a").0 } else { "--auth none".to_owned() };
+        let _attacker = recorded(&network, &sandbox, &flags, "hosted");
+        assert_found(&network, &sandbox, &flags);
+    }
+}
+
+/// 20: forged datagrams of a lower candidate, and of hosts at addresses that accept no connection or do not answer, do not keep
+/// agents from starting, with and without a secret.
+#[test]
+fn forged_datagrams_do_not_delay_the_search() {
+    if !may_make_networks() {
+        return;
+    }
+    let lines = "
 lowest = {'rank': 0, 'number': 0}
-looking = {'by': lowest, 'may_host': True, 'lowest': lowest}
-text = json.dumps({'ragent': 2, 'job': job, 'message': {'looking': looking}}).encode()
-stream = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-stream.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton('10.77.0.3'))
-print('begins', flush=True)
-for _ in range(20_000):
-    stream.sendto(text, ('239.255.82.71', 29400))
-    time.sleep(0.03)
+looking = forged({'looking': {'by': lowest, 'may_host': True, 'lowest': lowest}})
+hosts = ['10.77.0.3:29400', '10.77.0.250:29400', '10.77.0.3:9']
+repeat(looking, *[forged({'hosted': {'by': n, 'at': at, 'by_host': False}}) for n, at in enumerate(hosts)])
 ";
-    let attacker = network.program(&sandbox, 3, "/usr/bin/python3").arg("-c").arg(flood);
-    let mut attacker = attacker.start();
-    attacker.prints("begins");
-    let start = |auth: &str| {
-        let start = |node| agent(&network, &sandbox, node, "job", &format!("{auth} --nnodes 2"));
-        [1, 2].map(|node| start(node).default_lines().start())
+    for (name, is_secured) in [("fopen", false), ("fsec", true)] {
+        let (network, sandbox) = (Network::new(name, 3), Sandbox::new());
+        let flags =
+            if is_secured { secret_file(&sandbox, "a").0 } else { "--auth none".to_owned() };
+        let mut attacker = attacker(&network, &sandbox, lines);
+        attacker.prints("has them");
+        assert_found(&network, &sandbox, &flags);
+    }
+}
+
+/// Fails unless an agent that searches finds the host and runs a round with it.
+fn assert_found(network: &Network, sandbox: &Sandbox, flags: &str) {
+    let start = |node, conf: &str| {
+        let words = format!("{flags} --nnodes 2 --rdzv-conf {conf}");
+        agent(network, sandbox, node, "job", &words).start()
     };
-    for mut victim in start("--auth none") {
-        let line = victim.logs("waiting for the host of job job");
-        assert!(line.contains("none of the agents found hosts it yet"), "{line}");
-        victim.signal(Signal::SIGKILL);
-        victim.end();
-    }
-    for mut agent in start(&secret) {
-        agent.worker();
-    }
+    let mut guest = start(2, "is_host=0");
+    guest.logs("searching for the job's other agents");
+    let mut host = start(1, "is_host=1");
+    host.logs("coordinating the job");
+    guest.logs("registered endpoint=\"10.77.0.1:");
+    guest.worker();
+    host.worker();
 }

@@ -149,7 +149,7 @@ fn restarted_host_is_found_again() {
     let killed = agents.remove(host);
     killed.signal(Signal::SIGKILL);
     let mut again = agent(&network, &sandbox, host as u32 + 1, "job", words).start();
-    again.logs("found the coordinator");
+    again.logs("continuing the coordinator");
     again.logs("coordinating the job");
     agents.push(again);
     for agent in &mut agents {
@@ -220,7 +220,7 @@ fn united(network: &Network, sandbox: &Sandbox, words: &str) -> (Vec<Program>, u
         assert!(!stderr.contains("hosts a different job with the same name"), "{stderr}");
     }
     for node in 1..=4 {
-        let status = network.ragent(sandbox, node, "status").run();
+        let status = network.ragent(sandbox, node, "status --nodes").run();
         status.assert_code(0);
         assert!(status.stdout.contains("10.77.0.4"), "{}", status.stdout);
     }
@@ -281,7 +281,7 @@ fn first_voter_is_restarted_before_the_first_round() {
     agents[host].signal(Signal::SIGKILL);
     agents.remove(host).end();
     let mut again = start(host as u32 + 1);
-    again.logs("found the coordinator");
+    again.logs("continuing the coordinator");
     agents.extend([again, start(3)]);
     assert_admitted(&mut agents);
 }
@@ -375,7 +375,8 @@ fn running_job_takes_in(name: &str, voters: &str) {
     agents.extend([alone, start(4)]);
     assert_admitted(&mut agents);
     // The endpoint of the former host redirects to the job.
-    let status = network.ragent(&sandbox, 4, "status --rdzv-endpoint 10.77.0.1:29400").run();
+    let status =
+        network.ragent(&sandbox, 4, "status --nodes --rdzv-endpoint 10.77.0.1:29400").run();
     status.assert_code(0);
     let lists = |node| status.stdout.contains(&Network::address(node));
     assert!((1..=4).all(lists), "{}", status.stdout);

@@ -203,3 +203,18 @@ fn launch_methods() {
         refused(sandbox.ragent(&format!("{flags} --no-python stay.sh"))).assert_stderr(&parts);
     }
 }
+
+/// A pattern for training steps must be valid and name the group of the step.
+#[test]
+fn pattern_without_a_step() {
+    let sandbox = Sandbox::new();
+    let end = refused(sandbox.ragent(r"--progress step=(\d+) --no-python stay.sh"));
+    assert_eq!(
+        end.stderr,
+        "error: `--progress step=(\\d+)` is neither `auto` nor `off`, and as a pattern it has no group `(?<step>\\d+)`\n\
+         hint: give a regular expression with a group for the step, and optionally one for the number of all steps, \
+         such as `step (?<step>\\d+)/(?<steps>\\d+)`\n"
+    );
+    let end = refused(sandbox.ragent("--no-python stay.sh").env("PET_PROGRESS", "(?<step>"));
+    end.assert_stderr(&["`PET_PROGRESS=(?<step>` is not a valid pattern: ", "hint: "]);
+}

@@ -17,7 +17,7 @@ fn environments(end: &End) -> BTreeMap<u32, BTreeMap<String, String>> {
     environments
 }
 
-/// A worker gets the agent's environment and the variables of torchrun, and nothing else.
+/// A worker gets the agent's environment, the variables of torchrun and a socket, and nothing else.
 #[test]
 fn worker_gets_torchruns_variables_and_nothing_else() {
     let sandbox = Sandbox::new();
@@ -41,6 +41,9 @@ fn worker_gets_torchruns_variables_and_nothing_else() {
             environment.remove(name);
         }
         environment.retain(|name, _| !name.starts_with("RAGENT_TEST"));
+        // The only variable that is ragent's own.
+        let socket = environment.remove("RAGENT_SOCKET").unwrap();
+        assert!(socket.ends_with(&format!("/{rank}")), "{socket}");
         assert_eq!(environment.remove("MINE").unwrap(), "kept");
         let port: u16 = environment.remove("MASTER_PORT").unwrap().parse().unwrap();
         assert_ne!(port, 0);
@@ -97,10 +100,15 @@ fn single_worker_keeps_its_threads() {
 fn service_managers_variables_are_not_inherited() {
     let sandbox = Sandbox::new();
     let start = sandbox.ragent("--no-python environment.sh");
-    let end = start.env("NOTIFY_SOCKET", "/run/x").env("WATCHDOG_USEC", "1").run();
+    let start = start.env("NOTIFY_SOCKET", "/run/x").env("WATCHDOG_USEC", "1");
+    let end = start.env("RAGENT_SOCKET", "/run/x").run();
     let environment = &environments(&end)[&0];
     assert!(!environment.contains_key("NOTIFY_SOCKET"), "{environment:?}");
     assert!(!environment.contains_key("WATCHDOG_USEC"), "{environment:?}");
+    assert_ne!(
+        environment["RAGENT_SOCKET"], "/run/x",
+        "the socket is that of the worker's own agent"
+    );
 }
 
 /// Descriptors that the agent inherited are not open in its workers, and neither is its raised

@@ -8,9 +8,11 @@ use std::{
     thread,
 };
 
-use nix::sys::signal::Signal;
+use nix::{sys::signal::Signal, unistd::geteuid};
 
-use crate::support::{Authority, End, Issue, Sandbox, free_port, tls_flags, write_certificates};
+use crate::support::{
+    Authority, End, Issue, Sandbox, Start, free_port, skip, tls_flags, write_certificates,
+};
 
 /// The runs that provoke a row, one or several.
 type Provocation = fn(&Sandbox) -> Vec<End>;
@@ -18,13 +20,18 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 /// The number of rows that are provoked at the same time: most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
-const PROVOCATIONS: [(&str, Provocation); 44] = [
+const PROVOCATIONS: [(&str, Provocation); 46] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
-    ("`ragent status` has printed the state of the job", |sandbox| {
-        let mut agent = sandbox.ragent("--no-python stay.sh").start();
-        agent.worker();
-        vec![sandbox.ragent("status").run(), sandbox.ragent("status --json").run()]
-    }),
+    (
+        "`ragent status`, `ragent events` or `ragent explain` has printed what was asked",
+        |sandbox| {
+            let mut agent = sandbox.ragent("--no-python stay.sh").start();
+            agent.worker();
+            ["status", "status --json", "events", "explain"]
+                .map(|words| sandbox.ragent(words).run())
+                .into()
+        },
+    ),
     ("`ragent launch --dry-run` has printed its plan", |sandbox| {
         vec![launch(sandbox, "a\nb\n", "--dry-run --no-python true")]
     }),
@@ -144,6 +151,23 @@ const PROVOCATIONS: [(&str, Provocation); 44] = [
                 .into()
         },
     ),
+    ("the process at the loopback endpoint belongs to another user of this machine", |sandbox| {
+        if !geteuid().is_root() {
+            skip("another uid needs root");
+            return Vec::new();
+        }
+        let endpoint = format!("127.0.0.1:{}", free_port());
+        let other =
+            ["--reuid=12003", "--clear-groups", env!("CARGO_BIN_EXE_ragent"), "coordinator"];
+        let other = other.into_iter().fold(sandbox.program("setpriv"), Start::arg);
+        let other = other.env("XDG_RUNTIME_DIR", "/nowhere").env("TMPDIR", "/nowhere");
+        let (host, port) = endpoint.split_once(':').unwrap();
+        let words = ["--auth", "none", "--host", host, "--port", port];
+        let mut other = words.into_iter().fold(other, Start::arg).start();
+        other.prints(&endpoint);
+        let words = format!("--nnodes 1 --rdzv-endpoint {endpoint} --no-python true");
+        vec![sandbox.ragent(&words).run()]
+    }),
     (
         "the job's other agents cannot be searched for: no multicast, or the port is taken",
         |sandbox| {
@@ -158,6 +182,19 @@ const PROVOCATIONS: [(&str, Provocation); 44] = [
         let start = start.env("OMPI_COMM_WORLD_SIZE", "2").env("OMPI_COMM_WORLD_LOCAL_RANK", "0");
         let start = start.env("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
         vec![start.env("OMPI_MCA_orte_hnp_uri", "0.0;tcp://198.51.100.1:1").run()]
+    }),
+    ("the address of `--metrics-listen` is in use, or is not one of this machine", |sandbox| {
+        let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let held = held.local_addr().unwrap();
+        // The second address is reserved for documentation.
+        [format!("--metrics-listen {held}"), "--metrics-listen 192.0.2.1:0".to_owned()]
+            .into_iter()
+            .flat_map(|flag| {
+                let coordinator = format!("coordinator --host 127.0.0.1 --port 0 {flag}");
+                [format!("{flag} --no-python stay.sh"), coordinator]
+            })
+            .map(|words| sandbox.ragent(&words).run())
+            .collect()
     }),
     ("no port of `store_port` is free", |sandbox| {
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -291,10 +328,13 @@ const PROVOCATIONS: [(&str, Provocation); 44] = [
     ("`ragent launch` reached fewer hosts than the job needs", |sandbox| {
         vec![launch(sandbox, "a\nb\n", "--ssh false --no-python true")]
     }),
-    ("`ragent status` found no job, or got no answer", |sandbox| {
-        let nobody = format!("status --rdzv-endpoint 127.0.0.1:{}", free_port());
-        vec![sandbox.ragent("status").run(), sandbox.ragent(&nobody).run()]
-    }),
+    (
+        "`ragent status`, `ragent events` or `ragent explain` found no job, or got no answer",
+        |sandbox| {
+            let nobody = format!("status --rdzv-endpoint 127.0.0.1:{}", free_port());
+            ["status", "events", "explain", &nobody].map(|words| sandbox.ragent(words).run()).into()
+        },
+    ),
     ("`ragent doctor` has found an error", |sandbox| {
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let endpoint = held.local_addr().unwrap();
@@ -388,8 +428,9 @@ const PROVOCATIONS: [(&str, Provocation); 44] = [
             .map(|words| sandbox.ragent(words).run())
             .into()
     }),
-    ("an output file cannot be written: `--report`, events, timers", |sandbox| {
-        let flags = ["--report /proc/no/x", "--event-log-handler file:/proc/no/x"];
+    ("an output file cannot be written: `--report`, `--journal`, events, timers", |sandbox| {
+        let flags =
+            ["--report /proc/no/x", "--journal /proc/no/x", "--event-log-handler file:/proc/no/x"];
         let mut ends: Vec<End> =
             flags.map(|flag| sandbox.ragent(&format!("{flag} --no-python stay.sh")).run()).into();
         let timers =

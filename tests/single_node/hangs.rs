@@ -113,12 +113,13 @@ fn worker_asks_to_be_taken_for_hung() {
 }
 
 /// Sockets of a killed agent, and a folder with the mode of a loose umask, do not disable the
-/// heartbeats of the next agent; a folder that others can write to is not used.
+/// reports to the next agent; a folder that others can write to is not used, and workers start
+/// without a socket.
 #[test]
 fn folder_of_the_sockets() {
     let sandbox = Sandbox::new();
     let run = |script: &str| {
-        let agent = format!("{} --hang-timeout 60 --no-python true", env!("CARGO_BIN_EXE_ragent"));
+        let agent = format!("{} --no-python environment.sh", env!("CARGO_BIN_EXE_ragent"));
         sandbox.program("bash").arg("-c").arg(format!("{script}; exec {agent}")).run()
     };
     // `exec` keeps the process, so `$$` is the agent's pid.
@@ -127,8 +128,9 @@ fn folder_of_the_sockets() {
     for (script, is_well) in [("umask 002", true), (stale, true), ("chmod 777 run/ragent", false)] {
         let end = run(script);
         end.assert_code(0);
+        assert_eq!(end.stdout.contains(" RAGENT_SOCKET="), is_well, "{}", end.stdout);
         assert_eq!(
-            !end.stderr.contains("failed to open the sockets for heartbeats"),
+            !end.stderr.contains("failed to open the sockets for reports of workers"),
             is_well,
             "{}",
             end.stderr

@@ -96,11 +96,12 @@ fn status_finds_the_job() {
     let words = "--nproc-per-node 2 --max-restarts 3 --rdzv-id j --rdzv-endpoint 127.0.0.1:0 --no-python stay.sh";
     let mut agent = sandbox.ragent(words).start();
     agent.workers(2);
-    let status = sandbox.ragent("status").run();
+    let status = sandbox.ragent("status --nodes").run();
     status.assert_code(0);
     let mut lines = status.stdout.lines();
     let head = "job j  round 1  running  nodes 1  workers 2  restarts 0/3";
     assert_eq!(lines.next(), Some(head));
+    assert!(lines.next().is_some_and(|line| line.starts_with("time: ")), "{}", status.stdout);
     let title: Vec<&str> = lines.next().unwrap().split_ascii_whitespace().collect();
     assert_eq!(title, ["rank", "host", "address", "workers", "state", "seen"]);
     let row: Vec<&str> = lines.next().unwrap().split_ascii_whitespace().collect();

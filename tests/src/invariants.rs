@@ -6,6 +6,7 @@
 
 mod charged_once;
 mod job_heals;
+mod journal_is_complete;
 mod one_place_a_node;
 mod one_round_has_processes;
 mod other_run_changes_nothing;
@@ -19,7 +20,7 @@ use crate::world::World;
 pub type Rule = (&'static str, fn(&World) -> Result<(), String>);
 
 /// All rules.
-pub const RULES: [Rule; 8] = [
+pub const RULES: [Rule; 9] = [
     ("1: ranks are dense and agreed on", ranks_are_dense::check),
     ("2: a node has one place", one_place_a_node::check),
     ("3: rounds only grow", rounds_only_grow::check),
@@ -28,4 +29,5 @@ pub const RULES: [Rule; 8] = [
     ("7: a round is charged once, within the budget", charged_once::check),
     ("8: a job heals", job_heals::check),
     ("11: a state file of another run changes nothing", other_run_changes_nothing::check),
+    ("12: the journal is complete", journal_is_complete::check),
 ];

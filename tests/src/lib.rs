@@ -18,6 +18,7 @@ pub mod chronicle;
 pub mod election;
 pub mod invariants;
 pub mod random;
+pub mod replay;
 pub mod sabotage;
 pub mod voters;
 pub mod world;

@@ -26,4 +26,6 @@ pub enum Sabotage {
     NoTimeouts,
     /// Charges of another run are charged to this one. Breaks rule 11.
     OthersCharges,
+    /// The losses of nodes are missing in the journal. Breaks rule 12.
+    LostEvents,
 }

@@ -19,7 +19,7 @@ use ragent_rendezvous::{
     snapshot::{PhaseName, Snapshot},
 };
 
-use crate::{chronicle::Chronicle, random::Random, sabotage::Sabotage};
+use crate::{chronicle::Chronicle, random::Random, replay::Replay, sabotage::Sabotage};
 use fault::Fault;
 use keeper::Processes;
 use network::{FromAgent, Stream};
@@ -60,6 +60,10 @@ pub struct World {
     overdue: Option<Instant>,
     /// The events so far.
     pub chronicle: Chronicle,
+    /// The state of the job, from the journal of the coordinator alone.
+    replay: Replay,
+    /// The start of the coordinator, and the time that the job had been accounted for then.
+    accounted_since: (Instant, u64),
 }
 
 /// The stage of a world.
@@ -172,6 +176,8 @@ impl World {
             stage: Stage::Faulty,
             overdue: None,
             chronicle: Chronicle::default(),
+            replay: Replay::default(),
+            accounted_since: (start, 0),
         };
         world.populate(max);
         world

@@ -22,7 +22,7 @@ import threading
 import time
 import warnings
 
-OF_ROUND = ("MASTER_PORT", "TORCHELASTIC_ERROR_FILE")
+OF_ROUND = ("MASTER_PORT", "RAGENT_SOCKET", "TORCHELASTIC_ERROR_FILE")
 KEEPER = os.getppid()
 
 

@@ -77,6 +77,7 @@ impl Authority {
     }
 
     /// Issues a certificate of another authority, as `openssl req -x509` makes them by default.
+    #[cfg(test)]
     pub(crate) fn issue_authority(&self, issue: &Issue) -> Issued {
         self.issue_as(issue, IsCa::Ca(BasicConstraints::Unconstrained))
     }

@@ -2,25 +2,32 @@
 
 use std::{
     iter,
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
     sync::atomic::{AtomicU16, Ordering},
     time::Duration,
 };
 
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, socket,
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, setsockopt, socket,
+    sockopt::ReuseAddr,
 };
 
 /// Returns a port on which no process listens. It lies below the range from which the kernel picks
 /// ports for others.
+///
+/// The socket that tries the port never listens. A process that another thread forks holds a copy of
+/// that socket until it executes its program, and a copy that listens would keep the port in use.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = u16::try_from(std::process::id() % 1000).expect("less than 1000") * 10;
     loop {
         let offset = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
         let port = 20_000 + offset;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let fd = socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("a socket");
+        setsockopt(&fd, ReuseAddr, &true).expect("a new socket has options");
+        if bind(fd.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port)).is_ok() {
             return port;
         }
     }

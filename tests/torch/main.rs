@@ -112,7 +112,7 @@ fn example_runs_under_torchrun() {
 }
 
 /// A worker has the same variables under both launchers, with the same values unless they name a
-/// port, a folder or a run.
+/// port, a folder or a run. `RAGENT_SOCKET` is ragent's own.
 #[test]
 fn environment_is_torchruns() {
     let Some(torchrun) = venv("torchrun") else { return };
@@ -123,6 +123,9 @@ fn environment_is_torchruns() {
         |start: Start| flags.iter().fold(start.env("LC_ALL", "C.UTF-8"), Start::arg).run();
     let theirs = environment(&with_flags(sandbox.program(&torchrun)).stdout);
     let ours = environment(&with_flags(sandbox.ragent("")).stdout);
+    let (own, ours): (Vec<_>, Vec<_>) =
+        ours.into_iter().partition(|line| line.starts_with("RAGENT_SOCKET="));
+    assert_eq!(own.len(), 2, "{own:?}");
     assert_eq!(ours, theirs);
 }
 

@@ -21,6 +21,7 @@ mod local_group;
 mod reports;
 #[cfg(test)]
 mod tests;
+mod vouching;
 
 use std::{
     collections::VecDeque,
@@ -29,10 +30,11 @@ use std::{
 };
 
 use ragent_rendezvous::{
+    batch::Batch,
     ids::{JobUid, Round, RoundId, Term},
     message::{
-        FromNode, JobResult, KnownRound, NodeState, Outcome, RefuseReason, Standing, WaitReason,
-        Welcome, WorkerFailure,
+        FromNode, JobResult, KnownRound, NodeState, Outcome, RefuseReason, Standing,
+        StoreConnection, WaitReason, Welcome, WorkerFailure,
     },
     settings::Leases,
 };
@@ -117,6 +119,8 @@ pub struct Agent {
     standbys: StandbyReports,
     /// Addresses that the store of `round` has refused, as far as this node knows.
     refused_clients: Vec<IpAddr>,
+    /// The connections to the store of `round` for which members are still to be asked to vouch.
+    questions: Batch<StoreConnection>,
     effects: VecDeque<Effect>,
 }
 
@@ -142,6 +146,7 @@ impl Agent {
             progress: Progress::default(),
             standbys: StandbyReports::default(),
             refused_clients: Vec::new(),
+            questions: vouching::questions(),
             effects: VecDeque::from([Effect::Local(Action::OpenStore)]),
             settings,
         }
@@ -331,7 +336,9 @@ impl Agent {
         let gives_up = self.unattended.map(|since| since + self.settings.join_timeout);
         let progress = self.progress.quiet_until.filter(|_| self.progress.is_due);
         let standbys = self.standbys.quiet_until.filter(|_| self.standbys.is_due);
-        [gives_up, progress, standbys, self.gate.poll_timeout()].into_iter().flatten().min()
+        let questions = self.questions.poll_timeout();
+        let deadlines = [gives_up, progress, standbys, self.gate.poll_timeout(), questions];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Applies every deadline that has passed.
@@ -343,6 +350,7 @@ impl Agent {
             self.send_standbys(now);
         }
         self.handle_gate_timeout(now);
+        self.handle_questions_timeout(now);
         let gives_up = self.unattended.map(|since| since + self.settings.join_timeout);
         if !self.is_finished() && gives_up.is_some_and(|at| at <= now) {
             let was_attended = self.job_uid.is_some();

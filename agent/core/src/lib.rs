@@ -4,6 +4,7 @@
 //! node joins, starts, stops and leaves, [`Link`](link::Link) when it sends keep-alives and dials.
 //! [`Supervisor`](supervisor::Supervisor) decides when the local worker group has failed or ended,
 //! [`HangWatch`](hang::HangWatch) when it makes no progress,
+//! [`StepWatch`](steps::StepWatch) when their training steps are passed on,
 //! [`KeeperWatch`](keeper_watch::KeeperWatch) when the keeper does not answer, and
 //! [`Standbys`](standby::Standbys) when interpreters for the next round are started. Each takes the time
 //! as an argument and returns effects; the crate `ragent` carries them out, and `tests/simulation` runs the
@@ -24,6 +25,7 @@ pub mod process_end;
 pub mod reported_causes;
 pub mod signal;
 pub mod standby;
+pub mod steps;
 pub mod supervisor;
 pub mod targets;
 mod wait_reports;

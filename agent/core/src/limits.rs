@@ -5,6 +5,9 @@ use std::time::Duration;
 /// Minimum interval between a node's progress messages to the coordinator: 10,000
 /// nodes stay below 5,000 messages a second.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+/// Minimum interval at which training steps of the workers are passed on, and captured output is searched for them: several times
+/// between two keep-alives, and too rarely to cost anything.
+pub const STEP_INTERVAL: Duration = Duration::from_millis(100);
 /// The time until the first report of a wait, and between the following ones; the last repeats. Nodes of
 /// a job rarely start in the same second, and a scheduler may take hours to start the last one.
 pub const WAIT_REPORTS: [Duration; 4] = [

@@ -48,6 +48,15 @@ pub enum Effect {
     LeaseLost,
 }
 
+/// The echo of a keep-alive, for statistics.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Echo {
+    /// The time since the keep-alive was sent.
+    pub round_trip: Duration,
+    /// The time that was left of the lease when the echo arrived; `None` if there was no lease.
+    pub lease_left: Option<Duration>,
+}
+
 /// One node's connection to its coordinator.
 #[derive(Debug)]
 pub struct Link {
@@ -69,6 +78,8 @@ pub struct Link {
     unanswered: BTreeMap<u64, Instant>,
     /// The end of the lease; `None` while there is no lease.
     lease: Option<Instant>,
+    /// The newest echo, until it is taken.
+    echo: Option<Echo>,
     jitter: Jitter,
     effects: VecDeque<Effect>,
 }
@@ -104,6 +115,7 @@ impl Link {
             next_keep_alive: None,
             unanswered: BTreeMap::new(),
             lease: None,
+            echo: None,
             jitter: Jitter::new(seed),
             effects: VecDeque::new(),
         }
@@ -181,6 +193,10 @@ impl Link {
             return;
         };
         self.unanswered = self.unanswered.split_off(&sequence);
+        self.echo = Some(Echo {
+            round_trip: now.saturating_duration_since(sent),
+            lease_left: self.lease.map(|lease| lease.saturating_duration_since(now)),
+        });
         if now < sent + self.stretched(limits::PROMPT_ECHO) {
             self.suspicions = 0;
         }
@@ -269,6 +285,11 @@ impl Link {
         {
             self.keep_alive(now, attend);
         }
+    }
+
+    /// Takes the newest echo, if one has arrived since the last call.
+    pub fn take_echo(&mut self) -> Option<Echo> {
+        self.echo.take()
     }
 
     /// Returns the next effect; `None` if there are none.

@@ -8,13 +8,17 @@ use std::{collections::VecDeque, net::IpAddr, time::Instant};
 
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, Round, Term},
-    message::{FromNode, KnownRound, StandbyCounts, Standing, ToNode, Welcome, WorkerFailure},
+    message::{
+        FromNode, KnownRound, StandbyCounts, Standing, StoreConnection, ToNode, Vouched, Welcome,
+        WorkerFailure,
+    },
 };
 
 use crate::{
     agent::{self, Action, Agent, AgentSettings},
-    link::{self, Link},
+    link::{self, Echo, Link},
     signal::Signal,
+    steps::NodeSteps,
     supervisor::GroupEnd,
 };
 
@@ -66,6 +70,8 @@ pub struct Node {
     runs_unleased: bool,
     /// The newest round that this node knew when it registered on the newest stream.
     claimed: Option<(AttendNumber, Round)>,
+    /// The training steps of the workers of the newest round, if any is known.
+    steps: Option<NodeSteps>,
     effects: VecDeque<Effect>,
 }
 
@@ -76,7 +82,7 @@ impl Node {
         let runs_unleased = settings.runs_unleased;
         let agent = Agent::new(now, settings);
         let effects = VecDeque::new();
-        let mut node = Self { agent, link, runs_unleased, claimed: None, effects };
+        let mut node = Self { agent, link, runs_unleased, claimed: None, steps: None, effects };
         node.collect(now);
         node
     }
@@ -89,6 +95,11 @@ impl Node {
     /// Returns true if there is a current stream.
     pub fn is_attended(&self) -> bool {
         self.link.current().is_some()
+    }
+
+    /// Takes the newest echo of a keep-alive, if one has arrived since the last call.
+    pub fn take_echo(&mut self) -> Option<Echo> {
+        self.link.take_echo()
     }
 
     /// Returns the current stream, if any.
@@ -182,11 +193,15 @@ impl Node {
             | ToNode::Assignment(_)
             | ToNode::HostLeaving
             | ToNode::RefusedClients(_)
+            | ToNode::AskVoucher(_)
+            | ToNode::Vouched(_)
                 if self.link.current() != Some(attend) => {}
             ToNode::Probe { round } => self.agent.handle_probe(round),
             ToNode::Assignment(assignment) => self.agent.handle_assignment(now, assignment),
             ToNode::HostLeaving => self.agent.handle_host_leaving(),
             ToNode::RefusedClients(refused) => self.agent.handle_refused_clients(refused),
+            ToNode::AskVoucher(asked) => self.agent.handle_ask_voucher(asked),
+            ToNode::Vouched(vouched) => self.agent.handle_vouched(vouched),
             // The driver dials them.
             ToNode::Voters(voters) if !voters.is_empty() => self.link.handle_alternatives(),
             ToNode::Voters(_) => {}
@@ -282,6 +297,8 @@ impl Node {
     /// Notes that the local group has ended and nothing is left of it.
     pub fn handle_finished(&mut self, now: Instant, end: GroupEnd) {
         self.begin(now);
+        // Those of the next round are others.
+        self.steps = None;
         self.agent.handle_finished(now, end);
         self.collect(now);
     }
@@ -300,11 +317,30 @@ impl Node {
         self.collect(now);
     }
 
+    /// Notes that the store that this node serves to `round` has a connection for which a member must vouch.
+    pub fn handle_unvouched(&mut self, now: Instant, round: Round, connection: StoreConnection) {
+        self.begin(now);
+        self.agent.handle_unvouched(now, round, connection);
+        self.collect(now);
+    }
+
+    /// Notes the answer about the connections of [`Action::Vouch`].
+    pub fn handle_looked_up(&mut self, now: Instant, vouched: Vouched) {
+        self.begin(now);
+        self.agent.handle_looked_up(vouched);
+        self.collect(now);
+    }
+
     /// Notes the workers' progress text.
     pub fn handle_progress(&mut self, now: Instant, text: String) {
         self.begin(now);
         self.agent.handle_progress(now, text);
         self.collect(now);
+    }
+
+    /// Notes the training steps of the workers, which the next keep-alives carry.
+    pub fn handle_steps(&mut self, steps: NodeSteps) {
+        self.steps = Some(steps);
     }
 
     /// Notes a signal that asks this process to end.
@@ -362,7 +398,9 @@ impl Node {
             link::Effect::Dial(attend) => Effect::Dial(attend),
             link::Effect::KeepAlive { attend, sequence } => {
                 let asks_reason = self.agent.asks_reason(now, sequence);
-                Effect::Send { attend, message: FromNode::KeepAlive { sequence, asks_reason } }
+                let progress = self.steps.map(|steps| steps.progress(now));
+                let message = FromNode::KeepAlive { sequence, asks_reason, progress };
+                Effect::Send { attend, message }
             }
             link::Effect::Drop(attend) => Effect::Drop(attend),
             link::Effect::Lease(_) if self.runs_unleased => Effect::Renew(None),
@@ -382,7 +420,12 @@ impl Node {
                 // The next stream starts with the state at that time.
                 None => return,
             },
-            agent::Effect::Local(action) => Effect::Local(action),
+            agent::Effect::Local(action) => {
+                if matches!(action, Action::Start(_)) {
+                    self.steps = None;
+                }
+                Effect::Local(action)
+            }
         });
     }
 }

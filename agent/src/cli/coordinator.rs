@@ -24,9 +24,16 @@ pub struct CoordinatorArgs {
         conflicts_with_all = ["host", "port"]
     )]
     pub rdzv_endpoint: Option<String>,
+    /// Serve the metrics for Prometheus at this address too, to every client that reaches it, without
+    /// authentication; port 0 selects a free port [default: off]
+    #[arg(long, alias = "metrics_listen", value_name = "ADDRESS:PORT")]
+    pub metrics_listen: Option<String>,
     /// The authentication of the job.
     #[command(flatten)]
     pub auth: AuthArgs,
+    /// File to which the events of the job are appended while this process coordinates it, as lines of JSON
+    #[arg(long, value_name = "FILE")]
+    pub journal: Option<String>,
     /// Numbers of nodes of the job, as on its nodes
     #[arg(long, value_name = "N or MIN:MAX", requires = "rdzv_endpoint")]
     pub nnodes: Option<String>,

@@ -72,6 +72,10 @@ pub struct K8sArgs {
     /// Namespace whose pods may connect to those of the job; may be repeated [default: only the job's own pods]
     #[arg(long, alias = "allow_from", value_name = "NAMESPACE")]
     pub allow_from: Vec<String>,
+    /// Serve the metrics for Prometheus at this port of each pod, without authentication, such as 0.0.0.0:9400
+    /// [default: off]
+    #[arg(long, alias = "metrics_listen", value_name = "ADDRESS:PORT")]
+    pub metrics_listen: Option<String>,
     /// Environment variable of the pods, including PET_ variables of ragent; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,

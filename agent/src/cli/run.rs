@@ -100,7 +100,8 @@ pub struct LaunchArgs {
     )]
     pub discover_hosts: Option<String>,
     /// Clients that may connect to the workers' store: `members` (addresses of the job's nodes, and
-    /// this user on the node that serves it) or `any`; the same on all nodes [default: members]
+    /// this user on the node that serves it), `vouched` (this user on all nodes) or `any`; the same
+    /// on all nodes [default: members]
     #[arg(
         long,
         alias = "store_access",
@@ -203,9 +204,32 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub event_log_handler: Option<String>,
+    /// File to which the events of the job are appended while this agent coordinates it, as lines of JSON
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT, hide_short_help = true)]
+    pub journal: Option<String>,
     /// File for the outcome of the job, as JSON
     #[arg(long, value_name = "FILE", help_heading = OUTPUT, hide_short_help = true)]
     pub report: Option<String>,
+    /// Serve the metrics for Prometheus at this address too, to every client that reaches it, without
+    /// authentication; port 0 selects a free port [default: off]
+    #[arg(
+        long,
+        alias = "metrics_listen",
+        value_name = "ADDRESS:PORT",
+        help_heading = OUTPUT,
+        hide_short_help = true
+    )]
+    pub metrics_listen: Option<String>,
+    /// Training step in the workers' captured output, for `ragent status`: `auto` for the formats of common frameworks,
+    /// `off`, or a regular expression with a group such as `(?<step>\d+)` and optionally `(?<steps>\d+)` [default: auto]
+    #[arg(
+        long,
+        value_name = "auto|off|PATTERN",
+        allow_hyphen_values = true,
+        help_heading = OUTPUT,
+        hide_short_help = true
+    )]
+    pub progress: Option<String>,
     /// Format of log lines: `text` or `json` [default: text]
     #[arg(
         long,

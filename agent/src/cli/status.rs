@@ -4,9 +4,9 @@ use clap::Args;
 
 use super::auth::AuthArgs;
 
-/// Flags of `ragent status`.
+/// Flags that select the job of a command.
 #[derive(Args, Clone, Debug)]
-pub struct StatusArgs {
+pub struct AskedJobArgs {
     /// Endpoint of the job or of one of its agents, or the list of voters [default: the running job
     /// of this user]
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT][,…]|auto[:PORT]")]
@@ -14,6 +14,20 @@ pub struct StatusArgs {
     /// The authentication of the job.
     #[command(flatten)]
     pub auth: AuthArgs,
+}
+
+/// Flags of `ragent status`.
+#[derive(Args, Clone, Debug)]
+pub struct StatusArgs {
+    /// The job.
+    #[command(flatten)]
+    pub asked: AskedJobArgs,
+    /// Print a row for each node, with its address; without it, nodes in the same state share a row
+    #[arg(long, conflicts_with = "json")]
+    pub nodes: bool,
+    /// Print the status again after each change, until the job is closed
+    #[arg(long, short)]
+    pub watch: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

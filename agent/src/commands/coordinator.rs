@@ -1,6 +1,6 @@
 //! `ragent coordinator`: a coordinator alone, without an agent.
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
@@ -14,18 +14,19 @@ use tokio::sync::watch;
 use tracing::info;
 
 use super::{
-    error::{LaunchError, system},
+    error::{LaunchError, system, unwritable},
     runtime,
     serve::{SIGNALS, bind, print_address},
 };
 use crate::{
     cli::CoordinatorArgs,
-    coordinator::{driver::Input, state_file},
+    coordinator::{driver::Input, journal_file, state_file},
     endpoint::{
         HostOrJoinError,
         host::warn_of_open_port,
         hosted_coordinator::{EndpointPort, RecoveredState, host_coordinator},
         hosted_voter::{HostedVoterSpec, VoterEnd, host_voter},
+        metrics_port::MetricsPort,
         plain_store::plain_store,
         voter_secrets,
         voters::{kept_for, own_endpoint, source},
@@ -47,8 +48,9 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
     ThisHost.raise_open_files();
     ThisHost.disable_core_dumps();
     let credentials = credentials(&args.auth, &ThisHost)?;
+    let metrics = metrics_port(args)?;
     if let (Some(list), Some(nodes)) = (&args.rdzv_endpoint, &args.nnodes) {
-        return vote(args, list, nodes, shared_credentials(credentials, &ThisHost)?);
+        return vote(args, list, nodes, shared_credentials(credentials, &ThisHost)?, metrics);
     }
     let (listener, address) = bind(&args.host, args.port)?;
     let credentials = match address.ip().is_loopback() {
@@ -74,10 +76,12 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         let attended = watch::Sender::new(Attended::default());
         let store = plain_store(&stores, attended.subscribe(), &credentials)?;
         warn_of_open_port(&credentials, address);
-        let port = EndpointPort { listener, store, credentials, attended };
+        let journal = journal(args)?;
+        let port = EndpointPort { listener, store, credentials, attended, journal };
         let here = NotHere { term: Term(0), endpoint: endpoint.to_string() };
         let (not_here, _) = watch::channel(here);
         let (mut hosted, server) = host_coordinator(port, settings, recovered, not_here)?;
+        metrics.iter().for_each(|metrics| metrics.handle_found(server.metrics()));
         print_address(address)?;
         info!(%address, run_id = args.rdzv_id, "coordinating the job");
         tokio::select! {
@@ -95,12 +99,29 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
     })?
 }
 
+/// Returns the file of `--journal`, after a check that it can be written.
+fn journal(args: &CoordinatorArgs) -> Result<Option<PathBuf>, LaunchError> {
+    let path = args.journal.as_ref().map(PathBuf::from);
+    if let Some(path) = &path {
+        journal_file::open(path).map_err(unwritable("--journal", path))?;
+    }
+    Ok(path)
+}
+
+/// Opens the port of the metrics, if it is given.
+fn metrics_port(args: &CoordinatorArgs) -> Result<Option<MetricsPort>, LaunchError> {
+    let given = Argument::of_flag("--metrics-listen", &args.metrics_listen);
+    let address = given.map(|given| given.listen_address()).transpose()?;
+    Ok(address.map(MetricsPort::open).transpose()?)
+}
+
 /// Takes part in the election of a job's coordinator, until a signal or until the job has ended.
 fn vote(
     args: &CoordinatorArgs,
     list: &str,
     nodes: &str,
     credentials: Credentials,
+    metrics: Option<MetricsPort>,
 ) -> Result<ExitCode, LaunchError> {
     let list = Argument::new("--rdzv-endpoint", list).voters()?;
     let nodes = Argument::new("--nnodes", nodes).nodes()?;
@@ -121,7 +142,8 @@ fn vote(
         let attended = watch::Sender::new(Attended::default());
         let store = plain_store(&stores, attended.subscribe(), &credentials)?;
         warn_of_open_port(&credentials, address);
-        let port = EndpointPort { listener: own.listener, store, credentials, attended };
+        let (listener, journal) = (own.listener, journal(args)?);
+        let port = EndpointPort { listener, store, credentials, attended, journal };
         let process = new_node_id();
         let spec = HostedVoterSpec {
             is_list_common: true,
@@ -146,6 +168,7 @@ fn vote(
             registered: watch::Sender::new(NotHere::unknown()),
         };
         let (mut voter, server) = host_voter(port, spec)?;
+        metrics.iter().for_each(|metrics| metrics.handle_found(server.metrics()));
         print_address(address)?;
         info!(%address, voters = %list, run_id = args.rdzv_id, "taking part in the election");
         let how = tokio::select! {

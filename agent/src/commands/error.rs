@@ -21,7 +21,7 @@ use crate::{
         client::AttendError,
         state_file::{RunningAgent, Stage},
     },
-    endpoint::{CHECK_NAME, HostOrJoinError, LocateError},
+    endpoint::{CHECK_NAME, HostOrJoinError, LocateError, MetricsPortError},
     node::driver::End,
     report::{self, news},
     spec::{Argument, StorePorts, UsageError},
@@ -38,6 +38,9 @@ pub enum LaunchError {
     /// This node could neither host nor join the job.
     #[error(transparent)]
     HostOrJoin(#[from] HostOrJoinError),
+    /// The metrics cannot be served at the address of `--metrics-listen`.
+    #[error(transparent)]
+    Metrics(#[from] MetricsPortError),
     /// The job, or this node's part in it, did not succeed.
     #[error("the job did not succeed")]
     Ended(Box<Ended>),
@@ -155,6 +158,7 @@ impl LaunchError {
             Self::HostOrJoin(HostOrJoinError::Locate(LocateError::EtcdAway { .. })) => HOST_GONE,
             Self::System(_)
             | Self::HostOrJoin(_)
+            | Self::Metrics(_)
             | Self::NoJob(_)
             | Self::NotMet(_)
             | Self::Status { .. }
@@ -187,6 +191,7 @@ impl LaunchError {
             ),
             Self::System(_)
             | Self::HostOrJoin(_)
+            | Self::Metrics(_)
             | Self::NoJob(_)
             | Self::NotMet(_)
             | Self::Status { .. }
@@ -198,6 +203,7 @@ impl LaunchError {
         Some(Cow::Borrowed(match self {
             Self::HostOrJoin(HostOrJoinError::System(_)) => return None,
             Self::HostOrJoin(HostOrJoinError::Locate(error)) => return Some(error.hint()),
+            Self::Metrics(error) => return error.hint().map(Cow::Borrowed),
             Self::Status { source: AttendError::Mismatch(mismatch), .. } => {
                 return Some(mismatch.hint().into());
             }

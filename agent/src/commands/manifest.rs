@@ -9,6 +9,7 @@ mod container;
 mod flag_values;
 mod job;
 mod metadata;
+mod metrics;
 mod names;
 mod objects;
 mod spec;

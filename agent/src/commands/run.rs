@@ -23,11 +23,12 @@ use super::{
 use crate::{
     coordinator::{
         driver::{Input, Inputs},
+        journal_file,
         state_file::{ClosedJob, Registration, RunningAgent, Stage},
     },
     endpoint::{
         LocateError, host_or_join, hosted_coordinator::HostedCoordinator, hosted_voter::VoterEnd,
-        node_services::Hosted,
+        metrics_port::MetricsPort, node_services::Hosted,
     },
     limits,
     node::{
@@ -37,6 +38,7 @@ use crate::{
     output::{console::Console, logs::LogFolder, temp_folders},
     report::{
         event_log::{EventLog, EventSource},
+        measures::NodeMeasures,
         news::round_lines::RoundLines,
         service_manager::ServiceManager,
         telemetry::{self, Log},
@@ -86,6 +88,9 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
     }
     if let Some(path) = &spec.report {
         result_file::prepare(path).map_err(unwritable("--report", path))?;
+    }
+    if let Some(path) = &spec.journal {
+        journal_file::open(path).map_err(unwritable("--journal", path))?;
     }
     let result = match closed.as_ref().and_then(|closed| closed.outcome().zip(Some(closed))) {
         Some((outcome, closed)) => {
@@ -162,6 +167,7 @@ fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Outcome
         let hint = "raise the hard limit of `ulimit -n`, or `LimitNOFILE=` of the unit";
         return Err(UsageError::new(message).with_hint(hint).into());
     }
+    let metrics = spec.metrics_listen.map(MetricsPort::open).transpose()?;
     proc::check_children().map_err(system("list the descendants of this process"))?;
     // Orphans of a killed keeper become children of this process, and are swept.
     nix::sys::prctl::set_child_subreaper(true)
@@ -197,7 +203,7 @@ fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Outcome
     if let Some(folder) = logs.run() {
         log.set_folder(folder);
     }
-    block_on(launch_on_runtime(spec, given, logs, log))?
+    block_on(launch_on_runtime(spec, given, logs, log, metrics.as_ref()))?
 }
 
 /// Limits that this process has changed for itself; workers get the original values.
@@ -212,15 +218,17 @@ async fn launch_on_runtime(
     given: GivenLimits,
     logs: LogFolder,
     log: &Log,
+    metrics: Option<&MetricsPort>,
 ) -> Result<Outcome, LaunchError> {
     let mut signals = watch_signals(&spec.signals.signals)?;
     let forwarded = watch_signals(&spec.forwarded)?;
     let (console, console_end) = Console::start().map_err(system("start a thread"))?;
-    let supervisor_spec = supervisor_spec(spec, given, logs, console)?;
+    let measures = Arc::new(NodeMeasures::default());
+    let supervisor_spec = supervisor_spec(spec, given, logs, console, Arc::clone(&measures))?;
     let mut supervisor =
         supervisor_driver::start(supervisor_spec).map_err(system("start the keeper process"))?;
     let forwarding = tokio::spawn(forward(forwarded, supervisor.commands.clone()));
-    let outcome = take_part(spec, &mut supervisor, &mut signals, log).await;
+    let outcome = take_part(spec, &mut supervisor, &mut signals, log, (metrics, measures)).await;
     keep_log(spec, log, &outcome).await;
     // Otherwise it would keep the supervisor running.
     forwarding.abort();
@@ -283,8 +291,14 @@ async fn take_part(
     supervisor: &mut SupervisorHandle,
     signals: &mut mpsc::Receiver<Signal>,
     log: &Log,
+    (metrics, measures): (Option<&MetricsPort>, Arc<NodeMeasures>),
 ) -> Result<agent_driver::End, LaunchError> {
     let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
+    // The first and only time.
+    let _ = measures.stores.set(stores.counters());
+    if let Some(metrics) = metrics {
+        metrics.add_node(&measures);
+    }
     let mut service_manager = ServiceManager::of_this_process(clock::now());
     service_manager.report_looking(&spec.rendezvous.endpoint_text());
     let registration = Registration::new(&looking(spec, None))
@@ -314,10 +328,14 @@ async fn take_part(
             });
         },
     };
+    services.metrics().add_node(&measures);
+    if let Some(metrics) = metrics {
+        metrics.handle_found(services.metrics());
+    }
     let attends = attending(spec, &services.name);
     renew(registration.as_ref(), &attends);
     let stores = WorkerStores::new(stores, services.store_port_mode(spec));
-    let agent = services.agent_spec(spec, log);
+    let agent = services.agent_spec(spec, log, measures);
     let mut coordinator = services.coordinator();
     let ending = tokio::select! {
         ending = agent_driver::drive(agent, stores, supervisor, signals, &mut service_manager) => ending,
@@ -451,6 +469,7 @@ fn supervisor_spec(
     given: GivenLimits,
     logs: LogFolder,
     console: Console,
+    measures: Arc<NodeMeasures>,
 ) -> Result<SupervisorSpec, LaunchError> {
     let (master_address, rdzv_backend) = match &spec.rendezvous {
         RendezvousMethod::Standalone
@@ -493,6 +512,7 @@ fn supervisor_spec(
         },
         output: spec.output.clone(),
         events,
+        measures,
         timer_pipe: timer_pipe(spec.timers.as_ref())?,
         cpus_by_rank: spec.cpus_by_rank.clone(),
         logs: Arc::new(logs),
@@ -501,6 +521,7 @@ fn supervisor_spec(
         final_codes: spec.final_codes.clone(),
         standby: standby_spec(spec),
         hang: spec.hang.clone(),
+        step_pattern: spec.step_pattern.clone(),
         socket_dir: ThisHost.socket_dir(),
         open_files: given.open_files,
         core_dump: given.core_dump,

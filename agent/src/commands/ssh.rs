@@ -22,6 +22,9 @@ mod driver;
 mod dry_run;
 mod filters;
 mod frame;
+#[cfg(any(test, fuzzing))]
+#[path = "../../fuzz/src/launch.rs"]
+pub(crate) mod fuzzing;
 mod greeting;
 mod host_address;
 mod hostfile;

@@ -1,24 +1,34 @@
 //! `ragent status`: prints the state of a job, as text or JSON.
 
 mod ask;
+mod fold;
+mod progress;
+mod table;
 
-use std::{collections::BTreeSet, fmt::Write as _, net::IpAddr, process::ExitCode, time::Duration};
-
-use ragent_proto::printable;
-use ragent_rendezvous::{
-    message::StandbyCounts,
-    snapshot::{NodeSnapshot, PhaseName, RefusedPeer, Snapshot, StandingName, VoterStatus},
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    io::{self, IsTerminal},
+    net::IpAddr,
+    process::ExitCode,
 };
 
-pub(crate) use self::ask::ask;
+use ragent_proto::printable;
+use ragent_rendezvous::snapshot::{RefusedPeer, Snapshot, VoterStatus};
+
+pub(crate) use self::ask::{Found, ask, find as find_coordinator, next_coordinator};
 use super::{
-    credentials,
+    credentials::{self, AskerCredentials},
     error::{self, LaunchError, system},
     runtime,
 };
 use crate::{
-    cli::StatusArgs,
-    coordinator::state_file::{self, RunningAgent, Stage},
+    cli::{AskedJobArgs, StatusArgs},
+    coordinator::{
+        client,
+        state_file::{self, RunningAgent, Stage},
+    },
+    report::time_text,
     spec::{self, AskedEndpoint, JobEndpoint},
     sys::{host::ThisHost, stdout},
 };
@@ -29,20 +39,72 @@ use crate::{
 ///
 /// Returns [`LaunchError`] if the endpoint to ask is unknown, or no process answers.
 pub fn print(args: &StatusArgs) -> Result<ExitCode, LaunchError> {
-    let job = find(args)?;
-    let credentials = credentials::of_job(&args.auth, Some(&job))?;
-    let snapshot = runtime::block_on(ask(job, &credentials))??;
-    let text = if args.json {
-        let json = serde_json::to_string(&snapshot).expect("a snapshot has no odd keys");
-        json + "\n"
+    let (job, credentials) = asked_job(&args.asked)?;
+    if args.watch {
+        runtime::block_on(watch(args, job, &credentials))??;
     } else {
-        text(&snapshot)
-    };
-    stdout::print(&text).map_err(system("print the status of the job"))?;
+        let snapshot = runtime::block_on(ask(job, &credentials))??;
+        print_text(&rendered(args, &snapshot))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn find(args: &StatusArgs) -> Result<JobEndpoint, LaunchError> {
+/// Returns the state in the form that the flags select.
+fn rendered(args: &StatusArgs, snapshot: &Snapshot) -> String {
+    if args.json {
+        let json = serde_json::to_string(snapshot).expect("a snapshot has no odd keys");
+        return json + "\n";
+    }
+    text(snapshot, if args.nodes { Rows::Nodes } else { Rows::Folded })
+}
+
+fn print_text(text: &str) -> Result<(), LaunchError> {
+    stdout::print(text).map_err(system("print the status of the job"))
+}
+
+/// Prints the state after each change, until the job is closed. On a terminal, each state replaces the one before.
+async fn watch(
+    args: &StatusArgs,
+    job: JobEndpoint,
+    credentials: &AskerCredentials,
+) -> Result<(), LaunchError> {
+    let (before, after) = match (args.json, io::stdout().is_terminal()) {
+        (true, _) => ("", ""),
+        (false, true) => (CLEAR, ""),
+        (false, false) => ("", "\n"),
+    };
+    let mut found = find_coordinator(job.clone(), credentials).await?;
+    loop {
+        let Found { endpoint, credentials: accepted, .. } = &found;
+        let failed = |source| {
+            let endpoint = endpoint.to_string();
+            LaunchError::Status { agent: None, endpoint, source }
+        };
+        let mut states = client::watch(endpoint, accepted).await.map_err(failed)?;
+        // The next coordinator has the state if the connection breaks.
+        while let Ok(Some(snapshot)) = states.next().await {
+            print_text(&format!("{before}{}{after}", rendered(args, &snapshot)))?;
+            if snapshot.outcome.is_some() {
+                return Ok(());
+            }
+        }
+        found = next_coordinator(&job, credentials).await?;
+    }
+}
+
+/// Moves the cursor of a terminal to its first line, and clears all lines.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Returns the endpoint of the job that a command asks, and the credentials for it.
+pub(super) fn asked_job(
+    args: &AskedJobArgs,
+) -> Result<(JobEndpoint, AskerCredentials), LaunchError> {
+    let job = find(args)?;
+    let credentials = credentials::of_job(&args.auth, Some(&job))?;
+    Ok((job, credentials))
+}
+
+fn find(args: &AskedJobArgs) -> Result<JobEndpoint, LaunchError> {
     match spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost)? {
         AskedEndpoint::At(job) => Ok(job),
         AskedEndpoint::Found | AskedEndpoint::NotGiven => {
@@ -105,8 +167,17 @@ fn one_for_each_job(mut agents: Vec<RunningAgent>) -> Vec<RunningAgent> {
     agents
 }
 
+/// The rows of the table of nodes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Rows {
+    /// One for all nodes that do not differ in their state.
+    Folded,
+    /// One for each node.
+    Nodes,
+}
+
 /// Returns the state as text.
-pub fn text(snapshot: &Snapshot) -> String {
+pub fn text(snapshot: &Snapshot, rows: Rows) -> String {
     let mut text = String::new();
     let nodes = if snapshot.min_nodes == snapshot.max_nodes {
         snapshot.min_nodes.to_string()
@@ -119,32 +190,37 @@ pub fn text(snapshot: &Snapshot) -> String {
         "job {}  round {}  {}  nodes {nodes}  workers {}  restarts {}/{}",
         snapshot.run_id,
         snapshot.round,
-        phase(snapshot.phase),
+        snapshot.phase.name(),
         snapshot.world_size,
         snapshot.restarts_used,
         snapshot.max_restarts,
     );
+    if let Some(progress) = &snapshot.progress {
+        let _ = writeln!(text, "{}", progress::line(progress));
+    }
     if let Some(why) = &snapshot.incomplete {
         let _ = writeln!(text, "not complete: {}", why.text);
     }
+    let _ = writeln!(text, "time: {}", time_text::of_account(&snapshot.time));
     if !snapshot.voters.is_empty() {
         let voters: Vec<_> = snapshot.voters.iter().map(voter).collect();
         let _ = writeln!(text, "voters: {}", voters.join(", "));
     } else if let Some(leader) = &snapshot.leader {
         let _ = writeln!(text, "leader: {leader} (term {})", snapshot.term);
     }
-    let rows: Vec<[String; 6]> = snapshot.nodes.iter().map(row).collect();
-    if !rows.is_empty() {
-        let head = ["rank", "host", "address", "workers", "state", "seen"].map(str::to_owned);
-        table(&mut text, &[vec![head], rows].concat());
+    if !snapshot.nodes.is_empty() {
+        text += &match rows {
+            Rows::Folded => table::folded(&snapshot.nodes),
+            Rows::Nodes => table::of_nodes(&snapshot.nodes),
+        };
     }
     if !snapshot.refused_clients.is_empty() {
         let addresses: Vec<_> = snapshot.refused_clients.iter().map(IpAddr::to_string).collect();
         let _ = writeln!(
             text,
-            "the store of round {} refused connections from {}: not an address of another member, \
-             nor a socket of the job's user; if a worker of this job connected from there, give its \
-             address with `--local-addr` on its node, or `--store-access any` on all nodes",
+            "the store of round {} refused connections from {}: not from an address of a member, or not \
+             from the job's user there; if a worker of this job connected from there, give its address \
+             with `--local-addr` on its node, or `--store-access any` on all nodes",
             snapshot.round,
             addresses.join(", ")
         );
@@ -159,98 +235,20 @@ pub fn text(snapshot: &Snapshot) -> String {
     printable(&text)
 }
 
-/// The minimum silence of a voter that is shown: by then several renewals are lost.
-const SILENCE_SHOWN: Duration = Duration::from_secs(3);
-
 fn voter(voter: &VoterStatus) -> String {
     let VoterStatus { endpoint, is_leader, silent_for } = voter;
     if *is_leader {
         format!("{endpoint} (leads)")
-    } else if *silent_for >= SILENCE_SHOWN {
+    } else if voter.is_silent() {
         format!("{endpoint} (no answer for {} s)", silent_for.as_secs())
     } else {
         endpoint.clone()
     }
 }
 
-fn row(node: &NodeSnapshot) -> [String; 6] {
-    let workers = match node.first_global_rank {
-        Some(first) if node.local_world_size > 1 => {
-            format!("{first}-{}", first.0.saturating_add(node.local_world_size - 1))
-        }
-        Some(first) => first.to_string(),
-        None => format!("({})", node.local_world_size),
-    };
-    let state = match &node.reason {
-        Some(reason) => format!("{}: {reason}", standing(node.standing)),
-        None => standing(node.standing).to_owned(),
-    };
-    let state = match &node.progress {
-        // A worker's text must not contain control characters, which could move the cursor.
-        Some(text) => format!("{state}, progress \"{}\"", text.replace(char::is_control, " ")),
-        None => state,
-    };
-    let state = match &node.standbys {
-        Some(counts) => format!("{state}, {}", standbys(counts)),
-        None => state,
-    };
-    [
-        node.group_rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
-        node.host_name.clone(),
-        node.address.clone(),
-        workers,
-        state,
-        format!("{:.1} s ago", node.last_seen_ms as f64 / 1000.0),
-    ]
-}
-
-fn standbys(counts: &StandbyCounts) -> String {
-    let StandbyCounts { ready, importing, size, obstacle } = counts;
-    match (importing, obstacle) {
-        (0, None) => format!("standbys {ready}/{size}"),
-        (0, Some(obstacle)) => format!("standbys {ready}/{size} ({obstacle})"),
-        (importing, _) => format!("standbys {ready}/{size} ({importing} importing)"),
-    }
-}
-
-fn table<const N: usize>(text: &mut String, rows: &[[String; N]]) {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
-    for row in rows {
-        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        let _ = writeln!(text, "  {}", line.trim_end());
-    }
-}
-
-fn phase(phase: PhaseName) -> &'static str {
-    match phase {
-        PhaseName::Recovering => "recovering",
-        PhaseName::Gathering => "gathering",
-        PhaseName::Running => "running",
-        PhaseName::Stopping => "stopping",
-        PhaseName::Closed => "closed",
-    }
-}
-
-fn standing(standing: StandingName) -> &'static str {
-    match standing {
-        StandingName::Preparing => "preparing",
-        StandingName::Joined => "joined",
-        StandingName::Running => "running",
-        StandingName::Stopping => "stopping",
-        StandingName::Failed => "failed",
-        StandingName::Succeeded => "succeeded",
-        StandingName::Leaving => "leaving",
-        StandingName::Waiting => "waiting",
-        StandingName::Spare => "spare",
-        StandingName::Quarantined => "quarantined",
-        StandingName::Lost => "lost",
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
 
     use super::*;
     use crate::coordinator::driver::tests::empty_snapshot;
@@ -275,10 +273,10 @@ mod tests {
         let voters =
             vec![voter("n0:1", true, 0), voter("n1:1", false, 250), voter("n2:1", false, 12_345)];
         let mut snapshot = empty_snapshot();
-        assert!(!text(&snapshot).contains("voters"));
+        assert!(!text(&snapshot, Rows::Folded).contains("voters"));
         snapshot.set_voters(voters);
         let line = "voters: n0:1 (leads), n1:1, n2:1 (no answer for 12 s)";
-        assert_eq!(text(&snapshot).lines().nth(1), Some(line));
+        assert_eq!(text(&snapshot, Rows::Folded).lines().nth(2), Some(line));
         let json = serde_json::to_value(&snapshot).unwrap();
         let silent = serde_json::json!({
             "endpoint": "n2:1", "is_leader": false, "silent_ms": 12_345,
@@ -292,7 +290,10 @@ mod tests {
     fn leader_without_voters_is_shown() {
         let mut snapshot = empty_snapshot();
         snapshot.leader = Some("10.0.0.1:5".to_owned());
-        assert_eq!(text(&snapshot).lines().nth(1), Some("leader: 10.0.0.1:5 (term 1)"));
+        assert_eq!(
+            text(&snapshot, Rows::Folded).lines().nth(2),
+            Some("leader: 10.0.0.1:5 (term 1)")
+        );
         let json = serde_json::to_value(&snapshot).unwrap();
         assert_eq!((&json["leader"], &json["term"]), (&"10.0.0.1:5".into(), &1.into()));
     }

@@ -3,7 +3,7 @@
 //! A stream whose reader does not keep up is dropped; its agent registers again, and both sides
 //! repeat their state.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{collections::VecDeque, path::PathBuf, sync::Arc, time::Instant};
 
 use ragent_proto::{
     Proof,
@@ -22,7 +22,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, warn};
 
 use super::{
+    journal::{EventJournal, JournalReader},
     listed_voters::ListedVoters,
+    measures::CoordinatorMeasures,
     members::MemberReports,
     peer_addresses::{add_source, observed},
     persistence::Persistence,
@@ -69,6 +71,8 @@ pub(crate) enum Input {
     Obituary(Obituary),
     /// A request for the job's state.
     Snapshot(oneshot::Sender<Snapshot>),
+    /// A request for the journal.
+    Journal(oneshot::Sender<JournalReader>),
     /// Another agent coordinates the same job there: this coordinator is to give way if it can.
     GiveWay(Endpoint),
     /// The process received a signal to end.
@@ -85,6 +89,13 @@ pub(crate) async fn snapshot(inputs: &Inputs) -> Option<Snapshot> {
     snapshot.await.ok()
 }
 
+/// Asks a coordinator for its journal; `None` if the coordinator has ended.
+pub(crate) async fn journal(inputs: &Inputs) -> Option<JournalReader> {
+    let (answer, journal) = oneshot::channel();
+    inputs.send(Input::Journal(answer)).await.ok()?;
+    journal.await.ok()
+}
+
 impl Coordination {
     /// Creates a coordinator that continues from `memory`, if an earlier one has left it; else it begins a run. Draws a key
     /// for the proofs if there is none.
@@ -95,13 +106,25 @@ impl Coordination {
         persistence: Persistence,
         attended: watch::Sender<Attended>,
         right: Right,
+        records: Records,
     ) -> Self {
         let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));
         let proofs = Proofs::new(memory.proof_key.clone());
         let memory = Memory { proof_key: Some(proofs.key().clone()), ..memory };
+        let Records { journal, measures } = records;
+        let journal = EventJournal::new(settings.run_id.clone(), journal.as_deref());
         let rendezvous = Rendezvous::new(clock::now(), settings, memory, tenure);
-        Self { rendezvous, persistence, attended, proofs, right }
+        Self { rendezvous, persistence, attended, proofs, right, journal, measures }
     }
+}
+
+/// The destinations of what a coordinator records.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Records {
+    /// The file to which its events are appended, if there is one.
+    pub(crate) journal: Option<PathBuf>,
+    /// Its counters.
+    pub(crate) measures: Arc<CoordinatorMeasures>,
 }
 
 /// The reason for the end of a coordinator.
@@ -172,13 +195,18 @@ pub(crate) struct Coordination {
     proofs: Proofs,
     /// Its right to coordinate.
     right: Right,
+    /// The journal of this term.
+    journal: EventJournal,
+    /// Its counters.
+    measures: Arc<CoordinatorMeasures>,
 }
 
 /// Drives a coordinator until its job has ended and all nodes have the outcome, until it gives way to
 /// another coordinator, until its right to coordinate has ended, or until no sender of inputs
 /// is left.
 pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver<Input>) -> End {
-    let Coordination { rendezvous, persistence, attended, proofs, right } = coordination;
+    let Coordination { rendezvous, persistence, attended, proofs, right, journal, measures } =
+        coordination;
     let mut driver = Driver {
         rendezvous,
         persistence,
@@ -186,14 +214,19 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
         effects: VecDeque::new(),
         stall: StallGuard::default(),
         right,
+        journal,
         rival: None,
     };
     let mut alarm = Alarm::new();
+    let mut began: Option<Instant> = None;
     loop {
         if let Some(end) = driver.carry_out_all() {
             let end = driver.rival.take().map_or(end, End::GivenWay);
             driver.finish(&end).await;
             return end;
+        }
+        if let Some(began) = began.take() {
+            measures.inputs.observe(clock::now().saturating_duration_since(began));
         }
         let deadline = driver.rendezvous.poll_timeout();
         let due = driver.stall.due(clock::now(), deadline);
@@ -205,7 +238,7 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
             // and so is the queue of each stream.
             biased;
             input = inputs.recv() => match input {
-                Some(input) => driver.handle(clock::now(), input),
+                Some(input) => driver.handle(*began.insert(clock::now()), input),
                 None => return End::Ended,
             },
             () = driver.persistence.stored() => {}
@@ -227,6 +260,7 @@ struct Driver {
     effects: VecDeque<Effect>,
     stall: StallGuard,
     right: Right,
+    journal: EventJournal,
     /// The endpoint of another coordinator of the job, to which this one has given way.
     rival: Option<Endpoint>,
 }
@@ -238,11 +272,16 @@ impl Driver {
         while let Some(effect) = self.rendezvous.poll_effect() {
             debug!(?effect, "rendezvous");
             match effect {
-                // Signs of life are never delayed.
+                // Signs of life are never delayed, and messages about clients of the store not collected.
                 Effect::Send {
                     to,
-                    message: message @ (ToNode::Echo { .. } | ToNode::Probe { .. }),
+                    message:
+                        message @ (ToNode::Echo { .. }
+                        | ToNode::Probe { .. }
+                        | ToNode::AskVoucher(_)
+                        | ToNode::Vouched(_)),
                 } => self.streams.send(&to, message),
+                Effect::Record(event) => self.journal.record(&event, self.rendezvous.job_uid()),
                 effect => self.effects.push_back(effect),
             }
         }
@@ -254,10 +293,12 @@ impl Driver {
         {
             match effect {
                 Effect::Send { to, message } => self.streams.send(&to, message),
+                // Recorded above.
+                Effect::Record(_) => {}
                 Effect::HangUp { to } => self.streams.close(&to),
                 Effect::Remember(memory) => {
                     let successors = self.rendezvous.successors();
-                    self.persistence.remember(memory, self.rendezvous.kept_for(), successors);
+                    self.persistence.remember(*memory, self.rendezvous.kept_for(), successors);
                 }
                 Effect::Resign { term } => {
                     self.persistence.report_term(term);
@@ -273,6 +314,8 @@ impl Driver {
 
     /// Ends the coordinator.
     async fn finish(self, end: &End) {
+        let state = self.snapshot(clock::now());
+        self.journal.end(state).await;
         // A later job of the same name must not recover a job that has ended, or that has never begun.
         if matches!(end, End::JobOver | End::GivenWay(_)) {
             self.persistence.forget().await;
@@ -316,8 +359,14 @@ impl Driver {
 
     fn handle(&mut self, now: Instant, input: Input) {
         self.extend(now);
-        let is_keep_alive = matches!(input, Input::Message(_, FromNode::KeepAlive { .. }));
-        if let Some(voters) = self.voters().filter(|_| !is_keep_alive) {
+        let is_routine = matches!(
+            input,
+            Input::Message(
+                _,
+                FromNode::KeepAlive { .. } | FromNode::AskVouchers(_) | FromNode::Vouched(_)
+            )
+        );
+        if let Some(voters) = self.voters().filter(|_| !is_routine) {
             voters.members.note_change(now);
         }
         match input {
@@ -348,18 +397,23 @@ impl Driver {
                 self.rendezvous.handle_detached(now, peer);
             }
             Input::Obituary(obituary) => self.handle_obituary(now, &obituary),
-            Input::Snapshot(answer) => {
-                let mut snapshot = self.rendezvous.snapshot(now);
-                self.streams.add_observed(&mut snapshot);
-                if let Right::Elected { listed, .. } = &self.right {
-                    listed.add_to(now, &mut snapshot);
-                }
-                // The receiver may be gone.
-                drop(answer.send(snapshot));
-            }
+            // The receiver may be gone.
+            Input::Snapshot(answer) => drop(answer.send(self.snapshot(now))),
+            // The receiver may be gone.
+            Input::Journal(answer) => drop(answer.send(self.journal.reader())),
             Input::GiveWay(to) => self.give_way(now, to),
             Input::Shutdown => self.rendezvous.handle_shutdown(now),
         }
+    }
+
+    /// Returns the state of the job.
+    fn snapshot(&self, now: Instant) -> Snapshot {
+        let mut snapshot = self.rendezvous.snapshot(now);
+        self.streams.add_observed(&mut snapshot);
+        if let Right::Elected { listed, .. } = &self.right {
+            listed.add_to(now, &mut snapshot);
+        }
+        snapshot
     }
 
     fn register(

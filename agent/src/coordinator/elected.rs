@@ -8,7 +8,7 @@ use std::{
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    ids::{Term, VoterAddress},
+    ids::{Round, Term, VoterAddress},
     settings::Settings,
     tenure::{Elected, Tenure},
 };
@@ -19,7 +19,7 @@ use tokio::{
 use tracing::{debug, info};
 
 use super::{
-    driver::{self, Coordination, ElectedByVoters, End, Input, Inputs, Right},
+    driver::{self, Coordination, ElectedByVoters, End, Input, Inputs, Records, Right},
     listed_voters::ListedVoters,
     members::MemberReports,
     persistence::Persistence,
@@ -58,6 +58,8 @@ pub(crate) struct VoterCoordinator {
     pub registered: watch::Sender<NotHere>,
     /// Obituaries that keepers have sent.
     pub obituaries: mpsc::Receiver<Obituary>,
+    /// The destinations of what every coordinator of this process records.
+    pub records: Records,
 }
 
 /// The obituaries of the last minute, which the next leader needs.
@@ -177,6 +179,9 @@ impl VoterCoordinator {
             endpoint = %self.endpoint, term = %leadership.term, run_id = %self.settings.run_id,
             "elected; coordinating the job"
         );
+        if leadership.memory.as_ref().is_some_and(|memory| memory.round > Round(0)) {
+            self.records.measures.takeovers.add(1);
+        }
         let listed = ListedVoters {
             stored: self.stored.clone(),
             own: self.endpoint.clone(),
@@ -199,6 +204,7 @@ impl VoterCoordinator {
             Persistence::voters(self.commands.clone(), leadership.term),
             self.attended.clone(),
             Right::Elected { until: tenancy.until.clone(), listed, voters },
+            self.records.clone(),
         )
     }
 

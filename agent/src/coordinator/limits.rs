@@ -25,6 +25,28 @@ pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
 pub(crate) const RESOLVE_PATIENCE: Duration = Duration::from_millis(250);
 /// Minimum interval between two renderings of a job's state: all waiting clients get the same one.
 pub(crate) const STATUS_INTERVAL: Duration = Duration::from_millis(100);
+/// The coordinators that are asked for the state of a job, one after the other: the one that is known and, after two
+/// takeovers in short order, those that they name.
+pub(crate) const STATUS_HOPS: usize = 3;
+/// The events that a journal keeps: those of hundreds of restarts.
+pub(super) const JOURNAL_EVENTS: usize = 10_000;
+/// The size of the events that a journal keeps.
+pub(super) const JOURNAL_BYTES: usize = 4 << 20;
+/// The size of the part of a journal that is sent at once.
+pub(super) const JOURNAL_PART: usize = 64 << 10;
+/// The events that wait to be written to a file: more than the losses of all nodes of the largest job at once.
+pub(super) const JOURNAL_QUEUE: usize = 20_000;
+/// The time after which a reader that does not read loses its place.
+pub(super) const READER_PATIENCE: Duration = Duration::from_secs(60);
+/// The interval at which an empty line is sent to a client that follows the journal over HTTP, so that its loss is noticed.
+pub(super) const FOLLOWER_HEARTBEAT: Duration = Duration::from_secs(30);
+/// The time for which the end of a coordinator waits until its last events are in the file.
+pub(super) const JOURNAL_PATIENCE: Duration = Duration::from_millis(500);
+/// The clients that follow a journal or watch the state at once, in one process, and those that read the journal once: each
+/// holds a part of it.
+pub(super) const READERS: usize = 64;
+/// The interval between two states of a client that watches, if no event is recorded: as fast as people read.
+pub(super) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which a coordinator that was stalled receives messages before it expires leases:
 /// agents reconnect within 600 ms, and try twice a second until they are connected.
 pub(crate) const CATCH_UP: Duration = Duration::from_millis(1000);

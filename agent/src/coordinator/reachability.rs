@@ -170,6 +170,7 @@ mod tests {
             last_seen_ms: 0,
             reason: None,
             progress: None,
+            progress_age_ms: None,
             standbys: None,
         };
         for elsewhere in [Some("192.0.2.1"), None] {

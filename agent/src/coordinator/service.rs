@@ -13,9 +13,9 @@ use axum::{
 use nix::unistd::geteuid;
 use ragent_proto::{
     Proof,
-    convert::{FromAgent, FromCoordinator, NotHere, StatusAnswer},
+    convert::{FromAgent, FromCoordinator, JournalAnswer, NotHere, StatusAnswer},
     v1::{
-        AgentMessage, CoordinatorMessage, StatusReply, StatusRequest,
+        AgentMessage, CoordinatorMessage, JournalReply, JournalRequest, StatusReply, StatusRequest,
         coordination_server::{Coordination, CoordinationServer},
     },
 };
@@ -34,11 +34,15 @@ use tracing::warn;
 use super::{
     browser_guard::{self, Guard},
     driver::{Input, Inputs},
+    events_page::{EventsPage, events_page},
     identity::{self, IDENTITY_PATH, IdentityPage},
+    metrics::{self, MetricsPage},
     reachability::{self, REACH_PATH, Reach},
+    readers::Readers,
     role::Role,
     state_file,
-    status_page::{StatusPage, snapshot, status_page},
+    states::States,
+    status_page::{StatusPage, status_page},
 };
 use crate::{
     coordinator::limits,
@@ -49,13 +53,25 @@ use crate::{
 /// The path for obituaries.
 pub(crate) const OBITUARY_PATH: &str = "/v1/obituary";
 
-/// Creates the routes of an agent's port, for gRPC and HTTP. Each kind of client has its own, so that no page can forget
-/// to check who asks.
-pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> Routers {
+/// Creates the routes of an agent's port, for gRPC and HTTP, and the page of the metrics. Each kind of client has its own routes,
+/// so that no page can forget to check who asks.
+pub(crate) fn routers(
+    run_id: &RunId,
+    role: Role,
+    credentials: &Credentials,
+) -> (Routers, Arc<MetricsPage>) {
     let role = Arc::new(role);
     let refusals = Arc::new(Refusals::default());
-    let status = Arc::new(StatusPage::new(Arc::clone(&role), Arc::clone(&refusals)));
-    let status = Router::new().route("/status", get(status_page).with_state(status));
+    let status =
+        Arc::new(StatusPage::new(Arc::clone(&role), Arc::clone(&refusals), credentials.clone()));
+    let metrics = Arc::new(MetricsPage::of_job(Arc::clone(&role), Arc::clone(&refusals)));
+    let readers = Readers::default();
+    let events = EventsPage::new(Arc::clone(&role), credentials.clone(), readers.clone());
+    let events = Arc::new(events);
+    let status = Router::new()
+        .route("/status", get(status_page).with_state(status))
+        .route("/v1/events", get(events_page).with_state(Arc::clone(&events)))
+        .merge(metrics::route(Arc::clone(&metrics)));
     let obituaries =
         Router::new().route(OBITUARY_PATH, post(obituary)).with_state(Arc::clone(&role));
     let identity = |run_id: Option<RunId>| {
@@ -68,10 +84,11 @@ pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> 
     let guarded = |router: Router| {
         router.layer(middleware::from_fn_with_state(Arc::clone(&guard), browser_guard::check))
     };
-    let service = Service { role, refusals: Arc::clone(&refusals) };
+    let states = Arc::new(States::new(Arc::clone(&role), Arc::clone(&refusals)));
+    let service = Service { role, states, events, readers };
     let grpc = Routes::new(CoordinationServer::new(service)).into_axum_router();
     let refused = Refused { credentials: credentials.clone(), refusals: Arc::clone(&refusals) };
-    Routers {
+    let routers = Routers {
         members: guarded(
             grpc.merge(identity(Some(run_id.clone())))
                 .merge(status.clone())
@@ -83,7 +100,8 @@ pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> 
         ),
         strangers: guarded(identity(None).fallback_service(any(refuse).with_state(refused))),
         refusals,
-    }
+    };
+    (routers, metrics)
 }
 
 /// The refusal of requests to pages that a client may not use.
@@ -129,7 +147,9 @@ async fn not_found() -> StatusCode {
 
 struct Service {
     role: Arc<Role>,
-    refusals: Arc<Refusals>,
+    states: Arc<States>,
+    events: Arc<EventsPage>,
+    readers: Readers,
 }
 
 type Answers = Pin<Box<dyn Stream<Item = Result<CoordinatorMessage, Status>> + Send>>;
@@ -164,21 +184,60 @@ impl Coordination for Service {
         Ok(Response::new(Box::pin(answers)))
     }
 
+    type JournalStream = JournalReplies;
+
+    async fn journal(
+        &self,
+        request: Request<JournalRequest>,
+    ) -> Result<Response<JournalReplies>, Status> {
+        let opened = self.events.open_here(request.into_inner().into()).await;
+        let replies: JournalReplies = match opened.map_err(|(_, why)| Status::unavailable(why))? {
+            Ok(parts) => Box::pin(parts.map(|lines| Ok(JournalAnswer::Lines(lines).into()))),
+            Err(not_here) => {
+                Box::pin(tokio_stream::once(Ok(JournalAnswer::NotHere(not_here).into())))
+            }
+        };
+        Ok(Response::new(replies))
+    }
+
     async fn status(
         &self,
         _request: Request<StatusRequest>,
     ) -> Result<Response<StatusReply>, Status> {
-        let answer = match self.role.coordinator_to_read() {
+        let answer = match self.states.get().await? {
             Err(not_here) => StatusAnswer::NotHere(not_here),
-            Ok(inputs) => {
-                let snapshot = snapshot(&inputs, &self.refusals).await;
-                let snapshot = snapshot.ok_or_else(|| Status::unavailable("the job has ended"))?;
-                StatusAnswer::Snapshot(Box::new(snapshot))
-            }
+            Ok(snapshot) => StatusAnswer::Snapshot(Box::new(Arc::unwrap_or_clone(snapshot))),
         };
         Ok(Response::new(answer.into()))
     }
+
+    type WatchStream = StatusReplies;
+
+    async fn watch(
+        &self,
+        _request: Request<StatusRequest>,
+    ) -> Result<Response<StatusReplies>, Status> {
+        let replies: StatusReplies = match self.states.get().await? {
+            Err(not_here) => {
+                Box::pin(tokio_stream::once(Ok(StatusAnswer::NotHere(not_here).into())))
+            }
+            Ok(snapshot) => {
+                let place = self.readers.follow().map_err(Status::unavailable)?;
+                let first = StatusAnswer::Snapshot(Box::new((*snapshot).clone()));
+                let (to, later) = mpsc::channel(1);
+                let states = Arc::clone(&self.states);
+                let journal = states.journal().await?;
+                tokio::spawn(states.send_changes(snapshot, journal, to, place));
+                let answers = tokio_stream::once(first).chain(ReceiverStream::new(later));
+                Box::pin(answers.map(|answer| Ok(answer.into())))
+            }
+        };
+        Ok(Response::new(replies))
+    }
 }
+
+type StatusReplies = Pin<Box<dyn Stream<Item = Result<StatusReply, Status>> + Send>>;
+type JournalReplies = Pin<Box<dyn Stream<Item = Result<JournalReply, Status>> + Send>>;
 
 /// Answers a registration with the endpoint of the coordinator.
 fn redirect(not_here: NotHere) -> Response<Answers> {
@@ -317,7 +376,8 @@ mod tests {
     use crate::secret::{Origin, Secret, Unsecured};
 
     fn elsewhere() -> Role {
-        let endpoint = "10.0.0.1:29400".to_owned();
+        // No coordinator is known.
+        let endpoint = String::new();
         Role::Elsewhere(watch::channel(NotHere { term: Term(0), endpoint }).1)
     }
 
@@ -330,7 +390,7 @@ mod tests {
     #[tokio::test]
     async fn unknown_paths_are_not_found() {
         let open = Credentials::unsecured(Unsecured::Chosen);
-        let router = routers(&RunId::new("job"), elsewhere(), &open).members;
+        let router = routers(&RunId::new("job"), elsewhere(), &open).0.members;
         for path in ["/", "/v1", "/v2/identity", "/ragent"] {
             assert_eq!(get_status(router.clone(), path).await, StatusCode::NOT_FOUND, "{path}");
         }
@@ -345,13 +405,16 @@ mod tests {
         let id = secret.id().to_string();
         let secured = Credentials::new(vec![secret], Origin::Stdin);
         let Routers { own_user, strangers, .. } =
-            routers(&RunId::new("job"), elsewhere(), &secured);
+            routers(&RunId::new("job"), elsewhere(), &secured).0;
         let grpc = "/ragent.v1.Coordination/Status";
         for (router, status) in
-            [(&own_user, StatusCode::MISDIRECTED_REQUEST), (&strangers, StatusCode::FORBIDDEN)]
+            [(&own_user, StatusCode::SERVICE_UNAVAILABLE), (&strangers, StatusCode::FORBIDDEN)]
         {
             assert_eq!(get_status(router.clone(), IDENTITY_PATH).await, StatusCode::OK);
             assert_eq!(get_status(router.clone(), "/status").await, status);
+            let is_read = status != StatusCode::FORBIDDEN;
+            let metrics = if is_read { StatusCode::OK } else { status };
+            assert_eq!(get_status(router.clone(), "/metrics").await, metrics);
             for path in [REACH_PATH, "/", "/unknown", grpc] {
                 let status = get_status(router.clone(), path).await;
                 assert_eq!(status, StatusCode::FORBIDDEN, "{path}");
@@ -372,7 +435,7 @@ mod tests {
     async fn strangers_do_not_learn_the_job() {
         let secured = Credentials::new(vec![Secret::new(&"k".repeat(43)).unwrap()], Origin::Stdin);
         let Routers { members, strangers, .. } =
-            routers(&RunId::new("job7"), elsewhere(), &secured);
+            routers(&RunId::new("job7"), elsewhere(), &secured).0;
         for (router, is_member) in [(members, true), (strangers, false)] {
             let request = Request::get(IDENTITY_PATH).body(Body::empty()).unwrap();
             let body = router.oneshot(request).await.unwrap().into_body();

@@ -16,6 +16,8 @@ mod registration;
 use std::path::Path;
 
 pub(crate) use self::memory::{read_copy, write_copy, write_memory};
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::registration::running_agents_in;
 pub use self::{
     cleaning::clean,
     closed_job::ClosedJob,

@@ -1,6 +1,6 @@
-//! `GET /status`: the state of the job as JSON.
+//! `GET /status`: the state of the job as JSON. An agent that does not coordinate asks the coordinator.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use axum::{
     body::Bytes,
@@ -8,50 +8,106 @@ use axum::{
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
-use ragent_proto::convert::NotHere;
+use ragent_proto::convert::{NotHere, StatusAnswer};
 use ragent_rendezvous::snapshot::Snapshot;
-use tokio::sync::Mutex;
 
 use super::{
+    client::{self, AttendError},
+    collected::Collected,
     driver::{self, Inputs},
     role::Role,
 };
-use crate::{coordinator::limits, net::refusals::Refusals, sys::clock};
+use crate::{coordinator::limits, net::refusals::Refusals, secret::Credentials, spec::Endpoint};
 
-/// The job's state as JSON, rendered at most ten times a second for all clients.
+/// The job's state as JSON, collected at most ten times a second for all clients.
 pub(super) struct StatusPage {
     role: Arc<Role>,
     refusals: Arc<Refusals>,
-    last: Mutex<Option<Written>>,
+    credentials: Credentials,
+    last: Collected<Answer>,
 }
 
-/// A rendered state, and the start of its rendering.
-struct Written {
-    begun: Instant,
-    text: Bytes,
-}
+/// The state as JSON, or the reason for its absence.
+type Answer = Result<Bytes, (StatusCode, String)>;
 
 impl StatusPage {
-    pub(super) fn new(role: Arc<Role>, refusals: Arc<Refusals>) -> Self {
-        Self { role, refusals, last: Mutex::default() }
+    pub(super) fn new(role: Arc<Role>, refusals: Arc<Refusals>, credentials: Credentials) -> Self {
+        Self { role, refusals, credentials, last: Collected::default() }
     }
 
-    /// Returns the state at this moment or later; `None` if the job has ended.
-    async fn text(&self, inputs: &Inputs) -> Option<Bytes> {
-        let asked = clock::now();
-        let mut last = self.last.lock().await;
-        if let Some(written) = &*last {
-            if asked <= written.begun {
-                return Some(written.text.clone());
+    /// Returns the state as JSON.
+    async fn answer(&self) -> Answer {
+        let snapshot = match self.role.coordinator_to_read() {
+            Ok(inputs) => {
+                let snapshot = snapshot(&inputs, &self.refusals).await;
+                snapshot.ok_or_else(|| unavailable("the job has ended"))
             }
-            clock::until(Some(written.begun + limits::STATUS_INTERVAL)).await;
-        }
-        let begun = clock::now();
-        let snapshot = snapshot(inputs, &self.refusals).await?;
-        let text = Bytes::from(serde_json::to_vec(&snapshot).ok()?);
-        *last = Some(Written { begun, text: text.clone() });
-        Some(text)
+            Err(not_here) => self.ask(not_here).await,
+        };
+        snapshot.and_then(|snapshot| {
+            let text = serde_json::to_vec(&snapshot);
+            text.map(Bytes::from).map_err(|error| unavailable(error.to_string()))
+        })
     }
+
+    /// Asks the coordinator on another node, as a member of the job.
+    async fn ask(&self, mut not_here: NotHere) -> Result<Snapshot, (StatusCode, String)> {
+        let mut trail = Trail::default();
+        loop {
+            let endpoint = trail.next(not_here)?;
+            match client::status(&endpoint, &self.credentials).await {
+                Ok(StatusAnswer::Snapshot(snapshot)) => return Ok(*snapshot),
+                Ok(StatusAnswer::NotHere(other)) => not_here = other,
+                Err(error) => {
+                    return Err(bad_gateway("the state of the job", &endpoint, &error));
+                }
+            }
+        }
+    }
+}
+
+/// The processes that were asked for the state, each of which named the next one: the job may have another coordinator meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct Trail {
+    asked: Vec<String>,
+}
+
+impl Trail {
+    /// Returns the endpoint to ask next, which `not_here` names.
+    pub(super) fn next(&mut self, not_here: NotHere) -> Result<Endpoint, (StatusCode, String)> {
+        let named = not_here.endpoint;
+        if named.is_empty() {
+            return Err(unavailable("no coordinator is elected at present"));
+        }
+        let Ok(endpoint) = named.parse::<Endpoint>() else {
+            return Err(unavailable(format!(
+                "the endpoint of the coordinator, `{named}`, is not valid"
+            )));
+        };
+        let is_new = !self.asked.contains(&named);
+        self.asked.push(named);
+        if is_new && self.asked.len() <= limits::STATUS_HOPS {
+            return Ok(endpoint);
+        }
+        let asked = self.asked.join(", ");
+        Err(unavailable(format!(
+            "no process coordinates the job at present (each names the next: {asked}); try again"
+        )))
+    }
+}
+
+pub(super) fn unavailable(why: impl Into<String>) -> (StatusCode, String) {
+    (StatusCode::SERVICE_UNAVAILABLE, why.into())
+}
+
+/// Returns the answer to a request for `what` if the coordinator at `endpoint` cannot be asked.
+pub(super) fn bad_gateway(
+    what: &str,
+    endpoint: &Endpoint,
+    error: &AttendError,
+) -> (StatusCode, String) {
+    let why = format!("cannot read {what} from the coordinator at {endpoint}: {error}");
+    (StatusCode::BAD_GATEWAY, why)
 }
 
 /// Returns the state of the job, with the processes that the port of its coordinator has refused; `None` if the job has ended.
@@ -62,19 +118,9 @@ pub(super) async fn snapshot(inputs: &Inputs, refusals: &Refusals) -> Option<Sna
 
 /// Answers a request for the state.
 pub(super) async fn status_page(State(page): State<Arc<StatusPage>>) -> Response {
-    match page.role.coordinator_to_read() {
-        Err(NotHere { endpoint, .. }) if endpoint.is_empty() => {
-            (StatusCode::SERVICE_UNAVAILABLE, "no coordinator is elected at present\n")
-                .into_response()
-        }
-        Err(NotHere { endpoint, .. }) => {
-            (StatusCode::MISDIRECTED_REQUEST, format!("ask the coordinator at {endpoint}\n"))
-                .into_response()
-        }
-        Ok(inputs) => match page.text(&inputs).await {
-            Some(text) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
-            None => (StatusCode::SERVICE_UNAVAILABLE, "the job has ended\n").into_response(),
-        },
+    match page.last.get(page.answer()).await {
+        Ok(text) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
+        Err((status, why)) => (status, why + "\n").into_response(),
     }
 }
 
@@ -88,7 +134,10 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::coordinator::driver::{Input, tests::empty_snapshot};
+    use crate::{
+        coordinator::driver::{Input, tests::empty_snapshot},
+        sys::clock,
+    };
 
     async fn get_status(router: Router) -> StatusCode {
         let request = Request::get("/status").body(Body::empty()).unwrap();
@@ -105,6 +154,7 @@ mod tests {
         let page = Arc::new(StatusPage::new(
             Arc::new(Role::Coordinator { inputs, endpoint, known }),
             Arc::default(),
+            Credentials::unsecured(crate::secret::Unsecured::Chosen),
         ));
         let router = Router::new().route("/status", get(status_page).with_state(page));
         let begun = clock::now();
@@ -126,5 +176,27 @@ mod tests {
         }
         drop(router);
         assert_eq!(answering.await.unwrap(), [1, 101, 201]);
+    }
+
+    /// A few processes are asked, one after the other: none twice, and none at an endpoint that is not valid.
+    #[test]
+    fn coordinator_is_followed() {
+        let follow = |named: &[&str]| {
+            let mut trail = Trail::default();
+            let mut ends = named.iter().map(|endpoint| {
+                let term = Term(1);
+                trail.next(NotHere { term, endpoint: (*endpoint).to_owned() }).err()
+            });
+            ends.find_map(|end| end).map(|(status, why)| {
+                assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+                why
+            })
+        };
+        assert_eq!(follow(&["a:1", "b:1", "c:1"]), None);
+        let circle = follow(&["a:1", "b:1", "a:1"]).unwrap();
+        assert!(circle.contains("(each names the next: a:1, b:1, a:1)"), "{circle}");
+        assert!(follow(&["a:1", "b:1", "c:1", "d:1"]).unwrap().contains("c:1, d:1)"));
+        assert!(follow(&["a:1", "not valid"]).unwrap().contains("`not valid`, is not valid"));
+        assert_eq!(follow(&[""]).unwrap(), "no coordinator is elected at present");
     }
 }

@@ -59,12 +59,18 @@ impl Streams {
         self.open.remove(peer);
     }
 
-    /// Sends a message. A stream whose queue is full is dropped, as is one with a refusal.
+    /// Sends a message. A stream whose queue is full is dropped, as is one with a refusal; a message about clients of the store is
+    /// discarded instead if the queue is half full.
     pub(super) fn send(&mut self, to: &Peer, message: ToNode) {
         let refused = matches!(message, ToNode::Refuse(_));
         let Some(stream) = self.open.get(to) else {
             return;
         };
+        let is_dispensable = matches!(message, ToNode::AskVoucher(_) | ToNode::Vouched(_));
+        if is_dispensable && stream.answers.capacity() <= stream.answers.max_capacity() / 2 {
+            // Clients of the store connect again. All other messages need the rest of the queue.
+            return debug!(node = %to.node, "message about clients of the store discarded: the queue is full");
+        }
         publish(&self.attended, stream.from, &message);
         if let ToNode::Assignment(Assignment::Admit(_)) = message {
             self.proofs.handle_admission();

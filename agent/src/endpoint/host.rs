@@ -52,7 +52,8 @@ pub(super) fn host(
     let (not_here, _) = watch::channel(not_here);
     let state_file = recovered.state_file.clone();
     let credentials = spec.credentials.clone();
-    let port = EndpointPort { listener, store, credentials, attended };
+    let journal = spec.journal.clone();
+    let port = EndpointPort { listener, store, credentials, attended, journal };
     let (hosted, server) =
         host_coordinator(port, settings(spec, &node_id), recovered, not_here.clone())?;
     info!(%endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job");

@@ -1,26 +1,25 @@
 //! Finds the host of a job, and then hosts the coordinator here or joins it there.
 
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 use ragent_store::StoreThread;
 use tracing::{info, warn};
 
 use super::{
     error::{HostOrJoinError, LocateError},
-    finder::{Finder, Input, Step},
     host::{announced_address, host},
     in_etcd,
     join::join,
     locate::{self, Located},
     node_services::NodeServices,
-    search::driver::Search,
+    search::driver::{Found, Search},
     voters::{self, FirstVoters, OwnEndpoint},
 };
 use crate::{
     net::{self, Reach},
     report::{news::with_causes, telemetry},
     spec::{Endpoint, JobSpec, LauncherGroup, RendezvousMethod, SearchSpec, VoterList},
-    sys::{clock, system_error::system},
+    sys::system_error::system,
 };
 
 /// Finds the host, and hosts or joins. `waits` receives the reason for waiting whenever it
@@ -95,53 +94,43 @@ async fn find(
         }
         return Ok(services);
     }
-    let mut finder = Finder::new(clock::now(), spec.shared.timeouts.join);
     let mut search =
         Search::begin(search_spec, &spec.run_id, &spec.credentials).map_err(LocateError::Search)?;
-    let mut step = finder.first();
-    let mut services = loop {
-        let input = match step {
-            Step::Search(limit) => search.find(limit).await.map_or(Input::NotFound, Input::Found),
-            Step::Host(address) => {
-                if search.is_alone() && spec.shared.nodes.max() > 1 {
-                    telemetry::line(&format!(
-                        "no other agent of job {} was found on {}; this agent hosts the coordinator",
-                        spec.run_id,
-                        search.interfaces()
-                    ));
-                    if let Some(unlike) = search.unlike() {
-                        warn!("{unlike}");
-                    }
-                }
-                let own = bind_at(address, search_spec.port)?;
-                break host_found(spec, search_spec, stores, own)?;
+    let mut services = match search.find(spec.shared.timeouts.join).await? {
+        Found::Here(address) => {
+            if search.is_alone() && spec.shared.nodes.max() > 1 {
+                telemetry::line(&format!(
+                    "no other agent of job {} was found on {}; this agent hosts the coordinator",
+                    spec.run_id,
+                    search.interfaces()
+                ));
+                search.handle_hosting_alone();
             }
-            Step::Locate(at, limit) => {
-                info!(endpoint = %at, "found the coordinator");
-                let endpoint = Endpoint { host: at.ip().to_string(), port: at.port() };
-                match locate::locate(&spec.credentials, &endpoint, None, limit, |_| {}).await {
-                    Ok(Located::Here { listener, address }) => {
-                        let own = OwnEndpoint { endpoint, listener, address };
-                        break host_found(spec, search_spec, stores, own)?;
-                    }
-                    Ok(Located::There(_)) if is_elected => {
-                        let first = FirstVoters::found(search_spec, endpoint);
-                        break voters::join(spec, &first, stores).await?;
-                    }
-                    Ok(Located::There(address)) => break join(spec, address, endpoint)?,
-                    Err(error @ LocateError::Auth(_)) => return Err(error.into()),
-                    Err(error) => {
-                        search.handle_no_coordinator(at);
-                        Input::NotLocated(error.to_string())
-                    }
-                }
-            }
-            Step::GiveUp(error) => return Err(error.into()),
-        };
-        step = finder.handle(clock::now(), input);
+            let own = bind_at(address, search_spec.port)?;
+            host_found(spec, search_spec, stores, own)?
+        }
+        Found::HereAgain(at, listener) => {
+            info!(endpoint = %at, "continuing the coordinator at this address");
+            let own = OwnEndpoint { endpoint: endpoint_at(at), listener, address: at.ip() };
+            host_found(spec, search_spec, stores, own)?
+        }
+        Found::There(at) if is_elected => {
+            info!(endpoint = %at, "found the coordinator");
+            let first = FirstVoters::found(search_spec, endpoint_at(at));
+            voters::join(spec, &first, stores).await?
+        }
+        Found::There(at) => {
+            info!(endpoint = %at, "found the coordinator");
+            join(spec, at, endpoint_at(at))?
+        }
     };
     services.answer_searching_agents(search);
     Ok(services)
+}
+
+/// Returns the endpoint at an address that the search has found.
+fn endpoint_at(at: SocketAddr) -> Endpoint {
+    Endpoint { host: at.ip().to_string(), port: at.port() }
 }
 
 /// Hosts at an endpoint that other agents find by a search, as the first voter if the coordinator is elected.

@@ -1,6 +1,6 @@
 //! The coordinator of an endpoint in this process, and its port.
 
-use std::{net::TcpListener, path::PathBuf};
+use std::{net::TcpListener, path::PathBuf, sync::Arc};
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
@@ -15,7 +15,8 @@ use tokio::{
 use super::server::Server;
 use crate::{
     coordinator::{
-        driver::{self as coordinator_driver, Coordination, Input, Inputs, Right},
+        driver::{self as coordinator_driver, Coordination, Input, Inputs, Records, Right},
+        measures::CoordinatorMeasures,
         persistence::Persistence,
         role::Role,
         service, state_file,
@@ -40,6 +41,8 @@ pub(crate) struct EndpointPort {
     pub(crate) credentials: Credentials,
     /// The registered nodes, published to the port.
     pub(crate) attended: watch::Sender<Attended>,
+    /// The file to which a coordinator appends its events, if there is one.
+    pub(crate) journal: Option<PathBuf>,
 }
 
 /// The state of an earlier coordinator of the job, and the file that keeps it.
@@ -79,17 +82,20 @@ pub(crate) fn host_coordinator(
     let run_id = settings.run_id.clone();
     let (known, endpoint) = (not_here.subscribe(), not_here.borrow().endpoint.clone());
     let role = Role::Coordinator { inputs: inputs.clone(), endpoint, known };
-    let EndpointPort { listener, store, credentials, attended } = port;
+    let EndpointPort { listener, store, credentials, attended, journal } = port;
     let protocols_attended = attended.subscribe();
     let persistence = Persistence::file(state_file);
     let right = Right::Sole(not_here);
+    let measures = Arc::new(CoordinatorMeasures::default());
+    let records = Records { journal, measures: Arc::clone(&measures) };
     let coordination =
-        Coordination::new(settings, memory, Tenure::Sole, persistence, attended, right);
+        Coordination::new(settings, memory, Tenure::Sole, persistence, attended, right, records);
     let coordinator = tokio::spawn(async move {
         coordinator_driver::drive(coordination, queue).await;
     });
-    let http = service::routers(&run_id, role, &credentials);
+    let (http, metrics) = service::routers(&run_id, role, &credentials);
+    metrics.add_coordinator(measures);
     let protocols =
         PortProtocols { http, credentials, store, voters: None, attended: protocols_attended };
-    Ok((HostedCoordinator { inputs, coordinator }, Server::start(listener, protocols)?))
+    Ok((HostedCoordinator { inputs, coordinator }, Server::start(listener, protocols, metrics)?))
 }

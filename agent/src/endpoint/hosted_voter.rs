@@ -22,8 +22,9 @@ use tracing::info;
 use super::{hosted_coordinator::EndpointPort, server::Server};
 use crate::{
     coordinator::{
-        driver::Input,
+        driver::{Input, Records},
         elected::{self, VoterCoordinator},
+        measures::CoordinatorMeasures,
         replica_file::{self, ReplicaFile},
         role::{ElectedCoordinator, OwnVoter, Role},
         service, state_file,
@@ -214,10 +215,11 @@ pub(super) fn serve_elector(
     let run_id = settings.run_id.clone();
     let (published, elected) = watch::channel(ElectedCoordinator::Unknown);
     let (obituaries, received) = mpsc::channel(limits::OBITUARIES);
-    let EndpointPort { listener, store, credentials, attended } = port;
+    let EndpointPort { listener, store, credentials, attended, journal } = port;
     let protocols_attended = attended.subscribe();
     let (known, known_leader) = (stored.clone(), leader.clone());
     let not_here = registered.subscribe();
+    let measures = Arc::new(CoordinatorMeasures::default());
     let coordinator = VoterCoordinator {
         settings,
         endpoint: VoterAddress::new(endpoint.to_string()),
@@ -230,6 +232,7 @@ pub(super) fn serve_elector(
         elected: published,
         registered,
         obituaries: received,
+        records: Records { journal, measures: Arc::clone(&measures) },
     };
     let coordinator = tokio::spawn(coordinator.run());
     let role = Role::Voter {
@@ -239,7 +242,8 @@ pub(super) fn serve_elector(
         voter: voter.clone(),
         registered: not_here,
     };
-    let http = service::routers(&run_id, role, &credentials);
+    let (http, metrics) = service::routers(&run_id, role, &credentials);
+    metrics.add_coordinator(measures);
     let protocols = PortProtocols {
         http,
         credentials,
@@ -256,7 +260,7 @@ pub(super) fn serve_elector(
         file,
         voter,
     };
-    Ok((hosted, Server::start(listener, protocols)?))
+    Ok((hosted, Server::start(listener, protocols, metrics)?))
 }
 
 impl HostedVoter {

@@ -54,6 +54,28 @@ pub(crate) async fn describe_other_program(address: SocketAddr) -> Option<String
     }
 }
 
+/// Returns the name of the job of the agent at `address`, which authenticates itself if there are `credentials`.
+///
+/// # Errors
+///
+/// Returns the reason for which it is not known.
+pub(super) async fn job_at(
+    address: SocketAddr,
+    credentials: &Credentials,
+) -> Result<String, String> {
+    let (len_max, limit) = (limits::MAX_IDENTITY_LEN, limits::IDENTIFY_TIMEOUT);
+    let path = IDENTITY_PATH;
+    let exchange = http_client::get_as_member(address, credentials, path, len_max, limit).await;
+    match (identity(&exchange.received), exchange.end) {
+        (Some(Identity { run_id, .. }), _) => Ok(run_id),
+        (None, ExchangeEnd::Failed(error)) => Err(format!("{address}: {error}")),
+        (None, ExchangeEnd::TimedOut) => Err(format!("{address} did not answer in time")),
+        (None, ExchangeEnd::Complete) => {
+            Err(format!("{address}: {}", looks_like(&exchange.received)))
+        }
+    }
+}
+
 /// Asks one address, and compares its credentials with `credentials` if they are given. Asks again if the secrets differ: one of
 /// the two may have been replaced a moment ago.
 async fn ask(address: SocketAddr, credentials: Option<&Credentials>) -> Answer {

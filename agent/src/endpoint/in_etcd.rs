@@ -79,7 +79,8 @@ pub(super) async fn take_part(
     let (attended, registered) = watch::channel(Attended::default());
     let credentials = spec.credentials.clone();
     let store = plain_store(stores, registered, &credentials)?;
-    let port = EndpointPort { listener, store, credentials, attended };
+    let journal = spec.journal.clone();
+    let port = EndpointPort { listener, store, credentials, attended, journal };
     let record = RecordInEtcd { leader: leader.clone(), successors };
     let not_here = watch::Sender::new(NotHere::unknown());
     let elector = Elector {

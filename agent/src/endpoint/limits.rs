@@ -7,6 +7,9 @@ pub(crate) use crate::limits::{
     COORDINATOR_QUEUE, IDENTIFY_TIMEOUT, MAX_IDENTITY_LEN, RETRY_INTERVAL, silent_store_clients,
 };
 
+/// Connections to the port of `--metrics-listen`: a few Prometheus servers with several connections each. Any client may open them,
+/// so they must not use up the file descriptors that the agent needs.
+pub(crate) const MAX_METRICS_CONNECTIONS: usize = 64;
 /// The first pause between attempts to find a coordinator at an endpoint; it doubles. Of agents that start at the same time,
 /// the first one listens within milliseconds.
 pub(crate) const LOCATE_FIRST: Duration = Duration::from_millis(10);
@@ -36,9 +39,24 @@ pub(crate) const MAX_DATAGRAM: usize = 1024;
 pub(crate) const LOOK_UPS_AT_ONCE: usize = 64;
 /// Interval between two lookups of these names.
 pub(crate) const LOOK_UP_INTERVAL: Duration = Duration::from_secs(10);
-/// The time for which an agent waits for the coordinator at an address that a search has returned,
-/// before it searches again: a host restarts in less.
-pub(crate) const SENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time limit for one attempt to reach the host at an announced address; a host restarts in less.
+pub(crate) const PLACE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The number of announced addresses that a searching agent tries at once.
+pub(crate) const MAX_PLACES: usize = 8;
+/// The number of these addresses announced by one sender: the former host's and the present one's.
+pub(crate) const MAX_PLACES_OF_SOURCE: usize = 2;
+/// The number of addresses without a host that are remembered, each for about a second.
+pub(crate) const MAX_RESTING_PLACES: usize = 64;
+/// The number of agents of one kind, candidates or agents that announce a host, that have an open question.
+pub(crate) const MAX_CHALLENGES: usize = 8;
+/// The number of nonces in one datagram, which is then about 600 bytes long.
+pub(crate) const MAX_NONCES: usize = 16;
+/// The number of these nonces for one host, which may have several agents that ask: others are repeated and have their turn.
+pub(crate) const MAX_NONCES_OF_SOURCE: usize = 4;
+/// The number of agents that announce a host and are remembered by a searching agent.
+pub(crate) const MAX_CLAIMS: usize = 8;
+/// The number of other secrets whose agents are reported to the user.
+pub(crate) const MAX_OTHER_SECRETS: usize = 8;
 /// The number of other hosts of its job that a host, or a member of it, remembers at once.
 pub(crate) const MAX_RIVALS: usize = 8;
 /// The number of agents that one agent remembers while it searches for a coordinator.

@@ -28,11 +28,11 @@ use crate::{
 
 /// The host of an endpoint.
 #[derive(Debug)]
-pub(super) enum Located {
-    /// This node hosts, on this listener.
+pub(super) enum Located<L = TcpListener> {
+    /// This node may host.
     Here {
         /// The listener.
-        listener: TcpListener,
+        listener: L,
         /// The address of the endpoint on this machine.
         address: IpAddr,
     },
@@ -67,6 +67,51 @@ pub(super) async fn locate(
     join_timeout: Duration,
     waits: impl Fn(&str),
 ) -> Result<Located, LocateError> {
+    let reports = |effect: &Effect| match effect {
+        Effect::Report(cause) => {
+            waits(cause);
+            info!(%endpoint, cause, "waiting for the coordinator");
+        }
+        Effect::Warn { cause, is_resolved } => {
+            let advice = if *is_resolved {
+                "check that the agent on that host is running"
+            } else {
+                "check the host name, /etc/hosts and DNS"
+            };
+            warn!(
+                "the coordinator has not been reached yet at {endpoint}: {cause}; {advice} (this \
+                 agent gives up after {} s)",
+                join_timeout.as_secs()
+            );
+        }
+        Effect::Ask | Effect::Bind(_) | Effect::Join(_) | Effect::GiveUp(_) => {}
+    };
+    let bind = |address| bind(endpoint, address);
+    run(credentials, endpoint, is_host, join_timeout, bind, reports).await
+}
+
+/// Looks for the host of `endpoint` for at most `limit`, without a report, and without listening there if it is on this
+/// machine: it may not be the endpoint of the job.
+///
+/// # Errors
+///
+/// Returns [`LocateError`] as `Locator` decides.
+pub(super) async fn try_endpoint(
+    credentials: &Credentials,
+    endpoint: &Endpoint,
+    limit: Duration,
+) -> Result<Located<()>, LocateError> {
+    run(credentials, endpoint, None, limit, |_| Ok(()), |_| {}).await
+}
+
+async fn run<L>(
+    credentials: &Credentials,
+    endpoint: &Endpoint,
+    is_host: Option<bool>,
+    join_timeout: Duration,
+    bind: impl Fn(SocketAddr) -> io::Result<L>,
+    report: impl Fn(&Effect),
+) -> Result<Located<L>, LocateError> {
     let (endpoint_asked, seed) = (endpoint.clone(), rand::random());
     let settings = LocatorSettings { endpoint: endpoint_asked, is_host, join_timeout, seed };
     let mut locator = Locator::new(clock::now(), settings);
@@ -81,27 +126,12 @@ pub(super) async fn locate(
                 let input = ask(endpoint, credentials).await;
                 locator.handle(clock::now(), input);
             }
-            Effect::Bind(address) => match bind(endpoint, address) {
+            Effect::Bind(address) => match bind(address) {
                 Ok(listener) => return Ok(Located::Here { listener, address: address.ip() }),
                 Err(error) => locator.handle(clock::now(), Input::NotBound(error)),
             },
             Effect::Join(address) => return Ok(Located::There(address)),
-            Effect::Report(cause) => {
-                waits(&cause);
-                info!(%endpoint, cause, "waiting for the coordinator");
-            }
-            Effect::Warn { cause, is_resolved } => {
-                let advice = if is_resolved {
-                    "check that the agent on that host is running"
-                } else {
-                    "check the host name, /etc/hosts and DNS"
-                };
-                warn!(
-                    "the coordinator has not been reached yet at {endpoint}: {cause}; {advice} (this \
-                     agent gives up after {} s)",
-                    join_timeout.as_secs()
-                );
-            }
+            Effect::Report(_) | Effect::Warn { .. } => report(&effect),
             Effect::GiveUp(error) => return Err(error.with_holder(holder)),
         }
     }
@@ -136,6 +166,7 @@ fn describe(error: &ResolveError) -> String {
     }
 }
 
-fn bind(endpoint: &Endpoint, address: SocketAddr) -> io::Result<TcpListener> {
+/// Listens at an address of an endpoint.
+pub(super) fn bind(endpoint: &Endpoint, address: SocketAddr) -> io::Result<TcpListener> {
     net::listen(Reach::of_endpoint(endpoint, address.ip()), address.port())
 }

@@ -1,6 +1,6 @@
 //! The services of a node on its port, and the endpoint of its coordinator.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{net::IpAddr, path::PathBuf, sync::Arc};
 
 use ragent_core::agent::AgentSettings;
 use ragent_proto::convert::NotHere;
@@ -20,9 +20,10 @@ use super::{
     server::Server,
 };
 use crate::{
+    coordinator::metrics::MetricsPage,
     net::Reach,
     node::{destination::Destination, driver::AgentSpec, worker_stores::StorePortMode},
-    report::{news::round_lines::RoundLines, telemetry::Log},
+    report::{measures::NodeMeasures, news::round_lines::RoundLines, telemetry::Log},
     spec::{JobSpec, RendezvousMethod},
     sys::host::ThisHost,
 };
@@ -75,7 +76,12 @@ impl NodeServices {
     }
 
     /// Returns the settings of this node's agent.
-    pub(crate) fn agent_spec(&self, spec: &JobSpec, log: &Log) -> AgentSpec {
+    pub(crate) fn agent_spec(
+        &self,
+        spec: &JobSpec,
+        log: &Log,
+        measures: Arc<NodeMeasures>,
+    ) -> AgentSpec {
         let address = self.address.map(|address| address.to_string());
         let voter = match &self.hosted {
             Some(Hosted::Voter(hosted)) => hosted.own_voter(),
@@ -96,6 +102,7 @@ impl NodeServices {
         AgentSpec {
             lines: RoundLines::new(&spec.shared, spec.output.first_node_lines),
             log: log.clone(),
+            measures,
             run_id: spec.run_id.clone(),
             destination: self.destination.clone(),
             credentials: spec.credentials.clone(),
@@ -149,6 +156,11 @@ impl NodeServices {
         self.not_here.subscribe()
     }
 
+    /// Returns the page of the metrics.
+    pub(crate) fn metrics(&self) -> Arc<MetricsPage> {
+        self.server.metrics()
+    }
+
     /// Takes the coordinator or the voter that this agent hosts, if any.
     pub(crate) fn hosted(&mut self) -> Option<Hosted> {
         self.hosted.take()
@@ -156,6 +168,7 @@ impl NodeServices {
 
     /// Stops serving the port.
     pub(crate) fn stop(self) {
-        drop((self.server, self.search_responder));
+        self.server.stop();
+        drop(self.search_responder);
     }
 }

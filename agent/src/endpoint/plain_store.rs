@@ -46,6 +46,7 @@ async fn admit_attended(port_store: PortStore, mut attended: watch::Receiver<Att
 fn plain_admission(attended: &Attended) -> Admission {
     Admission::Only {
         addresses: attended.addresses.clone(),
+        are_vouched: false,
         local_uids: [geteuid().as_raw(), 0].into(),
         silent_max: limits::silent_store_clients(attended.world_size),
     }
@@ -65,6 +66,7 @@ mod tests {
         let admission = plain_admission(&attended);
         let expected = Admission::Only {
             addresses: [node].into(),
+            are_vouched: false,
             local_uids: [geteuid().as_raw(), 0].into(),
             silent_max: 4 * 2 + 256,
         };

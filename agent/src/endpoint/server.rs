@@ -4,6 +4,7 @@
 use std::{
     io,
     net::TcpListener,
+    sync::Arc,
     thread::{self, JoinHandle},
 };
 
@@ -11,12 +12,19 @@ use tokio::{runtime::Builder, sync::oneshot, task::yield_now};
 use tracing::error;
 
 use crate::{
+    coordinator::metrics::MetricsPage,
     net::port::{self, PortProtocols},
     sys::system_error::{SystemError, system},
 };
 
 /// A port that is served until this value is dropped.
 pub(crate) struct Server {
+    thread: PortThread,
+    metrics: Arc<MetricsPage>,
+}
+
+/// A thread that serves a port until this value is dropped.
+pub(super) struct PortThread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -26,7 +34,7 @@ pub(crate) struct Server {
 const LAST_TURNS: usize = 8;
 
 impl Server {
-    /// Begins to serve the port of `listener`.
+    /// Begins to serve the port of `listener`. `metrics` is the page of the metrics on it.
     ///
     /// # Errors
     ///
@@ -34,6 +42,34 @@ impl Server {
     pub(super) fn start(
         listener: TcpListener,
         protocols: PortProtocols,
+        metrics: Arc<MetricsPage>,
+    ) -> Result<Self, SystemError> {
+        let thread = PortThread::start("port", listener, protocols, port::connections_max())?;
+        Ok(Self { thread, metrics })
+    }
+
+    /// Returns the page of the metrics.
+    pub(crate) fn metrics(&self) -> Arc<MetricsPage> {
+        Arc::clone(&self.metrics)
+    }
+
+    /// Stops serving the port.
+    pub(crate) fn stop(self) {
+        drop(self.thread);
+    }
+}
+
+impl PortThread {
+    /// Begins to serve the port of `listener` on a thread with this name, with at most this many connections.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SystemError`] if the thread cannot be started.
+    pub(super) fn start(
+        name: &'static str,
+        listener: TcpListener,
+        protocols: PortProtocols,
+        connections_max: usize,
     ) -> Result<Self, SystemError> {
         let (stop, stopped) = oneshot::channel();
         let runtime = Builder::new_current_thread().enable_all().build();
@@ -43,9 +79,9 @@ impl Server {
                 biased;
                 // This value was dropped.
                 _ = stopped => {}
-                served = tokio::spawn(port::serve_port(listener, protocols)) => {
+                served = tokio::spawn(port::serve_port(listener, protocols, connections_max)) => {
                     if let Err(error) = served.map_err(io::Error::from).flatten() {
-                        error!(%error, "failed to serve the agent's port");
+                        error!(%error, thread = name, "failed to serve a port");
                     }
                 }
             }
@@ -58,13 +94,13 @@ impl Server {
             // Reading a file may take longer.
             runtime.shutdown_background();
         };
-        let thread = thread::Builder::new().name("port".to_owned()).spawn(run);
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
         let thread = thread.map_err(system("start a thread"))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
 
-impl Drop for Server {
+impl Drop for PortThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {

@@ -318,7 +318,8 @@ fn serve(
     let (attended, registered) = watch::channel(Attended::default());
     let credentials = spec.credentials.clone();
     let store = plain_store(stores, registered, &credentials)?;
-    let endpoint_port = EndpointPort { listener, store, credentials, attended };
+    let journal = spec.journal.clone();
+    let endpoint_port = EndpointPort { listener, store, credentials, attended, journal };
     let voter = HostedVoterSpec {
         settings: settings(spec, &node_id),
         listed: listed.clone(),

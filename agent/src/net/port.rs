@@ -36,7 +36,7 @@ use super::{
 };
 use crate::{
     net::limits,
-    secret::{ALPN_VOTER, Credentials},
+    secret::{ALPN_VOTER, Credentials, Unsecured},
     sys::clock,
 };
 
@@ -68,6 +68,8 @@ pub(crate) struct VoterConnection {
     pub peer: PeerAddress,
     /// True if it is a socket of this user on this machine.
     pub is_own_user: bool,
+    /// The processes that the port has refused.
+    pub refusals: Arc<Refusals>,
 }
 
 /// gRPC and HTTP, for each kind of client.
@@ -99,6 +101,23 @@ pub(crate) struct PortProtocols {
 }
 
 impl PortProtocols {
+    /// Returns the protocols of a port that serves these pages to every client, and nothing else.
+    pub(crate) fn public(pages: Router) -> Self {
+        Self {
+            http: Routers {
+                members: pages.clone(),
+                own_user: pages.clone(),
+                strangers: pages,
+                refusals: Arc::default(),
+            },
+            credentials: Credentials::unsecured(Unsecured::Chosen),
+            store: None,
+            voters: None,
+            // No address is known.
+            attended: watch::channel(Attended::default()).1,
+        }
+    }
+
     /// Returns the pages for a client without TLS. `is_private`: the port serves this user only.
     fn router(&self, own_user: OwnUser, is_private: bool) -> &Router {
         let Routers { members, own_user: of_own_user, strangers, .. } = &self.http;
@@ -116,7 +135,7 @@ impl PortProtocols {
     }
 }
 
-/// Serves one port until it is cancelled.
+/// Serves one port until it is cancelled, with at most this many connections.
 ///
 /// # Errors
 ///
@@ -124,13 +143,14 @@ impl PortProtocols {
 pub(crate) async fn serve_port(
     listener: StdTcpListener,
     protocols: PortProtocols,
+    connections_max: usize,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     // Without a secret, a port that only this machine can reach serves this user only.
     let is_private =
         listener.local_addr()?.ip().is_loopback() && !protocols.credentials.is_declined();
     let (progress, mut progressed) = mpsc::channel(limits::PROGRESS_QUEUE);
-    let bounds = Bounds { connections: connections_max(), ..Bounds::default() };
+    let bounds = Bounds { connections: connections_max, ..Bounds::default() };
     let mut port = Port {
         quota: ConnectionQuota::new(bounds),
         owners: Owners::new(),
@@ -161,7 +181,7 @@ pub(crate) async fn serve_port(
 }
 
 /// Returns the number of connections for which this process has descriptors, with some to spare.
-fn connections_max() -> usize {
+pub(crate) fn connections_max() -> usize {
     let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
     let files = usize::try_from(files).unwrap_or(usize::MAX);
     limits::MAX_CONNECTIONS.min(files - (files / 4).min(limits::SPARE_FILES))
@@ -361,7 +381,9 @@ async fn serve_connection(
             (Some(voters), Ok(stream)) => {
                 // If the queue is full or the voter has ended, the connection is closed.
                 let is_own_user = own_user == OwnUser::Yes;
-                let _ = voters.try_send(VoterConnection { stream, peer, is_own_user });
+                let refusals = Arc::clone(&protocols.http.refusals);
+                let connection = VoterConnection { stream, peer, is_own_user, refusals };
+                let _ = voters.try_send(connection);
             }
             (None, _) | (_, Err(_)) => {
                 debug!(peer = %peer.ip, "connection closed: this agent is not a voter");
@@ -381,10 +403,10 @@ async fn serve_tls(
     progress: &Progress,
 ) {
     if !protocols.credentials.is_secured() {
-        return protocols
-            .http
-            .refusals
-            .handle_refused(peer.ip, "it uses a secret or a certificate, this job has none");
+        return protocols.http.refusals.handle_refused(
+            peer.ip,
+            "it uses TLS; this port needs neither a secret nor a certificate",
+        );
     }
     let _ = stream.set_nodelay(true);
     // The quota has the deadline.
@@ -413,5 +435,8 @@ async fn serve_store(stream: TcpStream, peer: PeerAddress, mut port_store: PortS
     debug!(peer = %peer.ip, ?served, "connection closed: the store has refused it");
 }
 
+#[cfg(any(test, fuzzing))]
+#[path = "../../fuzz/src/port.rs"]
+pub(crate) mod fuzzing;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     net::IpAddr,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use ragent_proto::printable;
@@ -12,9 +15,12 @@ use tracing::{debug, info};
 
 use crate::net::limits;
 
-/// The refused addresses of one port, of which a limited number is kept.
+/// The refused addresses of one port, of which a limited number is kept, and the number of refusals.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<BTreeMap<IpAddr, RefusedPeer>>);
+pub(crate) struct Refusals {
+    peers: Mutex<BTreeMap<IpAddr, RefusedPeer>>,
+    total: AtomicU64,
+}
 
 impl Refusals {
     /// Logs that a process at `ip` was refused, and the reason.
@@ -26,14 +32,20 @@ impl Refusals {
         }
     }
 
+    /// Returns the number of refusals.
+    pub(crate) fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
     /// Returns the addresses with the number of refusals and the last reason.
     pub(crate) fn list(&self) -> Vec<RefusedPeer> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     /// Counts a refusal; returns true if it is to be logged: the first one of each of the first addresses.
     fn record(&self, ip: IpAddr, why: &str) -> bool {
-        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.total.fetch_add(1, Ordering::Relaxed);
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         let reason: String = printable(why).chars().take(limits::MAX_REASON_CHARS).collect();
         if let Some(peer) = peers.get_mut(&ip) {
             peer.count = peer.count.saturating_add(1);
@@ -67,6 +79,7 @@ mod tests {
         let long = "\u{1b}é".repeat(500);
         let logged = (1..1000).filter(|number| refusals.record(address(*number), &long)).count();
         assert_eq!(logged, REFUSED_PEERS_MAX - 1);
+        assert_eq!(refusals.total(), 1001);
         let list = refusals.list();
         assert_eq!((list.len(), list[0].count, list[0].reason.as_str()), (64, 2, "other"));
         assert_eq!(list[63].address, address(999), "the last one is listed");

@@ -9,6 +9,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
+    sync::Arc,
     time::Instant,
 };
 
@@ -21,10 +22,11 @@ use ragent_core::{
 };
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    ids::{AttendNumber, JobUid, RunId},
-    message::{Admission, FromNode, NodeDescription},
+    ids::{AttendNumber, JobUid, Round, RunId},
+    message::{Admission, FromNode, NodeDescription, StoreConnection, Vouched},
     settings::SharedSettings,
 };
+use ragent_store::Unvouched;
 use tokio::{
     sync::{mpsc, watch},
     task::{AbortHandle, JoinSet},
@@ -34,12 +36,14 @@ use tracing::{debug, info};
 use super::{
     destination::Destination,
     proof_of_id::ProofOfId,
-    worker_stores::{WorkerStores, admission_of},
+    voucher::Voucher,
+    worker_stores::{StoreEvent, WorkerStores, admission_of},
 };
 use crate::{
     coordinator::client::{self, StreamEvent},
     limits, net,
     report::{
+        measures::{NodeMeasures, RecentMinimum},
         news::{self, round_lines::RoundLines},
         service_manager::ServiceManager,
         stopping_line::StoppingLine,
@@ -72,6 +76,8 @@ pub struct AgentSpec {
     pub lines: RoundLines,
     /// The log of this process.
     pub log: Log,
+    /// The counters of this node.
+    pub measures: Arc<NodeMeasures>,
     /// The settings of the agent machine.
     pub settings: AgentSettings,
     /// The state file of the coordinator that this agent hosts, if it does.
@@ -147,6 +153,8 @@ pub async fn drive(
         stopping,
         workers_succeeded: false,
         addresses: Vec::new(),
+        voucher: Voucher::default(),
+        lease_margin: RecentMinimum::default(),
         service_manager,
     };
     let mut alarm = Alarm::new();
@@ -184,8 +192,9 @@ pub async fn drive(
             () = driver.spec.destination.leader_changed() => driver.handle_own_leader(),
             () = voter_changed(&mut driver.spec.voter) => driver.handle_own_voter(),
             Some(voters) = driver.lookup.join_next() => driver.handle_voters(voters.unwrap_or_default()),
-            (round, address) = driver.stores.client_refused() => {
-                driver.node.handle_client_refused(clock::now(), round, address);
+            (round, event) = driver.stores.event() => driver.handle_store_event(round, event),
+            vouched = driver.voucher.looked_up() => {
+                driver.node.handle_looked_up(clock::now(), vouched);
             }
             () = alarm.until([deadline]) => driver.handle_timeout(),
         }
@@ -231,6 +240,9 @@ struct Driver<'a> {
     workers_succeeded: bool,
     /// This machine's addresses at the last registration.
     addresses: Vec<IpAddr>,
+    voucher: Voucher,
+    /// The smallest recent time that was left of the lease when an echo arrived.
+    lease_margin: RecentMinimum,
     service_manager: &'a mut ServiceManager,
 }
 
@@ -259,6 +271,20 @@ impl Driver<'_> {
         }
     }
 
+    fn handle_store_event(&mut self, round: Round, event: StoreEvent) {
+        let now = clock::now();
+        match event {
+            StoreEvent::Refused(address) => {
+                self.spec.measures.refused_clients.add(1);
+                self.node.handle_client_refused(now, round, address);
+            }
+            StoreEvent::Unvouched(Unvouched { number, client, store }) => {
+                let connection = StoreConnection { number, client, store };
+                self.node.handle_unvouched(now, round, connection);
+            }
+        }
+    }
+
     fn handle_supervisor_event(&mut self, event: SupervisorEvent) {
         let now = clock::now();
         debug!(?event, "message from the supervisor");
@@ -276,6 +302,7 @@ impl Driver<'_> {
                 self.report_lost_lease();
             }
             SupervisorEvent::Progress(text) => self.node.handle_progress(now, text),
+            SupervisorEvent::Steps(steps) => self.node.handle_steps(steps),
             SupervisorEvent::Standbys(counts) => self.node.handle_standbys(now, counts),
             SupervisorEvent::StandbysSettled => self.node.handle_standbys_settled(now),
         }
@@ -310,7 +337,11 @@ impl Driver<'_> {
             Effect::Send { attend, message } => self.send_on(attend, message),
             Effect::Drop(attend) => self.forget(attend),
             Effect::Renew(until) => self.order(Command::Renew(until)).await,
-            Effect::LeaseLost => self.report_lost_lease(),
+            Effect::LeaseLost => {
+                self.lease_margin = RecentMinimum::default();
+                self.spec.measures.set_margin(None);
+                self.report_lost_lease();
+            }
             Effect::Local(action) => self.act(action).await?,
         }
         Ok(())
@@ -341,6 +372,10 @@ impl Driver<'_> {
             }
             Action::Stop { signal, grace } => self.order(Command::Stop { signal, grace }).await,
             Action::Kill => self.order(Command::Kill).await,
+            Action::Vouch(asked) => self.voucher.look_up(asked),
+            Action::ServeClients(Vouched { numbers, denied, .. }) => {
+                self.stores.answer(numbers, denied);
+            }
             Action::Announce(news) => {
                 self.workers_succeeded |= matches!(news, News::Succeeded(_));
                 if news == News::HostLeaving {

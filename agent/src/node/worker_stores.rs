@@ -9,7 +9,7 @@ use std::{io, net::IpAddr, sync::Arc};
 
 use nix::unistd::geteuid;
 use ragent_rendezvous::{ids::Round, message::REFUSED_CLIENTS_MAX, settings::StoreAccess};
-use ragent_store::{Admission, Options, StoreHandle, StoreThread};
+use ragent_store::{Admission, Options, StoreHandle, StoreThread, Unvouched};
 use tokio::sync::{mpsc, watch};
 
 use crate::{
@@ -40,6 +40,15 @@ pub enum StorePortMode {
     },
 }
 
+/// A report of the store of a round.
+#[derive(Clone, Copy, Debug)]
+pub enum StoreEvent {
+    /// It has refused connections from this address.
+    Refused(IpAddr),
+    /// It has a connection for which a member must vouch.
+    Unvouched(Unvouched),
+}
+
 /// One node's worker stores.
 #[derive(Debug)]
 pub struct WorkerStores {
@@ -48,6 +57,9 @@ pub struct WorkerStores {
     /// Addresses that the store of a round has refused, with the round.
     refused: mpsc::Receiver<(Round, IpAddr)>,
     refusals: mpsc::Sender<(Round, IpAddr)>,
+    /// Connections to the store of a round for which a member must vouch.
+    unvouched: mpsc::Receiver<(Round, Unvouched)>,
+    questions: mpsc::Sender<(Round, Unvouched)>,
     /// The port of a pinned range that was used last.
     last_port: Option<u16>,
     serving: Option<StoreHandle>,
@@ -60,27 +72,56 @@ struct Next {
     store: StoreHandle,
     /// Addresses from which it refuses connections.
     refused: mpsc::Receiver<IpAddr>,
+    /// Connections for which a member must vouch.
+    unvouched: mpsc::Receiver<Unvouched>,
 }
 
 impl WorkerStores {
     /// Creates the stores on the ports of `mode`; none is open yet.
     pub fn new(thread: impl Into<Arc<StoreThread>>, mode: StorePortMode) -> Self {
         let (refusals, refused) = mpsc::channel(REFUSED_CLIENTS_MAX);
+        let (questions, unvouched) = mpsc::channel(limits::UNVOUCHED_QUEUE);
         let thread = thread.into();
-        Self { thread, mode, refused, refusals, last_port: None, serving: None, next: None }
+        Self {
+            thread,
+            mode,
+            refused,
+            refusals,
+            unvouched,
+            questions,
+            last_port: None,
+            serving: None,
+            next: None,
+        }
     }
 
-    /// Waits until the store of a round refuses a client; returns the round and the client's
-    /// address.
+    /// Waits until the store of a round refuses a client, or has a connection for which a member must vouch.
     ///
     /// # Cancel safety
     ///
     /// Cancelling the call loses nothing.
-    pub async fn client_refused(&mut self) -> (Round, IpAddr) {
-        match self.refused.recv().await {
-            Some(refused) => refused,
-            // Unreachable: `self` holds a sender.
-            None => std::future::pending().await,
+    pub async fn event(&mut self) -> (Round, StoreEvent) {
+        // Unreachable are closed queues: `self` holds a sender of each.
+        tokio::select! {
+            Some((round, address)) = self.refused.recv() => (round, StoreEvent::Refused(address)),
+            Some((round, client)) = self.unvouched.recv() => (round, StoreEvent::Unvouched(client)),
+            else => std::future::pending().await,
+        }
+    }
+
+    /// Serves the connections with the numbers `vouched`, for which a member vouches, and refuses those that are `denied`.
+    pub fn answer(&self, vouched: Vec<u64>, denied: Vec<u64>) {
+        match &self.mode {
+            StorePortMode::Ports { .. } => {
+                if let Some(store) = &self.serving {
+                    store.answer(vouched, denied);
+                }
+            }
+            StorePortMode::OnePort { store_sender, .. } => {
+                if let Some(store) = &*store_sender.borrow() {
+                    store.answer(vouched, denied);
+                }
+            }
         }
     }
 
@@ -120,9 +161,10 @@ impl WorkerStores {
     /// the previous one.
     pub async fn serve(&mut self, round: Round, admission: Admission) {
         close(self.serving.take()).await;
-        let Some(Next { store, refused }) = self.next.take() else { return };
+        let Some(Next { store, refused, unvouched }) = self.next.take() else { return };
         store.admit(admission);
-        tokio::spawn(report_refusals(round, refused, self.refusals.clone()));
+        tokio::spawn(forward(round, refused, self.refusals.clone()));
+        tokio::spawn(forward(round, unvouched, self.questions.clone()));
         match &self.mode {
             StorePortMode::Ports { is_served: true, .. } => self.serving = Some(store),
             StorePortMode::Ports { is_served: false, .. } => store.close().await,
@@ -144,9 +186,11 @@ impl WorkerStores {
 
     fn open_next(&self, listener: Option<std::net::TcpListener>) -> io::Result<Next> {
         let (refusals, refused) = mpsc::channel(REFUSED_CLIENTS_MAX);
-        let options = Options { refusals: Some(refusals), ..Options::default() };
+        let (questions, unvouched) = mpsc::channel(limits::UNVOUCHED_QUEUE);
+        let (refusals, questions) = (Some(refusals), Some(questions));
+        let options = Options { refusals, unvouched: questions, ..Options::default() };
         let store = self.thread.open_with(listener, options).map_err(io::Error::other)?;
-        Ok(Next { store, refused })
+        Ok(Next { store, refused, unvouched })
     }
 
     fn listen(&self, reach: Reach, ports: StorePorts) -> io::Result<std::net::TcpListener> {
@@ -179,10 +223,11 @@ pub(super) fn admission_of(
 ) -> Admission {
     match access {
         StoreAccess::Any => Admission::Anybody,
-        StoreAccess::Members => {
+        StoreAccess::Members | StoreAccess::Vouched => {
             let addresses = members.iter().copied().filter(|address| !is_own(*address));
             Admission::Only {
                 addresses: addresses.collect(),
+                are_vouched: access == StoreAccess::Vouched,
                 local_uids: [geteuid().as_raw(), 0].into(),
                 silent_max: limits::silent_store_clients(world_size),
             }
@@ -190,14 +235,14 @@ pub(super) fn admission_of(
     }
 }
 
-/// Passes on the addresses that the store of `round` refuses, until it is closed.
-async fn report_refusals(
+/// Forwards what the store of `round` reports, until it is closed.
+async fn forward<T>(
     round: Round,
-    mut refused: mpsc::Receiver<IpAddr>,
-    refusals: mpsc::Sender<(Round, IpAddr)>,
+    mut reports: mpsc::Receiver<T>,
+    receiver: mpsc::Sender<(Round, T)>,
 ) {
-    while let Some(address) = refused.recv().await {
-        if refusals.send((round, address)).await.is_err() {
+    while let Some(report) = reports.recv().await {
+        if receiver.send((round, report)).await.is_err() {
             return;
         }
     }
@@ -298,10 +343,13 @@ mod tests {
         let admission = admission_of(StoreAccess::Members, &members, 8, is_own);
         let expected = Admission::Only {
             addresses: [ip("10.0.0.2")].into(),
+            are_vouched: false,
             local_uids: [geteuid().as_raw(), 0].into(),
             silent_max: 4 * 8 + 256,
         };
         assert_eq!(admission, expected);
+        let vouched = admission_of(StoreAccess::Vouched, &members, 8, is_own);
+        assert!(matches!(vouched, Admission::Only { are_vouched: true, .. }), "{vouched:?}");
         let any = admission_of(StoreAccess::Any, &members, 8, is_own);
         assert_eq!(any, Admission::Anybody);
     }

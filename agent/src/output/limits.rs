@@ -23,6 +23,9 @@ pub(crate) const COPY_BURST: usize = 16;
 /// The size of the end of a worker's stderr that a report contains; together with the rest, a
 /// failure stays near 4 KiB.
 pub(crate) const STDERR_TAIL: usize = 3 * 1024;
+/// The end of a chunk that is read to find training steps in it, if the chunk need not be read otherwise: an ordinary line many
+/// times over, while a flood of output is copied as fast as before.
+pub(crate) const SAMPLED_OUTPUT: usize = 4096;
 /// The number of last attempts whose folders stay in a temporary folder even if they are empty.
 pub(crate) const KEPT_ATTEMPTS: u32 = 16;
 /// The number of entries of the folder for temporary files that an agent examines when it starts.

@@ -154,7 +154,9 @@ impl Tools {
         }
         let len = match tail {
             Some(tail) => {
-                let len = self.peek(source, len);
+                let unread = tail.leave_out(len);
+                self.transfer(source, to, unread)?;
+                let len = self.peek(source, len - unread);
                 tail.push(&self.buffer[..len]);
                 len
             }

@@ -18,3 +18,5 @@ pub(crate) const QUICK_STOP: Duration = Duration::from_secs(1);
 pub(crate) const MIN_WATCHDOG: Duration = Duration::from_millis(50);
 /// Notices that wait for a service manager that does not read; further ones are dropped.
 pub(crate) const NOTICE_QUEUE: usize = 16;
+/// The time for which the smallest margin of a lease is remembered: more than the usual interval between two scrapes.
+pub(super) const MARGIN_WINDOW: Duration = Duration::from_secs(60);

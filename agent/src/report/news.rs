@@ -92,10 +92,10 @@ pub fn log(news: &News, is_repeated: bool) {
         }
         News::ClientRefused(round, address) => {
             let text = format!(
-                "the store of round {} refused a connection from {address}, which is neither an \
-                 address of a member nor, on the store's own machine, a socket of the job's user; \
-                 if it was a worker of this job, give its address with `--local-addr` on its node, \
-                 or `--store-access any` on all nodes",
+                "the store of round {} refused a connection from {address}: not from an address of \
+                 a member, or not from the job's user there; if it was a worker of this job, give \
+                 its address with `--local-addr` on its node, or `--store-access any` on all nodes \
+                 (in place of `vouched`, `members` admits workers behind NAT)",
                 round.round
             );
             if is_repeated { info!("{text}") } else { warn!("{text}") }

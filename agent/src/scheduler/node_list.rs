@@ -118,6 +118,9 @@ pub fn counts(text: &str) -> Result<Vec<u32>, NodeListError> {
         };
         let count: u32 = count.trim().parse().map_err(|_| NodeListError::Range)?;
         let times: usize = times.parse().map_err(|_| NodeListError::Range)?;
+        if times == 0 {
+            return Err(NodeListError::Range);
+        }
         if times > MAX_LISTED_NODES - counts.len() {
             return Err(NodeListError::TooMany);
         }
@@ -186,7 +189,7 @@ mod tests {
     fn counts_are_repeated() {
         assert_eq!(counts("2(x3),1"), Ok(vec![2, 2, 2, 1]));
         assert_eq!(counts("8"), Ok(vec![8]));
-        for wrong in ["", "2(x3", "2(y3)", "x", "1,,2", "-1"] {
+        for wrong in ["", "2(x3", "2(y3)", "x", "1,,2", "-1", "1(x0)"] {
             assert!(counts(wrong).is_err(), "{wrong}");
         }
         assert_eq!(counts("1(x4000000000)"), Err(NodeListError::TooMany));

@@ -9,9 +9,9 @@ mod facts;
 mod files;
 mod peer_name;
 mod refusal;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 #[path = "../../../tests/support/pki.rs"]
-pub(super) mod testing;
+pub(crate) mod testing;
 mod verifier;
 
 use std::sync::Arc;

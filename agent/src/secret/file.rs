@@ -232,6 +232,9 @@ pub fn add(path: &Path, secret: &Secret) -> Result<(), FileError> {
     text.push(b'\n');
     text.extend_from_slice(&old);
     parse(&text).map_err(failed)?;
+    if text.len() as u64 > limits::MAX_FILE {
+        return Err(failed(FileProblem::TooLarge { max: limits::MAX_FILE }));
+    }
     with_draft(path, &text, |draft| {
         // A group that reads the file goes on reading it.
         let failed = |error| FileProblem::System { attempt: "written", error };
@@ -388,5 +391,12 @@ mod tests {
         let full = add(&path, &secret("d")).unwrap_err();
         assert_eq!(full.problem.to_string(), "contains more than 16 secrets");
         assert_eq!(read(&path).unwrap().len(), 16);
+        // A file that could not be read any more is not written.
+        let full = format!("{}\n{}", "a".repeat(43), "#".repeat(64 * 1024 - 50));
+        fs::write(&path, &full).unwrap();
+        assert_eq!(read(&path).unwrap().len(), 1);
+        let full = add(&path, &secret("b")).unwrap_err();
+        assert_eq!(full.problem.to_string(), "is larger than 64 KiB");
+        assert_eq!(read(&path).unwrap(), [secret("a")]);
     }
 }

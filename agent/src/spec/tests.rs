@@ -816,3 +816,20 @@ fn agents_of_a_silent_launcher() {
         ["MVAPICH has started this agent, but does not provide the host of the first agent"]
     );
 }
+
+/// The address of the metrics is an IP address with a port, which may be 0.
+#[test]
+fn addresses_of_the_metrics() {
+    let given = |value: &str| resolve(&format!("ragent --metrics-listen {value} t.py"));
+    for value in ["127.0.0.1:9400", "[::]:0"] {
+        assert_eq!(given(value).unwrap().metrics_listen, value.parse().ok(), "{value}");
+    }
+    assert_eq!(resolve("ragent t.py").unwrap().metrics_listen, None);
+    let host = machine(&[("PET_METRICS_LISTEN", "0.0.0.0:9400")]);
+    let spec = resolve_on(&host, "ragent t.py").unwrap();
+    assert_eq!(spec.metrics_listen, "0.0.0.0:9400".parse().ok());
+    for value in ["9400", ":9400", "node0:9400", "0.0.0.0", "0.0.0.0:65536"] {
+        let error = format!("`--metrics-listen {value}` is not an address and a port");
+        assert_eq!(given(value).unwrap_err()[0].to_string(), error);
+    }
+}

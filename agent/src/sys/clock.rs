@@ -62,6 +62,11 @@ pub(crate) fn local_time_of_day() -> String {
     jiff::Zoned::now().strftime("%H:%M:%S").to_string()
 }
 
+/// Returns the time of day in UTC with milliseconds, as in ISO 8601: `2026-11-21T20:31:07.412Z`.
+pub(crate) fn timestamp() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
+}
+
 /// Returns the time since 1970, for people and files; compared only to compute the age of files.
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub fn wall_time() -> Duration {

@@ -24,22 +24,63 @@ use super::{
 use crate::{
     net::{
         port::VoterConnection,
-        secure_stream::{self, SecureStream},
+        secure_stream::{self, AcceptError, SecureStream},
     },
     secret::{ALPN_VOTER, Credentials},
 };
 
 /// Reads the byte by which the port has recognised the protocol, and authenticates the connection if there is a secret.
-async fn open(stream: StdTcpStream, credentials: &Credentials) -> Option<SecureStream> {
-    let mut stream = TcpStream::from_std(stream).ok()?;
-    stream.set_nodelay(true).ok()?;
-    stream.read_u8().await.ok()?;
-    if !credentials.is_secured() {
-        return Some(SecureStream::Plain(stream));
+/// Returns `None` if it is closed; a process that does not authenticate itself is recorded as refused.
+async fn open(connection: VoterConnection, credentials: &Credentials) -> Option<SecureStream> {
+    let VoterConnection { stream, peer, refusals, .. } = connection;
+    let opened = timeout(limits::INFORM_TIMEOUT, authenticate(stream, credentials)).await;
+    match opened {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(NotOpened::Closed)) => {
+            debug!(peer = %peer.ip, "connection of a voter closed before it was authenticated");
+            None
+        }
+        Ok(Err(NotOpened::Refused(why))) => {
+            refusals.handle_refused(peer.ip, &why);
+            None
+        }
+        Err(_) => {
+            debug!(peer = %peer.ip, "connection of a voter closed: it was not authenticated in time");
+            None
+        }
     }
-    let accepted = secure_stream::accept(stream, credentials).await.ok()?;
-    let is_of_voter = accepted.get_ref().1.alpn_protocol() == Some(ALPN_VOTER);
-    is_of_voter.then(|| accepted.into())
+}
+
+/// The reason for which a connection is not served.
+enum NotOpened {
+    /// The other process has closed it.
+    Closed,
+    /// The other process has not authenticated itself, for this reason.
+    Refused(String),
+}
+
+async fn authenticate(
+    stream: StdTcpStream,
+    credentials: &Credentials,
+) -> Result<SecureStream, NotOpened> {
+    let opened = async {
+        let mut stream = TcpStream::from_std(stream)?;
+        stream.set_nodelay(true)?;
+        stream.read_u8().await?;
+        io::Result::Ok(stream)
+    };
+    let stream = opened.await.map_err(|_| NotOpened::Closed)?;
+    if !credentials.is_secured() {
+        return Ok(SecureStream::Plain(stream));
+    }
+    match secure_stream::accept(stream, credentials).await {
+        Ok(accepted) if accepted.get_ref().1.alpn_protocol() == Some(ALPN_VOTER) => {
+            Ok(accepted.into())
+        }
+        Ok(_) => Err(NotOpened::Refused("it does not use the protocol of voters".to_owned())),
+        Err(AcceptError::Incomplete) => Err(NotOpened::Closed),
+        Err(error) => Err(NotOpened::Refused(error.to_string())),
+    }
 }
 
 /// Serves a connection until it ends.
@@ -49,11 +90,8 @@ pub(super) async fn serve(
     credentials: Credentials,
     events: mpsc::Sender<Event>,
 ) {
-    let VoterConnection { stream, peer, .. } = connection;
-    let opened = timeout(limits::INFORM_TIMEOUT, open(stream, &credentials)).await;
-    let Ok(Some(stream)) = opened else {
-        return debug!(peer = %peer.ip, "connection of a voter closed: it does not authenticate itself");
-    };
+    let peer = connection.peer;
+    let Some(stream) = open(connection, &credentials).await else { return };
     if events.send(Event::Opened(task::id())).await.is_err() {
         return;
     }
@@ -92,7 +130,7 @@ pub(super) async fn receive_voters(
     events: mpsc::Sender<Event>,
 ) {
     let receive = async {
-        let stream = open(connection.stream, &credentials).await?;
+        let stream = open(connection, &credentials).await?;
         let frame = FramedRead::new(stream, codec()).next().await?.ok()?;
         match format.decode(&frame).ok()? {
             FromVoter::Request(VoterMessage { body: Request::Inform { voters }, .. }) => {

@@ -19,7 +19,7 @@ use ragent_rendezvous::{
     ids::{LocalRank, RoundId},
     message::WorkerFailure,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tracing::{debug, info, warn};
 
 pub use self::messages::{Command, SupervisorEvent, SupervisorHandle};
@@ -74,6 +74,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         idle_since: clock::now(),
         timers: Timers::default(),
         notices,
+        output: Arc::new(Notify::new()),
         gpus,
         background,
     };
@@ -100,6 +101,8 @@ struct Driver {
     idle_since: Instant,
     timers: Timers,
     notices: Option<NoticeSockets>,
+    /// Notified of output in which training steps are searched.
+    output: Arc<Notify>,
     gpus: Arc<HeldGpus>,
     background: mpsc::Sender<(RoundId, Done)>,
 }
@@ -129,6 +132,7 @@ impl Driver {
             let look = self.group.as_ref().and_then(Group::next_look);
             let keeper = self.group.as_ref().and_then(|group| group.keeper.poll_timeout());
             let standbys = self.standbys.poll_timeout();
+            let steps = self.group.as_ref().and_then(|group| group.steps.poll_timeout());
             tokio::select! {
                 // Reports before commands and deadlines, so that a process that has ended is not
                 // killed again.
@@ -148,10 +152,12 @@ impl Driver {
                 request = next_timer(&mut self.spec.timer_pipe) => {
                     self.timers.handle(clock::now(), clock::wall_time(), request);
                 }
+                () = passed(steps) => self.pass_steps_on(),
+                () = self.output.notified() => self.handle_output(),
                 // Last, so that a flood of notices delays nothing else.
                 notice = next_notice(&mut self.notices) => self.handle_notice(notice),
                 // The next step of the loop notices which deadline has passed.
-                () = alarm.until([deadline, timer, look, keeper, standbys]) => {}
+                () = alarm.until([deadline, timer, look, keeper, standbys, steps]) => {}
             }
             self.carry_out_all().await;
             self.carry_out_keeper().await;

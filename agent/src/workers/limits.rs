@@ -9,6 +9,8 @@ pub(crate) use crate::limits::{
 
 /// The size of a worker's datagram to its service manager; systemd allows 4 KiB too.
 pub(crate) const MAX_NOTICE: usize = 4096;
+/// The datagrams that may wait in one socket; `net.unix.max_dgram_qlen` is 512 at most by default.
+pub(crate) const MAX_QUEUED_NOTICES: usize = 4096;
 /// The time for taking the stacks of hung workers, which are killed afterwards in any case.
 pub(crate) const STACKS_TIMEOUT: Duration = Duration::from_secs(15);
 /// The time that a worker has to print its stack after a signal.

@@ -14,6 +14,7 @@ use std::{
 };
 
 use ragent_rendezvous::{ids::LocalRank, message::Admission};
+use tokio::sync::Notify;
 use tracing::warn;
 
 use self::route::{LogFile, Route, route};
@@ -99,9 +100,12 @@ pub(super) struct Plumbing {
     pub(super) flows: Vec<(FlowOrder, Vec<OwnedFd>)>,
     pub(super) drains: Vec<Drain>,
     pub(super) stderr: StderrTail,
+    /// The ends of the streams in which training steps are searched.
+    pub(super) searched: Vec<SharedTail>,
 }
 
-/// Connects a worker's streams to their destinations.
+/// Connects a worker's streams to their destinations; `output` is notified when streams in which training steps are
+/// searched have new content.
 ///
 /// # Errors
 ///
@@ -112,6 +116,7 @@ pub(super) fn plumb(
     choices: &[Option<Choice>; 2],
     local_rank: LocalRank,
     files: &WorkerFiles,
+    output: &Arc<Notify>,
 ) -> io::Result<Plumbing> {
     let prefix = spec.output.prefix(PrefixValues {
         role: &spec.environment.role,
@@ -130,15 +135,23 @@ pub(super) fn plumb(
         )
     };
     let stdin = io::stdin().as_fd().try_clone_to_owned()?;
-    let stdout = connect(Stream::Stdout, None)?;
-    let tail = SharedTail::default();
+    let watched = spec.step_pattern.as_ref().map(|_| Arc::clone(output));
+    let stdout_tail = watched.clone().map(SharedTail::sampled);
+    let stdout = connect(Stream::Stdout, stdout_tail.clone())?;
+    let tail = SharedTail::watched(watched.clone());
     let stderr = connect(Stream::Stderr, Some(tail.clone()))?;
+    let mut searched =
+        stdout_tail.filter(|_| stdout.copy.is_some()).into_iter().collect::<Vec<_>>();
     let stderr_tail = match &stderr.copy {
-        Some(_) => StderrTail::Captured(tail),
+        Some(_) => {
+            searched.extend(watched.map(|_| tail.clone()));
+            StderrTail::Captured(tail)
+        }
         None => StderrTail::NotCaptured,
     };
     let (drains, flows) = [stdout.copy, stderr.copy].into_iter().flatten().unzip();
-    Ok(Plumbing { fds: [stdin, stdout.fd, stderr.fd], flows, drains, stderr: stderr_tail })
+    let fds = [stdin, stdout.fd, stderr.fd];
+    Ok(Plumbing { fds, flows, drains, stderr: stderr_tail, searched })
 }
 
 impl WorkerFiles {

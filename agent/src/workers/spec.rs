@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     output::{console::Console, logs::LogFolder},
-    report::event_log::EventLog,
-    spec::{HangSpec, Output, WorkerCommand},
+    report::{event_log::EventLog, measures::NodeMeasures},
+    spec::{HangSpec, Output, StepPattern, WorkerCommand},
     sys::host::numa::CpuSet,
 };
 
@@ -27,6 +27,8 @@ pub struct SupervisorSpec {
     pub output: Output,
     /// The log of their events.
     pub events: EventLog,
+    /// The counters of their node.
+    pub measures: Arc<NodeMeasures>,
     /// The pipe through which they set timers, if they may.
     pub timer_pipe: Option<TimerPipe>,
     /// Their processors, by local rank; empty if they are not bound.
@@ -43,7 +45,9 @@ pub struct SupervisorSpec {
     pub standby: Option<StandbySpec>,
     /// The detection and treatment of hangs; `None` if disabled.
     pub hang: Option<HangSpec>,
-    /// The folder in which sockets for heartbeats are created.
+    /// The pattern of training steps in their output; `None` if they are not read.
+    pub step_pattern: Option<StepPattern>,
+    /// The folder in which sockets for reports of workers are created.
     pub socket_dir: PathBuf,
     /// The soft limit of open files of each worker.
     pub open_files: u64,

@@ -11,11 +11,12 @@
 
 use std::{
     collections::BTreeSet,
+    ffi::OsString,
     fs, future,
     io::{BufRead as _, BufReader, Write as _},
     net::{IpAddr, Ipv4Addr, TcpListener},
     num::NonZeroU32,
-    path::{Path, PathBuf},
+    path::PathBuf,
     pin::pin,
     process::{Child, Command as Program, Stdio},
     sync::Arc,
@@ -80,6 +81,10 @@ struct Args {
     /// Seconds for which the idle coordinator is measured.
     #[arg(long)]
     hold: Option<u64>,
+    /// A shell command that runs while the idle coordinator is measured, with the endpoints as further arguments: for
+    /// example a flood of connections by another user.
+    #[arg(long, requires = "hold")]
+    meanwhile: Option<String>,
     /// Milliseconds for which the coordinator is stopped after all agents have been admitted;
     /// measures the time until every lease is renewed, and the number of connections opened for
     /// that.
@@ -102,7 +107,7 @@ enum Blow {
 async fn main() -> Result<()> {
     let args = Args::parse();
     raise_limit_on_files()?;
-    let mut coordinators = Coordinators::start(&args.ragent, args.voters, args.secured)?;
+    let mut coordinators = Coordinators::start(&args)?;
     let report = LocalSet::new().run_until(measure(&args, &mut coordinators)).await?;
     writeln!(std::io::stdout(), "{report}")?;
     Ok(())
@@ -116,10 +121,12 @@ async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> 
     let count = usize::from(args.agents);
     // Each thread has its own descriptors, too many for one thread per agent with thousands of
     // agents.
+    let (files, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let has_listeners = (count * FILES_PER_AGENT) as u64 + OTHER_FILES < files;
     let mut thread = Arc::new(StoreThread::start("stores")?);
     let mut stores = Vec::with_capacity(count);
     for number in 1..=count {
-        stores.push(open_stores(Arc::clone(&thread)));
+        stores.push(open_stores(Arc::clone(&thread), has_listeners));
         if number % AGENTS_PER_THREAD == 0 {
             thread = Arc::new(StoreThread::start("stores")?);
         }
@@ -147,6 +154,8 @@ async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> 
     });
     if let Some(seconds) = args.hold {
         crowd.rest(CALM).await?;
+        let meanwhile = args.meanwhile.as_ref().map(|command| coordinators.run_meanwhile(command));
+        let mut meanwhile = meanwhile.transpose()?;
         let (cpu, start) = (cpu_time(pid)?, now());
         crowd.rest(Duration::from_secs(seconds)).await?;
         report["held"] = json!({
@@ -154,7 +163,12 @@ async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> 
             "cpu_s": (cpu_time(pid)? - cpu).as_secs_f64(),
             "rss_kb": status_kb(pid, "VmRSS")?,
             "rss_anon_kb": status_kb(pid, "RssAnon")?,
+            "admitted_again": crowd.admitted_again(),
         });
+        if let Some(process) = &mut meanwhile {
+            kill(Pid::from_raw(process.id().try_into()?), Signal::SIGTERM)?;
+            process.wait()?;
+        }
     }
     if let Some(ms) = args.stall {
         crowd.rest(CALM).await?;
@@ -202,10 +216,15 @@ fn status_kb(pid: u32, field: &str) -> Result<u64> {
 /// Agents whose stores share a thread: at most as many as may wait to be opened by it.
 const AGENTS_PER_THREAD: usize = 32;
 
-fn open_stores(thread: Arc<StoreThread>) -> WorkerStores {
+/// Returns the stores of an agent; without a listener if all agents together have too few descriptors for one each.
+fn open_stores(thread: Arc<StoreThread>, has_listener: bool) -> WorkerStores {
     let reach = Reach::Loopback(Ipv4Addr::LOCALHOST.into());
-    let place = StorePortMode::Ports { reach, ports: StorePorts::Any, is_served: true };
-    WorkerStores::new(thread, place)
+    let mode = if has_listener {
+        StorePortMode::Ports { reach, ports: StorePorts::Any, is_served: true }
+    } else {
+        StorePortMode::OnePort { port: 1, store_sender: watch::channel(None).0 }
+    };
+    WorkerStores::new(thread, mode)
 }
 
 /// Agents of one coordinator.
@@ -284,13 +303,18 @@ impl Crowd {
         // Further attempts would indicate a reconnect storm.
         self.rest(Duration::from_secs(5)).await?;
         let connections = connections_opened()? - opened;
-        let again = std::iter::from_fn(|| self.admissions.try_recv().ok()).count();
+        let again = self.admitted_again();
         Ok(json!({
             "over_s": over,
             "not_renewed": missing,
             "connections": connections,
             "admitted_again": again,
         }))
+    }
+
+    /// Returns the number of admissions that have not been counted: none if no lease was lost.
+    fn admitted_again(&mut self) -> usize {
+        std::iter::from_fn(|| self.admissions.try_recv().ok()).count()
     }
 
     /// Waits for `time`; returns an error if an agent ends.
@@ -408,6 +432,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
         shared,
         node,
         local_addr: None,
+        measures: Arc::default(),
         settings: AgentSettings {
             stop_grace: shared.timeouts.stop_grace,
             join_timeout: shared.timeouts.join,
@@ -429,41 +454,55 @@ struct Coordinators {
     processes: Vec<Child>,
     endpoints: Vec<Endpoint>,
     credentials: Credentials,
+    /// The flags with these credentials.
+    auth: Vec<OsString>,
     /// The folder of their state.
     _memory: TempDir,
 }
 
 impl Coordinators {
+    /// Starts a shell command with the endpoints as further arguments.
+    fn run_meanwhile(&self, command: &str) -> Result<Child> {
+        let mut shell = Program::new("sh");
+        shell.arg("-c").arg(format!("exec {command} \"$@\"")).arg("sh");
+        shell.args(self.endpoints.iter().map(ToString::to_string));
+        shell.spawn().context("cannot start the command")
+    }
+
     /// Starts one coordinator, or several that elect one of them.
-    fn start(ragent: &Path, count: usize, is_secured: bool) -> Result<Self> {
+    fn start(args: &Args) -> Result<Self> {
+        let Args { ragent, voters: count, secured: is_secured, .. } = args;
+        let (count, is_secured) = (*count, *is_secured);
         let memory = TempDir::new()?;
         let mut credentials = Credentials::unsecured(Unsecured::Chosen);
-        let mut flags = vec!["--auth".into(), "none".into()];
+        let mut auth = vec!["--auth".into(), "none".into()];
         if is_secured {
             let path = memory.path().join("secret");
             let secret = Secret::random()?;
             file::create(&path, &secret)?;
-            flags = vec!["--secret-file".into(), path.clone().into_os_string()];
+            auth = vec!["--secret-file".into(), path.clone().into_os_string()];
             credentials = Credentials::new(vec![secret], Origin::File(path));
         }
         let list = if count > 1 { free_endpoints(count)?.join(",") } else { String::new() };
+        let nodes = format!("1:{}", args.agents);
         let place: &[&str] = match count {
             1 => &["--host", "127.0.0.1", "--port", "0"],
-            // The number of nodes selects the leases, which are the same up to 1,000 nodes.
-            _ => &["--rdzv-endpoint", &list, "--nnodes", "1:1000"],
+            // The number of nodes selects the leases.
+            _ => &["--rdzv-endpoint", &list, "--nnodes", &nodes],
         };
         let mut started = Self {
             ragent: ragent.to_owned(),
             processes: Vec::new(),
             endpoints: Vec::new(),
             credentials,
+            auth,
             _memory: memory,
         };
         for _ in 0..count {
             let mut process = Program::new(ragent)
                 .args(["coordinator", "--rdzv-id", RUN_ID])
                 .args(place)
-                .args(&flags)
+                .args(&started.auth)
                 .env("XDG_RUNTIME_DIR", started._memory.path())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())
@@ -499,7 +538,7 @@ impl Coordinators {
     /// Kills the coordinator that was elected.
     fn kill_leader(&mut self) -> Result<()> {
         let words = ["status", "--json", "--rdzv-endpoint", &self.text()];
-        let asked = Program::new(&self.ragent).args(words).output()?;
+        let asked = Program::new(&self.ragent).args(words).args(&self.auth).output()?;
         let status: Value = serde_json::from_slice(&asked.stdout).context("no state of the job")?;
         let leader = status["leader"].as_str().context("no leader")?;
         let is_leader = |endpoint: &Endpoint| endpoint.to_string() == leader;
@@ -534,6 +573,10 @@ fn raise_limit_on_files() -> Result<()> {
 
 const RUN_ID: &str = "attend-load";
 const QUEUE: usize = 64;
+/// The descriptors of an agent: a stream, a timer and the listener of a store.
+const FILES_PER_AGENT: usize = 3;
+/// Other descriptors of this process, with a reserve.
+const OTHER_FILES: u64 = 500;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for the work after an admission to complete.
 const CALM: Duration = Duration::from_secs(2);

@@ -11,7 +11,9 @@ use ragent_rendezvous::{
     },
 };
 
-use super::{list, name, nonempty, port, printable, required, round, text, to_round, voter};
+use super::{
+    list, name, nonempty, port, printable, progress, required, round, text, to_round, voter,
+};
 use crate::{
     Malformed, Proof, limits,
     v1::{self, agent_message, standing},
@@ -48,8 +50,9 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
                 let lost_term = Term(attend.lost_term);
                 Self::Attend { attend: Box::new(attend.try_into()?), proof, lost_term }
             }
-            Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, .. }) => {
-                Self::Message(FromNode::KeepAlive { sequence, asks_reason })
+            Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, progress, .. }) => {
+                let progress = progress::of_node(progress)?;
+                Self::Message(FromNode::KeepAlive { sequence, asks_reason, progress })
             }
             Message::Standing(standing) => Self::Message(FromNode::Standing(standing.try_into()?)),
             Message::Alive(alive) => {
@@ -59,6 +62,8 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
             Message::RefusedClients(refused) => {
                 Self::Message(FromNode::RefusedClients(refused.try_into()?))
             }
+            Message::AskVouchers(asked) => Self::Message(FromNode::AskVouchers(asked.try_into()?)),
+            Message::Vouched(vouched) => Self::Message(FromNode::Vouched(vouched.try_into()?)),
             Message::Progress(v1::Progress { text: progress }) => {
                 let text = text(progress, "progress.text", PROGRESS_MAX)?;
                 Self::Message(FromNode::Progress { text })
@@ -77,13 +82,17 @@ impl From<FromAgent> for v1::AgentMessage {
                 let lost_term = lost_term.0;
                 Message::Attend(v1::Attend { proof, lost_term, ..(*attend).into() })
             }
-            FromAgent::Message(FromNode::KeepAlive { sequence, asks_reason }) => {
-                Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, ..Default::default() })
+            FromAgent::Message(FromNode::KeepAlive { sequence, asks_reason, progress }) => {
+                let progress = progress.map(Into::into);
+                let rest = v1::KeepAlive::default();
+                Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, progress, ..rest })
             }
             FromAgent::Message(FromNode::Standing(standing)) => Message::Standing(standing.into()),
             FromAgent::Message(FromNode::Alive { round }) => {
                 Message::Alive(v1::Alive { round: to_round(round) })
             }
+            FromAgent::Message(FromNode::AskVouchers(asked)) => Message::AskVouchers(asked.into()),
+            FromAgent::Message(FromNode::Vouched(vouched)) => Message::Vouched(vouched.into()),
             FromAgent::Message(FromNode::RefusedClients(refused)) => {
                 Message::RefusedClients(refused.into())
             }

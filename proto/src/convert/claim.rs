@@ -67,7 +67,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use ragent_rendezvous::{
@@ -77,7 +77,8 @@ mod tests {
 
     use super::*;
 
-    fn record() -> Record {
+    /// A record with all fields.
+    pub(in crate::convert) fn record() -> Record {
         let successor =
             |name: &str| Successor { process: NodeId::new(name), endpoint: format!("{name}:1") };
         Record {

@@ -81,11 +81,14 @@ impl From<FromCoordinator> for v1::CoordinatorMessage {
                     asks_reason: false,
                     reason: reason.map(Into::into),
                     lease_left_ms: lease_left.map(to_lease_left),
+                    progress: None,
                 }),
                 ToNode::Probe { round } => Message::Probe(v1::Probe { round: to_round(round) }),
                 ToNode::Assignment(assignment) => Message::Assignment(assignment.into()),
                 ToNode::HostLeaving => Message::HostLeaving(v1::HostLeaving {}),
                 ToNode::RefusedClients(refused) => Message::RefusedClients(refused.into()),
+                ToNode::AskVoucher(asked) => Message::AskVoucher(asked.into()),
+                ToNode::Vouched(vouched) => Message::Vouched(vouched.into()),
                 ToNode::Voters(voters) => Message::Voters(v1::Voters {
                     endpoints: voters.iter().map(ToString::to_string).collect(),
                 }),
@@ -111,7 +114,13 @@ impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
                 return Ok(Self::OtherAgent);
             }
             Message::Refusal(refusal) => ToNode::Refuse(refusal.try_into()?),
-            Message::Echo(v1::KeepAlive { sequence, asks_reason: _, reason, lease_left_ms }) => {
+            Message::Echo(v1::KeepAlive {
+                sequence,
+                asks_reason: _,
+                reason,
+                lease_left_ms,
+                progress: _,
+            }) => {
                 let reason = reason.map(TryInto::try_into).transpose()?;
                 ToNode::Echo { sequence, reason, lease_left: lease_left_ms.map(from_lease_left) }
             }
@@ -119,6 +128,8 @@ impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
             Message::Assignment(assignment) => ToNode::Assignment(assignment.try_into()?),
             Message::HostLeaving(v1::HostLeaving {}) => ToNode::HostLeaving,
             Message::RefusedClients(refused) => ToNode::RefusedClients(refused.try_into()?),
+            Message::AskVoucher(asked) => ToNode::AskVoucher(asked.try_into()?),
+            Message::Vouched(vouched) => ToNode::Vouched(vouched.try_into()?),
             Message::Voters(v1::Voters { endpoints }) => {
                 ToNode::Voters(voter::addresses(endpoints, "voters.endpoints")?)
             }

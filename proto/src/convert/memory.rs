@@ -6,7 +6,11 @@ use ragent_rendezvous::{
     settings::{HostSeat, HostTally, Memory},
 };
 
-use super::{list, name, nonempty, voter::number};
+use super::{
+    account::{from_totals, to_totals},
+    list, name, nonempty,
+    voter::number,
+};
 use crate::{Malformed, limits, v1};
 
 impl From<Memory> for v1::Memory {
@@ -25,6 +29,7 @@ impl From<Memory> for v1::Memory {
             early_free_rounds: memory.early_free_rounds,
             is_early: memory.is_early,
             closed: memory.closed.map(Into::into),
+            totals: Some(to_totals(&memory.time, &memory.restarts)),
             proof_key: memory.proof_key.map(|key| key.as_bytes().to_vec()).unwrap_or_default(),
         }
     }
@@ -37,6 +42,7 @@ impl TryFrom<v1::Memory> for Memory {
         if usize::try_from(memory.round_size).map_or(true, |size| size > limits::MAX_NODES) {
             return Err(Malformed::OutOfRange("memory.round_size"));
         }
+        let (time, restarts) = from_totals(memory.totals.unwrap_or_default());
         Ok(Self {
             job_uid: JobUid::new(nonempty(memory.job_uid, "memory.job_uid")?),
             term: Term(number(memory.term, "memory.term")?),
@@ -56,6 +62,8 @@ impl TryFrom<v1::Memory> for Memory {
             early_free_rounds: memory.early_free_rounds,
             is_early: memory.is_early,
             closed: memory.closed.map(TryInto::try_into).transpose()?,
+            time,
+            restarts,
             proof_key: proof_key(&memory.proof_key)?,
         })
     }

@@ -13,8 +13,8 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    NotHere, agent::refused_clients, list, millis, name, nonempty, port, printable, required,
-    round, text, to_millis, to_round,
+    NotHere, account, agent::refused_clients, list, millis, name, nonempty, port, printable,
+    progress, required, round, text, to_millis, to_round,
 };
 use crate::{
     Malformed, limits,
@@ -71,9 +71,14 @@ impl From<Snapshot> for v1::Snapshot {
             outcome: snapshot.outcome.map(Into::into),
             refused_clients: snapshot.refused_clients.iter().map(IpAddr::to_string).collect(),
             refused_peers: snapshot.refused_peers.into_iter().map(Into::into).collect(),
+            progress: snapshot.progress.map(Into::into),
             // A voter is the leader in their list.
             leader: snapshot.leader.filter(|_| snapshot.voters.is_empty()).unwrap_or_default(),
             voters: snapshot.voters.into_iter().map(Into::into).collect(),
+            phase_ms: snapshot.phase_ms,
+            time: Some(snapshot.time.into()),
+            last_restart: snapshot.last_restart.map(Into::into),
+            restarts: snapshot.restarts.into_iter().map(Into::into).collect(),
         }
     }
 }
@@ -91,6 +96,10 @@ impl TryFrom<v1::Snapshot> for Snapshot {
             term: id.term,
             round: id.round,
             phase,
+            phase_ms: snapshot.phase_ms,
+            time: snapshot.time.unwrap_or_default().try_into()?,
+            last_restart: account::last_restart(snapshot.last_restart)?,
+            restarts: account::restarts(snapshot.restarts)?,
             min_nodes: snapshot.min_nodes,
             max_nodes: snapshot.max_nodes,
             restarts_used: snapshot.restarts_used,
@@ -106,6 +115,7 @@ impl TryFrom<v1::Snapshot> for Snapshot {
                 REFUSED_PEERS_MAX,
                 TryInto::try_into,
             )?,
+            progress: progress::of_job(snapshot.progress)?,
             leader: None,
             voters: Vec::new(),
         };
@@ -188,6 +198,7 @@ impl From<NodeSnapshot> for v1::NodeStatus {
             progress: node.progress.as_deref().map(printable),
             observed: node.observed.map(|observed| observed.to_string()),
             standbys: node.standbys.map(Into::into),
+            progress_age_ms: node.progress_age_ms,
         }
     }
 }
@@ -220,6 +231,7 @@ impl TryFrom<v1::NodeStatus> for NodeSnapshot {
                 .progress
                 .map(|progress| text(progress, "node.progress", PROGRESS_MAX))
                 .transpose()?,
+            progress_age_ms: node.progress_age_ms,
             standbys: node.standbys.map(TryInto::try_into).transpose()?,
         })
     }

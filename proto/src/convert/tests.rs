@@ -1,11 +1,12 @@
 //! Every message is received as it was sent, and malformed messages are refused.
 
-use std::time::Duration;
+use std::{fs, path::Path, time::Duration};
 
 use proptest::prelude::*;
 use prost::Message;
 use ragent_rendezvous::{
     election::Member,
+    event::{RestartCause, RestartCost, RestartStages, RestartSum},
     ids::{
         AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, RoleRank, Round, RoundId,
         RunId, Term, VoterAddress, VoterId,
@@ -13,12 +14,14 @@ use ragent_rendezvous::{
     message::{
         Admission, Assignment, Attend, DepartedNode, DepartedNodes, Departure, EvictReason,
         FromNode, JobResult, KnownRound, NodeDescription, NodeState, Outcome, RefuseReason,
-        RefusedClients, RestartReason, StandbyCounts, Standing, ToNode, WaitReason, Welcome,
-        WorkerEnd, WorkerFailure,
+        RefusedClients, RestartReason, StandbyCounts, Standing, StepProgress, StepSource,
+        StoreConnection, StoreConnections, ToNode, Vouched, WaitReason, Welcome, WorkerEnd,
+        WorkerFailure,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{
-        Explanation, NodeSnapshot, PhaseName, RefusedPeer, Snapshot, StandingName, VoterStatus,
+        Explanation, JobProgress, JobTime, NodeSnapshot, PhaseName, RefusedPeer, RestartsByCause,
+        Snapshot, StandingName, StateTime, VoterStatus,
     },
 };
 
@@ -132,6 +135,21 @@ fn refused_clients() -> RefusedClients {
     RefusedClients { round: round(), addresses: addresses.to_vec() }
 }
 
+fn store_connections() -> StoreConnections {
+    let clients = ["172.20.0.5:40000", "[2001:db8::5]:1"];
+    let store = "172.20.0.1:29500".parse().unwrap();
+    let connections = (7..).zip(clients).map(|(number, client)| {
+        let client = client.parse().unwrap();
+        StoreConnection { number, client, store }
+    });
+    let connections = connections.collect();
+    StoreConnections { round: round(), connections, is_only_voucher: true }
+}
+
+fn vouched() -> Vouched {
+    Vouched { round: round(), numbers: vec![7, u64::MAX], denied: vec![0] }
+}
+
 fn from_agent() -> Vec<FromAgent> {
     let states = [
         NodeState::Preparing,
@@ -155,11 +173,13 @@ fn from_agent() -> Vec<FromAgent> {
         FromAgent::Message(FromNode::Standing(standing))
     });
     let others = [
-        FromNode::KeepAlive { sequence: u64::MAX, asks_reason: false },
-        FromNode::KeepAlive { sequence: 1, asks_reason: true },
+        FromNode::KeepAlive { sequence: u64::MAX, asks_reason: false, progress: None },
+        FromNode::KeepAlive { sequence: 1, asks_reason: true, progress: Some(step_progress()) },
         FromNode::Alive { round: round() },
         FromNode::Goodbye,
         FromNode::RefusedClients(refused_clients()),
+        FromNode::AskVouchers(store_connections()),
+        FromNode::Vouched(vouched()),
         FromNode::Progress { text: "step 120".to_owned() },
         FromNode::Standbys(standbys()),
     ];
@@ -250,6 +270,8 @@ fn from_coordinator() -> Vec<FromCoordinator> {
         ToNode::HostLeaving,
         ToNode::Voters(vec![VoterAddress::new("n4:29400")]),
         ToNode::RefusedClients(refused_clients()),
+        ToNode::AskVoucher(store_connections()),
+        ToNode::Vouched(vouched()),
     ];
     all.extend(refusals.into_iter().map(ToNode::Refuse));
     all.extend(assignments().into_iter().map(ToNode::Assignment));
@@ -259,6 +281,16 @@ fn from_coordinator() -> Vec<FromCoordinator> {
     all.push(FromCoordinator::Welcomed(welcome, Proof([8; 16])));
     all.push(FromCoordinator::OtherAgent);
     all
+}
+
+fn step_progress() -> StepProgress {
+    StepProgress {
+        source: StepSource::Reported,
+        lowest: 118,
+        highest: 120,
+        total: Some(1_000),
+        age: Duration::from_millis(250),
+    }
 }
 
 fn standbys() -> StandbyCounts {
@@ -288,6 +320,7 @@ fn snapshot() -> Snapshot {
         last_seen_ms: 17,
         reason: Some("why".to_owned()),
         progress: Some("step 7".to_owned()),
+        progress_age_ms: Some(1_200),
         standbys: Some(standbys()),
     };
     Snapshot {
@@ -296,6 +329,32 @@ fn snapshot() -> Snapshot {
         term: Term(3),
         round: Round(41),
         phase: PhaseName::Running,
+        phase_ms: 2_460_000,
+        time: JobTime {
+            states: vec![StateTime {
+                state: "productive".to_owned(),
+                ms: 11_000_000,
+                settled_ms: 10_999_000,
+            }],
+            redone_ms: 7,
+            now: Some("productive".to_owned()),
+            is_assumed: true,
+        },
+        last_restart: Some(RestartCost {
+            why: RestartCause::WorkerFailed,
+            stages: RestartStages {
+                stopping_ms: 1,
+                waiting_ms: 2,
+                rendezvous_ms: 3,
+                starting_ms: 4,
+            },
+            redone_steps: Some(40),
+            is_complete: true,
+        }),
+        restarts: vec![RestartsByCause {
+            cause: RestartCause::NodeLost,
+            sum: RestartSum { count: 2, cost_ms: 24_000, redone_steps: 80 },
+        }],
         min_nodes: 2,
         max_nodes: 8,
         restarts_used: 1,
@@ -309,6 +368,14 @@ fn snapshot() -> Snapshot {
             count: 12,
             reason: "it has another secret".to_owned(),
         }],
+        progress: Some(JobProgress {
+            source: StepSource::Read,
+            step: 48_210,
+            highest: 48_211,
+            steps_left: Some(51_790),
+            step_time: Some(Duration::from_micros(410_250)),
+            age: Duration::from_millis(300),
+        }),
         outcome: outcomes().pop(),
         leader: Some("n0:29400".to_owned()),
         voters: vec![
@@ -405,7 +472,7 @@ fn malformed_voters_are_refused() {
 /// Control characters are refused in every text, and never sent.
 #[test]
 fn terminals_are_left_alone() {
-    for bad in ["\u{1b}[2J", "\r", "\u{9b}", "\u{7}", "\0"] {
+    for bad in ["\u{1b}[2J", "\r", "\u{9b}", "\u{7}", "\0", "\u{202e}", "\u{2066}"] {
         let mut status = v1::Snapshot::from(snapshot());
         status.incomplete.as_mut().unwrap().text = bad.to_owned();
         assert_eq!(Snapshot::try_from(status), Err(Malformed::OutOfRange("incomplete.text")));
@@ -474,4 +541,68 @@ proptest! {
             }
         }
     }
+}
+
+/// Writes inputs for the fuzz targets of the agent: each message, after the byte that selects its kind.
+#[test]
+#[ignore = "it writes a part of the corpus, which is committed"]
+fn seeds_are_written() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../agent/fuzz/corpus"));
+    let write = |target: &str, kind: u8, messages: Vec<Vec<u8>>| {
+        let folder = folder.join(target);
+        fs::create_dir_all(&folder).unwrap();
+        for (number, message) in messages.iter().enumerate() {
+            let seed = [&[kind], &message[..]].concat();
+            fs::write(folder.join(format!("message-{kind}-{number:03}")), seed).unwrap();
+        }
+    };
+    let of_agent = from_agent().into_iter().map(|message| {
+        let bytes = v1::AgentMessage::from(message).encode_to_vec();
+        [&u16::try_from(bytes.len()).unwrap().to_le_bytes()[..], &bytes].concat()
+    });
+    write("attend", 0, of_agent.collect());
+    let texts = ["\u{1b}[2J", "\u{202e}x", "\u{9b}"].map(|text| {
+        let message = v1::agent_message::Message::Progress(v1::Progress { text: text.to_owned() });
+        let bytes = v1::AgentMessage { message: Some(message) }.encode_to_vec();
+        [&u16::try_from(bytes.len()).unwrap().to_le_bytes()[..], &bytes].concat()
+    });
+    write("attend", 2, texts.to_vec());
+    let of_coordinator = from_coordinator().into_iter();
+    let of_coordinator =
+        of_coordinator.map(|message| v1::CoordinatorMessage::from(message).encode_to_vec());
+    write("coordinator", 0, of_coordinator.collect());
+    let welcome = from_coordinator().into_iter().find_map(|message| match message {
+        FromCoordinator::Welcomed(welcome, proof) => Some((welcome, proof)),
+        _ => None,
+    });
+    let leases = [(1, 2, 60_000), (1, 2, 60_001), (0, 2, 3), (2, 2, 3), (1, 3, 3)];
+    let welcomes = leases.map(|(interval, agent, coordinator)| {
+        let (mut welcome, proof) = welcome.clone().unwrap();
+        welcome.leases = Leases {
+            keep_alive_interval: Duration::from_millis(interval),
+            agent: Duration::from_millis(agent),
+            coordinator: Duration::from_millis(coordinator),
+        };
+        v1::CoordinatorMessage::from(FromCoordinator::Welcomed(welcome, proof)).encode_to_vec()
+    });
+    write("coordinator", 2, welcomes.to_vec());
+    let answers = [
+        StatusAnswer::Snapshot(Box::new(snapshot())),
+        StatusAnswer::Snapshot(Box::new(snapshot_with_leader())),
+        StatusAnswer::NotHere(NotHere::unknown()),
+    ];
+    let answers = answers.map(|answer| v1::StatusReply::from(answer).encode_to_vec());
+    write("coordinator", 1, answers.to_vec());
+    let of_voters = voter::tests::all().into_iter();
+    let of_voters = of_voters.map(|message| voter::encode(&voter::tests::header(), message));
+    write("elect", 0, of_voters.collect());
+    let far = voter::tests::all().into_iter().take(3).enumerate().map(|(field, message)| {
+        let encoded = voter::encode(&voter::tests::header(), message);
+        let mut message = v1::VoterMessage::decode(encoded.as_slice()).unwrap();
+        let version = message.version.as_mut().unwrap();
+        *[&mut message.highest, &mut version.term, &mut version.number][field] = u64::MAX;
+        message.encode_to_vec()
+    });
+    write("elect", 2, far.collect());
+    write("elect", 1, vec![claim::encode(claim::tests::record())]);
 }

@@ -318,4 +318,4 @@ pub(super) fn address(text: String, field: &'static str) -> Result<VoterAddress,
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -164,6 +164,7 @@ impl Rendezvous {
         }
         self.availability = availability;
         info!("the coordinator's host is leaving");
+        self.record_leaving();
         let peers: Vec<_> = self.roster.iter().map(|(_, node)| node.peer()).collect();
         for peer in peers {
             self.send(peer, ToNode::HostLeaving);

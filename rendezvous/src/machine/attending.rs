@@ -6,6 +6,7 @@ use tracing::warn;
 
 use crate::{
     effect::Effect,
+    event::EventKind,
     ids::{JobUid, Round, RoundId},
     limits::{
         AGENT_TERM_MAX, AHEAD_MAX, KEEP_ALIVES_MISSED, NUMBER_MAX, TERMS_AHEAD_MAX, nodes_served,
@@ -127,6 +128,7 @@ impl Rendezvous {
         );
         self.given_before = Some(mem::replace(&mut self.memory.job_uid, uid));
         let id = &attend.node.node_id;
+        self.event_of(None, id, EventKind::RunAdopted);
         let others = self.roster.iter().filter(|(other, _)| *other != id);
         let mut peers: Vec<_> = others.map(|(_, node)| node.peer()).collect();
         peers.extend(self.welcomed.take());
@@ -152,6 +154,7 @@ impl Rendezvous {
             Tenure::Elected(_) if known_round.term > self.memory.term => {
                 warn!(term = %known_round.term, "a node knows a later coordinator; resigning");
                 self.availability = Availability::Ended;
+                self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
                 self.effects.push_back(Effect::Resign { term: known_round.term });
                 return;
             }
@@ -185,6 +188,9 @@ impl Rendezvous {
                 .max(attend.restarts_used.min(attend.settings.max_restarts));
         }
         if self.memory != before {
+            let (nodes, restarts_used) = (self.memory.round_size, self.memory.restarts_used);
+            let kind = EventKind::StateLearned { nodes, restarts_used };
+            self.event_of(None, &attend.node.node_id, kind);
             self.remember();
         }
     }

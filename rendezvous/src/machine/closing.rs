@@ -6,6 +6,7 @@ use tracing::info;
 
 use crate::{
     effect::Effect,
+    event::EventKind,
     group::{Group, SeatState},
     ids::{Round, Term},
     limits::{FURTHER_FAILURES_MAX, FURTHER_MESSAGE_MAX, SAME_TIME, TAKEOVER_COURTESY, after},
@@ -93,6 +94,7 @@ impl Rendezvous {
         self.memory.free_rounds = 0;
         self.memory.early_free_rounds = 0;
         self.roster.forget_tallies();
+        self.record_new_run();
         self.remember();
     }
 
@@ -138,6 +140,7 @@ impl Rendezvous {
         let awaits_success = group.as_ref().is_some_and(Group::has_lost_success);
         let stays_until = if awaits_success { goes_at } else { stays_until };
         self.enter(Phase::Closed(Closed { outcome, group, stays_until, goes_at }));
+        self.record_closed(self.clock);
     }
 
     pub(super) fn closed_deadline(&self, closed: &Closed) -> Instant {
@@ -160,6 +163,7 @@ impl Rendezvous {
             info!("coordinator has finished");
             self.availability = Availability::Ended;
             let is_over = matches!(self.phase, Phase::Closed(_));
+            self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
             self.effects.push_back(Effect::Finish { is_over });
         }
     }
@@ -176,6 +180,7 @@ impl Rendezvous {
         }
         info!("coordinator ends in favor of another one");
         self.availability = Availability::Ended;
+        self.event(None, None, EventKind::CoordinatorEnded { hands_over: true });
         self.effects.push_back(Effect::Finish { is_over: true });
         Some(self.memory.term)
     }

@@ -6,8 +6,9 @@ use tracing::{debug, info};
 
 use super::{Availability, Rendezvous};
 use crate::{
+    event::{EventKind, EventNode},
     ids::NodeId,
-    message::{Assignment, Departure, EvictReason, ToNode},
+    message::{Assignment, Departure, EvictReason, NodeDescription, ToNode},
     phase::Phase,
     roster::SentAssignment,
 };
@@ -20,6 +21,7 @@ impl Rendezvous {
             return;
         };
         info!(node = %id, host = %node.description.host_name, reason = how.kind(), "node lost");
+        self.record_loss(&node, how);
         let (departure, since) = match how {
             _ if node.is_leaving() => (Departure::Left, node.last_seen),
             EvictReason::Obituary => (Departure::AgentEnded, now),
@@ -60,6 +62,11 @@ impl Rendezvous {
         info!(node = %id, "node has left");
         if let Some(node) = self.roster.remove_for_good(now, id) {
             self.departures.add(&node, Departure::Left, now);
+            // At the end of a job all nodes leave.
+            if !matches!(self.phase, Phase::Closed(_)) {
+                let NodeDescription { node_id, host_name, .. } = node.description;
+                self.event(None, Some(EventNode { node_id, host_name }), EventKind::NodeLeft);
+            }
         }
         if let Phase::Recovering(recovering) = &mut self.phase {
             recovering.let_go(id);

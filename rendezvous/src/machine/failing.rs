@@ -15,6 +15,7 @@ use std::{
 use tracing::{info, warn};
 
 use crate::{
+    event::EventKind,
     group::Seat,
     ids::{GroupRank, NodeId, RoundId},
     limits::EARLY,
@@ -56,6 +57,7 @@ impl Rendezvous {
             .collect();
         let verdict = (!by_membership)
             .then(|| PendingVerdict { failures: [].into(), awaited: awaited.clone() });
+        self.record_failure(id, &failure);
         self.restart(now, reason, None, verdict);
         self.record(id, Some(failure));
         if by_membership {
@@ -78,8 +80,10 @@ impl Rendezvous {
             return;
         };
         // Bounded by the start of the round: an age is claimed by the node and cannot be trusted.
+        let is_first = !verdict.failures.contains_key(id);
         let happened =
             now.checked_sub(failure.event_age()).max(regathering.group.started).unwrap_or(now);
+        let recorded = failure.clone();
         match verdict.failures.entry(id.clone()) {
             Entry::Vacant(entry) => {
                 entry.insert((happened, failure));
@@ -89,6 +93,9 @@ impl Rendezvous {
                 entry.insert((happened, failure));
             }
             Entry::Occupied(_) => {}
+        }
+        if is_first {
+            self.record_failure(id, &recorded);
         }
     }
 
@@ -117,6 +124,7 @@ impl Rendezvous {
             && regathering.verdict.take_if(|verdict| !verdict.awaited.is_empty()).is_some()
         {
             info!(round = %regathering.group.round, "failure not charged: a member was lost");
+            self.record_free_failure();
         }
     }
 
@@ -169,6 +177,12 @@ impl Rendezvous {
                 %round, node = %id, host = %failure.host_name, rank = %failure.global_rank,
                 others = failures.others, restarts = self.memory.restarts_used, "failure charged"
             );
+            let kind = EventKind::FailureCharged {
+                restarts_used: self.memory.restarts_used,
+                max_restarts: shared.max_restarts,
+                others: failures.others,
+            };
+            self.event_of(self.failure_event(&id), &id, kind);
             self.remember();
         }
         let is_third =
@@ -193,6 +207,7 @@ impl Rendezvous {
         if node.tally.lost(now, started) {
             warn!(node = %id, "node was lost repeatedly: quarantined");
             node.tally.quarantine(now);
+            self.event_of(None, id, EventKind::NodeQuarantined);
         }
     }
 
@@ -235,6 +250,7 @@ impl Rendezvous {
         if let Phase::Regathering(regathering) = &mut self.phase {
             regathering.loss = Some(now);
         }
+        self.event_of(self.failure_event(id), id, EventKind::NodeQuarantined);
         self.index_readiness(id);
         self.sync(id);
     }
@@ -254,6 +270,7 @@ impl Rendezvous {
             if let Some(node) = self.roster.get_mut(id) {
                 node.tally.recall();
             }
+            self.event_of(None, id, EventKind::NodeReleased { early: true });
             self.index_readiness(id);
         }
     }
@@ -266,6 +283,7 @@ impl Rendezvous {
             if let Some(node) = self.roster.get_mut(&id) {
                 node.tally.forgive();
             }
+            self.event_of(None, &id, EventKind::NodeReleased { early: false });
             self.index_readiness(&id);
             self.sync(&id);
         }

@@ -118,6 +118,7 @@ impl Rendezvous {
         let seats = shared.nodes.fit(self.candidates(shared));
         let survivors = self.survivors(seats);
         let newcomers = self.newcomers(&survivors, seats);
+        let newcomer_count = newcomers.len();
         let newcomers_to_a_group: BTreeSet<NodeId> = if survivors.is_empty() {
             BTreeSet::new()
         } else {
@@ -143,8 +144,8 @@ impl Rendezvous {
         if self.count_free_round() {
             return true;
         }
-        let nodes = placed.len();
-        info!(%round, nodes, workers = table.world_size(), "round admitted");
+        let (nodes, workers) = (placed.len(), table.world_size());
+        info!(%round, nodes, workers, "round admitted");
         self.departures.clear();
         self.memory.round = round.round;
         self.memory.is_adopted = false;
@@ -157,9 +158,10 @@ impl Rendezvous {
             host_name: self.host_name(id),
             is_confirmed_dead: false,
         });
+        self.record_admission(now, workers, newcomer_count);
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);
-        self.enter(Phase::Running(Running { group, waiting_since: None }));
+        self.enter(Phase::Running(Running { group, waiting_since: None, vouchers: None }));
         for id in &placed {
             if let Some(node) = self.roster.get_mut(id) {
                 node.floor = round;

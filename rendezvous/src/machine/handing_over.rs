@@ -8,6 +8,7 @@ use tracing::info;
 
 use crate::{
     effect::Effect,
+    event::EventKind,
     ids::NodeId,
     machine::{Availability, Rendezvous, closing::Failures},
     message::{JobResult, NodeState},
@@ -55,6 +56,7 @@ impl Rendezvous {
             return;
         }
         info!(term = %self.memory.term, "coordinator handing over to another process");
+        self.event(None, None, EventKind::CoordinatorEnded { hands_over: true });
         // The next coordinator dismisses the node of this process, and then knows that it has left.
         let is_host = |id: &&NodeId| self.is_host(id);
         let others = self.roster.iter().map(|(id, _)| id).filter(|id| !is_host(id));

@@ -2,6 +2,7 @@
 //! snapshot.
 
 use crate::{
+    event::EventKind,
     group::Group,
     ids::NodeId,
     machine::Rendezvous,
@@ -17,8 +18,10 @@ impl Rendezvous {
         if !running.group.add_refused_clients(node, refused) {
             return;
         }
+        let addresses = running.group.refused_clients().iter().map(ToString::to_string).collect();
         let members = running.group.seats().map(|(member, _)| member.clone());
         let others: Vec<NodeId> = members.filter(|member| member != node).collect();
+        self.event(None, None, EventKind::StoreClientsRefused { addresses });
         for member in others {
             self.repeat_refused_clients(&member);
         }

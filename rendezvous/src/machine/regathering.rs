@@ -54,6 +54,7 @@ impl Rendezvous {
         if node.standing.round > group.round {
             group.set_state(id, SeatState::Lost(EvictReason::Silent));
             regathering.loss = Some(self.clock);
+            self.record_eviction(id, EvictReason::Silent);
             self.drop_verdict();
             return;
         }
@@ -198,6 +199,7 @@ impl Rendezvous {
             if let Some(group) = self.phase.group_mut() {
                 group.set_state(id, SeatState::Lost(EvictReason::NotBack));
             }
+            self.record_eviction(id, EvictReason::NotBack);
             self.index_readiness(id);
             self.sync(id);
         }

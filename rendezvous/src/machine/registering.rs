@@ -124,6 +124,7 @@ impl Rendezvous {
         self.advance(now);
         self.sync(&id);
         self.repeat_refused_clients(&id);
+        self.note_addresses(&id);
     }
 
     /// Welcomes a node, and waits for its standing. Forgets an earlier stream of the node.

@@ -29,6 +29,7 @@ impl Rendezvous {
         if round > group.round {
             // Another coordinator has admitted the node: here it counts as silent.
             group.set_state(id, SeatState::Lost(EvictReason::Silent));
+            self.record_eviction(id, EvictReason::Silent);
             let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
             self.restart(now, reason, Some(now), None);
             return;
@@ -45,10 +46,13 @@ impl Rendezvous {
             return;
         }
         match state {
-            NodeState::Running | NodeState::Leaving { .. } => {}
+            NodeState::Leaving { .. } => {}
+            NodeState::Running => self.note_running(now, id),
             NodeState::Succeeded => {
                 group.set_succeeded(id);
-                info!(round = %group.round, node = %id, "node succeeded");
+                let group_round = group.round;
+                self.note_running(now, id);
+                info!(round = %group_round, node = %id, "node succeeded");
             }
             NodeState::Stopping | NodeState::Preparing | NodeState::Ready { .. } => {
                 if !has_succeeded {
@@ -58,6 +62,15 @@ impl Rendezvous {
                     self.restart(now, reason, None, None);
                 }
             }
+        }
+    }
+
+    /// Notes that the workers of a member run.
+    fn note_running(&mut self, now: Instant, id: &NodeId) {
+        if let Phase::Running(Running { group, .. }) = &mut self.phase
+            && group.note_running(id)
+        {
+            self.record_workers_started(now);
         }
     }
 
@@ -170,6 +183,7 @@ impl Rendezvous {
                 round = %group.round, nodes = group.size, reason = reason.kind(),
                 "round ended"
             );
+            self.record_end_of_round(now, &reason);
             self.regather(Regathering { group, reason, since: now, loss, verdict });
         }
     }

@@ -96,6 +96,10 @@ impl Rendezvous {
             round: self.memory.round,
             phase: self.phase_name(),
             min_nodes: shared.map_or(0, |shared| shared.nodes.min()),
+            phase_ms: u64::try_from(self.phase_age(now).as_millis()).unwrap_or(u64::MAX),
+            time: self.job_time(now),
+            last_restart: self.last_restart(),
+            restarts: self.restarts_by_cause(),
             max_nodes: shared.map_or(0, |shared| shared.nodes.max()),
             restarts_used: self.memory.restarts_used,
             max_restarts: shared.map_or(0, |shared| shared.max_restarts),
@@ -103,6 +107,7 @@ impl Rendezvous {
             nodes: self.node_snapshots(now),
             incomplete: self.incomplete(now).as_ref().map(Explanation::from),
             refused_peers: Vec::new(),
+            progress: self.progress(now),
             refused_clients: self
                 .phase
                 .group()
@@ -229,7 +234,7 @@ impl Rendezvous {
         (hosts, more)
     }
 
-    fn phase_name(&self) -> PhaseName {
+    pub(super) fn phase_name(&self) -> PhaseName {
         match &self.phase {
             Phase::Recovering(_) => PhaseName::Recovering,
             Phase::Gathering(_) => PhaseName::Gathering,
@@ -257,6 +262,9 @@ impl Rendezvous {
             let (standing, reason) = self.standing_of(id, node);
             node_snapshot(now, &node.description, Some(node), None, standing, reason)
         }));
+        for node in &mut nodes {
+            node.progress_age_ms = self.progress_age_ms(now, &node.node_id);
+        }
         nodes
     }
 
@@ -354,6 +362,7 @@ fn node_snapshot(
             .map_or(0, |silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
         reason: reason.or_else(detached),
         progress: node.map(|node| node.progress.clone()).filter(|progress| !progress.is_empty()),
+        progress_age_ms: None,
         standbys: node.and_then(|node| node.standbys.clone()),
     }
 }

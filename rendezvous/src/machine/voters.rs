@@ -2,6 +2,7 @@
 
 use crate::{
     election::Member,
+    event::EventKind,
     ids::{Round, VoterAddress},
     limits::MEMBERS_REPORTED_MAX,
     machine::Rendezvous,
@@ -34,6 +35,8 @@ impl Rendezvous {
         if self.settings.voters == voters {
             return;
         }
+        let voters_listed = voters.iter().map(ToString::to_string).collect();
+        self.event(None, None, EventKind::VotersChanged { voters: voters_listed });
         self.settings.voters = voters;
         let peers: Vec<_> = self.roster.iter().map(|(_, node)| node.peer()).collect();
         for peer in peers {

@@ -20,6 +20,10 @@ pub enum Admission {
         /// Addresses of other hosts. Loopback addresses, which every host has, are ignored. Leave
         /// this host's own addresses out, too, as all its users share them.
         addresses: BTreeSet<IpAddr>,
+        /// True if a connection from one of `addresses` must be vouched for as well: it is reported
+        /// to [`Options::unvouched`](super::Options::unvouched), and is served once
+        /// [`StoreHandle::answer`](super::StoreHandle::answer) names it.
+        are_vouched: bool,
         /// The users of this host.
         local_uids: BTreeSet<u32>,
         /// Most connections that have not sent their `VALIDATE`; for a further one, the connection
@@ -37,6 +41,8 @@ pub(super) enum Access {
     Refused,
     /// The connection is accepted if it belongs to one of the listed users of this host.
     DependsOnOwner,
+    /// The connection is accepted if another host vouches for it.
+    DependsOnVoucher,
 }
 
 impl Admission {
@@ -44,11 +50,11 @@ impl Admission {
     pub(super) fn canonical(self) -> Self {
         match self {
             Self::Nobody | Self::Anybody => self,
-            Self::Only { addresses, local_uids, silent_max } => {
+            Self::Only { addresses, are_vouched, local_uids, silent_max } => {
                 let is_ones_own = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified();
                 let addresses = addresses.into_iter().map(|ip| ip.to_canonical());
                 let addresses = addresses.filter(is_ones_own).collect();
-                Self::Only { addresses, local_uids, silent_max }
+                Self::Only { addresses, are_vouched, local_uids, silent_max }
             }
         }
     }
@@ -58,8 +64,9 @@ impl Admission {
         match self {
             Self::Nobody => Access::Refused,
             Self::Anybody => Access::Admitted,
-            Self::Only { addresses, .. } if addresses.contains(&peer) => Access::Admitted,
-            Self::Only { .. } => Access::DependsOnOwner,
+            Self::Only { addresses, .. } if !addresses.contains(&peer) => Access::DependsOnOwner,
+            Self::Only { are_vouched: true, .. } => Access::DependsOnVoucher,
+            Self::Only { .. } => Access::Admitted,
         }
     }
 
@@ -91,7 +98,8 @@ mod tests {
 
     fn only(addresses: &[&str]) -> Admission {
         let addresses = addresses.iter().map(|text| ip(text)).collect();
-        Admission::Only { addresses, local_uids: [7].into(), silent_max: 1 }.canonical()
+        let local_uids = [7].into();
+        Admission::Only { addresses, are_vouched: false, local_uids, silent_max: 1 }.canonical()
     }
 
     /// Members may be listed with either spelling of their address; other peers are admitted only
@@ -111,6 +119,19 @@ mod tests {
             assert_eq!(Admission::Nobody.of_address(ip(peer)), Access::Refused);
         }
         assert!(plain.of_user(7) && !plain.of_user(0) && !Admission::Nobody.of_user(7));
+    }
+
+    /// Only connections from members' addresses can be vouched for.
+    #[test]
+    fn members_may_need_a_voucher() {
+        let addresses = [ip("10.0.0.1"), ip("127.0.0.1")].into();
+        let local_uids = [7].into();
+        let strict =
+            Admission::Only { addresses, are_vouched: true, local_uids, silent_max: 1 }.canonical();
+        assert_eq!(strict.of_address(ip("10.0.0.1")), Access::DependsOnVoucher);
+        for peer in ["10.0.0.2", "127.0.0.1"] {
+            assert_eq!(strict.of_address(ip(peer)), Access::DependsOnOwner);
+        }
     }
 
     /// An address that every host has does not admit a connection.

@@ -45,6 +45,8 @@ pub(super) struct Clients {
     pub(super) buffered: usize,
     buffered_max: usize,
     entered: u64,
+    /// The requests that were executed since the last call of [`Self::take_requests`].
+    requests: u64,
 }
 
 /// The next turn of a connection: again, or at its next event.
@@ -74,12 +76,18 @@ impl Clients {
             buffered: 0,
             buffered_max,
             entered: 0,
+            requests: 0,
         }
     }
 
     /// Returns the number of clients.
     pub(super) fn len(&self) -> usize {
         self.connections.len()
+    }
+
+    /// Returns the number of requests that were executed since the last call.
+    pub(super) fn take_requests(&mut self) -> u64 {
+        mem::take(&mut self.requests)
     }
 
     /// Returns the slot that the next connection gets.
@@ -294,6 +302,7 @@ impl Clients {
             if step? == Step::NeedMore {
                 return Ok(false);
             }
+            self.requests += 1;
         }
         Ok(!input.is_empty())
     }

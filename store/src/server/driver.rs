@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
@@ -10,6 +11,7 @@ use tokio::sync::mpsc;
 use tracing::error;
 
 use super::connection::Readiness;
+use super::counters::Counters;
 use super::store::{Opened, State, Store};
 use crate::limits::CONNECTIONS_MAX;
 
@@ -19,6 +21,7 @@ pub(super) struct Driver {
     poll: Poll,
     opened: mpsc::Receiver<Opened>,
     stores: BTreeMap<StoreId, Store>,
+    counters: Arc<Counters>,
 }
 
 /// The name of a store during the life of its thread; never used again.
@@ -36,8 +39,8 @@ pub(super) enum Source {
 }
 
 impl Driver {
-    pub(super) fn new(poll: Poll, opened: mpsc::Receiver<Opened>) -> Self {
-        Self { poll, opened, stores: BTreeMap::new() }
+    pub(super) fn new(poll: Poll, opened: mpsc::Receiver<Opened>, counters: Arc<Counters>) -> Self {
+        Self { poll, opened, stores: BTreeMap::new(), counters }
     }
 
     /// Serves until the thread's handle is dropped.
@@ -62,7 +65,16 @@ impl Driver {
                 }
             }
             self.run_ready(count);
+            self.publish_counts();
         }
+    }
+
+    /// Publishes the numbers of all stores, of which there are few.
+    fn publish_counts(&mut self) {
+        let counts = self.stores.values_mut().map(Store::take_counts);
+        let (connections, requests) =
+            counts.fold((0, 0), |sum, counts| (sum.0 + counts.0, sum.1 + counts.1));
+        self.counters.publish(connections, requests);
     }
 
     /// Returns the longest time to wait for events, if limited.
@@ -176,13 +188,16 @@ mod tests {
     fn failures_are_contained() {
         let (_handle, policy) = watch::channel(Policy::Open(Admission::Anybody));
         let (_handed_over, taken_over) = mpsc::channel(1);
+        let (_answers, answered) = mpsc::channel(1);
         let mut store = Store::new(Opened {
             id: StoreId(0),
             listener: None,
             policy,
             taken_over,
+            answered,
             memory_max: usize::MAX,
             refusals: None,
+            unvouched: None,
         });
         assert_eq!(catch_panic(&mut store, Store::on_policy_changed), State::Open);
         assert_eq!(catch_panic(&mut store, |_| unreachable!("but it happens")), State::Closed);

@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Instant;
 
@@ -80,6 +80,24 @@ impl Owners {
             Err(_) => Source::Table,
         };
         Self { source, sequence: 0, table: Vec::new(), table_due: None }
+    }
+
+    /// Verifies with a connection of this process that the kernel can look up sockets, so that a socket that is not found
+    /// does not exist. Otherwise that is verified with the near end of a connection, which is of no use if that end is on
+    /// another host.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error if the connection cannot be made.
+    pub fn verify(&mut self) -> io::Result<()> {
+        if !self.is_proven() {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            let here = TcpStream::connect(listener.local_addr()?)?;
+            let (near, far) = (here.local_addr()?, here.peer_addr()?);
+            // If the kernel does not answer, the table of all sockets is used, as before.
+            let _ = self.ask(near, far);
+        }
+        Ok(())
     }
 
     /// Returns the owner of the socket at the other end of a connection from `peer` to `local`.
@@ -248,11 +266,13 @@ fn parse(message: &[u8], sequence: u32) -> Answer {
         return Answer::Other;
     }
     match u16_at(4) {
-        Some(NLMSG_ERROR) => match u32_at(HEADER_LEN).map(|errno| -errno.cast_signed()) {
-            Some(ENOENT) => Answer::Missing,
-            Some(errno) => Answer::Failed(errno),
-            None => Answer::Other,
-        },
+        Some(NLMSG_ERROR) => {
+            match u32_at(HEADER_LEN).map(|errno| errno.cast_signed().wrapping_neg()) {
+                Some(ENOENT) => Answer::Missing,
+                Some(errno) => Answer::Failed(errno),
+                None => Answer::Other,
+            }
+        }
         Some(SOCK_DIAG_BY_FAMILY) => match (message.get(HEADER_LEN + 1), u32_at(UID_AT)) {
             (Some(&state), Some(uid)) => Answer::Found(Socket { state, uid }),
             (_, None) | (None, _) => Answer::Other,
@@ -310,5 +330,8 @@ const AF_INET6: u8 = 10;
 const ESTABLISHED: u8 = 1;
 const ENOENT: i32 = 2;
 
+#[cfg(any(test, fuzzing))]
+#[path = "../../fuzz/src/sock_diag.rs"]
+pub(super) mod fuzzing;
 #[cfg(test)]
 mod tests;

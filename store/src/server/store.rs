@@ -18,6 +18,7 @@ use super::clients::Clients;
 use super::connection::Readiness;
 use super::driver::{Source, StoreId};
 use super::owner::{Owner, Owners};
+use super::unvouched::{Answers, Unvouched, Waiting};
 use crate::limits::{
     CONNECTIONS_MAX, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, REFUSED_LOGGED_MAX,
 };
@@ -29,8 +30,10 @@ pub(super) struct Opened {
     pub(super) listener: Option<TcpListener>,
     pub(super) policy: watch::Receiver<Policy>,
     pub(super) taken_over: mpsc::Receiver<net::TcpStream>,
+    pub(super) answered: mpsc::Receiver<Answers>,
     pub(super) memory_max: usize,
     pub(super) refusals: Option<mpsc::Sender<IpAddr>>,
+    pub(super) unvouched: Option<mpsc::Sender<Unvouched>>,
 }
 
 /// The policy that the holder of a store has set; only the latest counts.
@@ -66,6 +69,14 @@ pub(super) struct Store {
     refused: Refused,
     /// Receives the first refusal of each address; if `None`, they are logged.
     refusals: Option<mpsc::Sender<IpAddr>>,
+    /// Connections that wait for a voucher.
+    waiting: Waiting<TcpStream>,
+    /// Receives the connections in `waiting`; if `None`, they are refused.
+    unvouched: Option<mpsc::Sender<Unvouched>>,
+    /// Answers about connections in `waiting`.
+    answered: mpsc::Receiver<Answers>,
+    /// True if there may be answers in `answered`.
+    has_answers: bool,
     /// Created for the first connection whose admission depends on its owner.
     owners: Option<Owners>,
     /// A connection whose owner is unknown until that time; no other is accepted meanwhile.
@@ -79,7 +90,8 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(opened: Opened) -> Self {
-        let Opened { id, listener, policy, taken_over, memory_max, refusals } = opened;
+        let Opened { id, listener, policy, taken_over, answered, memory_max, refusals, unvouched } =
+            opened;
         Self {
             id,
             acceptor: Acceptor::new(listener),
@@ -88,6 +100,10 @@ impl Store {
             has_arrivals: false,
             refused: Refused::default(),
             refusals,
+            waiting: Waiting::default(),
+            unvouched,
+            answered,
+            has_answers: false,
             owners: None,
             held: None,
             has_warned_of_unknown_owner: false,
@@ -95,15 +111,23 @@ impl Store {
         }
     }
 
+    /// Returns the number of connections, and of the requests that were executed since the last call.
+    pub(super) fn take_counts(&mut self) -> (usize, u64) {
+        (self.clients.len(), self.clients.take_requests())
+    }
+
     /// Returns true if there is work without an event.
     pub(super) fn is_busy(&self) -> bool {
-        self.clients.is_busy() || self.held.is_none() && (self.has_arrivals || self.may_accept())
+        self.clients.is_busy()
+            || self.has_answers
+            || self.held.is_none() && (self.has_arrivals || self.may_accept())
     }
 
     /// Returns the time at which there is work without an event.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let held = self.held.as_ref().map(|(until, ..)| *until);
-        let deadlines = [self.acceptor.poll_timeout(), self.clients.poll_timeout(), held];
+        let waiting = self.waiting.poll_timeout();
+        let deadlines = [self.acceptor.poll_timeout(), self.clients.poll_timeout(), held, waiting];
         deadlines.into_iter().flatten().min()
     }
 
@@ -111,6 +135,9 @@ impl Store {
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         self.acceptor.handle_timeout(now);
         self.clients.handle_timeout(now);
+        while let Some((client, stream)) = self.waiting.take_overdue(now) {
+            self.refuse_client(&stream, client);
+        }
     }
 
     /// Handles a connection to the listener.
@@ -126,6 +153,7 @@ impl Store {
     /// Handles a change that the handle made.
     pub(super) fn on_policy_changed(&mut self) -> State {
         self.has_arrivals = true;
+        self.has_answers = true;
         match &*self.policy.borrow() {
             Policy::Open(_) => State::Open,
             Policy::Closed => State::Closed,
@@ -137,8 +165,10 @@ impl Store {
         self.clients.run_ready();
     }
 
-    /// Accepts at most `most` connections from the listener, and as many that were handed over.
+    /// Accepts at most `most` connections from the listener, and as many that were handed over;
+    /// handles answers about connections that wait for a voucher.
     pub(super) fn accept(&mut self, registry: &Registry, now: Instant, most: usize) {
+        self.handle_answers(registry, now, most);
         if let Some((_, stream, peer)) = self.held.take_if(|(until, ..)| *until <= now) {
             self.admit_or_refuse(registry, now, stream, peer);
         }
@@ -169,6 +199,25 @@ impl Store {
         }
     }
 
+    fn handle_answers(&mut self, registry: &Registry, now: Instant, most: usize) {
+        for _ in 0..most {
+            let Ok(Answers { vouched, denied }) = self.answered.try_recv() else {
+                self.has_answers = false;
+                return;
+            };
+            for number in vouched {
+                if let Some((client, stream)) = self.waiting.take(number) {
+                    self.enter(registry, now, stream, client);
+                }
+            }
+            for number in denied {
+                if let Some((client, stream)) = self.waiting.take(number) {
+                    self.refuse_client(&stream, client);
+                }
+            }
+        }
+    }
+
     /// Returns true if a connection may be accepted. Before any peer is admitted, connections wait
     /// in the backlog, as a refused client of torch backs off for up to a second.
     fn may_accept(&self) -> bool {
@@ -187,6 +236,31 @@ impl Store {
             Some(Decision::Admit) => self.enter(registry, now, stream, peer),
             Some(Decision::Refuse) => self.refuse_client(&stream, peer),
             Some(Decision::Hold(until)) => self.held = Some((until, stream, peer)),
+            Some(Decision::AskVoucher(local)) => self.ask_voucher(now, stream, local, peer),
+        }
+    }
+
+    /// Reports a connection for which another host must vouch; refuses it if it cannot be reported.
+    fn ask_voucher(
+        &mut self,
+        now: Instant,
+        stream: TcpStream,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) {
+        let (store, client) = (canonical(local), canonical(peer));
+        let Some(sender) = &self.unvouched else { return self.refuse_client(&stream, peer) };
+        if CONNECTIONS_MAX <= self.clients.len() + self.waiting.len() {
+            return self.refuse(&stream, client, "too many connections");
+        }
+        let number = match self.waiting.add(now, client, stream) {
+            Ok(number) => number,
+            Err(stream) => return self.refuse_client(&stream, client),
+        };
+        if sender.try_send(Unvouched { number, client, store }).is_err()
+            && let Some((client, stream)) = self.waiting.take(number)
+        {
+            self.refuse_client(&stream, client);
         }
     }
 
@@ -198,6 +272,11 @@ impl Store {
         let is_admitted = match admission.of_address(ip) {
             Access::Admitted => true,
             Access::Refused => false,
+            Access::DependsOnVoucher => {
+                // A connection that was reset meanwhile has no address.
+                let local = stream.local_addr();
+                return Some(local.map_or(Decision::Refuse, Decision::AskVoucher));
+            }
             Access::DependsOnOwner => {
                 // A connection that was reset meanwhile has no address.
                 let Ok(local) = stream.local_addr() else { return Some(Decision::Refuse) };
@@ -229,7 +308,7 @@ impl Store {
         mut stream: TcpStream,
         peer: SocketAddr,
     ) {
-        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        let peer = canonical(peer);
         if CONNECTIONS_MAX <= self.clients.len() {
             return self.refuse(&stream, peer, "too many connections");
         }
@@ -246,7 +325,7 @@ impl Store {
     }
 
     fn refuse_client(&mut self, stream: &TcpStream, peer: SocketAddr) {
-        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        let peer = canonical(peer);
         let Some(refusals) = &self.refusals else {
             return self.refuse(stream, peer, "neither a member's address nor a user of the job");
         };
@@ -273,6 +352,12 @@ enum Decision {
     Admit,
     Refuse,
     Hold(Instant),
+    /// Ask for a voucher; the store's end of the connection.
+    AskVoucher(SocketAddr),
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// Closes a connection with a reset, which clients report as such.

@@ -12,9 +12,13 @@ use tokio::sync::{mpsc, watch};
 use tracing::error;
 
 use super::Admission;
+use super::counters::Counters;
 use super::driver::{Driver, Source, StoreId};
 use super::store::{self, Opened, Policy};
-use crate::limits::{BUFFERS_LEN_MAX, HANDED_OVER_MAX, OPENING_MAX, STORE_MEMORY_MAX};
+use super::unvouched::{Answers, Unvouched};
+use crate::limits::{
+    BUFFERS_LEN_MAX, HANDED_OVER_MAX, OPENING_MAX, STORE_MEMORY_MAX, VOUCHERS_QUEUED_MAX,
+};
 
 /// A thread that serves any number of independent stores.
 ///
@@ -27,6 +31,7 @@ pub struct StoreThread {
     registry: Registry,
     waker: Arc<Waker>,
     next: AtomicUsize,
+    counters: Arc<Counters>,
 }
 
 /// A store that is being served. Dropping it closes the store: its listener, its connections and
@@ -35,6 +40,7 @@ pub struct StoreThread {
 pub struct StoreHandle {
     policy: watch::Sender<Policy>,
     handed_over: mpsc::Sender<TcpStream>,
+    answers: mpsc::Sender<Answers>,
     waker: Arc<Waker>,
 }
 
@@ -47,12 +53,15 @@ pub struct Options {
     pub memory_max: usize,
     /// Receives the address of refused connections, each address once; if `None`, they are logged.
     pub refusals: Option<mpsc::Sender<IpAddr>>,
+    /// Receives the connections for which another host must vouch. If `None`, or when the queue is
+    /// full, such connections are refused.
+    pub unvouched: Option<mpsc::Sender<Unvouched>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let memory_max = STORE_MEMORY_MAX + BUFFERS_LEN_MAX;
-        Self { admission: Admission::Nobody, memory_max, refusals: None }
+        Self { admission: Admission::Nobody, memory_max, refusals: None, unvouched: None }
     }
 }
 
@@ -95,10 +104,16 @@ impl StoreThread {
         let registry = poll.registry().try_clone()?;
         let waker = Arc::new(Waker::new(poll.registry(), Source::Handle.into())?);
         let (opening, opened) = mpsc::channel(OPENING_MAX);
-        let driver = Driver::new(poll, opened);
+        let counters = Arc::new(Counters::default());
+        let driver = Driver::new(poll, opened, Arc::clone(&counters));
         let thread = thread::Builder::new().name(name.to_owned()).spawn(|| driver.run())?;
         let (opening, thread) = (Some(opening), Some(thread));
-        Ok(Self { opening, thread, registry, waker, next: AtomicUsize::new(0) })
+        Ok(Self { opening, thread, registry, waker, next: AtomicUsize::new(0), counters })
+    }
+
+    /// Returns the numbers of all stores of this thread.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
     }
 
     /// Opens an empty store on `listener`, for the peers that `admission` admits.
@@ -163,17 +178,27 @@ impl StoreThread {
         listener: Option<net::TcpListener>,
         options: Options,
     ) -> Result<StoreHandle, OpenError> {
-        let Options { admission, memory_max, refusals } = options;
+        let Options { admission, memory_max, refusals, unvouched } = options;
         let (policy, policy_seen) = watch::channel(Policy::Open(admission.canonical()));
         let (handed_over, taken_over) = mpsc::channel(HANDED_OVER_MAX);
-        let opened = Opened { id, listener, policy: policy_seen, taken_over, memory_max, refusals };
+        let (answers, answered) = mpsc::channel(VOUCHERS_QUEUED_MAX);
+        let opened = Opened {
+            id,
+            listener,
+            policy: policy_seen,
+            taken_over,
+            answered,
+            memory_max,
+            refusals,
+            unvouched,
+        };
         let opening = self.opening.as_ref().ok_or(OpenError::Ended)?;
         opening.try_send(opened).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => OpenError::Busy,
             mpsc::error::TrySendError::Closed(_) => OpenError::Ended,
         })?;
         wake(&self.waker);
-        Ok(StoreHandle { policy, handed_over, waker: Arc::clone(&self.waker) })
+        Ok(StoreHandle { policy, handed_over, answers, waker: Arc::clone(&self.waker) })
     }
 }
 
@@ -204,6 +229,18 @@ impl StoreHandle {
         })?;
         wake(&self.waker);
         Ok(())
+    }
+
+    /// Serves the connections `vouched`, for which another host has vouched, and refuses those that
+    /// are `denied`; both are numbers of [`Unvouched`].
+    ///
+    /// Numbers of connections that are not waiting are ignored. So are all if the store's thread is
+    /// far behind: these connections are refused when they time out, and their clients connect
+    /// again.
+    pub fn answer(&self, vouched: Vec<u64>, denied: Vec<u64>) {
+        if self.answers.try_send(Answers { vouched, denied }).is_ok() {
+            wake(&self.waker);
+        }
     }
 
     /// Sets the rule for new connections, including connections in the backlog. Existing

@@ -199,6 +199,8 @@ impl World {
     fn carry_out(&mut self, id: &NodeId, effect: Effect) -> Option<End> {
         match effect {
             Effect::Send { to, message } => self.send_to_node(id, &to, message),
+            // The worlds of elections do not follow the journal.
+            Effect::Record(_) => {}
             Effect::HangUp { to } => {
                 if self.forget_stream(id, &to) {
                     self.hang_up(&to);
@@ -208,8 +210,8 @@ impl World {
                 let voter = self.voter(id)?;
                 voter.changes += 1;
                 let number = voter.changes;
-                voter.coordination.coordinator()?.copying = Some((number, memory.clone()));
-                let command = Command::Remember(Box::new(memory), number);
+                voter.coordination.coordinator()?.copying = Some((number, (*memory).clone()));
+                let command = Command::Remember(memory, number);
                 self.pass(id, Input::Command(command));
             }
             Effect::Resign { term } => {

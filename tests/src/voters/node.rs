@@ -299,7 +299,12 @@ impl World {
                 self.order_group(id, supervisor::Input::Stop { signal, grace });
             }
             Effect::Local(Action::Kill) => self.order_group(id, supervisor::Input::Kill),
-            Effect::Local(Action::Announce(_) | Action::ReportWait(_)) => {}
+            Effect::Local(
+                Action::Announce(_)
+                | Action::ReportWait(_)
+                | Action::Vouch(_)
+                | Action::ServeClients(_),
+            ) => {}
             Effect::Local(Action::Finish(ending)) => self.end_agent(id, ending),
         }
     }

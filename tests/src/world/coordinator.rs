@@ -3,6 +3,7 @@
 use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
+    event::{Event as JournalEvent, EventKind},
     ids::{NodeId, Peer},
     message::{Admission, Assignment, KnownRound, ToNode, WaitReason},
     settings::{Memory, Settings},
@@ -11,7 +12,7 @@ use ragent_rendezvous::{
 };
 
 use super::{Event, LEASES, Stage, World};
-use crate::{sabotage::Sabotage, world::network::FromAgent};
+use crate::{replay::Replay, sabotage::Sabotage, world::network::FromAgent};
 use ragent_rendezvous::ids::GroupRank;
 
 impl World {
@@ -47,6 +48,8 @@ impl World {
             let is_reported = is_gone && self.random.chance(70);
             seat.is_confirmed_dead |= is_reported || self.sabotage == Sabotage::FalseObituary;
         }
+        let before = u64::try_from(memory.time.age().as_millis()).unwrap_or(u64::MAX);
+        self.accounted_since = (self.now, before);
         self.coordinator = Some(Rendezvous::new(self.now, settings, memory, Tenure::Sole));
         self.dies_after = None;
         self.carry_out();
@@ -130,13 +133,41 @@ impl World {
             match effect {
                 Effect::Send { to, message } => self.deliver(to, message),
                 Effect::HangUp { to } => self.break_stream(&to),
-                Effect::Remember(memory) => self.remember(memory),
+                Effect::Record(event) => self.replay(&event),
+                Effect::Remember(memory) => self.remember(*memory),
                 // The only coordinator of a job has no other one above it.
                 Effect::Resign { .. } | Effect::HandOver | Effect::Finish { .. } => {
                     self.stage = Stage::Finished
                 }
             }
         }
+    }
+
+    fn replay(&mut self, event: &JournalEvent) {
+        if let EventKind::RunBegan { .. } = event.kind {
+            self.accounted_since = (self.now, 0);
+        }
+        let is_start = matches!(event.kind, EventKind::CoordinatorStarted { .. });
+        if self.sabotage == Sabotage::Amnesia && is_start {
+            // Rule 3 is to notice this bug.
+            self.replay = Replay::default();
+        }
+        let is_loss = matches!(event.kind, EventKind::NodeLost { .. });
+        if self.sabotage != Sabotage::LostEvents || !is_loss {
+            self.replay.apply(event);
+        }
+    }
+
+    /// Returns the state of the job, from the journal alone.
+    pub fn replay_of_journal(&self) -> &Replay {
+        &self.replay
+    }
+
+    /// Returns the time in milliseconds that the coordinator has to account for.
+    pub fn accounted_ms(&self) -> u64 {
+        let (since, before) = self.accounted_since;
+        let term = self.now.saturating_duration_since(since).as_millis();
+        before.saturating_add(u64::try_from(term).unwrap_or(u64::MAX))
     }
 
     fn remember(&mut self, memory: Memory) {

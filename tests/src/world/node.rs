@@ -283,7 +283,12 @@ impl World {
             Effect::Local(Action::Announce(News::WorkerFailed(failure) | News::Cause(failure))) => {
                 self.chronicle.failed_rounds.insert(failure.round.round);
             }
-            Effect::Local(Action::Announce(_) | Action::ReportWait(_)) => {}
+            Effect::Local(
+                Action::Announce(_)
+                | Action::ReportWait(_)
+                | Action::Vouch(_)
+                | Action::ServeClients(_),
+            ) => {}
             Effect::Local(Action::Finish(ending)) => self.end_agent(id, &ending),
         }
     }
@@ -354,7 +359,8 @@ impl World {
             | Sabotage::NoKeeper
             | Sabotage::FalseObituary
             | Sabotage::NoTimeouts
-            | Sabotage::OthersCharges => {}
+            | Sabotage::OthersCharges
+            | Sabotage::LostEvents => {}
         }
         let peer = Peer { node: id.clone(), attend };
         self.send_up(peer, FromAgent::Attend(Box::new(message)));

@@ -11,7 +11,7 @@ use ragent_rendezvous::{
     },
 };
 
-use super::{Action, Agent, Effect, Ending, News, State};
+use super::{Action, Agent, Effect, Ending, News, State, vouching};
 use crate::signal::Signal;
 
 impl Agent {
@@ -47,6 +47,7 @@ impl Agent {
                 self.failure = None;
                 self.was_cut_off = false;
                 self.refused_clients.clear();
+                self.questions = vouching::questions();
                 self.waiting = None;
                 self.restarts_used = admission.restart_count;
                 self.charged_through = admission.charged_through;

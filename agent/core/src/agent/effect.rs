@@ -6,7 +6,7 @@ use ragent_rendezvous::{
     ids::RoundId,
     message::{
         Admission, EvictReason, FromNode, JobResult, Outcome, RefuseReason, RestartReason,
-        WaitReason, WorkerFailure,
+        StoreConnections, Vouched, WaitReason, WorkerFailure,
     },
     snapshot::Explanation,
 };
@@ -39,6 +39,10 @@ pub enum Action {
     },
     /// Kill the workers.
     Kill,
+    /// Look up which of these connections from this host belong to this agent's user, and report the result.
+    Vouch(StoreConnections),
+    /// Serve or refuse clients of this node's store, according to these answers.
+    ServeClients(Vouched),
     /// Report news to the user.
     Announce(News),
     /// Report to the user that this node waits.

@@ -2,9 +2,11 @@
 
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, LocalRank, RoleRank},
+    limits::VOUCHER_INTERVAL,
     message::{
         Admission, Assignment, EvictReason, JobResult, RefusedClients, RestartReason,
-        StandbyCounts, WorkerEnd,
+        STORE_CONNECTIONS_MAX, StandbyCounts, StoreConnection, StoreConnections, Vouched,
+        WorkerEnd,
     },
     snapshot::Explanation,
 };
@@ -594,6 +596,75 @@ fn refused_clients_are_announced_once() {
     t.agent.handle_client_refused(Round(2), address);
     assert_eq!(t.effects(), []);
     assert!(t.welcome(1).contains(&report));
+}
+
+/// Members are asked to vouch for the first connection at once, and for those that follow within the batch
+/// time together, or as soon as they fill a message. Connections of an earlier round are not reported.
+#[test]
+fn questions_are_sent_in_batches() {
+    let connection = |number| StoreConnection {
+        number,
+        client: ([10, 0, 0, 2], 1).into(),
+        store: ([10, 0, 0, 1], PORT).into(),
+    };
+    let asks = |numbers: std::ops::Range<u64>| {
+        let connections = numbers.map(connection).collect();
+        Effect::Send(FromNode::AskVouchers(StoreConnections {
+            round: round(1, 1),
+            connections,
+            is_only_voucher: false,
+        }))
+    };
+    let mut t = Fixture::running();
+    t.agent.handle_unvouched(t.now, Round(1), connection(0));
+    assert_eq!(t.effects(), [asks(0..1)]);
+    for number in 1..4 {
+        t.agent.handle_unvouched(t.now, Round(1), connection(number));
+    }
+    t.agent.handle_unvouched(t.now, Round(2), connection(9));
+    assert_eq!(t.effects(), []);
+    t.now += VOUCHER_INTERVAL;
+    assert_eq!(t.agent.poll_timeout(), Some(t.now));
+    t.agent.handle_timeout(t.now);
+    assert_eq!(t.effects(), [asks(1..4)]);
+    let end = 4 + STORE_CONNECTIONS_MAX as u64;
+    for number in 4..end + 1 {
+        t.agent.handle_unvouched(t.now, Round(1), connection(number));
+    }
+    assert_eq!(t.effects(), [asks(4..end)]);
+    t.now += VOUCHER_INTERVAL;
+    t.agent.handle_timeout(t.now);
+    assert_eq!(t.effects(), [asks(end..end + 1)]);
+    t.now += VOUCHER_INTERVAL;
+    t.agent.handle_timeout(t.now);
+    t.agent.handle_unvouched(t.now, Round(1), connection(0));
+    assert_eq!(t.effects(), [asks(0..1)], "a connection after a pause is sent at once");
+}
+
+/// A member looks up connections of its own round only, and reports them if there are any; the node that serves
+/// the store serves those for which a member vouches.
+#[test]
+fn vouchers_are_of_the_same_round() {
+    let vouched =
+        |number| Vouched { round: round(1, number), numbers: vec![7], denied: Vec::new() };
+    let asked = |number| StoreConnections {
+        round: round(1, number),
+        connections: Vec::new(),
+        is_only_voucher: true,
+    };
+    let mut t = Fixture::running();
+    for number in [0, 1, 2] {
+        t.agent.handle_ask_voucher(asked(number));
+        t.agent.handle_looked_up(vouched(number));
+        t.agent.handle_vouched(vouched(number));
+    }
+    t.agent.handle_looked_up(Vouched { numbers: Vec::new(), ..vouched(1) });
+    let expected = [
+        Effect::Local(Action::Vouch(asked(1))),
+        Effect::Send(FromNode::Vouched(vouched(1))),
+        Effect::Local(Action::ServeClients(vouched(1))),
+    ];
+    assert_eq!(t.effects(), expected);
 }
 
 fn waits(reason: WaitReason) -> Assignment {

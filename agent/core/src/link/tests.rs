@@ -300,3 +300,17 @@ fn new_leader_is_dialed_at_once() {
     t.link.handle_new_leader(t.now);
     assert_eq!(t.advance(0), [Effect::Dial(AttendNumber(4))]);
 }
+
+/// Each echo is reported once, with its round trip and the time that was left of the lease before it was renewed.
+#[test]
+fn echoes_are_reported() {
+    let mut t = Fixture::attending();
+    assert_eq!(t.link.take_echo(), None);
+    t.advance(40);
+    t.echo(1);
+    let first = Echo { round_trip: 40 * MS, lease_left: Some(2360 * MS) };
+    assert_eq!(t.link.take_echo(), Some(first));
+    assert_eq!(t.link.take_echo(), None);
+    t.echo(1);
+    assert_eq!(t.link.take_echo(), None, "it is not awaited any more");
+}

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, RoleRank, RoundId, VoterAddress},
-    message::{Admission, Assignment, NodeState},
+    message::{Admission, Assignment, NodeState, StepProgress, StepSource},
     settings::Leases,
 };
 
@@ -193,4 +193,29 @@ fn dropped_stream_is_not_read() {
     assert!(!admits(&effects(&mut node)));
     assert_eq!(node.handle_connected(now, ONE), None);
     assert!(!node.handle_sent_elsewhere(now, ONE, Term(9), true));
+}
+
+/// Keep-alives carry the training step of the workers with its age, until the workers have ended.
+#[test]
+fn keep_alives_carry_the_step() {
+    let (mut node, now) = ready();
+    node.handle_message(now, ONE, ToNode::Assignment(Assignment::Admit(admission(1))));
+    effects(&mut node);
+    let sent = |node: &mut Node, at| {
+        node.handle_timeout(at);
+        effects(node).into_iter().find_map(|effect| match effect {
+            Effect::Send { message: FromNode::KeepAlive { progress, .. }, .. } => Some(progress),
+            _ => None,
+        })
+    };
+    let interval = Leases::default().keep_alive_interval;
+    assert_eq!(sent(&mut node, now + interval), Some(None));
+    let (source, lowest, highest, total) = (StepSource::Read, 7, 9, None);
+    node.handle_steps(NodeSteps { source, lowest, highest, total, at: now + interval });
+    let age = interval;
+    let progress = StepProgress { source, lowest, highest, total, age };
+    assert_eq!(sent(&mut node, now + 2 * interval), Some(Some(progress)));
+    node.handle_finished(now + 2 * interval, GroupEnd::Stopped);
+    effects(&mut node);
+    assert_eq!(sent(&mut node, now + 3 * interval), Some(None));
 }

@@ -19,7 +19,7 @@ use super::{
     ManifestSpec,
     flag_values::check,
     metadata::{metadata, of_job},
-    names,
+    metrics, names,
 };
 use crate::{
     cli::K8sArgs,
@@ -188,7 +188,7 @@ pub(super) fn network_policy(spec: &ManifestSpec) -> NetworkPolicy {
         spec: Some(NetworkPolicySpec {
             pod_selector: Some(select(of_job(spec))),
             policy_types: Some(vec!["Ingress".to_owned()]),
-            ingress: Some(vec![rule]),
+            ingress: Some([rule].into_iter().chain(metrics::ingress(spec)).collect()),
             ..NetworkPolicySpec::default()
         }),
     }

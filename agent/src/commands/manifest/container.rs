@@ -11,7 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
-use super::{ManifestSpec, Method, SharedVolume, VolumeSource, access, metadata};
+use super::{ManifestSpec, Method, SharedVolume, VolumeSource, access, metadata, metrics};
 use crate::spec::{DEFAULT_PORT, ScriptKind};
 
 /// The name of the container and of its program.
@@ -38,7 +38,7 @@ pub(super) fn container(spec: &ManifestSpec) -> Container {
         command: Some(vec![literal(&spec.ragent)]),
         args: Some(agent_args(spec).iter().map(|arg| literal(arg)).collect()),
         env: Some(env(spec)),
-        ports: Some(vec![port]),
+        ports: Some([port].into_iter().chain(metrics::container_port(spec)).collect()),
         resources: resources(&spec.resources),
         volume_mounts: Some(mounts(spec)),
         ..Container::default()
@@ -80,6 +80,7 @@ pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
         ("checkpoint-path", spec.checkpoint_path.clone()),
         auth,
         secret_file,
+        ("metrics-listen", spec.metrics_listen.map(|address| address.to_string())),
     ];
     flags.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }

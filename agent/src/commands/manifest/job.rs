@@ -14,7 +14,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use super::{ManifestSpec, access, container, metadata};
+use super::{ManifestSpec, access, container, metadata, metrics};
 
 /// The time that an agent may need in addition to the stopping of its workers and of those of the
 /// nodes that it serves: leases, last messages, and a reserve.
@@ -24,7 +24,11 @@ pub(super) fn job(spec: &ManifestSpec) -> Job {
     let pods = count(spec.nodes.max());
     let labels = metadata::labels(spec);
     let template = PodTemplateSpec {
-        metadata: Some(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }),
+        metadata: Some(ObjectMeta {
+            labels: Some(labels),
+            annotations: metrics::annotations(spec),
+            ..ObjectMeta::default()
+        }),
         spec: Some(pod(spec)),
     };
     let job = JobSpec {

@@ -1,7 +1,7 @@
 //! The meaning of the flags: a [`ManifestSpec`] that is valid for Kubernetes, or all mistakes at
 //! once.
 
-use std::{collections::BTreeMap, ffi::OsString, time::Duration};
+use std::{collections::BTreeMap, ffi::OsString, net::SocketAddr, time::Duration};
 
 use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 
@@ -9,6 +9,7 @@ use super::{
     SharedVolume,
     access::{JobSecret, RunAs},
     flag_values::{HELP, check, checked, missing, number, pairs, required, twice},
+    metrics,
     names::{self, Rule},
     variables,
 };
@@ -75,6 +76,8 @@ pub(crate) struct ManifestSpec {
     pub run_as: Option<RunAs>,
     /// The namespaces whose pods may connect to those of the job.
     pub allow_from: Vec<String>,
+    /// The address at which each pod serves the metrics; `None` if it does not.
+    pub metrics_listen: Option<SocketAddr>,
 }
 
 /// The launch method, with paths in ragent's form and the text of DeepSpeed's configuration.
@@ -179,6 +182,7 @@ impl ManifestSpec {
             secret,
             run_as,
             allow_from,
+            metrics_listen: errors.or_default(metrics::address(&args.metrics_listen)),
             volumes,
         };
         // The mistakes in variables depend on all other flags.

@@ -373,3 +373,22 @@ fn all_mistakes_at_once() {
         ]
     );
 }
+
+/// The port of the metrics is passed to the agent; in a pod it is a port of all addresses.
+#[test]
+fn metrics_of_pods() {
+    assert!(
+        words("--metrics-listen 0.0.0.0:9400 t.py").contains(" --metrics-listen=0.0.0.0:9400 ")
+    );
+    assert!(!words("t.py").contains("metrics"));
+    for value in ["127.0.0.1:9400", "0.0.0.0:0", "[::]:29400", "9400"] {
+        let line = format!("--name a --image i --metrics-listen {value} t.py");
+        let errors = resolve(&line).unwrap_err();
+        let flag = format!("`--metrics-listen {value}` ");
+        assert!(errors.len() == 1 && errors[0].to_string().starts_with(&flag), "{errors:?}");
+    }
+    let errors = resolve(
+        "--name a --image i --metrics-listen 0.0.0.0:1 --env PET_METRICS_LISTEN=0.0.0.0:2 t.py",
+    );
+    assert!(errors.unwrap_err()[0].to_string().contains("would have no effect"));
+}

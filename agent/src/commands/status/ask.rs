@@ -1,9 +1,9 @@
 //! Asks for the state of a job: at its endpoint, or at all of its voters at once.
 
-use std::error::Error;
+use std::{error::Error, time::Duration};
 
 use ragent_proto::convert::StatusAnswer;
-use ragent_rendezvous::snapshot::Snapshot;
+use ragent_rendezvous::{jitter::Jitter, snapshot::Snapshot};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -13,7 +13,9 @@ use crate::{
         state_file::{self, RunningAgent, Stage},
     },
     endpoint::identity,
+    secret::Credentials,
     spec::{Endpoint, JobEndpoint, VoterList},
+    sys::clock,
 };
 
 /// Asks at the endpoint, or at all voters until one of them has answered with the state. An agent
@@ -26,11 +28,57 @@ pub(crate) async fn ask(
     job: JobEndpoint,
     credentials: &AskerCredentials,
 ) -> Result<Snapshot, LaunchError> {
+    find(job, credentials).await.map(|found| found.snapshot)
+}
+
+/// The state of a job, and the process that has answered with it.
+pub(crate) struct Found {
+    /// The state.
+    pub(crate) snapshot: Snapshot,
+    /// The endpoint of the process.
+    pub(crate) endpoint: Endpoint,
+    /// The credentials that it has accepted.
+    pub(crate) credentials: Credentials,
+}
+
+/// Asks for the state of a job in the same way, and returns its coordinator, too.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] if no process answers with the state of a job.
+pub(crate) async fn find(
+    job: JobEndpoint,
+    credentials: &AskerCredentials,
+) -> Result<Found, LaunchError> {
     match job {
         JobEndpoint::One(endpoint) => {
             ask_one(&endpoint, credentials).await.map_err(Failure::into_error)
         }
         JobEndpoint::Voters(voters) => ask_voters(&voters, credentials).await,
+    }
+}
+
+/// The time for which the next coordinator is awaited if one ends while its journal is followed: an election takes seconds.
+const NEXT_COORDINATOR: Duration = Duration::from_secs(30);
+
+/// The shortest time between two questions for the next coordinator.
+const QUESTION_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Waits for the next coordinator after the end of one.
+pub(crate) async fn next_coordinator(
+    job: &JobEndpoint,
+    credentials: &AskerCredentials,
+) -> Result<Found, LaunchError> {
+    let until = clock::now() + NEXT_COORDINATOR;
+    let mut jitter = Jitter::new(u64::from(std::process::id()));
+    loop {
+        let wait = QUESTION_INTERVAL.mul_f64(1.0 + jitter.fraction());
+        clock::until(Some(clock::now() + wait)).await;
+        match find(job.clone(), credentials).await {
+            Ok(found) => return Ok(found),
+            Err(error) if clock::now() >= until => return Err(error),
+            Err(_) => {}
+        }
     }
 }
 
@@ -89,7 +137,7 @@ fn one_line(error: &dyn Error) -> String {
 async fn ask_voters(
     voters: &VoterList,
     credentials: &AskerCredentials,
-) -> Result<Snapshot, LaunchError> {
+) -> Result<Found, LaunchError> {
     let mut asked = JoinSet::new();
     for (place, voter) in voters.endpoints().iter().cloned().enumerate() {
         let credentials = credentials.clone();
@@ -101,7 +149,7 @@ async fn ask_voters(
     let mut failures = Vec::new();
     while let Some(answer) = asked.join_next().await {
         match answer {
-            Ok(Ok(snapshot)) => return Ok(snapshot),
+            Ok(Ok(found)) => return Ok(found),
             Ok(Err(failure)) => failures.push(failure),
             Err(error) => failures.push((voters.endpoints().len(), error.to_string())),
         }
@@ -112,14 +160,21 @@ async fn ask_voters(
 }
 
 /// Asks at `endpoint`, or at the coordinator's endpoint if the answer contains that.
-async fn ask_one(endpoint: &Endpoint, credentials: &AskerCredentials) -> Result<Snapshot, Failure> {
+async fn ask_one(endpoint: &Endpoint, credentials: &AskerCredentials) -> Result<Found, Failure> {
     let failed = |endpoint: &Endpoint| {
         let endpoint = endpoint.clone();
         move |source| Failure::Asked { endpoint, source }
     };
+    let found = |snapshot: Box<Snapshot>, endpoint: &Endpoint, credentials| Found {
+        snapshot: *snapshot,
+        endpoint: endpoint.clone(),
+        credentials,
+    };
     let not_here = match ask_at(endpoint, credentials).await.map_err(failed(endpoint))? {
-        StatusAnswer::Snapshot(snapshot) => return Ok(*snapshot),
-        StatusAnswer::NotHere(not_here) => not_here,
+        (StatusAnswer::Snapshot(snapshot), accepted) => {
+            return Ok(found(snapshot, endpoint, accepted));
+        }
+        (StatusAnswer::NotHere(not_here), _) => not_here,
     };
     if not_here.endpoint.is_empty() {
         return Err(Failure::NoJob(format!(
@@ -131,24 +186,24 @@ async fn ask_one(endpoint: &Endpoint, credentials: &AskerCredentials) -> Result<
         return Err(Failure::NoJob(what));
     };
     match ask_at(&elsewhere, credentials).await.map_err(failed(&elsewhere))? {
-        StatusAnswer::Snapshot(snapshot) => Ok(*snapshot),
-        StatusAnswer::NotHere(_) => {
+        (StatusAnswer::Snapshot(snapshot), accepted) => Ok(found(snapshot, &elsewhere, accepted)),
+        (StatusAnswer::NotHere(_), _) => {
             Err(Failure::NoJob(format!("neither {endpoint} nor {elsewhere} coordinates a job")))
         }
     }
 }
 
-/// Asks at `endpoint`. A process that is silent, or does not use this protocol, is identified.
+/// Asks at `endpoint`, and returns the credentials with which it has answered. A process that is silent, or does not use this protocol, is identified.
 async fn ask_at(
     endpoint: &Endpoint,
     credentials: &AskerCredentials,
-) -> Result<StatusAnswer, AttendError> {
+) -> Result<(StatusAnswer, Credentials), AttendError> {
     let AskerCredentials { own, registered } = credentials;
     let answer = client::status(endpoint, own).await;
     if let Err(AttendError::Mismatch(_)) = &answer {
         for credentials in registered {
             if let Ok(answer) = client::status(endpoint, credentials).await {
-                return Ok(answer);
+                return Ok((answer, credentials.clone()));
             }
         }
     }
@@ -157,5 +212,5 @@ async fn ask_at(
     {
         return Err(AttendError::Other { address, what });
     }
-    answer
+    answer.map(|answer| (answer, own.clone()))
 }

@@ -10,7 +10,7 @@ use ragent_rendezvous::{
         Assignment, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, WaitReason,
     },
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
-    snapshot::{NodeSnapshot, PhaseName, StandingName},
+    snapshot::{JobTime, NodeSnapshot, PhaseName, StandingName},
     tenure::{Elected, Tenure},
     voter_count::VoterCount,
 };
@@ -39,8 +39,15 @@ impl Fixture {
         let (not_here, known) = watch::channel(here);
         let (attended, port_knows) = watch::channel(Attended::default());
         let (persistence, right) = (Persistence::file(None), Right::Sole(not_here));
-        let coordination =
-            Coordination::new(settings, Some(memory), Tenure::Sole, persistence, attended, right);
+        let coordination = Coordination::new(
+            settings,
+            Some(memory),
+            Tenure::Sole,
+            persistence,
+            attended,
+            right,
+            Records::default(),
+        );
         let task = tokio::spawn(drive(coordination, queue));
         Self { inputs, known, attended: port_knows, task }
     }
@@ -67,7 +74,7 @@ impl Fixture {
 
     async fn keep_alive(&self, name: &str, sequence: u64) {
         let peer = attend(name).peer();
-        let message = FromNode::KeepAlive { sequence, asks_reason: false };
+        let message = FromNode::KeepAlive { sequence, asks_reason: false, progress: None };
         self.inputs.send(Input::Message(peer, message)).await.unwrap();
     }
 
@@ -101,6 +108,10 @@ pub(crate) fn empty_snapshot() -> Snapshot {
         term: Term(1),
         round: Round(0),
         phase: PhaseName::Gathering,
+        phase_ms: 0,
+        time: JobTime::default(),
+        last_restart: None,
+        restarts: Vec::new(),
         min_nodes: 1,
         max_nodes: 1,
         restarts_used: 0,
@@ -108,6 +119,7 @@ pub(crate) fn empty_snapshot() -> Snapshot {
         world_size: 0,
         nodes: Vec::new(),
         incomplete: None,
+        progress: None,
         refused_clients: Vec::new(),
         refused_peers: Vec::new(),
         outcome: None,
@@ -379,6 +391,7 @@ async fn elected_coordinator_gives_way() {
         Persistence::file(None),
         watch::channel(Attended::default()).0,
         right,
+        Records::default(),
     );
     let task = tokio::spawn(drive(coordination, queue));
     let elsewhere: Endpoint = "10.0.0.9:29400".parse().unwrap();

@@ -2,9 +2,13 @@
 
 use std::{io, path::Path, time::Duration};
 
+use ragent_proto::{Malformed, v1};
 use ragent_rendezvous::{
+    account::{TimeState, TimeTotals},
     election::message::{Lists, Replica, Seat, Version},
+    event::{RestartCause, RestartSum},
     ids::{GroupRank, JobUid, NodeId, ProofKey, Round, Term, VoterAddress, VoterId},
+    limits::NUMBER_MAX,
     message::Outcome,
     settings::{HostSeat, HostTally, Memory},
 };
@@ -55,12 +59,57 @@ pub(super) struct Remembered {
     /// Missing in files of older builds.
     #[serde(default)]
     closed: Option<Outcome>,
+    /// Missing in files of older builds.
+    #[serde(default)]
+    totals: RememberedTotals,
     /// Hexadecimal digits. Missing in files of older builds.
     #[serde(default)]
     proof_key: String,
     /// Only in the file of a voter.
     #[serde(default)]
     copy: Option<RememberedCopy>,
+}
+
+/// What the job has spent its time on, in the order of the messages between voters.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+struct RememberedTotals {
+    #[serde(default)]
+    state_ms: Vec<u64>,
+    #[serde(default)]
+    redone_ms: u64,
+    /// Number, cost in milliseconds, and repeated steps.
+    #[serde(default)]
+    restarts: Vec<(u32, u64, u64)>,
+}
+
+impl RememberedTotals {
+    fn of(memory: &Memory) -> Self {
+        let ms = |time: &Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let restart = |sum: &RestartSum| (sum.count, sum.cost_ms, sum.redone_steps);
+        Self {
+            state_ms: memory.time.by_state.iter().map(ms).collect(),
+            redone_ms: ms(&memory.time.redone),
+            restarts: memory.restarts.iter().map(restart).collect(),
+        }
+    }
+
+    fn time(&self) -> TimeTotals {
+        let redone = Duration::from_millis(self.redone_ms);
+        let mut time = TimeTotals { redone, ..TimeTotals::default() };
+        for (state, ms) in TimeState::ALL.into_iter().zip(&self.state_ms) {
+            time.add(state, Duration::from_millis(*ms));
+        }
+        time
+    }
+
+    fn restarts(&self) -> [RestartSum; RestartCause::ALL.len()] {
+        let mut restarts = [RestartSum::default(); RestartCause::ALL.len()];
+        for (restart, (count, cost_ms, redone_steps)) in restarts.iter_mut().zip(&self.restarts) {
+            let (count, cost_ms, redone_steps) = (*count, *cost_ms, *redone_steps);
+            *restart = RestartSum { count, cost_ms, redone_steps };
+        }
+        restarts
+    }
 }
 
 /// The voter, the version of its copy, the voters of the job, and the highest term that the voter knew.
@@ -148,10 +197,11 @@ pub(super) fn age_of_memory(path: &Path) -> Age {
     read::<Remembered>(path).map_or(Age::Unknown, |remembered| remembered.age(path))
 }
 
-/// Reads the memory of an earlier coordinator; `None` if there is none, it cannot be read, or it is
-/// so old that no agent can be waiting for that run.
+/// Returns the memory of an earlier coordinator; `None` if the file is missing, unreadable, malformed, or so old that no agent
+/// can be waiting for that run.
 pub fn read_memory(path: &Path) -> Option<Memory> {
-    read_fresh(path).map(Memory::from)
+    let memory = Memory::from(read_fresh(path)?);
+    accept(path, Memory::try_from(v1::Memory::from(memory)))
 }
 
 /// Reads the state of an earlier process of a voter, under the same conditions, and if the machine was not started since.
@@ -171,8 +221,19 @@ pub(crate) fn read_copy(path: &Path) -> Option<Stored> {
     let (last, before) = (seats(copy.last), seats(copy.before));
     let lists = Lists { last, before: (!before.is_empty()).then_some(before) };
     let replica = Replica { version, lists, memory: Some(remembered.into()) };
-    let voter = VoterId(copy.voter?);
-    Some(Stored { voter: Some(voter), replica, highest: Term(copy.highest) })
+    let replica = accept(path, Replica::try_from(v1::Replica::from(replica)))?;
+    let in_range = (copy.highest <= NUMBER_MAX).then_some(Term(copy.highest));
+    let highest = accept(path, in_range.ok_or(Malformed::OutOfRange("highest")))?;
+    Some(Stored { voter: Some(VoterId(copy.voter?)), replica, highest })
+}
+
+/// Returns the content of a file if it has the form that messages between voters must have. Accepting a number at its limit
+/// would leave no number for the next.
+fn accept<T>(path: &Path, content: Result<T, Malformed>) -> Option<T> {
+    let content = content.inspect_err(|error| {
+        warn!(path = %path.display(), %error, "ignored a malformed state file; the job continues without it");
+    });
+    content.ok()
 }
 
 fn read_fresh(path: &Path) -> Option<Remembered> {
@@ -215,6 +276,8 @@ impl From<Remembered> for Memory {
             early_free_rounds: remembered.early_free_rounds,
             is_early: remembered.is_early,
             closed: remembered.closed,
+            time: remembered.totals.time(),
+            restarts: remembered.totals.restarts(),
             proof_key: key_from_hex(&remembered.proof_key),
         }
     }
@@ -282,6 +345,7 @@ fn write(
         early_free_rounds: memory.early_free_rounds,
         is_early: memory.is_early,
         closed: memory.closed.clone(),
+        totals: RememberedTotals::of(memory),
         proof_key: memory.proof_key.as_ref().map(key_to_hex).unwrap_or_default(),
         copy,
     };
@@ -379,6 +443,13 @@ pub(super) mod tests {
             free_rounds: 3,
             early_free_rounds: 2,
             is_early: true,
+            time: {
+                let mut time = TimeTotals { redone: Duration::from_secs(1), ..Default::default() };
+                time.add(TimeState::Productive, Duration::from_millis(86_400_123));
+                time
+            },
+            restarts: [RestartSum { count: 1, cost_ms: 2, redone_steps: 3 };
+                RestartCause::ALL.len()],
             proof_key: Some(ProofKey::new([0xf; 32])),
             ..Memory::fresh(JobUid::new("u"))
         };
@@ -398,6 +469,34 @@ pub(super) mod tests {
         }
         fs::write(&path, "{").unwrap();
         assert_eq!(read_memory(&path), None);
+    }
+
+    /// A state file with a number that leaves none for the next, or with a name that no node can have, is ignored.
+    #[test]
+    fn malformed_memory_is_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job-1.json");
+        write_aged(&path, 0, |remembered| remembered.round = NUMBER_MAX);
+        assert!(read_memory(&path).is_some());
+        write_aged(&path, 0, |remembered| remembered.round = NUMBER_MAX + 1);
+        assert_eq!(read_memory(&path), None);
+        write_aged(&path, 0, |remembered| {
+            (remembered.host_rank, remembered.host_name) = (Some(0), "\u{1b}[2J".to_owned());
+        });
+        assert_eq!(read_memory(&path), None);
+        let seats = vec![RememberedSeat { address: "a:1".to_owned(), voter: Some(1) }];
+        for (highest, version_number, is_read) in
+            [(NUMBER_MAX, NUMBER_MAX, true), (NUMBER_MAX + 1, 1, false), (1, u64::MAX, false)]
+        {
+            write_aged(&path, 0, |remembered| {
+                let (voter, last, before) = (Some(7), seats.clone(), Vec::new());
+                let version_term = 1;
+                let copy =
+                    RememberedCopy { version_term, version_number, highest, voter, last, before };
+                remembered.copy = Some(copy);
+            });
+            assert_eq!(read_copy(&path).is_some(), is_read, "{highest} {version_number}");
+        }
     }
 
     /// A key in a state file consists of 64 hexadecimal digits; anything else is ignored.

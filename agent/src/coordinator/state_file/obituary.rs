@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ragent_proto::Proof;
+use ragent_proto::{Proof, printable};
 use ragent_rendezvous::{
     ids::{NodeId, Round},
     settings::Memory,
@@ -58,7 +58,9 @@ pub fn parse_obituary(text: &str) -> Option<Obituary> {
         Err(_) => (text, None),
     };
     let (node, round) = rest.rsplit_once(' ')?;
-    let is_sound = !node.is_empty() && node.len() <= 256 && !node.chars().any(char::is_control);
+    // As in messages of agents.
+    let is_printable = !node.chars().any(char::is_control) && printable(node) == node;
+    let is_sound = !node.is_empty() && node.len() <= 256 && is_printable;
     let (node, round) = (NodeId::new(node), Round(round.parse().ok()?));
     Some(Obituary { node, round, proof }).filter(|_| is_sound)
 }
@@ -82,7 +84,7 @@ mod tests {
         assert_eq!(read(&format!("n 7 {proof}")), Some(("n".to_owned(), 7, Some(parsed))));
         assert_eq!(read(&format!("n m 7 {proof}")), Some(("n m".to_owned(), 7, Some(parsed))));
         assert_eq!(read("n 7"), Some(("n".to_owned(), 7, None)));
-        let wrong = ["", "n", "7", " 7", "n x", "n\x1b[2J 7", &format!("7 {proof}")];
+        let wrong = ["", "n", "7", " 7", "n x", "n\x1b[2J 7", "\u{202e}n 7", &format!("7 {proof}")];
         for wrong in wrong {
             assert_eq!(read(wrong), None, "{wrong:?}");
         }

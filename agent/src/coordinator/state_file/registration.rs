@@ -139,7 +139,8 @@ pub fn running_agents() -> Vec<RunningAgent> {
     running_agents_in(&ThisHost.runtime_dir())
 }
 
-fn running_agents_in(folder: &Path) -> Vec<RunningAgent> {
+/// Returns the running agents that are registered in `folder`.
+pub(crate) fn running_agents_in(folder: &Path) -> Vec<RunningAgent> {
     let Ok(folder) = PrivateFolder::open(folder) else { return Vec::new() };
     let is_registration = |name: &OsString| {
         let name = name.to_str();

@@ -60,6 +60,22 @@ pub(crate) enum Message {
         /// True if the sender hosts the coordinator: then its source address is preferred.
         by_host: bool,
     },
+    /// The sender asks another agent whether it is present.
+    Ask {
+        /// The number of the sender.
+        by: u64,
+        /// The number of the agent that is to answer.
+        to: u64,
+        /// A number that was not sent before, for the answer.
+        nonce: u64,
+    },
+    /// The sender is present. Shorter than the questions that it answers.
+    Answer {
+        /// The number of the sender.
+        by: u64,
+        /// The nonces of the questions.
+        nonces: Vec<u64>,
+    },
 }
 
 /// A datagram.
@@ -111,6 +127,8 @@ mod tests {
         for message in [
             Message::Looking { by, may_host: false, lowest: Some(by) },
             Message::Hosted { by: u64::MAX, at, by_host: true },
+            Message::Ask { by: u64::MAX, to: u64::MAX, nonce: u64::MAX },
+            Message::Answer { by: u64::MAX, nonces: vec![u64::MAX; limits::MAX_NONCES] },
         ] {
             let datagram = Datagram::new(job("secret-project"), message);
             let bytes = datagram.encode();
@@ -119,6 +137,17 @@ mod tests {
             assert_eq!(Datagram::decode(&bytes), Some(datagram));
         }
         assert_ne!(job("a"), job("b"));
+    }
+
+    /// An answer is not longer than the questions that it answers.
+    #[test]
+    fn answers_are_short() {
+        let length = |message| Datagram::new(job("a"), message).encode().len();
+        for (by, count) in [(0, 1), (u64::MAX, 1), (0, limits::MAX_NONCES)] {
+            let question = length(Message::Ask { by: 0, to: by, nonce: u64::MAX });
+            let answer = length(Message::Answer { by, nonces: vec![u64::MAX; count] });
+            assert!(answer <= question * count, "{answer} {question} {count}");
+        }
     }
 
     /// Bytes that are not a datagram of this version are ignored.

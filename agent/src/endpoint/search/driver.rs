@@ -2,7 +2,8 @@
 //! look.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr, TcpListener},
     time::{Duration, Instant},
 };
 
@@ -10,18 +11,19 @@ use ragent_proto::convert::{NotHere, StatusAnswer};
 use ragent_rendezvous::ids::RunId;
 use tokio::{
     sync::watch,
-    task::{JoinHandle, JoinSet},
+    task::{self, AbortHandle, JoinHandle, JoinSet},
     time::timeout,
 };
 use tracing::{debug, info, warn};
 
 use super::{
-    datagram::Candidate,
+    datagram::{Candidate, Message},
     election::{Effect, Election, Pace},
-    notice::{Notice, Progress, Unlike},
+    notice::{Notice, OtherSecrets, Progress},
     rivals::{self, Verdict},
     seal::{Opened, Seal},
     sockets::{Sockets, SocketsError},
+    trial::{self, Trial},
 };
 use crate::{
     coordinator::{
@@ -29,20 +31,22 @@ use crate::{
         driver::{self as coordinator_driver, Input, Inputs},
         role::ElectedCoordinator,
     },
-    endpoint::limits,
+    endpoint::{error::LocateError, limits, locate},
     net,
     report::telemetry,
-    secret::Credentials,
+    secret::{Credentials, Mismatch},
     spec::{Endpoint, SearchSpec},
     sys::{clock, host::ThisHost},
 };
 
 /// The host of the endpoint.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Debug)]
 pub(crate) enum Found {
     /// This agent is to host, at this address of its machine.
     Here(IpAddr),
-    /// Another process hosts, or hosted, at this address.
+    /// This agent is to continue the host at this address of its machine, on this listener.
+    HereAgain(SocketAddr, TcpListener),
+    /// Another process hosts at this address.
     There(SocketAddr),
 }
 
@@ -52,8 +56,9 @@ pub(crate) struct Search {
     election: Election,
     sockets: Sockets,
     seal: Seal,
-    /// An agent with another secret that searches.
-    unlike: Option<Unlike>,
+    /// The number of this agent in datagrams.
+    number: u64,
+    other_secrets: OtherSecrets,
     /// True if it was reported that an agent of the job has no secret.
     has_warned_of_open: bool,
     credentials: Credentials,
@@ -68,8 +73,15 @@ pub(crate) struct Search {
     has_warned: bool,
     run_id: RunId,
     notice: Notice,
-    /// The last address found at which no coordinator answered.
-    unanswered: Option<SocketAddr>,
+    /// The attempts to reach the coordinator at addresses that datagrams name.
+    trials: JoinSet<(SocketAddr, Trial)>,
+    trials_by_place: BTreeMap<SocketAddr, AbortHandle>,
+    /// The result, until [`Self::find`] returns it.
+    found: Option<Found>,
+    /// The last address at which no coordinator answered, and the reason.
+    unanswered: Option<(SocketAddr, String)>,
+    /// The process that has refused this agent.
+    mismatch: Option<Mismatch>,
 }
 
 /// A search that continues for other agents, until this value is dropped.
@@ -103,7 +115,8 @@ impl Search {
             election,
             sockets,
             seal: Seal::new(run_id.clone(), credentials.clone()),
-            unlike: None,
+            number: own.number,
+            other_secrets: OtherSecrets::default(),
             has_warned_of_open: false,
             credentials: credentials.clone(),
             last_peer: None,
@@ -112,16 +125,30 @@ impl Search {
             has_warned: false,
             run_id: run_id.clone(),
             notice: Notice::new(clock::now()),
+            trials: JoinSet::new(),
+            trials_by_place: BTreeMap::new(),
+            found: None,
             unanswered: None,
+            mismatch: None,
         })
     }
 
     /// Looks until the endpoint is found, at most for `join_timeout`.
-    pub(crate) async fn find(&mut self, join_timeout: Duration) -> Option<Found> {
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LocateError`] if no host was found, or the host has refused this agent.
+    pub(crate) async fn find(&mut self, join_timeout: Duration) -> Result<Found, LocateError> {
         let deadline = clock::now() + join_timeout;
-        while clock::now() < deadline {
-            if let Some(found) = self.carry_out_all() {
-                return Some(found);
+        loop {
+            self.carry_out_all()?;
+            if let Some(found) = self.found.take() {
+                self.trials.abort_all();
+                self.trials_by_place.clear();
+                return Ok(found);
+            }
+            if clock::now() >= deadline {
+                break;
             }
             self.wait(Some(deadline.min(self.notice.poll_timeout()))).await;
             let (interfaces, progress) = (self.interfaces(), self.progress());
@@ -129,13 +156,17 @@ impl Search {
             let line = self.notice.handle_timeout(clock::now(), run_id, &interfaces, progress);
             line.iter().for_each(|line| telemetry::line(line));
         }
-        None
+        let cause = match &self.unanswered {
+            Some((_, cause)) => cause.clone(),
+            None => "no agent that may host the job answered".to_owned(),
+        };
+        Err(LocateError::NotFound { waited: join_timeout, cause })
     }
 
     fn progress(&self) -> Progress {
-        match self.unanswered {
-            Some(at) => Progress::NoCoordinator(at),
-            None if self.election.is_alone() => Progress::Alone(self.unlike),
+        match &self.unanswered {
+            Some((at, _)) => Progress::NoCoordinator(*at),
+            None if self.election.is_alone() => Progress::Alone(self.other_secrets.first()),
             None if self.election.has_candidate() => Progress::Candidates,
             None => Progress::NoCandidate,
         }
@@ -143,23 +174,19 @@ impl Search {
 
     /// Returns true if no other agent of the job was found.
     pub(crate) fn is_alone(&self) -> bool {
-        self.unanswered.is_none() && self.election.is_alone()
+        self.election.is_alone()
     }
 
-    /// Returns an agent with another secret that searches, for the user.
-    pub(crate) fn unlike(&self) -> Option<Unlike> {
-        self.unlike
+    /// Notes that this agent hosts without having found another one. Warns of agents with another secret, also later, until an
+    /// agent of the job is found.
+    pub(crate) fn handle_hosting_alone(&mut self) {
+        let others = self.other_secrets.handle_hosting_alone();
+        others.iter().for_each(|other| warn!("{other}"));
     }
 
     /// Returns the names of the interfaces on which it searches.
     pub(crate) fn interfaces(&self) -> String {
         self.sockets.interfaces().join(",")
-    }
-
-    /// Notes that no coordinator answered at the address found; the agent looks again.
-    pub(crate) fn handle_no_coordinator(&mut self, at: SocketAddr) {
-        self.unanswered = Some(at);
-        self.election.handle_failed(clock::now());
     }
 
     /// Notes that this agent hosts a coordinator at `at`. Continues to answer agents that look, and
@@ -185,7 +212,7 @@ impl Search {
         SearchResponder(tokio::spawn(async move {
             let mut endpoint = known.borrow().endpoint.clone();
             loop {
-                // The endpoint is found only once.
+                // This fails only during a search, which has ended.
                 let _ = self.carry_out_all();
                 tokio::select! {
                     () = self.wait(None) => {}
@@ -230,7 +257,7 @@ impl Search {
                     None => {}
                 }
                 registered = now_known;
-                // The endpoint is found only once.
+                // This fails only during a search, which has ended.
                 let _ = self.carry_out_all();
                 tokio::select! {
                     () = self.wait(None) => {}
@@ -260,22 +287,32 @@ impl Search {
         }
     }
 
-    fn carry_out_all(&mut self) -> Option<Found> {
+    fn carry_out_all(&mut self) -> Result<(), LocateError> {
         while let Some(effect) = self.election.poll_effect() {
             match effect {
-                Effect::Broadcast(message) => {
-                    for datagram in self.seal.close(&message) {
-                        self.sockets.broadcast(&datagram);
-                    }
-                }
+                Effect::Broadcast(message) => self.broadcast(&message),
                 Effect::Answer(peer, message) if self.sockets.misses(peer) => {
-                    for datagram in self.seal.close(&message) {
-                        self.sockets.send_to(peer, &datagram);
-                    }
+                    self.send_to(peer, &message);
                 }
                 Effect::Answer(..) => {}
-                Effect::Host => return Some(Found::Here(self.own_address())),
-                Effect::Join(at) => return Some(Found::There(at)),
+                Effect::Send(peers, message) if self.sockets.reaches_each() => {
+                    peers.iter().for_each(|peer| self.send_to(*peer, &message));
+                }
+                Effect::Send(_, message) => self.broadcast(&message),
+                Effect::Present(asked) => self.answer_present(asked),
+                Effect::Host => self.found = Some(Found::Here(self.own_address())),
+                Effect::Try(at) => self.try_place(at),
+                Effect::Drop(at) => {
+                    if let Some(trial) = self.trials_by_place.remove(&at) {
+                        trial.abort();
+                    }
+                }
+                Effect::Continue(at) => self.continue_host(at),
+                Effect::GiveUp(_) => {
+                    if let Some(mismatch) = self.mismatch.take() {
+                        return Err(mismatch.into());
+                    }
+                }
                 Effect::AskRival(rival) => {
                     if let Some(hosted) = &self.hosted {
                         let credentials = self.credentials.clone();
@@ -284,7 +321,78 @@ impl Search {
                 }
             }
         }
-        None
+        Ok(())
+    }
+
+    fn broadcast(&self, message: &Message) {
+        for datagram in self.seal.close(message) {
+            self.sockets.broadcast(&datagram);
+        }
+    }
+
+    fn send_to(&self, peer: SocketAddr, message: &Message) {
+        for datagram in self.seal.close(message) {
+            self.sockets.send_to(peer, &datagram);
+        }
+    }
+
+    fn answer_present(&self, asked: BTreeMap<SocketAddr, Vec<u64>>) {
+        let answer = |nonces| Message::Answer { by: self.number, nonces };
+        if self.sockets.reaches_each() {
+            asked.into_iter().for_each(|(peer, nonces)| self.send_to(peer, &answer(nonces)));
+        } else {
+            self.broadcast(&answer(asked.into_values().flatten().collect()));
+        }
+    }
+
+    fn continue_host(&mut self, at: SocketAddr) {
+        let endpoint = Endpoint { host: at.ip().to_string(), port: at.port() };
+        match locate::bind(&endpoint, at) {
+            Ok(listener) => self.found = Some(Found::HereAgain(at, listener)),
+            Err(error) => {
+                self.unanswered = Some((at, format!("cannot listen at {at}: {error}")));
+                self.election.handle_not_continued(clock::now(), at);
+            }
+        }
+    }
+
+    fn try_place(&mut self, at: SocketAddr) {
+        debug!(%at, "an agent names this address as that of the coordinator");
+        let (run_id, credentials) = (self.run_id.clone(), self.credentials.clone());
+        let trial = async move { (at, trial::try_place(at, &run_id, &credentials).await) };
+        self.trials_by_place.insert(at, self.trials.spawn(trial));
+    }
+
+    fn handle_trial(&mut self, id: task::Id, at: SocketAddr, trial: Trial) {
+        // A trial that was dropped may have ended before.
+        if self.trials_by_place.get(&at).is_none_or(|current| current.id() != id) {
+            return;
+        }
+        self.trials_by_place.remove(&at);
+        let now = clock::now();
+        if self.found.is_some() || self.election.has_found() {
+            return;
+        }
+        match trial {
+            Trial::There => {
+                self.election.handle_joined(now, at);
+                self.found = Some(Found::There(at));
+            }
+            Trial::Here => self.election.handle_own_place(now, at),
+            Trial::Refused(mismatch) => {
+                self.unanswered = Some((at, mismatch.to_string()));
+                if self.election.handle_refused(now, at) {
+                    self.mismatch = Some(mismatch);
+                }
+            }
+            Trial::NotThere(cause) => {
+                // A refusal is the better explanation.
+                if self.mismatch.is_none() {
+                    self.unanswered = Some((at, cause));
+                }
+                self.election.handle_not_joined(now, at);
+            }
+        }
     }
 
     /// Warns of a second job with this name, once.
@@ -304,8 +412,15 @@ impl Search {
     async fn wait(&mut self, deadline: Option<Instant>) {
         let due = [self.election.poll_timeout(), deadline].into_iter().flatten().min();
         tokio::select! {
-            // Datagrams before deadlines: an agent that was stalled has not waited for the others.
+            // Hosts that have answered first, of which there are few; then datagrams before deadlines: an agent that was stalled
+            // has not waited for the others.
             biased;
+            Some(tried) = self.trials.join_next_with_id() => {
+                // A trial that was dropped has no result, unless it had ended.
+                if let Ok((id, (at, trial))) = tried {
+                    self.handle_trial(id, at, trial);
+                }
+            }
             received = self.sockets.receive() => match received {
                 Ok((bytes, peer)) => {
                     self.handle_datagram(&bytes, peer);
@@ -330,9 +445,14 @@ impl Search {
             Opened::Message(message) => {
                 self.last_peer = self.last_peer.filter(|_| ThisHost.owns(peer.ip())).or(Some(peer));
                 self.election.handle_message(clock::now(), &message, peer);
+                if !self.election.is_alone() {
+                    self.other_secrets.handle_agent_found();
+                }
             }
             Opened::OtherSecret(secret) => {
-                self.unlike.get_or_insert_with(|| Unlike { at: peer.ip(), secret });
+                if let Some(other) = self.other_secrets.handle_datagram(peer.ip(), secret) {
+                    warn!("{other}");
+                }
             }
             Opened::NoSecret if !self.has_warned_of_open => {
                 self.has_warned_of_open = true;

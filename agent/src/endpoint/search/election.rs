@@ -13,59 +13,31 @@
 //! network delivers nothing for that long. Agents that have found the endpoint continue to answer
 //! agents that still look, members too: so a restarted host finds its own endpoint.
 //!
+//! Datagrams may be repeated by another process. So an agent waits for another one only if that one answers a question
+//! ([`super::challenges`]), and the address of a host in a datagram is only a place to try ([`super::places`]): the agent continues
+//! to look until a host of the job has answered at one.
+//!
 //! Two agents may host nevertheless, if the network was not up yet when they started; they learn of
 //! each other later. The state of their jobs decides which of them gives way ([`super::rivals`]).
 
+mod claims;
+mod doubts;
+mod effect;
+mod pace;
+
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
 
-use super::datagram::{Candidate, Message};
+pub(crate) use self::{effect::Effect, pace::Pace};
+use super::{
+    challenges::{Answers, Challenges},
+    datagram::{Candidate, Message},
+    places::Places,
+};
 use crate::{endpoint::limits, spec::Eligible};
-
-/// The intervals and time limits of an election.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Pace {
-    /// The time for which no lower candidate may be seen before a candidate hosts.
-    pub agreement: Duration,
-    /// The pause between two datagrams until there could be agreement; afterwards it doubles.
-    pub first_pause: Duration,
-    /// The longest pause between two datagrams.
-    pub last_pause: Duration,
-    /// A candidate that was silent for this long is gone.
-    pub patience: Duration,
-    /// Minimum interval between two answers to agents that look.
-    pub answer: Duration,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self {
-            agreement: Duration::from_secs(1),
-            first_pause: Duration::from_millis(100),
-            last_pause: Duration::from_secs(3),
-            patience: Duration::from_secs(10),
-            answer: Duration::from_millis(100),
-        }
-    }
-}
-
-/// An action for the driver.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Effect {
-    /// Send this to all agents.
-    Broadcast(Message),
-    /// Host the endpoint, and report its address to [`Election::handle_hosting`].
-    Host,
-    /// Join the coordinator at this address.
-    Join(SocketAddr),
-    /// Send this to the agent at this address, if datagrams to all do not reach it.
-    Answer(SocketAddr, Message),
-    /// Ask the host at this address, of the same job: one of the two is to give way.
-    AskRival(SocketAddr),
-}
 
 #[derive(Clone, Debug)]
 enum State {
@@ -91,12 +63,42 @@ impl State {
     }
 }
 
-/// The last datagram of another agent that looks.
+/// The last two addresses from which datagrams of one agent came: its own, and perhaps that of a process that repeats them.
 #[derive(Clone, Copy, Debug)]
-struct LastMessage {
-    at: Instant,
+struct Sources(SocketAddr, Option<SocketAddr>);
+
+impl Sources {
+    /// Returns the addresses after a datagram from `peer`; `before` are those until then.
+    fn after(peer: SocketAddr, before: Option<Self>) -> Self {
+        match before {
+            Some(same) if same.0 == peer => same,
+            Some(Self(other, _)) => Self(peer, Some(other)),
+            None => Self(peer, None),
+        }
+    }
+
+    fn iter(self) -> impl Iterator<Item = SocketAddr> {
+        [Some(self.0), self.1].into_iter().flatten()
+    }
+}
+
+/// Another agent that looks, by its last datagram.
+#[derive(Clone, Copy, Debug)]
+struct Other {
+    /// The time of its first datagram.
+    since: Instant,
+    last: Instant,
+    sources: Sources,
     may_host: bool,
     lowest: Option<Candidate>,
+}
+
+/// An agent that names a host, by its last datagram.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    last: Instant,
+    sources: Sources,
+    host: SocketAddr,
 }
 
 /// One agent's part in the election.
@@ -106,7 +108,23 @@ pub(crate) struct Election {
     eligible: Eligible,
     pace: Pace,
     state: State,
-    others: BTreeMap<Candidate, LastMessage>,
+    others: BTreeMap<Candidate, Other>,
+    /// Agents that name a host at which no coordinator has answered yet.
+    claims: BTreeMap<u64, Claim>,
+    places: Places,
+    /// Places of this machine at which no process answers.
+    own_places: BTreeSet<SocketAddr>,
+    /// The place that has refused this agent, and the time since which it is known.
+    refused: Option<(SocketAddr, Instant)>,
+    /// The time of the first claim of this search.
+    first_claim: Option<Instant>,
+    /// The questions to agents that look.
+    challenges: Challenges,
+    /// The questions to agents that name a host.
+    claimants: Challenges,
+    answers: Answers,
+    /// The next time at which another agent is to be asked.
+    next_doubt: Option<Instant>,
     /// The time of the last change of the lowest candidate.
     lowest_since: Instant,
     /// Other hosts of the job, with the time before which they are not asked again.
@@ -117,12 +135,24 @@ pub(crate) struct Election {
 impl Election {
     /// Creates an agent that begins to look.
     pub(crate) fn new(now: Instant, own: Candidate, eligible: Eligible, pace: Pace) -> Self {
+        let challenges =
+            |nonce, at_once| Challenges::new(nonce, at_once, pace.agreement, pace.patience);
         Self {
             own,
             eligible,
             pace,
             state: State::Looking { since: now, next_message: now, pause: pace.first_pause },
             others: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            places: Places::new(pace.agreement),
+            own_places: BTreeSet::new(),
+            refused: None,
+            // Usually the lowest candidate answers.
+            challenges: challenges(own.number, 1),
+            claimants: challenges(own.number.wrapping_add(1 << 32), limits::MAX_CHALLENGES),
+            first_claim: None,
+            answers: Answers::new(pace.presence),
+            next_doubt: None,
             lowest_since: now,
             rivals: BTreeMap::new(),
             effects: VecDeque::new(),
@@ -136,22 +166,37 @@ impl Election {
 
     /// Returns the earliest deadline.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        match &self.state {
+        let patience = self.pace.patience;
+        let due = match &self.state {
             State::Looking { next_message, .. } => {
-                let ends = self.others.values().map(|last| last.at + self.pace.patience);
-                ends.chain([*next_message]).chain(self.agreed_at()).min()
+                let others = self.others.values().map(|other| other.last + patience);
+                let claims = self.claims.values().map(|claim| claim.last + patience);
+                let refused = self.refused.map(|(_, since)| since + self.pace.refusal);
+                let questions = [&self.challenges, &self.claimants].map(Challenges::poll_timeout);
+                let rest = [self.next_doubt, refused].into_iter().chain(questions);
+                let rest = rest.chain([self.agreed_at()]).flatten();
+                others.chain(claims).chain(rest).chain([*next_message]).min()
             }
             State::Chosen => None,
             State::Found { next_answer, .. } => *next_answer,
-        }
+        };
+        [due, self.answers.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Applies every deadline that has passed.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        let patience = self.pace.patience;
-        let before = self.lowest();
-        self.others.retain(|_, last| now < last.at + patience);
-        self.note_lowest(now, before);
+        self.forget_silent(now);
+        let present = self.answers.handle_timeout(now);
+        if !present.is_empty() {
+            self.effects.push_back(Effect::Present(present));
+        }
+        if matches!(self.state, State::Looking { .. }) {
+            self.handle_absence(now);
+            self.judge_own_places(now);
+        }
+        if matches!(self.state, State::Looking { .. }) {
+            self.handle_refusal_end(now);
+        }
         match &mut self.state {
             State::Looking { since, next_message, pause } => {
                 if now >= *next_message {
@@ -165,6 +210,9 @@ impl Election {
                 if self.agreed_at().is_some_and(|at| now >= at) {
                     self.state = State::Chosen;
                     self.effects.push_back(Effect::Host);
+                }
+                if self.next_doubt.is_some_and(|due| now >= due) {
+                    self.doubt(now);
                 }
             }
             State::Chosen => {}
@@ -184,22 +232,43 @@ impl Election {
     pub(crate) fn handle_message(&mut self, now: Instant, message: &Message, peer: SocketAddr) {
         match *message {
             Message::Looking { by, may_host, lowest } if by != self.own => {
-                let before = self.others.get(&by).map(|last| last.at);
-                self.note_agent(now, by, LastMessage { at: now, may_host, lowest });
+                let before = self.others.get(&by).copied();
+                let since = before.map_or(now, |other| other.since);
+                let sources = Sources::after(peer, before.map(|other| other.sources));
+                let other = Other { since, last: now, sources, may_host, lowest };
+                self.note_agent(now, by, other);
                 // A datagram soon after the last one may itself be an answer, and is not answered.
-                let is_news = before.is_none_or(|at| now >= at + self.pace.answer);
+                let is_news = before.is_none_or(|other| now >= other.last + self.pace.answer);
                 if is_news && self.others.contains_key(&by) {
                     self.answer(peer);
                 }
             }
             Message::Hosted { by, at, by_host } if by != self.own.number => {
                 let at = if by_host { SocketAddr::new(peer.ip(), at.port()) } else { at };
-                if is_reachable(at.ip()) {
-                    self.note_host(now, at, peer);
+                if is_reachable(at.ip()) && at.port() != 0 {
+                    self.note_host(now, by, at, peer);
                 }
             }
-            // This agent's own datagram, looped back by the network.
-            Message::Looking { .. } | Message::Hosted { .. } => {}
+            Message::Ask { by, to, nonce } if to == self.own.number && by != self.own.number => {
+                self.answers.handle_question(now, peer, nonce);
+                self.schedule_answer(now);
+            }
+            Message::Answer { by, ref nonces } => {
+                let is_claimant = self.claimants.handle_answer(now, by, nonces);
+                let is_candidate = self.challenges.handle_answer(now, by, nonces);
+                // One whose consent is missing is not waited for by itself.
+                if is_candidate && self.lower().any(|(lower, _)| lower.number == by) {
+                    self.challenges.renew_patience();
+                }
+                if is_claimant || is_candidate {
+                    self.doubt_at(now);
+                }
+                if is_claimant && matches!(self.state, State::Looking { .. }) {
+                    self.judge_own_places(now);
+                }
+            }
+            // This agent's own datagram, looped back by the network, or a question to another one.
+            Message::Looking { .. } | Message::Hosted { .. } | Message::Ask { .. } => {}
         }
     }
 
@@ -223,82 +292,95 @@ impl Election {
         self.state = State::Found { at, is_host: true, next_answer: Some(now), may_answer: now };
     }
 
+    /// Notes that this agent cannot listen at `at`, where it was to continue the host: another agent of this machine may.
+    pub(crate) fn handle_not_continued(&mut self, now: Instant, at: SocketAddr) {
+        self.places.handle_failed(now, at);
+        self.state = State::Looking { since: now, next_message: now, pause: self.pace.first_pause };
+    }
+
     /// Notes that this agent is sent to another host: it, or the host that it had joined, has given
     /// way.
     pub(crate) fn handle_sent_elsewhere(&mut self, now: Instant, at: SocketAddr) {
         self.state = State::joined(at, now);
     }
 
-    /// Notes that this agent could not host, or found no host at the address: it looks again.
-    pub(crate) fn handle_failed(&mut self, now: Instant) {
-        self.lowest_since = now;
-        self.state = State::Looking { since: now, next_message: now, pause: self.pace.first_pause };
+    /// Notes that a coordinator of the job has answered at `at`.
+    pub(crate) fn handle_joined(&mut self, now: Instant, at: SocketAddr) {
+        self.state = State::joined(at, now + self.pace.answer);
     }
 
-    fn note_agent(&mut self, now: Instant, by: Candidate, message: LastMessage) {
+    /// Notes that no coordinator of the job has answered at `at`.
+    pub(crate) fn handle_not_joined(&mut self, now: Instant, at: SocketAddr) {
+        self.places.handle_failed(now, at);
+    }
+
+    /// Notes that the coordinator at `at` and this agent do not accept each other. Returns true if the search may end for this
+    /// reason.
+    pub(crate) fn handle_refused(&mut self, now: Instant, at: SocketAddr) -> bool {
+        self.places.handle_failed(now, at);
+        let is_first = self.refused.is_none();
+        self.refused.get_or_insert((at, now));
+        is_first
+    }
+
+    /// Notes that `at` belongs to this machine, and no process answers there.
+    pub(crate) fn handle_own_place(&mut self, now: Instant, at: SocketAddr) {
+        self.own_places.insert(at);
+        self.judge_own_places(now);
+    }
+
+    fn note_agent(&mut self, now: Instant, by: Candidate, other: Other) {
         let before = self.lowest();
         let is_new = !self.others.contains_key(&by);
         if is_new && self.others.len() >= limits::MAX_CANDIDATES {
             return;
         }
-        self.others.insert(by, message);
+        self.others.insert(by, other);
         self.note_lowest(now, before);
-        let (first_pause, last_pause) = (self.pace.first_pause, self.pace.last_pause);
         let lowest = self.lowest();
         // If a newcomer is now the lowest candidate, it must learn soon that this agent agrees; if
         // this agent is, the newcomer must learn of it. No other datagram is urgent.
-        let is_news = lowest != before || (lowest == Some(self.own) && message.lowest != lowest);
-        match &mut self.state {
-            State::Looking { next_message, pause, .. } if is_new && is_news => {
-                *pause = first_pause;
-                *next_message = (*next_message).min(now + first_pause);
-            }
-            State::Looking { .. } | State::Chosen => {}
-            State::Found { is_host, next_answer, may_answer, .. } => {
-                // Members leave the answer to the host, if there is one.
-                let due = if *is_host { now } else { now + last_pause / 4 };
-                let due = due.max(*may_answer);
-                *next_answer = Some(next_answer.map_or(due, |earlier| earlier.min(due)));
-            }
+        let is_news = lowest != before || (lowest == Some(self.own) && other.lowest != lowest);
+        if is_new && is_news {
+            self.hasten(now + self.pace.first_pause);
+        }
+        if is_new {
+            self.doubt_at(now + self.pace.doubt);
+        }
+        self.schedule_answer(now);
+    }
+
+    /// Sends the next datagram of an agent that looks at `at`, unless it is due earlier.
+    fn hasten(&mut self, at: Instant) {
+        if let State::Looking { next_message, pause, .. } = &mut self.state {
+            *pause = self.pace.first_pause;
+            *next_message = (*next_message).min(at);
         }
     }
 
-    /// Notes that the agent at `peer` names `host` as the host.
-    fn note_host(&mut self, now: Instant, host: SocketAddr, peer: SocketAddr) {
-        match &mut self.state {
-            State::Looking { .. } | State::Chosen => {
-                self.state = State::joined(host, now + self.pace.answer);
-                self.effects.push_back(Effect::Join(host));
-            }
-            State::Found { at, is_host, next_answer, .. } => {
-                let (at, is_host) = (*at, *is_host);
-                if !is_host {
-                    // The host or another member has answered.
-                    *next_answer = None;
-                }
-                if at != host && self.is_due(now, host) {
-                    if is_host {
-                        self.effects.push_back(Effect::AskRival(host));
-                    }
-                    // The sender and the other host may have no other way to learn of this agent's
-                    // host.
-                    self.answer(peer);
-                    if host.ip() != peer.ip() {
-                        self.answer((host.ip(), peer.port()).into());
-                    }
-                }
-            }
+    /// Sends the address of the host soon, if it is known.
+    fn schedule_answer(&mut self, now: Instant) {
+        if let State::Found { is_host, next_answer, may_answer, .. } = &mut self.state {
+            // Members leave the answer to the host, if there is one.
+            let due = if *is_host { now } else { now + self.pace.last_pause / 4 };
+            let due = due.max(*may_answer);
+            *next_answer = Some(next_answer.map_or(due, |earlier| earlier.min(due)));
         }
     }
 
-    /// Returns true if another host is to be asked now; if so, it is not asked again for a while.
-    fn is_due(&mut self, now: Instant, host: SocketAddr) -> bool {
-        self.rivals.retain(|_, until| now < *until);
-        let is_due = !self.rivals.contains_key(&host) && self.rivals.len() < limits::MAX_RIVALS;
-        if is_due {
-            self.rivals.insert(host, now + self.pace.last_pause);
+    /// Forgets agents that were silent for long.
+    fn forget_silent(&mut self, now: Instant) {
+        let (before, patience) = (self.lowest(), self.pace.patience);
+        let known = self.others.len() + self.claims.len();
+        self.others.retain(|_, other| now < other.last + patience);
+        self.claims.retain(|_, claim| now < claim.last + patience);
+        if self.others.len() + self.claims.len() == known {
+            return;
         }
-        is_due
+        self.note_lowest(now, before);
+        let others: BTreeSet<u64> = self.others.keys().map(|other| other.number).collect();
+        self.challenges.retain(|number| others.contains(&number));
+        self.claimants.retain(|number| self.claims.contains_key(&number));
     }
 
     /// Sends to `peer` alone what this agent sends to all.
@@ -313,11 +395,11 @@ impl Election {
         self.effects.push_back(Effect::Answer(peer, message));
     }
 
-    /// Returns the lowest known candidate, this agent included.
+    /// Returns the lowest known candidate that is not absent, this agent included.
     fn lowest(&self) -> Option<Candidate> {
         let own = (self.eligible != Eligible::Never).then_some(self.own);
-        let others = self.others.iter().filter(|(_, last)| last.may_host);
-        others.map(|(candidate, _)| *candidate).chain(own).min()
+        let mut lower = self.lower().map(|(by, _)| *by);
+        lower.find(|by| !self.challenges.is_absent(by.number)).or(own)
     }
 
     fn note_lowest(&mut self, now: Instant, before: Option<Candidate>) {
@@ -329,14 +411,20 @@ impl Election {
     /// Returns the time at which this candidate may host, unless another datagram arrives.
     fn agreed_at(&self) -> Option<Instant> {
         let State::Looking { since, .. } = self.state else { return None };
-        let quiet = self.lowest_since.max(since) + self.pace.agreement;
+        let may_be_present = |number| self.challenges.may_be_present(number);
+        if self.claims.keys().any(|number| self.claimants.is_present(*number)) {
+            // The host may be restarting.
+            return None;
+        }
+        // Agents that name a host have this time to answer.
+        let since = self.first_claim.map_or(since, |claim| claim.max(since));
         match self.eligible {
             Eligible::Never => None,
             Eligible::Always => Some(since + self.pace.agreement),
             Eligible::IfLowest => {
-                let own = Some(self.own);
-                let agree = self.others.values().all(|last| last.lowest == own);
-                (self.lowest() == own && agree).then_some(quiet)
+                let mut waits_for = self.lower().chain(self.disagreeing());
+                let quiet = self.lowest_since.max(since) + self.pace.agreement;
+                (!waits_for.any(|(by, _)| may_be_present(by.number))).then_some(quiet)
             }
         }
     }

@@ -118,8 +118,9 @@ fn code(key: &SearchKey, parts: &[&[u8]]) -> Hmac<Sha256> {
 /// Parses ` CODE\n`.
 fn parse_code(text: &[u8]) -> Option<[u8; CODE_LEN]> {
     let digits = text.strip_prefix(b" ")?.strip_suffix(b"\n")?;
-    let digits =
-        str::from_utf8(digits).ok().filter(|text| text.bytes().all(|c| c.is_ascii_hexdigit()))?;
+    // One form only, so that no changed datagram is accepted.
+    let is_digit = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
+    let digits = str::from_utf8(digits).ok().filter(|text| text.bytes().all(is_digit))?;
     let code = u128::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 2 * CODE_LEN)?;
     Some(code.to_be_bytes())
 }
@@ -198,9 +199,12 @@ mod tests {
         let a = sealed(&["a"]);
         let datagram = only(a.close(&message()));
         for at in 0..datagram.len() {
-            let mut changed = datagram.clone();
-            changed[at] ^= 1;
-            assert!(!matches!(a.open(&changed), Opened::Message(_)), "byte {at}");
+            // The second change exchanges letters in upper and lower case.
+            for change in [1, 0x20] {
+                let mut changed = datagram.clone();
+                changed[at] ^= change;
+                assert!(!matches!(a.open(&changed), Opened::Message(_)), "byte {at}");
+            }
             assert!(!matches!(a.open(&datagram[..at]), Opened::Message(_)), "length {at}");
         }
         assert_eq!(a.open(&[&datagram[..], &[b' '; 2000]].concat()), Opened::Foreign);

@@ -26,6 +26,7 @@ impl Fixture {
         let stores = StoreThread::start("stores").unwrap();
         let admission = Admission::Only {
             addresses: BTreeSet::new(),
+            are_vouched: false,
             local_uids: [geteuid().as_raw()].into(),
             silent_max: 8,
         };
@@ -50,7 +51,7 @@ impl Fixture {
             voters: None,
             attended: known,
         };
-        let server = tokio::spawn(serve_port(listener, protocols));
+        let server = tokio::spawn(serve_port(listener, protocols, connections_max()));
         Self { address, _stores: stores, _attended: attended, server }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Instant};
 
-use ragent_core::node::Claims;
+use ragent_core::{link::Echo, node::Claims};
 use ragent_proto::{
     Proof,
     convert::{FromCoordinator, NotHere},
@@ -41,6 +41,7 @@ impl Driver<'_> {
             StreamEvent::Message(attend, message) if self.streams.contains_key(&attend) => {
                 debug!(attend = attend.0, ?message, "coordinator");
                 self.handle_message(now, attend, message);
+                self.count_echo(now);
             }
             // The stream was dropped in the meantime.
             StreamEvent::Message(..) => {}
@@ -55,6 +56,15 @@ impl Driver<'_> {
                     self.review_mismatch(error);
                 }
             }
+        }
+    }
+
+    /// Counts the echo of a keep-alive, if one has arrived.
+    fn count_echo(&mut self, now: Instant) {
+        let Some(Echo { round_trip, lease_left }) = self.node.take_echo() else { return };
+        self.spec.measures.round_trips.observe(round_trip);
+        if let Some(left) = lease_left {
+            self.spec.measures.set_margin(Some(self.lease_margin.add(now, left)));
         }
     }
 

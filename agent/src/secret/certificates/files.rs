@@ -94,7 +94,7 @@ enum Problem {
     #[error("has neither a DNS name nor a URI (subject alternative name)")]
     NoName,
     #[error("is not valid PEM: {0}")]
-    NotPem(String),
+    NotPem(&'static str),
     #[error("is not the key of the certificate in `{0}`")]
     OtherKey(String),
     #[error("contains more than {0} certificates")]
@@ -216,7 +216,7 @@ fn read_certificates(
         if index == count_max {
             return Err(Problem::TooMany(count_max));
         }
-        let certificate = certificate.map_err(|error| Problem::NotPem(error.to_string()))?;
+        let certificate = certificate.map_err(|error| not_pem(&error))?;
         if let Err(error) = rustls::server::ParsedCertificate::try_from(&certificate) {
             return Err(Problem::Invalid { number: index + 1, error });
         }
@@ -232,7 +232,17 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, Problem> {
     let (text, _) = file::read_text(path)?;
     PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
         pem::Error::NoItemsFound => Problem::NoKey,
-        other => Problem::NotPem(other.to_string()),
+        other => not_pem(&other),
+    })
+}
+
+/// Returns the reason for which a file is not PEM. The error itself contains a line of the file, which may be a key.
+fn not_pem(error: &pem::Error) -> Problem {
+    Problem::NotPem(match error {
+        pem::Error::IllegalSectionStart { .. } => "a section has a malformed first line",
+        pem::Error::MissingSectionEnd { .. } => "a section has no last line of the same name",
+        pem::Error::Base64Decode(_) => "a section is not valid Base64",
+        _ => "it cannot be read",
     })
 }
 
@@ -342,6 +352,13 @@ mod tests {
         );
         assert!(with(key, b"").ends_with("contains no private key without a password"));
         let other = authority.issue(&issue).key_pem;
+        // A key whose lines are joined is not part of the error.
+        for joined in [other.replace('\n', ""), other.replace("KEY-----\n", "KEY--")] {
+            let error = with(key, joined.as_bytes());
+            let (_, cause) = error.split_once("is not valid PEM: ").expect(&error);
+            assert!(cause.starts_with("a section has "), "{error}");
+            assert!(!cause.contains(|c: char| c.is_ascii_digit()), "{error}");
+        }
         assert!(with(key, other.as_bytes()).contains("is not the key of the certificate in `"));
         let missing = files();
         fs::remove_file(ca(&missing)).unwrap();

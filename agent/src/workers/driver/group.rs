@@ -2,14 +2,17 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 
-use ragent_core::{hang::HangWatch, keeper_watch::KeeperWatch, supervisor::Supervisor};
+use ragent_core::{
+    hang::HangWatch, keeper_watch::KeeperWatch, steps::StepWatch, supervisor::Supervisor,
+};
 use ragent_rendezvous::{
     ids::{JobUid, LocalRank},
     message::{Admission, WorkerEnd},
 };
 
 use crate::{
-    output::{lines::Choice, logs::WorkerFolder},
+    output::{lines::Choice, logs::WorkerFolder, tail::SharedTail},
+    spec::StepFinder,
     workers::plumbing::StderrTail,
 };
 
@@ -22,6 +25,7 @@ pub(super) struct Group {
     /// The filters for lines of all workers, and their files: of stdout, of stderr.
     pub(super) choices: [Option<Choice>; 2],
     pub(super) hang: Option<HangWatch>,
+    pub(super) steps: StepWatch,
     pub(super) is_looking: bool,
     pub(super) keeper: KeeperWatch,
     /// The time at which it began to stop.
@@ -37,6 +41,10 @@ pub(super) struct Worker {
     pub(super) end: Option<(WorkerEnd, Instant)>,
     pub(super) folder: Option<WorkerFolder>,
     pub(super) stderr: StderrTail,
+    /// The ends of its streams in which training steps are searched.
+    pub(super) searched: Vec<SharedTail>,
+    /// Finds the steps in them; `None` if output is not searched.
+    pub(super) finder: Option<StepFinder>,
     /// The last status line that it sent.
     pub(super) status: Option<String>,
     /// The file with its stack, if it hung.

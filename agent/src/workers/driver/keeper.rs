@@ -29,6 +29,9 @@ impl Driver {
             FromKeeper::Report(report) => report,
             FromKeeper::Lost => {
                 warn!("the keeper has ended, and the workers with it; starting another keeper");
+                let measures = &self.spec.measures;
+                measures.lost_with_keeper.add(measures.workers.get());
+                measures.workers.set(0);
                 self.keeper = None;
                 self.standby_input(standby::Input::KeeperLost);
                 return self.input(Input::KeeperLost);
@@ -37,14 +40,25 @@ impl Driver {
         self.handle_report(report).await;
     }
 
+    /// Updates the number of running workers.
+    fn count_workers(&self) {
+        let workers = self.group.iter().flat_map(|group| group.workers.values());
+        let running = workers.filter(|worker| worker.pid > 0 && worker.end.is_none()).count();
+        self.spec.measures.workers.set(running as u64);
+    }
+
     async fn handle_report(&mut self, report: Report) {
         match report {
             Report::Spawned { local_rank, pid, is_standby } => {
                 let local_rank = LocalRank(local_rank);
                 if let Some(group) = &mut self.group {
+                    group.workers.entry(local_rank).or_default().pid = pid;
+                }
+                self.spec.measures.count_start(is_standby);
+                self.count_workers();
+                if let Some(group) = &self.group {
                     let round = group.admission.round;
                     info!(%round, %local_rank, pid, is_standby, "worker started");
-                    group.workers.entry(local_rank).or_default().pid = pid;
                     let event = WorkerEvent::Started;
                     self.spec.events.worker(&group.admission, local_rank, pid, event);
                 }
@@ -61,9 +75,11 @@ impl Driver {
                 self.standby_input(standby::Input::Ended { slot, reason });
             }
             Report::NotSpawned { local_rank, reason } => {
+                self.spec.measures.not_started.add(1);
                 self.input(Input::Ended(LocalRank(local_rank), WorkerEnd::NotStarted(reason)));
             }
             Report::Ended { local_rank, end } => {
+                self.spec.measures.count_end(end);
                 let worker = self
                     .group
                     .as_mut()
@@ -79,6 +95,7 @@ impl Driver {
                 if let Some(hang) = self.group.as_mut().and_then(|group| group.hang.as_mut()) {
                     hang.handle_ended(LocalRank(local_rank));
                 }
+                self.count_workers();
                 self.input(Input::Ended(LocalRank(local_rank), end.into()));
             }
             Report::Quiet => self.input(Input::Quiet),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use ragent_core::{signal, supervisor::GroupEnd};
+use ragent_core::{signal, steps::NodeSteps, supervisor::GroupEnd};
 use ragent_rendezvous::{
     ids::{JobUid, Round},
     message::{Admission, StandbyCounts, WorkerFailure},
@@ -65,6 +65,8 @@ pub enum SupervisorEvent {
     CutOff,
     /// The status line of a worker.
     Progress(String),
+    /// The training steps of the workers have changed.
+    Steps(NodeSteps),
     /// The standbys of this node.
     Standbys(StandbyCounts),
     /// All standbys are ready, or cannot be started; sent once with `--standby`.

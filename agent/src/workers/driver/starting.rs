@@ -6,6 +6,7 @@ use ragent_core::{
     hang::HangWatch,
     keeper_watch::KeeperWatch,
     standby,
+    steps::StepWatch,
     supervisor::{Input, Supervisor},
 };
 use ragent_rendezvous::{
@@ -20,7 +21,7 @@ use crate::{
     keeper::order::{Order, Program},
     output::{lines::Choice, logs::WorkerFolder},
     report::event_log::AgentEvent,
-    spec::Stream,
+    spec::{StepFinder, Stream},
     sys::clock,
     workers::limits,
     workers::{
@@ -39,6 +40,9 @@ impl Driver {
         self.spec.events.agent(&admission, AgentEvent::Assigned);
         let (round, restart_count) = (admission.round, admission.restart_count);
         let (workers, choices) = (BTreeMap::new(), [None, None]);
+        if let Some(notices) = &mut self.notices {
+            notices.forget();
+        }
         let keeper = KeeperWatch::new(clock::now(), self.lease);
         self.group = Some(Group {
             machine,
@@ -47,6 +51,7 @@ impl Driver {
             workers,
             choices,
             hang: None,
+            steps: StepWatch::default(),
             is_looking: false,
             keeper,
             stopped: None,
@@ -124,7 +129,8 @@ impl Driver {
         files: WorkerFiles,
     ) -> io::Result<()> {
         let group = self.group.as_ref().expect("a group is being started");
-        let plumbing = plumb(&self.spec, &group.admission, &group.choices, local_rank, &files)?;
+        let (admission, choices, output) = (&group.admission, &group.choices, &self.output);
+        let plumbing = plumb(&self.spec, admission, choices, local_rank, &files, output)?;
         let folder = files.folder;
         let error_file = folder.as_ref().map(WorkerFolder::error_file);
         let mut env =
@@ -139,7 +145,13 @@ impl Driver {
         let (flows, fds): (Vec<_>, Vec<_>) = plumbing.flows.into_iter().unzip();
         let args = self.spec.arguments.of_worker(&self.spec.command, &context);
         let program = Program { flows, ..self.program(local_rank, args, env) };
-        let worker = Worker { folder, stderr: plumbing.stderr, ..Worker::default() };
+        let worker = Worker {
+            folder,
+            stderr: plumbing.stderr,
+            searched: plumbing.searched,
+            finder: self.spec.step_pattern.clone().map(StepFinder::new),
+            ..Worker::default()
+        };
         if let Some(group) = &mut self.group {
             group.workers.insert(local_rank, worker);
         }
@@ -155,8 +167,9 @@ impl Driver {
         if let Some(pipe) = &self.spec.timer_pipe {
             env.push(("TORCHELASTIC_TIMER_FILE".to_owned(), pipe.path().into()));
         }
-        if let (Some(notices), Some(hang)) = (&self.notices, &self.spec.hang) {
-            env.extend(environment::of_heartbeats(&notices.path(local_rank), hang.timeout));
+        if let Some(notices) = &self.notices {
+            let timeout = self.spec.hang.as_ref().map(|hang| hang.timeout);
+            env.extend(environment::of_reports(&notices.path(local_rank), timeout));
         }
         env
     }

@@ -1,4 +1,4 @@
-//! Watches running workers: their activity, heartbeats and timers.
+//! Watches running workers: their activity, heartbeats, training steps and timers.
 
 use std::future;
 
@@ -6,14 +6,14 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use ragent_core::{hang::Hang, standby};
-use ragent_rendezvous::ids::LocalRank;
+use ragent_core::{hang::Hang, standby, steps::Step};
+use ragent_rendezvous::{ids::LocalRank, message::StepSource};
 use tokio::task::spawn_blocking;
 use tracing::{error, warn};
 
-use super::{Done, Driver, SupervisorEvent};
+use super::{Done, Driver, SupervisorEvent, Worker};
 use crate::{
-    output::logs::WorkerFolder,
+    output::{logs::WorkerFolder, tail::SharedTail},
     sys::clock,
     workers::{
         health::{
@@ -66,12 +66,17 @@ impl Driver {
         if notice.is_heartbeat {
             self.standby_input(standby::Input::Progress);
         }
-        let Some(group) = &mut self.group else { return };
-        let Some(watch) = &mut group.hang else { return };
-        if notice.is_heartbeat {
-            watch.handle_heartbeat(clock::now(), local_rank);
+        let (now, Some(group)) = (clock::now(), &mut self.group) else { return };
+        if let Some(step) = notice.step {
+            group.steps.handle_step(now, local_rank, StepSource::Reported, step);
         }
-        let hang = notice.is_trigger.then(|| watch.handle_trigger(local_rank)).flatten();
+        let mut hang = None;
+        if let Some(watch) = &mut group.hang {
+            if notice.is_heartbeat {
+                watch.handle_heartbeat(now, local_rank);
+            }
+            hang = notice.is_trigger.then(|| watch.handle_trigger(local_rank)).flatten();
+        }
         if let Some(text) = notice.status {
             group.workers.entry(local_rank).or_default().status = Some(text.clone());
             // One line per node: that of the first worker that has one.
@@ -82,6 +87,31 @@ impl Driver {
             }
         }
         self.take_stacks(hang);
+    }
+
+    /// Notes that a worker has written output in which a training step may be.
+    pub(super) fn handle_output(&mut self) {
+        if let Some(group) = &mut self.group {
+            group.steps.handle_output(clock::now());
+        }
+    }
+
+    /// Searches new output for training steps, and passes the steps of the workers on if they have changed.
+    pub(super) fn pass_steps_on(&mut self) {
+        let (now, Some(group)) = (clock::now(), &mut self.group) else { return };
+        if group.steps.handle_timeout(now) {
+            for (&local_rank, Worker { searched, finder, .. }) in &mut group.workers {
+                let new = searched.iter().filter_map(SharedTail::take_new);
+                let found = new.filter_map(|lines| finder.as_mut()?.newest(&lines));
+                for step in found.filter_map(|(step, total)| Step::new(step, total)) {
+                    group.steps.handle_step(now, local_rank, StepSource::Read, step);
+                }
+            }
+        }
+        if let Some(steps) = group.steps.take_changed() {
+            // If the queue is full, later steps suffice.
+            let _ = self.reports_to_agent.try_send(SupervisorEvent::Steps(steps));
+        }
     }
 
     /// Takes the stacks of the group if it hangs; it is killed afterwards.
@@ -109,15 +139,15 @@ impl Driver {
     }
 }
 
-/// Opens the sockets for heartbeats, if hangs are detected.
+/// Opens the sockets for reports of workers.
 pub(super) fn open_notices(spec: &SupervisorSpec) -> Option<NoticeSockets> {
-    spec.hang.as_ref()?;
     let size = spec.environment.local_world_size;
     NoticeSockets::open(&spec.socket_dir, size)
         .map_err(|error| {
             warn!(
                 %error,
-                "failed to open the sockets for heartbeats; workers cannot send any"
+                "failed to open the sockets for reports of workers; they start without \
+                 RAGENT_SOCKET and NOTIFY_SOCKET"
             )
         })
         .ok()

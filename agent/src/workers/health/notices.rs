@@ -1,13 +1,17 @@
 //! Receives the progress reports of workers: `sd_notify`'s protocol, on a socket for each worker.
 //!
-//! `WATCHDOG=1` is a heartbeat, `WATCHDOG=trigger` reports a hang, and `STATUS=` is a line for
-//! users. All other notifications of services are accepted and ignored.
+//! `X_RAGENT_STEP=` is the training step, and `X_RAGENT_STEPS=` the number of all steps. `WATCHDOG=1` is a heartbeat,
+//! `WATCHDOG=trigger` reports a hang, and `STATUS=` is a line for users. All other lines are accepted and ignored.
 
 use std::{
     fs, io,
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
+use nix::sys::socket::{MsgFlags, recv};
+use ragent_core::steps::Step;
 use ragent_rendezvous::{ids::LocalRank, message::PROGRESS_MAX};
 use tokio::{net::UnixDatagram, sync::mpsc, task::AbortHandle};
 
@@ -22,19 +26,24 @@ pub(crate) struct Notice {
     pub(crate) is_heartbeat: bool,
     pub(crate) is_trigger: bool,
     pub(crate) status: Option<String>,
+    pub(crate) step: Option<Step>,
 }
 
 impl Notice {
     fn parse(datagram: &[u8]) -> Self {
         let mut notice = Self::default();
+        let (mut step, mut total) = (None, None);
         for line in String::from_utf8_lossy(datagram).lines() {
             match line.split_once('=') {
                 Some(("WATCHDOG", "1")) => notice.is_heartbeat = true,
                 Some(("WATCHDOG", "trigger")) => notice.is_trigger = true,
                 Some(("STATUS", text)) => notice.status = Some(short(text)),
+                Some(("X_RAGENT_STEP", number)) => step = number.trim().parse().ok(),
+                Some(("X_RAGENT_STEPS", number)) => total = number.trim().parse().ok(),
                 _ => {}
             }
         }
+        notice.step = step.and_then(|step| Step::new(step, total));
         notice
     }
 }
@@ -55,6 +64,7 @@ fn short(text: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct NoticeSockets {
     folder: PathBuf,
+    sockets: Vec<Arc<UnixDatagram>>,
     tasks: Vec<AbortHandle>,
     notices: mpsc::Receiver<(LocalRank, Notice)>,
 }
@@ -70,17 +80,46 @@ impl NoticeSockets {
         remove_left(dir);
         let folder = dir.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&folder)?;
-        let (sender, notices) = mpsc::channel(limits::TASK_QUEUE);
-        let mut sockets = Self { folder, tasks: Vec::new(), notices };
+        let (_, notices) = mpsc::channel(1);
+        let mut opened = Self { folder, sockets: Vec::new(), tasks: Vec::new(), notices };
         for local_rank in (0..local_world_size).map(LocalRank) {
-            let socket = UnixDatagram::bind(sockets.path(local_rank))?;
-            let task = tokio::spawn(receive(socket, local_rank, sender.clone()));
-            sockets.tasks.push(task.abort_handle());
+            let socket = UnixDatagram::bind(opened.path(local_rank))?;
+            opened.sockets.push(Arc::new(socket));
         }
-        Ok(sockets)
+        opened.receive_all();
+        Ok(opened)
     }
 
-    /// The `NOTIFY_SOCKET` of the worker with `local_rank`.
+    /// Drops all notices that have not been taken: those of the last round, none of whose processes is left.
+    pub(crate) fn forget(&mut self) {
+        self.stop();
+        let mut datagram = [0; 1];
+        for socket in &self.sockets {
+            for _ in 0..limits::MAX_QUEUED_NOTICES {
+                if recv(socket.as_raw_fd(), &mut datagram, MsgFlags::MSG_DONTWAIT).is_err() {
+                    break;
+                }
+            }
+        }
+        self.receive_all();
+    }
+
+    fn receive_all(&mut self) {
+        let (sender, notices) = mpsc::channel(limits::TASK_QUEUE);
+        self.notices = notices;
+        for (local_rank, socket) in (0..).map(LocalRank).zip(&self.sockets) {
+            let task = tokio::spawn(receive(Arc::clone(socket), local_rank, sender.clone()));
+            self.tasks.push(task.abort_handle());
+        }
+    }
+
+    fn stop(&mut self) {
+        for task in self.tasks.drain(..) {
+            task.abort();
+        }
+    }
+
+    /// The `RAGENT_SOCKET` of the worker with `local_rank`.
     pub(crate) fn path(&self, local_rank: LocalRank) -> PathBuf {
         self.folder.join(local_rank.to_string())
     }
@@ -97,9 +136,7 @@ impl NoticeSockets {
 
 impl Drop for NoticeSockets {
     fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
-        }
+        self.stop();
         // The folder has no other files; if it stays, it is harmless.
         let _ = fs::remove_dir_all(&self.folder);
     }
@@ -121,7 +158,7 @@ fn remove_left(dir: &Path) {
 const PREFIX: &str = "sockets-";
 
 async fn receive(
-    socket: UnixDatagram,
+    socket: Arc<UnixDatagram>,
     local_rank: LocalRank,
     notices: mpsc::Sender<(LocalRank, Notice)>,
 ) {
@@ -151,11 +188,56 @@ mod tests {
         assert_eq!(Notice::parse(b"\xff\xfe=\0"), Notice::default());
     }
 
+    /// A training step is parsed, in any order with the number of all steps; numbers that are malformed or out of range are
+    /// ignored.
+    #[test]
+    fn steps_are_parsed() {
+        let step = |text: &str| Notice::parse(text.as_bytes()).step;
+        assert_eq!(step("X_RAGENT_STEP=120"), Step::new(120, None));
+        assert_eq!(step("X_RAGENT_STEPS=1000\nX_RAGENT_STEP=120\n"), Step::new(120, Some(1000)));
+        let both = Notice::parse(b"WATCHDOG=1\nX_RAGENT_STEP=0\nX_RAGENT_OTHER=1");
+        assert!(both.is_heartbeat && both.step == Step::new(0, None));
+        assert_eq!(step("X_RAGENT_STEP=1\nX_RAGENT_STEPS=many"), Step::new(1, None));
+        for text in ["X_RAGENT_STEP=", "X_RAGENT_STEP=-1", "X_RAGENT_STEP=1e3", "X_RAGENT_STEPS=9"]
+        {
+            assert_eq!(step(text), None, "{text}");
+        }
+        assert_eq!(step("X_RAGENT_STEP=18446744073709551615"), None);
+        assert_eq!(step("X_RAGENT_STEP=99999999999999999999999"), None);
+    }
+
     /// A status line for other nodes is short, and has no control characters.
     #[test]
     fn status_is_bounded() {
         let notice = Notice::parse(format!("STATUS=\u{1b}[2J{}", "ä".repeat(4000)).as_bytes());
         let status = notice.status.expect("it was given");
         assert!(status.len() <= PROGRESS_MAX && status.starts_with("[2Jä"), "{status}");
+    }
+
+    /// Notices that the last round has left are dropped, and later ones are received.
+    #[tokio::test]
+    async fn notices_of_the_last_round_are_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut sockets = NoticeSockets::open(&folder.path().join("sockets"), 2).unwrap();
+        let sender = UnixDatagram::unbound().unwrap();
+        let send = async |step: u64| {
+            let datagram = format!("X_RAGENT_STEP={step}");
+            sender.send_to(datagram.as_bytes(), sockets_path(&folder)).await.unwrap();
+        };
+        send(1).await;
+        let (local_rank, notice) = sockets.next().await.unwrap();
+        assert_eq!((local_rank, notice.step), (LocalRank(1), Step::new(1, None)));
+        // One of them may have been received already.
+        for step in 2..5 {
+            send(step).await;
+        }
+        sockets.forget();
+        send(9).await;
+        assert_eq!(sockets.next().await.unwrap().1.step, Step::new(9, None));
+    }
+
+    /// The socket of the second worker.
+    fn sockets_path(folder: &tempfile::TempDir) -> PathBuf {
+        folder.path().join(format!("sockets/{PREFIX}{}/1", std::process::id()))
     }
 }

@@ -36,27 +36,33 @@ pub struct EnvironmentSpec {
     pub is_deepspeed: bool,
 }
 
-/// Returns the variables through which a worker reports its progress, named as systemd names them.
-pub fn of_heartbeats(socket: &Path, timeout: Duration) -> [(String, OsString); 2] {
-    [
-        ("NOTIFY_SOCKET".to_owned(), socket.into()),
-        ("WATCHDOG_USEC".to_owned(), timeout.as_micros().to_string().into()),
-    ]
+/// Returns the variables through which a worker reports its progress. If hangs are detected, two more are named as systemd
+/// names them; programs that find these behave differently, so that they are absent otherwise.
+pub fn of_reports(socket: &Path, hang_timeout: Option<Duration>) -> Vec<(String, OsString)> {
+    let mut env = vec![("RAGENT_SOCKET".to_owned(), socket.into())];
+    if let Some(timeout) = hang_timeout {
+        env.push(("NOTIFY_SOCKET".to_owned(), socket.into()));
+        env.push(("WATCHDOG_USEC".to_owned(), timeout.as_micros().to_string().into()));
+    }
+    env
 }
 
-/// Variables for the agent alone: those that systemd sets, and those for the authentication of the job.
-pub const NOT_INHERITED: [&str; 14] = [
+/// Variables for the agent alone: those that systemd sets, the socket of an agent whose worker this one is, those for the
+/// authentication of the job, and that for the port of the metrics, which an agent that a worker starts could not use.
+pub const NOT_INHERITED: [&str; 16] = [
     "CREDENTIALS_DIRECTORY",
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
     "LISTEN_PID",
     "NOTIFY_SOCKET",
     "PET_AUTH",
+    "PET_METRICS_LISTEN",
     "PET_SECRET_FILE",
     "PET_TLS_CA",
     "PET_TLS_CERT",
     "PET_TLS_KEY",
     "PET_TLS_PEER",
+    "RAGENT_SOCKET",
     "RUNTIME_DIRECTORY",
     "WATCHDOG_PID",
     "WATCHDOG_USEC",
@@ -139,14 +145,16 @@ impl EnvironmentSpec {
     }
 
     /// The names of the variables that only a round defines: a module that reads one of them while
-    /// it is imported cannot be imported before the round.
-    pub const OF_ROUND: [&str; 12] = [
+    /// it is imported cannot be imported before the round. `RAGENT_SOCKET` is one of them, as the reports of a standby
+    /// would count for the worker that runs.
+    pub const OF_ROUND: [&str; 13] = [
         "CROSS_RANK",
         "CROSS_SIZE",
         "GROUP_RANK",
         "GROUP_WORLD_SIZE",
         "MASTER_ADDR",
         "MASTER_PORT",
+        "RAGENT_SOCKET",
         "RANK",
         "ROLE_RANK",
         "ROLE_WORLD_SIZE",
@@ -276,7 +284,12 @@ mod tests {
     fn variables_of_a_round() {
         let spec = EnvironmentSpec { is_deepspeed: true, ..spec() };
         let standby: BTreeMap<_, _> = spec.of_standby(LocalRank(1)).into_iter().collect();
-        let all = environment(&spec);
+        let socket = of_reports(Path::new("/run/0"), None);
+        let all: BTreeMap<_, _> = environment(&spec)
+            .into_keys()
+            .chain(socket.into_iter().map(|(name, _)| name))
+            .map(|name| (name, ()))
+            .collect();
         let of_round = all.keys().filter(|name| !standby.contains_key(*name));
         assert_eq!(of_round.collect::<Vec<_>>(), EnvironmentSpec::OF_ROUND);
     }

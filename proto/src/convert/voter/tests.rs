@@ -8,8 +8,10 @@ use ragent_rendezvous::{
 };
 
 use super::*;
+use crate::convert::account::some_totals;
 
-fn header() -> ElectionHeader {
+/// The header of a job's messages.
+pub(in crate::convert) fn header() -> ElectionHeader {
     ElectionHeader {
         run_id: RunId::new("job7"),
         listed: Some(std::array::from_fn(|n| n as u8)),
@@ -41,6 +43,7 @@ fn memory() -> Memory {
         strikes: 2,
         early_losses: 1,
     };
+    let (time, restarts) = some_totals();
     Memory {
         job_uid: JobUid::new("uid"),
         term: Term(8),
@@ -66,6 +69,8 @@ fn memory() -> Memory {
             further_failures: Vec::new(),
             restarts_used: 5,
         }),
+        time,
+        restarts,
         proof_key: Some(ProofKey::new([3; 32])),
     }
 }
@@ -90,7 +95,8 @@ fn answer() -> Answer {
     }
 }
 
-fn all() -> Vec<FromVoter> {
+/// Each kind of message.
+pub(in crate::convert) fn all() -> Vec<FromVoter> {
     let (term, cold) = (Term(9 << 16 | 3), Some(NodeId::new("m")));
     let fresh = Memory::fresh(JobUid::new("uid"));
     let requests = [

@@ -8,6 +8,7 @@ use std::{
 
 use crate::{
     effect::Effect,
+    event::Event,
     ids::{
         AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, Peer, Round, RoundId,
         RunId, Term,
@@ -38,6 +39,8 @@ pub(super) struct Fixture {
     /// The round in which each node was last a member.
     pub(super) rounds: BTreeMap<String, RoundId>,
     pub(super) admissions: BTreeMap<String, Admission>,
+    /// The journal.
+    pub(super) events: Vec<Event>,
 }
 
 /// An effect, reduced to what distinguishes it from others.
@@ -68,6 +71,10 @@ pub(super) enum Did {
     HostLeaving(&'static str),
     /// `node` was sent this number of clients that the round's store has refused.
     RefusedClients(&'static str, usize),
+    /// `node` was asked to vouch for the connections with these numbers; true if no other node was.
+    AskVoucher(&'static str, Vec<u64>, bool),
+    /// `node` was informed that a member vouches for the first connections, and none for the others.
+    Vouched(&'static str, Vec<u64>, Vec<u64>),
     /// A keep-alive of `node` was echoed.
     Echo(&'static str),
     /// The state file was written, with this round and this number of restarts used.
@@ -126,6 +133,7 @@ impl Fixture {
             attends: BTreeMap::new(),
             rounds: BTreeMap::new(),
             admissions: BTreeMap::new(),
+            events: Vec::new(),
         }
     }
 
@@ -276,7 +284,10 @@ impl Fixture {
     /// Sends a keep-alive of each of `names`.
     pub(super) fn keep_alive(&mut self, names: &[&str]) {
         for name in names {
-            self.message(name, FromNode::KeepAlive { sequence: 1, asks_reason: false });
+            self.message(
+                name,
+                FromNode::KeepAlive { sequence: 1, asks_reason: false, progress: None },
+            );
         }
     }
 
@@ -318,19 +329,30 @@ impl Fixture {
     pub(super) fn drain(&mut self) -> Vec<Did> {
         let mut did = Vec::new();
         while let Some(effect) = self.machine.poll_effect() {
-            did.push(self.shorten(effect));
+            match effect {
+                Effect::Record(event) => self.events.push(event),
+                Effect::Remember(memory) if self.is_of_account(&memory) => self.memory = *memory,
+                effect => did.push(self.shorten(effect)),
+            }
         }
         did
     }
 
+    /// Returns true if only the time account has changed, which is stored at intervals.
+    fn is_of_account(&self, memory: &Memory) -> bool {
+        let Memory { time, restarts, .. } = self.memory.clone();
+        *memory != self.memory && Memory { time, restarts, ..memory.clone() } == self.memory
+    }
+
     fn shorten(&mut self, effect: Effect) -> Did {
         let (to, message) = match effect {
+            Effect::Record(_) => unreachable!("events are collected"),
             Effect::Resign { term } => return Did::Resign(term.0),
             Effect::HandOver => return Did::HandOver,
             Effect::Finish { .. } => return Did::Finish,
             Effect::HangUp { to } => return Did::HangUp(known(&to)),
             Effect::Remember(memory) => {
-                self.memory = memory;
+                self.memory = *memory;
                 return Did::Remember(self.memory.round.0, self.memory.restarts_used);
             }
             Effect::Send { to, message } => (to, message),
@@ -345,6 +367,11 @@ impl Fixture {
             ToNode::HostLeaving => Did::HostLeaving(name),
             ToNode::Voters(voters) => Did::Voters(name, voters.len()),
             ToNode::RefusedClients(refused) => Did::RefusedClients(name, refused.addresses.len()),
+            ToNode::AskVoucher(asked) => {
+                let numbers = asked.connections.iter().map(|one| one.number).collect();
+                Did::AskVoucher(name, numbers, asked.is_only_voucher)
+            }
+            ToNode::Vouched(vouched) => Did::Vouched(name, vouched.numbers, vouched.denied),
             ToNode::Assignment(Assignment::Wait { reason, .. }) => Did::Wait(name, reason),
             ToNode::Assignment(Assignment::Restart { round, .. }) => {
                 Did::Restart(name, round.round.0)
@@ -363,7 +390,11 @@ impl Fixture {
 }
 
 /// The names that tests give to nodes.
-const NAMES: [&str; 12] = ["a", "a2", "b", "b2", "b3", "b4", "c", "d", "e", "f", "x", "y"];
+/// The names of nodes.
+pub(super) const NAMES: [&str; 23] = [
+    "a", "a2", "b", "b2", "b3", "b4", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n",
+    "o", "p", "q", "x", "y",
+];
 
 fn known(peer: &Peer) -> &'static str {
     NAMES.iter().find(|name| **name == peer.node.as_str()).expect("a known name")

@@ -72,7 +72,11 @@ fn earlier_stream_is_dropped_unread() {
     t.run(&["a", "b"]);
     let old = t.peer("b");
     t.attend("b", NodeState::Running);
-    t.machine.handle_message(t.now, old, FromNode::KeepAlive { sequence: 9, asks_reason: false });
+    t.machine.handle_message(
+        t.now,
+        old,
+        FromNode::KeepAlive { sequence: 9, asks_reason: false, progress: None },
+    );
     assert_eq!(t.drain(), []);
     let mut late = t.attend_of("b", ready());
     late.attend.0 = 1;

@@ -130,3 +130,21 @@ fn messages_are_read_with_care() {
     assert_eq!(parse(&message, 8), Answer::Other);
     assert_eq!(parse(&message[..UID_AT], 7), Answer::Other);
 }
+
+#[path = "../../../../tests/support/replay.rs"]
+mod replay;
+
+const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus");
+const TARGET: replay::Target = ("sock_diag", fuzzing::sock_diag, 1);
+
+/// No input of the fuzzer's corpus breaks a rule.
+#[test]
+fn corpus_is_replayed() {
+    replay::run_corpus(std::path::Path::new(CORPUS), &[TARGET]);
+}
+
+/// No random input derived from the corpus breaks a rule.
+#[test]
+fn made_up_inputs_hold() {
+    replay::run_made_up(std::path::Path::new(CORPUS), &[TARGET]);
+}

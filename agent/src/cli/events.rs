@@ -1,0 +1,33 @@
+//! The flags of `ragent events` and `ragent explain`.
+
+use clap::Args;
+
+use super::AskedJobArgs;
+
+/// Flags of `ragent events`.
+#[derive(Args, Clone, Debug)]
+pub struct EventsArgs {
+    /// The job.
+    #[command(flatten)]
+    pub asked: AskedJobArgs,
+    /// Print only the events after the one with this id
+    #[arg(long, value_name = "ID")]
+    pub since: Option<String>,
+    /// Go on with new events until the job ends
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Print each event as a JSON object on a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `ragent explain`.
+#[derive(Args, Clone, Debug)]
+pub struct ExplainArgs {
+    /// The job.
+    #[command(flatten)]
+    pub asked: AskedJobArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,51 @@
+//! An event as it is read from a line of the journal.
+
+use jiff::{Timestamp, tz::TimeZone};
+use ragent_rendezvous::event::EventId;
+use serde::{Deserialize, Deserializer, de::Error};
+use serde_json::Value;
+
+/// An event of a journal. Unknown fields are ignored: a later version may add some.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+pub(in crate::commands) struct Entry {
+    /// Its id.
+    #[serde(deserialize_with = "id")]
+    pub(in crate::commands) id: EventId,
+    /// The time at which the coordinator has recorded it.
+    pub(in crate::commands) at: Timestamp,
+    /// The newest round at that time.
+    pub(in crate::commands) round: u64,
+    /// The name of its kind.
+    pub(in crate::commands) kind: String,
+    /// The event that caused it.
+    #[serde(default, deserialize_with = "optional_id")]
+    pub(in crate::commands) cause: Option<EventId>,
+    /// The sentence for people.
+    pub(in crate::commands) text: String,
+    /// The details.
+    #[serde(default)]
+    pub(in crate::commands) data: Value,
+}
+
+impl Entry {
+    /// Reads a line; `None` if it is not an event of a known schema.
+    pub(in crate::commands) fn read(line: &str) -> Option<Self> {
+        serde_json::from_str(line).ok()
+    }
+
+    /// Returns the local time of day with milliseconds.
+    pub(in crate::commands) fn time_of_day(&self) -> String {
+        self.at.to_zoned(TimeZone::system()).strftime("%H:%M:%S%.3f").to_string()
+    }
+}
+
+fn id<'de, D: Deserializer<'de>>(from: D) -> Result<EventId, D::Error> {
+    let text = String::deserialize(from)?;
+    text.parse().map_err(|_| D::Error::custom("not the id of an event"))
+}
+
+fn optional_id<'de, D: Deserializer<'de>>(from: D) -> Result<Option<EventId>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    text.map(|text| text.parse().map_err(|_| D::Error::custom("not the id of an event")))
+        .transpose()
+}

@@ -1,0 +1,274 @@
+//! The explanation of a job, from its state and its journal.
+
+use std::fmt::Write as _;
+
+use ragent_rendezvous::{
+    event::{EventId, RestartCause},
+    snapshot::{JobTime, PhaseName, RestartsByCause, Snapshot},
+};
+use serde::Serialize;
+
+use super::advice::{self, Advice};
+use crate::{
+    commands::events::Entry,
+    report::time_text::{self, short_time},
+};
+
+/// The restarts that are listed; the sums count all of them.
+const RESTARTS_MAX: usize = 3;
+
+/// The explanation of a job.
+#[derive(Debug, Serialize)]
+pub(super) struct Explanation {
+    run_id: String,
+    /// The current activity of the job.
+    now: String,
+    /// The reason why it does not run, if it does not.
+    waits_for: Option<String>,
+    /// The newest restarts, newest first.
+    restarts: Vec<Restart>,
+    /// The restarts so far, by cause.
+    by_cause: Vec<RestartsByCause>,
+    time: JobTime,
+    /// The changes that the numbers suggest.
+    advice: Vec<Advice>,
+}
+
+/// A restart: the end of a round, its causes, and what followed.
+#[derive(Debug, Serialize)]
+struct Restart {
+    /// The round that has ended.
+    round: u64,
+    steps: Vec<Step>,
+    /// The sentence about its cost; `None` while it is under way.
+    cost: Option<String>,
+}
+
+/// A step of a restart.
+#[derive(Debug, Serialize)]
+struct Step {
+    /// The local time of day.
+    at: String,
+    /// The time since the first step, in milliseconds.
+    after_ms: i64,
+    text: String,
+}
+
+impl Explanation {
+    /// Explains the state of a job by its journal, oldest event first.
+    pub(super) fn new(snapshot: &Snapshot, entries: &[Entry]) -> Self {
+        let ends = entries.iter().rev().filter(|entry| entry.kind == "round_ended");
+        Self {
+            run_id: snapshot.run_id.to_string(),
+            now: now(snapshot),
+            waits_for: snapshot.incomplete.as_ref().map(|why| why.text.clone()),
+            restarts: ends.take(RESTARTS_MAX).map(|end| restart(end, entries)).collect(),
+            by_cause: snapshot.restarts.clone(),
+            time: snapshot.time.clone(),
+            advice: advice::of(snapshot),
+        }
+    }
+
+    /// Returns the explanation for people.
+    pub(super) fn text(&self) -> String {
+        let mut text = format!("{} {}\n", self.run_id, self.now);
+        // Writing to a string does not fail.
+        if let Some(waits_for) = &self.waits_for {
+            let _ = writeln!(text, "  not complete: {waits_for}");
+        }
+        for restart in &self.restarts {
+            restart.write(&mut text);
+        }
+        if !self.by_cause.is_empty() {
+            let sums: Vec<String> = self.by_cause.iter().map(sum).collect();
+            let _ = writeln!(text, "Starts so far, by cause:\n{}", sums.concat().trim_end());
+        }
+        let _ = writeln!(text, "Time: {}", time_text::of_account(&self.time));
+        for advice in &self.advice {
+            let _ = writeln!(text, "What would help: {}", advice.text);
+        }
+        text
+    }
+}
+
+impl Restart {
+    fn write(&self, text: &mut String) {
+        let _ = writeln!(text, "Round {} has ended:", self.round);
+        for (place, Step { at, after_ms, text: step }) in self.steps.iter().enumerate() {
+            let when = match place {
+                0 => at.clone(),
+                _ => format!("+{:.3} s", *after_ms as f64 / 1000.0),
+            };
+            let _ = writeln!(text, "  {when:<12}  {step}");
+        }
+        let cost = self.cost.as_deref().unwrap_or("the restart is under way");
+        let _ = writeln!(text, "  {:<12}  {cost}", "cost");
+    }
+}
+
+/// Returns what the job does, and for how long.
+fn now(snapshot: &Snapshot) -> String {
+    let time = short_time(snapshot.phase_ms);
+    let round = snapshot.round;
+    match snapshot.phase {
+        PhaseName::Recovering => {
+            format!(
+                "has been waiting for the members of round {round} for {time}, after the loss of its coordinator."
+            )
+        }
+        PhaseName::Gathering if round.0 == 0 => {
+            format!("has been forming its first round for {time}.")
+        }
+        PhaseName::Gathering => {
+            format!("has been forming its next round for {time}; the last one was {round}.")
+        }
+        PhaseName::Running => format!("has been running round {round} for {time}."),
+        PhaseName::Stopping => format!("has been stopping round {round} for {time}."),
+        PhaseName::Closed => {
+            let result = snapshot.outcome.as_ref().map_or("", |outcome| outcome.result.kind());
+            format!("is closed: {result}.")
+        }
+    }
+}
+
+/// Collects the causes of the end of a round, oldest first, the end itself, and what followed from it.
+fn restart(end: &Entry, entries: &[Entry]) -> Restart {
+    let by_id = |id: EventId| {
+        let place = entries.binary_search_by_key(&id, |entry| entry.id).ok()?;
+        entries.get(place)
+    };
+    let mut chain = vec![end];
+    let mut cause = end.cause;
+    while let Some(entry) = cause.and_then(by_id)
+        && chain.len() < 8
+    {
+        chain.insert(0, entry);
+        // A cause is older than its effect, so this ends.
+        cause = entry.cause.filter(|cause| *cause < entry.id);
+    }
+    let first = chain[0].at;
+    let later = entries.iter().filter(|entry| entry.id > end.id);
+    // Only until the next round ends: its events belong to the next restart.
+    let followed: Vec<&Entry> = later
+        .take_while(|entry| entry.kind != "round_ended")
+        .filter(|entry| is_stage(entry, end))
+        .collect();
+    let cost = followed.iter().rev().find(|entry| entry.kind == "restart_cost");
+    let cost = cost.map(|entry| entry.text.clone());
+    let stages = followed.iter().copied().filter(|entry| entry.kind != "restart_cost");
+    let steps = chain.iter().copied().chain(stages).map(|entry| Step {
+        at: entry.time_of_day(),
+        after_ms: entry.at.as_millisecond() - first.as_millisecond(),
+        text: entry.text.clone(),
+    });
+    Restart { round: end.round, steps: steps.collect(), cost }
+}
+
+/// Returns true if an event after the end of a round is a stage of the restart.
+fn is_stage(entry: &Entry, end: &Entry) -> bool {
+    let is_effect = entry.cause.is_some_and(|cause| cause >= end.id);
+    match entry.kind.as_str() {
+        "workers_started" | "first_progress" | "round_admitted" | "round_stopped"
+        | "restart_cost" | "job_closed" => is_effect,
+        "failure_charged" | "failure_not_charged" | "node_quarantined" | "node_lost" => true,
+        _ => false,
+    }
+}
+
+fn sum(RestartsByCause { cause, sum }: &RestartsByCause) -> String {
+    let what = match cause {
+        RestartCause::FirstStart => "first start",
+        RestartCause::WorkerFailed => "failure of a worker",
+        RestartCause::NodeLost => "loss of a node",
+        RestartCause::NodeLeft => "leave of a node",
+        RestartCause::NodesWaiting => "new nodes",
+        RestartCause::CoordinatorLost => "loss of the coordinator",
+        RestartCause::CoordinatorRestarted => "restart of the coordinator",
+        RestartCause::HostLeft => "leave of the coordinator's host",
+    };
+    let steps = match sum.redone_steps {
+        0 => String::new(),
+        steps => format!(", {steps} steps done again"),
+    };
+    format!("  {} × {what}: {}{steps}\n", sum.count, short_time(sum.cost_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use ragent_rendezvous::{event::RestartSum, ids::Round, snapshot::StateTime};
+
+    use super::*;
+    use crate::coordinator::driver::tests::empty_snapshot;
+
+    fn entry(id: &str, at: &str, kind: &str, cause: Option<&str>, text: &str) -> Entry {
+        let line = serde_json::json!({
+            "schema": 1, "id": id, "at": format!("2026-11-21T20:31:{at}Z"), "round": 7,
+            "kind": kind, "cause": cause, "text": text,
+        });
+        Entry::read(&line.to_string()).expect("an event")
+    }
+
+    fn snapshot() -> Snapshot {
+        let state = |state: &str, ms| StateTime { state: state.to_owned(), ms, settled_ms: ms };
+        Snapshot {
+            phase: PhaseName::Running,
+            phase_ms: 14_000,
+            round: Round(8),
+            time: JobTime {
+                states: vec![state("productive", 96_000), state("starting", 4_000)],
+                redone_ms: 1_000,
+                now: Some("productive".to_owned()),
+                is_assumed: false,
+            },
+            restarts: vec![RestartsByCause {
+                cause: RestartCause::WorkerFailed,
+                sum: RestartSum { count: 2, cost_ms: 24_000, redone_steps: 80 },
+            }],
+            ..empty_snapshot()
+        }
+    }
+
+    /// A restart is described from its first cause to its cost.
+    #[test]
+    fn restart_begins_with_its_cause() {
+        let entries = [
+            entry("2.1", "00.000", "coordinator_started", None, "the coordinator has started"),
+            entry("2.7", "07.412", "worker_failed", None, "rank 11 on n1 killed by SIGKILL"),
+            entry("2.8", "07.416", "round_ended", Some("2.7"), "round 7 has ended"),
+            entry("2.9", "07.500", "node_refused", None, "refused"),
+            entry("2.10", "07.533", "round_stopped", Some("2.8"), "no process of round 7 is left"),
+            entry("2.11", "07.535", "round_admitted", Some("2.8"), "round 8 begins"),
+            entry("2.12", "07.592", "workers_started", Some("2.11"), "all workers of round 8 run"),
+            entry("2.13", "19.800", "restart_cost", Some("2.8"), "the restart took 12.3 s"),
+        ];
+        let text = Explanation::new(&snapshot(), &entries).text();
+        let at = entries[1].time_of_day();
+        let expected = format!(
+            "job has been running round 8 for 14.0 s.\n\
+             Round 7 has ended:\n  \
+             {at}  rank 11 on n1 killed by SIGKILL\n  \
+             +0.004 s      round 7 has ended\n  \
+             +0.121 s      no process of round 7 is left\n  \
+             +0.123 s      round 8 begins\n  \
+             +0.180 s      all workers of round 8 run\n  \
+             cost          the restart took 12.3 s\n\
+             Starts so far, by cause:\n  \
+             2 × failure of a worker: 24.0 s, 80 steps done again\n\
+             Time: 1 min 40 s in all, 95.0 % productive; lost: starting 4.0 s, redone 1.0 s\n"
+        );
+        assert_eq!(text, expected);
+    }
+
+    /// A restart that has just begun has no cost yet, and a circle of causes, which no coordinator sends, ends.
+    #[test]
+    fn odd_journals_are_explained() {
+        let entries = [
+            entry("2.7", "07.412", "worker_failed", Some("2.8"), "failed"),
+            entry("2.8", "07.416", "round_ended", Some("2.7"), "ended"),
+        ];
+        let text = Explanation::new(&snapshot(), &entries).text();
+        assert!(text.contains("the restart is under way"), "{text}");
+        let none = Explanation::new(&empty_snapshot(), &[]).text();
+        assert!(none.ends_with("Time: none yet\n"), "{none}");
+    }
+}

@@ -1,0 +1,63 @@
+//! The port of the metrics: its annotations, and the connections to it.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use k8s_openapi::{
+    api::{
+        core::v1::ContainerPort,
+        networking::v1::{NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort},
+    },
+    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
+};
+
+use super::ManifestSpec;
+use crate::spec::{Argument, DEFAULT_PORT, UsageError};
+
+/// The name of the port.
+const NAME: &str = "metrics";
+
+/// Returns the address of `--metrics-listen`: all addresses of a pod, since its own one is not known yet, and a port that no other
+/// protocol of the pod uses.
+pub(super) fn address(typed: &Option<String>) -> Result<Option<SocketAddr>, UsageError> {
+    let Some(given) = Argument::of_flag("--metrics-listen", typed) else { return Ok(None) };
+    let address = given.listen_address()?;
+    if !address.ip().is_unspecified() || [0, DEFAULT_PORT].contains(&address.port()) {
+        let problem = "cannot be scraped in a pod";
+        let hint = "give all addresses and a port other than 0 and 29400, as in `0.0.0.0:9400`";
+        return Err(given.invalid(problem).with_hint(hint));
+    }
+    Ok(Some(address))
+}
+
+/// Returns the port of the container.
+pub(super) fn container_port(spec: &ManifestSpec) -> Option<ContainerPort> {
+    spec.metrics_listen.map(|address| ContainerPort {
+        container_port: address.port().into(),
+        name: Some(NAME.to_owned()),
+        ..ContainerPort::default()
+    })
+}
+
+/// Returns the annotations by which Prometheus finds the port of a pod.
+pub(super) fn annotations(spec: &ManifestSpec) -> Option<BTreeMap<String, String>> {
+    let port = spec.metrics_listen?.port().to_string();
+    let annotations = [("scrape", "true"), ("port", &port), ("path", "/metrics")];
+    let annotation =
+        |(name, value): (&str, &str)| (format!("prometheus.io/{name}"), value.to_owned());
+    Some(annotations.into_iter().map(annotation).collect())
+}
+
+/// Returns the rule that admits all pods of the cluster to the port, unless the user has named the namespaces that may connect.
+pub(super) fn ingress(spec: &ManifestSpec) -> Option<NetworkPolicyIngressRule> {
+    let address = spec.metrics_listen.filter(|_| spec.allow_from.is_empty())?;
+    let all = NetworkPolicyPeer {
+        namespace_selector: Some(LabelSelector::default()),
+        ..NetworkPolicyPeer::default()
+    };
+    let port = NetworkPolicyPort {
+        port: Some(IntOrString::Int(address.port().into())),
+        protocol: Some("TCP".to_owned()),
+        ..NetworkPolicyPort::default()
+    };
+    Some(NetworkPolicyIngressRule { from: Some(vec![all]), ports: Some(vec![port]) })
+}

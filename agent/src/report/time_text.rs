@@ -1,0 +1,62 @@
+//! Times and the time account of a job as text.
+
+use std::{cmp::Reverse, time::Duration};
+
+use ragent_rendezvous::snapshot::JobTime;
+
+/// Returns a time in at most two units: `412 ms`, `12.4 s`, `7 min 18 s`, `3 h 12 min`.
+pub(crate) fn short_time(ms: u64) -> String {
+    let seconds = Duration::from_millis(ms).as_secs();
+    match seconds {
+        0 => format!("{ms} ms"),
+        1..60 => format!("{}.{} s", seconds, ms % 1000 / 100),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+/// Returns the time account in one line.
+pub(crate) fn of_account(time: &JobTime) -> String {
+    let Some(ratio) = time.productive_ratio() else { return "none yet".to_owned() };
+    let assumed = if time.is_assumed { " (assumed: the workers report no progress)" } else { "" };
+    let mut lost: Vec<(&str, u64)> = time
+        .states
+        .iter()
+        .filter(|state| state.state != "productive")
+        .map(|state| (state.state.as_str(), state.ms))
+        .chain([("redone", time.redone_ms)])
+        .filter(|(_, ms)| *ms >= 10)
+        .collect();
+    lost.sort_by_key(|(_, ms)| Reverse(*ms));
+    let mut text =
+        format!("{} in all, {:.1} % productive{assumed}", short_time(time.age_ms()), ratio * 100.0);
+    if !lost.is_empty() {
+        let list: Vec<String> =
+            lost.iter().map(|(state, ms)| format!("{state} {}", short_time(*ms))).collect();
+        text += &format!("; lost: {}", list.join(", "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Times have as many digits as people need.
+    #[test]
+    fn times_are_short() {
+        let texts = [0, 7, 999, 1_234, 12_449, 59_999, 60_000, 438_000, 11_520_000].map(short_time);
+        let expected = [
+            "0 ms",
+            "7 ms",
+            "999 ms",
+            "1.2 s",
+            "12.4 s",
+            "59.9 s",
+            "1 min 0 s",
+            "7 min 18 s",
+            "3 h 12 min",
+        ];
+        assert_eq!(texts, expected);
+    }
+}

@@ -1,0 +1,272 @@
+//! Reads the pattern of training steps in the output of workers, and finds steps with it.
+
+use std::sync::{Arc, OnceLock};
+
+use regex::bytes::{Captures, Regex, RegexBuilder};
+
+use super::{UsageError, argument::Argument, arguments::Arguments};
+use crate::sys::host::Host;
+
+/// The pattern of training steps in the output of workers.
+#[derive(Clone, Debug)]
+pub enum StepPattern {
+    /// The formats of common frameworks.
+    Known,
+    /// The pattern of the user.
+    Given(Arc<Regex>),
+}
+
+impl PartialEq for StepPattern {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Known, Self::Known) => true,
+            (Self::Given(one), Self::Given(other)) => one.as_str() == other.as_str(),
+            (Self::Known, Self::Given(_)) | (Self::Given(_), Self::Known) => false,
+        }
+    }
+}
+
+/// The formats of common frameworks, the most specific one first. A number counts only once the character after it is
+/// there, as a line may be incomplete.
+const KNOWN: [&str; 4] = [
+    // Megatron: ` iteration      120/  100000 |`
+    r"(?i)\biteration\s+(?<step>\d+)/\s*(?<steps>\d+)[^\d]",
+    // torchtitan and others: `step: 120`, `global_step=120`, `Step 120/1000`, `"step": 120`, and each after the code of a colour
+    r#"(?i)(?:^|[^a-z]|\x1b\[[\d;]*m)step["']?[ \t:=]+(?<step>\d+)(?:\s*/\s*(?<steps>\d+))?(?:[^\d,./]|[,.][^\d])"#,
+    // nanoGPT: `iter 120: loss 0.31`
+    r"(?i)\biter\s+(?<step>\d+):",
+    // tqdm: ` 12%|█▏        | 120/1000 [00:31<03:47,  3.87it/s]`
+    r"(?:^|[\s|])(?<step>\d+)/(?<steps>\d+) \[",
+];
+
+/// The memory of a compiled pattern, in bytes; a pattern with bounded repetitions of repetitions exceeds it.
+const MAX_PATTERN: usize = 1 << 20;
+
+impl StepPattern {
+    fn parse(given: &Argument) -> Result<Option<Self>, UsageError> {
+        let pattern = match given.text.as_str() {
+            "off" => return Ok(None),
+            "auto" => return Ok(Some(Self::Known)),
+            pattern => pattern,
+        };
+        let hint = r"give a regular expression with a group for the step, and optionally one for the number of all steps, such as `step (?<step>\d+)/(?<steps>\d+)`";
+        let compiled = compile(pattern).map_err(|error| {
+            // The first lines repeat the pattern and mark the position.
+            let text = error.to_string();
+            let reason = text.lines().last().unwrap_or_default();
+            let reason = reason.strip_prefix("error: ").unwrap_or(reason);
+            given.invalid(format_args!("is not a valid pattern: {reason}")).with_hint(hint)
+        })?;
+        if !compiled.capture_names().flatten().any(|name| name == "step") {
+            let problem =
+                r"is neither `auto` nor `off`, and as a pattern it has no group `(?<step>\d+)`";
+            return Err(given.invalid(problem).with_hint(hint));
+        }
+        Ok(Some(Self::Given(Arc::new(compiled))))
+    }
+}
+
+/// Finds the training steps of one worker.
+#[derive(Debug)]
+pub(crate) struct StepFinder {
+    pattern: StepPattern,
+    /// The number of known formats that are searched: once one was found, the less specific ones are not.
+    formats: usize,
+}
+
+impl StepFinder {
+    /// Creates a finder for the output of a worker.
+    pub(crate) fn new(pattern: StepPattern) -> Self {
+        Self { pattern, formats: KNOWN.len() }
+    }
+
+    /// Returns the step in the newest line of `output` that has one, and the number of all steps if that line has it.
+    ///
+    /// Lines end with a line feed or a carriage return. A known format is also found in a last line that is incomplete, as
+    /// progress bars have no end.
+    pub(crate) fn newest(&mut self, output: &[u8]) -> Option<(u64, Option<u64>)> {
+        let lines = || output.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')).rev();
+        match &self.pattern {
+            StepPattern::Known => {
+                for (index, format) in known().iter().enumerate().take(self.formats) {
+                    let found = lines().find_map(|line| numbers(format.captures(line)?));
+                    if found.is_some() {
+                        self.formats = index + 1;
+                        return found;
+                    }
+                }
+                None
+            }
+            StepPattern::Given(given) => lines().find_map(|line| {
+                let (end, line) = line.split_last()?;
+                let is_complete = matches!(end, b'\n' | b'\r');
+                numbers(given.captures(line).filter(|_| is_complete)?)
+            }),
+        }
+    }
+}
+
+/// Returns the compiled known formats.
+fn known() -> &'static [Regex] {
+    static COMPILED: OnceLock<Vec<Regex>> = OnceLock::new();
+    COMPILED.get_or_init(|| {
+        KNOWN.iter().map(|pattern| compile(pattern).expect("a test compiles them")).collect()
+    })
+}
+
+fn compile(pattern: &str) -> Result<Regex, regex::Error> {
+    // Output may have any bytes.
+    RegexBuilder::new(pattern).unicode(false).size_limit(MAX_PATTERN).build()
+}
+
+/// Returns the numbers of a match.
+fn numbers(captures: Captures<'_>) -> Option<(u64, Option<u64>)> {
+    let number = |name| {
+        let digits = captures.name(name)?.as_bytes().iter();
+        let digits: String =
+            digits.filter(|byte| !matches!(byte, b',' | b'_')).map(|&byte| byte as char).collect();
+        digits.trim().parse().ok()
+    };
+    Some((number("step")?, number("steps")))
+}
+
+impl<H: Host> Arguments<'_, H> {
+    pub(super) fn step_pattern(&self) -> Result<Option<StepPattern>, UsageError> {
+        match self.argument("progress", &self.args.progress) {
+            Some(given) => StepPattern::parse(&given),
+            None => Ok(Some(StepPattern::Known)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn newest(output: &str) -> Option<(u64, Option<u64>)> {
+        StepFinder::new(StepPattern::Known).newest(output.as_bytes())
+    }
+
+    fn parse(text: &str) -> Result<Option<StepPattern>, UsageError> {
+        StepPattern::parse(&Argument::new("--progress", text))
+    }
+
+    /// The lines of common frameworks have a step.
+    #[test]
+    fn known_formats() {
+        let rows = [
+            (" iteration      120/  100000 | consumed samples:   480 |\n", 120, Some(100_000)),
+            ("[2026-11-21 20:31:07] iteration 7/9\n", 7, Some(9)),
+            ("\u{1b}[31mstep: 12  \u{1b}[32mloss:  7.1\u{1b}[39m\n", 12, None),
+            ("step: \t7\n", 7, None),
+            ("Step 50/1000, loss=0.31\n", 50, Some(1000)),
+            ("global_step=48, epoch=2\n", 48, None),
+            ("{\"loss\": 0.31, \"step\": 120}\n", 120, None),
+            ("INFO step=120.\n", 120, None),
+            ("iter 120: loss 3.2431, time 12.1ms\n", 120, None),
+            ("\r 12%|█▏        | 120/1000 [00:31<03:47,  3.87it/s]", 120, Some(1000)),
+            ("\r100%|██████████| 10/10 [00:31<00:00, loss=0.3]\n", 10, Some(10)),
+            ("Epoch 0: 10%|█ | 1/10 [00:01<00:10, global_step=41, v_num=0]\r", 41, None),
+        ];
+        for (output, step, steps) in rows {
+            assert_eq!(newest(output), Some((step, steps)), "{output}");
+        }
+    }
+
+    /// Other lines have none, and neither has a number that may be incomplete.
+    #[test]
+    fn other_lines() {
+        for output in [
+            "",
+            "\n\r\n",
+            "epoch=1/4 world_size=2 loss=1.7803 seconds=0.43\n",
+            "max_steps=1000\n",
+            "warmup: 7 steps\n",
+            "footstep: 7\n",
+            "step: 48,210\n",
+            "step: 1.5\n",
+            "step: 12",
+            "step: 12/10",
+            "iteration 12/10",
+            "iter 12",
+            "took 1.5/3 [s]\n",
+            "step: 99999999999999999999999\n",
+        ] {
+            assert_eq!(newest(output), None, "{output}");
+        }
+    }
+
+    /// The newest line with a step counts, wherever lines end with a line feed or a carriage return.
+    #[test]
+    fn newest_line_counts() {
+        assert_eq!(newest("step: 1\nstep: 2\nsaved\nstep: 3"), Some((2, None)));
+        let bar = "\r 1/9 [00:01<00:08]\r 2/9 [00:02<00:07]";
+        assert_eq!(newest(bar), Some((2, Some(9))));
+        let odd = [b"\xff\xfe step: 4\n".as_slice(), &[0; 100], b"\n\xc3"].concat();
+        assert_eq!(StepFinder::new(StepPattern::Known).newest(&odd), Some((4, None)));
+    }
+
+    /// Once a format was found, less specific ones are not searched: a script that writes steps may also draw bars.
+    #[test]
+    fn most_specific_format_counts() {
+        let mut finder = StepFinder::new(StepPattern::Known);
+        let mut newest = |output: &str| finder.newest(output.as_bytes());
+        assert_eq!(newest("\r 3/9 [00:01<00:02]"), Some((3, Some(9))));
+        assert_eq!(newest("\r 4/9 [00:01<00:02]\nstep: 70\n 5/9 [00:01<00:01]"), Some((70, None)));
+        assert_eq!(newest("\r 6/9 [00:01<00:01]"), None);
+        assert_eq!(newest("step: 71\n"), Some((71, None)));
+    }
+
+    /// A pattern of the user is searched in complete lines, without their ends; groups of digits may be separated.
+    #[test]
+    fn pattern_of_the_user() {
+        let pattern = parse(r"^done (?<step>[\d,_]+)( of (?<steps>\d+))?$").unwrap().unwrap();
+        let mut finder = StepFinder::new(pattern);
+        let mut newest = |output: &str| finder.newest(output.as_bytes());
+        assert_eq!(newest("done 48,210 of 100000\n"), Some((48_210, Some(100_000))));
+        assert_eq!(newest("done 7\rdone 8"), Some((7, None)));
+        assert_eq!(newest("step: 7\n"), None);
+    }
+
+    /// A pattern needs a group for the step, and must be valid.
+    #[test]
+    fn patterns_are_checked() {
+        assert_eq!(parse("off"), Ok(None));
+        assert_eq!(parse("auto"), Ok(Some(StepPattern::Known)));
+        let message = |text: &str| parse(text).unwrap_err().to_string();
+        assert_eq!(
+            message(r"step (\d+)"),
+            r"`--progress step (\d+)` is neither `auto` nor `off`, and as a pattern it has no group `(?<step>\d+)`"
+        );
+        let unclosed = message(r"(?<step>\d+");
+        assert!(unclosed.ends_with("is not a valid pattern: unclosed group"), "{unclosed}");
+        let huge = message(r"(?<step>\d{1000}{1000})");
+        assert!(huge.contains("is not a valid pattern: "), "{huge}");
+        assert!(parse("").is_err());
+    }
+
+    proptest! {
+        /// Any output is searched without a panic, and a step that is found is written in it.
+        #[test]
+        fn any_output_is_searched(
+            parts in prop::collection::vec(
+                prop_oneof![
+                    prop::collection::vec(any::<u8>(), 0..6),
+                    prop::sample::select(vec![
+                        "step", "iter", "iteration", ":", "=", " ", "/", " [", "\n", "\r", "7", "42", "\u{1b}[31m",
+                    ])
+                    .prop_map(|text| text.as_bytes().to_vec()),
+                ],
+                0..40,
+            )
+        ) {
+            let output = parts.concat();
+            if let Some((step, _)) = StepFinder::new(StepPattern::Known).newest(&output) {
+                let digits = step.to_string();
+                prop_assert!(output.windows(digits.len()).any(|part| part == digits.as_bytes()));
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The training steps of a node and of a job. A source that only a newer peer knows counts as unknown.
+
+use std::time::Duration;
+
+use ragent_rendezvous::{
+    message::{STEP_MAX, StepProgress, StepSource},
+    snapshot::JobProgress,
+};
+
+use super::{millis, to_millis};
+use crate::{Malformed, limits::MAX_DURATION_MS, v1};
+
+/// Parses the steps of a node.
+pub(super) fn of_node(
+    progress: Option<v1::StepProgress>,
+) -> Result<Option<StepProgress>, Malformed> {
+    let Some(progress) = progress else { return Ok(None) };
+    let Ok(source) = StepSource::try_from(progress.source()) else { return Ok(None) };
+    let v1::StepProgress { source: _, lowest, spread, total, age_ms } = progress;
+    Ok(Some(StepProgress {
+        source,
+        lowest: step(lowest, "progress.lowest")?,
+        highest: step(lowest.saturating_add(spread), "progress.spread")?,
+        total: total.map(|total| step(total, "progress.total")).transpose()?,
+        age: Duration::from_millis(age_ms.into()),
+    }))
+}
+
+/// Parses the steps of a job.
+pub(super) fn of_job(progress: Option<v1::JobProgress>) -> Result<Option<JobProgress>, Malformed> {
+    let Some(progress) = progress else { return Ok(None) };
+    let Ok(source) = StepSource::try_from(progress.source()) else { return Ok(None) };
+    let v1::JobProgress { source: _, step: lowest, highest, steps_left, step_us, age_ms } =
+        progress;
+    Ok(Some(JobProgress {
+        source,
+        step: step(lowest, "progress.step")?,
+        highest: step(highest, "progress.highest")?,
+        steps_left: steps_left.map(|left| step(left, "progress.steps_left")).transpose()?,
+        step_time: step_us.map(step_time).transpose()?,
+        age: millis(age_ms, "progress.age_ms")?,
+    }))
+}
+
+fn step(step: u64, field: &'static str) -> Result<u64, Malformed> {
+    if step > STEP_MAX {
+        return Err(Malformed::OutOfRange(field));
+    }
+    Ok(step)
+}
+
+fn step_time(micros: u64) -> Result<Duration, Malformed> {
+    if micros / 1000 > MAX_DURATION_MS {
+        return Err(Malformed::OutOfRange("progress.step_us"));
+    }
+    Ok(Duration::from_micros(micros))
+}
+
+impl From<StepProgress> for v1::StepProgress {
+    fn from(StepProgress { source, lowest, highest, total, age }: StepProgress) -> Self {
+        Self {
+            source: v1::StepSource::from(source).into(),
+            lowest,
+            spread: highest.saturating_sub(lowest),
+            total,
+            age_ms: u32::try_from(age.as_millis()).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+impl From<JobProgress> for v1::JobProgress {
+    fn from(progress: JobProgress) -> Self {
+        let JobProgress { source, step, highest, steps_left, step_time, age } = progress;
+        let step_us = step_time.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        Self {
+            source: v1::StepSource::from(source).into(),
+            step,
+            highest,
+            steps_left,
+            step_us: step_us.map(|micros| micros.min(1000 * MAX_DURATION_MS)),
+            age_ms: to_millis(age).min(MAX_DURATION_MS),
+        }
+    }
+}
+
+enumeration!(StepSource, StepSource, "progress.source", [Reported, Read]);
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+
+    fn progress() -> StepProgress {
+        StepProgress {
+            source: StepSource::Reported,
+            lowest: 1_000_000,
+            highest: 1_000_100,
+            total: Some(2_000_000),
+            age: Duration::from_millis(600_000),
+        }
+    }
+
+    /// Any progress is received as it was sent.
+    #[test]
+    fn progress_is_received() {
+        let all = [
+            progress(),
+            StepProgress { source: StepSource::Read, total: None, ..progress() },
+            StepProgress { lowest: 0, highest: STEP_MAX, ..progress() },
+        ];
+        for sent in all {
+            assert_eq!(of_node(Some(sent.into())), Ok(Some(sent)));
+        }
+    }
+
+    /// The progress adds at most 24 bytes to a keep-alive.
+    #[test]
+    fn progress_is_small() {
+        let keep_alive = |progress: Option<StepProgress>| {
+            let progress = progress.map(Into::into);
+            v1::KeepAlive { sequence: 7, progress, ..Default::default() }.encoded_len()
+        };
+        assert!(keep_alive(Some(progress())) - keep_alive(None) <= 24);
+        assert_eq!(v1::KeepAlive { sequence: 7, ..Default::default() }.encoded_len(), 2);
+    }
+
+    /// The progress of an unknown source is none, and a step beyond the range is malformed.
+    #[test]
+    fn progress_is_checked() {
+        let changed = |change: fn(&mut v1::StepProgress)| {
+            let mut message = v1::StepProgress::from(progress());
+            change(&mut message);
+            of_node(Some(message))
+        };
+        assert_eq!(changed(|message| message.source = 0), Ok(None));
+        assert_eq!(changed(|message| message.source = 77), Ok(None));
+        let out_of_range = |field| Err(Malformed::OutOfRange(field));
+        let lowest = changed(|message| message.lowest = STEP_MAX + 1);
+        assert_eq!(lowest, out_of_range("progress.lowest"));
+        let spread = changed(|message| message.spread = u64::MAX);
+        assert_eq!(spread, out_of_range("progress.spread"));
+        let total = changed(|message| message.total = Some(u64::MAX));
+        assert_eq!(total, out_of_range("progress.total"));
+        let step_us = v1::JobProgress { source: 1, step_us: Some(u64::MAX), ..Default::default() };
+        assert_eq!(of_job(Some(step_us)), Err(Malformed::OutOfRange("progress.step_us")));
+        let other = v1::JobProgress { source: 77, ..Default::default() };
+        assert_eq!(of_job(Some(other)), Ok(None));
+    }
+}

@@ -1,0 +1,390 @@
+//! The events of a job: what happened, where, and which earlier event caused it.
+//!
+//! The machine records an event for each change that people ask about. What all nodes do is one event of the round; a node
+//! has an event of its own only if it does something else.
+
+use serde::{Serialize, Serializer};
+
+use crate::{
+    account::{TimeState, TimeTotals},
+    ids::{GlobalRank, LocalRank, NodeId, Round, Term},
+    message::{EvictReason, JobResult, RestartReason, WorkerEnd},
+};
+
+/// The identity of an event: it grows with each event of a job, also after a restart of the coordinator.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct EventId {
+    /// The term of the coordinator that has recorded it.
+    pub term: Term,
+    /// Its number in this term, from 1.
+    pub number: u64,
+}
+
+impl std::fmt::Display for EventId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.term, self.number)
+    }
+}
+
+impl std::str::FromStr for EventId {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (term, number) = text.split_once('.').unwrap_or((text, ""));
+        Ok(Self { term: Term(term.parse()?), number: number.parse()? })
+    }
+}
+
+impl Serialize for EventId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// An event.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Event {
+    /// Its identity.
+    pub id: EventId,
+    /// The event that caused it, if one is known.
+    pub cause: Option<EventId>,
+    /// The newest round at that time.
+    pub round: Round,
+    /// The node that it concerns, if it concerns one.
+    pub node: Option<EventNode>,
+    /// The kind of the event, with its details.
+    pub kind: EventKind,
+}
+
+/// The node that an event concerns.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct EventNode {
+    /// The id of its agent.
+    pub node_id: NodeId,
+    /// Its host name.
+    pub host_name: String,
+}
+
+/// A kind of event, with its details. The names are part of the JSON of events, and only added to.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind", content = "data")]
+pub enum EventKind {
+    /// A coordinator has started. It knows the round and the charges from its state file.
+    CoordinatorStarted {
+        /// The number of nodes of the newest round; zero if there is none.
+        nodes: u32,
+        /// The failures charged so far.
+        restarts_used: u32,
+    },
+    /// A coordinator was elected, and continues the job of an earlier one.
+    CoordinatorTookOver {
+        /// The number of nodes of the newest round.
+        nodes: u32,
+        /// The failures charged so far.
+        restarts_used: u32,
+        /// The host of the earlier coordinator, if it was lost and its name is known.
+        lost_host: Option<String>,
+    },
+    /// The coordinator has adopted the run of a node, because it was started without state.
+    RunAdopted,
+    /// The coordinator has learned the newest round, or charges, from a node.
+    StateLearned {
+        /// The number of nodes of that round.
+        nodes: u32,
+        /// The failures charged so far.
+        restarts_used: u32,
+    },
+    /// The members of the last round are awaited, after a restart of the coordinator or a takeover.
+    Recovering,
+    /// No node of the last round is left; a new run begins, with these charges.
+    RunBegan {
+        /// The failures charged so far.
+        restarts_used: u32,
+    },
+    /// The coordinator ends with the node of its process, or with its process.
+    CoordinatorLeaving,
+    /// The coordinator has ended.
+    CoordinatorEnded {
+        /// True if another process continues the job.
+        hands_over: bool,
+    },
+    /// Nodes are awaited for a round.
+    Gathering,
+    /// The members of the last round that are back after a restart of the coordinator, or after a takeover.
+    Recovered {
+        /// Their number.
+        back: u32,
+        /// The number of nodes of that round.
+        nodes: u32,
+    },
+    /// A round was completed, and its nodes are admitted.
+    RoundAdmitted {
+        /// The number of its nodes.
+        nodes: u32,
+        /// The number of its workers.
+        workers: u32,
+        /// The number of its nodes that were not in the round before.
+        newcomers: u32,
+    },
+    /// All nodes of the round have started their workers.
+    WorkersStarted,
+    /// The workers of the round have given their first sign of progress.
+    FirstProgress {
+        /// The lowest step of all workers.
+        step: u64,
+    },
+    /// A round has ended; its workers are being stopped.
+    RoundEnded {
+        /// The reason.
+        #[serde(serialize_with = "kind_of_reason")]
+        reason: RestartReason,
+    },
+    /// No process of the last round is left.
+    RoundStopped,
+    /// A member has processes of the last round after all: an earlier report of it arrives late.
+    RoundStillStopping,
+    /// The cost of a restart, or of the first start, once the workers make progress again; without signs of progress, once
+    /// they run.
+    RestartCost(RestartCost),
+    /// A worker has failed.
+    WorkerFailed {
+        /// `RANK` of the worker.
+        rank: GlobalRank,
+        /// Its rank on its node.
+        local_rank: LocalRank,
+        /// Its process id.
+        pid: u32,
+        /// The end of its process.
+        end: WorkerEnd,
+    },
+    /// A failure was charged to the job.
+    FailureCharged {
+        /// The failures charged so far.
+        restarts_used: u32,
+        /// The failures that may be charged.
+        max_restarts: u32,
+        /// The number of other failures of the round.
+        others: u32,
+    },
+    /// A failure was not charged, because a member was lost at the same time.
+    FailureNotCharged,
+    /// A node is gone, or counts as gone.
+    NodeLost {
+        /// The reason.
+        how: EvictReason,
+        /// True if it was a member of the round.
+        was_member: bool,
+    },
+    /// A node has left in order.
+    NodeLeft,
+    /// A node was quarantined.
+    NodeQuarantined,
+    /// The quarantine of a node is over.
+    NodeReleased {
+        /// True if the job needs the node before the end of its quarantine.
+        early: bool,
+    },
+    /// The registration of a node was refused.
+    NodeRefused {
+        /// The name of the reason.
+        reason: String,
+    },
+    /// The store of the round has refused connections from these addresses.
+    StoreClientsRefused {
+        /// All refused addresses of the round so far.
+        addresses: Vec<String>,
+    },
+    /// The voters of the job have changed.
+    VotersChanged {
+        /// Their endpoints.
+        voters: Vec<String>,
+    },
+    /// The job is closed.
+    JobClosed {
+        /// The result.
+        #[serde(serialize_with = "kind_of_result")]
+        result: JobResult,
+    },
+}
+
+impl EventKind {
+    /// Returns the name of the kind.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::CoordinatorStarted { .. } => "coordinator_started",
+            Self::CoordinatorTookOver { .. } => "coordinator_took_over",
+            Self::RunAdopted => "run_adopted",
+            Self::StateLearned { .. } => "state_learned",
+            Self::Recovering => "recovering",
+            Self::RunBegan { .. } => "run_began",
+            Self::CoordinatorLeaving => "coordinator_leaving",
+            Self::CoordinatorEnded { .. } => "coordinator_ended",
+            Self::Gathering => "gathering",
+            Self::Recovered { .. } => "recovered",
+            Self::RoundAdmitted { .. } => "round_admitted",
+            Self::WorkersStarted => "workers_started",
+            Self::FirstProgress { .. } => "first_progress",
+            Self::RoundEnded { .. } => "round_ended",
+            Self::RoundStopped => "round_stopped",
+            Self::RoundStillStopping => "round_still_stopping",
+            Self::RestartCost(_) => "restart_cost",
+            Self::WorkerFailed { .. } => "worker_failed",
+            Self::FailureCharged { .. } => "failure_charged",
+            Self::FailureNotCharged => "failure_not_charged",
+            Self::NodeLost { .. } => "node_lost",
+            Self::NodeLeft => "node_left",
+            Self::NodeQuarantined => "node_quarantined",
+            Self::NodeReleased { .. } => "node_released",
+            Self::NodeRefused { .. } => "node_refused",
+            Self::StoreClientsRefused { .. } => "store_clients_refused",
+            Self::VotersChanged { .. } => "voters_changed",
+            Self::JobClosed { .. } => "job_closed",
+        }
+    }
+}
+
+fn kind_of_reason<S: Serializer>(reason: &RestartReason, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(reason.kind())
+}
+
+fn kind_of_result<S: Serializer>(result: &JobResult, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(result.kind())
+}
+
+/// The cause of a restart, for sums.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RestartCause {
+    /// The first start of the job; not a restart.
+    FirstStart,
+    /// A worker failed.
+    WorkerFailed,
+    /// A node was lost.
+    NodeLost,
+    /// A node has left.
+    NodeLeft,
+    /// Nodes waited, and there was room for them.
+    NodesWaiting,
+    /// The coordinator was lost, and another one has taken over.
+    CoordinatorLost,
+    /// The coordinator was restarted.
+    CoordinatorRestarted,
+    /// The host of the coordinator has left.
+    HostLeft,
+}
+
+impl RestartCause {
+    /// All causes.
+    pub const ALL: [Self; 8] = [
+        Self::FirstStart,
+        Self::WorkerFailed,
+        Self::NodeLost,
+        Self::NodeLeft,
+        Self::NodesWaiting,
+        Self::CoordinatorLost,
+        Self::CoordinatorRestarted,
+        Self::HostLeft,
+    ];
+
+    /// Returns the name of the cause, for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FirstStart => "first_start",
+            Self::WorkerFailed => "worker_failed",
+            Self::NodeLost => "node_lost",
+            Self::NodeLeft => "node_left",
+            Self::NodesWaiting => "nodes_waiting",
+            Self::CoordinatorLost => "coordinator_lost",
+            Self::CoordinatorRestarted => "coordinator_restarted",
+            Self::HostLeft => "host_left",
+        }
+    }
+}
+
+impl From<&RestartReason> for RestartCause {
+    fn from(reason: &RestartReason) -> Self {
+        match reason {
+            RestartReason::CoordinatorLost { .. } => Self::CoordinatorLost,
+            RestartReason::CoordinatorRestarted => Self::CoordinatorRestarted,
+            RestartReason::HostLeft => Self::HostLeft,
+            RestartReason::NodesWaiting { .. } => Self::NodesWaiting,
+            RestartReason::NodeLeft { .. } => Self::NodeLeft,
+            RestartReason::NodeLost { .. } => Self::NodeLost,
+            RestartReason::WorkerFailed { .. } => Self::WorkerFailed,
+        }
+    }
+}
+
+/// The cost of one restart.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct RestartCost {
+    /// The cause.
+    pub why: RestartCause,
+    /// The time in each stage, in milliseconds.
+    pub stages: RestartStages,
+    /// The steps that are done again, if the workers report steps.
+    pub redone_steps: Option<u64>,
+    /// False if the round of this restart ended before it made progress.
+    pub is_complete: bool,
+}
+
+impl RestartCost {
+    /// Returns the sum of all stages, in milliseconds.
+    pub fn total_ms(&self) -> u64 {
+        let RestartStages { stopping_ms, waiting_ms, rendezvous_ms, starting_ms } = self.stages;
+        [waiting_ms, rendezvous_ms, starting_ms].into_iter().fold(stopping_ms, u64::saturating_add)
+    }
+}
+
+/// The stages of a restart.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct RestartStages {
+    /// From the end of the round until its last process was reaped.
+    pub stopping_ms: u64,
+    /// The wait for nodes, or for the coordinator.
+    pub waiting_ms: u64,
+    /// The forming of the next round.
+    pub rendezvous_ms: u64,
+    /// From the admission of the next round until its first progress.
+    pub starting_ms: u64,
+}
+
+impl RestartStages {
+    /// Returns the stages of a restart during which these times have passed.
+    pub(crate) fn of(times: &TimeTotals) -> Self {
+        let ms = |state| u64::try_from(times.of(state).as_millis()).unwrap_or(u64::MAX);
+        Self {
+            stopping_ms: ms(TimeState::Stopping),
+            waiting_ms: ms(TimeState::Waiting),
+            rendezvous_ms: ms(TimeState::Rendezvous),
+            starting_ms: ms(TimeState::Starting),
+        }
+    }
+}
+
+/// The restarts of a job by one cause.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct RestartSum {
+    /// Their number.
+    pub count: u32,
+    /// Their cost in milliseconds.
+    pub cost_ms: u64,
+    /// The steps that were done again.
+    pub redone_steps: u64,
+}
+
+impl RestartSum {
+    /// Adds a restart.
+    pub(crate) fn add(&mut self, cost: &RestartCost) {
+        self.count = self.count.saturating_add(1);
+        self.cost_ms = self.cost_ms.saturating_add(cost.total_ms());
+        self.redone_steps = self.redone_steps.saturating_add(cost.redone_steps.unwrap_or(0));
+    }
+
+    /// Removes a restart that was added.
+    pub(crate) fn remove(&mut self, cost: &RestartCost) {
+        self.count = self.count.saturating_sub(1);
+        self.cost_ms = self.cost_ms.saturating_sub(cost.total_ms());
+        self.redone_steps = self.redone_steps.saturating_sub(cost.redone_steps.unwrap_or(0));
+    }
+}

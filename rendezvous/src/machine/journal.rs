@@ -1,0 +1,443 @@
+//! Records the events of the job, and accounts for its time.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    account::{TimeAccount, TimeState, TimeTotals},
+    effect::Effect,
+    event::{
+        Event, EventId, EventKind, EventNode, RestartCause, RestartCost, RestartStages, RestartSum,
+    },
+    ids::NodeId,
+    limits::{ACCOUNT_INTERVAL, FURTHER_FAILURES_MAX, after},
+    machine::Rendezvous,
+    message::{EvictReason, RestartReason, StepSource, WorkerEnd, WorkerFailure},
+    phase::Phase,
+    roster::Node,
+    settings::Memory,
+    snapshot::{JobProgress, JobTime, PhaseName, RestartsByCause, StateTime},
+};
+
+/// The most refused registrations of a term that have an event: the agent of each of them logs the reason.
+const REFUSALS_MAX: u32 = 64;
+
+/// The state of the recording.
+#[derive(Debug)]
+pub(super) struct Journal {
+    /// The number of the last event.
+    number: u64,
+    /// The event of the current input that may end the round.
+    trigger: Option<EventId>,
+    /// The event that began what the job does now: the end of the last round, or the start of the coordinator.
+    began: Option<EventId>,
+    /// The admission of the newest round.
+    admitted: Option<EventId>,
+    /// The failures of the last round that have an event.
+    failures: BTreeMap<NodeId, EventId>,
+    refusals: u32,
+    /// The number of workers of the newest round.
+    workers: u32,
+    /// The phase by the events so far.
+    phase: PhaseName,
+    phase_since: Instant,
+    account: TimeAccount,
+    /// The time at which the account was last stored.
+    stored: Instant,
+    restart: Option<Restart>,
+    last_cost: Option<RestartCost>,
+}
+
+/// A restart, until the workers of its round have given a sign of progress.
+#[derive(Debug)]
+struct Restart {
+    why: RestartCause,
+    event: Option<EventId>,
+    /// The times at its begin.
+    before: TimeTotals,
+    /// Its cost, as it was counted when the workers ran.
+    counted: Option<RestartCost>,
+}
+
+impl Journal {
+    pub(super) fn new(now: Instant, memory: &Memory) -> Self {
+        let account = TimeAccount::new(now, memory.time.clone());
+        Self {
+            number: 0,
+            trigger: None,
+            began: None,
+            admitted: None,
+            failures: BTreeMap::new(),
+            refusals: 0,
+            workers: 0,
+            phase: PhaseName::Gathering,
+            phase_since: now,
+            account,
+            stored: now,
+            restart: None,
+            last_cost: None,
+        }
+    }
+}
+
+impl Rendezvous {
+    /// Records an event.
+    pub(super) fn event(
+        &mut self,
+        cause: Option<EventId>,
+        node: Option<EventNode>,
+        kind: EventKind,
+    ) -> EventId {
+        self.journal.number += 1;
+        let id = EventId { term: self.memory.term, number: self.journal.number };
+        let event = Event { id, cause, round: self.memory.round, node, kind };
+        self.effects.push_back(Effect::Record(event));
+        id
+    }
+
+    /// Records an event of a node.
+    pub(super) fn event_of(&mut self, cause: Option<EventId>, id: &NodeId, kind: EventKind) {
+        let node = self.event_node(id);
+        self.event(cause, Some(node), kind);
+    }
+
+    fn event_node(&self, id: &NodeId) -> EventNode {
+        EventNode { node_id: id.clone(), host_name: self.host_name(id) }
+    }
+
+    /// Records the start of this coordinator.
+    pub(super) fn record_start(&mut self, now: Instant) {
+        let (nodes, restarts_used) = (self.memory.round_size, self.memory.restarts_used);
+        let is_recovery = matches!(self.phase, Phase::Recovering(_));
+        let reason = is_recovery.then(|| self.why_last_round_ended());
+        let kind = match &reason {
+            Some(RestartReason::CoordinatorLost { host_name }) => EventKind::CoordinatorTookOver {
+                nodes,
+                restarts_used,
+                lost_host: host_name.clone(),
+            },
+            Some(
+                RestartReason::CoordinatorRestarted
+                | RestartReason::HostLeft
+                | RestartReason::NodesWaiting { .. }
+                | RestartReason::NodeLeft { .. }
+                | RestartReason::NodeLost { .. }
+                | RestartReason::WorkerFailed { .. },
+            )
+            | None => EventKind::CoordinatorStarted { nodes, restarts_used },
+        };
+        let id = self.event(None, None, kind);
+        self.journal.began = Some(id);
+        self.journal.phase = self.phase_name();
+        let kind = if is_recovery { EventKind::Recovering } else { EventKind::Gathering };
+        self.event(Some(id), None, kind);
+        let why = reason.as_ref().map_or(RestartCause::FirstStart, RestartCause::from);
+        self.begin_restart(now, why, Some(id));
+    }
+
+    fn begin_restart(&mut self, now: Instant, why: RestartCause, event: Option<EventId>) {
+        let before = self.journal.account.seen(now);
+        self.journal.restart = Some(Restart { why, event, before, counted: None });
+    }
+
+    /// Forgets the event that may end the round, at the begin of an input.
+    pub(super) fn begin_input(&mut self) {
+        self.journal.trigger = None;
+    }
+
+    /// Records the failure of a worker on `id`, if not too many of the round are recorded.
+    pub(super) fn record_failure(&mut self, id: &NodeId, failure: &WorkerFailure) {
+        let is_known = self.journal.failures.contains_key(id);
+        if is_known || self.journal.failures.len() > FURTHER_FAILURES_MAX {
+            return;
+        }
+        let kind = EventKind::WorkerFailed {
+            rank: failure.global_rank,
+            local_rank: failure.local_rank,
+            pid: failure.pid,
+            end: failure.end.clone(),
+        };
+        let node = EventNode { node_id: id.clone(), host_name: failure.host_name.clone() };
+        let event = self.event(None, Some(node), kind);
+        self.journal.failures.insert(id.clone(), event);
+        self.journal.trigger.get_or_insert(event);
+    }
+
+    /// Records that the failure that has ended the round is not charged.
+    pub(super) fn record_free_failure(&mut self) {
+        self.event(self.journal.began, None, EventKind::FailureNotCharged);
+    }
+
+    /// Returns the event of the failure on `id`.
+    pub(super) fn failure_event(&self, id: &NodeId) -> Option<EventId> {
+        self.journal.failures.get(id).copied()
+    }
+
+    /// Records the loss of a node, or that it has left, if it was leaving.
+    pub(super) fn record_loss(&mut self, node: &Node, how: EvictReason) {
+        let id = &node.description.node_id;
+        let was_member = match &self.phase {
+            Phase::Running(_) | Phase::Regathering(_) => {
+                self.phase.group().is_some_and(|group| group.held(id).is_some())
+            }
+            Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => false,
+        };
+        let host_name = node.description.host_name.clone();
+        let kind = if node.is_leaving() {
+            EventKind::NodeLeft
+        } else {
+            EventKind::NodeLost { how, was_member }
+        };
+        let event = self.event(None, Some(EventNode { node_id: id.clone(), host_name }), kind);
+        self.journal.trigger.get_or_insert(event);
+    }
+
+    /// Records that a member counts as lost, although its agent is registered.
+    pub(super) fn record_eviction(&mut self, id: &NodeId, how: EvictReason) {
+        let node = self.event_node(id);
+        let kind = EventKind::NodeLost { how, was_member: true };
+        let event = self.event(None, Some(node), kind);
+        self.journal.trigger.get_or_insert(event);
+    }
+
+    /// Records that this coordinator is about to leave.
+    pub(super) fn record_leaving(&mut self) {
+        let event = self.event(None, None, EventKind::CoordinatorLeaving);
+        self.journal.trigger.get_or_insert(event);
+    }
+
+    /// Records a refused registration, if not too many are recorded.
+    pub(super) fn record_refusal(&mut self, id: &NodeId, host_name: &str, reason: &'static str) {
+        if self.journal.refusals < REFUSALS_MAX {
+            self.journal.refusals += 1;
+            let node = EventNode { node_id: id.clone(), host_name: host_name.to_owned() };
+            self.event(None, Some(node), EventKind::NodeRefused { reason: reason.to_owned() });
+        }
+    }
+
+    /// Records the end of the round.
+    pub(super) fn record_end_of_round(&mut self, now: Instant, reason: &RestartReason) {
+        let hung_for = match reason {
+            RestartReason::WorkerFailed { end: WorkerEnd::Hung(time), .. } => Some(*time),
+            RestartReason::WorkerFailed { .. }
+            | RestartReason::CoordinatorLost { .. }
+            | RestartReason::CoordinatorRestarted
+            | RestartReason::HostLeft
+            | RestartReason::NodesWaiting { .. }
+            | RestartReason::NodeLeft { .. }
+            | RestartReason::NodeLost { .. } => None,
+        };
+        self.journal.account.round_ended(now, hung_for);
+        self.journal.phase = PhaseName::Stopping;
+        self.journal.phase_since = now;
+        self.end_restart(now);
+        let kind = EventKind::RoundEnded { reason: reason.clone() };
+        let event = self.event(self.journal.trigger, None, kind);
+        self.journal.began = Some(event);
+        self.begin_restart(now, reason.into(), Some(event));
+    }
+
+    /// Records a restart whose round has ended before its workers made progress.
+    fn end_restart(&mut self, now: Instant) {
+        if let Some(restart) = &self.journal.restart
+            && restart.counted.is_none()
+        {
+            self.count_restart(now, None, false);
+        }
+        self.journal.restart = None;
+    }
+
+    /// Records that the members of the last round are back after a restart of the coordinator.
+    pub(super) fn record_recovery(&mut self, back: usize, nodes: u32) {
+        let back = u32::try_from(back).unwrap_or(u32::MAX);
+        self.event(self.journal.began, None, EventKind::Recovered { back, nodes });
+        self.journal.phase = PhaseName::Stopping;
+        self.journal.phase_since = self.clock;
+    }
+
+    /// Records the completion of a round.
+    pub(super) fn record_admission(&mut self, now: Instant, workers: u32, newcomers: usize) {
+        self.journal.account.enter(now, TimeState::Starting);
+        if self.journal.workers != workers {
+            // The number of steps of an epoch depends on the number of workers.
+            self.journal.account.forget_steps();
+        }
+        self.journal.workers = workers;
+        self.journal.failures.clear();
+        let nodes = self.memory.round_size;
+        let newcomers = u32::try_from(newcomers).unwrap_or(u32::MAX);
+        let kind = EventKind::RoundAdmitted { nodes, workers, newcomers };
+        let event = self.event(self.journal.began, None, kind);
+        self.journal.admitted = Some(event);
+        self.journal.phase = PhaseName::Running;
+        self.journal.phase_since = now;
+    }
+
+    /// Records that all nodes of the round have started their workers.
+    pub(super) fn record_workers_started(&mut self, now: Instant) {
+        self.event(self.journal.admitted, None, EventKind::WorkersStarted);
+        self.journal.account.started(now);
+        if self.journal.account.is_assumed() {
+            self.count_restart(now, None, true);
+        }
+    }
+
+    /// Records a sign of progress.
+    pub(super) fn record_progress(&mut self, now: Instant, progress: &JobProgress) {
+        let JobProgress { step, step_time, source, .. } = *progress;
+        let is_read = source == StepSource::Read;
+        let first = self.journal.account.progress(now, step, step_time, is_read);
+        if let Some(redone) = first {
+            self.event(self.journal.admitted, None, EventKind::FirstProgress { step });
+            self.count_restart(now, Some(redone), true);
+            self.journal.restart = None;
+        }
+    }
+
+    /// Counts the restart that has brought the job to its current state. A cost that was counted before is replaced.
+    fn count_restart(&mut self, now: Instant, redone_steps: Option<u64>, is_complete: bool) {
+        let times = self.journal.account.seen(now);
+        let Some(restart) = &mut self.journal.restart else { return };
+        let stages = RestartStages::of(&times.since(&restart.before));
+        let cost = RestartCost { why: restart.why, stages, redone_steps, is_complete };
+        let sum = &mut self.memory.restarts[restart.why as usize];
+        let before = *sum;
+        if let Some(counted) = restart.counted.replace(cost.clone()) {
+            sum.remove(&counted);
+        }
+        sum.add(&cost);
+        let has_changed = *sum != before;
+        let cause = restart.event;
+        self.journal.last_cost = Some(cost.clone());
+        self.event(cause, None, EventKind::RestartCost(cost));
+        if is_complete && has_changed {
+            // Otherwise the end of the round is followed by changes that are stored.
+            self.remember();
+        }
+    }
+
+    /// Records the end of the job.
+    pub(super) fn record_closed(&mut self, now: Instant) {
+        let Some(outcome) = &self.memory.closed else { return };
+        let kind = EventKind::JobClosed { result: outcome.result.clone() };
+        self.journal.account.close(now);
+        self.event(self.journal.trigger.or(self.journal.began), None, kind);
+        self.journal.phase = PhaseName::Closed;
+        self.journal.phase_since = now;
+    }
+
+    /// Follows the phase of the job after an input.
+    pub(super) fn follow_phase(&mut self, now: Instant) {
+        let state = match &self.phase {
+            Phase::Recovering(_) => Some(TimeState::Waiting),
+            Phase::Gathering(gathering) if gathering.last_call_until.is_none() => {
+                Some(TimeState::Waiting)
+            }
+            Phase::Gathering(_) => Some(TimeState::Rendezvous),
+            Phase::Running(_) | Phase::Closed(_) => None,
+            Phase::Regathering(regathering) => Some(if !regathering.group.unstopped().is_empty() {
+                TimeState::Stopping
+            } else if regathering.group.pending().is_empty() && regathering.verdict.is_none() {
+                TimeState::Waiting
+            } else {
+                TimeState::Rendezvous
+            }),
+        };
+        if let Some(state) = state {
+            self.journal.account.enter(now, state);
+        }
+        let (before, phase) = (self.journal.phase, self.phase_name());
+        if before == phase {
+            return;
+        }
+        self.journal.phase = phase;
+        self.journal.phase_since = now;
+        if let (Phase::Recovering(_), Some(restart)) = (&self.phase, &mut self.journal.restart)
+            && restart.why == RestartCause::FirstStart
+        {
+            // A coordinator without state has learned that there was a round.
+            restart.why = RestartCause::CoordinatorRestarted;
+        }
+        let kind = match &self.phase {
+            Phase::Recovering(_) => EventKind::Recovering,
+            Phase::Gathering(_) => EventKind::Gathering,
+            Phase::Regathering(_) if phase == PhaseName::Gathering => EventKind::RoundStopped,
+            Phase::Regathering(_) if before == PhaseName::Gathering => {
+                EventKind::RoundStillStopping
+            }
+            // These have events of their own.
+            Phase::Regathering(_) | Phase::Running(_) | Phase::Closed(_) => return,
+        };
+        self.event(self.journal.began, None, kind);
+    }
+
+    /// Returns the time at which the account of a running round is to be stored.
+    pub(super) fn account_due(&self) -> Option<Instant> {
+        let is_running = matches!(self.phase, Phase::Running(_));
+        is_running.then(|| after(self.journal.stored, ACCOUNT_INTERVAL))
+    }
+
+    /// Stores the account, if it is due.
+    pub(super) fn store_account(&mut self, now: Instant) {
+        if self.account_due().is_some_and(|due| due <= now) {
+            self.remember();
+        }
+    }
+
+    /// Begins the account of a new run.
+    pub(super) fn record_new_run(&mut self) {
+        let now = self.clock;
+        self.journal.account = TimeAccount::new(now, TimeTotals::default());
+        self.journal.last_cost = None;
+        self.memory.restarts = Default::default();
+        let event = self.event(None, None, EventKind::RunBegan { restarts_used: 0 });
+        self.journal.began = Some(event);
+        self.begin_restart(now, RestartCause::FirstStart, Some(event));
+    }
+
+    /// Writes the totals to the memory.
+    pub(super) fn remember_time(&mut self) {
+        self.journal.stored = self.clock;
+        self.memory.time = self.journal.account.seen(self.clock).in_millis();
+    }
+
+    /// Returns the time since the job entered its phase.
+    pub(super) fn phase_age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.journal.phase_since)
+    }
+
+    /// Returns the cost of the last restart.
+    pub(super) fn last_restart(&self) -> Option<RestartCost> {
+        self.journal.last_cost.clone()
+    }
+
+    /// Returns the restarts so far, by cause.
+    pub(super) fn restarts_by_cause(&self) -> Vec<RestartsByCause> {
+        let sums = RestartCause::ALL.into_iter().zip(self.memory.restarts);
+        let used = sums.filter(|(_, sum)| *sum != RestartSum::default());
+        used.map(|(cause, sum)| RestartsByCause { cause, sum }).collect()
+    }
+
+    /// Returns the time account.
+    pub(super) fn job_time(&self, now: Instant) -> JobTime {
+        let account = &self.journal.account;
+        let (seen, settled) = (account.seen(now), account.settled(now));
+        let states = TimeState::ALL.into_iter().map(|state| StateTime {
+            state: state.name().to_owned(),
+            ms: millis(seen.of(state)),
+            settled_ms: millis(settled.of(state)),
+        });
+        JobTime {
+            states: states.collect(),
+            redone_ms: millis(seen.redone),
+            now: account.state(now).map(|state| state.name().to_owned()),
+            is_assumed: account.is_assumed(),
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

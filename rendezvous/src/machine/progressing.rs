@@ -1,0 +1,47 @@
+//! The training step of the running round, as its members report it with their keep-alives.
+
+use std::time::Instant;
+
+use crate::{
+    ids::NodeId, machine::Rendezvous, message::StepProgress, phase::Phase, snapshot::JobProgress,
+};
+
+impl Rendezvous {
+    /// Records the training step that a node has sent. A step from an older round does not count: a node reports that it
+    /// runs the newest one before it sends a step of it.
+    pub(super) fn record_steps(
+        &mut self,
+        now: Instant,
+        id: &NodeId,
+        progress: Option<StepProgress>,
+    ) {
+        let (Some(progress), Phase::Running(running)) = (progress, &self.phase) else { return };
+        let round = running.group.round;
+        let runs_it = self.roster.get(id).is_some_and(|node| node.standing.round == round);
+        if !runs_it || running.group.held(id).is_none() {
+            return;
+        }
+        if self.steps.record(now, round, id, &progress) {
+            self.on_progress(now, id);
+        }
+    }
+
+    /// Applies that the workers of a node have reached another step in the current round: a sign of progress.
+    fn on_progress(&mut self, now: Instant, id: &NodeId) {
+        self.steps.advance(now, id);
+        if let Some(progress) = self.progress(now) {
+            self.record_progress(now, &progress);
+        }
+    }
+
+    /// Returns the training step of the newest round, if any is known.
+    pub(super) fn progress(&self, now: Instant) -> Option<JobProgress> {
+        self.steps.of_round(self.newest_round())?.merged(now)
+    }
+
+    /// Returns the time since the workers of a node have reached another step in the newest round, in milliseconds.
+    pub(super) fn progress_age_ms(&self, now: Instant, id: &NodeId) -> Option<u64> {
+        let age = self.steps.of_round(self.newest_round())?.age_of(now, id)?;
+        Some(u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
+    }
+}

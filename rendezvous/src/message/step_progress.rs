@@ -1,0 +1,46 @@
+//! The training step that the workers of a node have reached.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// The highest step, and the highest number of steps: programs that read JSON as floating-point numbers still read it exactly.
+pub const STEP_MAX: u64 = (1 << 53) - 1;
+
+/// The origin of a training step; a more reliable one is the smaller value.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepSource {
+    /// The script reports it.
+    Reported,
+    /// It is read from the output of the workers.
+    Read,
+}
+
+impl StepSource {
+    /// All sources, the most reliable one first.
+    pub const ALL: [Self; 2] = [Self::Reported, Self::Read];
+
+    /// Returns the name of the source, for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reported => "reported",
+            Self::Read => "read",
+        }
+    }
+}
+
+/// The training steps that the workers of one node have reached in its newest round.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct StepProgress {
+    /// The origin of the steps; workers whose steps have another one are not included.
+    pub source: StepSource,
+    /// The step of the worker that is behind all others.
+    pub lowest: u64,
+    /// The step of the worker that is ahead of all others; at least `lowest`, and at most [`STEP_MAX`].
+    pub highest: u64,
+    /// The number of steps of the whole training, if known; at most [`STEP_MAX`].
+    pub total: Option<u64>,
+    /// The time since a worker has reached another step.
+    pub age: Duration,
+}

@@ -1,0 +1,171 @@
+//! Merges the training steps of the nodes into that of the job, and measures the usual time of a step.
+//!
+//! A job has reached the lowest step of its members. Steps from the most reliable source count, as numbers from different
+//! sources may not be comparable: those that scripts report, else those that are read from output. A step may go back, because
+//! a script may return to a checkpoint without a new round.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    ids::{NodeId, RoundId},
+    limits::STEP_TIMES_MAX,
+    message::{StepProgress, StepSource},
+    snapshot::JobProgress,
+};
+
+/// The training steps of the nodes in one round.
+///
+/// Invariant: `lowest` and `highest` count the steps in `nodes`, so that the step of 10,000 nodes needs no search.
+#[derive(Debug, Default)]
+pub(crate) struct JobSteps {
+    round: RoundId,
+    nodes: BTreeMap<NodeId, NodeSteps>,
+    lowest: Counts,
+    highest: Counts,
+    /// The number of all steps that a node has last named, by source.
+    totals: BTreeMap<StepSource, u64>,
+    /// The time at which a worker of any node has last reached another step.
+    latest: Option<Instant>,
+    pace: Pace,
+}
+
+/// The number of nodes at each step.
+type Counts = BTreeMap<(StepSource, u64), u32>;
+
+/// The steps of one node.
+#[derive(Clone, Copy, Debug)]
+struct NodeSteps {
+    source: StepSource,
+    lowest: u64,
+    highest: u64,
+    /// The time at which one of its workers has reached another step.
+    at: Instant,
+}
+
+impl JobSteps {
+    /// Records the steps of a member of `round`, and forgets those of an earlier round. Returns true if one of its
+    /// workers has reached another step.
+    pub(crate) fn record(
+        &mut self,
+        now: Instant,
+        round: RoundId,
+        id: &NodeId,
+        progress: &StepProgress,
+    ) -> bool {
+        if self.round != round {
+            *self = Self { round, ..Self::default() };
+        }
+        let StepProgress { source, lowest, highest, total, age } = *progress;
+        if let Some(total) = total {
+            self.totals.insert(source, total);
+        }
+        let at = now.checked_sub(age).unwrap_or(now);
+        let steps = NodeSteps { source, lowest, highest, at };
+        let before = self.nodes.get(id).copied();
+        if before
+            .is_some_and(|old| (old.source, old.lowest, old.highest) == (source, lowest, highest))
+        {
+            return false;
+        }
+        if let Some(old) = before {
+            remove(&mut self.lowest, (old.source, old.lowest));
+            remove(&mut self.highest, (old.source, old.highest));
+        }
+        *self.lowest.entry((source, lowest)).or_default() += 1;
+        *self.highest.entry((source, highest)).or_default() += 1;
+        self.nodes.insert(id.clone(), steps);
+        self.latest = self.latest.max(Some(at));
+        true
+    }
+
+    /// Applies the steps of a node to the pace of the job.
+    pub(crate) fn advance(&mut self, now: Instant, id: &NodeId) {
+        let at = self.nodes.get(id).map_or(now, |steps| steps.at);
+        if let Some((&(source, step), _)) = self.lowest.first_key_value() {
+            self.pace.handle_step(at, source, step);
+        }
+    }
+
+    /// Returns the steps if they are those of `round`.
+    pub(crate) fn of_round(&self, round: RoundId) -> Option<&Self> {
+        (self.round == round).then_some(self)
+    }
+
+    /// Returns the steps of the job; `None` if no node has reported any.
+    pub(crate) fn merged(&self, now: Instant) -> Option<JobProgress> {
+        let (&(source, step), _) = self.lowest.first_key_value()?;
+        let of_source = (source, 0)..=(source, u64::MAX);
+        let (&(_, highest), _) = self.highest.range(of_source).next_back()?;
+        Some(JobProgress {
+            source,
+            step,
+            highest,
+            steps_left: self.totals.get(&source).map(|total| total.saturating_sub(step)),
+            step_time: self.pace.usual(),
+            age: now.saturating_duration_since(self.latest?),
+        })
+    }
+
+    /// Returns the time since one of the node's workers has reached another step.
+    pub(crate) fn age_of(&self, now: Instant, id: &NodeId) -> Option<Duration> {
+        self.nodes.get(id).map(|steps| now.saturating_duration_since(steps.at))
+    }
+}
+
+fn remove(counts: &mut Counts, key: (StepSource, u64)) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
+
+/// The times of the recent steps.
+#[derive(Debug, Default)]
+struct Pace {
+    /// The last step of the job, and the time at which it was reached.
+    last: Option<(Instant, StepSource, u64)>,
+    /// The mean time of a step between two reports, of the recent ones; at most [`STEP_TIMES_MAX`].
+    recent: VecDeque<Duration>,
+}
+
+impl Pace {
+    /// Notes that the job was at `step` at that time. A step that goes back begins a new measurement.
+    fn handle_step(&mut self, at: Instant, source: StepSource, step: u64) {
+        let Some((before, old_source, old_step)) = self.last else {
+            self.last = Some((at, source, step));
+            return;
+        };
+        if old_source != source {
+            *self = Self { last: Some((at, source, step)), recent: VecDeque::new() };
+            return;
+        }
+        let steps = step.checked_sub(old_step).and_then(|steps| u32::try_from(steps).ok());
+        let time = at.saturating_duration_since(before);
+        match steps {
+            Some(0) => return,
+            Some(steps) if !(time / steps).is_zero() => {
+                self.recent.push_back(time / steps);
+                if self.recent.len() > STEP_TIMES_MAX {
+                    self.recent.pop_front();
+                }
+            }
+            Some(_) | None => {}
+        }
+        self.last = Some((at.max(before), source, step));
+    }
+
+    /// Returns the usual time of a step: the median, which a checkpoint now and then does not change.
+    fn usual(&self) -> Option<Duration> {
+        let mut times: Vec<Duration> = self.recent.iter().copied().collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests;
