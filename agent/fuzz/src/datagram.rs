@@ -1,0 +1,135 @@
+//! Datagrams of agents that look for each other.
+
+use std::sync::LazyLock;
+
+use ragent_rendezvous::ids::RunId;
+
+use super::{
+    datagram::{Candidate, Message},
+    seal::{Opened, Seal},
+};
+use crate::{
+    endpoint::limits,
+    fuzzing::job,
+    secret::{Credentials, Origin, Secret, Unsecured},
+};
+
+/// Opens a datagram if the first byte is even; else seals a message made from the input, and changes the datagram.
+pub fn datagram(input: &[u8]) {
+    let Some((&kind, rest)) = input.split_first() else { return };
+    if kind % 2 == 0 { open(rest) } else { seal(rest) }
+}
+
+struct Seals {
+    sealed: Seal,
+    other: Seal,
+    open: Seal,
+}
+
+static SEALS: LazyLock<Seals> = LazyLock::new(|| {
+    let secret = |text: &str| vec![Secret::new(text).expect("a secret")];
+    let seal = |credentials| Seal::new(RunId::new(job::RUN_ID), credentials);
+    Seals {
+        sealed: seal(Credentials::new(secret(job::SECRET), Origin::Stdin)),
+        other: seal(Credentials::new(secret(&"x".repeat(43)), Origin::Stdin)),
+        open: seal(Credentials::unsecured(Unsecured::Chosen)),
+    }
+});
+
+fn open(bytes: &[u8]) {
+    let Seals { sealed, other, open } = &*SEALS;
+    if let Opened::Message(message) = open.open(bytes) {
+        assert_eq!(sealed.open(bytes), Opened::NoSecret);
+        assert!(bytes.len() <= limits::MAX_DATAGRAM);
+        assert_eq!(open.open(&only(open, &message)), Opened::Message(message));
+    }
+    // The corpus has sealed datagrams of the job, with this secret and with another one.
+    for (seal, stranger) in [(sealed, other), (other, sealed)] {
+        let Opened::Message(message) = seal.open(bytes) else { continue };
+        assert!(matches!(stranger.open(bytes), Opened::OtherSecret(_)));
+        assert!(matches!(open.open(bytes), Opened::OtherSecret(_)));
+        assert_eq!(seal.open(&only(seal, &message)), Opened::Message(message));
+        for at in 0..bytes.len() {
+            for change in [1, 0x20, 0x80] {
+                let mut changed = bytes.to_vec();
+                changed[at] ^= change;
+                assert_refused(seal, &changed);
+            }
+            assert_refused(seal, &bytes[..at]);
+        }
+    }
+}
+
+/// Seals the message in the first bytes. Then two bytes are the place of a change, one is the change, and the others follow.
+fn seal(input: &[u8]) {
+    let Seals { sealed, other, open } = &*SEALS;
+    let Some((head, rest)) = input.split_first_chunk::<16>() else { return };
+    let message = message(head);
+    let plain = only(open, &message);
+    assert_eq!(open.open(&plain), Opened::Message(message.clone()));
+    assert_eq!(sealed.open(&plain), Opened::NoSecret);
+    let datagram = only(sealed, &message);
+    assert_eq!(sealed.open(&datagram), Opened::Message(message));
+    for stranger in [other, open] {
+        assert!(matches!(stranger.open(&datagram), Opened::OtherSecret(_)));
+    }
+    let text = String::from_utf8_lossy(&datagram);
+    assert!(!text.contains(job::RUN_ID) && !text.contains(job::SECRET));
+    let Some((change, more)) = rest.split_first_chunk::<3>() else { return };
+    let mut changed = datagram.clone();
+    let place = usize::from(u16::from_le_bytes([change[0], change[1]])) % datagram.len();
+    changed[place] ^= change[2];
+    changed.extend_from_slice(more);
+    if changed != datagram {
+        assert_refused(sealed, &changed);
+    }
+}
+
+#[track_caller]
+fn assert_refused(seal: &Seal, datagram: &[u8]) {
+    let opened = seal.open(datagram);
+    assert!(!matches!(opened, Opened::Message(_)), "{}", datagram.escape_ascii());
+}
+
+fn message(bytes: &[u8; 16]) -> Message {
+    let [kind, flag, b2, b3, b4, b5, b6, b7, number @ ..] = *bytes;
+    let number = u64::from_le_bytes(number);
+    let by = Candidate { rank: u32::from_le_bytes([b2, b3, b4, b5]), number };
+    let lowest = (flag & 2 == 0).then_some(Candidate { rank: b6.into(), ..by });
+    match kind % 5 {
+        0 => Message::Looking { by, may_host: flag & 1 == 0, lowest },
+        1 => {
+            let at = ([b2, b3, b4, b5], u16::from_le_bytes([b6, b7])).into();
+            Message::Hosted { by: number, at, by_host: flag & 1 == 0 }
+        }
+        2 => {
+            let at = (u128::from(number).to_be_bytes(), u16::from_le_bytes([b6, b7])).into();
+            Message::Hosted { by: number, at, by_host: flag & 1 == 0 }
+        }
+        3 => Message::Ask { by: number, to: b2.into(), nonce: !number },
+        _ => {
+            let count = usize::from(b2) % (limits::MAX_NONCES + 1);
+            Message::Answer { by: b3.into(), nonces: vec![number; count] }
+        }
+    }
+}
+
+/// Returns the datagram with a message.
+#[track_caller]
+fn only(seal: &Seal, message: &Message) -> Vec<u8> {
+    let mut datagrams = seal.close(message);
+    assert_eq!(datagrams.len(), 1);
+    let datagram = datagrams.remove(0);
+    assert!(datagram.len() <= limits::MAX_DATAGRAM);
+    datagram
+}
+
+/// Returns datagrams of the job, sealed and plain.
+#[cfg(test)]
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    let Seals { sealed, other, open } = &*SEALS;
+    let heads =
+        [0_u8, 1, 2, 3, 4].map(|kind| std::array::from_fn(|at| if at == 0 { kind } else { 77 }));
+    let seals = [sealed, open, other];
+    seals.iter().flat_map(|seal| heads.iter().map(|head| only(seal, &message(head)))).collect()
+}

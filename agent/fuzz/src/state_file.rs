@@ -1,0 +1,87 @@
+//! A state file that another program has written.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+
+use ragent_rendezvous::{limits::NUMBER_MAX, settings::Memory, tenure::Tenure};
+
+use super::{assert_shown, attend::assert_status_is_accepted, parts};
+use crate::{
+    coordinator::state_file::{has_obituary, read_copy, read_memory, write_copy, write_memory},
+    sys::{clock, proc},
+};
+
+/// Text of an input that is replaced by the identity of this machine's boot.
+pub(super) const BOOT: &str = "BOOT";
+
+/// The time for which agents wait for a coordinator.
+const KEPT: Duration = Duration::from_secs(600);
+
+/// The time for which a coordinator runs.
+const RUN: Duration = Duration::from_secs(3600);
+
+/// The steps of that coordinator.
+const STEPS_MAX: usize = 1000;
+
+/// Reads a state file, as a coordinator and as a voter, and continues from it.
+pub fn state_file(input: &[u8]) {
+    let boot = proc::read("sys/kernel/random/boot_id").unwrap_or_default();
+    let text = String::from_utf8_lossy(input).replace(BOOT, boot.trim());
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("job-1.json");
+    fs::write(&path, &text).expect("a file");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("a file");
+    if let Some(memory) = read_memory(&path) {
+        assert!(!has_obituary(&path, &memory), "there is no obituary");
+        check(&memory);
+        survive(&path, &memory);
+        run(memory);
+    }
+    fs::write(&path, &text).expect("a file");
+    if let Some(stored) = read_copy(&path) {
+        let version = stored.replica.version;
+        assert!(version.term.0.max(version.number).max(stored.highest.0) <= NUMBER_MAX);
+        check(stored.replica.memory.as_ref().expect("a copy has a memory"));
+        if write_copy(&path, &stored, KEPT).is_ok() && is_whole(&path) {
+            assert_eq!(read_copy(&path), Some(stored));
+        }
+    }
+}
+
+/// Checks the numbers, to which others are added, and the texts.
+fn check(memory: &Memory) {
+    assert_shown(memory);
+    assert!(
+        memory.term.0.max(memory.round.0).max(memory.charged_through.0) <= NUMBER_MAX,
+        "{memory:?}"
+    );
+}
+
+/// Checks that a memory is read as it was written.
+fn survive(path: &Path, memory: &Memory) {
+    write_memory(path, memory, KEPT).expect("the folder is writable");
+    if is_whole(path) {
+        assert_eq!(read_memory(path).as_ref(), Some(memory));
+    }
+}
+
+/// Returns true unless a part of a very long file was left out.
+fn is_whole(path: &Path) -> bool {
+    fs::metadata(path).expect("a file").len() < 32 * 1024
+}
+
+/// Runs a coordinator that continues from the memory, for an hour without any agent.
+fn run(memory: Memory) {
+    let begin = clock::now();
+    let mut rendezvous = parts::coordinator(begin, memory, Tenure::Sole);
+    let mut now = begin;
+    for _ in 0..STEPS_MAX {
+        while rendezvous.poll_effect().is_some() {}
+        assert_status_is_accepted(&rendezvous, now);
+        match rendezvous.poll_timeout() {
+            Some(due) if due <= begin + RUN => now = now.max(due),
+            Some(_) | None => return,
+        }
+        rendezvous.handle_timeout(now);
+    }
+    panic!("the coordinator does not come to rest");
+}

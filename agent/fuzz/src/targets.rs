@@ -1,0 +1,50 @@
+//! The fuzz targets of the agent: functions of an input that panic if a rule is broken.
+//!
+//! | target | input | rule |
+//! |---|---|---|
+//! | [`port`] | the setting of a port, then the bytes of a connection | only members reach the pages of members; each connection ends |
+//! | [`attend`] | messages of agents | they are encoded again to equal messages; the coordinator's numbers stay within limits, and agents accept its answers |
+//! | [`coordinator`] | a message of a coordinator, or the status of a job | the same encoding; leases within limits; no control characters |
+//! | [`elect`] | a message of a voter, or the record of a leader | the same |
+//! | [`obituary`] | the body of an obituary | only the proof of its node is accepted |
+//! | [`datagram`] | a datagram, or a message to seal and a change | only sealed datagrams are opened, and no changed one |
+//! | [`identity`] | the answer of another program | it is described without control characters; only a common secret is a match |
+//! | [`secret_file`] | mode and content of a file | only private files with well-formed secrets are used; errors do not contain the content |
+//! | [`certificates`] | a certificate, or a file of one | names and errors are printable and bounded |
+//! | [`state_file`] | a state file | the memory survives writing, and a coordinator that continues from it can be asked for its status |
+//! | [`registration`] | the registration of an agent | only a running agent is listed, and the log has no secret |
+//! | [`launch_frames`] | cuts, then a stream | the same messages however it is cut, and each is decoded again from its own encoding |
+//! | [`hostfile`] | a list of hosts | hosts are distinct and no options of ssh; the list survives writing |
+//! | [`node_list`] | a compressed list | its names and counts are bounded, and the expanded list has the same names |
+//!
+//! They are compiled into the crate, since they check parts that are not public: some of them in the module of that
+//! part. `agent/fuzz/src/tests.rs` replays the corpus, and runs them on random inputs, without the fuzzer.
+
+mod attend;
+mod certificates;
+mod coordinator;
+mod elect;
+mod identity;
+mod node_list;
+mod obituary;
+mod parts;
+pub(crate) mod pki;
+mod registration;
+mod secret_file;
+#[cfg(test)]
+mod seeds;
+mod state_file;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::parts::{assert_printable, assert_shown, frames, job};
+pub use self::{
+    attend::attend, certificates::certificates, coordinator::coordinator, elect::elect,
+    identity::identity, node_list::node_list, obituary::obituary, registration::registration,
+    secret_file::secret_file, state_file::state_file,
+};
+pub use crate::{
+    commands::ssh::fuzzing::{hostfile, launch_frames},
+    endpoint::search::fuzzing::datagram,
+    net::port::fuzzing::port,
+};

@@ -1,0 +1,71 @@
+//! The targets without the fuzzer, on their corpus and on random inputs.
+
+use std::path::Path;
+
+use super::*;
+
+#[path = "../../../tests/support/replay.rs"]
+mod replay;
+
+/// The folder of the corpus.
+pub(super) const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus");
+
+/// The cost of an input for which files are written, relative to other targets, which get more inputs.
+const FILES: u64 = 4;
+/// The cost of an input for which certificates are read.
+const CERTIFICATES: u64 = 10;
+/// The cost of an input for which a connection is opened.
+const CONNECTION: u64 = 10;
+
+/// Makes two tests for each target, by its cost.
+macro_rules! targets {
+    ($($target:ident: $cost:expr,)+) => {
+        /// No input of the corpus breaks a rule.
+        mod corpus_is_replayed {
+            use super::*;
+
+            $(#[test]
+            fn $target() {
+                replay::run_corpus(Path::new(CORPUS), &[(stringify!($target), super::$target, $cost)]);
+            })+
+        }
+
+        /// No random input derived from the corpus breaks a rule.
+        mod made_up_inputs_hold {
+            use super::*;
+
+            $(#[test]
+            fn $target() {
+                replay::run_made_up(Path::new(CORPUS), &[(stringify!($target), super::$target, $cost)]);
+            })+
+        }
+    };
+}
+
+targets! {
+    port: CONNECTION,
+    attend: 1,
+    coordinator: 1,
+    elect: 1,
+    obituary: 1,
+    datagram: 1,
+    identity: 1,
+    secret_file: FILES,
+    certificates: CERTIFICATES,
+    state_file: FILES,
+    registration: FILES,
+    launch_frames: 1,
+    hostfile: 1,
+    node_list: 1,
+}
+
+/// The escapes of a debug form are recognised, so that a control character in any field of a message is found.
+#[test]
+fn control_characters_are_found() {
+    for sound in ["a\tb\n", "\\u{1b}", "\\r\"'é"] {
+        assert_shown(&vec![sound]);
+    }
+    for bad in ["\u{1b}", "\r", "\0", "\u{9b}", "\u{7f}", "x\\\u{202e}", "\n\u{2066}"] {
+        assert!(std::panic::catch_unwind(|| assert_shown(&vec![bad])).is_err(), "{bad:?}");
+    }
+}
