@@ -141,6 +141,7 @@ impl Driver<'_> {
         proof: Proof,
     ) {
         let is_first = self.node.agent().job_uid().is_none();
+        let is_newly_led = welcome.term > self.node.agent().term();
         let counts = self.node.handle_welcome(now, attend, welcome);
         if welcome.term >= self.node.agent().term() && self.proof.handle_welcome(proof) {
             // At once: the keeper needs it even if the agent is killed a moment later.
@@ -156,7 +157,7 @@ impl Driver<'_> {
         }
         let name = self.spec.destination.handle_welcome(attend, welcome.term, remote);
         let endpoint = name.map(|name| name.to_string()).unwrap_or_default();
-        if self.outage.handle_reached() || is_first {
+        if self.outage.handle_reached() || is_first || is_newly_led {
             info!(
                 endpoint, run_id = %self.spec.run_id, term = welcome.term.0, "registered"
             );
