@@ -10,6 +10,7 @@ mod forwarded_flags;
 mod job;
 mod launch;
 mod manifest;
+mod page;
 mod rank;
 mod run;
 mod secret;
@@ -31,6 +32,7 @@ pub use self::{
     job::JobArgs,
     launch::LaunchOverSshArgs,
     manifest::{K8sArgs, ManifestArgs, ManifestTarget},
+    page::PageArgs,
     rank::RankArgs,
     run::LaunchArgs,
     secret::SecretArgs,
@@ -109,6 +111,7 @@ impl Cli {
                 | Command::Events(_)
                 | Command::Explain(_)
                 | Command::Keeper
+                | Command::Page(_)
                 | Command::Rank(_)
                 | Command::Relay
                 | Command::Secret(_)
@@ -166,6 +169,8 @@ pub enum Command {
     Launch(Box<LaunchOverSshArgs>),
     /// Print a manifest that runs a job on another system
     Manifest(ManifestArgs),
+    /// Serve the page of a job to a browser on this machine, and print its address
+    Page(PageArgs),
     /// Run the program of one rank under mpirun or srun, with PyTorch's variables set from the
     /// launcher's
     Rank(RankArgs),

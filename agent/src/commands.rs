@@ -11,6 +11,7 @@ pub mod error;
 pub mod events;
 pub mod explain;
 pub mod manifest;
+pub mod page;
 pub mod rank;
 pub mod run;
 mod runtime;

@@ -6,7 +6,7 @@
 //! gRPC and HTTP side of the coordinator, for each `role` of an agent's port, and [`client`] the
 //! agents' side. `proofs` authenticates messages of a node. `browser_guard` refuses requests of web
 //! pages. `identity`, `status_page` and `metrics` are pages of the port, with the counters of `measures`, and `events_page`
-//! serves the `journal`, which `journal_file` writes to a file. `states` are those of the job, for clients that ask or watch, and
+//! serves the `journal`, which `journal_file` writes to a file; `page` is for people. `states` are those of the job, for clients that ask or watch, and
 //! `readers` bounds the number of clients that stay; `reachability` measures how one node
 //! reaches the others. `state_file` keeps what a restarted coordinator needs, `state_writer` writes
 //! it, and `replica_file` the copy of a voter.
@@ -25,6 +25,7 @@ mod listed_voters;
 pub(crate) mod measures;
 mod members;
 pub(crate) mod metrics;
+pub(crate) mod page;
 mod peer_addresses;
 pub(crate) mod persistence;
 pub(crate) mod proofs;

@@ -8,8 +8,8 @@ use std::{
 use ragent::{
     cli::{Cli, Command, LaunchArgs, LaunchOverSshArgs},
     commands::{
-        completion, coordinator, doctor, error::LaunchError, events, explain, manifest, rank, run,
-        secret, ssh, status, store,
+        completion, coordinator, doctor, error::LaunchError, events, explain, manifest, page, rank,
+        run, secret, ssh, status, store,
     },
     keeper, limits,
     report::telemetry::{self, DefaultLines, Log, LogFormat},
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Some(Command::Events(args)) => events::print(&args),
         Some(Command::Explain(args)) => explain::print(&args),
         Some(Command::Manifest(args)) => manifest::print(args, &ThisHost),
+        Some(Command::Page(args)) => page::serve(&args),
         Some(Command::Secret(args)) => secret::make(&args),
         Some(Command::Status(args)) => status::print(&args),
         Some(Command::Rank(args)) => rank::become_program(&args),

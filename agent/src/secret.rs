@@ -33,5 +33,5 @@ pub(crate) use self::{
     mismatch::NamedAuth,
     places::{AuthMode, AuthRequest, user_file},
     shared_home::make as make_on_shared_home,
-    tls::{ALPN_HTTP1, ALPN_HTTP2, ALPN_VOTER, ClientTls},
+    tls::{ALPN_HTTP1, ALPN_HTTP2, ALPN_VOTER, ClientTls, random_bytes},
 };

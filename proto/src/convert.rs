@@ -32,6 +32,7 @@ mod coordinator;
 mod failure;
 mod journal;
 mod memory;
+mod page;
 mod progress;
 mod settings;
 mod snapshot;
@@ -46,6 +47,7 @@ pub use self::{
     agent::FromAgent,
     coordinator::{FromCoordinator, NotHere},
     journal::{JournalAnswer, JournalRequest},
+    page::PageAnswer,
     snapshot::StatusAnswer,
 };
 use crate::{

@@ -82,6 +82,34 @@ impl Snapshot {
         snapshot
     }
 
+    /// Returns the state without its nodes.
+    pub fn without_nodes(&self) -> Self {
+        Self {
+            run_id: self.run_id.clone(),
+            job_uid: self.job_uid.clone(),
+            term: self.term,
+            round: self.round,
+            phase: self.phase,
+            min_nodes: self.min_nodes,
+            phase_ms: self.phase_ms,
+            time: self.time.clone(),
+            last_restart: self.last_restart.clone(),
+            restarts: self.restarts.clone(),
+            max_nodes: self.max_nodes,
+            restarts_used: self.restarts_used,
+            max_restarts: self.max_restarts,
+            world_size: self.world_size,
+            nodes: Vec::new(),
+            incomplete: self.incomplete.clone(),
+            refused_clients: self.refused_clients.clone(),
+            refused_peers: self.refused_peers.clone(),
+            progress: self.progress,
+            outcome: self.outcome.clone(),
+            leader: self.leader.clone(),
+            voters: self.voters.clone(),
+        }
+    }
+
     /// Adds the voters that elect the coordinator.
     pub fn set_voters(&mut self, voters: Vec<VoterStatus>) {
         let leader = voters.iter().find(|voter| voter.is_leader);

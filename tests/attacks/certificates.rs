@@ -16,8 +16,8 @@ use crate::{
     victim::{ATTACKER, NAME, Victim},
 };
 
-const PATHS: [&str; 5] =
-    ["/status", "/v1/reach", "/", "/metrics", "/ragent.v1.Coordination/Status"];
+const PATHS: [&str; 6] =
+    ["/status", "/v1/reach", "/", "/v1/watch", "/metrics", "/ragent.v1.Coordination/Status"];
 
 /// Requests without TLS, and with it; the answer is the code, or `refused`.
 const ASK: &str = "
@@ -41,7 +41,7 @@ def secure(path, files=None):
 ";
 
 /// 1: without a certificate, nobody reads the job's state or uses its nodes, but this user on a host of the job, who may
-/// read the state and the metrics.
+/// read the page, the state and the metrics.
 #[test]
 fn pages_without_a_certificate() {
     let Some((mut victim, _)) = Victim::certified("cpages") else { return };
@@ -50,13 +50,13 @@ fn pages_without_a_certificate() {
         let script = format!("{ASK}\nprint(plain('/v1/identity', '{host}'), {asked})");
         python(&victim.network, node, uid, &script).trim().to_owned()
     };
-    assert_eq!(codes(ATTACKER, 0, "10.77.0.1"), "200 403 403 403 403 403");
+    assert_eq!(codes(ATTACKER, 0, "10.77.0.1"), "200 403 403 403 403 403 403");
     for host in ["127.0.0.1", "10.77.0.1"] {
-        assert_eq!(codes(1, OTHER, host), "200 403 403 403 403 403");
-        assert_eq!(codes(1, 0, host), "200 200 403 403 200 403");
+        assert_eq!(codes(1, OTHER, host), "200 403 403 403 403 403 403");
+        assert_eq!(codes(1, 0, host), "200 200 403 200 200 200 403");
     }
     // A member's host is not its user.
-    assert_eq!(codes(2, 0, "10.77.0.1"), "200 403 403 403 403 403");
+    assert_eq!(codes(2, 0, "10.77.0.1"), "200 403 403 403 403 403 403");
     victim.assert_unharmed();
 }
 
@@ -88,7 +88,7 @@ fn clients_whose_certificate_is_not_accepted() {
         for files in &attackers {
             let answers =
                 python(&victim.network, node, 0, &format!("{ASK}\nprint({})", asked(files)));
-            assert_eq!(answers.trim(), "refused refused refused refused refused", "{files}");
+            assert_eq!(answers.trim(), ["refused"; 6].join(" "), "{files}");
         }
     }
     let script = format!("{ASK}\nprint(secure('/status', {accepted}))");

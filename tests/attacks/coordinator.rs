@@ -66,6 +66,15 @@ impl Coordination for Fake {
         Ok(Response::new(Box::pin(answers)))
     }
 
+    type PageStream = Pin<Box<dyn Stream<Item = Result<v1::PageReply, Status>> + Send>>;
+
+    async fn page(
+        &self,
+        _: Request<v1::PageRequest>,
+    ) -> Result<Response<Self::PageStream>, Status> {
+        Err(Status::unimplemented("the test opens no page"))
+    }
+
     type WatchStream = Pin<Box<dyn Stream<Item = Result<StatusReply, Status>> + Send>>;
 
     async fn watch(

@@ -131,10 +131,11 @@ print(code('GET /status', own), code('GET /status', 'Host: evil.example'),
       code('GET /v1/identity', 'Host: 10.77.0.1.evil.example'),
       code('POST /v1/obituary', own, 'Origin: http://evil.example', 'Content-Length: 0'),
       code('POST /v1/obituary', own, 'Sec-Fetch-Site: cross-site', 'Content-Length: 0'),
-      code('GET /', own), code('GET /unknown', own), code('CONNECT 10.77.0.1:22', own))
+      code('GET /', own), code('GET /', 'Host: evil.example'), code('GET /v1/watch', 'Host: evil.example'),
+      code('GET /unknown', own), code('CONNECT 10.77.0.1:22', own))
 "
     );
     let codes = python(&victim.network, ATTACKER, 0, &script);
-    assert_eq!(codes.trim(), "200 421 200 421 421 403 403 404 404 404");
+    assert_eq!(codes.trim(), "200 421 200 421 421 403 403 200 421 421 404 404");
     victim.assert_unharmed();
 }

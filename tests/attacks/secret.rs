@@ -37,23 +37,24 @@ def code(request, host='10.77.0.1'):
 ";
 
 /// 1: without the secret, nobody reads the job's state or uses its nodes, but this user on a host of the job, who may
-/// read the state and the metrics.
+/// read the page, the state and the metrics.
 #[test]
 fn pages_for_strangers() {
     let Some(mut victim) = Victim::secured("pages") else { return };
-    let paths = ["/status", "/v1/reach", "/", "/metrics", "/ragent.v1.Coordination/Status"];
+    let paths =
+        ["/status", "/v1/reach", "/", "/v1/watch", "/metrics", "/ragent.v1.Coordination/Status"];
     let codes = |node, uid, host: &str| {
         let asked = paths.map(|path| format!("code('GET {path}', '{host}')")).join(",");
         let script = format!("{ASK}\nprint(code('GET /v1/identity', '{host}'), {asked})");
         python(&victim.network, node, uid, &script).trim().to_owned()
     };
-    assert_eq!(codes(ATTACKER, 0, "10.77.0.1"), "200 403 403 403 403 403");
+    assert_eq!(codes(ATTACKER, 0, "10.77.0.1"), "200 403 403 403 403 403 403");
     for host in ["127.0.0.1", "10.77.0.1"] {
-        assert_eq!(codes(1, OTHER, host), "200 403 403 403 403 403");
-        assert_eq!(codes(1, 0, host), "200 200 403 403 200 403");
+        assert_eq!(codes(1, OTHER, host), "200 403 403 403 403 403 403");
+        assert_eq!(codes(1, 0, host), "200 200 403 200 200 200 403");
     }
     // A member's host is not its user.
-    assert_eq!(codes(2, 0, "10.77.0.1"), "200 403 403 403 403 403");
+    assert_eq!(codes(2, 0, "10.77.0.1"), "200 403 403 403 403 403 403");
     victim.assert_unharmed();
 }
 

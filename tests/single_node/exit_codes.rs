@@ -35,15 +35,19 @@ const PROVOCATIONS: [(&str, Provocation); 46] = [
     ("`ragent launch --dry-run` has printed its plan", |sandbox| {
         vec![launch(sandbox, "a\nb\n", "--dry-run --no-python true")]
     }),
-    ("`ragent store` or `ragent coordinator` ended on a signal", |sandbox| {
+    ("`ragent store`, `ragent coordinator` or `ragent page` ended on a signal", |sandbox| {
         let signalled = |command: &str| {
-            let words = format!("{command} --host 127.0.0.1 --port 0");
-            let mut server = sandbox.ragent(&words).start();
+            let mut server = sandbox.ragent(&format!("{command} --port 0")).start();
             server.prints("127.0.0.1:");
             server.signal(Signal::SIGTERM);
             server.end()
         };
-        vec![signalled("store"), signalled("coordinator")]
+        let endpoint = format!("127.0.0.1:{}", free_port());
+        let words = format!("--rdzv-endpoint {endpoint} --nnodes 1 --no-python stay.sh");
+        let mut agent = sandbox.ragent(&words).start();
+        agent.worker();
+        let page = format!("page --rdzv-endpoint {endpoint}");
+        ["store --host 127.0.0.1", "coordinator --host 127.0.0.1", &page].map(signalled).into()
     }),
     ("the job of a `ragent coordinator` has ended", |sandbox| {
         let mut coordinator = sandbox.ragent("coordinator --host 127.0.0.1 --port 0").start();
@@ -329,10 +333,11 @@ const PROVOCATIONS: [(&str, Provocation); 46] = [
         vec![launch(sandbox, "a\nb\n", "--ssh false --no-python true")]
     }),
     (
-        "`ragent status`, `ragent events` or `ragent explain` found no job, or got no answer",
+        "`ragent status`, `ragent events`, `ragent explain` or `ragent page` found no job, or got no answer",
         |sandbox| {
             let nobody = format!("status --rdzv-endpoint 127.0.0.1:{}", free_port());
-            ["status", "events", "explain", &nobody].map(|words| sandbox.ragent(words).run()).into()
+            let words = ["status", "events", "explain", "page", &nobody];
+            words.map(|words| sandbox.ragent(words).run()).into()
         },
     ),
     ("`ragent doctor` has found an error", |sandbox| {
@@ -342,13 +347,16 @@ const PROVOCATIONS: [(&str, Provocation); 46] = [
         // The doctor prints its findings on stdout.
         vec![End { stderr: end.stdout.clone(), ..end }]
     }),
-    ("`ragent store` or `ragent coordinator` cannot listen", |sandbox| {
+    ("`ragent store`, `ragent coordinator` or `ragent page` cannot listen", |sandbox| {
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = held.local_addr().unwrap().port();
-        let run = |command: &str| {
-            sandbox.ragent(&format!("{command} --host 127.0.0.1 --port {port}")).run()
-        };
-        vec![run("store"), run("coordinator")]
+        let endpoint = format!("127.0.0.1:{}", free_port());
+        let words = format!("--rdzv-endpoint {endpoint} --nnodes 1 --no-python stay.sh");
+        let mut agent = sandbox.ragent(&words).start();
+        agent.worker();
+        let run = |command: &str| sandbox.ragent(&format!("{command} --port {port}")).run();
+        let page = format!("page --rdzv-endpoint {endpoint}");
+        ["store --host 127.0.0.1", "coordinator --host 127.0.0.1", &page].map(run).into()
     }),
     ("the command line has an unknown flag, or lacks a value", |sandbox| {
         ["--bogus stay.sh", "--nnodes", "status --bogus", ""]

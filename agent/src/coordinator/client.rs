@@ -5,9 +5,12 @@ use std::{io, net::SocketAddr, pin::pin, time::Duration};
 use hyper_util::rt::TokioIo;
 use ragent_proto::{
     Malformed, Proof,
-    convert::{FromAgent, FromCoordinator, JournalAnswer, JournalRequest, NotHere, StatusAnswer},
+    convert::{
+        FromAgent, FromCoordinator, JournalAnswer, JournalRequest, NotHere, PageAnswer,
+        StatusAnswer,
+    },
     v1::{
-        self, AgentMessage, JournalReply, StatusReply, StatusRequest,
+        self, AgentMessage, JournalReply, PageReply, PageRequest, StatusReply, StatusRequest,
         coordination_client::CoordinationClient,
     },
 };
@@ -465,6 +468,68 @@ pub async fn journal(
         Err(error) => return Err(protocol(remote, error)),
     };
     Ok(Journal::Parts(Box::new(Parts { first, rest, remote })))
+}
+
+/// The answer to a request for the events of the page.
+pub enum PageEvents {
+    /// The process does not host the coordinator.
+    NotHere(NotHere),
+    /// The events.
+    Parts(Box<PageParts>),
+}
+
+/// The events of the page, as they arrive.
+pub struct PageParts {
+    first: Option<String>,
+    rest: Streaming<PageReply>,
+    remote: SocketAddr,
+}
+
+impl PageParts {
+    /// Returns the next server-sent events; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`AttendError`] if the connection broke, or the process does not answer as ragent.
+    pub async fn next(&mut self) -> Result<Option<String>, AttendError> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
+        match self.rest.message().await {
+            Ok(Some(reply)) => match reply.try_into() {
+                Ok(PageAnswer::Events(events)) => Ok(Some(events)),
+                Ok(PageAnswer::NotHere(_)) => Ok(None),
+                Err(error) => Err(protocol::<Malformed>(self.remote, error)),
+            },
+            Ok(None) => Ok(None),
+            Err(_) => Err(AttendError::Broken(self.remote)),
+        }
+    }
+}
+
+/// Asks the process at `endpoint` for the events of its page.
+///
+/// # Errors
+///
+/// Returns [`AttendError`] if it cannot be reached or does not answer as ragent.
+pub async fn page(
+    endpoint: &Endpoint,
+    credentials: &Credentials,
+) -> Result<PageEvents, AttendError> {
+    let addresses = net::resolve(endpoint).await?;
+    let Connection { mut client, remote, .. } = connect(&addresses, credentials).await?;
+    let mut rest = match in_time(remote, client.page(PageRequest {})).await? {
+        Ok(reply) => reply.into_inner(),
+        Err(status) => return Err(refused(remote, credentials, status).await),
+    };
+    let first = in_time(remote, rest.message()).await?.map_err(|_| AttendError::Broken(remote))?;
+    let first = match first.map(PageAnswer::try_from).transpose() {
+        Ok(Some(PageAnswer::NotHere(not_here))) => return Ok(PageEvents::NotHere(not_here)),
+        Ok(Some(PageAnswer::Events(events))) => Some(events),
+        Ok(None) => None,
+        Err(error) => return Err(protocol(remote, error)),
+    };
+    Ok(PageEvents::Parts(Box::new(PageParts { first, rest, remote })))
 }
 
 /// Returns the reason for which a request has failed.

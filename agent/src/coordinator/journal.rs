@@ -159,6 +159,20 @@ impl JournalReader {
         part
     }
 
+    /// Returns the newest events after `after`, at most `count`, oldest first, each as a JSON object, and the id of the last one.
+    pub(crate) fn tail(
+        &self,
+        after: Option<EventId>,
+        count: usize,
+    ) -> (Vec<Arc<str>>, Option<EventId>) {
+        let ring = lock(&self.ring);
+        let new = after.map_or(0, |after| ring.lines.partition_point(|(id, _)| *id <= after));
+        let first = new.max(ring.lines.len().saturating_sub(count));
+        let lines = ring.lines.range(first..);
+        let last = lines.clone().next_back().map(|(id, _)| *id);
+        (lines.map(|(_, line)| Arc::clone(line)).collect(), last)
+    }
+
     /// Returns the state of the job at the end of the coordinator; `None` before.
     pub(crate) fn last_state(&self) -> Option<Arc<Snapshot>> {
         lock(&self.ring).last_state.clone()

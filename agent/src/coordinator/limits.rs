@@ -47,6 +47,20 @@ pub(super) const JOURNAL_PATIENCE: Duration = Duration::from_millis(500);
 pub(super) const READERS: usize = 64;
 /// The interval between two states of a client that watches, if no event is recorded: as fast as people read.
 pub(super) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// The time for which the end of a process waits for clients that follow the job, so that they receive its last state.
+pub(super) const LAST_STATE_PATIENCE: Duration = Duration::from_millis(250);
+/// The events that a page receives at first: as many as people scroll through.
+pub(super) const PAGE_EVENTS: usize = 200;
+/// The size of a part of the page's state, so that no message holds up the others.
+pub(super) const PAGE_PART: usize = 256 << 10;
+/// The interval between two states of the page when events follow each other quickly.
+pub(super) const PAGE_PAUSE: Duration = Duration::from_millis(250);
+/// The silence of a node that the page shows: longer than several lost keep-alives, in milliseconds.
+pub(super) const PAGE_SILENCE_MS: u64 = 3_000;
+/// The age of a training step that the page shows: a pause, as the account of time counts it, in milliseconds.
+pub(super) const PAGE_STALL_MS: u64 = 10_000;
+/// The seconds after which a client may try again when all places of readers are taken.
+pub(super) const READERS_RETRY_S: u32 = 10;
 /// The time for which a coordinator that was stalled receives messages before it expires leases:
 /// agents reconnect within 600 ms, and try twice a second until they are connected.
 pub(crate) const CATCH_UP: Duration = Duration::from_millis(1000);

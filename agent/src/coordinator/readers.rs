@@ -11,7 +11,7 @@ use crate::coordinator::limits;
 
 /// The places for readers: some for clients that follow, which may stay, and others for those that read once.
 #[derive(Clone, Debug)]
-pub(super) struct Readers {
+pub(crate) struct Readers {
     following: Arc<Semaphore>,
     once: Arc<Semaphore>,
 }
@@ -30,6 +30,14 @@ impl Readers {
     /// Takes a place of a client that follows; returns the reason if there is none.
     pub(super) fn follow(&self) -> Result<Place, String> {
         take(&self.following)
+    }
+
+    /// Waits until no client follows, for a limited time: those that follow the coordinator of this process end with it, when they
+    /// have received its last state.
+    pub(crate) async fn wait_for_followers(&self) {
+        let all = u32::try_from(limits::READERS).unwrap_or(u32::MAX);
+        // After the time, or if the places were closed, nothing is left to wait for.
+        let _ = timeout(limits::LAST_STATE_PATIENCE, self.following.acquire_many(all)).await;
     }
 
     /// Takes a place of a client that reads once; returns the reason if there is none.

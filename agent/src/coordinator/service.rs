@@ -13,9 +13,10 @@ use axum::{
 use nix::unistd::geteuid;
 use ragent_proto::{
     Proof,
-    convert::{FromAgent, FromCoordinator, JournalAnswer, NotHere, StatusAnswer},
+    convert::{FromAgent, FromCoordinator, JournalAnswer, NotHere, PageAnswer, StatusAnswer},
     v1::{
-        AgentMessage, CoordinatorMessage, JournalReply, JournalRequest, StatusReply, StatusRequest,
+        AgentMessage, CoordinatorMessage, JournalReply, JournalRequest, PageReply, PageRequest,
+        StatusReply, StatusRequest,
         coordination_server::{Coordination, CoordinationServer},
     },
 };
@@ -24,7 +25,7 @@ use ragent_rendezvous::{
     message::{Attend, ToNode},
 };
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::timeout,
 };
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
@@ -37,6 +38,7 @@ use super::{
     events_page::{EventsPage, events_page},
     identity::{self, IDENTITY_PATH, IdentityPage},
     metrics::{self, MetricsPage},
+    page::{self, Page},
     reachability::{self, REACH_PATH, Reach},
     readers::Readers,
     role::Role,
@@ -53,13 +55,17 @@ use crate::{
 /// The path for obituaries.
 pub(crate) const OBITUARY_PATH: &str = "/v1/obituary";
 
-/// Creates the routes of an agent's port, for gRPC and HTTP, and the page of the metrics. Each kind of client has its own routes,
+/// What the routes of a port share with other parts of its process.
+pub(crate) struct Shared {
+    /// The page of the metrics.
+    pub(crate) metrics: Arc<MetricsPage>,
+    /// The clients that read for long.
+    pub(crate) readers: Readers,
+}
+
+/// Creates the routes of an agent's port, for gRPC and HTTP. Each kind of client has its own routes,
 /// so that no page can forget to check who asks.
-pub(crate) fn routers(
-    run_id: &RunId,
-    role: Role,
-    credentials: &Credentials,
-) -> (Routers, Arc<MetricsPage>) {
+pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Routers, Shared) {
     let role = Arc::new(role);
     let refusals = Arc::new(Refusals::default());
     let status =
@@ -68,9 +74,13 @@ pub(crate) fn routers(
     let readers = Readers::default();
     let events = EventsPage::new(Arc::clone(&role), credentials.clone(), readers.clone());
     let events = Arc::new(events);
+    let states = Arc::new(States::new(Arc::clone(&role), Arc::clone(&refusals)));
+    let page = Page::new(Arc::clone(&states), credentials.clone(), readers.clone());
+    let page = Arc::new(page);
     let status = Router::new()
         .route("/status", get(status_page).with_state(status))
         .route("/v1/events", get(events_page).with_state(Arc::clone(&events)))
+        .merge(page::routes(Arc::clone(&page), true))
         .merge(metrics::route(Arc::clone(&metrics)));
     let obituaries =
         Router::new().route(OBITUARY_PATH, post(obituary)).with_state(Arc::clone(&role));
@@ -84,8 +94,7 @@ pub(crate) fn routers(
     let guarded = |router: Router| {
         router.layer(middleware::from_fn_with_state(Arc::clone(&guard), browser_guard::check))
     };
-    let states = Arc::new(States::new(Arc::clone(&role), Arc::clone(&refusals)));
-    let service = Service { role, states, events, readers };
+    let service = Service { role, states, events, page, readers: readers.clone() };
     let grpc = Routes::new(CoordinationServer::new(service)).into_axum_router();
     let refused = Refused { credentials: credentials.clone(), refusals: Arc::clone(&refusals) };
     let routers = Routers {
@@ -101,7 +110,25 @@ pub(crate) fn routers(
         strangers: guarded(identity(None).fallback_service(any(refuse).with_state(refused))),
         refusals,
     };
-    (routers, metrics)
+    (routers, Shared { metrics, readers })
+}
+
+/// Creates the routes of a process that passes on what the coordinator of a job shows: the page, the status and the events.
+/// `known` names a process of the job.
+pub(crate) fn relayed_pages(known: watch::Receiver<NotHere>, credentials: &Credentials) -> Router {
+    let role = Arc::new(Role::Elsewhere(known));
+    let refusals = Arc::new(Refusals::default());
+    let readers = Readers::default();
+    let events = EventsPage::new(Arc::clone(&role), credentials.clone(), readers.clone());
+    let states = Arc::new(States::new(Arc::clone(&role), Arc::clone(&refusals)));
+    let page = Page::new(states, credentials.clone(), readers);
+    let status = StatusPage::new(Arc::clone(&role), refusals, credentials.clone());
+    let guard = Arc::new(Guard::new(role));
+    Router::new()
+        .route("/status", get(status_page).with_state(Arc::new(status)))
+        .route("/v1/events", get(events_page).with_state(Arc::new(events)))
+        .merge(page::routes(Arc::new(page), false))
+        .layer(middleware::from_fn_with_state(guard, browser_guard::check))
 }
 
 /// The refusal of requests to pages that a client may not use.
@@ -149,6 +176,7 @@ struct Service {
     role: Arc<Role>,
     states: Arc<States>,
     events: Arc<EventsPage>,
+    page: Arc<Page>,
     readers: Readers,
 }
 
@@ -200,6 +228,18 @@ impl Coordination for Service {
         Ok(Response::new(replies))
     }
 
+    type PageStream = PageReplies;
+
+    async fn page(&self, _request: Request<PageRequest>) -> Result<Response<PageReplies>, Status> {
+        let replies: PageReplies = match self.page.open_here().await? {
+            Ok(parts) => {
+                Box::pin(parts.map(|part| Ok(PageAnswer::Events(part.to_string()).into())))
+            }
+            Err(not_here) => Box::pin(tokio_stream::once(Ok(PageAnswer::NotHere(not_here).into()))),
+        };
+        Ok(Response::new(replies))
+    }
+
     async fn status(
         &self,
         _request: Request<StatusRequest>,
@@ -237,6 +277,7 @@ impl Coordination for Service {
 }
 
 type StatusReplies = Pin<Box<dyn Stream<Item = Result<StatusReply, Status>> + Send>>;
+type PageReplies = Pin<Box<dyn Stream<Item = Result<PageReply, Status>> + Send>>;
 type JournalReplies = Pin<Box<dyn Stream<Item = Result<JournalReply, Status>> + Send>>;
 
 /// Answers a registration with the endpoint of the coordinator.
@@ -369,7 +410,6 @@ async fn obituary(State(role): State<Arc<Role>>, text: String) -> HttpResponse {
 mod tests {
     use axum::{body::Body, extract::Request};
     use ragent_rendezvous::ids::Term;
-    use tokio::sync::watch;
     use tower::ServiceExt;
 
     use super::*;
@@ -391,7 +431,7 @@ mod tests {
     async fn unknown_paths_are_not_found() {
         let open = Credentials::unsecured(Unsecured::Chosen);
         let router = routers(&RunId::new("job"), elsewhere(), &open).0.members;
-        for path in ["/", "/v1", "/v2/identity", "/ragent"] {
+        for path in ["/v1", "/v2/identity", "/ragent", "/index.html"] {
             assert_eq!(get_status(router.clone(), path).await, StatusCode::NOT_FOUND, "{path}");
         }
         assert_eq!(get_status(router, IDENTITY_PATH).await, StatusCode::OK);
@@ -413,9 +453,11 @@ mod tests {
             assert_eq!(get_status(router.clone(), IDENTITY_PATH).await, StatusCode::OK);
             assert_eq!(get_status(router.clone(), "/status").await, status);
             let is_read = status != StatusCode::FORBIDDEN;
-            let metrics = if is_read { StatusCode::OK } else { status };
-            assert_eq!(get_status(router.clone(), "/metrics").await, metrics);
-            for path in [REACH_PATH, "/", "/unknown", grpc] {
+            assert_eq!(get_status(router.clone(), page::WATCH_PATH).await, status);
+            let document = if is_read { StatusCode::OK } else { status };
+            assert_eq!(get_status(router.clone(), "/metrics").await, document);
+            assert_eq!(get_status(router.clone(), "/").await, document);
+            for path in [REACH_PATH, "/unknown", grpc] {
                 let status = get_status(router.clone(), path).await;
                 assert_eq!(status, StatusCode::FORBIDDEN, "{path}");
             }

@@ -40,6 +40,11 @@ impl States {
         snapshot.map(Ok).ok_or_else(|| Status::unavailable("the job has ended"))
     }
 
+    /// Returns the process that has the state, if it is another one.
+    pub(super) fn elsewhere(&self) -> Option<NotHere> {
+        self.role.coordinator_to_read().err()
+    }
+
     /// Returns the journal of the coordinator in this process.
     pub(super) async fn journal(&self) -> Result<JournalReader, Status> {
         let journal = match self.role.coordinator_to_read() {

@@ -93,9 +93,9 @@ pub(crate) fn host_coordinator(
     let coordinator = tokio::spawn(async move {
         coordinator_driver::drive(coordination, queue).await;
     });
-    let (http, metrics) = service::routers(&run_id, role, &credentials);
-    metrics.add_coordinator(measures);
+    let (http, shared) = service::routers(&run_id, role, &credentials);
+    shared.metrics.add_coordinator(measures);
     let protocols =
         PortProtocols { http, credentials, store, voters: None, attended: protocols_attended };
-    Ok((HostedCoordinator { inputs, coordinator }, Server::start(listener, protocols, metrics)?))
+    Ok((HostedCoordinator { inputs, coordinator }, Server::start(listener, protocols, shared)?))
 }

@@ -242,8 +242,8 @@ pub(super) fn serve_elector(
         voter: voter.clone(),
         registered: not_here,
     };
-    let (http, metrics) = service::routers(&run_id, role, &credentials);
-    metrics.add_coordinator(measures);
+    let (http, shared) = service::routers(&run_id, role, &credentials);
+    shared.metrics.add_coordinator(measures);
     let protocols = PortProtocols {
         http,
         credentials,
@@ -260,7 +260,7 @@ pub(super) fn serve_elector(
         file,
         voter,
     };
-    Ok((hosted, Server::start(listener, protocols, metrics)?))
+    Ok((hosted, Server::start(listener, protocols, shared)?))
 }
 
 impl HostedVoter {

@@ -34,7 +34,7 @@ pub(super) fn join(
     let not_here = NotHere { term: known_round.round.term, endpoint: endpoint.to_string() };
     let (not_here, known) = watch::channel(not_here);
     let credentials = spec.credentials.clone();
-    let (http, metrics) = service::routers(&spec.run_id, Role::Elsewhere(known), &credentials);
+    let (http, shared) = service::routers(&spec.run_id, Role::Elsewhere(known), &credentials);
     let attended = watch::channel(Attended::default()).1;
     let protocols = PortProtocols { http, credentials, store: None, voters: None, attended };
     Ok(NodeServices {
@@ -49,7 +49,7 @@ pub(super) fn join(
         not_here,
         hosted: None,
         store_sender: None,
-        server: Server::start(listener, protocols, metrics)?,
+        server: Server::start(listener, protocols, shared)?,
         search_responder: None,
     })
 }

@@ -87,8 +87,13 @@ impl MetricsPort {
         let bound = bound.map_err(|source| MetricsPortError::Refused { address, source })?;
         let metrics = PublicMetrics::default();
         let protocols = PortProtocols::public(metrics.pages());
-        let thread =
-            PortThread::start("metrics", listener, protocols, limits::MAX_METRICS_CONNECTIONS)?;
+        let thread = PortThread::start(
+            "metrics",
+            listener,
+            protocols,
+            limits::MAX_METRICS_CONNECTIONS,
+            async {},
+        )?;
         info!("serving the metrics at http://{bound}/metrics to every client that reaches it");
         if address.port() == 0 {
             telemetry::line(&format!("the metrics are at http://{bound}/metrics"));

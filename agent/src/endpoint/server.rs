@@ -12,7 +12,7 @@ use tokio::{runtime::Builder, sync::oneshot, task::yield_now};
 use tracing::error;
 
 use crate::{
-    coordinator::metrics::MetricsPage,
+    coordinator::{metrics::MetricsPage, service::Shared},
     net::port::{self, PortProtocols},
     sys::system_error::{SystemError, system},
 };
@@ -34,7 +34,7 @@ pub(super) struct PortThread {
 const LAST_TURNS: usize = 8;
 
 impl Server {
-    /// Begins to serve the port of `listener`. `metrics` is the page of the metrics on it.
+    /// Begins to serve the port of `listener`, whose routes share these parts.
     ///
     /// # Errors
     ///
@@ -42,9 +42,11 @@ impl Server {
     pub(super) fn start(
         listener: TcpListener,
         protocols: PortProtocols,
-        metrics: Arc<MetricsPage>,
+        Shared { metrics, readers }: Shared,
     ) -> Result<Self, SystemError> {
-        let thread = PortThread::start("port", listener, protocols, port::connections_max())?;
+        let last = async move { readers.wait_for_followers().await };
+        let connections_max = port::connections_max();
+        let thread = PortThread::start("port", listener, protocols, connections_max, last)?;
         Ok(Self { thread, metrics })
     }
 
@@ -60,7 +62,8 @@ impl Server {
 }
 
 impl PortThread {
-    /// Begins to serve the port of `listener` on a thread with this name, with at most this many connections.
+    /// Begins to serve the port of `listener` on a thread with this name, with at most this many connections. `last` is awaited
+    /// before the connections are closed.
     ///
     /// # Errors
     ///
@@ -70,6 +73,7 @@ impl PortThread {
         listener: TcpListener,
         protocols: PortProtocols,
         connections_max: usize,
+        last: impl Future<Output = ()> + Send + 'static,
     ) -> Result<Self, SystemError> {
         let (stop, stopped) = oneshot::channel();
         let runtime = Builder::new_current_thread().enable_all().build();
@@ -85,6 +89,7 @@ impl PortThread {
                     }
                 }
             }
+            last.await;
             for _ in 0..LAST_TURNS {
                 yield_now().await;
             }

@@ -150,6 +150,20 @@ fn counted(count: u32, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
+/// Returns the cause of a restart.
+pub(crate) fn cause(cause: RestartCause) -> &'static str {
+    match cause {
+        RestartCause::FirstStart => "first start",
+        RestartCause::WorkerFailed => "failure of a worker",
+        RestartCause::NodeLost => "loss of a node",
+        RestartCause::NodeLeft => "leave of a node",
+        RestartCause::NodesWaiting => "new nodes",
+        RestartCause::CoordinatorLost => "loss of the coordinator",
+        RestartCause::CoordinatorRestarted => "restart of the coordinator",
+        RestartCause::HostLeft => "leave of the coordinator's host",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

@@ -121,7 +121,7 @@ pub(super) fn provider() -> CryptoProvider {
 }
 
 /// Returns 32 random bytes of the system.
-pub(super) fn random_bytes() -> Result<Zeroizing<[u8; 32]>, Error> {
+pub(crate) fn random_bytes() -> Result<Zeroizing<[u8; 32]>, Error> {
     let mut bytes = Zeroizing::new([0; 32]);
     ring::default_provider().secure_random.fill(&mut *bytes)?;
     Ok(bytes)

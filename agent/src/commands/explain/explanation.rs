@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use ragent_rendezvous::{
-    event::{EventId, RestartCause},
+    event::EventId,
     snapshot::{JobTime, PhaseName, RestartsByCause, Snapshot},
 };
 use serde::Serialize;
@@ -11,7 +11,10 @@ use serde::Serialize;
 use super::advice::{self, Advice};
 use crate::{
     commands::events::Entry,
-    report::time_text::{self, short_time},
+    report::{
+        event_text,
+        time_text::{self, short_time},
+    },
 };
 
 /// The restarts that are listed; the sums count all of them.
@@ -176,16 +179,7 @@ fn is_stage(entry: &Entry, end: &Entry) -> bool {
 }
 
 fn sum(RestartsByCause { cause, sum }: &RestartsByCause) -> String {
-    let what = match cause {
-        RestartCause::FirstStart => "first start",
-        RestartCause::WorkerFailed => "failure of a worker",
-        RestartCause::NodeLost => "loss of a node",
-        RestartCause::NodeLeft => "leave of a node",
-        RestartCause::NodesWaiting => "new nodes",
-        RestartCause::CoordinatorLost => "loss of the coordinator",
-        RestartCause::CoordinatorRestarted => "restart of the coordinator",
-        RestartCause::HostLeft => "leave of the coordinator's host",
-    };
+    let what = event_text::cause(*cause);
     let steps = match sum.redone_steps {
         0 => String::new(),
         steps => format!(", {steps} steps done again"),
@@ -195,7 +189,11 @@ fn sum(RestartsByCause { cause, sum }: &RestartsByCause) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ragent_rendezvous::{event::RestartSum, ids::Round, snapshot::StateTime};
+    use ragent_rendezvous::{
+        event::{RestartCause, RestartSum},
+        ids::Round,
+        snapshot::StateTime,
+    };
 
     use super::*;
     use crate::coordinator::driver::tests::empty_snapshot;

@@ -1,0 +1,135 @@
+//! `ragent page`: serves the page of a job, which may be on another machine, to one browser of this machine.
+
+mod gate;
+
+use std::{
+    io::{self, Write as _},
+    net::{Ipv4Addr, SocketAddr},
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    http::StatusCode,
+    middleware::{self, Next},
+    response::Response,
+};
+use ragent_proto::convert::NotHere;
+use tokio::sync::{Mutex, watch};
+
+use self::gate::Gate;
+use super::{
+    credentials::AskerCredentials,
+    error::{LaunchError, system},
+    runtime,
+    serve::{SIGNALS, bind},
+    status::{Found, asked_job, find_coordinator},
+};
+use crate::{
+    cli::PageArgs,
+    coordinator::service,
+    net::port::{self, PortProtocols},
+    spec::JobEndpoint,
+    sys::{clock, host::ThisHost},
+};
+
+/// The shortest time between two searches for the coordinator.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The connections of the browser: some for each of its pages.
+const CONNECTIONS_MAX: usize = 256;
+
+/// Serves the page until a signal; the only line on stdout is its address.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] if the endpoint to ask is unknown, no process answers, or the port cannot be used.
+pub fn serve(args: &PageArgs) -> Result<ExitCode, LaunchError> {
+    ThisHost.disable_core_dumps();
+    let (job, credentials) = asked_job(&args.asked)?;
+    runtime::block_on(async {
+        let mut signals = runtime::watch_signals(&SIGNALS)?;
+        let found = find_coordinator(job.clone(), &credentials).await?;
+        let (listener, address) = bind(&Ipv4Addr::LOCALHOST.to_string(), args.port)?;
+        let gate = Gate::new(address.port()).map_err(system("make a token"))?;
+        print_address(address, &found, gate.token())?;
+        let protocols = PortProtocols::public(pages(job, credentials, found, gate));
+        tokio::select! {
+            served = port::serve_port(listener, protocols, CONNECTIONS_MAX) => {
+                served.map_err(system("serve the page"))?;
+            }
+            _ = signals.recv() => {}
+        }
+        Ok(ExitCode::SUCCESS)
+    })?
+}
+
+/// Prints the address of the page on stdout, and what it is for on stderr.
+fn print_address(address: SocketAddr, found: &Found, token: &str) -> Result<(), LaunchError> {
+    let run_id = ragent_proto::printable(found.snapshot.run_id.as_str());
+    let note =
+        format!("ragent: the page of job {run_id} opens once, in one browser; Ctrl-C ends it\n");
+    let print = || {
+        io::stderr().write_all(note.as_bytes())?;
+        let mut stdout = io::stdout().lock();
+        writeln!(stdout, "http://{address}/?token={token}")?;
+        stdout.flush()
+    };
+    print().map_err(system("print the address of the page"))
+}
+
+/// Returns the pages of a job, behind the gate.
+fn pages(job: JobEndpoint, credentials: AskerCredentials, found: Found, gate: Gate) -> Router {
+    let (known, role) = watch::channel(not_here(&found));
+    let finder = Finder { job, credentials, known, last: Mutex::new(clock::now()) };
+    service::relayed_pages(role, &found.credentials)
+        .layer(middleware::from_fn_with_state(Arc::new(finder), follow))
+        .layer(middleware::from_fn_with_state(Arc::new(gate), gate::check))
+}
+
+fn not_here(found: &Found) -> NotHere {
+    NotHere { term: found.snapshot.term, endpoint: found.endpoint.to_string() }
+}
+
+/// Finds the coordinator of the job, each time that the last one does not answer.
+struct Finder {
+    job: JobEndpoint,
+    credentials: AskerCredentials,
+    known: watch::Sender<NotHere>,
+    /// The time of the last search.
+    last: Mutex<Instant>,
+}
+
+impl Finder {
+    /// Searches for the coordinator, unless another request has just done so.
+    async fn search(&self) {
+        let asked = clock::now();
+        let mut last = self.last.lock().await;
+        if *last > asked {
+            return;
+        }
+        clock::until(Some(*last + SEARCH_INTERVAL)).await;
+        if let Ok(found) = find_coordinator(self.job.clone(), &self.credentials).await {
+            self.known.send_replace(not_here(&found));
+        }
+        *last = clock::now();
+    }
+}
+
+/// Answers a request again if the coordinator has not answered, and may be another process by now.
+async fn follow(State(finder): State<Arc<Finder>>, request: Request, next: Next) -> Response {
+    let (parts, _) = request.into_parts();
+    let again = Request::from_parts(parts.clone(), Body::empty());
+    let answer = next.clone().run(Request::from_parts(parts, Body::empty())).await;
+    match answer.status() {
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => {
+            finder.search().await;
+            next.run(again).await
+        }
+        _ => answer,
+    }
+}

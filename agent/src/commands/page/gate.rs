@@ -1,0 +1,160 @@
+//! The gate of a page on this machine: other users and other programs must not read it. The address that opens it contains a
+//! token, which is accepted once; the browser that has used it has a cookie from then on.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, Method, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use sha2::{Digest, Sha256};
+
+use crate::secret::random_bytes;
+
+/// The gate.
+pub(super) struct Gate {
+    token: String,
+    /// True after the token was used.
+    is_used: Mutex<bool>,
+    /// Browsers send cookies to all ports of a host.
+    cookie_name: String,
+    cookie: String,
+}
+
+/// The answer of the gate.
+#[derive(Debug, Eq, PartialEq)]
+enum Verdict {
+    /// The request has the cookie.
+    Pass,
+    /// The request has the token: the browser receives the cookie, and is redirected to the page.
+    Enter,
+    /// The request has the cookie and a token: the browser is redirected to the page.
+    Return,
+    /// The request has neither, for this reason.
+    Refuse(&'static str),
+}
+
+const NO_COOKIE: &str = "open the address that `ragent page` has printed, in the browser in which it was opened first\n";
+const USED: &str = "this address was opened before, and opens the page only once; start `ragent page` again \
+                    for another browser\n";
+const WRONG: &str =
+    "the token of this address is another one; open the address that `ragent page` has printed\n";
+
+impl Gate {
+    /// Makes a gate with a new token, for the page at this port.
+    pub(super) fn new(port: u16) -> Result<Self, std::io::Error> {
+        Ok(Self {
+            token: random_text()?,
+            is_used: Mutex::default(),
+            cookie_name: format!("ragent_page_{port}"),
+            cookie: random_text()?,
+        })
+    }
+
+    /// Returns the token.
+    pub(super) fn token(&self) -> &str {
+        &self.token
+    }
+
+    fn judge(&self, path: &str, query: Option<&str>, headers: &HeaderMap) -> Verdict {
+        let has_cookie = cookies(headers).any(|cookie| {
+            cookie.split_once('=').is_some_and(|(name, value)| {
+                name == self.cookie_name && is_same(value, &self.cookie)
+            })
+        });
+        let token = query.filter(|_| path == "/").and_then(|query| query.strip_prefix("token="));
+        match (has_cookie, token) {
+            (true, None) => Verdict::Pass,
+            (true, Some(_)) => Verdict::Return,
+            (false, None) => Verdict::Refuse(NO_COOKIE),
+            (false, Some(token)) if is_same(token, &self.token) => {
+                let mut is_used = self.is_used.lock().unwrap_or_else(PoisonError::into_inner);
+                if std::mem::replace(&mut *is_used, true) {
+                    Verdict::Refuse(USED)
+                } else {
+                    Verdict::Enter
+                }
+            }
+            (false, Some(_)) => Verdict::Refuse(WRONG),
+        }
+    }
+}
+
+fn random_text() -> Result<String, std::io::Error> {
+    let bytes = random_bytes().map_err(std::io::Error::other)?;
+    Ok(URL_SAFE_NO_PAD.encode(*bytes))
+}
+
+/// Compares two texts in a time that does not depend on the place of a difference.
+fn is_same(left: &str, right: &str) -> bool {
+    Sha256::digest(left) == Sha256::digest(right)
+}
+
+fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(header::COOKIE).into_iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(';')).map(str::trim)
+}
+
+/// Passes on the requests of the browser that has opened the page, and only those that read.
+pub(super) async fn check(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+    if request.method() != Method::GET {
+        return (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET")]).into_response();
+    }
+    let to_page = [(header::LOCATION, "/"), (header::CACHE_CONTROL, "no-store")];
+    match gate.judge(request.uri().path(), request.uri().query(), request.headers()) {
+        Verdict::Pass => next.run(request).await,
+        Verdict::Return => (StatusCode::SEE_OTHER, to_page).into_response(),
+        Verdict::Enter => {
+            let Gate { cookie_name, cookie, .. } = &*gate;
+            let cookie = format!("{cookie_name}={cookie}; HttpOnly; SameSite=Strict; Path=/");
+            (StatusCode::SEE_OTHER, to_page, [(header::SET_COOKIE, cookie)]).into_response()
+        }
+        Verdict::Refuse(why) => (StatusCode::FORBIDDEN, why).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_cookie(text: String) -> HeaderMap {
+        HeaderMap::from_iter([(header::COOKIE, text.parse().unwrap())])
+    }
+
+    /// The token opens the page once; the cookie does so again and again.
+    #[test]
+    fn token_is_accepted_once() {
+        let gate = Gate::new(7).unwrap();
+        let none = HeaderMap::new();
+        assert_eq!(gate.judge("/", None, &none), Verdict::Refuse(NO_COOKIE));
+        assert_eq!(gate.judge("/", Some("token="), &none), Verdict::Refuse(WRONG));
+        let query = format!("token={}", gate.token());
+        assert_eq!(gate.judge("/status", Some(&query), &none), Verdict::Refuse(NO_COOKIE));
+        let longer = format!("{query}x");
+        assert_eq!(gate.judge("/", Some(&longer), &none), Verdict::Refuse(WRONG));
+        assert_eq!(gate.judge("/", Some(&query), &none), Verdict::Enter);
+        assert_eq!(gate.judge("/", Some(&query), &none), Verdict::Refuse(USED));
+        let cookie = with_cookie(format!("other=1; ragent_page_7={}", gate.cookie));
+        for path in ["/", "/status", "/v1/watch"] {
+            assert_eq!(gate.judge(path, None, &cookie), Verdict::Pass);
+        }
+        assert_eq!(gate.judge("/", Some(&query), &cookie), Verdict::Return);
+        let of_other_port = with_cookie(format!("ragent_page_8={}", gate.cookie));
+        assert_eq!(gate.judge("/", None, &of_other_port), Verdict::Refuse(NO_COOKIE));
+        let wrong = with_cookie("ragent_page_7=".to_owned());
+        assert_eq!(gate.judge("/", None, &wrong), Verdict::Refuse(NO_COOKIE));
+    }
+
+    /// Two gates have nothing in common.
+    #[test]
+    fn tokens_differ() {
+        let (one, other) = (Gate::new(7).unwrap(), Gate::new(7).unwrap());
+        assert_ne!(one.token, other.token);
+        assert_ne!(one.cookie, other.cookie);
+        assert_ne!(one.token, one.cookie);
+        assert_eq!(one.token.len(), 43);
+    }
+}

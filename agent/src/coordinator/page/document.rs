@@ -1,0 +1,69 @@
+//! The document of the page: one file without a reference to any other.
+
+use std::sync::LazyLock;
+
+use axum::{
+    extract::State,
+    http::{HeaderName, HeaderValue, header},
+    response::{Html, IntoResponse, Response},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use sha2::{Digest, Sha256};
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+const BODY: &str = include_str!("page.html");
+
+/// The document, with the style and the script in it.
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
+    BODY.replace("{style}", STYLE)
+        .replace("{script}", SCRIPT)
+        .replace("{version}", env!("CARGO_PKG_VERSION"))
+});
+
+/// The policy of the document: its own style and script, and events of its own server.
+static POLICY: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; connect-src 'self'; \
+         img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        hash(STYLE),
+        hash(SCRIPT)
+    )
+});
+
+fn hash(text: &str) -> String {
+    STANDARD.encode(Sha256::digest(text))
+}
+
+/// Answers a request for the document.
+pub(super) async fn document(State(has_metrics): State<bool>) -> Response {
+    let policy = HeaderValue::from_str(&POLICY).expect("it is ASCII");
+    let headers: [(HeaderName, HeaderValue); 5] = [
+        (header::CONTENT_SECURITY_POLICY, policy),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (
+            HeaderName::from_static("cross-origin-resource-policy"),
+            HeaderValue::from_static("same-origin"),
+        ),
+    ];
+    let metrics = if has_metrics { r#"<a href="metrics">metrics</a>"# } else { "" };
+    (headers, Html(DOCUMENT.replace("{metrics}", metrics))).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The document is small, and names no other server; each `{name}` is replaced.
+    #[test]
+    fn document_stands_alone() {
+        assert!(DOCUMENT.len() < 64 << 10, "{}", DOCUMENT.len());
+        for foreign in ["http:", "https:", "//cdn", "@import", "url(", "{style}", "{script}"] {
+            assert!(!DOCUMENT.contains(foreign), "{foreign}");
+        }
+        assert_eq!(DOCUMENT.matches("</style>").count(), 1);
+        assert_eq!(DOCUMENT.matches("</script>").count(), 1);
+    }
+}

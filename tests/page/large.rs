@@ -1,0 +1,106 @@
+//! The page of a job with 10,000 nodes, which are made up.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::{
+    browser::{Browser, has_browser},
+    server::{get, serve},
+    support::{Sandbox, free_port},
+};
+
+/// The number of nodes.
+const NODES: usize = 10_000;
+
+/// The rows of the made-up nodes: one is lost, and one is quarantined.
+fn rows() -> Vec<Value> {
+    let row = |slot: usize| {
+        let (state, reason) = match slot {
+            4410 => ("L", json!("no sign of life for 2.6 s")),
+            17 => ("Q", json!("it has failed three times")),
+            _ => ("R", Value::Null),
+        };
+        let rank = if state == "R" { json!(slot) } else { Value::Null };
+        let silent = if state == "L" { json!(12_000) } else { Value::Null };
+        let (host, address) = (format!("n{slot}"), format!("10.0.{}.{}", slot / 250, slot % 250));
+        json!([slot, state, rank, slot * 8, 8, host, address, [8, 8], reason, null, false, silent])
+    };
+    (0..NODES).map(row).collect()
+}
+
+/// The first event of a page with these nodes, from that of a real job.
+fn first_event(real: &str) -> String {
+    let data = real.lines().find_map(|line| line.strip_prefix("data: ")).expect("an event");
+    let mut all: Value = serde_json::from_str(data).expect("JSON");
+    all["slots"] = NODES.into();
+    all["rows"] = rows().into();
+    all["job"]["world_size"] = (NODES * 8).into();
+    format!("event: all\ndata: {all}\n\n")
+}
+
+/// Returns the document of a real agent, and the first of its events.
+#[track_caller]
+fn real_parts(sandbox: &Sandbox) -> (Vec<u8>, String) {
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let command =
+        format!("--nnodes 1 --rdzv-id run7 --rdzv-endpoint {address} --no-python stay.sh");
+    let mut agent = sandbox.ragent(&command).start();
+    agent.worker();
+    let browser = Browser::start(sandbox);
+    browser.open(&format!("http://{address}/"));
+    browser.shows("1 of 1 nodes");
+    let first = "fetch('v1/watch').then(async (answer) => {
+        const reader = answer.body.getReader();
+        const decoder = new TextDecoder();
+        let text = '';
+        while (!text.includes('\\n\\n')) text += decoder.decode((await reader.read()).value);
+        reader.cancel();
+        return text;
+    })";
+    let first = browser.evaluate(first).as_str().expect("text").to_owned();
+    (get(address, "/"), first)
+}
+
+/// 10,000 nodes are drawn within a second, in the fastest of three times. Keys select one of them, and find one by its host.
+#[test]
+fn ten_thousand_nodes_are_drawn() {
+    if !has_browser() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let (document, event) = real_parts(&sandbox);
+    let address = serve(document, first_event(&event));
+    let origin = format!("http://{address}");
+    let browser = Browser::start(&sandbox);
+    let mut fastest = f64::INFINITY;
+    for _ in 0..3 {
+        browser.open(&origin);
+        browser.shows("Nodes: 10,000");
+        // Two frames later the canvas is on the screen. Times count from the navigation.
+        let drawn = "new Promise((resolve) => requestAnimationFrame(() =>
+            requestAnimationFrame(() => resolve(performance.now()))))";
+        fastest = fastest.min(browser.evaluate(drawn).as_f64().expect("a time"));
+    }
+    assert!(fastest < 1000.0, "drawn after {fastest} ms");
+    browser.shows("9,998 running");
+    browser.shows("1 quarantined");
+    browser.shows("no sign of life for 2.6 s");
+    // A node in the last row has the colour of its state.
+    let colour = "(() => {
+        const canvas = document.querySelector('#map canvas');
+        const [r, g, b] = canvas.getContext('2d').getImageData(1, canvas.height - 3, 1, 1).data;
+        return [r, g, b].join();
+    })()";
+    assert_eq!(browser.evaluate(colour), json!("63,163,92"));
+    browser.press("/", "/");
+    for letter in ["n", "4", "4", "1", "0"] {
+        browser.press(letter, letter);
+    }
+    browser.shows("Nodes: 10,000, 1 found");
+    browser.press("Enter", "\r");
+    browser.shows("n4410 (10.0.17.160) · lost");
+    browser.press("End", "");
+    browser.shows("n4410 (10.0.17.160)");
+    browser.assert_clean(&origin);
+}
