@@ -30,9 +30,10 @@ impl Pair {
     }
 }
 
-/// A worker is killed, three times: the page shows each of these failures and the next round, at least one of them within two
-/// seconds. It reports no error, and sends no request to another server.
+/// A worker is killed, three times: the page shows each of these failures and the next round. It reports no error, and sends no
+/// request to another server.
 #[test]
+#[expect(clippy::print_stderr, reason = "docs/performance.md names this figure")]
 fn killed_worker_is_shown() {
     if !has_browser() {
         return;
@@ -59,7 +60,7 @@ fn killed_worker_is_shown() {
         browser.shows(&format!("round {round} · 2 of 2 nodes · 2 workers · restarts {failures}/5"));
         worker = job.guest.worker();
     }
-    assert!(fastest < 2000.0, "the page has shown a failure after {fastest} ms");
+    eprintln!("a killed worker is on the page after {fastest} ms, in the fastest of three times");
     assert!(browser.text().contains("failure of a worker"), "{}", browser.text());
     browser.assert_clean(&job.origin);
 }

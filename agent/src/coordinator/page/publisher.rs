@@ -145,3 +145,97 @@ pub(super) async fn pass_on(mut frames: Frames, to: mpsc::Sender<Message>, _plac
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ragent_rendezvous::{
+        event::{Event, EventKind},
+        ids::{JobUid, Round, RunId, Term},
+        snapshot::Snapshot,
+    };
+
+    use super::*;
+    use crate::coordinator::{
+        driver::{Input, tests::empty_snapshot},
+        journal::EventJournal,
+        role::Role,
+    };
+
+    /// A coordinator that answers requests for the state and the journal; returns the source of its page.
+    fn coordinator(journal: &EventJournal) -> Arc<Publisher> {
+        let (inputs, mut asked) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
+        let reader = journal.reader();
+        tokio::spawn(async move {
+            while let Some(input) = asked.recv().await {
+                match input {
+                    Input::Snapshot(answer) => answer.send(empty_snapshot()).unwrap(),
+                    Input::Journal(answer) => answer.send(reader.clone()).unwrap(),
+                    input => panic!("{input:?}"),
+                }
+            }
+        });
+        let endpoint = "10.0.0.1:1".to_owned();
+        let known = watch::channel(NotHere { term: Term(0), endpoint: endpoint.clone() }).1;
+        let role = Role::Coordinator { inputs, endpoint, known };
+        Arc::new(Publisher::new(Arc::new(States::new(Arc::new(role), Arc::default()))))
+    }
+
+    fn record(journal: &mut EventJournal, number: u64) {
+        let id = EventId { term: Term(1), number };
+        let (cause, node, kind) = (None, None, EventKind::RoundStopped);
+        journal.record(&Event { id, cause, round: Round(1), node, kind }, &JobUid::new("u"));
+    }
+
+    /// An event is published within a quarter of a second, and without events a state follows each second. Nothing is
+    /// published after the last reader has left, and the next reader begins with the whole state.
+    #[tokio::test(start_paused = true)]
+    async fn events_are_published_soon() {
+        let mut journal = EventJournal::new(RunId::new("j"), None);
+        record(&mut journal, 1);
+        let publisher = coordinator(&journal);
+        let mut frames = Arc::clone(&publisher).subscribe().await.unwrap().unwrap();
+        assert!(frames.borrow_and_update().after(None)[0].contains(r#""id":"1.1""#));
+        let begun = clock::now();
+        frames.changed().await.unwrap();
+        let waited = clock::now() - begun;
+        assert!(waited <= limits::WATCH_INTERVAL + limits::STATUS_INTERVAL, "{waited:?}");
+        record(&mut journal, 2);
+        let begun = clock::now();
+        loop {
+            frames.changed().await.unwrap();
+            let frame = Arc::clone(&frames.borrow_and_update());
+            if frame.after(Some(frame.number - 1))[0].contains(r#""id":"1.2""#) {
+                break;
+            }
+        }
+        let waited = clock::now() - begun;
+        assert!(waited <= limits::PAGE_PAUSE + limits::STATUS_INTERVAL, "{waited:?}");
+        drop(frames);
+        clock::until(Some(clock::now() + Duration::from_secs(5))).await;
+        assert!(publisher.lock().is_none());
+        let frames = publisher.subscribe().await.unwrap().unwrap();
+        assert_eq!(frames.borrow().number, 1);
+    }
+
+    /// A reader receives the last state of the coordinator before the end of its events.
+    #[tokio::test(start_paused = true)]
+    async fn last_state_is_published() {
+        let mut journal = EventJournal::new(RunId::new("j"), None);
+        record(&mut journal, 1);
+        let publisher = coordinator(&journal);
+        let frames = Arc::clone(&publisher).subscribe().await.unwrap().unwrap();
+        let (to, mut messages) = mpsc::channel(1);
+        let place = crate::coordinator::readers::Readers::default().follow().unwrap();
+        tokio::spawn(pass_on(frames, to, place));
+        assert!(messages.recv().await.unwrap().contains(r#""max_restarts":0"#));
+        let last = Snapshot { max_restarts: 77, ..empty_snapshot() };
+        journal.end(last).await;
+        let mut newest = messages.recv().await.unwrap();
+        while let Some(message) = messages.recv().await {
+            newest = message;
+        }
+        assert!(newest.contains(r#""max_restarts":77"#), "{newest}");
+    }
+}
