@@ -31,7 +31,7 @@ help:
 	@echo 'make fuzz      fuzzes the store and the agent; wants nightly Rust and cargo-fuzz'
 	@echo 'make check     formatting, lints, documentation, licences; writes nothing'
 	@echo 'make docs      checks the links of the pages, and builds them as a book where mdbook is installed'
-	@echo 'make pictures  records the demo for the README'
+	@echo 'make pictures  records the demo for the README, and takes the picture of the page'
 	@echo 'make fix       formats, and applies what lints suggest'
 	@echo 'make bench     figures, as ratios against the torch in .venv'
 	@echo 'make bench-recovery  the time until broken jobs run again, compared with torchrun and ft_launcher'
@@ -126,9 +126,10 @@ docs:
 	@if mdbook --version >/dev/null 2>&1; then mdbook build docs; \
 	else echo 'skipped: mdbook is not installed (cargo install --locked mdbook)'; fi
 
-# The recording in the README: minutes, on a machine that does nothing else.
-pictures: build venv
+# The recording in the README, and the picture of the page: minutes, on a machine that does nothing else; root.
+pictures: build venv packages
 	.venv/bin/python scripts/record-demo.py --ragent $(RAGENT) docs/demo.svg
+	.venv/bin/python scripts/picture-page.py --ragent $(RAGENT) docs/page.png
 
 bench: build venv
 	$(CARGO) build --release --locked -p ragent-benches

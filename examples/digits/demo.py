@@ -71,6 +71,9 @@ def tell_story(demo):
         demo.start_agent("A")
         b = demo.start_agent("B")
 
+    # It follows the coordinator, so it works until the end.
+    demo.say(f"the page of the job: {demo.open_page()}")
+
     demo.wait_for_standbys("A", "B", share=0.25)
     demo.say("kill -9 one worker of B")
     victim = demo.worker_of("B")
@@ -113,6 +116,7 @@ def tell_story(demo):
     # Waits for output still in the pipes; a process left that holds a pipe open is detected below.
     for agent in demo.agents:
         agent.reader.join(timeout=2)
+    demo.close_page()
     last = demo.epochs[-1]
     demo.check(f"all {last.of} epochs were trained (the last was {last.number})",
                last.number == last.of)
@@ -220,6 +224,8 @@ class Demo:
         self.run_id = f"digits-demo-{os.getpid()}-{self.ports['A']}"
         self.start = time.monotonic()
         self.agents = []
+        # The process of `ragent page`.
+        self.page = None
         self.epochs = []
         self.rows = []
         # Without proxies: the environment may name one, and it could not reach our loopback address.
@@ -230,7 +236,7 @@ class Demo:
         return self._start(
             name, self._on_line,
             "--nnodes", "2:3", "--max-restarts", "3", "--rdzv-id", self.run_id,
-            "--rdzv-endpoint", ",".join(f"127.0.0.1:{port}" for port in self.ports.values()),
+            "--rdzv-endpoint", self.endpoint(),
             "--rdzv-conf", "shrink_timeout=0,join_settle=0.2,last_call_timeout=1",
             # With heartbeats, a round has new standbys after ten seconds.
             "--standby", "--hang-timeout", "60", "--nproc-per-node", str(WORKERS_PER_AGENT),
@@ -285,12 +291,36 @@ class Demo:
         for number in (signal.SIGSTOP, signal.SIGKILL):
             send_signal(number, self.processes(agent.name))
 
+    def open_page(self):
+        """Starts `ragent page`, and returns the address that it has printed."""
+        self.page = subprocess.Popen(
+            [self.ragent, "page", "--rdzv-endpoint", self.endpoint()], env=self.asker_environment(),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        )
+        url = self.page.stdout.readline().strip()
+        self.check("ragent page prints the address of the page", url.startswith("http://127.0.0.1:"))
+        return url
+
+    def close_page(self):
+        """Ends `ragent page`."""
+        self.check("ragent page runs until the end", self.page.poll() is None)
+        self.page.terminate()
+        code = self.page.wait(ONE_WAIT_S)
+        self.check(f"ragent page exits with 0 (it was {code})", code == 0)
+
+    def asker_environment(self):
+        """Returns the environment of commands that ask for the state of the job."""
+        return {**os.environ, "XDG_RUNTIME_DIR": str(self.folder)}
+
+    def endpoint(self):
+        """Returns the list of the voters."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
     def explain(self, *causes):
         """Prints why the job was restarted, and checks that each cause is named."""
-        endpoint = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
-        environment = {**os.environ, "XDG_RUNTIME_DIR": str(self.folder)}
-        answer = subprocess.run([self.ragent, "explain", "--rdzv-endpoint", endpoint], env=environment,
-                                capture_output=True, text=True, timeout=ONE_WAIT_S, check=False)
+        command = [self.ragent, "explain", "--rdzv-endpoint", self.endpoint()]
+        answer = subprocess.run(command, env=self.asker_environment(), capture_output=True, text=True,
+                                timeout=ONE_WAIT_S, check=False)
         print(answer.stdout, flush=True)
         self.check(f"`ragent explain` exits with 0 ({answer.stderr})", answer.returncode == 0)
         for cause in causes:
@@ -463,6 +493,9 @@ class Demo:
         """Ends all processes that are left: agents by SIGTERM first, then everything marked."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
+        if self.page and self.page.poll() is None:
+            self.page.kill()
+            self.page.wait()
         for agent in self.agents:
             if agent.process.poll() is None:
                 agent.process.terminate()
