@@ -36,7 +36,7 @@ use ragent::{
     net::Reach,
     node::{
         destination::Destination,
-        driver::{self, AgentSpec},
+        driver::{self, AgentSpec, StartScreen},
         worker_stores::{StorePortMode, WorkerStores},
     },
     report::{news::round_lines::RoundLines, service_manager::ServiceManager, telemetry::Log},
@@ -426,6 +426,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
         voter: None,
         lines: RoundLines::new(&shared, false),
         log: Log::disabled(),
+        start_screen: StartScreen::default(),
         run_id: RunId::new(RUN_ID),
         destination: coordinators.destination(),
         credentials: coordinators.credentials.clone(),
