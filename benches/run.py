@@ -28,9 +28,12 @@ from elastic import JOIN_SETTLE_S, Elastic, Launcher, stamp_worker
 from table import Column, Table
 
 ATTEND_LOAD = store.TARGET / "release" / "attend_load"
+STATE_LOAD = store.TARGET / "release" / "state_load"
 STAMP_WORKER = store.TARGET / "release" / "stamp_worker"
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 AGENTS = 1000
+# As many as 20,000 descriptors allow, with the observers.
+OBSERVED_AGENTS, READERS = 9400, 64
 # With one connection both stores wait for the kernel; half of the slices on an idle machine differ
 # by more than this.
 NOISE = 0.05
@@ -152,6 +155,34 @@ def measure_attend(ragent, quick):
     yield Row.below(f"{AGENTS:,} agents dial, all are admitted", ours, 1000)
 
 
+def measure_state(ragent, quick):
+    state = json.loads(run_load(STATE_LOAD, "--nodes", "10000"))
+    snapshot = state["snapshot_ms"]
+    yield Row("snapshot of 10,000 nodes", "ms", snapshot["median"], snapshot["worst"], None, None,
+              "< 1 ms", snapshot["median"] < 1)
+    more = state["keep_alive_with_step_bytes"] - state["keep_alive_bytes"]
+    yield Row("training step in a keep-alive", "bytes", more, None, None, None, "<= 24 bytes",
+              more <= 24)
+    command = [ATTEND_LOAD, "--ragent", ragent, "--agents", str(OBSERVED_AGENTS), "--scrape", "5",
+               "--hold", "15" if quick else "60"]
+    calm, busy = (json.loads(run_load(*command, "--readers", str(readers)))["observed"]
+                  for readers in (0, READERS))
+    what = f"scrape of /metrics, {OBSERVED_AGENTS:,} nodes"
+    yield Row(what, "bytes", calm["scrape_bytes"], None, None, None, "< 16,384 bytes",
+              calm["scrape_bytes"] < 16_384)
+    times = calm["scrape_ms"]
+    yield Row(f"{what}, time", "ms", times["p50"], times["worst"], None, None, "< 1 ms",
+              times["p50"] < 1)
+    # Upper bounds of the intervals of its histogram.
+    loop = busy["loop"]
+    yield Row(f"coordinator's loop, {READERS} readers, p99", "ms", loop["p99_below_ms"], None, None,
+              None, "< 5 ms", loop["p99_below_ms"] < 5)
+
+
+def run_load(*command):
+    return subprocess.run(command, check=True, capture_output=True, timeout=300).stdout
+
+
 def measure_store(ragent, quick):
     command = [ragent, "store", "--host", "127.0.0.1", "--port", "0"]
     below = {("connect", 1000): ("1,000 clients connected and greeted", 150),
@@ -202,6 +233,7 @@ FIGURES = {
     "join": measure_join,
     "standby": measure_standby,
     "attend": measure_attend,
+    "state": measure_state,
     "store": measure_store,
 }
 
@@ -245,7 +277,7 @@ def parse_args():
     parser.add_argument("--only", nargs="+", choices=FIGURES, metavar="FIGURE",
                         help=f"only these, of: {', '.join(FIGURES)}")
     args = parser.parse_args()
-    for program in (args.ragent, ATTEND_LOAD, STAMP_WORKER, store.LOAD, store.FLOOR):
+    for program in (args.ragent, ATTEND_LOAD, STATE_LOAD, STAMP_WORKER, store.LOAD, store.FLOOR):
         if not os.access(program, os.X_OK):
             parser.error(f"there is no program at `{program}`; build it: "
                          "cargo build --release -p ragent -p ragent-benches")

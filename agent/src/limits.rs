@@ -76,6 +76,11 @@ pub const UNVOUCHED_QUEUE: usize = 16_384;
 /// The requests for owners of connections that may wait, of up to 256 connections each. One takes a millisecond, or up to 100 ms
 /// where the kernel cannot look up a single socket. Further ones are ignored: their connections are refused after 2 s.
 pub const OWNER_LOOKUPS_MAX: usize = 64;
+/// The interval at which an agent asks for the state of the job while it shows a start on a terminal, without the jitter of up
+/// to a half.
+pub const START_QUESTION: Duration = Duration::from_secs(1);
+/// The number of nodes of a job up to which all agents on terminals ask; in larger jobs only the host of the coordinator does.
+pub const START_NODES_ASKED: u32 = 64;
 /// Returns how many connections to a store may be silent at once if a round has `world_size`
 /// workers: each opens a few at the same time, and a resolver that does not answer delays each for
 /// a while.

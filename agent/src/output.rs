@@ -9,5 +9,6 @@ pub(crate) mod limits;
 pub(crate) mod lines;
 pub mod logs;
 mod pipes;
+pub mod screen;
 pub(crate) mod tail;
 pub(crate) mod temp_folders;

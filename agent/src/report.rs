@@ -4,10 +4,12 @@
 pub mod event_log;
 pub mod event_text;
 mod failure;
+pub(crate) mod fold;
 mod limits;
 pub mod measures;
 pub mod news;
 pub mod service_manager;
+pub(crate) mod start;
 pub(crate) mod stopping_line;
 pub mod telemetry;
 pub(crate) mod time_text;

@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 pub mod clients;
+pub mod observers;
 
 /// Returns the current time.
 #[expect(clippy::disallowed_methods, reason = "a load generator measures time")]

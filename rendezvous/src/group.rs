@@ -66,6 +66,13 @@ pub(crate) enum SeatState {
     Lost(EvictReason),
 }
 
+impl Seat {
+    /// Returns true if the node is still a member.
+    pub(crate) fn is_held(&self) -> bool {
+        !matches!(self.state, SeatState::Lost(_))
+    }
+}
+
 impl SeatState {
     /// Returns the state of a member in `state`.
     pub(crate) fn of(state: NodeState) -> Self {
@@ -184,7 +191,7 @@ impl Group {
 
     /// Returns the seat of `node`, if it is still a member.
     pub(crate) fn held(&self, node: &NodeId) -> Option<Seat> {
-        self.seat(node).filter(|seat| !matches!(seat.state, SeatState::Lost(_)))
+        self.seat(node).filter(Seat::is_held)
     }
 
     /// Returns all members at the start of the round.

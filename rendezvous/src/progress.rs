@@ -109,9 +109,9 @@ impl JobSteps {
         })
     }
 
-    /// Returns the time since one of the node's workers has reached another step.
-    pub(crate) fn age_of(&self, now: Instant, id: &NodeId) -> Option<Duration> {
-        self.nodes.get(id).map(|steps| now.saturating_duration_since(steps.at))
+    /// Returns the nodes by id, with the time since one of their workers has reached another step.
+    pub(crate) fn ages(&self, now: Instant) -> impl Iterator<Item = (&NodeId, Duration)> {
+        self.nodes.iter().map(move |(id, steps)| (id, now.saturating_duration_since(steps.at)))
     }
 }
 

@@ -19,6 +19,7 @@ mod refusals;
 mod secrets;
 mod status;
 mod takeover;
+mod terminal;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -173,6 +173,11 @@ impl Agent {
         (self.restarts_used, self.charged_through)
     }
 
+    /// Returns the time since which no coordinator has been reached; `None` while one is.
+    pub fn unattended(&self) -> Option<Instant> {
+        self.unattended
+    }
+
     /// Returns true if this node's part is over.
     pub fn is_finished(&self) -> bool {
         self.state == State::Finished

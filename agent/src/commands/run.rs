@@ -32,7 +32,7 @@ use crate::{
     },
     limits,
     node::{
-        driver::{self as agent_driver, DriveError},
+        driver::{self as agent_driver, DriveError, StartScreen},
         worker_stores::WorkerStores,
     },
     output::{console::Console, logs::LogFolder, temp_folders},
@@ -222,7 +222,7 @@ async fn launch_on_runtime(
 ) -> Result<Outcome, LaunchError> {
     let mut signals = watch_signals(&spec.signals.signals)?;
     let forwarded = watch_signals(&spec.forwarded)?;
-    let (console, console_end) = Console::start().map_err(system("start a thread"))?;
+    let (console, console_end) = Console::start(log.screen()).map_err(system("start a thread"))?;
     let measures = Arc::new(NodeMeasures::default());
     let supervisor_spec = supervisor_spec(spec, given, logs, console, Arc::clone(&measures))?;
     let mut supervisor =
@@ -310,7 +310,11 @@ async fn take_part(
             );
         })
         .ok();
-    let waits = |cause: &str| renew(registration.as_ref(), &looking(spec, Some(cause)));
+    let start_screen = StartScreen::new(clock::now(), spec, log);
+    let waits = |cause: &str| {
+        start_screen.handle_cause(cause);
+        renew(registration.as_ref(), &looking(spec, Some(cause)));
+    };
     let mut services = tokio::select! {
         services = host_or_join(spec, &stores, waits) => services?,
         // No coordinator knows this node yet, so it leaves at once.
@@ -335,7 +339,7 @@ async fn take_part(
     let attends = attending(spec, &services.name);
     renew(registration.as_ref(), &attends);
     let stores = WorkerStores::new(stores, services.store_port_mode(spec));
-    let agent = services.agent_spec(spec, log, measures);
+    let agent = services.agent_spec(spec, log, measures, start_screen);
     let mut coordinator = services.coordinator();
     let ending = tokio::select! {
         ending = agent_driver::drive(agent, stores, supervisor, signals, &mut service_manager) => ending,

@@ -1,7 +1,6 @@
 //! `ragent status`: prints the state of a job, as text or JSON.
 
 mod ask;
-mod fold;
 mod progress;
 mod table;
 

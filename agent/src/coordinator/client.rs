@@ -351,6 +351,21 @@ pub async fn status(
     answer.map_err(|malformed: Malformed| protocol(remote, malformed))
 }
 
+/// Asks the process at `endpoint` for the state of its job; returns `None` if it does not coordinate the job.
+///
+/// # Errors
+///
+/// Returns [`AttendError`] if it cannot be reached or does not answer as ragent.
+pub(crate) async fn job(
+    endpoint: &Endpoint,
+    credentials: &Credentials,
+) -> Result<Option<Box<Snapshot>>, AttendError> {
+    match status(endpoint, credentials).await? {
+        StatusAnswer::Snapshot(snapshot) => Ok(Some(snapshot)),
+        StatusAnswer::NotHere(_) => Ok(None),
+    }
+}
+
 /// The states of a job, as they arrive.
 pub struct States {
     rest: Streaming<StatusReply>,

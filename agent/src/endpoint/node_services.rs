@@ -22,7 +22,11 @@ use super::{
 use crate::{
     coordinator::metrics::MetricsPage,
     net::Reach,
-    node::{destination::Destination, driver::AgentSpec, worker_stores::StorePortMode},
+    node::{
+        destination::Destination,
+        driver::{AgentSpec, StartScreen},
+        worker_stores::StorePortMode,
+    },
     report::{measures::NodeMeasures, news::round_lines::RoundLines, telemetry::Log},
     spec::{JobSpec, RendezvousMethod},
     sys::host::ThisHost,
@@ -81,7 +85,11 @@ impl NodeServices {
         spec: &JobSpec,
         log: &Log,
         measures: Arc<NodeMeasures>,
+        mut start_screen: StartScreen,
     ) -> AgentSpec {
+        if let Some(Hosted::Coordinator(_)) = &self.hosted {
+            start_screen.handle_hosting();
+        }
         let address = self.address.map(|address| address.to_string());
         let voter = match &self.hosted {
             Some(Hosted::Voter(hosted)) => hosted.own_voter(),
@@ -102,6 +110,7 @@ impl NodeServices {
         AgentSpec {
             lines: RoundLines::new(&spec.shared, spec.output.first_node_lines),
             log: log.clone(),
+            start_screen,
             measures,
             run_id: spec.run_id.clone(),
             destination: self.destination.clone(),

@@ -2,6 +2,7 @@
 //! the streams to the coordinator.
 
 mod outage;
+mod start_screen;
 mod streams;
 
 use std::{
@@ -33,6 +34,7 @@ use tokio::{
 };
 use tracing::{debug, info};
 
+pub use self::start_screen::StartScreen;
 use super::{
     destination::Destination,
     proof_of_id::ProofOfId,
@@ -76,6 +78,8 @@ pub struct AgentSpec {
     pub lines: RoundLines,
     /// The log of this process.
     pub log: Log,
+    /// The start of a round on the terminal.
+    pub start_screen: StartScreen,
     /// The counters of this node.
     pub measures: Arc<NodeMeasures>,
     /// The settings of the agent machine.
@@ -179,6 +183,7 @@ pub async fn drive(
         if let Some(mismatch) = driver.mismatch.take() {
             return Err(DriveError::Mismatch(mismatch));
         }
+        driver.review_start_screen();
         let deadline = driver.poll_timeout();
         tokio::select! {
             // Events before deadlines, so that an agent that was stalled does not attribute its own
@@ -195,6 +200,9 @@ pub async fn drive(
             (round, event) = driver.stores.event() => driver.handle_store_event(round, event),
             vouched = driver.voucher.looked_up() => {
                 driver.node.handle_looked_up(clock::now(), vouched);
+            }
+            facts = driver.spec.start_screen.answered() => {
+                driver.spec.start_screen.handle_answer(clock::now(), facts);
             }
             () = alarm.until([deadline]) => driver.handle_timeout(),
         }
@@ -250,7 +258,8 @@ impl Driver<'_> {
     fn poll_timeout(&self) -> Option<Instant> {
         let of_manager = self.service_manager.poll_timeout();
         let of_line = self.stopping.poll_timeout();
-        [self.node.poll_timeout(), of_manager, of_line].into_iter().flatten().min()
+        let of_screen = self.spec.start_screen.poll_timeout();
+        [self.node.poll_timeout(), of_manager, of_line, of_screen].into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self) {
@@ -258,6 +267,16 @@ impl Driver<'_> {
         self.node.handle_timeout(now);
         self.service_manager.handle_timeout(now);
         self.stopping.handle_timeout(now).iter().for_each(|line| telemetry::line(line));
+        let attend = self.node.current().filter(|_| self.node.is_attended());
+        let coordinator = attend.and_then(|attend| self.remotes.get(&attend).copied());
+        self.spec.start_screen.handle_timeout(now, coordinator);
+    }
+
+    fn review_start_screen(&mut self) {
+        let (agent, endpoint) = (self.node.agent(), &self.spec.not_here);
+        let endpoint = || endpoint.borrow().endpoint.clone();
+        let (is_leaving, unattended) = (agent.is_leaving(), agent.unattended());
+        self.spec.start_screen.review(clock::now(), is_leaving, unattended, endpoint);
     }
 
     fn handle_signal(&mut self, signal: Signal) {
@@ -293,6 +312,7 @@ impl Driver<'_> {
             SupervisorEvent::Cause(cause) => self.node.handle_cause(now, *cause),
             SupervisorEvent::Finished(end) => {
                 self.has_workers = false;
+                self.spec.start_screen.handle_workers_ended();
                 self.stopping.handle_ended();
                 self.node.handle_finished(now, end);
             }
@@ -303,7 +323,10 @@ impl Driver<'_> {
             }
             SupervisorEvent::Progress(text) => self.node.handle_progress(now, text),
             SupervisorEvent::Steps(steps) => self.node.handle_steps(steps),
-            SupervisorEvent::Standbys(counts) => self.node.handle_standbys(now, counts),
+            SupervisorEvent::Standbys(counts) => {
+                self.spec.start_screen.handle_standbys(&counts);
+                self.node.handle_standbys(now, counts);
+            }
             SupervisorEvent::StandbysSettled => self.node.handle_standbys_settled(now),
         }
     }
@@ -368,6 +391,7 @@ impl Driver<'_> {
                 // An admitted node has been welcomed, so it knows the job uid.
                 let job_uid = self.node.agent().job_uid().cloned();
                 let job_uid = job_uid.unwrap_or_else(|| JobUid::new(""));
+                self.spec.start_screen.handle_workers().await;
                 self.order(Command::Start { admission, job_uid }).await;
             }
             Action::Stop { signal, grace } => self.order(Command::Stop { signal, grace }).await,
@@ -381,6 +405,7 @@ impl Driver<'_> {
                 if news == News::HostLeaving {
                     self.outage.handle_host_leaving();
                 }
+                self.spec.start_screen.handle_news(&news);
                 news::log(&news, self.spec.lines.are_repeated());
                 self.spec.lines.line(&news).iter().for_each(|line| telemetry::line(line));
                 if news::is_failure(&news) {

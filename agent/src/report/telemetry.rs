@@ -4,8 +4,10 @@
 //! the queue are dropped, and their number is logged. By default few lines are printed; the others are
 //! kept in memory, and become a file when something fails.
 
+mod block;
 mod recent;
 mod sentence;
+mod writer;
 
 use std::{
     fs,
@@ -33,10 +35,14 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use self::{recent::Recent, sentence::Sentence};
+use self::{
+    recent::Recent,
+    sentence::Sentence,
+    writer::{Display, ToWrite, Wanted},
+};
 use crate::{
     cli::LaunchArgs,
-    output::temp_folders::AGENT_LOG,
+    output::{screen::Screen, temp_folders::AGENT_LOG},
     report::limits,
     spec::{Argument, UsageError},
     sys::{clock, files, host::Host},
@@ -127,8 +133,11 @@ fn without_lines(levels: &str) -> EnvFilter {
 pub fn start(format: LogFormat, default: DefaultLines, host: &impl Host) -> io::Result<Log> {
     let given = given_filter(host);
     let is_few = given.is_none() && default == DefaultLines::Few && format == LogFormat::Text;
-    let log = Log::start(is_few.then(Recent::default))?;
+    let mut log = Log::start(is_few.then(Recent::default))?;
     let is_terminal = io::stderr().is_terminal();
+    if is_few && is_terminal {
+        log.enable_block(host.env("TERM").as_deref());
+    }
     // An internal error of the logger could only be printed to the console that failed.
     let lines = fmt::layer().with_writer(log.clone()).with_target(false).log_internal_errors(false);
     let text = lines.with_ansi(is_terminal).with_timer(LineTime { is_local: is_terminal });
@@ -195,14 +204,6 @@ where
     }
 }
 
-/// An item for the writing thread.
-#[derive(Debug)]
-enum ToWrite {
-    Line(Vec<u8>),
-    /// A request to reply once all earlier items are written.
-    Flush(mpsc::SyncSender<()>),
-}
-
 /// An item for the thread that writes `agent.log`: another one than that of the console, as either may
 /// block.
 #[derive(Debug)]
@@ -225,6 +226,11 @@ pub struct Log {
     /// The file for the recent lines, once its folder is known.
     file: Arc<OnceLock<PathBuf>>,
     is_kept: Arc<AtomicBool>,
+    /// True if a start may be shown as a block of lines.
+    has_block: bool,
+    /// The start to show.
+    wanted: Wanted,
+    screen: Arc<Screen>,
 }
 
 impl Log {
@@ -232,7 +238,9 @@ impl Log {
         let (queue, items) = mpsc::sync_channel(limits::LOG_QUEUE);
         let mut log = Self::new(queue);
         let dropped = Arc::clone(&log.dropped);
-        thread::Builder::new().name("log".to_owned()).spawn(move || write_all(&items, &dropped))?;
+        let mut display = Display::new(Arc::clone(&log.screen), log.wanted.clone());
+        let write = move || writer::write_all(&items, &dropped, &mut display);
+        thread::Builder::new().name("log".to_owned()).spawn(write)?;
         if let Some(recent) = recent {
             let (files, items) = mpsc::sync_channel(limits::LOG_FILE_QUEUE);
             let (lines, is_kept) = (recent.clone(), Arc::clone(&log.is_kept));
@@ -250,6 +258,9 @@ impl Log {
             recent: None,
             file: Arc::default(),
             is_kept: Arc::default(),
+            has_block: false,
+            wanted: Wanted::default(),
+            screen: Arc::default(),
         }
     }
 
@@ -265,13 +276,11 @@ impl Log {
         let _ = self.queue.try_send(ToWrite::Line(format!("{text}\n").into_bytes()));
     }
 
-    /// Waits until all earlier items are written, at most for `limit`.
-    pub fn flush(&self, limit: Duration) {
+    /// Waits until all earlier items are written, at most for `limit`; returns true if they are.
+    pub fn flush(&self, limit: Duration) -> bool {
         let (done, written) = mpsc::sync_channel(1);
         // A blocked console has filled the queue, and gets no further time.
-        if self.queue.try_send(ToWrite::Flush(done)).is_ok() {
-            let _ = written.recv_timeout(limit);
-        }
+        self.queue.try_send(ToWrite::Flush(done)).is_ok() && written.recv_timeout(limit).is_ok()
     }
 
     /// Sets the folder in which [`Log::keep`] writes `agent.log`.
@@ -315,21 +324,6 @@ impl Log {
     }
 }
 
-fn write_all(items: &mpsc::Receiver<ToWrite>, dropped: &AtomicU64) {
-    for item in items {
-        match item {
-            // A closed console (EPIPE) does not end this thread.
-            ToWrite::Line(line) => {
-                let _ = write_line(&line, dropped.swap(0, Ordering::Relaxed));
-            }
-            ToWrite::Flush(done) => {
-                // The caller may have stopped waiting.
-                let _ = done.try_send(());
-            }
-        }
-    }
-}
-
 fn keep_all(items: &mpsc::Receiver<ToFile>, recent: &Recent, is_kept: &AtomicBool) {
     for item in items {
         match item {
@@ -351,14 +345,6 @@ fn keep_all(items: &mpsc::Receiver<ToFile>, recent: &Recent, is_kept: &AtomicBoo
             }
         }
     }
-}
-
-fn write_line(line: &[u8], dropped: u64) -> io::Result<()> {
-    let mut stderr = io::stderr().lock();
-    if dropped > 0 {
-        writeln!(stderr, "ragent: {dropped} log lines were lost while the console was blocked")?;
-    }
-    stderr.write_all(line)
 }
 
 impl<'a> MakeWriter<'a> for Log {

@@ -36,7 +36,7 @@ use ragent::{
     net::Reach,
     node::{
         destination::Destination,
-        driver::{self, AgentSpec},
+        driver::{self, AgentSpec, StartScreen},
         worker_stores::{StorePortMode, WorkerStores},
     },
     report::{news::round_lines::RoundLines, service_manager::ServiceManager, telemetry::Log},
@@ -44,12 +44,12 @@ use ragent::{
     spec::{Endpoint, StorePorts},
     workers::driver::{Command, SupervisorEvent, SupervisorHandle},
 };
-use ragent_benches::{cpu_time, now};
-use ragent_core::{agent::AgentSettings, supervisor::GroupEnd};
+use ragent_benches::{cpu_time, now, observers::Observers};
+use ragent_core::{agent::AgentSettings, steps::NodeSteps, supervisor::GroupEnd};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{LocalRank, NodeId, RoundId, RunId},
-    message::{Admission, KnownRound, NodeDescription, WorkerEnd, WorkerFailure},
+    message::{Admission, KnownRound, NodeDescription, StepSource, WorkerEnd, WorkerFailure},
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
 };
 use ragent_store::StoreThread;
@@ -85,6 +85,13 @@ struct Args {
     /// example a flood of connections by another user.
     #[arg(long, requires = "hold")]
     meanwhile: Option<String>,
+    /// Number of clients that watch the state of the job while the idle coordinator is measured. Each agent then reports
+    /// another training step with each keep-alive, so that the state changes all the time.
+    #[arg(long, requires = "hold", conflicts_with = "secured")]
+    readers: Option<usize>,
+    /// Seconds between two scrapes of the coordinator's metrics meanwhile.
+    #[arg(long, requires = "readers")]
+    scrape: Option<u64>,
     /// Milliseconds for which the coordinator is stopped after all agents have been admitted;
     /// measures the time until every lease is renewed, and the number of connections opened for
     /// that.
@@ -142,7 +149,7 @@ async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> 
     // Of several, the first; they have different costs.
     let pid = coordinators.processes[0].id();
     let (start, opened) = (now(), connections_opened()?);
-    let mut crowd = Crowd::start(coordinators, shared, stores);
+    let mut crowd = Crowd::start(coordinators, shared, stores, args.readers.is_some());
     let admitted = crowd.admitted(count).await?;
     let mut report = json!({
         "agents": args.agents,
@@ -156,6 +163,11 @@ async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> 
         crowd.rest(CALM).await?;
         let meanwhile = args.meanwhile.as_ref().map(|command| coordinators.run_meanwhile(command));
         let mut meanwhile = meanwhile.transpose()?;
+        let observers = args.readers.map(|readers| {
+            let address = coordinators.endpoints[0].to_string().parse()?;
+            Observers::start(address, readers, args.scrape.map(Duration::from_secs))
+        });
+        let observers = observers.transpose()?;
         let (cpu, start) = (cpu_time(pid)?, now());
         crowd.rest(Duration::from_secs(seconds)).await?;
         report["held"] = json!({
@@ -165,6 +177,9 @@ async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> 
             "rss_anon_kb": status_kb(pid, "RssAnon")?,
             "admitted_again": crowd.admitted_again(),
         });
+        if let Some(observers) = observers {
+            report["observed"] = observers.end()?;
+        }
         if let Some(process) = &mut meanwhile {
             kill(Pid::from_raw(process.id().try_into()?), Signal::SIGTERM)?;
             process.wait()?;
@@ -239,7 +254,12 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn start(to: &Coordinators, shared: SharedSettings, stores: Vec<WorkerStores>) -> Self {
+    fn start(
+        to: &Coordinators,
+        shared: SharedSettings,
+        stores: Vec<WorkerStores>,
+        makes_steps: bool,
+    ) -> Self {
         let (admitted, admissions) = mpsc::channel(stores.len());
         let (renew, renewed) = mpsc::channel(64 * stores.len());
         let (mut last, _) = mpsc::channel(1);
@@ -247,7 +267,7 @@ impl Crowd {
         for (number, stores) in (0..).zip(stores) {
             let spec = agent(number, to, shared);
             let (sender, blows) = mpsc::channel(1);
-            let reports = (admitted.clone(), renew.clone(), number);
+            let reports = (admitted.clone(), renew.clone(), number, makes_steps);
             agents.spawn_local(attend(spec, stores, reports, blows));
             last = sender;
         }
@@ -326,8 +346,8 @@ impl Crowd {
     }
 }
 
-/// The senders for admissions and lease renewals of an agent, and its number.
-type ToCrowd = (mpsc::Sender<(RoundId, Instant)>, mpsc::Sender<u32>, u32);
+/// The senders for admissions and lease renewals of an agent, its number, and true if it reports training steps.
+type ToCrowd = (mpsc::Sender<(RoundId, Instant)>, mpsc::Sender<u32>, u32, bool);
 
 /// Runs one agent, and reports its admissions.
 async fn attend(
@@ -361,9 +381,9 @@ async fn supervise(
     mut orders: mpsc::Receiver<Command>,
     mut failures: mpsc::Receiver<()>,
     reports: mpsc::Sender<SupervisorEvent>,
-    (admitted, renewed, number): ToCrowd,
+    (admitted, renewed, number, makes_steps): ToCrowd,
 ) {
-    let mut group = None;
+    let (mut group, mut step) = (None, 0);
     loop {
         // Sending fails once the agent has ended.
         tokio::select! {
@@ -379,6 +399,12 @@ async fn supervise(
                 Some(Command::Renew(_)) => {
                     // Used by the stall measurement only; the next renewal follows soon.
                     let _ = renewed.try_send(number);
+                    if makes_steps && group.is_some() {
+                        step += 1;
+                        let (source, total, at) = (StepSource::Reported, Some(100_000), now());
+                        let steps = NodeSteps { source, lowest: step, highest: step, total, at };
+                        let _ = reports.send(SupervisorEvent::Steps(steps)).await;
+                    }
                 }
                 Some(_) => {}
             },
@@ -426,6 +452,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
         voter: None,
         lines: RoundLines::new(&shared, false),
         log: Log::disabled(),
+        start_screen: StartScreen::default(),
         run_id: RunId::new(RUN_ID),
         destination: coordinators.destination(),
         credentials: coordinators.credentials.clone(),

@@ -39,9 +39,11 @@ impl Rendezvous {
         self.steps.of_round(self.newest_round())?.merged(now)
     }
 
-    /// Returns the time since the workers of a node have reached another step in the newest round, in milliseconds.
-    pub(super) fn progress_age_ms(&self, now: Instant, id: &NodeId) -> Option<u64> {
-        let age = self.steps.of_round(self.newest_round())?.age_of(now, id)?;
-        Some(u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
+    /// Returns the nodes that have reported steps of the newest round, by id, with the time since their workers have
+    /// reached another step, in milliseconds.
+    pub(super) fn progress_ages(&self, now: Instant) -> impl Iterator<Item = (&NodeId, u64)> {
+        let steps = self.steps.of_round(self.newest_round());
+        let ages = steps.into_iter().flat_map(move |steps| steps.ages(now));
+        ages.map(|(id, age)| (id, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
     }
 }

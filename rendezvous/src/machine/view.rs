@@ -2,7 +2,9 @@
 //! complete.
 
 use std::{
+    cmp::Ordering,
     collections::BTreeSet,
+    iter::Peekable,
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -248,57 +250,78 @@ impl Rendezvous {
     }
 
     /// Returns the members by rank, including members that are gone, then all other nodes by id.
+    ///
+    /// Members, nodes and steps are all ordered by id, so that they are visited once, without a search for each node.
     fn node_snapshots(&self, now: Instant) -> Vec<NodeSnapshot> {
         let group = self.phase.group();
+        // Without a table, an earlier coordinator has completed the round, and the members are listed with the others.
         let member_ranks =
             group.and_then(|group| group.table.as_ref()).map_or(&[][..], |t| t.member_ranks());
-        let members = (0..).map(GroupRank).zip(member_ranks);
-        let mut nodes: Vec<NodeSnapshot> =
-            members.map(|(rank, ranks)| self.member_snapshot(now, rank, ranks)).collect();
-        let known: BTreeSet<&NodeId> =
-            member_ranks.iter().map(|ranks| &ranks.node.node_id).collect();
-        let others = self.roster.iter().filter(|(id, _)| !known.contains(id));
-        nodes.extend(others.map(|(id, node)| {
-            let (standing, reason) = self.standing_of(id, node);
-            node_snapshot(now, &node.description, Some(node), None, standing, reason)
-        }));
-        for node in &mut nodes {
-            node.progress_age_ms = self.progress_age_ms(now, &node.node_id);
+        let mut seats = InOrder::new(group.into_iter().flat_map(Group::seats));
+        let mut ages = InOrder::new(self.progress_ages(now));
+        let mut members: Vec<Option<NodeSnapshot>> = Vec::new();
+        members.resize_with(member_ranks.len(), || None);
+        let mut others = Vec::new();
+        let mut add_member = |seat: Seat, node, age| {
+            let index = usize::try_from(seat.rank.0).unwrap_or(usize::MAX);
+            let place = members.get_mut(index).zip(member_ranks.get(index));
+            place.map(|(place, ranks)| {
+                *place = Some(self.member_snapshot(now, seat, ranks, node, age));
+            })
+        };
+        for (id, node) in self.roster.iter() {
+            while let Some((gone, seat)) = seats.next_before(id) {
+                add_member(seat, None, ages.find(gone));
+            }
+            let (seat, age) = (seats.find(id), ages.find(id));
+            if seat.and_then(|seat| add_member(seat, Some(node), age)).is_none() {
+                let (standing, reason) = self.standing_of(node, seat.filter(Seat::is_held));
+                let description = &node.description;
+                others.push(node_snapshot(
+                    now,
+                    description,
+                    Some(node),
+                    None,
+                    standing,
+                    reason,
+                    age,
+                ));
+            }
         }
+        for (gone, seat) in seats.rest() {
+            add_member(seat, None, ages.find(gone));
+        }
+        let mut nodes: Vec<NodeSnapshot> = members.into_iter().flatten().collect();
+        nodes.append(&mut others);
         nodes
     }
 
     fn member_snapshot(
         &self,
         now: Instant,
-        rank: GroupRank,
+        seat: Seat,
         ranks_of: &MemberRanks,
+        node: Option<&Node>,
+        progress_age_ms: Option<u64>,
     ) -> NodeSnapshot {
-        let id = &ranks_of.node.node_id;
-        let state = self.phase.group().and_then(|group| group.seat(id)).map(|seat| seat.state);
-        let node = self.roster.get(id);
-        let (standing, reason) = match (node, state) {
-            (Some(node), _) => self.standing_of(id, node),
-            (None, Some(SeatState::Lost(how))) => (StandingName::Lost, Some(lost_because(how))),
+        let held = Some(seat).filter(Seat::is_held);
+        let (standing, reason) = match (node, seat.state) {
+            (Some(node), _) => self.standing_of(node, held),
+            (None, SeatState::Lost(how)) => (StandingName::Lost, Some(lost_because(how))),
             (
                 None,
-                Some(
-                    SeatState::Left
-                    | SeatState::Leaving
-                    | SeatState::Active
-                    | SeatState::Stopped
-                    | SeatState::Back,
-                )
-                | None,
+                SeatState::Left
+                | SeatState::Leaving
+                | SeatState::Active
+                | SeatState::Stopped
+                | SeatState::Back,
             ) => (StandingName::Lost, Some("it has left the job".to_owned())),
         };
-        let seat = self.phase.group().and_then(|group| group.held(id));
-        let ranks = seat.map(|_| (rank, ranks_of.first_global_rank));
-        node_snapshot(now, &ranks_of.node, node, ranks, standing, reason)
+        let ranks = held.map(|seat| (seat.rank, ranks_of.first_global_rank));
+        node_snapshot(now, &ranks_of.node, node, ranks, standing, reason, progress_age_ms)
     }
 
-    fn standing_of(&self, id: &NodeId, node: &Node) -> (StandingName, Option<String>) {
-        let seat = self.phase.group().and_then(|group| group.held(id));
+    fn standing_of(&self, node: &Node, seat: Option<Seat>) -> (StandingName, Option<String>) {
         if let (Some(seat), Some(group)) = (seat, self.phase.group()) {
             return (member_standing(group, seat, node), None);
         }
@@ -318,6 +341,37 @@ impl Rendezvous {
                 ),
             },
         }
+    }
+}
+
+/// The entries of a map, in the order of the ids, of which those of ascending ids are taken.
+struct InOrder<'a, V, I: Iterator<Item = (&'a NodeId, V)>>(Peekable<I>);
+
+impl<'a, V, I: Iterator<Item = (&'a NodeId, V)>> InOrder<'a, V, I> {
+    fn new(entries: I) -> Self {
+        Self(entries.peekable())
+    }
+
+    /// Returns the next entry if its id is lower than `id`.
+    fn next_before(&mut self, id: &NodeId) -> Option<(&'a NodeId, V)> {
+        self.0.next_if(|(other, _)| *other < id)
+    }
+
+    /// Returns the value of `id`, and skips lower ids.
+    fn find(&mut self, id: &NodeId) -> Option<V> {
+        loop {
+            let (other, _) = self.0.peek()?;
+            match (*other).cmp(id) {
+                Ordering::Less => drop(self.0.next()),
+                Ordering::Equal => return self.0.next().map(|(_, value)| value),
+                Ordering::Greater => return None,
+            }
+        }
+    }
+
+    /// Returns the entries that are left.
+    fn rest(self) -> impl Iterator<Item = (&'a NodeId, V)> {
+        self.0
     }
 }
 
@@ -345,6 +399,7 @@ fn node_snapshot(
     ranks: Option<(GroupRank, GlobalRank)>,
     standing: StandingName,
     reason: Option<String>,
+    progress_age_ms: Option<u64>,
 ) -> NodeSnapshot {
     let silence = node.map(|node| now.saturating_duration_since(node.last_seen));
     let detached = || node.filter(|node| !node.attached).map(|_| "its stream has ended".to_owned());
@@ -362,7 +417,7 @@ fn node_snapshot(
             .map_or(0, |silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
         reason: reason.or_else(detached),
         progress: node.map(|node| node.progress.clone()).filter(|progress| !progress.is_empty()),
-        progress_age_ms: None,
+        progress_age_ms,
         standbys: node.and_then(|node| node.standbys.clone()),
     }
 }

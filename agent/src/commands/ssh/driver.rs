@@ -1,7 +1,7 @@
 //! Carries out the decisions of a launch's machine, in one loop that never blocks. A slow console
 //! delays the hosts, not the loop: the next line is received when the previous one is written.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -35,7 +35,8 @@ use crate::{
 pub(super) async fn drive(plan: &Plan) -> Result<LaunchResult, LaunchError> {
     let mut signals = runtime::watch_signals(&plan.signals)?;
     let mut forwarded = runtime::watch_signals(&plan.forwarded)?;
-    let (console, console_end) = Console::start().map_err(system("start a thread"))?;
+    let (console, console_end) =
+        Console::start(Arc::default()).map_err(system("start a thread"))?;
     let (sender, mut reports) = mpsc::channel(limits::RELAY_QUEUE);
     let mut driver = Driver {
         plan,

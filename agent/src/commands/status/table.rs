@@ -7,7 +7,7 @@ use ragent_rendezvous::{
     snapshot::{NodeSnapshot, StandingName},
 };
 
-use super::fold;
+use crate::report::fold;
 
 /// Returns the table of all nodes, with a row for each.
 pub(super) fn of_nodes(nodes: &[NodeSnapshot]) -> String {

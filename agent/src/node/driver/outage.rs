@@ -13,6 +13,7 @@ impl Driver<'_> {
             return;
         }
         let cause = news::with_causes(error);
+        self.spec.start_screen.handle_outage(&cause);
         let is_registered = self.node.agent().job_uid().is_some();
         let report = if was_attended {
             self.outage.handle_stream_ended(&cause)

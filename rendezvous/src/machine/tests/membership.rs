@@ -7,6 +7,7 @@ use crate::message::{
     EvictReason, FromNode, JobResult, NodeState, REFUSED_CLIENTS_MAX, RefuseReason, RefusedClients,
     WaitReason,
 };
+use crate::snapshot::StandingName;
 
 /// An obituary proves a death at once, regardless of the lease; a spare fills the gap at once.
 #[test]
@@ -270,7 +271,7 @@ fn new_agent_inherits_being_quarantined() {
     }
     let nodes = t.machine.snapshot(t.now).nodes;
     let standing = nodes.iter().find(|node| node.node_id.as_str() == "b4").map(|n| n.standing);
-    assert_eq!(standing, Some(crate::snapshot::StandingName::Quarantined));
+    assert_eq!(standing, Some(StandingName::Quarantined));
 }
 
 /// A group that is large enough is not given up, even if it waits long before it may shrink.
@@ -365,4 +366,32 @@ fn successors_have_the_lowest_ranks() {
     assert_eq!(endpoint, format!("{}:{}", described.address, described.agent_port));
     t.die("c");
     assert_eq!(names(&t), "a d e");
+}
+
+/// A snapshot has the members by rank, with those that are gone, then all other nodes by id; each has its own step's age.
+#[test]
+fn snapshot_lists_members_and_others() {
+    let mut t = Fixture::new(2, 3);
+    t.run(&["m", "c", "x"]);
+    for name in ["y", "a", "n"] {
+        t.join(name);
+    }
+    let listed = |t: &Fixture| {
+        let nodes = t.machine.snapshot(t.now).nodes;
+        let facts = nodes.into_iter().map(|node| {
+            (node.node_id.as_str().to_owned(), node.group_rank.map(|rank| rank.0), node.standing)
+        });
+        facts.collect::<Vec<_>>()
+    };
+    let ranks: Vec<u32> = listed(&t).iter().filter_map(|(_, rank, _)| *rank).collect();
+    assert_eq!(ranks, [0, 1, 2]);
+    let members: Vec<String> = listed(&t).into_iter().take(3).map(|(name, ..)| name).collect();
+    let names = |t: &Fixture| listed(t).into_iter().map(|(name, ..)| name).collect::<Vec<_>>();
+    let others = ["a", "n", "y"].map(str::to_owned);
+    assert_eq!(names(&t), [&members[..], &others].concat());
+    t.die("c");
+    assert_eq!(names(&t), [&members[..], &others].concat(), "a lost member is listed");
+    let lost: Vec<_> = listed(&t).into_iter().filter(|(_, rank, _)| rank.is_none()).collect();
+    assert_eq!(lost[0], ("c".to_owned(), None, StandingName::Lost));
+    assert!(lost[1..].iter().all(|(_, _, standing)| *standing != StandingName::Lost), "{lost:?}");
 }

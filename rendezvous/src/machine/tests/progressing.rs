@@ -39,6 +39,22 @@ fn keep_alives_carry_the_step() {
     assert!(nodes.iter().all(|node| node.progress_age_ms == Some(2_000)), "{nodes:?}");
 }
 
+/// The age of a step is that of its node; a node without steps, a spare or a member, has none.
+#[test]
+fn ages_belong_to_their_nodes() {
+    let mut t = Fixture::new(3, 3);
+    t.run(&["a", "b", "d"]);
+    t.join("c");
+    t.message("a", at_step(5));
+    t.now += SECOND;
+    t.message("d", at_step(5));
+    let nodes = t.machine.snapshot(t.now).nodes;
+    let ages = nodes.iter().map(|node| (node.node_id.as_str(), node.progress_age_ms));
+    let mut ages: Vec<_> = ages.collect();
+    ages.sort_unstable();
+    assert_eq!(ages, [("a", Some(2_000)), ("b", None), ("c", None), ("d", Some(1_000))]);
+}
+
 /// A spare, and a node that reports about an older round, have no part in the step of the job; the next round begins without
 /// one.
 #[test]

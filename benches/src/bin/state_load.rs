@@ -1,0 +1,178 @@
+//! Measures what the state of a job with many nodes costs its coordinator, without socket, process or runtime, and prints a line
+//! of JSON about it.
+
+use std::{
+    io::Write as _,
+    num::NonZeroU32,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use ragent_benches::now;
+use ragent_proto::{
+    Message as _,
+    convert::{FromAgent, StatusAnswer},
+    v1,
+};
+use ragent_rendezvous::{
+    Rendezvous,
+    ids::{AttendNumber, JobUid, NodeId, Peer, Round, RoundId, RunId},
+    message::{
+        Attend, FromNode, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing,
+        StepProgress, StepSource,
+    },
+    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    snapshot::Snapshot,
+    tenure::Tenure,
+    voter_count::VoterCount,
+};
+use serde_json::{Value, json};
+
+#[derive(Debug, Parser)]
+struct Args {
+    /// Number of nodes.
+    #[arg(long, default_value_t = 10_000)]
+    nodes: u32,
+    /// Number of repetitions.
+    #[arg(long, default_value_t = 50)]
+    repeat: usize,
+}
+
+fn main() -> Result<()> {
+    let Args { nodes, repeat } = Args::parse();
+    let (start, times) = (now(), Times { repeat });
+    let machine = running(start, nodes)?;
+    let snapshot = machine.snapshot(start);
+    anyhow::ensure!(snapshot.progress.is_some() && snapshot.nodes.len() == nodes as usize);
+    let json = serde_json::to_vec(&snapshot)?.len();
+    let message = encoded(&snapshot).len();
+    let report = json!({
+        "nodes": nodes,
+        "snapshot_ms": times.of(|| machine.snapshot(start)),
+        "ageless_ms": times.of(|| snapshot.without_ages()),
+        "json_ms": times.of(|| serde_json::to_vec(&snapshot)),
+        "json_bytes": json,
+        "message_ms": times.of(|| encoded(&snapshot)),
+        "message_bytes": message,
+        "keep_alive_bytes": keep_alive(None),
+        "keep_alive_with_step_bytes": keep_alive(Some(progress(48_210))),
+        "keep_alive_with_largest_step_bytes": keep_alive(Some(progress(1 << 52))),
+    });
+    writeln!(std::io::stdout(), "{report}")?;
+    Ok(())
+}
+
+/// Measures functions.
+struct Times {
+    repeat: usize,
+}
+
+impl Times {
+    /// Returns the median and the longest time of a function, in milliseconds.
+    fn of<T>(&self, act: impl Fn() -> T) -> Value {
+        let time = |_| {
+            let begun = now();
+            let result = act();
+            let time = now() - begun;
+            drop(result);
+            time.as_secs_f64() * 1e3
+        };
+        let mut times: Vec<f64> = (0..self.repeat.max(1)).map(time).collect();
+        times.sort_by(f64::total_cmp);
+        json!({ "median": times[times.len() / 2], "worst": times[times.len() - 1] })
+    }
+}
+
+/// Returns the state as an answer to a request.
+fn encoded(snapshot: &Snapshot) -> Vec<u8> {
+    v1::StatusReply::from(StatusAnswer::Snapshot(Box::new(snapshot.clone()))).encode_to_vec()
+}
+
+/// Returns the size of a keep-alive.
+fn keep_alive(progress: Option<StepProgress>) -> usize {
+    let message = FromNode::KeepAlive { sequence: 1_000_000, asks_reason: false, progress };
+    v1::AgentMessage::from(FromAgent::Message(message)).encoded_len()
+}
+
+fn progress(step: u64) -> StepProgress {
+    let (total, age) = (Some(2 * step), Duration::from_millis(412));
+    StepProgress { source: StepSource::Reported, lowest: step, highest: step, total, age }
+}
+
+/// Returns the machine of a job whose nodes run and report training steps.
+fn running(now: Instant, nodes: u32) -> Result<Rendezvous> {
+    let settings = Settings {
+        run_id: RunId::new("state-load"),
+        coordinator: "coordinator".to_owned(),
+        host: None,
+        shared: None,
+        voters: Vec::new(),
+        voter_count: VoterCount::One,
+        keeps_charges: false,
+        leases: Leases::default(),
+    };
+    let memory = Memory::fresh(JobUid::new("job"));
+    let mut machine = Rendezvous::new(now, settings, memory, Tenure::Sole);
+    let range = NodeRange::new(nodes, nodes).context("there must be a node")?;
+    for number in 0..nodes {
+        machine.handle_attend(now, attend(number, range));
+    }
+    while machine.poll_effect().is_some() {}
+    let snapshot = machine.snapshot(now);
+    let round = RoundId { term: snapshot.term, round: snapshot.round };
+    for number in 0..nodes {
+        let peer = || Peer { node: id(number), attend: AttendNumber(1) };
+        let standing =
+            Standing { round, state: NodeState::Running, failure: None, was_cut_off: false };
+        machine.handle_message(now, peer(), FromNode::Standing(standing));
+        for (sequence, step) in [(1, 48_209), (2, 48_210)] {
+            let progress = Some(progress(step));
+            let message = FromNode::KeepAlive { sequence, asks_reason: false, progress };
+            machine.handle_message(now, peer(), message);
+        }
+        while machine.poll_effect().is_some() {}
+    }
+    Ok(machine)
+}
+
+fn id(number: u32) -> NodeId {
+    NodeId::new(format!("node{number}_1_0"))
+}
+
+fn attend(number: u32, nodes: NodeRange) -> Attend {
+    Attend {
+        voters: Vec::new(),
+        protocol_version: PROTOCOL_VERSION,
+        run_id: RunId::new("state-load"),
+        job_uid: None,
+        attend: AttendNumber(1),
+        node: NodeDescription {
+            voter: None,
+            node_id: id(number),
+            host_name: format!("node{number}"),
+            address: format!("10.0.{}.{}", number / 256, number % 256),
+            addresses: Vec::new(),
+            agent_port: 29400,
+            role: "default".to_owned(),
+            local_world_size: NonZeroU32::MIN.saturating_add(7),
+            node_rank: None,
+        },
+        settings: SharedSettings {
+            nodes,
+            max_restarts: 0,
+            timeouts: Timeouts::default(),
+            fixed_ranks: false,
+            store_access: StoreAccess::Members,
+        },
+        known_round: KnownRound::default(),
+        restarts_used: 0,
+        charged_through: Round(0),
+        standing: Standing {
+            round: RoundId::default(),
+            state: NodeState::Ready { store_port: 29500 },
+            failure: None,
+            was_cut_off: false,
+        },
+    }
+}
