@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod error;
 pub mod events;
 pub mod explain;
+mod follow;
 pub mod manifest;
 pub mod rank;
 pub mod run;
