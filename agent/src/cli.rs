@@ -15,6 +15,8 @@ mod run;
 mod secret;
 mod status;
 mod store;
+#[cfg(feature = "top")]
+mod top;
 
 use std::ffi::OsString;
 
@@ -23,6 +25,8 @@ use clap::{
     error::{ContextKind, ContextValue},
 };
 
+#[cfg(feature = "top")]
+pub use self::top::TopArgs;
 pub use self::{
     auth::AuthArgs,
     coordinator::CoordinatorArgs,
@@ -115,6 +119,8 @@ impl Cli {
                 | Command::Status(_)
                 | Command::Store(_),
             ) => None,
+            #[cfg(feature = "top")]
+            Some(Command::Top(_)) => None,
         }
     }
 }
@@ -175,6 +181,9 @@ pub enum Command {
     Status(StatusArgs),
     /// Serve a TCPStore in the foreground until SIGTERM
     Store(StoreArgs),
+    /// Show a job in the terminal, as it changes: progress, lost time, nodes and events
+    #[cfg(feature = "top")]
+    Top(TopArgs),
     /// The process that holds the workers of one agent.
     #[command(name = "__keeper", hide = true)]
     Keeper,

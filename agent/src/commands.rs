@@ -20,3 +20,5 @@ mod serve;
 pub mod ssh;
 pub mod status;
 pub mod store;
+#[cfg(feature = "top")]
+pub mod top;

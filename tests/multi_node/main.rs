@@ -19,6 +19,8 @@ mod refusals;
 mod secrets;
 mod status;
 mod takeover;
+#[cfg(feature = "top")]
+mod top;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -14,6 +14,7 @@ mod processes;
 mod program;
 mod sandbox;
 mod standbys;
+mod terminal;
 mod worker_program;
 
 use std::{sync::mpsc, time::Duration};
@@ -34,6 +35,7 @@ pub use self::{
     standbys::{
         READY, count_standbys, field, is_standby, pet_standby, standbys_of, wait_for_standbys,
     },
+    terminal::Terminal,
     worker_program::{Gate, WorkerProgram},
 };
 

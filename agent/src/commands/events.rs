@@ -9,8 +9,7 @@ use ragent_proto::{convert::JournalRequest, printable};
 use ragent_rendezvous::event::EventId;
 use tokio::time::timeout;
 
-pub(super) use self::entry::Entry;
-use self::lines::Lines;
+pub(super) use self::{entry::Entry, lines::Lines};
 use super::{
     error::{LaunchError, system},
     follow::{self, Reader, follow},
@@ -130,8 +129,13 @@ impl Reader for Printer {
         Ok(ControlFlow::Continue(()))
     }
 
-    async fn end(&mut self) -> ControlFlow<()> {
-        if self.is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    async fn end(&mut self, failure: Option<&LaunchError>) -> ControlFlow<()> {
+        // A journal that was not read is not over.
+        if self.is_over && failure.is_none() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     }
 }
 

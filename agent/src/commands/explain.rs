@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use ragent_proto::printable;
 
-use self::explanation::Explanation;
+pub(super) use self::explanation::Explanation;
 use super::{
     error::{LaunchError, system},
     events, runtime,

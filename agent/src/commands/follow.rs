@@ -1,9 +1,6 @@
 //! Following a stream of a job from one coordinator to the next.
 
-use std::{
-    ops::ControlFlow,
-    time::{Duration, Instant},
-};
+use std::{ops::ControlFlow, time::Duration};
 
 use ragent_rendezvous::jitter::Jitter;
 
@@ -43,26 +40,34 @@ pub(super) trait Reader {
     /// Handles a part; `Break` if it is the last one.
     async fn receive(&mut self, part: Self::Part) -> Result<ControlFlow<()>, LaunchError>;
 
-    /// Handles the end of the stream at one coordinator; `Break` if no other one is to be asked.
-    async fn end(&mut self) -> ControlFlow<()>;
+    /// Handles the end of the stream at one coordinator, or the failure to open it or to find a coordinator; `Break` if no
+    /// other one is to be asked.
+    async fn end(&mut self, failure: Option<&LaunchError>) -> ControlFlow<()>;
 }
 
 /// Reads a stream at the coordinator `found`, and at each later one.
 ///
 /// # Errors
 ///
-/// Returns [`LaunchError`] if the stream cannot be opened at the first coordinator, or at no other one in time.
+/// If the patience of the reader has a limit: returns [`LaunchError`] if the stream cannot be opened at the first coordinator, or
+/// at no other one in time.
 pub(super) async fn follow<R: Reader>(
     job: &JobEndpoint,
     credentials: &AskerCredentials,
-    mut found: Found,
+    found: Found,
     reader: &mut R,
 ) -> Result<(), LaunchError> {
-    // Without a deadline, only the first coordinator has to answer.
-    let mut deadline = Some(clock::now());
+    let mut found = Ok(found);
+    // The first coordinator has just answered.
+    let mut deadline = R::PATIENCE.map(|_| clock::now());
     let mut pauses = Pauses::new();
     loop {
-        match reader.open(&found).await {
+        let opened = match found {
+            Ok(found) => reader.open(&found).await,
+            Err(error) => Err(error),
+        };
+        let failure = match opened {
+            Ok(None) => None,
             Ok(Some(mut stream)) => {
                 // The next coordinator has the later parts if the connection breaks.
                 while let Ok(Some(part)) = R::next(&mut stream).await {
@@ -71,37 +76,23 @@ pub(super) async fn follow<R: Reader>(
                     }
                     pauses.reset();
                 }
-                deadline = R::PATIENCE.map(|patience| clock::now() + patience);
+                None
             }
-            Ok(None) => deadline = R::PATIENCE.map(|patience| clock::now() + patience),
-            Err(error) if is_over(deadline) => return Err(error),
-            Err(_) => {}
+            Err(error) => Some(error),
+        };
+        if failure.is_none() {
+            deadline = R::PATIENCE.map(|patience| clock::now() + patience);
         }
-        if reader.end().await.is_break() {
+        if reader.end(failure.as_ref()).await.is_break() {
             return Ok(());
         }
-        found = next_coordinator(job, credentials, deadline, &mut pauses).await?;
-    }
-}
-
-fn is_over(deadline: Option<Instant>) -> bool {
-    deadline.is_some_and(|deadline| clock::now() >= deadline)
-}
-
-/// Waits for the next coordinator after the end of one.
-async fn next_coordinator(
-    job: &JobEndpoint,
-    credentials: &AskerCredentials,
-    deadline: Option<Instant>,
-    pauses: &mut Pauses,
-) -> Result<Found, LaunchError> {
-    loop {
-        clock::until(Some(clock::now() + pauses.next())).await;
-        match find_coordinator(job.clone(), credentials).await {
-            Ok(found) => return Ok(found),
-            Err(error) if is_over(deadline) => return Err(error),
-            Err(_) => {}
+        if let Some(error) = failure
+            && deadline.is_some_and(|deadline| clock::now() >= deadline)
+        {
+            return Err(error);
         }
+        clock::until(Some(clock::now() + pauses.next())).await;
+        found = find_coordinator(job.clone(), credentials).await;
     }
 }
 

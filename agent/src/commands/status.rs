@@ -1,9 +1,9 @@
 //! `ragent status`: prints the state of a job, as text or JSON.
 
 mod ask;
-mod fold;
-mod progress;
-mod table;
+pub(super) mod fold;
+pub(super) mod progress;
+pub(super) mod table;
 
 use std::{
     collections::BTreeSet,
@@ -111,7 +111,7 @@ impl Reader for Watch<'_> {
         })
     }
 
-    async fn end(&mut self) -> ControlFlow<()> {
+    async fn end(&mut self, _failure: Option<&LaunchError>) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 }

@@ -19,7 +19,7 @@ const RESTARTS_MAX: usize = 3;
 
 /// The explanation of a job.
 #[derive(Debug, Serialize)]
-pub(super) struct Explanation {
+pub(in crate::commands) struct Explanation {
     run_id: String,
     /// The current activity of the job.
     now: String,
@@ -56,7 +56,7 @@ struct Step {
 
 impl Explanation {
     /// Explains the state of a job by its journal, oldest event first.
-    pub(super) fn new(snapshot: &Snapshot, entries: &[Entry]) -> Self {
+    pub(in crate::commands) fn new(snapshot: &Snapshot, entries: &[Entry]) -> Self {
         let ends = entries.iter().rev().filter(|entry| entry.kind == "round_ended");
         Self {
             run_id: snapshot.run_id.to_string(),
@@ -70,7 +70,7 @@ impl Explanation {
     }
 
     /// Returns the explanation for people.
-    pub(super) fn text(&self) -> String {
+    pub(in crate::commands) fn text(&self) -> String {
         let mut text = format!("{} {}\n", self.run_id, self.now);
         // Writing to a string does not fail.
         if let Some(waits_for) = &self.waits_for {

@@ -31,6 +31,7 @@ pub(crate) async fn ask(
 }
 
 /// The state of a job, and the process that has answered with it.
+#[derive(Clone)]
 pub(crate) struct Found {
     /// The state.
     pub(crate) snapshot: Snapshot,
