@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Stdout},
+    mem::ManuallyDrop,
     panic,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -33,7 +34,8 @@ const KEY_QUEUE: usize = 16;
 
 /// The terminal while it shows the view. Dropping it restores the terminal, and so does a panic, before its message.
 pub(super) struct Screen {
-    terminal: Terminal<CrosstermBackend<Stdout>>,
+    /// Not dropped: its destructor panics if the terminal is gone, and shows only the cursor, as [`restore`] does.
+    terminal: ManuallyDrop<Terminal<CrosstermBackend<Stdout>>>,
 }
 
 impl Screen {
@@ -45,7 +47,7 @@ impl Screen {
     pub(super) fn open() -> io::Result<Self> {
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
         IS_OPEN.store(true, Ordering::SeqCst);
-        let screen = Self { terminal };
+        let screen = Self { terminal: ManuallyDrop::new(terminal) };
         let print_panic = panic::take_hook();
         panic::set_hook(Box::new(move |what| {
             restore();
