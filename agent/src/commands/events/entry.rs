@@ -18,7 +18,6 @@ pub(in crate::commands) struct Entry {
     /// The name of its kind.
     pub(in crate::commands) kind: String,
     /// The host of its node, if it is about one.
-    #[cfg(feature = "top")]
     #[serde(default)]
     pub(in crate::commands) host: Option<String>,
     /// The event that caused it.

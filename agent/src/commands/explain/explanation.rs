@@ -36,7 +36,7 @@ pub(in crate::commands) struct Explanation {
 
 /// A restart: the end of a round, its causes, and what followed.
 #[derive(Debug, Serialize)]
-struct Restart {
+pub(super) struct Restart {
     /// The round that has ended.
     round: u64,
     steps: Vec<Step>,
@@ -57,12 +57,11 @@ struct Step {
 impl Explanation {
     /// Explains the state of a job by its journal, oldest event first.
     pub(in crate::commands) fn new(snapshot: &Snapshot, entries: &[Entry]) -> Self {
-        let ends = entries.iter().rev().filter(|entry| entry.kind == "round_ended");
         Self {
             run_id: snapshot.run_id.to_string(),
             now: now(snapshot),
             waits_for: snapshot.incomplete.as_ref().map(|why| why.text.clone()),
-            restarts: ends.take(RESTARTS_MAX).map(|end| restart(end, entries)).collect(),
+            restarts: restarts(entries, RESTARTS_MAX),
             by_cause: snapshot.restarts.clone(),
             time: snapshot.time.clone(),
             advice: advice::of(snapshot),
@@ -79,10 +78,7 @@ impl Explanation {
         for restart in &self.restarts {
             restart.write(&mut text);
         }
-        if !self.by_cause.is_empty() {
-            let sums: Vec<String> = self.by_cause.iter().map(sum).collect();
-            let _ = writeln!(text, "Starts so far, by cause:\n{}", sums.concat().trim_end());
-        }
+        text += &list_of_sums(&self.by_cause);
         let _ = writeln!(text, "Time: {}", time_text::of_account(&self.time));
         for advice in &self.advice {
             let _ = writeln!(text, "What would help: {}", advice.text);
@@ -92,7 +88,8 @@ impl Explanation {
 }
 
 impl Restart {
-    fn write(&self, text: &mut String) {
+    /// Adds its lines to `text`.
+    pub(super) fn write(&self, text: &mut String) {
         let _ = writeln!(text, "Round {} has ended:", self.round);
         for (place, Step { at, after_ms, text: step }) in self.steps.iter().enumerate() {
             let when = match place {
@@ -107,7 +104,7 @@ impl Restart {
 }
 
 /// Returns what the job does, and for how long.
-fn now(snapshot: &Snapshot) -> String {
+pub(super) fn now(snapshot: &Snapshot) -> String {
     let time = short_time(snapshot.phase_ms);
     let round = snapshot.round;
     match snapshot.phase {
@@ -129,6 +126,12 @@ fn now(snapshot: &Snapshot) -> String {
             format!("is closed: {result}.")
         }
     }
+}
+
+/// Returns the newest restarts, newest first.
+pub(super) fn restarts(entries: &[Entry], most: usize) -> Vec<Restart> {
+    let ends = entries.iter().rev().filter(|entry| entry.kind == "round_ended");
+    ends.take(most).map(|end| restart(end, entries)).collect()
 }
 
 /// Collects the causes of the end of a round, oldest first, the end itself, and what followed from it.
@@ -173,6 +176,15 @@ fn is_stage(entry: &Entry, end: &Entry) -> bool {
         "failure_charged" | "failure_not_charged" | "node_quarantined" | "node_lost" => true,
         _ => false,
     }
+}
+
+/// Returns the restarts so far by cause, as lines; empty without any.
+pub(super) fn list_of_sums(by_cause: &[RestartsByCause]) -> String {
+    if by_cause.is_empty() {
+        return String::new();
+    }
+    let sums: String = by_cause.iter().map(sum).collect();
+    format!("Starts so far, by cause:\n{sums}")
 }
 
 fn sum(RestartsByCause { cause, sum }: &RestartsByCause) -> String {

@@ -6,13 +6,11 @@ use super::{
     model::{Model, Pane},
     text,
 };
-use crate::{
-    commands::{error, events::Entry, status::table},
-    report::time_text::short_time,
+use crate::commands::{
+    error,
+    events::Entry,
+    explain::{self, Happened},
 };
-
-/// The events of a node that are shown with it.
-const EVENTS_OF_NODE: usize = 20;
 
 /// Returns the title of the text that is shown; empty if none is.
 pub(super) fn title(model: &Model) -> String {
@@ -59,54 +57,14 @@ The bars after the step are the step rates since the start of this command, rela
 
 /// Returns everything that is known about a node.
 fn of_node(node: &NodeSnapshot, model: &Model) -> String {
-    let NodeSnapshot {
-        node_id,
-        host_name,
-        address,
-        observed,
-        agent_port,
-        group_rank,
-        first_global_rank,
-        local_world_size,
-        standing,
-        last_seen_ms,
-        reason,
-        progress,
-        progress_age_ms,
-        standbys,
-    } = node;
-    let ranks = first_global_rank.map(|first| {
-        let last = first.0.saturating_add(local_world_size.saturating_sub(1));
-        format!("{first} to {last}")
-    });
-    let is_present = model.node(node_id).is_some();
-    let rows = [
-        ("state", Some(standing.name().to_owned())),
-        ("reason", reason.clone()),
-        ("", (!is_present).then(|| "the job does not have this node any more".to_owned())),
-        ("host", Some(host_name.clone())),
-        ("node id", Some(node_id.to_string())),
-        ("address", Some(address.clone())),
-        ("seen from", observed.map(|address| address.to_string())),
-        ("agent's port", Some(agent_port.to_string())),
-        ("group rank", group_rank.map(|rank| rank.to_string())),
-        ("workers", Some(local_world_size.to_string())),
-        ("their ranks", ranks),
-        ("seen", Some(format!("{} ago", short_time(*last_seen_ms)))),
-        ("progress", progress.clone()),
-        ("last step", progress_age_ms.map(|age| format!("{} ago", short_time(age)))),
-        ("standbys", standbys.as_ref().map(table::standbys)),
-    ];
-    let rows = rows.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
-    let mut text: String =
-        rows.map(|(name, value)| format!("{name:<14} {}\n", text::clean(value))).collect();
-    let events: Vec<&Entry> = (model.events.entries().iter().rev())
-        .filter(|entry| entry.host.as_ref() == Some(host_name))
-        .take(EVENTS_OF_NODE)
-        .collect();
+    let mut text = explain::of_node(node);
+    if model.node(&node.node_id).is_none() {
+        text += "\nThe job does not have this node any more.\n";
+    }
+    let is_about = |entry: &Entry| entry.host.as_ref() == Some(&node.host_name);
+    let events = Happened::list(&Happened::newest(model.events.entries(), is_about));
     if !events.is_empty() {
-        text += "\nEvents, newest first:\n";
-        text.extend(events.iter().map(|entry| line(entry)));
+        text += &format!("\n{events}");
     }
     text
 }
