@@ -104,6 +104,7 @@ check:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) check --workspace --locked
 	$(CARGO) check --locked -p ragent-store --no-default-features
+	$(CARGO) check --locked -p ragent --no-default-features
 	$(CARGO) test --quiet --workspace --locked --test purity --test layers
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	scripts/check-prose.py >/dev/null

@@ -16,6 +16,8 @@ mod run;
 mod secret;
 mod status;
 mod store;
+#[cfg(feature = "top")]
+mod top;
 
 use std::ffi::OsString;
 
@@ -24,6 +26,8 @@ use clap::{
     error::{ContextKind, ContextValue},
 };
 
+#[cfg(feature = "top")]
+pub use self::top::TopArgs;
 pub use self::{
     auth::AuthArgs,
     coordinator::CoordinatorArgs,
@@ -118,6 +122,8 @@ impl Cli {
                 | Command::Status(_)
                 | Command::Store(_),
             ) => None,
+            #[cfg(feature = "top")]
+            Some(Command::Top(_)) => None,
         }
     }
 }
@@ -180,6 +186,9 @@ pub enum Command {
     Status(StatusArgs),
     /// Serve a TCPStore in the foreground until SIGTERM
     Store(StoreArgs),
+    /// Show a job in the terminal, as it changes: progress, lost time, nodes and events
+    #[cfg(feature = "top")]
+    Top(TopArgs),
     /// The process that holds the workers of one agent.
     #[command(name = "__keeper", hide = true)]
     Keeper,

@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod error;
 pub mod events;
 pub mod explain;
+mod follow;
 pub mod manifest;
 pub mod page;
 pub mod rank;
@@ -20,3 +21,5 @@ mod serve;
 pub mod ssh;
 pub mod status;
 pub mod store;
+#[cfg(feature = "top")]
+pub mod top;

@@ -5,6 +5,8 @@ use std::{
     process::ExitCode,
 };
 
+#[cfg(feature = "top")]
+use ragent::commands::top;
 use ragent::{
     cli::{Cli, Command, LaunchArgs, LaunchOverSshArgs},
     commands::{
@@ -40,6 +42,8 @@ fn main() -> ExitCode {
         Some(Command::Page(args)) => page::serve(&args),
         Some(Command::Secret(args)) => secret::make(&args),
         Some(Command::Status(args)) => status::print(&args),
+        #[cfg(feature = "top")]
+        Some(Command::Top(args)) => top::show(&args),
         Some(Command::Rank(args)) => rank::become_program(&args),
         None => match &cli.launch.print_completion {
             Some(shell) => completion::print(shell),

@@ -68,6 +68,24 @@ fn failure_is_explained() {
     let json = sandbox.ragent("explain --json").run().stdout;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["restarts"][0]["round"], 1, "{json}");
+    for (topic, part) in [
+        ("restart", "round 1 has ended: rank 1 on "),
+        ("time", "  productive  "),
+        ("wait", "  it does not wait for nodes\n"),
+        ("rank 1", "Rank 1 of j: local rank 0 on "),
+        ("rank 1", "exited with code 7\n"),
+        ("node n7", "j has no node on n7\n"),
+    ] {
+        let explained = sandbox.ragent(&format!("explain {topic}")).run();
+        explained.assert_code(0);
+        assert!(explained.stdout.contains(part), "no `{part}` in:\n{}", explained.stdout);
+    }
+    let json = sandbox.ragent("explain rank 1 --json").run().stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["events"][0]["kind"], "worker_failed", "{json}");
+    let wrong = sandbox.ragent("explain hang").run();
+    wrong.assert_code(2);
+    wrong.assert_stderr(&["unknown topic 'hang'", "hint: topics are `restart`"]);
 
     let printed = sandbox.ragent("events --json").run();
     printed.assert_code(0);

@@ -20,6 +20,8 @@ mod secrets;
 mod status;
 mod takeover;
 mod terminal;
+#[cfg(feature = "top")]
+mod top;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -31,6 +31,11 @@ fn machines_next_to_their_driver_are_pure() {
     let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/../agent/src");
     for machine in [
         "commands/ssh/machine.rs",
+        "commands/top/events.rs",
+        "commands/top/layout.rs",
+        "commands/top/model.rs",
+        "commands/top/nodes.rs",
+        "commands/top/rates.rs",
         "coordinator/stall.rs",
         "endpoint/locator.rs",
         "endpoint/search/challenges.rs",

@@ -11,7 +11,8 @@ use std::{
 use nix::{sys::signal::Signal, unistd::geteuid};
 
 use crate::support::{
-    Authority, End, Issue, Sandbox, Start, free_port, skip, tls_flags, write_certificates,
+    Authority, End, Issue, Sandbox, ScreenTerminal, Start, free_port, skip, tls_flags,
+    write_certificates,
 };
 
 /// The runs that provoke a row, one or several.
@@ -20,7 +21,7 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 /// The number of rows that are provoked at the same time: most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
-const PROVOCATIONS: [(&str, Provocation); 46] = [
+const PROVOCATIONS: [(&str, Provocation); 48] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     (
         "`ragent status`, `ragent events` or `ragent explain` has printed what was asked",
@@ -32,6 +33,19 @@ const PROVOCATIONS: [(&str, Provocation); 46] = [
                 .into()
         },
     ),
+    ("`ragent top` was quit with `q` or Ctrl-C", |sandbox| {
+        let mut agent = sandbox.ragent("--no-python stay.sh").start();
+        agent.worker();
+        let quit = |key| {
+            let mut terminal = ScreenTerminal::new(80, 24);
+            let top = sandbox.ragent("top").stdin(terminal.stdio()).stdout(terminal.stdio());
+            let top = top.start();
+            terminal.shows("q quit");
+            terminal.types(key);
+            top.end()
+        };
+        vec![quit("q"), quit("\x03")]
+    }),
     ("`ragent launch --dry-run` has printed its plan", |sandbox| {
         vec![launch(sandbox, "a\nb\n", "--dry-run --no-python true")]
     }),
@@ -333,11 +347,15 @@ const PROVOCATIONS: [(&str, Provocation); 46] = [
         vec![launch(sandbox, "a\nb\n", "--ssh false --no-python true")]
     }),
     (
-        "`ragent status`, `ragent events`, `ragent explain` or `ragent page` found no job, or got no answer",
+        "`ragent status`, `ragent events`, `ragent explain`, `ragent page` or `ragent top` found no job, or got no answer",
         |sandbox| {
             let nobody = format!("status --rdzv-endpoint 127.0.0.1:{}", free_port());
-            let words = ["status", "events", "explain", "page", &nobody];
-            words.map(|words| sandbox.ragent(words).run()).into()
+            let asked = ["status", "events", "explain", "page", &nobody];
+            let mut ends = Vec::from(asked.map(|words| sandbox.ragent(words).run()));
+            let terminal = ScreenTerminal::new(80, 24);
+            let top = sandbox.ragent("top").stdin(terminal.stdio()).stdout(terminal.stdio());
+            ends.push(top.run());
+            ends
         },
     ),
     ("`ragent doctor` has found an error", |sandbox| {
@@ -430,6 +448,12 @@ const PROVOCATIONS: [(&str, Provocation); 46] = [
     ("`ragent rank` finds no launcher, no host of rank 0, or no such program", |sandbox| {
         let last = sandbox.ragent("rank -- no-such-program").env("OMPI_COMM_WORLD_RANK", "0");
         vec![sandbox.ragent("rank -- true").run(), last.env("OMPI_COMM_WORLD_SIZE", "1").run()]
+    }),
+    ("`ragent top` has no terminal on stdin and stdout", |sandbox| {
+        let terminal = ScreenTerminal::new(80, 24);
+        let without_output = sandbox.ragent("top").stdin(terminal.stdio()).run();
+        assert!(without_output.stderr.contains("`ragent status --watch`"));
+        vec![without_output, sandbox.ragent("top").stdout(terminal.stdio()).run()]
     }),
     ("the script, its program or Python does not exist or cannot be run", |sandbox| {
         ["nothing.py", "--no-python nothing", "--no-python ./run"]

@@ -13,6 +13,7 @@ mod port;
 mod processes;
 mod program;
 mod sandbox;
+mod screen;
 mod standbys;
 mod terminal;
 mod worker_program;
@@ -32,6 +33,7 @@ pub use self::{
     },
     program::{End, Program, Start, Stream, Worker},
     sandbox::{Lifeline, Orders, Sandbox, wait_until_ended},
+    screen::ScreenTerminal,
     standbys::{
         READY, count_standbys, field, is_standby, pet_standby, standbys_of, wait_for_standbys,
     },

@@ -24,6 +24,9 @@ pub struct EventsArgs {
 /// Flags of `ragent explain`.
 #[derive(Args, Clone, Debug)]
 pub struct ExplainArgs {
+    /// The part that is explained: `restart`, `time`, `wait`, `rank N` or `node HOST` [default: the job, in short]
+    #[arg(value_name = "TOPIC", num_args = 0..=2)]
+    pub topic: Vec<String>,
     /// The job.
     #[command(flatten)]
     pub asked: AskedJobArgs,

@@ -3,24 +3,23 @@
 mod entry;
 mod lines;
 
-use std::{process::ExitCode, time::Duration};
+use std::{ops::ControlFlow, process::ExitCode, time::Duration};
 
 use ragent_proto::{convert::JournalRequest, printable};
 use ragent_rendezvous::event::EventId;
 use tokio::time::timeout;
 
-pub(super) use self::entry::Entry;
-use self::lines::Lines;
+pub(super) use self::{entry::Entry, lines::Lines};
 use super::{
-    credentials::AskerCredentials,
     error::{LaunchError, system},
+    follow::{self, Reader, follow},
     runtime,
-    status::{Found, asked_job, find_coordinator, next_coordinator},
+    status::{Found, asked_job, find_coordinator},
 };
 use crate::{
     cli::EventsArgs,
     coordinator::client::{self, AttendError, Journal, Parts},
-    spec::{JobEndpoint, UsageError},
+    spec::UsageError,
     sys::stdout,
 };
 
@@ -32,9 +31,15 @@ use crate::{
 pub fn print(args: &EventsArgs) -> Result<ExitCode, LaunchError> {
     let after = args.since.as_deref().map(event_id).transpose()?;
     let (job, credentials) = asked_job(&args.asked)?;
-    let request = JournalRequest { after, follow: args.follow };
     let mut printer = Printer { after, json: args.json, lines: Lines::default(), is_over: false };
-    runtime::block_on(printer.run(job, &credentials, request))??;
+    runtime::block_on(async {
+        let found = find_coordinator(job.clone(), &credentials).await?;
+        if args.follow {
+            follow(&job, &credentials, found, &mut printer).await
+        } else {
+            printer.print_all(&found).await
+        }
+    })??;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -49,7 +54,7 @@ fn event_id(text: &str) -> Result<EventId, UsageError> {
 
 /// Requests the whole journal that the coordinator has.
 pub(super) async fn all(found: &Found) -> Result<Vec<Entry>, LaunchError> {
-    let mut parts = open(found, JournalRequest::default()).await?;
+    let mut parts = open_here(found, JournalRequest::default()).await?;
     let mut entries = Vec::new();
     loop {
         let next = timeout(PART_PATIENCE, parts.next()).await;
@@ -57,7 +62,7 @@ pub(super) async fn all(found: &Found) -> Result<Vec<Entry>, LaunchError> {
             let waited = PART_PATIENCE.as_secs();
             LaunchError::NoJob(format!("{} has sent no events for {waited} s", found.endpoint))
         })?;
-        match part.map_err(|error| failed(found, error))? {
+        match part.map_err(|error| found.failed(error))? {
             Some(lines) => entries.extend(lines.lines().filter_map(Entry::read)),
             None => return Ok(entries),
         }
@@ -74,19 +79,26 @@ const PART_PATIENCE: Duration = Duration::from_secs(10);
 /// The most events that are read: twice as many as a coordinator keeps.
 const ENTRIES_MAX: usize = 20_000;
 
-async fn open(found: &Found, request: JournalRequest) -> Result<Box<Parts>, LaunchError> {
+/// Requests the journal; `None` if the process does not coordinate the job any more.
+pub(super) async fn open(
+    found: &Found,
+    request: JournalRequest,
+) -> Result<Option<Box<Parts>>, LaunchError> {
     match client::journal(&found.endpoint, &found.credentials, request).await {
-        Ok(Journal::Parts(parts)) => Ok(parts),
-        Ok(Journal::NotHere(_)) => Err(LaunchError::NoJob(format!(
-            "{} does not coordinate the job any more; run the command again",
-            found.endpoint
-        ))),
-        Err(error) => Err(failed(found, error)),
+        Ok(Journal::Parts(parts)) => Ok(Some(parts)),
+        Ok(Journal::NotHere(_)) => Ok(None),
+        Err(error) => Err(found.failed(error)),
     }
 }
 
-fn failed(found: &Found, source: AttendError) -> LaunchError {
-    LaunchError::Status { agent: None, endpoint: found.endpoint.to_string(), source }
+/// Requests the journal of a process that is expected to coordinate the job.
+async fn open_here(found: &Found, request: JournalRequest) -> Result<Box<Parts>, LaunchError> {
+    open(found, request).await?.ok_or_else(|| {
+        LaunchError::NoJob(format!(
+            "{} does not coordinate the job any more; run the command again",
+            found.endpoint
+        ))
+    })
 }
 
 struct Printer {
@@ -98,39 +110,44 @@ struct Printer {
     is_over: bool,
 }
 
-impl Printer {
-    async fn run(
-        &mut self,
-        job: JobEndpoint,
-        credentials: &AskerCredentials,
-        request: JournalRequest,
-    ) -> Result<(), LaunchError> {
-        let mut found = find_coordinator(job.clone(), credentials).await?;
-        loop {
-            self.is_over |= found.snapshot.outcome.is_some();
-            let opened = open(&found, JournalRequest { after: self.after, ..request }).await;
-            let mut parts = match opened {
-                Ok(parts) => parts,
-                Err(LaunchError::NoJob(_)) if request.follow => {
-                    found = next_coordinator(&job, credentials).await?;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            loop {
-                match parts.next().await {
-                    Ok(Some(lines)) => self.print(&lines)?,
-                    Ok(None) => break,
-                    // The next coordinator has the later events.
-                    Err(_) if request.follow => break,
-                    Err(error) => return Err(failed(&found, error)),
-                }
-            }
-            if !request.follow || self.is_over {
-                return Ok(());
-            }
-            found = next_coordinator(&job, credentials).await?;
+impl Reader for Printer {
+    type Stream = Box<Parts>;
+    type Part = String;
+    const PATIENCE: Option<Duration> = Some(follow::PATIENCE);
+
+    async fn open(&mut self, at: &Found) -> Result<Option<Box<Parts>>, LaunchError> {
+        self.is_over |= at.snapshot.outcome.is_some();
+        open(at, JournalRequest { after: self.after, follow: true }).await
+    }
+
+    async fn next(parts: &mut Box<Parts>) -> Result<Option<String>, AttendError> {
+        parts.next().await
+    }
+
+    async fn receive(&mut self, lines: String) -> Result<ControlFlow<()>, LaunchError> {
+        self.print(&lines)?;
+        Ok(ControlFlow::Continue(()))
+    }
+
+    async fn end(&mut self, failure: Option<&LaunchError>) -> ControlFlow<()> {
+        // A journal that was not read is not over.
+        if self.is_over && failure.is_none() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
+    }
+}
+
+impl Printer {
+    /// Prints the events that the coordinator has now.
+    async fn print_all(&mut self, found: &Found) -> Result<(), LaunchError> {
+        let request = JournalRequest { after: self.after, follow: false };
+        let mut parts = open_here(found, request).await?;
+        while let Some(lines) = parts.next().await.map_err(|error| found.failed(error))? {
+            self.print(&lines)?;
+        }
+        Ok(())
     }
 
     fn print(&mut self, lines: &str) -> Result<(), LaunchError> {

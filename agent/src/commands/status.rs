@@ -1,30 +1,33 @@
 //! `ragent status`: prints the state of a job, as text or JSON.
 
 mod ask;
-mod progress;
-mod table;
+pub(super) mod progress;
+pub(super) mod table;
 
 use std::{
     collections::BTreeSet,
     fmt::Write as _,
     io::{self, IsTerminal},
     net::IpAddr,
+    ops::ControlFlow,
     process::ExitCode,
+    time::Duration,
 };
 
 use ragent_proto::printable;
 use ragent_rendezvous::snapshot::{RefusedPeer, Snapshot, VoterStatus};
 
-pub(crate) use self::ask::{Found, ask, find as find_coordinator, next_coordinator};
+pub(crate) use self::ask::{Found, ask, find as find_coordinator};
 use super::{
     credentials::{self, AskerCredentials},
     error::{self, LaunchError, system},
+    follow::{self, Reader, follow},
     runtime,
 };
 use crate::{
     cli::{AskedJobArgs, StatusArgs},
     coordinator::{
-        client,
+        client::{AttendError, States},
         state_file::{self, RunningAgent, Stage},
     },
     report::time_text,
@@ -72,22 +75,43 @@ async fn watch(
         (false, true) => (CLEAR, ""),
         (false, false) => ("", "\n"),
     };
-    let mut found = find_coordinator(job.clone(), credentials).await?;
-    loop {
-        let Found { endpoint, credentials: accepted, .. } = &found;
-        let failed = |source| {
-            let endpoint = endpoint.to_string();
-            LaunchError::Status { agent: None, endpoint, source }
-        };
-        let mut states = client::watch(endpoint, accepted).await.map_err(failed)?;
-        // The next coordinator has the state if the connection breaks.
-        while let Ok(Some(snapshot)) = states.next().await {
-            print_text(&format!("{before}{}{after}", rendered(args, &snapshot)))?;
-            if snapshot.outcome.is_some() {
-                return Ok(());
-            }
-        }
-        found = next_coordinator(&job, credentials).await?;
+    let found = find_coordinator(job.clone(), credentials).await?;
+    follow(&job, credentials, found, &mut Watch { args, before, after }).await
+}
+
+/// The reader of `ragent status --watch`.
+struct Watch<'a> {
+    args: &'a StatusArgs,
+    /// The text before each state.
+    before: &'static str,
+    /// The text after each state.
+    after: &'static str,
+}
+
+impl Reader for Watch<'_> {
+    type Stream = States;
+    type Part = Box<Snapshot>;
+    const PATIENCE: Option<Duration> = Some(follow::PATIENCE);
+
+    async fn open(&mut self, at: &Found) -> Result<Option<States>, LaunchError> {
+        at.watch().await.map(Some)
+    }
+
+    async fn next(states: &mut States) -> Result<Option<Box<Snapshot>>, AttendError> {
+        states.next().await
+    }
+
+    async fn receive(&mut self, snapshot: Box<Snapshot>) -> Result<ControlFlow<()>, LaunchError> {
+        let Self { args, before, after } = self;
+        print_text(&format!("{before}{}{after}", rendered(args, &snapshot)))?;
+        Ok(match snapshot.outcome {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        })
+    }
+
+    async fn end(&mut self, _failure: Option<&LaunchError>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
     }
 }
 
@@ -247,8 +271,6 @@ fn voter(voter: &VoterStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::coordinator::driver::tests::empty_snapshot;
 

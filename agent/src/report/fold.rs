@@ -1,5 +1,7 @@
 //! Folds lists of hosts and ranks, so that a job of thousands of nodes fits on a screen.
 
+#[cfg(feature = "top")]
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 /// The ranges that are printed of one list; the rest is omitted, and names are counted.
@@ -58,6 +60,12 @@ pub(crate) fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
         text += &format!(" and {hidden} more");
     }
     text
+}
+
+/// Compares names as [`names`] sorts them.
+#[cfg(feature = "top")]
+pub(crate) fn compare_names(a: &str, b: &str) -> Ordering {
+    Name::new(a).cmp(&Name::new(b))
 }
 
 /// Returns the text of ranges that differ in their numbers only.

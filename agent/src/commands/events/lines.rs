@@ -14,20 +14,26 @@ const DEPTH_MAX: usize = 3;
 
 /// The depths of the events so far.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(in crate::commands) struct Lines {
     depths: BTreeMap<EventId, usize>,
 }
 
 impl Lines {
     /// Returns the line of an event, which follows the ones before.
     pub(super) fn of(&mut self, entry: &Entry) -> String {
+        let depth = self.depth(entry);
+        format!("{}  {}{}\n", entry.time_of_day(), "  ".repeat(depth), entry.text)
+    }
+
+    /// Returns the depth of an event, which follows the ones before.
+    pub(in crate::commands) fn depth(&mut self, entry: &Entry) -> usize {
         let cause = entry.cause.and_then(|cause| self.depths.get(&cause));
         let depth = cause.map_or(0, |depth| (depth + 1).min(DEPTH_MAX));
         self.depths.insert(entry.id, depth);
         while self.depths.len() > REMEMBERED_MAX {
             self.depths.pop_first();
         }
-        format!("{}  {}{}\n", entry.time_of_day(), "  ".repeat(depth), entry.text)
+        depth
     }
 }
 

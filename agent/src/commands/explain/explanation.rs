@@ -22,7 +22,7 @@ const RESTARTS_MAX: usize = 3;
 
 /// The explanation of a job.
 #[derive(Debug, Serialize)]
-pub(super) struct Explanation {
+pub(in crate::commands) struct Explanation {
     run_id: String,
     /// The current activity of the job.
     now: String,
@@ -39,7 +39,7 @@ pub(super) struct Explanation {
 
 /// A restart: the end of a round, its causes, and what followed.
 #[derive(Debug, Serialize)]
-struct Restart {
+pub(super) struct Restart {
     /// The round that has ended.
     round: u64,
     steps: Vec<Step>,
@@ -59,13 +59,12 @@ struct Step {
 
 impl Explanation {
     /// Explains the state of a job by its journal, oldest event first.
-    pub(super) fn new(snapshot: &Snapshot, entries: &[Entry]) -> Self {
-        let ends = entries.iter().rev().filter(|entry| entry.kind == "round_ended");
+    pub(in crate::commands) fn new(snapshot: &Snapshot, entries: &[Entry]) -> Self {
         Self {
             run_id: snapshot.run_id.to_string(),
             now: now(snapshot),
             waits_for: snapshot.incomplete.as_ref().map(|why| why.text.clone()),
-            restarts: ends.take(RESTARTS_MAX).map(|end| restart(end, entries)).collect(),
+            restarts: restarts(entries, RESTARTS_MAX),
             by_cause: snapshot.restarts.clone(),
             time: snapshot.time.clone(),
             advice: advice::of(snapshot),
@@ -73,7 +72,7 @@ impl Explanation {
     }
 
     /// Returns the explanation for people.
-    pub(super) fn text(&self) -> String {
+    pub(in crate::commands) fn text(&self) -> String {
         let mut text = format!("{} {}\n", self.run_id, self.now);
         // Writing to a string does not fail.
         if let Some(waits_for) = &self.waits_for {
@@ -82,10 +81,7 @@ impl Explanation {
         for restart in &self.restarts {
             restart.write(&mut text);
         }
-        if !self.by_cause.is_empty() {
-            let sums: Vec<String> = self.by_cause.iter().map(sum).collect();
-            let _ = writeln!(text, "Starts so far, by cause:\n{}", sums.concat().trim_end());
-        }
+        text += &list_of_sums(&self.by_cause);
         let _ = writeln!(text, "Time: {}", time_text::of_account(&self.time));
         for advice in &self.advice {
             let _ = writeln!(text, "What would help: {}", advice.text);
@@ -95,7 +91,8 @@ impl Explanation {
 }
 
 impl Restart {
-    fn write(&self, text: &mut String) {
+    /// Adds its lines to `text`.
+    pub(super) fn write(&self, text: &mut String) {
         let _ = writeln!(text, "Round {} has ended:", self.round);
         for (place, Step { at, after_ms, text: step }) in self.steps.iter().enumerate() {
             let when = match place {
@@ -110,7 +107,7 @@ impl Restart {
 }
 
 /// Returns what the job does, and for how long.
-fn now(snapshot: &Snapshot) -> String {
+pub(super) fn now(snapshot: &Snapshot) -> String {
     let time = short_time(snapshot.phase_ms);
     let round = snapshot.round;
     match snapshot.phase {
@@ -132,6 +129,12 @@ fn now(snapshot: &Snapshot) -> String {
             format!("is closed: {result}.")
         }
     }
+}
+
+/// Returns the newest restarts, newest first.
+pub(super) fn restarts(entries: &[Entry], most: usize) -> Vec<Restart> {
+    let ends = entries.iter().rev().filter(|entry| entry.kind == "round_ended");
+    ends.take(most).map(|end| restart(end, entries)).collect()
 }
 
 /// Collects the causes of the end of a round, oldest first, the end itself, and what followed from it.
@@ -176,6 +179,15 @@ fn is_stage(entry: &Entry, end: &Entry) -> bool {
         "failure_charged" | "failure_not_charged" | "node_quarantined" | "node_lost" => true,
         _ => false,
     }
+}
+
+/// Returns the restarts so far by cause, as lines; empty without any.
+pub(super) fn list_of_sums(by_cause: &[RestartsByCause]) -> String {
+    if by_cause.is_empty() {
+        return String::new();
+    }
+    let sums: String = by_cause.iter().map(sum).collect();
+    format!("Starts so far, by cause:\n{sums}")
 }
 
 fn sum(RestartsByCause { cause, sum }: &RestartsByCause) -> String {

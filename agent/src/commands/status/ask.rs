@@ -1,21 +1,20 @@
 //! Asks for the state of a job: at its endpoint, or at all of its voters at once.
 
-use std::{error::Error, time::Duration};
+use std::error::Error;
 
 use ragent_proto::convert::StatusAnswer;
-use ragent_rendezvous::{jitter::Jitter, snapshot::Snapshot};
+use ragent_rendezvous::snapshot::Snapshot;
 use tokio::task::JoinSet;
 
 use crate::{
     commands::{credentials::AskerCredentials, error::LaunchError},
     coordinator::{
-        client::{self, AttendError},
+        client::{self, AttendError, States},
         state_file::{self, RunningAgent, Stage},
     },
     endpoint::identity,
     secret::Credentials,
     spec::{Endpoint, JobEndpoint, VoterList},
-    sys::clock,
 };
 
 /// Asks at the endpoint, or at all voters until one of them has answered with the state. An agent
@@ -32,6 +31,7 @@ pub(crate) async fn ask(
 }
 
 /// The state of a job, and the process that has answered with it.
+#[derive(Clone)]
 pub(crate) struct Found {
     /// The state.
     pub(crate) snapshot: Snapshot,
@@ -39,6 +39,22 @@ pub(crate) struct Found {
     pub(crate) endpoint: Endpoint,
     /// The credentials that it has accepted.
     pub(crate) credentials: Credentials,
+}
+
+impl Found {
+    /// Asks the process for the state of the job, now and after each change.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LaunchError`] if it does not answer.
+    pub(crate) async fn watch(&self) -> Result<States, LaunchError> {
+        client::watch(&self.endpoint, &self.credentials).await.map_err(|source| self.failed(source))
+    }
+
+    /// Returns the error of a request to the process.
+    pub(crate) fn failed(&self, source: AttendError) -> LaunchError {
+        LaunchError::Status { agent: None, endpoint: self.endpoint.to_string(), source }
+    }
 }
 
 /// Asks for the state of a job in the same way, and returns its coordinator, too.
@@ -55,30 +71,6 @@ pub(crate) async fn find(
             ask_one(&endpoint, credentials).await.map_err(Failure::into_error)
         }
         JobEndpoint::Voters(voters) => ask_voters(&voters, credentials).await,
-    }
-}
-
-/// The time for which the next coordinator is awaited if one ends while its journal is followed: an election takes seconds.
-const NEXT_COORDINATOR: Duration = Duration::from_secs(30);
-
-/// The shortest time between two questions for the next coordinator.
-const QUESTION_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Waits for the next coordinator after the end of one.
-pub(crate) async fn next_coordinator(
-    job: &JobEndpoint,
-    credentials: &AskerCredentials,
-) -> Result<Found, LaunchError> {
-    let until = clock::now() + NEXT_COORDINATOR;
-    let mut jitter = Jitter::new(u64::from(std::process::id()));
-    loop {
-        let wait = QUESTION_INTERVAL.mul_f64(1.0 + jitter.fraction());
-        clock::until(Some(clock::now() + wait)).await;
-        match find(job.clone(), credentials).await {
-            Ok(found) => return Ok(found),
-            Err(error) if clock::now() >= until => return Err(error),
-            Err(_) => {}
-        }
     }
 }
 

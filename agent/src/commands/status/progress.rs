@@ -15,10 +15,7 @@ pub(super) fn line(progress: &JobProgress) -> String {
     if highest > step {
         let _ = write!(line, ", highest {}", grouped(*highest));
     }
-    line += match source {
-        StepSource::Reported => " (reported by the workers)",
-        StepSource::Read => " (read from output)",
-    };
+    let _ = write!(line, " ({})", origin(*source));
     if let Some(time) = step_time {
         let _ = write!(line, "  {} a step,", short(*time));
         let _ = write!(line, " the last {:.1} s ago", age.as_secs_f64());
@@ -28,8 +25,16 @@ pub(super) fn line(progress: &JobProgress) -> String {
     line
 }
 
+/// Returns the origin of steps.
+pub(in crate::commands) fn origin(source: StepSource) -> &'static str {
+    match source {
+        StepSource::Reported => "reported by the workers",
+        StepSource::Read => "read from output",
+    }
+}
+
 /// Returns a number with commas between groups of three digits.
-fn grouped(number: u64) -> String {
+pub(in crate::commands) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -42,7 +47,7 @@ fn grouped(number: u64) -> String {
 }
 
 /// Returns a time with two or three significant digits.
-fn short(time: Duration) -> String {
+pub(in crate::commands) fn short(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match seconds {
         _ if seconds < 0.01 => format!("{:.2} ms", seconds * 1000.0),

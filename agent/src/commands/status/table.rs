@@ -1,11 +1,8 @@
 //! The table of nodes in `ragent status`.
 
-use std::fmt::Write as _;
+use std::{collections::HashMap, fmt::Write as _};
 
-use ragent_rendezvous::{
-    message::StandbyCounts,
-    snapshot::{NodeSnapshot, StandingName},
-};
+use ragent_rendezvous::{message::StandbyCounts, snapshot::NodeSnapshot};
 
 use crate::report::fold;
 
@@ -27,36 +24,51 @@ pub(super) fn of_nodes(nodes: &[NodeSnapshot]) -> String {
 
 /// Returns the table of all nodes, with a row for those that do not differ in their state.
 pub(super) fn folded(nodes: &[NodeSnapshot]) -> String {
-    let mut groups: Vec<(Kind<'_>, Vec<&NodeSnapshot>)> = Vec::new();
-    for node in nodes {
-        let kind = Kind::of(node);
-        match groups.iter_mut().find(|(other, _)| *other == kind) {
-            Some((_, group)) => group.push(node),
-            None => groups.push((kind, vec![node])),
+    let rows = groups(nodes).into_iter().map(|group| {
+        let group: Vec<&NodeSnapshot> = group.into_iter().map(|index| &nodes[index]).collect();
+        row(&group)
+    });
+    table(&[vec![HEAD.map(str::to_owned)], rows.collect()].concat())
+}
+
+/// The names of the columns of [`row`].
+pub(in crate::commands) const HEAD: [&str; 5] = ["rank", "host", "workers", "state", "seen"];
+
+/// Returns the indexes of the nodes of each row: those that do not differ in their state.
+pub(in crate::commands) fn groups(nodes: &[NodeSnapshot]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut places: HashMap<Kind<'_>, usize> = HashMap::new();
+    for (index, node) in nodes.iter().enumerate() {
+        let place = *places.entry(Kind::of(node)).or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some(group) => group.push(index),
+            None => groups.push(vec![index]),
         }
     }
-    let head = ["rank", "host", "workers", "state", "seen"].map(str::to_owned);
-    let rows = groups.iter().map(|(_, group)| {
-        let ranks = group.iter().filter_map(|node| node.group_rank);
-        let ranks = fold::numbers(ranks.map(|rank| (rank.0, rank.0)));
-        [
-            if ranks.is_empty() { "-".to_owned() } else { ranks },
-            fold::names(group.iter().map(|node| node.host_name.as_str())),
-            workers(group),
-            state(group),
-            seen(group),
-        ]
-    });
-    table(&[vec![head], rows.collect()].concat())
+    groups
+}
+
+/// Returns the row of nodes that do not differ in their state.
+pub(in crate::commands) fn row(group: &[&NodeSnapshot]) -> [String; 5] {
+    let ranks = group.iter().filter_map(|node| node.group_rank);
+    let ranks = fold::numbers(ranks.map(|rank| (rank.0, rank.0)));
+    [
+        if ranks.is_empty() { "-".to_owned() } else { ranks },
+        fold::names(group.iter().map(|node| node.host_name.as_str())),
+        workers(group),
+        state(group),
+        seen(group),
+    ]
 }
 
 /// The part of a node's state that all nodes of a row have in common.
-#[derive(Eq, PartialEq)]
+#[derive(Eq, Hash, PartialEq)]
 struct Kind<'a> {
     is_member: bool,
-    standing: StandingName,
+    standing: &'static str,
     reason: Option<&'a str>,
-    standbys: Option<&'a StandbyCounts>,
+    /// The number of standbys that are ready, that import modules, and in all, with the reason why some are missing.
+    standbys: Option<(u32, u32, u32, Option<&'a str>)>,
     /// The number of workers of a node that has no ranks for them.
     workers: Option<u32>,
 }
@@ -64,11 +76,15 @@ struct Kind<'a> {
 impl<'a> Kind<'a> {
     fn of(node: &'a NodeSnapshot) -> Self {
         let is_member = node.group_rank.is_some();
+        let standbys = node.standbys.as_ref().map(|counts| {
+            let StandbyCounts { ready, importing, size, obstacle } = counts;
+            (*ready, *importing, *size, obstacle.as_deref())
+        });
         Self {
             is_member,
-            standing: node.standing,
+            standing: node.standing.name(),
             reason: node.reason.as_deref(),
-            standbys: node.standbys.as_ref(),
+            standbys,
             workers: Some(node.local_world_size).filter(|_| !is_member),
         }
     }
@@ -119,7 +135,7 @@ fn seen(nodes: &[&NodeSnapshot]) -> String {
     format!("{:.1} s ago", longest as f64 / 1000.0)
 }
 
-fn standbys(counts: &StandbyCounts) -> String {
+pub(in crate::commands) fn standbys(counts: &StandbyCounts) -> String {
     let StandbyCounts { ready, importing, size, obstacle } = counts;
     match (importing, obstacle) {
         (0, None) => format!("standbys {ready}/{size}"),
@@ -141,13 +157,16 @@ fn table<const N: usize>(rows: &[[String; N]]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use ragent_rendezvous::ids::{GlobalRank, GroupRank, NodeId};
+pub(in crate::commands) mod tests {
+    use ragent_rendezvous::{
+        ids::{GlobalRank, GroupRank, NodeId},
+        snapshot::StandingName,
+    };
 
     use super::*;
 
     /// The nodes of a job with eight workers each, of which `members` have ranks.
-    fn nodes(members: u32, spares: u32) -> Vec<NodeSnapshot> {
+    pub(in crate::commands) fn nodes(members: u32, spares: u32) -> Vec<NodeSnapshot> {
         let node = |number: u32| NodeSnapshot {
             node_id: NodeId::new(format!("n{number}")),
             host_name: format!("n{number}"),

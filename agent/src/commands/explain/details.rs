@@ -1,0 +1,96 @@
+//! Everything that is known about a node, and the events of a node or worker.
+
+use ragent_proto::printable;
+use ragent_rendezvous::snapshot::NodeSnapshot;
+use serde::Serialize;
+
+use crate::{
+    commands::{events::Entry, status::table},
+    report::time_text::short_time,
+};
+
+/// The events that are listed, newest first.
+const EVENTS_MAX: usize = 20;
+
+/// Returns a line for each known property of a node.
+pub(in crate::commands) fn of_node(node: &NodeSnapshot) -> String {
+    let NodeSnapshot {
+        node_id,
+        host_name,
+        address,
+        observed,
+        agent_port,
+        group_rank,
+        first_global_rank,
+        local_world_size,
+        standing,
+        last_seen_ms,
+        reason,
+        progress,
+        progress_age_ms,
+        standbys,
+    } = node;
+    let ranks = first_global_rank.map(|first| {
+        let last = first.0.saturating_add(local_world_size.saturating_sub(1));
+        format!("{first} to {last}")
+    });
+    let rows = [
+        ("state", Some(standing.name().to_owned())),
+        ("reason", reason.clone()),
+        ("host", Some(host_name.clone())),
+        ("node id", Some(node_id.to_string())),
+        ("address", Some(address.clone())),
+        ("seen from", observed.map(|address| address.to_string())),
+        ("agent's port", Some(agent_port.to_string())),
+        ("group rank", group_rank.map(|rank| rank.to_string())),
+        ("workers", Some(local_world_size.to_string())),
+        ("their ranks", ranks),
+        ("seen", Some(format!("{} ago", short_time(*last_seen_ms)))),
+        ("progress", progress.clone()),
+        ("last step", progress_age_ms.map(|age| format!("{} ago", short_time(age)))),
+        ("standbys", standbys.as_ref().map(table::standbys)),
+    ];
+    let rows = rows.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    rows.map(|(name, value)| format!("{name:<14} {}\n", one_line(&value))).collect()
+}
+
+/// An event of a node or worker.
+#[derive(Debug, Serialize)]
+pub(in crate::commands) struct Happened {
+    id: String,
+    /// The local time of day.
+    at: String,
+    kind: String,
+    text: String,
+}
+
+impl Happened {
+    /// Returns the newest events that fit, newest first.
+    pub(in crate::commands) fn newest(
+        entries: &[Entry],
+        fits: impl Fn(&Entry) -> bool,
+    ) -> Vec<Self> {
+        let fitting = entries.iter().rev().filter(|entry| fits(entry)).take(EVENTS_MAX);
+        fitting
+            .map(|entry| Self {
+                id: entry.id.to_string(),
+                at: entry.time_of_day(),
+                kind: entry.kind.clone(),
+                text: entry.text.clone(),
+            })
+            .collect()
+    }
+
+    /// Returns events as lines below a title; empty without events.
+    pub(in crate::commands) fn list(events: &[Self]) -> String {
+        if events.is_empty() {
+            return String::new();
+        }
+        let line = |event: &Self| format!("  {}  {}\n", event.at, one_line(&event.text));
+        format!("Events, newest first:\n{}", events.iter().map(line).collect::<String>())
+    }
+}
+
+fn one_line(text: &str) -> String {
+    printable(text).replace(['\n', '\t'], " ")
+}

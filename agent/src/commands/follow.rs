@@ -1,0 +1,137 @@
+//! Following a stream of a job from one coordinator to the next.
+
+use std::{ops::ControlFlow, time::Duration};
+
+use ragent_rendezvous::jitter::Jitter;
+
+use super::{
+    credentials::AskerCredentials,
+    error::LaunchError,
+    status::{Found, find_coordinator},
+};
+use crate::{coordinator::client::AttendError, spec::JobEndpoint, sys::clock};
+
+/// The time for which the next coordinator is awaited by commands that end without one: an election takes seconds.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The shortest pause before a question for the next coordinator.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+
+/// The longest such pause, without jitter.
+const PAUSE_MAX: Duration = Duration::from_secs(4);
+
+/// A reader of a stream that each coordinator of a job serves.
+pub(super) trait Reader {
+    /// The open stream.
+    type Stream;
+
+    /// A part of the stream.
+    type Part;
+
+    /// The time for which the next coordinator is awaited; without a limit if `None`.
+    const PATIENCE: Option<Duration>;
+
+    /// Opens the stream; `None` if the process does not coordinate the job any more.
+    async fn open(&mut self, at: &Found) -> Result<Option<Self::Stream>, LaunchError>;
+
+    /// Returns the next part; `None` at the end.
+    async fn next(stream: &mut Self::Stream) -> Result<Option<Self::Part>, AttendError>;
+
+    /// Handles a part; `Break` if it is the last one.
+    async fn receive(&mut self, part: Self::Part) -> Result<ControlFlow<()>, LaunchError>;
+
+    /// Handles the end of the stream at one coordinator, or the failure to open it or to find a coordinator; `Break` if no
+    /// other one is to be asked.
+    async fn end(&mut self, failure: Option<&LaunchError>) -> ControlFlow<()>;
+}
+
+/// Reads a stream at the coordinator `found`, and at each later one.
+///
+/// # Errors
+///
+/// If the patience of the reader has a limit: returns [`LaunchError`] if the stream cannot be opened at the first coordinator, or
+/// at no other one in time.
+pub(super) async fn follow<R: Reader>(
+    job: &JobEndpoint,
+    credentials: &AskerCredentials,
+    found: Found,
+    reader: &mut R,
+) -> Result<(), LaunchError> {
+    let mut found = Ok(found);
+    // The first coordinator has just answered.
+    let mut deadline = R::PATIENCE.map(|_| clock::now());
+    let mut pauses = Pauses::new();
+    loop {
+        let opened = match found {
+            Ok(found) => reader.open(&found).await,
+            Err(error) => Err(error),
+        };
+        let failure = match opened {
+            Ok(None) => None,
+            Ok(Some(mut stream)) => {
+                // The next coordinator has the later parts if the connection breaks.
+                while let Ok(Some(part)) = R::next(&mut stream).await {
+                    if reader.receive(part).await?.is_break() {
+                        return Ok(());
+                    }
+                    pauses.reset();
+                }
+                None
+            }
+            Err(error) => Some(error),
+        };
+        if failure.is_none() {
+            deadline = R::PATIENCE.map(|patience| clock::now() + patience);
+        }
+        if reader.end(failure.as_ref()).await.is_break() {
+            return Ok(());
+        }
+        if let Some(error) = failure
+            && deadline.is_some_and(|deadline| clock::now() >= deadline)
+        {
+            return Err(error);
+        }
+        clock::until(Some(clock::now() + pauses.next())).await;
+        found = find_coordinator(job.clone(), credentials).await;
+    }
+}
+
+/// The pauses between questions for the next coordinator, each of which is longer than the one before.
+struct Pauses {
+    next: Duration,
+    jitter: Jitter,
+}
+
+impl Pauses {
+    fn new() -> Self {
+        Self { next: PAUSE_MIN, jitter: Jitter::new(u64::from(std::process::id())) }
+    }
+
+    fn next(&mut self) -> Duration {
+        let pause = self.next.mul_f64(1.0 + self.jitter.fraction());
+        self.next = (self.next * 2).min(PAUSE_MAX);
+        pause
+    }
+
+    fn reset(&mut self) {
+        self.next = PAUSE_MIN;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pauses become longer up to a limit, until a coordinator has answered.
+    #[test]
+    fn pauses_grow() {
+        let mut pauses = Pauses::new();
+        let taken: Vec<Duration> = (0..6).map(|_| pauses.next()).collect();
+        for (pause, least) in taken.iter().zip([500, 1000, 2000, 4000, 4000, 4000]) {
+            let least = Duration::from_millis(least);
+            assert!(*pause >= least && *pause <= least * 2, "{taken:?}");
+        }
+        pauses.reset();
+        assert!(pauses.next() <= PAUSE_MIN * 2);
+    }
+}

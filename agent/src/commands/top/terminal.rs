@@ -1,0 +1,120 @@
+//! The terminal, and its keys.
+
+use std::{
+    io::{self, Stdout},
+    mem::ManuallyDrop,
+    panic,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use ratatui::{
+    Frame, Terminal,
+    backend::CrosstermBackend,
+    crossterm::{
+        cursor::{Hide, Show},
+        event::{self, Event},
+        execute,
+        terminal::{
+            Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
+            enable_raw_mode,
+        },
+    },
+    layout::Size,
+};
+use tokio::sync::mpsc;
+
+use super::{keys::Key, model::Input};
+
+/// True while the terminal shows the view.
+static IS_OPEN: AtomicBool = AtomicBool::new(false);
+
+/// The keys that wait for the view; when it is full, the terminal keeps them.
+const KEY_QUEUE: usize = 16;
+
+/// The terminal while it shows the view. Dropping it restores the terminal, and so does a panic, before its message.
+pub(super) struct Screen {
+    /// Not dropped: its destructor panics if the terminal is gone, and shows only the cursor, as [`restore`] does.
+    terminal: ManuallyDrop<Terminal<CrosstermBackend<Stdout>>>,
+}
+
+impl Screen {
+    /// Takes the terminal on stdin and stdout.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the terminal, which is restored.
+    pub(super) fn open() -> io::Result<Self> {
+        let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        IS_OPEN.store(true, Ordering::SeqCst);
+        let screen = Self { terminal: ManuallyDrop::new(terminal) };
+        let print_panic = panic::take_hook();
+        panic::set_hook(Box::new(move |what| {
+            restore();
+            print_panic(what);
+        }));
+        enable_raw_mode()?;
+        execute!(io::stdout(), EnterAlternateScreen, Hide, Clear(ClearType::All))?;
+        Ok(screen)
+    }
+
+    /// Returns the size of the terminal.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the terminal.
+    pub(super) fn size(&self) -> io::Result<Size> {
+        self.terminal.size()
+    }
+
+    /// Draws the view; only cells that have changed are written.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the terminal.
+    pub(super) fn draw(&mut self, view: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        self.terminal.draw(view).map(|_| ())
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Restores the terminal if it shows the view.
+fn restore() {
+    if IS_OPEN.swap(false, Ordering::SeqCst) {
+        // The terminal may be gone.
+        let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
+        let _ = disable_raw_mode();
+    }
+}
+
+/// Starts a thread that reads keys and the size of the terminal. It ends with the process, or with an error, which is sent.
+///
+/// # Errors
+///
+/// Returns the system's error if the thread cannot be started.
+pub(super) fn read_keys() -> io::Result<mpsc::Receiver<io::Result<Input>>> {
+    let (to, keys) = mpsc::channel(KEY_QUEUE);
+    thread::Builder::new().name("keys".to_owned()).spawn(move || {
+        loop {
+            let input = match event::read() {
+                Ok(Event::Key(key)) => Key::of(key).map(Input::Key).map(Ok),
+                Ok(Event::Resize(width, height)) => {
+                    Some(Ok(Input::Resized(Size { width, height })))
+                }
+                Ok(_) => None,
+                Err(error) => Some(Err(error)),
+            };
+            let Some(input) = input else { continue };
+            let is_error = input.is_err();
+            if to.blocking_send(input).is_err() || is_error {
+                return;
+            }
+        }
+    })?;
+    Ok(keys)
+}

@@ -1,0 +1,237 @@
+//! The state of the job, above the lists.
+
+use ragent_rendezvous::snapshot::{JobProgress, PhaseName, Snapshot, StandingName};
+use ratatui::{layout::Size, style::Style, text::Line};
+
+use super::Palette;
+use crate::{
+    commands::{
+        status::progress,
+        top::{model::Model, text},
+    },
+    report::time_text::short_time,
+};
+
+/// A terminal with fewer lines has a short header.
+const LOW: u16 = 14;
+
+/// The columns that other parts of the line leave for the step rates.
+const BARS_MIN: usize = 8;
+
+/// A line of the header.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(in crate::commands::top) struct HeaderLine {
+    text: String,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kind {
+    Job,
+    Plain,
+    Good,
+    Warning,
+    Fault,
+}
+
+impl HeaderLine {
+    /// Returns the line with its colours.
+    pub(super) fn styled(&self, palette: Palette) -> Line<'_> {
+        let style: Style = match self.kind {
+            Kind::Job => palette.focused(),
+            Kind::Plain => palette.plain(),
+            Kind::Good => palette.good(),
+            Kind::Warning => palette.warning(),
+            Kind::Fault => palette.fault(),
+        };
+        Line::styled(self.text.as_str(), style)
+    }
+}
+
+/// Returns the lines of the header in a terminal of `size`.
+pub(in crate::commands::top) fn lines(model: &Model, size: Size) -> Vec<HeaderLine> {
+    let width = usize::from(size.width);
+    let is_low = size.height < LOW;
+    let mut job = flow(&job(model), width);
+    job.truncate(if is_low { 2 } else { 3 });
+    let mut lines: Vec<HeaderLine> =
+        job.into_iter().map(|text| HeaderLine { text, kind: Kind::Job }).collect();
+    if let Some(text) = connection(model) {
+        lines.push(HeaderLine { text: text::fit(&text, width), kind: Kind::Fault });
+    }
+    if let Some(progress) = &model.snapshot.progress {
+        let text = step(progress, model, width);
+        lines.push(HeaderLine { text, kind: Kind::Plain });
+    }
+    lines.push(HeaderLine { text: time(model, width), kind: Kind::Plain });
+    let most = match size.height {
+        0..LOW => 1,
+        LOW..30 => 3,
+        30.. => 8,
+    };
+    let notes = notes(&model.snapshot).into_iter().take(most);
+    lines.extend(notes.map(|(text, kind)| HeaderLine { text: text::fit(&text, width), kind }));
+    lines
+}
+
+/// Joins parts with ` · ` to lines of at most `width` columns.
+fn flow(parts: &[String], width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts {
+        let part = text::fit(part, width);
+        match lines.last_mut() {
+            Some(line) if text::width(line) + 3 + text::width(&part) <= width => {
+                line.push_str(" · ");
+                line.push_str(&part);
+            }
+            Some(_) | None => lines.push(part),
+        }
+    }
+    lines
+}
+
+/// Returns the parts about the job, the most important ones first.
+fn job(model: &Model) -> Vec<String> {
+    let snapshot = &model.snapshot;
+    let phase = match snapshot.phase {
+        PhaseName::Closed => snapshot.phase.name().to_owned(),
+        PhaseName::Recovering | PhaseName::Gathering | PhaseName::Running | PhaseName::Stopping => {
+            let time = snapshot.phase_ms.saturating_add(model.age_ms());
+            format!("{} for {}", snapshot.phase.name(), short_time(time))
+        }
+    };
+    vec![
+        format!("job {}", snapshot.run_id),
+        format!("round {}", snapshot.round),
+        phase,
+        format!("{} of {} nodes", present(snapshot), range(snapshot)),
+        format!("{} workers", snapshot.world_size),
+        format!("restarts {}/{}", snapshot.restarts_used, snapshot.max_restarts),
+    ]
+}
+
+fn range(snapshot: &Snapshot) -> String {
+    let Snapshot { min_nodes, max_nodes, .. } = snapshot;
+    if min_nodes == max_nodes { min_nodes.to_string() } else { format!("{min_nodes}:{max_nodes}") }
+}
+
+/// Returns the number of nodes of the round, or of those for the next one.
+fn present(snapshot: &Snapshot) -> usize {
+    let is_present = |standing| !matches!(standing, StandingName::Lost | StandingName::Quarantined);
+    let nodes = snapshot.nodes.iter().filter(|node| is_present(node.standing));
+    match snapshot.phase {
+        PhaseName::Recovering | PhaseName::Gathering => nodes.count(),
+        PhaseName::Running | PhaseName::Stopping | PhaseName::Closed => {
+            nodes.filter(|node| node.group_rank.is_some()).count()
+        }
+    }
+}
+
+fn connection(model: &Model) -> Option<String> {
+    let (lost, why) = model.lost_for()?;
+    // Whole seconds: the line changes once a second.
+    let time = match lost.as_secs() {
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds => short_time(seconds.saturating_mul(1000)),
+    };
+    let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+    Some(format!("connection lost {time} ago; this is the last state{why}"))
+}
+
+/// Returns the line about the training step. Parts that do not fit are omitted.
+fn step(progress: &JobProgress, model: &Model, width: usize) -> String {
+    let JobProgress { source, step, highest, steps_left, step_time, age } = progress;
+    let bars = model.rates.sparkline(width);
+    let reserved = if bars.is_empty() { 0 } else { BARS_MIN + 2 };
+    let room = width.saturating_sub(reserved);
+    let mut line = format!("step {}", progress::grouped(*step));
+    if let Some(left) = steps_left {
+        line += &format!(" of {}", progress::grouped(step.saturating_add(*left)));
+    }
+    let origin = progress::origin(*source);
+    // Where there is little room, its first word is enough.
+    let short = origin.split(' ').next().unwrap_or_default();
+    let fits = |line: &str, part: &str| text::width(line) + text::width(part) <= room;
+    let origin = [origin, short].map(|origin| format!(" ({origin})"));
+    if let Some(origin) = origin.iter().find(|origin| fits(&line, origin)) {
+        line += origin;
+    }
+    let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX).saturating_add(model.age_ms());
+    let parts = [
+        step_time.map(|time| format!("  {} a step", progress::short(time))),
+        Some(format!("  the last {} ago", short_time(age))),
+        (highest > step).then(|| format!("  highest {}", progress::grouped(*highest))),
+    ];
+    for part in parts.into_iter().flatten() {
+        if fits(&line, &part) {
+            line += &part;
+        }
+    }
+    let left = width.saturating_sub(text::width(&line) + 2);
+    let bars = model.rates.sparkline(left);
+    if !bars.is_empty() {
+        line += &format!("  {bars}");
+    }
+    text::fit(&line, width)
+}
+
+/// Returns the line about the productive time.
+fn time(model: &Model, width: usize) -> String {
+    let time = model.time();
+    let Some(ratio) = time.productive_ratio() else { return "productive: no time yet".to_owned() };
+    let assumed = if time.is_assumed { " (assumed)" } else { "" };
+    let columns = if width < 60 { 8 } else { 20 };
+    let mut line =
+        format!("productive {:.1} %{assumed} {}", ratio * 100.0, text::bar(ratio, columns));
+    let mut lost: Vec<(&str, u64)> = (time.states.iter())
+        .filter(|state| state.state != "productive")
+        .map(|state| (state.state.as_str(), state.ms))
+        .chain([("redone", time.redone_ms)])
+        .filter(|(_, ms)| *ms >= 10)
+        .collect();
+    lost.sort_by_key(|(_, ms)| std::cmp::Reverse(*ms));
+    line += &format!(" of {}", short_time(time.age_ms()));
+    if !lost.is_empty() {
+        let list: Vec<String> =
+            lost.iter().map(|(state, ms)| format!("{state} {}", short_time(*ms))).collect();
+        line += &format!("; lost: {}", list.join(", "));
+    }
+    text::fit(&line, width)
+}
+
+/// Returns what is unusual about the job, the most important first.
+fn notes(snapshot: &Snapshot) -> Vec<(String, Kind)> {
+    let mut notes = Vec::new();
+    if let Some(outcome) = &snapshot.outcome {
+        let kind = outcome.result.kind();
+        let color = if kind == "succeeded" { Kind::Good } else { Kind::Fault };
+        notes.push((format!("the job is closed: {kind}"), color));
+    }
+    if let Some(why) = &snapshot.incomplete {
+        notes.push((format!("not complete: {}", why.text), Kind::Warning));
+    }
+    let silent: Vec<&str> = (snapshot.voters.iter())
+        .filter(|voter| voter.is_silent())
+        .map(|voter| voter.endpoint.as_str())
+        .collect();
+    if !silent.is_empty() {
+        notes.push((format!("no answer from the voters {}", silent.join(", ")), Kind::Warning));
+    }
+    if let Some(leader) = &snapshot.leader {
+        notes.push((format!("leader: {leader} (term {})", snapshot.term), Kind::Plain));
+    }
+    if !snapshot.refused_clients.is_empty() {
+        let addresses: Vec<String> =
+            snapshot.refused_clients.iter().map(ToString::to_string).collect();
+        let addresses = addresses.join(", ");
+        notes.push((
+            format!("the store of round {} refused {addresses}", snapshot.round),
+            Kind::Warning,
+        ));
+    }
+    for peer in &snapshot.refused_peers {
+        let text = format!("refused: {} from {} ({})", peer.count, peer.address, peer.reason);
+        notes.push((text, Kind::Warning));
+    }
+    notes
+}

@@ -1,0 +1,380 @@
+use std::time::{Duration, Instant};
+
+use jiff::{Timestamp, tz::TimeZone};
+use ragent_rendezvous::{
+    ids::{Round, RunId},
+    message::{JobResult, Outcome, StepSource},
+    snapshot::{Explanation, JobProgress, JobTime, PhaseName, Snapshot, StandingName, StateTime},
+};
+use ratatui::{Terminal, backend::TestBackend, layout::Size, style::Color};
+
+use super::*;
+use crate::{
+    commands::{
+        events::Entry,
+        status::table::tests::nodes,
+        top::{keys::Key, model::Input},
+    },
+    coordinator::driver::tests::empty_snapshot,
+    sys::clock,
+};
+
+const COLORS: Palette = Palette { has_colors: true };
+
+/// A job with three members, a node that is lost and a spare, at step `step`.
+fn snapshot(step: u64) -> Box<Snapshot> {
+    let mut all = nodes(3, 2);
+    all[3].standing = StandingName::Lost;
+    all[3].reason = Some("its agent has ended".to_owned());
+    all[3].last_seen_ms = 12_345;
+    let state = |state: &str, seconds: u64| StateTime {
+        state: state.to_owned(),
+        ms: seconds * 1000,
+        settled_ms: seconds * 1000,
+    };
+    Box::new(Snapshot {
+        run_id: RunId::new("run7"),
+        round: Round(7),
+        phase: PhaseName::Running,
+        phase_ms: 2_460_000,
+        min_nodes: 2,
+        max_nodes: 4,
+        world_size: 24,
+        restarts_used: 2,
+        max_restarts: 10,
+        nodes: all,
+        progress: Some(JobProgress {
+            source: StepSource::Read,
+            step,
+            highest: step,
+            steps_left: Some(100_000 - step),
+            step_time: Some(Duration::from_millis(412)),
+            age: Duration::from_millis(300),
+        }),
+        time: JobTime {
+            states: vec![state("productive", 11_100), state("starting", 182), state("hung", 60)],
+            redone_ms: 160_000,
+            now: Some("productive".to_owned()),
+            is_assumed: false,
+        },
+        ..empty_snapshot()
+    })
+}
+
+fn events() -> Vec<Entry> {
+    let event = |number: u64, second: u64, kind: &str, cause: Option<u64>, text: &str| {
+        let line = serde_json::json!({
+            "id": format!("2.{number}"), "at": format!("2026-11-21T20:31:{second:02}.412Z"), "round": 7,
+            "kind": kind, "cause": cause.map(|cause| format!("2.{cause}")), "text": text, "host": "n3",
+        });
+        Entry::read(&line.to_string()).unwrap()
+    };
+    vec![
+        event(117, 7, "node_lost", None, "n3 was lost: its agent has ended"),
+        event(118, 7, "round_ended", Some(117), "round 6 has ended: n3 was lost"),
+        event(
+            119,
+            8,
+            "round_admitted",
+            Some(118),
+            "round 7 begins with 3 nodes and 24 workers; no node is new",
+        ),
+        event(
+            120,
+            19,
+            "restart_cost",
+            Some(118),
+            "the restart took 12.4 s (stopping 117 ms, starting 12.3 s), and 40 steps are done again",
+        ),
+    ]
+}
+
+/// The view of the job in a terminal of `size`, two seconds after a state, at `start`.
+fn model_at(size: Size, start: Instant) -> Model {
+    let mut model = Model::new(snapshot(48_200), size, start);
+    let inputs = [
+        (Input::Events(events()), 0),
+        (Input::State(snapshot(48_205)), 2),
+        (Input::State(snapshot(48_210)), 6),
+        (Input::Tick, 8),
+    ];
+    for (input, second) in inputs {
+        assert!(model.update(input, start + Duration::from_secs(second)).is_continue());
+    }
+    model
+}
+
+fn model(width: u16, height: u16) -> Model {
+    model_at(Size { width, height }, clock::now())
+}
+
+fn press(model: &mut Model, keys: &[Key]) {
+    for key in keys {
+        assert!(model.update(Input::Key(*key), clock::now()).is_continue());
+    }
+}
+
+/// The screen as text, without spaces at the ends of lines, and the times of events in UTC.
+fn screen(model: &Model, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, model, COLORS)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    let mut text: String = (0..height).map(|y| format!("{}\n", line(y).trim_end())).collect();
+    for second in ["07", "08", "19"] {
+        let at: Timestamp = format!("2026-11-21T20:31:{second}Z").parse().unwrap();
+        let local = at.to_zoned(TimeZone::system()).strftime("%H:%M:%S").to_string();
+        text = text.replace(&local, &format!("20:31:{second}"));
+    }
+    text
+}
+
+#[track_caller]
+fn assert_screen(shown: &str, expected: &str) {
+    assert_eq!(shown.trim_end(), expected.trim_end(), "\nshown:\n{shown}\nexpected:\n{expected}");
+}
+
+/// In a terminal of the usual size, the lists are below each other.
+#[test]
+fn usual_terminal() {
+    assert_screen(
+        &screen(&model(80, 24), 80, 24),
+        "\
+job run7 · round 7 · running for 41 min 2 s · 3 of 2:4 nodes · 24 workers
+restarts 2/10
+step 48,210 of 100,000 (read from output)  0.41 s a step  █▅
+productive 96.5 % ███████████████████▎ of 3 h 9 min; lost: starting 3 min 2 s, …
+── nodes: 5, 2 unusual, by state ───────────────────────────────────────────────
+    rank  host    workers  state                      seen
+▸   -     n3      (8)      lost: its agent has ended  14.3 s ago
+    -     n4      (8)      spare                      0.1 s ago
+  + 0-2   n[0-2]  0-23     running                    0.1 s ago
+
+── events: 4 ───────────────────────────────────────────────────────────────────
+  20:31:07  n3 was lost: its agent has ended
+  20:31:07    round 6 has ended: n3 was lost
+  20:31:08      round 7 begins with 3 nodes and 24 workers; no node is new
+  20:31:19      the restart took 12.4 s (stopping 117 ms, starting 12.3 s), and…
+
+
+
+
+
+
+
+
+Enter node  Tab events  / find  f filter  s sort  e explain  ? help  q quit
+",
+    );
+}
+
+/// In a wide terminal, the lists are next to each other.
+#[test]
+fn wide_terminal() {
+    let top = "\
+job run7 · round 7 · running for 41 min 2 s · 3 of 2:4 nodes · 24 workers · restarts 2/10
+step 48,210 of 100,000 (read from output)  0.41 s a step  the last 2.3 s ago  █▅
+productive 96.5 % ███████████████████▎ of 3 h 9 min; lost: starting 3 min 2 s, redone 2 min 40 s, hung 1 min 0 s
+";
+    let nodes = [
+        "── nodes: 5, 2 unusual, by state ─────────────────────────────────────────────────────────────────────────────",
+        "    rank  host    workers  state                      seen",
+        "▸   -     n3      (8)      lost: its agent has ended  14.3 s ago",
+        "    -     n4      (8)      spare                      0.1 s ago",
+        "  + 0-2   n[0-2]  0-23     running                    0.1 s ago",
+    ];
+    let events = [
+        "── events: 4 ────────────────────────────────────────────────────────────────────────────",
+        "  20:31:07  n3 was lost: its agent has ended",
+        "  20:31:07    round 6 has ended: n3 was lost",
+        "  20:31:08      round 7 begins with 3 nodes and 24 workers; no node is new",
+        "  20:31:19      the restart took 12.4 s (stopping 117 ms, starting 12.3 s), and 40 steps…",
+    ];
+    let lists: String =
+        nodes.iter().zip(events).map(|(node, event)| format!("{node:<110} {event}\n")).collect();
+    let keys =
+        "Enter node  Tab events  / find  f filter  s sort  e explain  ↑↓ choose  ? help  q quit";
+    let expected = format!("{top}{lists}{}{keys}", "\n".repeat(60 - 3 - 5 - 1));
+    assert_screen(&screen(&model(200, 60), 200, 60), &expected);
+}
+
+/// In a small terminal, one of the lists is shown.
+#[test]
+fn small_terminal() {
+    let mut model = model(40, 10);
+    assert_screen(
+        &screen(&model, 40, 10),
+        "\
+job run7 · round 7
+running for 41 min 2 s · 3 of 2:4 nodes
+step 48,210 of 100,000 (read)  █▅
+productive 96.5 % ███████▊ of 3 h 9 min…
+── nodes: 5, 2 unusual, by state ───────
+▸   -     n3      lost: its agent has e…
+    -     n4      spare
+  + 0-2   n[0-2]  running
+
+Enter node  Tab events  ? help  q quit
+",
+    );
+    press(&mut model, &[Key::Tab]);
+    assert_screen(
+        &screen(&model, 40, 10),
+        "\
+job run7 · round 7
+running for 41 min 2 s · 3 of 2:4 nodes
+step 48,210 of 100,000 (read)  █▅
+productive 96.5 % ███████▊ of 3 h 9 min…
+── events: 4 ───────────────────────────
+  20:31:07  n3 was lost: its agent has …
+  20:31:07  round 6 has ended: n3 was l…
+  20:31:08  round 7 begins with 3 nodes…
+▸ 20:31:19  the restart took 12.4 s (st…
+Enter event  Tab nodes  ? help  q quit
+",
+    );
+}
+
+/// A terminal of any size is drawn, with every text and both lists.
+#[test]
+fn every_size_is_drawn() {
+    for (width, height) in [(1, 1), (2, 3), (10, 200), (39, 9), (119, 16), (120, 4), (300, 5)] {
+        let mut model = model(width, height);
+        assert!(model.update(Input::Lost(None), clock::now()).is_continue());
+        for keys in
+            [&[Key::Tab][..], &[Key::Char('e')], &[Key::Char('?'), Key::End], &[Key::Char('/')]]
+        {
+            press(&mut model, keys);
+            let text = screen(&model, width, height);
+            assert_eq!(text.lines().count(), usize::from(height));
+        }
+    }
+    // The view may be drawn before it knows of a new size.
+    screen(&model(200, 60), 7, 3);
+    screen(&model(7, 3), 200, 60);
+}
+
+/// Everything about a node is shown below the state of the job.
+#[test]
+fn node_is_shown() {
+    let mut model = model(60, 22);
+    press(&mut model, &[Key::Enter]);
+    let shown = screen(&model, 60, 22);
+    let pane = &shown[shown.find("── node").expect("a title")..];
+    let expected = "\
+── node n3 ─────────────────────────────────────────────────
+state          lost
+reason         its agent has ended
+host           n3
+node id        n3
+address        10.0.0.3
+agent's port   1
+workers        8
+seen           12.3 s ago
+
+Events, newest first:
+";
+    assert!(pane.starts_with(expected), "{pane}");
+    assert!(pane.ends_with("\nEsc back  ↑↓ scroll  ? help  q quit\n"), "{pane}");
+    assert!(pane.contains("  round 6 has ended: n3 was lost\n"), "{pane}");
+}
+
+/// The loss of the coordinator and the outcome are shown in words.
+#[test]
+fn words_describe_the_connection_and_the_outcome() {
+    let start = clock::now();
+    let mut model = model_at(Size { width: 80, height: 24 }, start);
+    let at = |second| start + Duration::from_secs(second);
+    assert!(model.update(Input::Lost(None), at(9)).is_continue());
+    let why = || Some("cannot connect to n0:1".to_owned());
+    assert!(model.update(Input::Lost(why()), at(10)).is_continue());
+    assert!(model.update(Input::Tick, at(21)).is_continue());
+    let shown = screen(&model, 80, 24);
+    assert!(
+        shown.contains(
+            "\nconnection lost 12 s ago; this is the last state (cannot connect to n0:1)\n"
+        ),
+        "{shown}"
+    );
+    assert!(shown.contains("running for 41 min 3 s"), "{shown}");
+    let outcome = Outcome {
+        result: JobResult::BudgetSpent,
+        first_failure: None,
+        further_failures: Vec::new(),
+        other_failures: 0,
+        restarts_used: 10,
+    };
+    let closed = Snapshot { phase: PhaseName::Closed, outcome: Some(outcome), ..*snapshot(48_210) };
+    assert!(model.update(Input::State(Box::new(closed)), at(22)).is_continue());
+    let shown = screen(&model, 80, 24);
+    assert!(shown.contains(" · closed · "), "{shown}");
+    assert!(shown.contains("\nthe job is closed: "), "{shown}");
+    assert!(shown.contains("── outcome ──") && shown.contains("\nrun7 FAILED\n"), "{shown}");
+    assert!(!shown.contains("connection lost"), "{shown}");
+}
+
+/// Faults have a colour, in addition to their words; with `NO_COLOR`, nothing has.
+#[test]
+fn colors_repeat_words() {
+    let model = model(80, 24);
+    let colors = |palette| {
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+        terminal.draw(|frame| draw(frame, &model, palette)).unwrap();
+        let cells = terminal.backend().buffer().content.iter();
+        cells
+            .filter(|cell| cell.fg != Color::Reset)
+            .map(|cell| (cell.fg, cell.symbol().to_owned()))
+            .collect::<Vec<_>>()
+    };
+    let red: String = colors(COLORS)
+        .into_iter()
+        .filter(|(color, _)| *color == Color::Red)
+        .map(|(_, symbol)| symbol)
+        .collect();
+    assert!(red.starts_with("lost: its agent has ended"), "{red}");
+    assert_eq!(colors(Palette { has_colors: false }), []);
+}
+
+/// Text of other processes cannot write to the terminal.
+#[test]
+fn texts_are_printable() {
+    let mut snapshot = snapshot(48_210);
+    for node in &mut snapshot.nodes {
+        node.host_name = "n\u{1b}[2J\u{202e}\r\n".to_owned();
+        node.reason = Some("a\u{9b}b\u{2066}".to_owned());
+        node.progress = Some("\u{7}".to_owned());
+    }
+    snapshot.run_id = RunId::new("run\u{1b}7");
+    snapshot.incomplete = Some(Explanation { kind: "k".to_owned(), text: "\u{1b}c".to_owned() });
+    let mut model = Model::new(snapshot, Size { width: 80, height: 24 }, clock::now());
+    let mut events = events();
+    events[0].text = "\u{1b}[3J\n".to_owned();
+    assert!(model.update(Input::Events(events), clock::now()).is_continue());
+    for keys in [&[][..], &[Key::Enter], &[Key::Down, Key::Enter], &[Key::Char('e')]] {
+        press(&mut model, keys);
+        let text = screen(&model, 80, 24);
+        let is_odd = |c: char| {
+            c != '\n'
+                && (c.is_control()
+                    || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'))
+        };
+        assert_eq!(text.find(is_odd), None, "{text:?}");
+    }
+}
+
+/// Of ten thousand rows, those at the selected one are drawn.
+#[test]
+fn large_job_is_drawn() {
+    let mut snapshot = snapshot(48_210);
+    snapshot.nodes = nodes(10_000, 0);
+    let mut model = Model::new(snapshot, Size { width: 80, height: 24 }, clock::now());
+    assert!(
+        screen(&model, 80, 24).contains("▸ + 0-9999  n[0-9999]  0-79999  running  0.1 s ago\n")
+    );
+    press(&mut model, &[Key::Enter, Key::End]);
+    let text = screen(&model, 80, 24);
+    let rows: Vec<&str> = text.lines().filter(|line| line.contains("  n999")).collect();
+    let last = rows.last().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(last, "▸ · 9999 n9999 79992-79999 running 0.1 s ago");
+    assert!(text.contains("── nodes: 10000, 0 unusual, by state ──"), "{text}");
+}

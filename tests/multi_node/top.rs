@@ -1,0 +1,141 @@
+//! `ragent top` in a pseudo terminal.
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    job::{Job, workers},
+    support::{Program, Sandbox, ScreenTerminal, Start, free_port},
+};
+
+/// Starts a program in a terminal.
+fn start_in(terminal: &ScreenTerminal, program: Start) -> Program {
+    program.stdin(terminal.stdio()).stdout(terminal.stdio()).stderr(terminal.stdio()).start()
+}
+
+/// Starts `ragent top` of a job.
+fn top(sandbox: &Sandbox, job: &Job<'_>, terminal: &ScreenTerminal) -> Program {
+    start_in(terminal, sandbox.ragent(&format!("top --rdzv-endpoint {}", job.endpoint)))
+}
+
+/// The view shows nodes, a failure of a worker with the restart that follows from it, the details of a node, and the
+/// explanation; `q` restores the terminal.
+#[test]
+fn job_is_shown() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 1");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    let [_, worker] = workers([&mut host, &mut guest]);
+    let mut terminal = ScreenTerminal::new(100, 30);
+    let top = top(&sandbox, &job, &terminal);
+    let text = terminal.shows("all workers of round 1 run");
+    for part in [
+        "job j · round 1 · running for ",
+        " · 2 of 2 nodes · 2 workers · restarts 0/1",
+        "── nodes: 2, 0 unusual, by state ──",
+        "▸ + 0-1 ",
+        "? help  q quit",
+    ] {
+        assert!(text.contains(part), "no `{part}` in:\n{text}");
+    }
+    worker.signal(Signal::SIGKILL);
+    workers([&mut host, &mut guest]);
+    let text = terminal.shows("all workers of round 2 run");
+    assert!(text.contains("killed by SIGKILL (signal 9)"), "{text}");
+    terminal.shows(" · 2 workers · restarts 1/1");
+    terminal.shows("job j · round 2 · running for ");
+
+    // Opens the row of both nodes, and shows the first.
+    terminal.types("\r");
+    terminal.shows("▸ - 0-1 ");
+    terminal.types("\x1b[B");
+    terminal.shows("▸ · 0 ");
+    terminal.types("\r");
+    let text = terminal.shows("── node ");
+    assert!(text.contains("\nstate          running\n"), "{text}");
+    terminal.types("e");
+    terminal.shows("j has been running round 2 for ");
+    terminal.types("q");
+    top.end().assert_code(0);
+    terminal.assert_restored();
+}
+
+/// The outcome of a job is shown until the view is quit.
+#[test]
+fn outcome_is_shown() {
+    let sandbox = Sandbox::new();
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 1");
+    let mut host = job.host("--no-python obey.sh");
+    let mut guest = job.guest("--no-python obey.sh");
+    workers([&mut host, &mut guest]);
+    let mut terminal = ScreenTerminal::new(80, 24);
+    let top = top(&sandbox, &job, &terminal);
+    terminal.shows("all workers of round 1 run");
+    orders[1].give("exit 7");
+    workers([&mut host, &mut guest]);
+    // The view receives the states of the job by now.
+    terminal.shows("restarts 1/1");
+    orders.iter().for_each(|orders| orders.give("exit 0"));
+    host.end().assert_code(0);
+    guest.end().assert_code(0);
+    let text = terminal.shows("ragent: the job has succeeded");
+    assert!(text.contains("round 2 · closed"), "{text}");
+    // Ctrl-C.
+    terminal.types("\x03");
+    top.end().assert_code(0);
+    terminal.assert_restored();
+}
+
+/// Without a coordinator, the last state is shown; the view goes on at the next coordinator.
+#[test]
+fn next_coordinator_is_found() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 1");
+    let mut coordinator = job.coordinator();
+    let mut agent = job.guest("--no-python stay.sh");
+    agent.worker();
+    let mut terminal = ScreenTerminal::new(100, 30);
+    let top = top(&sandbox, &job, &terminal);
+    terminal.shows("all workers of round 1 run");
+    coordinator.signal(Signal::SIGKILL);
+    coordinator.wait_until_silent();
+    let text = terminal.shows("connection lost ");
+    assert!(text.contains("this is the last state"), "{text}");
+    assert!(text.contains("job j · round 1 · running for "), "{text}");
+    let _next = job.coordinator();
+    terminal.shows("the coordinator has started");
+    terminal.hides("connection lost");
+    terminal.shows("running for ");
+    terminal.types("q");
+    top.end().assert_code(0);
+}
+
+/// A signal restores the terminal before the process ends.
+#[test]
+fn signals_restore_the_terminal() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 1");
+    let mut agent = job.host("--no-python stay.sh");
+    agent.worker();
+    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
+        let mut terminal = ScreenTerminal::new(40, 10);
+        let top = top(&sandbox, &job, &terminal);
+        terminal.shows("q quit");
+        top.signal(signal);
+        top.end().assert_code(code);
+        terminal.assert_restored();
+    }
+}
+
+/// Without a job, the error is printed on a terminal that was not changed.
+#[test]
+fn error_is_printed_without_a_job() {
+    let sandbox = Sandbox::new();
+    let mut terminal = ScreenTerminal::new(120, 24);
+    let words = format!("top --rdzv-endpoint 127.0.0.1:{}", free_port());
+    let top = start_in(&terminal, sandbox.ragent(&words));
+    top.end().assert_code(1);
+    terminal.shows("Connection refused");
+    terminal.assert_restored();
+}
