@@ -1,6 +1,6 @@
 //! `ragent top`: shows a job in the terminal, as it changes.
 //!
-//! [`model`] is the state of the view, and [`view`] draws it; both are pure. The loop here reads keys and the streams of the
+//! `model` is the state of the view, and `view` draws it; both are pure. The loop here reads keys and the streams of the
 //! job.
 
 mod cursor;

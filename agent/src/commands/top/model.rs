@@ -95,7 +95,7 @@ pub(super) struct Model {
     pub(super) explanation: String,
     /// The host name that is being typed.
     pub(super) prompt: Option<String>,
-    /// The last one that was searched for.
+    /// The text of the last search.
     searched: String,
     /// A message about the last key.
     pub(super) message: Option<String>,

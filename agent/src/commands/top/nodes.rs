@@ -1,4 +1,4 @@
-//! The list of nodes: a row for those that do not differ in their state, or one for each of them.
+//! The list of nodes: a row for all nodes in the same state, or one for each of them.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -89,7 +89,7 @@ pub(super) enum Row {
     },
 }
 
-/// What is selected, also in the next snapshot.
+/// The identity of the selected row, which is the same in the next snapshot.
 #[derive(Debug)]
 enum Anchor {
     Group(String),
@@ -351,7 +351,7 @@ mod tests {
         list
     }
 
-    /// Nodes with a fault, and those that differ from most, are listed first, and alone if the others are hidden.
+    /// Nodes with a fault or an unusual state are listed first, and alone if the others are hidden.
     #[test]
     fn unusual_nodes_are_first() {
         let mut nodes = nodes(6, 2);
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(list.cursor.selected, 1, "its group");
     }
 
-    /// A host is found in a group that is not open, and among those that are hidden; the next search goes on.
+    /// A host is found in a group that is not open, and among hidden ones; the next search goes on.
     #[test]
     fn hosts_are_found() {
         let mut nodes = nodes(30, 0);

@@ -16,7 +16,7 @@ fn entry(number: u64, kind: &str, host: Option<&str>, rank: Option<u32>) -> Entr
     Entry::read(&line.to_string()).expect("an event")
 }
 
-/// A job with three members, and one that is lost.
+/// A job with three members, and a lost node.
 fn job() -> Snapshot {
     let mut nodes = nodes(3, 1);
     nodes[3].standing = StandingName::Lost;

@@ -133,7 +133,7 @@ fn seen(ms: u64) -> String {
     format!("{:.1} s ago", ms as f64 / 1000.0)
 }
 
-/// Returns the widths of columns; those that are not shown have none. The state has what the others leave.
+/// Returns the widths of columns; hidden ones have none. The state has the rest.
 fn widths(rows: &[ShownRow], width: usize) -> [usize; 5] {
     let needed: [usize; 5] = array::from_fn(|place| {
         let cells = rows.iter().map(|row| text::width(&row.cells[place]));
