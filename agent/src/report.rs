@@ -8,10 +8,10 @@ pub(crate) mod fold;
 mod limits;
 pub mod measures;
 pub mod news;
+pub(crate) mod outcome_text;
 pub mod service_manager;
 pub(crate) mod start;
+pub(crate) mod status_text;
 pub(crate) mod stopping_line;
 pub mod telemetry;
 pub(crate) mod time_text;
-
-pub(crate) use self::failure::failure;

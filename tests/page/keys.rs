@@ -7,6 +7,31 @@ use crate::{
     support::{Sandbox, free_port},
 };
 
+/// Without scripts, the page is the text of the status; names are no markup.
+#[test]
+fn page_without_scripts() {
+    if !has_browser() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let endpoint = format!("127.0.0.1:{}", free_port());
+    let command =
+        format!("--nnodes 1 --rdzv-id <b>run7</b> --rdzv-endpoint {endpoint} --no-python stay.sh");
+    let mut agent = sandbox.ragent(&command).start();
+    agent.worker();
+    let browser = Browser::start(&sandbox);
+    browser.call("Emulation.setScriptExecutionDisabled", json!({"value": true}));
+    browser.open(&format!("http://{endpoint}/"));
+    let text = browser.text();
+    assert!(text.contains("job <b>run7</b>  round 1  running  nodes 1  workers 1"), "{text}");
+    // With scripts, a name is no markup either.
+    browser.call("Emulation.setScriptExecutionDisabled", json!({"value": false}));
+    browser.open(&format!("http://{endpoint}/"));
+    browser.shows("<b>run7</b>");
+    assert_eq!(browser.evaluate("document.querySelectorAll('b').length"), json!(0));
+    browser.assert_clean(&format!("http://{endpoint}"));
+}
+
 /// Every part of the page is reached with the keyboard: the search, the nodes, the events and the links, in this order.
 #[test]
 fn keyboard_reaches_everything() {

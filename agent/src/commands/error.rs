@@ -11,7 +11,6 @@ use std::{
 use ragent_core::agent::{CLOSED_BEFORE, Ending, HOST_GONE};
 use ragent_proto::printable;
 use ragent_rendezvous::{
-    ids::Round,
     message::{JobResult, Outcome, RefuseReason},
     settings::SharedSettings,
 };
@@ -23,7 +22,7 @@ use crate::{
     },
     endpoint::{CHECK_NAME, HostOrJoinError, LocateError, MetricsPortError},
     node::driver::End,
-    report::{self, news},
+    report::outcome_text::{closed, with_hint},
     spec::{Argument, StorePorts, UsageError},
     sys::system_error::SystemError,
     voter::StateLoss,
@@ -274,14 +273,6 @@ fn on_ports(ports: StorePorts) -> String {
     }
 }
 
-fn with_hint(mut text: String, hint: Option<&str>) -> String {
-    if let Some(hint) = hint {
-        // Writing to a string does not fail.
-        let _ = write!(text, "\nhint: {hint}");
-    }
-    text
-}
-
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = format!("error: {error}");
     let mut cause = error.source();
@@ -369,72 +360,6 @@ impl Ended {
             }
         }
     }
-}
-
-/// Describes how a job ended, for people.
-pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
-    match &outcome.result {
-        JobResult::Succeeded => "ragent: the job has succeeded".to_owned(),
-        JobResult::BudgetSpent | JobResult::FinalFailure => report::failure(outcome, title),
-        JobResult::JoinTimeout { present, min, waited, after, departed } => {
-            let (seconds, missing) = (waited.as_secs(), min.saturating_sub(*present));
-            let when = match after {
-                Round(0) => format!("after {seconds} s"),
-                round => {
-                    format!("{seconds} s after the end of round {round} or the last loss of a node")
-                }
-            };
-            let mut what = format!(
-                "error: only {present} of at least {min} nodes had joined {when}; {missing} missing"
-            );
-            if !departed.first.is_empty() {
-                let departed = news::departed_nodes(departed);
-                // Writing to a string does not fail.
-                let _ = write!(what, "\n  nodes that were lost or have left: {departed}");
-            }
-            let hint = "start the missing nodes, lower MIN in `--nnodes`, or raise `join_timeout`";
-            with_hint(what, Some(hint))
-        }
-        JobResult::RecoveryTimeout { present, needed, waited } => with_hint(
-            format!(
-                "error: the coordinator was started without the job's state, and only {present} \
-                 of at least {needed} nodes had joined after {} s\n  caused by: the other nodes \
-                 may run the job with another coordinator, so half of the last round or fewer do \
-                 not continue without them",
-                waited.as_secs()
-            ),
-            Some("start the missing nodes, or end all agents and start the job again"),
-        ),
-        JobResult::AllLeft => "ragent: all nodes have left the job".to_owned(),
-        JobResult::LoopbackMaster { address, host_name } => loopback(address, host_name),
-        JobResult::RestartLoop { rounds } => with_hint(
-            format!(
-                "error: the job was restarted {rounds} times in a row because nodes or the \
-                 coordinator were lost, and never ran for 10 minutes in between"
-            ),
-            Some(
-                "find out what ends agents or disconnects them (out of memory, a watchdog, the \
-                 network): the `round has ended` lines of `agent.log`, or of `RAGENT_LOG=info`, name the nodes",
-            ),
-        ),
-        JobResult::AllQuarantined => {
-            let what = "error: every available node failed repeatedly and was quarantined";
-            match &outcome.first_failure {
-                Some(_) => format!("{what}\n{}", report::failure(outcome, title)),
-                None => what.to_owned(),
-            }
-        }
-    }
-}
-
-fn loopback(address: &str, host_name: &str) -> String {
-    with_hint(
-        format!(
-            "error: {host_name} has the address {address}, which other machines cannot reach, \
-             but the job has nodes on other machines"
-        ),
-        Some("give an address that all nodes can reach as `--rdzv-endpoint` or `--local-addr`"),
-    )
 }
 
 fn refused(

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::Status;
 
+pub(super) use self::document::Document;
 use self::{publisher::Publisher, view::Message};
 use super::{
     client::{self, PageEvents},
@@ -104,10 +105,10 @@ async fn relay(mut parts: client::PageParts, to: mpsc::Sender<Message>, _place: 
     }
 }
 
-/// Creates the routes of the page, with a link to the metrics if `has_metrics` is true.
-pub(super) fn routes(page: Arc<Page>, has_metrics: bool) -> Router {
+/// Creates the routes of the page.
+pub(super) fn routes(page: Arc<Page>, document: Document) -> Router {
     Router::new()
-        .route("/", get(document::document).with_state(has_metrics))
+        .route("/", get(document::document).with_state(Arc::new(document)))
         .route(WATCH_PATH, get(watch).with_state(page))
 }
 

@@ -38,7 +38,7 @@ use super::{
     events_page::{EventsPage, events_page},
     identity::{self, IDENTITY_PATH, IdentityPage},
     metrics::{self, MetricsPage},
-    page::{self, Page},
+    page::{self, Document, Page},
     reachability::{self, REACH_PATH, Reach},
     readers::Readers,
     role::Role,
@@ -78,9 +78,9 @@ pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> 
     let page = Page::new(Arc::clone(&states), credentials.clone(), readers.clone());
     let page = Arc::new(page);
     let status = Router::new()
+        .merge(page::routes(Arc::clone(&page), Document::new(Arc::clone(&status), true)))
         .route("/status", get(status_page).with_state(status))
         .route("/v1/events", get(events_page).with_state(Arc::clone(&events)))
-        .merge(page::routes(Arc::clone(&page), true))
         .merge(metrics::route(Arc::clone(&metrics)));
     let obituaries =
         Router::new().route(OBITUARY_PATH, post(obituary)).with_state(Arc::clone(&role));
@@ -123,11 +123,12 @@ pub(crate) fn relayed_pages(known: watch::Receiver<NotHere>, credentials: &Crede
     let states = Arc::new(States::new(Arc::clone(&role), Arc::clone(&refusals)));
     let page = Page::new(states, credentials.clone(), readers);
     let status = StatusPage::new(Arc::clone(&role), refusals, credentials.clone());
+    let status = Arc::new(status);
     let guard = Arc::new(Guard::new(role));
     Router::new()
-        .route("/status", get(status_page).with_state(Arc::new(status)))
+        .merge(page::routes(Arc::new(page), Document::new(Arc::clone(&status), false)))
+        .route("/status", get(status_page).with_state(status))
         .route("/v1/events", get(events_page).with_state(Arc::new(events)))
-        .merge(page::routes(Arc::new(page), false))
         .layer(middleware::from_fn_with_state(guard, browser_guard::check))
 }
 

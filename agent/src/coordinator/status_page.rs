@@ -17,7 +17,13 @@ use super::{
     driver::{self, Inputs},
     role::Role,
 };
-use crate::{coordinator::limits, net::refusals::Refusals, secret::Credentials, spec::Endpoint};
+use crate::{
+    coordinator::limits,
+    net::refusals::Refusals,
+    report::status_text::{self, Rows},
+    secret::Credentials,
+    spec::Endpoint,
+};
 
 /// The job's state as JSON, collected at most ten times a second for all clients.
 pub(super) struct StatusPage {
@@ -35,16 +41,27 @@ impl StatusPage {
         Self { role, refusals, credentials, last: Collected::default() }
     }
 
-    /// Returns the state as JSON.
-    async fn answer(&self) -> Answer {
-        let snapshot = match self.role.coordinator_to_read() {
+    /// Returns the state as text, or the reason for its absence.
+    pub(super) async fn text(&self) -> String {
+        match self.snapshot().await {
+            Ok(snapshot) => status_text::text(&snapshot, Rows::Folded),
+            Err((_, why)) => why,
+        }
+    }
+
+    async fn snapshot(&self) -> Result<Snapshot, (StatusCode, String)> {
+        match self.role.coordinator_to_read() {
             Ok(inputs) => {
                 let snapshot = snapshot(&inputs, &self.refusals).await;
                 snapshot.ok_or_else(|| unavailable("the job has ended"))
             }
             Err(not_here) => self.ask(not_here).await,
-        };
-        snapshot.and_then(|snapshot| {
+        }
+    }
+
+    /// Returns the state as JSON.
+    async fn answer(&self) -> Answer {
+        self.snapshot().await.and_then(|snapshot| {
             let text = serde_json::to_vec(&snapshot);
             text.map(Bytes::from).map_err(|error| unavailable(error.to_string()))
         })

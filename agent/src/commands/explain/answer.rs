@@ -12,8 +12,11 @@ use super::{
     topic::Topic,
 };
 use crate::{
-    commands::{events::Entry, status::table},
-    report::time_text::{self, short_time},
+    commands::events::Entry,
+    report::{
+        status_text::table,
+        time_text::{self, short_time},
+    },
 };
 
 /// The restarts that are listed if they are asked for.

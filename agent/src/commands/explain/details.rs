@@ -5,8 +5,8 @@ use ragent_rendezvous::snapshot::NodeSnapshot;
 use serde::Serialize;
 
 use crate::{
-    commands::{events::Entry, status::table},
-    report::time_text::short_time,
+    commands::events::Entry,
+    report::{status_text::table, time_text::short_time},
 };
 
 /// The events that are listed, newest first.

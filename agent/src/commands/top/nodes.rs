@@ -11,7 +11,7 @@ use ragent_rendezvous::{
 };
 
 use super::cursor::Cursor;
-use crate::{commands::status::table, report::fold};
+use crate::{report::fold, report::status_text::table};
 
 /// The nodes that are listed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -334,7 +334,7 @@ fn compare_groups(sort: Sort, a: &Group, b: &Group, nodes: &[NodeSnapshot]) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::status::table::tests::nodes;
+    use crate::report::status_text::table::tests::nodes;
 
     /// The hosts of the rows; those of a group in parentheses.
     fn hosts(list: &NodeList, nodes: &[NodeSnapshot]) -> Vec<String> {

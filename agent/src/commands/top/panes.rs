@@ -6,10 +6,12 @@ use super::{
     model::{Model, Pane},
     text,
 };
-use crate::commands::{
-    error,
-    events::Entry,
-    explain::{self, Happened},
+use crate::{
+    commands::{
+        events::Entry,
+        explain::{self, Happened},
+    },
+    report::outcome_text,
 };
 
 /// Returns the title of the text that is shown; empty if none is.
@@ -104,7 +106,7 @@ fn line(entry: &Entry) -> String {
 fn of_outcome(model: &Model) -> String {
     let snapshot = &model.snapshot;
     match &snapshot.outcome {
-        Some(outcome) => error::closed(outcome, snapshot.run_id.as_str()),
+        Some(outcome) => outcome_text::closed(outcome, snapshot.run_id.as_str()),
         None => String::new(),
     }
 }

@@ -1,6 +1,6 @@
 //! The document of the page: one file without a reference to any other.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use axum::{
     extract::State,
@@ -9,6 +9,8 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest, Sha256};
+
+use crate::coordinator::{collected::Collected, status_page::StatusPage};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -35,8 +37,35 @@ fn hash(text: &str) -> String {
     STANDARD.encode(Sha256::digest(text))
 }
 
+/// The document of one process, with the state of its job as text.
+pub(in crate::coordinator) struct Document {
+    /// The state, for browsers without scripts.
+    status: Arc<StatusPage>,
+    text: Collected<String>,
+    has_metrics: bool,
+}
+
+impl Document {
+    /// Creates the document, with a link to the metrics if `has_metrics` is true.
+    pub(in crate::coordinator) fn new(status: Arc<StatusPage>, has_metrics: bool) -> Self {
+        Self { status, text: Collected::default(), has_metrics }
+    }
+
+    async fn html(&self) -> String {
+        let metrics = if self.has_metrics { r#"<a href="metrics">metrics</a>"# } else { "" };
+        let status = escape(&self.text.get(self.status.text()).await);
+        // In this order: nothing in the state is replaced.
+        DOCUMENT.replace("{metrics}", metrics).replace("{status}", &status)
+    }
+}
+
+/// Returns a text as HTML.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
 /// Answers a request for the document.
-pub(super) async fn document(State(has_metrics): State<bool>) -> Response {
+pub(super) async fn document(State(document): State<Arc<Document>>) -> Response {
     let policy = HeaderValue::from_str(&POLICY).expect("it is ASCII");
     let headers: [(HeaderName, HeaderValue); 5] = [
         (header::CONTENT_SECURITY_POLICY, policy),
@@ -48,8 +77,7 @@ pub(super) async fn document(State(has_metrics): State<bool>) -> Response {
             HeaderValue::from_static("same-origin"),
         ),
     ];
-    let metrics = if has_metrics { r#"<a href="metrics">metrics</a>"# } else { "" };
-    (headers, Html(DOCUMENT.replace("{metrics}", metrics))).into_response()
+    (headers, Html(document.html().await)).into_response()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use ragent_rendezvous::{
 };
 
 use super::*;
-use crate::{commands::status::table::tests::nodes, coordinator::driver::tests::empty_snapshot};
+use crate::{coordinator::driver::tests::empty_snapshot, report::status_text::table::tests::nodes};
 
 fn entry(number: u64, kind: &str, host: Option<&str>, rank: Option<u32>) -> Entry {
     let line = serde_json::json!({

@@ -6,7 +6,8 @@ use ragent_rendezvous::{
 
 use super::*;
 use crate::{
-    commands::status::table::tests::nodes, coordinator::driver::tests::empty_snapshot, sys::clock,
+    coordinator::driver::tests::empty_snapshot, report::status_text::table::tests::nodes,
+    sys::clock,
 };
 
 const SIZE: Size = Size { width: 80, height: 24 };

@@ -5,11 +5,8 @@ use ratatui::{layout::Size, style::Style, text::Line};
 
 use super::Palette;
 use crate::{
-    commands::{
-        status::progress,
-        top::{model::Model, text},
-    },
-    report::time_text::short_time,
+    commands::top::{model::Model, text},
+    report::{status_text::progress, time_text::short_time},
 };
 
 /// A terminal with fewer lines has a short header.

@@ -12,15 +12,17 @@ use ratatui::{
 };
 
 use super::{Palette, put, title};
-use crate::commands::{
-    events::Entry,
-    status::table,
-    top::{
-        layout::has_head,
-        model::{Focus, Model},
-        nodes::{Filter, Row},
-        text,
+use crate::{
+    commands::{
+        events::Entry,
+        top::{
+            layout::has_head,
+            model::{Focus, Model},
+            nodes::{Filter, Row},
+            text,
+        },
     },
+    report::status_text::table,
 };
 
 /// The columns between two cells.

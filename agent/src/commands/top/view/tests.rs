@@ -12,10 +12,10 @@ use super::*;
 use crate::{
     commands::{
         events::Entry,
-        status::table::tests::nodes,
         top::{keys::Key, model::Input},
     },
     coordinator::driver::tests::empty_snapshot,
+    report::status_text::table::tests::nodes,
     sys::clock,
 };
 

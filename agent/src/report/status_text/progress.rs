@@ -5,7 +5,7 @@ use std::{fmt::Write as _, time::Duration};
 use ragent_rendezvous::{message::StepSource, snapshot::JobProgress};
 
 /// Returns the line about the training step.
-pub(super) fn line(progress: &JobProgress) -> String {
+pub(crate) fn line(progress: &JobProgress) -> String {
     let JobProgress { source, step, highest, steps_left, step_time, age } = progress;
     let mut line = format!("step {}", grouped(*step));
     // Writing to a string does not fail.
@@ -26,7 +26,7 @@ pub(super) fn line(progress: &JobProgress) -> String {
 }
 
 /// Returns the origin of steps.
-pub(in crate::commands) fn origin(source: StepSource) -> &'static str {
+pub(crate) fn origin(source: StepSource) -> &'static str {
     match source {
         StepSource::Reported => "reported by the workers",
         StepSource::Read => "read from output",
@@ -34,7 +34,7 @@ pub(in crate::commands) fn origin(source: StepSource) -> &'static str {
 }
 
 /// Returns a number with commas between groups of three digits.
-pub(in crate::commands) fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -47,7 +47,7 @@ pub(in crate::commands) fn grouped(number: u64) -> String {
 }
 
 /// Returns a time with two or three significant digits.
-pub(in crate::commands) fn short(time: Duration) -> String {
+pub(crate) fn short(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match seconds {
         _ if seconds < 0.01 => format!("{:.2} ms", seconds * 1000.0),

@@ -7,7 +7,7 @@ use ragent_rendezvous::{message::StandbyCounts, snapshot::NodeSnapshot};
 use crate::report::fold;
 
 /// Returns the table of all nodes, with a row for each.
-pub(super) fn of_nodes(nodes: &[NodeSnapshot]) -> String {
+pub(crate) fn of_nodes(nodes: &[NodeSnapshot]) -> String {
     let head = ["rank", "host", "address", "workers", "state", "seen"].map(str::to_owned);
     let rows = nodes.iter().map(|node| {
         [
@@ -23,7 +23,7 @@ pub(super) fn of_nodes(nodes: &[NodeSnapshot]) -> String {
 }
 
 /// Returns the table of all nodes, with a row for those that do not differ in their state.
-pub(super) fn folded(nodes: &[NodeSnapshot]) -> String {
+pub(crate) fn folded(nodes: &[NodeSnapshot]) -> String {
     let rows = groups(nodes).into_iter().map(|group| {
         let group: Vec<&NodeSnapshot> = group.into_iter().map(|index| &nodes[index]).collect();
         row(&group)
@@ -32,10 +32,10 @@ pub(super) fn folded(nodes: &[NodeSnapshot]) -> String {
 }
 
 /// The names of the columns of [`row`].
-pub(in crate::commands) const HEAD: [&str; 5] = ["rank", "host", "workers", "state", "seen"];
+pub(crate) const HEAD: [&str; 5] = ["rank", "host", "workers", "state", "seen"];
 
 /// Returns the indexes of the nodes of each row: those that do not differ in their state.
-pub(in crate::commands) fn groups(nodes: &[NodeSnapshot]) -> Vec<Vec<usize>> {
+pub(crate) fn groups(nodes: &[NodeSnapshot]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut places: HashMap<Kind<'_>, usize> = HashMap::new();
     for (index, node) in nodes.iter().enumerate() {
@@ -49,7 +49,7 @@ pub(in crate::commands) fn groups(nodes: &[NodeSnapshot]) -> Vec<Vec<usize>> {
 }
 
 /// Returns the row of nodes that do not differ in their state.
-pub(in crate::commands) fn row(group: &[&NodeSnapshot]) -> [String; 5] {
+pub(crate) fn row(group: &[&NodeSnapshot]) -> [String; 5] {
     let ranks = group.iter().filter_map(|node| node.group_rank);
     let ranks = fold::numbers(ranks.map(|rank| (rank.0, rank.0)));
     [
@@ -135,7 +135,7 @@ fn seen(nodes: &[&NodeSnapshot]) -> String {
     format!("{:.1} s ago", longest as f64 / 1000.0)
 }
 
-pub(in crate::commands) fn standbys(counts: &StandbyCounts) -> String {
+pub(crate) fn standbys(counts: &StandbyCounts) -> String {
     let StandbyCounts { ready, importing, size, obstacle } = counts;
     match (importing, obstacle) {
         (0, None) => format!("standbys {ready}/{size}"),
@@ -157,7 +157,7 @@ fn table<const N: usize>(rows: &[[String; N]]) -> String {
 }
 
 #[cfg(test)]
-pub(in crate::commands) mod tests {
+pub(crate) mod tests {
     use ragent_rendezvous::{
         ids::{GlobalRank, GroupRank, NodeId},
         snapshot::StandingName,
@@ -166,7 +166,7 @@ pub(in crate::commands) mod tests {
     use super::*;
 
     /// The nodes of a job with eight workers each, of which `members` have ranks.
-    pub(in crate::commands) fn nodes(members: u32, spares: u32) -> Vec<NodeSnapshot> {
+    pub(crate) fn nodes(members: u32, spares: u32) -> Vec<NodeSnapshot> {
         let node = |number: u32| NodeSnapshot {
             node_id: NodeId::new(format!("n{number}")),
             host_name: format!("n{number}"),
