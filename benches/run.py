@@ -32,8 +32,8 @@ STATE_LOAD = store.TARGET / "release" / "state_load"
 STAMP_WORKER = store.TARGET / "release" / "stamp_worker"
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 AGENTS = 1000
-# As many as 20,000 descriptors allow, with the observers.
-OBSERVED_AGENTS, READERS = 9400, 64
+# About as many as 20,000 descriptors allow, with the observers.
+OBSERVED_AGENTS, READERS = 9000, 64
 # With one connection both stores wait for the kernel; half of the slices on an idle machine differ
 # by more than this.
 NOISE = 0.05

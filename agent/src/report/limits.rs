@@ -30,7 +30,6 @@ pub(super) const START_STATES: usize = 3;
 /// Lines for the reason of a wait: those of a long reason on 80 columns.
 pub(super) const START_REASON: usize = 2;
 /// Lines of the block: few of the 24 rows of a usual terminal.
-#[cfg(test)]
 pub(super) const START_LINES: usize = 8;
 /// Bytes of a name or of a reason in the block: more than a wide terminal shows.
 pub(super) const START_TEXT: usize = 512;

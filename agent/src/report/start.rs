@@ -136,7 +136,8 @@ impl Start {
     /// stays empty.
     pub(crate) fn lines(&self, columns: usize, now: Instant) -> Vec<String> {
         let room = columns.saturating_sub(1);
-        self.uncut(columns, now).iter().map(|line| cut(line, room)).collect()
+        let lines = self.uncut(columns, now).into_iter().take(limits::START_LINES);
+        lines.map(|line| cut(&line, room)).collect()
     }
 
     fn uncut(&self, columns: usize, now: Instant) -> Vec<String> {
