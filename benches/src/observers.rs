@@ -1,4 +1,4 @@
-//! Clients that observe a job: readers of its state, a scraper of its metrics, and small requests whose times show how long the
+//! Clients that observe a job: readers of its page, a scraper of its metrics, and small requests whose times show how long the
 //! coordinator's thread is busy.
 
 use std::{
@@ -14,15 +14,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use bytes::Buf as _;
 use serde_json::{Value, json};
-use tokio::{runtime, task::JoinSet};
-use tonic::{
-    Request, Status,
-    client::Grpc,
-    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
-    codegen::http::uri::PathAndQuery,
-    transport::Endpoint,
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    runtime,
+    task::JoinSet,
 };
 
 use crate::now;
@@ -51,8 +47,8 @@ pub struct Observers {
     /// The number of readers, and their thread.
     readers: (usize, JoinHandle<Result<()>>),
     is_over: Arc<AtomicBool>,
-    /// The states that readers have received, and their size in bytes.
-    states: Arc<[AtomicU64; 2]>,
+    /// The events that readers have received, and their size in bytes.
+    events: Arc<[AtomicU64; 2]>,
     scraper: Option<Repeated<Scrape>>,
     requester: Repeated<Duration>,
     /// The counts of the coordinator's loop at the beginning.
@@ -69,7 +65,7 @@ type Scrape = (Duration, usize);
 const REQUEST_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Observers {
-    /// Starts `readers` that watch the state of the job, a scrape at each interval, and small requests.
+    /// Starts `readers` of the page of the job, a scrape at each interval, and small requests.
     ///
     /// # Errors
     ///
@@ -80,8 +76,8 @@ impl Observers {
         scrape_interval: Option<Duration>,
     ) -> Result<Self> {
         let before = loop_times(&page(address, "/metrics")?.1);
-        let (is_over, states) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let (over, counts) = (Arc::clone(&is_over), Arc::clone(&states));
+        let (is_over, events) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let (over, counts) = (Arc::clone(&is_over), Arc::clone(&events));
         let reading = thread::spawn(move || read_all(readers, address, &over, &counts));
         let scraper = scrape_interval.map(|interval| {
             repeat(interval, move || {
@@ -94,7 +90,7 @@ impl Observers {
             address,
             readers: (readers, reading),
             is_over,
-            states,
+            events,
             scraper,
             requester,
             before,
@@ -113,7 +109,7 @@ impl Observers {
         let scrapes = self.scraper.map(join).transpose()?.unwrap_or_default();
         let (readers, reading) = self.readers;
         reading.join().map_err(|_| anyhow::anyhow!("the readers have panicked"))??;
-        let [states, bytes] = self.states.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let [events, bytes] = self.events.each_ref().map(|count| count.load(Ordering::Relaxed));
         let counts: Vec<(f64, u64)> = after
             .iter()
             .map(|(bound, count)| {
@@ -124,8 +120,8 @@ impl Observers {
         let times: Vec<Duration> = scrapes.iter().map(|(time, _)| *time).collect();
         Ok(json!({
             "readers": readers,
-            "states": states,
-            "state_bytes": bytes.checked_div(states),
+            "events": events,
+            "event_bytes": bytes.checked_div(events),
             "scrape_ms": milliseconds(&times),
             "scrape_bytes": scrapes.iter().map(|(_, len)| len).max(),
             "request_ms": milliseconds(&requests),
@@ -189,18 +185,18 @@ fn below_ms(counts: &[(f64, u64)], quantile: f64) -> Option<f64> {
     counts.iter().find(has).map(|(bound, _)| bound * 1e3)
 }
 
-/// Watches the state of the job with this number of readers.
+/// Reads the events of the page with this number of readers.
 fn read_all(
     readers: usize,
     address: SocketAddr,
     is_over: &Arc<AtomicBool>,
-    states: &Arc<[AtomicU64; 2]>,
+    events: &Arc<[AtomicU64; 2]>,
 ) -> Result<()> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut all = JoinSet::new();
         for _ in 0..readers {
-            all.spawn(read(address, Arc::clone(is_over), Arc::clone(states)));
+            all.spawn(read(address, Arc::clone(is_over), Arc::clone(events)));
         }
         while let Some(ended) = all.join_next().await {
             ended??;
@@ -209,63 +205,23 @@ fn read_all(
     })
 }
 
-/// Watches the state of the job without decoding it, which would take more time than the coordinator's part.
+/// Reads the events of the page, as a browser does.
 async fn read(
     address: SocketAddr,
     is_over: Arc<AtomicBool>,
-    states: Arc<[AtomicU64; 2]>,
+    events: Arc<[AtomicU64; 2]>,
 ) -> Result<()> {
-    let channel = Endpoint::from_shared(format!("http://{address}"))?.connect().await?;
-    let mut client = Grpc::new(channel).max_decoding_message_size(usize::MAX);
-    client.ready().await?;
-    let path = PathAndQuery::from_static("/ragent.v1.Coordination/Watch");
-    let reply = client.server_streaming(Request::new(()), path, Lengths).await?;
-    let mut lengths = reply.into_inner();
-    let [count, bytes] = &*states;
+    let mut stream = tokio::net::TcpStream::connect(address).await?;
+    stream.write_all(b"GET /v1/watch HTTP/1.0\r\nHost: localhost\r\n\r\n").await?;
+    let mut part = vec![0; 1 << 16];
+    let [count, bytes] = &*events;
     while !is_over.load(Ordering::Relaxed) {
-        // The state changes about once a second.
-        let Some(length) = lengths.message().await? else { break };
-        count.fetch_add(1, Ordering::Relaxed);
-        bytes.fetch_add(length, Ordering::Relaxed);
+        // There is an event about once a second.
+        let length = stream.read(&mut part).await?;
+        anyhow::ensure!(length > 0, "the events have ended");
+        let ends = part[..length].windows(2).filter(|pair| pair == b"\n\n").count();
+        count.fetch_add(ends.try_into()?, Ordering::Relaxed);
+        bytes.fetch_add(length.try_into()?, Ordering::Relaxed);
     }
     Ok(())
-}
-
-/// Sends empty messages, and receives the lengths of messages.
-#[derive(Clone, Copy, Debug, Default)]
-struct Lengths;
-
-impl Codec for Lengths {
-    type Encode = ();
-    type Decode = u64;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Lengths {
-    type Item = ();
-    type Error = Status;
-
-    fn encode(&mut self, (): (), _buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        Ok(())
-    }
-}
-
-impl Decoder for Lengths {
-    type Item = u64;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<u64>, Status> {
-        let length = buffer.remaining();
-        buffer.advance(length);
-        Ok(Some(length as u64))
-    }
 }

@@ -85,7 +85,7 @@ struct Args {
     /// example a flood of connections by another user.
     #[arg(long, requires = "hold")]
     meanwhile: Option<String>,
-    /// Number of clients that watch the state of the job while the idle coordinator is measured. Each agent then reports
+    /// Number of readers of the job's page while the idle coordinator is measured. Each agent then reports
     /// another training step with each keep-alive, so that the state changes all the time.
     #[arg(long, requires = "hold", conflicts_with = "secured")]
     readers: Option<usize>,
