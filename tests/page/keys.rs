@@ -16,18 +16,18 @@ fn page_without_scripts() {
     let sandbox = Sandbox::new();
     let endpoint = format!("127.0.0.1:{}", free_port());
     let command =
-        format!("--nnodes 1 --rdzv-id <b>run7</b> --rdzv-endpoint {endpoint} --no-python stay.sh");
+        format!("--nnodes 1 --rdzv-id <b>run7 --rdzv-endpoint {endpoint} --no-python stay.sh");
     let mut agent = sandbox.ragent(&command).start();
     agent.worker();
     let browser = Browser::start(&sandbox);
     browser.call("Emulation.setScriptExecutionDisabled", json!({"value": true}));
     browser.open(&format!("http://{endpoint}/"));
     let text = browser.text();
-    assert!(text.contains("job <b>run7</b>  round 1  running  nodes 1  workers 1"), "{text}");
+    assert!(text.contains("job <b>run7  round 1  running  nodes 1  workers 1"), "{text}");
     // With scripts, a name is no markup either.
     browser.call("Emulation.setScriptExecutionDisabled", json!({"value": false}));
     browser.open(&format!("http://{endpoint}/"));
-    browser.shows("<b>run7</b>");
+    browser.shows("<b>run7");
     assert_eq!(browser.evaluate("document.querySelectorAll('b').length"), json!(0));
     browser.assert_clean(&format!("http://{endpoint}"));
 }
