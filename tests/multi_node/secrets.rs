@@ -57,9 +57,11 @@ fn nodes_with_a_secret_run_a_job() {
     assert_eq!(job.status()["phase"], "running");
     let page = get(&job.endpoint, "/status");
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("running"), "{page}");
+    let page = get(&job.endpoint, "/");
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("<!doctype html>"), "{page}");
     let identity = get(&job.endpoint, "/v1/identity");
     assert!(identity.contains(r#""auth":"secret""#), "{identity}");
-    for path in ["/v1/reach", "/", "/unknown"] {
+    for path in ["/v1/reach", "/unknown"] {
         let refused = get(&job.endpoint, path);
         assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("--secret-file"));
     }

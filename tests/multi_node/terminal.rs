@@ -52,7 +52,9 @@ fn wait_is_shown_and_removed() {
         "  reason      waiting for 1 more node (1 of at least 2 are ready), join timeout in ";
     assert!(last[0].starts_with(reason), "{text}");
     // Its times are up to date.
-    terminal.shows(" waits for round 1 for 3 s (");
+    let first = terminal.text();
+    let times = |text: &str| text.lines().rev().take(4).map(str::to_owned).collect::<Vec<_>>();
+    terminal.shows_until(|text| times(text) != times(&first));
     let guest = agent().default_lines().start().end();
     host.end().assert_code(0);
     guest.assert_code(0);
@@ -135,7 +137,7 @@ fn search_is_shown() {
     let mut terminal = Terminal::new(200, 24);
     let guest = on(&terminal, job.agent("--no-python true"), "xterm").start();
     terminal.shows(&format!("ragent: job j waits for its coordinator at {} for ", job.endpoint));
-    terminal.shows("  gives up    in 2 s");
+    terminal.shows("  gives up    in ");
     terminal.shows("  cause       ");
     guest.end().assert_code(1);
     let (text, _) = terminal.end();

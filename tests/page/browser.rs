@@ -167,6 +167,7 @@ impl Browser {
                 "ArrowRight" => 39,
                 "ArrowDown" => 40,
                 "End" => 35,
+                "Home" => 36,
                 _ => 0,
             };
             let mut params = json!({"type": kind, "key": key, "windowsVirtualKeyCode": code});

@@ -29,14 +29,19 @@ fn rows() -> Vec<Value> {
     (0..NODES).map(row).collect()
 }
 
-/// The first event of a page with these nodes, from that of a real job.
-fn first_event(real: &str) -> String {
+/// The first events of a page with these nodes, from that of a real job: the state in two parts.
+fn first_events(real: &str, outcome: Value) -> String {
     let data = real.lines().find_map(|line| line.strip_prefix("data: ")).expect("an event");
     let mut all: Value = serde_json::from_str(data).expect("JSON");
     all["slots"] = NODES.into();
-    all["rows"] = rows().into();
+    let mut rows = rows();
+    let rest = rows.split_off(NODES / 2);
+    all["rows"] = rows.into();
+    all["more"] = true.into();
+    all["job"]["outcome"] = outcome;
     all["job"]["world_size"] = (NODES * 8).into();
-    format!("event: all\ndata: {all}\n\n")
+    let rest = json!({"rows": rest, "more": false});
+    format!("event: all\ndata: {all}\n\nevent: change\ndata: {rest}\n\n")
 }
 
 /// Returns the document of a real agent, and the first of its events.
@@ -72,7 +77,7 @@ fn ten_thousand_nodes_are_drawn() {
     }
     let sandbox = Sandbox::new();
     let (document, event) = real_parts(&sandbox);
-    let address = serve(document, first_event(&event));
+    let address = serve(document, first_events(&event, Value::Null));
     let origin = format!("http://{address}");
     let browser = Browser::start(&sandbox);
     // Times of the page's thread: a busy machine does not change them.
@@ -108,7 +113,25 @@ fn ten_thousand_nodes_are_drawn() {
     browser.shows("Nodes: 10,000, 1 found");
     browser.press("Enter", "\r");
     browser.shows("n4410 (10.0.17.160) · lost");
+    browser.press("Home", "");
+    browser.shows("n0 (10.0.0.0)");
     browser.press("End", "");
     browser.shows("n4410 (10.0.17.160)");
     browser.assert_clean(&origin);
+}
+
+/// The last state of a job that has ended is shown whole, although its parts arrive one after the other.
+#[test]
+fn last_state_is_shown_whole() {
+    if !has_browser() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let (document, event) = real_parts(&sandbox);
+    let outcome = json!({"result": "succeeded", "first_failure": null});
+    let address = serve(document, first_events(&event, outcome));
+    let browser = Browser::start(&sandbox);
+    browser.open(&format!("http://{address}"));
+    browser.shows("Nodes: 10,000");
+    browser.shows("the job has ended");
 }

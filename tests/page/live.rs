@@ -65,6 +65,33 @@ fn killed_worker_is_shown() {
     browser.assert_clean(&job.origin);
 }
 
+/// While the coordinator does not answer, another agent serves the document all the same: the page connects when there is a
+/// coordinator again.
+#[test]
+fn document_needs_no_coordinator() {
+    if !has_browser() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let mut job = Pair::start(&sandbox, "");
+    let browser = Browser::start(&sandbox);
+    job.guest.worker();
+    job.host.worker();
+    browser.open(&format!("{}/", job.origin));
+    let other = format!(
+        "fetch('status').then((answer) => answer.json())
+            .then((status) => status.nodes.find((node) => node.agent_port != {}).agent_port)",
+        job.origin.rsplit(':').next().expect("a port")
+    );
+    let port = browser.evaluate(&other);
+    job.host.signal(Signal::SIGSTOP);
+    browser.open(&format!("http://127.0.0.1:{port}/"));
+    browser.shows("connecting");
+    job.host.signal(Signal::SIGCONT);
+    browser.shows("2 of 2 nodes");
+    browser.shows("live");
+}
+
 /// Three agents that elect the coordinator.
 pub(crate) struct Voters {
     pub(crate) agents: [Program; 3],

@@ -63,6 +63,12 @@ impl Terminal {
         self.receive_until(part, |terminal| !terminal.text().contains(part));
     }
 
+    /// Waits until a condition holds for the text that the terminal shows.
+    #[track_caller]
+    pub fn shows_until(&mut self, is_so: impl Fn(&str) -> bool) {
+        self.receive_until("another text", |terminal| is_so(&terminal.text()));
+    }
+
     /// The text that the terminal shows, with the lines that have left it at the top.
     pub fn text(&self) -> String {
         self.grid.text()

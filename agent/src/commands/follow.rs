@@ -61,11 +61,13 @@ pub(super) async fn follow<R: Reader>(
     // The first coordinator has just answered.
     let mut deadline = R::PATIENCE.map(|_| clock::now());
     let mut pauses = Pauses::new();
+    let mut is_first = true;
     loop {
         let opened = match found {
             Ok(found) => reader.open(&found).await,
             Err(error) => Err(error),
         };
+        let mut has_received = false;
         let failure = match opened {
             Ok(None) => None,
             Ok(Some(mut stream)) => {
@@ -75,21 +77,22 @@ pub(super) async fn follow<R: Reader>(
                         return Ok(());
                     }
                     pauses.reset();
+                    has_received = true;
                 }
                 None
             }
             Err(error) => Some(error),
         };
-        if failure.is_none() {
+        if has_received || (is_first && failure.is_none()) {
             deadline = R::PATIENCE.map(|patience| clock::now() + patience);
         }
+        is_first = false;
         if reader.end(failure.as_ref()).await.is_break() {
             return Ok(());
         }
-        if let Some(error) = failure
-            && deadline.is_some_and(|deadline| clock::now() >= deadline)
-        {
-            return Err(error);
+        if deadline.is_some_and(|deadline| clock::now() >= deadline) {
+            let nobody = "each process that was asked names another one as the coordinator";
+            return Err(failure.unwrap_or_else(|| LaunchError::NoJob(nobody.to_owned())));
         }
         clock::until(Some(clock::now() + pauses.next())).await;
         found = find_coordinator(job.clone(), credentials).await;

@@ -71,8 +71,9 @@ pub fn serve(args: &PageArgs) -> Result<ExitCode, LaunchError> {
 /// Prints the address of the page on stdout, and what it is for on stderr.
 fn print_address(address: SocketAddr, found: &Found, token: &str) -> Result<(), LaunchError> {
     let run_id = ragent_proto::printable(found.snapshot.run_id.as_str());
-    let note =
-        format!("ragent: the page of job {run_id} opens once, in one browser; Ctrl-C ends it\n");
+    let note = format!(
+        "ragent: this address opens the page of job {run_id} in one browser; Ctrl-C ends it\n"
+    );
     let print = || {
         io::stderr().write_all(note.as_bytes())?;
         let mut stdout = io::stdout().lock();

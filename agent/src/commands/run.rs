@@ -311,6 +311,9 @@ async fn take_part(
         })
         .ok();
     let start_screen = StartScreen::new(clock::now(), spec, log);
+    if log.has_block() {
+        tokio::spawn(leave_block_when_continued(log.clone()));
+    }
     let waits = |cause: &str| {
         start_screen.handle_cause(cause);
         renew(registration.as_ref(), &looking(spec, Some(cause)));
@@ -551,4 +554,13 @@ fn timer_pipe(file: Option<&TimerFile>) -> Result<Option<TimerPipe>, LaunchError
         }
     };
     TimerPipe::make(&path).map(Some).map_err(unwritable("TORCHELASTIC_TIMER_FILE", &path))
+}
+/// Leaves the block of a start where it is on the terminal when this process continues after a stop: the shell has written below
+/// it.
+async fn leave_block_when_continued(log: Log) {
+    // Without the signal, a line of the shell may be erased.
+    let Ok(mut continued) = watch_signals(&[Signal::SIGCONT]) else { return };
+    while continued.recv().await.is_some() {
+        log.leave_block();
+    }
 }

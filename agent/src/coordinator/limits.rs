@@ -49,6 +49,8 @@ pub(super) const READERS: usize = 64;
 pub(super) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which the end of a process waits for clients that follow the job, so that they receive its last state.
 pub(super) const LAST_STATE_PATIENCE: Duration = Duration::from_millis(250);
+/// The time for which the document of the page waits for the state of the job, which only browsers without scripts need in it.
+pub(super) const PAGE_TEXT_PATIENCE: Duration = Duration::from_secs(1);
 /// The events that a page receives at first: as many as people scroll through.
 pub(super) const PAGE_EVENTS: usize = 200;
 /// The size of a part of the page's state, so that no message holds up the others.

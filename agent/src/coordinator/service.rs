@@ -455,9 +455,9 @@ mod tests {
             assert_eq!(get_status(router.clone(), "/status").await, status);
             let is_read = status != StatusCode::FORBIDDEN;
             assert_eq!(get_status(router.clone(), page::WATCH_PATH).await, status);
-            let document = if is_read { StatusCode::OK } else { status };
-            assert_eq!(get_status(router.clone(), "/metrics").await, document);
-            assert_eq!(get_status(router.clone(), "/").await, document);
+            let metrics = if is_read { StatusCode::OK } else { status };
+            assert_eq!(get_status(router.clone(), "/metrics").await, metrics);
+            assert_eq!(get_status(router.clone(), "/").await, status);
             for path in [REACH_PATH, "/unknown", grpc] {
                 let status = get_status(router.clone(), path).await;
                 assert_eq!(status, StatusCode::FORBIDDEN, "{path}");

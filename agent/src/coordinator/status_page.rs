@@ -41,12 +41,9 @@ impl StatusPage {
         Self { role, refusals, credentials, last: Collected::default() }
     }
 
-    /// Returns the state as text, or the reason for its absence.
-    pub(super) async fn text(&self) -> String {
-        match self.snapshot().await {
-            Ok(snapshot) => status_text::text(&snapshot, Rows::Folded),
-            Err((_, why)) => why,
-        }
+    /// Returns the state as text.
+    pub(super) async fn text(&self) -> Result<String, (StatusCode, String)> {
+        self.snapshot().await.map(|snapshot| status_text::text(&snapshot, Rows::Folded))
     }
 
     async fn snapshot(&self) -> Result<Snapshot, (StatusCode, String)> {

@@ -37,11 +37,10 @@ enum Verdict {
     Refuse(&'static str),
 }
 
-const NO_COOKIE: &str = "open the address that `ragent page` has printed, in the browser in which it was opened first\n";
-const USED: &str = "this address was opened before, and opens the page only once; start `ragent page` again \
-                    for another browser\n";
-const WRONG: &str =
-    "the token of this address is another one; open the address that `ragent page` has printed\n";
+const NO_COOKIE: &str = "cannot open the page: this browser has no cookie for it; open the address that `ragent page` has printed\n";
+const USED: &str = "cannot open the page: its address was opened in another browser before; start `ragent page` \
+                    again for this one\n";
+const WRONG: &str = "cannot open the page: the token in this address is wrong; open the address that `ragent page` has printed\n";
 
 impl Gate {
     /// Makes a gate with a new token, for the page at this port.
@@ -109,7 +108,9 @@ pub(super) async fn check(State(gate): State<Arc<Gate>>, request: Request, next:
         Verdict::Return => (StatusCode::SEE_OTHER, to_page).into_response(),
         Verdict::Enter => {
             let Gate { cookie_name, cookie, .. } = &*gate;
-            let cookie = format!("{cookie_name}={cookie}; HttpOnly; SameSite=Strict; Path=/");
+            // Not `Strict`: the address may be clicked in another page, such as a terminal in the browser, and the redirect
+            // belongs to that navigation. Requests only read, and no other site can read the answers.
+            let cookie = format!("{cookie_name}={cookie}; HttpOnly; SameSite=Lax; Path=/");
             (StatusCode::SEE_OTHER, to_page, [(header::SET_COOKIE, cookie)]).into_response()
         }
         Verdict::Refuse(why) => (StatusCode::FORBIDDEN, why).into_response(),

@@ -73,7 +73,7 @@ pub(super) fn has_head(area: Rect) -> bool {
 fn lists(body: Rect, model: &Model) -> [Rect; 2] {
     let none = Rect { height: 0, ..body };
     if body.width >= WIDE {
-        let width = body.width * 11 / 20;
+        let width = body.width / 20 * 11;
         let nodes = Rect { width, ..body };
         // A column between them is empty.
         let events = Rect { x: body.x + width + 1, width: body.width - width - 1, ..body };

@@ -4,13 +4,18 @@ use std::sync::{Arc, LazyLock};
 
 use axum::{
     extract::State,
-    http::{HeaderName, HeaderValue, header},
+    http::{HeaderName, HeaderValue, StatusCode, header},
     response::{Html, IntoResponse, Response},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest, Sha256};
+use tokio::time::timeout;
 
-use crate::coordinator::{collected::Collected, status_page::StatusPage};
+use crate::coordinator::{
+    collected::Collected,
+    limits,
+    status_page::{StatusPage, unavailable},
+};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -41,7 +46,7 @@ fn hash(text: &str) -> String {
 pub(in crate::coordinator) struct Document {
     /// The state, for browsers without scripts.
     status: Arc<StatusPage>,
-    text: Collected<String>,
+    text: Collected<Result<String, (StatusCode, String)>>,
     has_metrics: bool,
 }
 
@@ -51,12 +56,24 @@ impl Document {
         Self { status, text: Collected::default(), has_metrics }
     }
 
-    async fn html(&self) -> String {
-        let metrics = if self.has_metrics { r#"<a href="metrics">metrics</a>"# } else { "" };
-        let status = escape(&self.text.get(self.status.text()).await);
-        // In this order: nothing in the state is replaced.
-        DOCUMENT.replace("{metrics}", metrics).replace("{status}", &status)
+    /// Returns the document, and the status of the answer. The document is whole also if the coordinator does not answer: its
+    /// script waits for it.
+    async fn html(&self) -> (StatusCode, String) {
+        let text = timeout(limits::PAGE_TEXT_PATIENCE, self.text.get(self.status.text())).await;
+        let text = text.unwrap_or_else(|_| Err(unavailable("the coordinator has not answered")));
+        let (status, text) = match text {
+            Ok(text) => (StatusCode::OK, text),
+            Err((status, why)) => (status, format!("{why}; reload this page to try again")),
+        };
+        (status, html(&text, self.has_metrics))
     }
+}
+
+/// Returns the document with the state of the job as text.
+fn html(text: &str, has_metrics: bool) -> String {
+    let metrics = if has_metrics { r#"<a href="metrics">metrics</a>"# } else { "" };
+    // In this order: nothing in the state is replaced.
+    DOCUMENT.replace("{metrics}", metrics).replace("{status}", &escape(text))
 }
 
 /// Returns a text as HTML.
@@ -77,21 +94,28 @@ pub(super) async fn document(State(document): State<Arc<Document>>) -> Response 
             HeaderValue::from_static("same-origin"),
         ),
     ];
-    (headers, Html(document.html().await)).into_response()
+    let (status, html) = document.html().await;
+    (status, headers, Html(html)).into_response()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The document is small, and names no other server; each `{name}` is replaced.
+    /// The document is small, and names no other server; each `{name}` is replaced, and the state is no markup.
     #[test]
     fn document_stands_alone() {
-        assert!(DOCUMENT.len() < 64 << 10, "{}", DOCUMENT.len());
-        for foreign in ["http:", "https:", "//cdn", "@import", "url(", "{style}", "{script}"] {
-            assert!(!DOCUMENT.contains(foreign), "{foreign}");
+        let document = html("job </noscript><script>alert(1)</script>", true);
+        assert!(document.len() < 64 << 10, "{}", document.len());
+        for foreign in ["http:", "https:", "//cdn", "@import", "url("] {
+            assert!(!document.contains(foreign), "{foreign}");
         }
-        assert_eq!(DOCUMENT.matches("</style>").count(), 1);
-        assert_eq!(DOCUMENT.matches("</script>").count(), 1);
+        for name in ["{style}", "{script}", "{version}", "{metrics}", "{status}"] {
+            assert!(!document.contains(name), "{name}");
+        }
+        for end in ["</style>", "</script>", "</noscript>"] {
+            assert_eq!(document.matches(end).count(), 1, "{end}");
+        }
+        assert!(document.contains("job &lt;/noscript&gt;&lt;script&gt;alert(1)"));
     }
 }

@@ -44,7 +44,10 @@
   const read = (message) => {
     const data = JSON.parse(message.data);
     received = performance.now();
+    const before = chosen === null ? null : rows[chosen];
     if (message.type === "all") {
+      // Another coordinator numbers the nodes in another way.
+      chosen = null;
       states.clear();
       causes.clear();
       data.standings.forEach(([letter, name]) => states.set(letter, name));
@@ -53,10 +56,15 @@
       events = [];
     }
     if (data.job) job = data.job;
-    for (const slot of data.gone || []) rows[slot] = null;
+    for (const slot of data.gone || []) {
+      rows[slot] = null;
+      if (slot === chosen) chosen = null;
+    }
     for (const row of data.rows) {
       row.at = received;
       rows[row[SLOT]] = row;
+      const wasChosen = message.type === "all" && before && before[HOST] === row[HOST] && before[ADDRESS] === row[ADDRESS];
+      if (wasChosen && before[RANK] === row[RANK]) chosen = row[SLOT];
     }
     if (data.letters) {
       [...data.letters].forEach((letter, slot) => {
@@ -64,8 +72,8 @@
       });
     }
     if (data.events) events = data.events.reverse().concat(events).slice(0, EVENTS_MAX);
-    isEnded = job.outcome !== null;
-    if (isEnded && stream) stream.close();
+    isEnded = job.outcome !== null && !data.more;
+    if (isEnded) stream.close();
     schedule(true);
   };
 
@@ -145,7 +153,9 @@
     const failed = job.outcome && job.outcome.result !== "succeeded";
     $("phase").textContent = job.phase;
     $("phase").className = `phase ${failed ? "failed" : job.phase}`;
-    const members = order.filter((row) => row[RANK] !== null && states.get(row[STATE]) !== "lost").length;
+    const gathers = job.phase === "gathering" || job.phase === "recovering";
+    const absent = new Set(gathers ? ["lost", "quarantined"] : ["lost"]);
+    const members = order.filter((row) => (gathers || row[RANK] !== null) && !absent.has(states.get(row[STATE]))).length;
     const range = job.min_nodes === job.max_nodes ? job.max_nodes : `${job.min_nodes}:${job.max_nodes}`;
     const facts = [
       `round ${number(job.round)}`,
@@ -178,7 +188,7 @@
     if (p) {
       const all = p.steps_left === null ? "" : ` of ${number(p.step + p.steps_left)}`;
       parts.push(`step ${number(p.step)}${all} (${p.source})`);
-      if (p.step_ms !== null) parts.push(`${time(p.step_ms)} a step`);
+      if (p.step_ms !== null) parts.push(`${p.step_ms < 10 ? `${p.step_ms.toFixed(1)} ms` : time(p.step_ms)} a step`);
       if (p.age_ms >= 2000) parts.push(`the last ${time(p.age_ms)} ago`);
     }
     const age = t.states.reduce((sum, state) => sum + state.ms, 0);
@@ -292,7 +302,6 @@
       square.classList.toggle("chosen", row[SLOT] === chosen);
       square.classList.toggle("odd", isOdd(row));
       square.classList.toggle("other", !matches(row, text));
-      square.onclick = () => choose(row);
       return square;
     }));
     container.setAttribute("aria-activedescendant", chosen === null ? "" : `node${chosen}`);
@@ -307,7 +316,6 @@
     let element = container.firstElementChild;
     if (!element || element.tagName !== "CANVAS") {
       element = make("canvas");
-      element.onclick = (event) => choose(order[at(event)]);
       element.onmousemove = (event) => {
         const row = order[at(event)];
         element.title = row ? describe(row) : "";
@@ -370,13 +378,14 @@
         parts.push(`group rank ${row[RANK]}, ${ranks}`);
       } else parts.push(count(row[WORKERS], "worker"));
       if (row[STANDBYS]) parts.push(`${row[STANDBYS][0]} of ${row[STANDBYS][1]} standbys ready`);
-      if (row[SILENT] !== null) parts.push(`last seen ${time(row[SILENT] + performance.now() - row.at)} ago`);
       if (row[STALLED]) parts.push("no new step for more than 10 s");
       if (row[REASON]) parts.push(row[REASON]);
       if (row[STATUS]) parts.push(`status: ${row[STATUS]}`);
     }
     const text = parts.join(" · ");
     if ($("details").textContent !== text) $("details").textContent = text;
+    const isSilent = row && row[SILENT] !== null;
+    $("seen").textContent = isSilent ? `last seen ${time(row[SILENT] + performance.now() - row.at)} ago` : "";
   };
 
   const unusual = () => {
@@ -444,6 +453,11 @@
 
   // Keys
 
+  // The squares may be replaced between the press and the release of the button.
+  $("map").onpointerdown = (event) => {
+    if (event.target.tagName === "CANVAS") choose(order[at(event)]);
+    else if (event.target.id.startsWith("node")) choose(rows[event.target.id.slice(4)]);
+  };
   $("map").onkeydown = (event) => {
     const n = order.findIndex((row) => row[SLOT] === chosen);
     const columns = order.length > SQUARES_MAX ? grid.columns : rowLength();

@@ -126,7 +126,8 @@ async fn publish(
     }
 }
 
-/// Sends the states to a reader, until the coordinator or the reader ends. A slow reader misses changes, but no state stays wrong.
+/// Sends the states to a reader, until the coordinator or the reader ends. A slow reader receives
+/// the whole state in place of the changes that it has missed.
 pub(super) async fn pass_on(mut frames: Frames, to: mpsc::Sender<Message>, _place: Place) {
     let mut last = None;
     loop {

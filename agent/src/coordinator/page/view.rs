@@ -83,7 +83,7 @@ struct Row {
     silent_ms: Option<u64>,
 }
 
-/// What does not change with each round.
+/// The values of a row other than its state and its age.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Rest {
     group_rank: Option<u32>,
@@ -261,7 +261,7 @@ fn messages(first: &str, head: String, rows: &[(usize, &Arc<Row>)]) -> Vec<Messa
     for (slot, row) in rows {
         let row = row.json(*slot);
         if !is_empty && body.len() + row.len() > limits::PAGE_PART {
-            messages.push(message(kind, &body));
+            messages.push(message(kind, &body, true));
             (kind, body, is_empty) = ("change", r#""rows":["#.to_owned(), true);
         }
         if !is_empty {
@@ -270,12 +270,13 @@ fn messages(first: &str, head: String, rows: &[(usize, &Arc<Row>)]) -> Vec<Messa
         body += &row;
         is_empty = false;
     }
-    messages.push(message(kind, &body));
+    messages.push(message(kind, &body, false));
     messages
 }
 
-fn message(kind: &str, body: &str) -> Message {
-    format!("event: {kind}\ndata: {{{body}]}}\n\n").into()
+/// Returns a message; `has_more` is true if another one follows that belongs to the same state.
+fn message(kind: &str, body: &str, has_more: bool) -> Message {
+    format!("event: {kind}\ndata: {{{body}],\"more\":{has_more}}}\n\n").into()
 }
 
 fn json(value: &impl Serialize) -> String {

@@ -53,7 +53,8 @@ struct Shown {
 }
 
 impl StartScreen {
-    /// The terminal of an agent whose log is `log`; nothing is shown if it is none, or if the agents of a launch share it.
+    /// The terminal of an agent whose log is `log`; nothing is shown if the log is not written to a
+    /// terminal, or if the agents of a launch share it.
     pub(crate) fn new(now: Instant, spec: &JobSpec, log: &Log) -> Self {
         if !log.has_block() || spec.output.first_node_lines {
             return Self::default();

@@ -35,8 +35,13 @@ impl Log {
         }
     }
 
-    /// Removes the block of a start, if there is one, and waits until it is gone, and all earlier lines are written. A terminal that does not take the removal in
-    /// time keeps the block: other output may follow it.
+    /// Leaves the block where it is, because other output may follow it.
+    pub(crate) fn leave_block(&self) {
+        self.screen.abandon();
+    }
+
+    /// Removes the block of a start, if there is one, and waits until it is gone, and all earlier lines are written. A
+    /// terminal that does not take the removal in time keeps the block: other output may follow it.
     pub fn finish_start(&self) {
         if self.has_block {
             self.wanted.set(None);
