@@ -199,6 +199,16 @@ pub enum EventKind {
         /// Their endpoints.
         voters: Vec<String>,
     },
+    /// A voter does not answer the coordinator.
+    VoterSilent {
+        /// Its endpoint.
+        voter: String,
+    },
+    /// A voter that did not answer answers again.
+    VoterBack {
+        /// Its endpoint.
+        voter: String,
+    },
     /// The job is closed.
     JobClosed {
         /// The result.
@@ -238,6 +248,8 @@ impl EventKind {
             Self::NodeRefused { .. } => "node_refused",
             Self::StoreClientsRefused { .. } => "store_clients_refused",
             Self::VotersChanged { .. } => "voters_changed",
+            Self::VoterSilent { .. } => "voter_silent",
+            Self::VoterBack { .. } => "voter_back",
             Self::JobClosed { .. } => "job_closed",
         }
     }

@@ -31,6 +31,7 @@ use tracing::{debug, info};
 
 use journal::Journal;
 use registering::Welcomed;
+use voters::SilentVoters;
 
 use crate::{
     departures::Departures,
@@ -71,6 +72,7 @@ pub struct Rendezvous {
     /// yet.
     has_lost_host: bool,
     journal: Journal,
+    silent_voters: SilentVoters,
 }
 
 /// The availability of this coordinator for a further round.
@@ -126,6 +128,7 @@ impl Rendezvous {
             given_before: None,
             has_lost_host,
             journal,
+            silent_voters: SilentVoters::default(),
         };
         rendezvous.roster.restore_tallies(now, &rendezvous.memory.host_tallies);
         rendezvous.record_start(now);

@@ -221,7 +221,12 @@ const VOTER_SILENCE: Duration = Duration::from_secs(3);
 impl VoterStatus {
     /// Returns true if the voter has not answered the leader for several renewals.
     pub fn is_silent(&self) -> bool {
-        !self.is_leader && self.silent_for >= VOTER_SILENCE
+        self.silent_after() == Some(Duration::ZERO)
+    }
+
+    /// Returns the time after which the voter counts as silent unless it answers; `None` for the leader.
+    pub fn silent_after(&self) -> Option<Duration> {
+        (!self.is_leader).then(|| VOTER_SILENCE.saturating_sub(self.silent_for))
     }
 }
 

@@ -83,6 +83,7 @@ fn failure_is_explained() {
     let json = sandbox.ragent("explain rank 1 --json").run().stdout;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["events"][0]["kind"], "worker_failed", "{json}");
+    let json_of_restarts = sandbox.ragent("explain restart --json").run().stdout;
     let wrong = sandbox.ragent("explain hang").run();
     wrong.assert_code(2);
     wrong.assert_stderr(&["unknown topic 'hang'", "hint: topics are `restart`"]);
@@ -121,6 +122,34 @@ fn failure_is_explained() {
     let filed = events(&fs::read_to_string(&file).unwrap());
     assert_eq!(filed[..read.len()], read);
     assert!(kinds(&filed).contains(&"job_closed"), "{filed:?}");
+
+    // The file is explained after the end of the job.
+    let from_file = |command: &str| {
+        let end = sandbox.ragent(&format!("{command} --journal {}", file.display())).run();
+        end.assert_code(0);
+        end.stdout
+    };
+    assert_eq!(events(&from_file("events --json")), filed);
+    assert!(from_file("events").contains("the job is closed: succeeded\n"));
+    let explained = from_file("explain");
+    for part in [
+        "at round 2: the journal ends there.\n",
+        "Round 1 has ended:\n",
+        "exited with code 7\n",
+        "the restart took ",
+        "  1 × first start: ",
+        "  1 × failure of a worker: ",
+    ] {
+        assert!(explained.contains(part), "no `{part}` in:\n{explained}");
+    }
+    assert!(from_file("explain rank 1").contains("exited with code 7\n"));
+    let before: Value = serde_json::from_str(&json_of_restarts).unwrap();
+    let after: Value = serde_json::from_str(&from_file("explain restart --json")).unwrap();
+    assert_eq!(after["by_cause"], before["by_cause"]);
+    assert_eq!(after["restarts"][0]["cost"], before["restarts"][0]["cost"]);
+    let wait = sandbox.ragent(&format!("explain wait --journal {}", file.display())).run();
+    wait.assert_code(2);
+    wait.assert_stderr(&["needs the current state of the job", "hint: with `--journal`"]);
 }
 
 /// After a takeover the journal begins with the loss of the coordinator, which is the cause of the restart; the time account

@@ -117,12 +117,17 @@ fn leader_is_frozen() {
     let job = elected(&sandbox, &endpoints(), &format!("--nnodes 2:3 {FLAGS},join_settle=0"));
     let mut agents: Vec<Program> = (0..3).map(|_| job.guest("--no-python stay.sh")).collect();
     assert_round(&mut agents, 3);
-    let frozen = take_leader(&job, &mut agents);
+    let voter = leader(&job);
+    let frozen = agents.remove(at(&agents, &voter));
     frozen.signal(Signal::SIGSTOP);
     assert_round(&mut agents, 2);
+    let follow = format!("events --follow --rdzv-endpoint {}", job.endpoint);
+    let mut follower = sandbox.ragent(&follow).start();
+    follower.prints(&format!("the voter {voter} does not answer"));
     frozen.signal(Signal::SIGCONT);
     agents.push(frozen);
     assert_round(&mut agents, 3);
+    follower.prints(&format!("the voter {voter} answers again"));
     assert_eq!(job.status()["restarts_used"], 0);
 }
 

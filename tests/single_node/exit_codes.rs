@@ -21,7 +21,7 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 /// The number of rows that are provoked at the same time: most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
-const PROVOCATIONS: [(&str, Provocation); 48] = [
+const PROVOCATIONS: [(&str, Provocation); 49] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     (
         "`ragent status`, `ragent events` or `ragent explain` has printed what was asked",
@@ -470,6 +470,19 @@ const PROVOCATIONS: [(&str, Provocation); 48] = [
         ends.push(timers.env("TORCHELASTIC_TIMER_FILE", "/proc/no/x").run());
         ends
     }),
+    (
+        "the file of `ragent events --journal` or `ragent explain --journal` cannot be read, or contains no events",
+        |sandbox| {
+            ["events", "explain"]
+                .into_iter()
+                .flat_map(|command| {
+                    ["/proc/no/x", "/", "/dev/null"]
+                        .map(|file| format!("{command} --journal {file}"))
+                })
+                .map(|words| sandbox.ragent(&words).run())
+                .collect()
+        },
+    ),
     ("the limit of open files is too low", |sandbox| {
         let agent = env!("CARGO_BIN_EXE_ragent");
         let script = format!("ulimit -n 20; exec {agent} --no-python stay.sh");

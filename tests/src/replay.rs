@@ -87,7 +87,9 @@ impl Replay {
             | EventKind::NodeReleased { .. }
             | EventKind::NodeRefused { .. }
             | EventKind::StoreClientsRefused { .. }
-            | EventKind::VotersChanged { .. } => {}
+            | EventKind::VotersChanged { .. }
+            | EventKind::VoterSilent { .. }
+            | EventKind::VoterBack { .. } => {}
         }
     }
 

@@ -10,6 +10,9 @@ pub struct EventsArgs {
     /// The job.
     #[command(flatten)]
     pub asked: AskedJobArgs,
+    /// Read the events from this file, which `--journal` of an agent has written; no process is asked
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rdzv_endpoint", "auth", "secret_file", "tls_ca", "tls_cert", "tls_key", "tls_peer", "since", "follow"])]
+    pub journal: Option<String>,
     /// Print only the events after the one with this id
     #[arg(long, value_name = "ID")]
     pub since: Option<String>,
@@ -30,6 +33,9 @@ pub struct ExplainArgs {
     /// The job.
     #[command(flatten)]
     pub asked: AskedJobArgs,
+    /// Read the events from this file, which `--journal` of an agent has written; no process is asked
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rdzv_endpoint", "auth", "secret_file", "tls_ca", "tls_cert", "tls_key", "tls_peer"])]
+    pub journal: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

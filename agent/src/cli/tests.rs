@@ -53,6 +53,21 @@ fn tips_for_unknown_flags() {
     assert!(text.contains("--max-restarts") && !text.contains("as a value"), "{text}");
 }
 
+/// A journal is read from a file or from a process, not both.
+#[test]
+fn journals_have_one_source() {
+    for flag in ["--rdzv-endpoint n0:1", "--secret-file s", "--auth none"] {
+        for command in ["events", "explain"] {
+            let text = printed(&format!("ragent {command} --journal f {flag}"));
+            assert!(text.contains("cannot be used with"), "{text}");
+        }
+    }
+    for flag in ["--follow", "--since 1.1"] {
+        let text = printed(&format!("ragent events --journal f {flag}"));
+        assert!(text.contains("cannot be used with"), "{text}");
+    }
+}
+
 /// A command with a few wrong letters is recognized, and other words are not.
 #[test]
 fn similar_commands() {

@@ -1,6 +1,7 @@
 //! `ragent events`: prints the journal of a job.
 
 mod entry;
+mod file;
 mod lines;
 
 use std::{ops::ControlFlow, process::ExitCode, time::Duration};
@@ -8,8 +9,9 @@ use std::{ops::ControlFlow, process::ExitCode, time::Duration};
 use ragent_proto::{convert::JournalRequest, printable};
 use ragent_rendezvous::event::EventId;
 use tokio::time::timeout;
+use tracing::warn;
 
-pub(super) use self::{entry::Entry, lines::Lines};
+pub(super) use self::{entry::Entry, file::RecordedRun, lines::Lines};
 use super::{
     error::{LaunchError, system},
     follow::{self, Reader, follow},
@@ -27,11 +29,16 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Returns [`LaunchError`] if the endpoint to ask is unknown, or no process answers.
+/// Returns [`LaunchError`] if the endpoint to ask is unknown, no process answers, or the file of a journal cannot be
+/// read.
 pub fn print(args: &EventsArgs) -> Result<ExitCode, LaunchError> {
+    if let Some(path) = &args.journal {
+        print_file(path, args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let after = args.since.as_deref().map(event_id).transpose()?;
     let (job, credentials) = asked_job(&args.asked)?;
-    let mut printer = Printer { after, json: args.json, lines: Lines::default(), is_over: false };
+    let mut printer = Printer { after, ..Printer::new(args.json) };
     runtime::block_on(async {
         let found = find_coordinator(job.clone(), &credentials).await?;
         if args.follow {
@@ -41,6 +48,28 @@ pub fn print(args: &EventsArgs) -> Result<ExitCode, LaunchError> {
         }
     })??;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the events in a file of `--journal`, in the order of the file.
+fn print_file(path: &str, json: bool) -> Result<(), LaunchError> {
+    let mut lines = file::open(path)?;
+    let mut printer = Printer::new(json);
+    let mut job_uid = None;
+    while let Some((entry, line)) = lines.next().map_err(|error| file::unreadable(path, &error))? {
+        if job_uid.as_ref() != Some(&entry.job_uid) {
+            // Other runs have the same ids.
+            printer = Printer::new(json);
+            job_uid = Some(entry.job_uid.clone());
+        }
+        printer.print(line)?;
+    }
+    if lines.others > 0 {
+        warn!(lines = lines.others, "the file of `--journal` has lines that are not events");
+    }
+    if job_uid.is_none() {
+        return Err(file::without_events(path).into());
+    }
+    Ok(())
 }
 
 fn event_id(text: &str) -> Result<EventId, UsageError> {
@@ -140,6 +169,10 @@ impl Reader for Printer {
 }
 
 impl Printer {
+    fn new(json: bool) -> Self {
+        Self { after: None, json, lines: Lines::default(), is_over: false }
+    }
+
     /// Prints the events that the coordinator has now.
     async fn print_all(&mut self, found: &Found) -> Result<(), LaunchError> {
         let request = JournalRequest { after: self.after, follow: false };

@@ -4,13 +4,15 @@ mod advice;
 mod answer;
 mod details;
 mod explanation;
+mod recorded;
 mod topic;
 
 use std::process::ExitCode;
 
 use ragent_proto::printable;
+use serde::Serialize;
 
-use self::{answer::Answer, topic::Topic};
+use self::{answer::Answer, recorded::Recorded, topic::Topic};
 #[cfg(feature = "top")]
 pub(super) use self::{
     details::{Happened, of_node},
@@ -27,9 +29,15 @@ use crate::{cli::ExplainArgs, sys::stdout};
 ///
 /// # Errors
 ///
-/// Returns [`LaunchError`] if there is no such topic, the endpoint to ask is unknown, or no process answers.
+/// Returns [`LaunchError`] if there is no such topic, the endpoint to ask is unknown, no process answers, or the file of a
+/// journal cannot be read.
 pub fn print(args: &ExplainArgs) -> Result<ExitCode, LaunchError> {
     let topic = Topic::of(&args.topic)?;
+    if let Some(path) = &args.journal {
+        let recorded = Recorded::new(&topic, &events::RecordedRun::read(path)?)?;
+        print_answer(args.json, &recorded, Recorded::text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let (job, credentials) = asked_job(&args.asked)?;
     let (snapshot, entries) = runtime::block_on(async {
         let found = find_coordinator(job, &credentials).await?;
@@ -37,12 +45,21 @@ pub fn print(args: &ExplainArgs) -> Result<ExitCode, LaunchError> {
         Ok::<_, LaunchError>((found.snapshot, entries))
     })??;
     let answer = Answer::new(&topic, &snapshot, &entries);
-    let text = if args.json {
-        serde_json::to_string(&answer).expect("an explanation has text keys") + "\n"
+    print_answer(args.json, &answer, Answer::text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints an answer, as JSON or as text.
+fn print_answer<T: Serialize>(
+    json: bool,
+    answer: &T,
+    text: impl FnOnce(&T) -> String,
+) -> Result<(), LaunchError> {
+    let text = if json {
+        serde_json::to_string(answer).expect("an explanation has text keys") + "\n"
     } else {
-        answer.text()
+        text(answer)
     };
     // The answer may come from an untrusted process.
-    stdout::print(&printable(&text)).map_err(system("print the explanation"))?;
-    Ok(ExitCode::SUCCESS)
+    stdout::print(&printable(&text)).map_err(system("print the explanation"))
 }

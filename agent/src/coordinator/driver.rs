@@ -15,7 +15,7 @@ use ragent_rendezvous::{
     ids::{JobUid, Peer, VoterAddress},
     message::{Attend, FromNode, ToNode},
     settings::{Memory, Settings},
-    snapshot::Snapshot,
+    snapshot::{Snapshot, VoterStatus},
     tenure::Tenure,
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -167,20 +167,34 @@ pub(crate) struct ElectedByVoters {
 }
 
 impl Right {
-    /// Waits until the state of this process's voter has changed, and returns the voters in it; never returns without
-    /// voters.
+    /// Waits until the state of this process's voter has changed, or if `awaits_answers` until a voter has answered. Never
+    /// returns without voters.
     ///
     /// # Cancel safety
     ///
     /// A cancelled call loses nothing.
-    async fn changed_voters(&mut self) -> Vec<VoterAddress> {
-        if let Self::Elected { voters: Some(voters), .. } = self
-            && voters.stored.changed().await.is_ok()
-        {
-            return voters.stored.borrow_and_update().voters();
+    async fn news_of_voters(&mut self, awaits_answers: bool) -> VoterNews {
+        let Self::Elected { listed, voters: Some(voters), .. } = self else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            biased;
+            Ok(()) = voters.stored.changed() => {
+                VoterNews::Listed(voters.stored.borrow_and_update().voters())
+            }
+            Ok(()) = listed.answered.changed(), if awaits_answers => VoterNews::Answered,
+            // Their sender has ended.
+            else => std::future::pending().await,
         }
-        std::future::pending().await
     }
+}
+
+/// A change of the voters.
+enum VoterNews {
+    /// These are the voters.
+    Listed(Vec<VoterAddress>),
+    /// A voter has answered.
+    Answered,
 }
 
 /// A coordinator to be driven.
@@ -216,7 +230,9 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
         right,
         journal,
         rival: None,
+        silence_due: None,
     };
+    driver.check_silence(clock::now());
     let mut alarm = Alarm::new();
     let mut began: Option<Instant> = None;
     loop {
@@ -231,6 +247,8 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
         let deadline = driver.rendezvous.poll_timeout();
         let due = driver.stall.due(clock::now(), deadline);
         let storing_due = driver.persistence.poll_timeout();
+        let silence_due = driver.silence_due;
+        let awaits_answers = !driver.rendezvous.silent_voters().is_empty();
         let report_due = driver.voters().and_then(|voters| voters.members.poll_timeout());
         tokio::select! {
             // Inputs first, so that received messages are handled before any node times out. A
@@ -242,12 +260,13 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
                 None => return End::Ended,
             },
             () = driver.persistence.stored() => {}
-            voters = driver.right.changed_voters() => driver.rendezvous.handle_voters(voters),
+            news = driver.right.news_of_voters(awaits_answers) => driver.handle_voters(clock::now(), news),
+            () = passed(silence_due) => driver.check_silence(clock::now()),
             () = passed(report_due) => driver.report_members(clock::now()),
             () = passed(storing_due) => driver.persistence.handle_timeout(clock::now()),
             () = passed(due) => driver.handle_due(clock::now(), deadline),
             // The next step of the loop notices which deadline has passed.
-            () = alarm.until([report_due, storing_due, due]) => {}
+            () = alarm.until([report_due, storing_due, due, silence_due]) => {}
         }
     }
 }
@@ -263,6 +282,8 @@ struct Driver {
     journal: EventJournal,
     /// The endpoint of another coordinator of the job, to which this one has given way.
     rival: Option<Endpoint>,
+    /// The earliest time at which a voter that answers may count as silent.
+    silence_due: Option<Instant>,
 }
 
 impl Driver {
@@ -343,6 +364,27 @@ impl Driver {
             let until = *until.borrow();
             self.rendezvous.handle_extended(now, until);
         }
+    }
+
+    fn handle_voters(&mut self, now: Instant, news: VoterNews) {
+        match news {
+            VoterNews::Listed(voters) => self.rendezvous.handle_voters(voters),
+            VoterNews::Answered => {}
+        }
+        self.check_silence(now);
+    }
+
+    /// Reports to the machine which voters do not answer, and sets the time of the next check.
+    fn check_silence(&mut self, now: Instant) {
+        let Right::Elected { listed, .. } = &self.right else { return };
+        let voters = listed.statuses(now);
+        let until_silent = voters.iter().filter_map(VoterStatus::silent_after);
+        let next = until_silent.filter(|after| !after.is_zero()).min();
+        self.silence_due = next.map(|after| now + after);
+        let silent = voters.iter().filter(|voter| voter.is_silent());
+        let silent = silent.map(|voter| voter.endpoint.clone()).collect();
+        let listed = voters.iter().map(|voter| voter.endpoint.clone()).collect();
+        self.rendezvous.handle_silent_voters(silent, &listed);
     }
 
     fn handle_due(&mut self, now: Instant, deadline: Option<Instant>) {

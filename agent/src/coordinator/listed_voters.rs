@@ -26,6 +26,13 @@ pub(crate) struct ListedVoters {
 impl ListedVoters {
     /// Adds the voters and the leader to the status of the job that this process coordinates.
     pub(super) fn add_to(&self, now: Instant, snapshot: &mut Snapshot) {
+        snapshot.set_voters(self.statuses(now));
+        // This process coordinates.
+        snapshot.leader = Some(self.own.to_string());
+    }
+
+    /// Returns the voters with their silence.
+    pub(super) fn statuses(&self, now: Instant) -> Vec<VoterStatus> {
         let answered = self.answered.borrow();
         let voters = self.stored.borrow().voters().into_iter().map(|address| {
             let is_leader = address == self.own;
@@ -35,8 +42,6 @@ impl ListedVoters {
             let silent_for = now.saturating_duration_since(last);
             VoterStatus { endpoint: address.to_string(), is_leader, silent_for }
         });
-        snapshot.set_voters(voters.collect());
-        // This process coordinates.
-        snapshot.leader = Some(self.own.to_string());
+        voters.collect()
     }
 }

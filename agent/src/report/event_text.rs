@@ -103,6 +103,8 @@ pub fn sentence(event: &Event) -> String {
             "the job has no voters".to_owned()
         }
         EventKind::VotersChanged { voters } => format!("the voters are {}", voters.join(", ")),
+        EventKind::VoterSilent { voter } => format!("the voter {voter} does not answer"),
+        EventKind::VoterBack { voter } => format!("the voter {voter} answers again"),
         EventKind::JobClosed { result } => format!("the job is closed: {}", result.kind()),
     }
 }

@@ -1,5 +1,7 @@
 //! The voters that elect the coordinators of a job, as its members know them.
 
+use std::{collections::BTreeSet, mem};
+
 use crate::{
     election::Member,
     event::EventKind,
@@ -10,6 +12,20 @@ use crate::{
     roster::Node,
     tenure::Tenure,
 };
+
+/// The most silences of voters of a term that have an event, so that a bad network does not fill the journal.
+const SILENCES_MAX: u32 = 64;
+
+/// The voters that do not answer.
+#[derive(Debug, Default)]
+pub(super) struct SilentVoters {
+    /// Those that do not answer now.
+    now: BTreeSet<String>,
+    /// Those of them whose silence has an event.
+    recorded: BTreeSet<String>,
+    /// The number of silences of this term that have an event.
+    count: u32,
+}
 
 impl Rendezvous {
     /// Returns the voters of the nodes in the newest round, by rank, and then those of other nodes that could be in the
@@ -41,6 +57,31 @@ impl Rendezvous {
         let peers: Vec<_> = self.roster.iter().map(|(_, node)| node.peer()).collect();
         for peer in peers {
             self.send(peer, ToNode::Voters(self.settings.voters.clone()));
+        }
+    }
+
+    /// Returns the voters that do not answer, as they were last given to [`handle_silent_voters`](Self::handle_silent_voters).
+    pub fn silent_voters(&self) -> &BTreeSet<String> {
+        &self.silent_voters.now
+    }
+
+    /// Records which voters have become silent, and which answer again. `silent` contains all that do not answer now, and
+    /// `listed` all voters.
+    pub fn handle_silent_voters(&mut self, silent: BTreeSet<String>, listed: &BTreeSet<String>) {
+        let before = mem::replace(&mut self.silent_voters.now, silent);
+        let newly: Vec<String> = self.silent_voters.now.difference(&before).cloned().collect();
+        for voter in before.difference(&self.silent_voters.now).cloned().collect::<Vec<_>>() {
+            // A voter that was replaced while it was silent does not answer again.
+            if self.silent_voters.recorded.remove(&voter) && listed.contains(&voter) {
+                self.event(None, None, EventKind::VoterBack { voter });
+            }
+        }
+        for voter in newly {
+            if self.silent_voters.count < SILENCES_MAX {
+                self.silent_voters.count += 1;
+                self.silent_voters.recorded.insert(voter.clone());
+                self.event(None, None, EventKind::VoterSilent { voter });
+            }
         }
     }
 

@@ -13,6 +13,12 @@ pub(in crate::commands) struct Entry {
     pub(in crate::commands) id: EventId,
     /// The time at which the coordinator has recorded it.
     pub(in crate::commands) at: Timestamp,
+    /// The run id of the job.
+    #[serde(default)]
+    pub(in crate::commands) run_id: String,
+    /// The identity of the run.
+    #[serde(default)]
+    pub(in crate::commands) job_uid: String,
     /// The newest round at that time.
     pub(in crate::commands) round: u64,
     /// The name of its kind.

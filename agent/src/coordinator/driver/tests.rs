@@ -5,6 +5,8 @@
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use ragent_rendezvous::{
+    election::message::Seat,
+    event::EventId,
     ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId, Term},
     message::{
         Assignment, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, WaitReason,
@@ -354,6 +356,82 @@ async fn gives_way() {
     assert_eq!(t.task.await.unwrap(), End::GivenWay(elsewhere));
 }
 
+/// A coordinator that was elected in term 5.
+fn elected(right: Right, until: Instant) -> Coordination {
+    let tenure = Tenure::Elected(Elected {
+        term: Term(5),
+        until,
+        begins_at: clock::now(),
+        workers_until: clock::now(),
+        former: None,
+    });
+    Coordination::new(
+        settings(),
+        None,
+        tenure,
+        Persistence::file(None),
+        watch::channel(Attended::default()).0,
+        right,
+        Records::default(),
+    )
+}
+
+/// A voter that does not answer for 3 s is recorded without any input, and its next answer too.
+#[tokio::test(start_paused = true)]
+async fn silence_of_a_voter_is_recorded() {
+    let (commands, _voter) = mpsc::channel(1);
+    let (inputs, queue) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
+    let since = clock::now();
+    let mut state = Stored::default();
+    let seat = |address| Seat { address: VoterAddress::new(address), voter: None };
+    state.replica.lists.last = ["here:1", "n1:1"].map(seat).into();
+    let (_stored, stored) = watch::channel(state);
+    let (answers, answered) = watch::channel(BTreeMap::new());
+    let own = VoterAddress::new("here:1");
+    let until = since + Duration::from_secs(600);
+    let right = Right::Elected {
+        until: watch::channel(until).1,
+        listed: ListedVoters { stored: stored.clone(), own, since, answered },
+        voters: Some(ElectedByVoters {
+            stored,
+            members: MemberReports::new(commands),
+            registered: watch::Sender::new(NotHere::unknown()),
+        }),
+    };
+    let _task = tokio::spawn(drive(elected(right, until), queue));
+    let mut reader = journal(&inputs).await.unwrap();
+    let mut after = None;
+    let answer = || answers.send_replace([(VoterAddress::new("n1:1"), clock::now())].into());
+    // An answer in the first 3 s postpones the silence.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    answer();
+    assert_eq!(
+        time_of("voter_silent", &mut reader, &mut after).await - since,
+        Duration::from_secs(5)
+    );
+    answer();
+    assert_eq!(
+        time_of("voter_back", &mut reader, &mut after).await - since,
+        Duration::from_secs(5)
+    );
+    assert_eq!(
+        time_of("voter_silent", &mut reader, &mut after).await - since,
+        Duration::from_secs(8)
+    );
+}
+
+/// Waits for the next event of that kind, which concerns the voter n1:1, and returns the current time.
+async fn time_of(kind: &str, reader: &mut JournalReader, after: &mut Option<EventId>) -> Instant {
+    loop {
+        let part = reader.next(*after).await.expect("the coordinator lives");
+        *after = part.last;
+        if let Some(line) = part.lines.lines().find(|line| line.contains(kind)) {
+            assert!(line.contains(r#""data":{"voter":"n1:1"}"#), "{line}");
+            return clock::now();
+        }
+    }
+}
+
 /// An elected coordinator gives way in the same way: others are sent to the other endpoint even if this process's own agent did
 /// not receive it.
 #[tokio::test(start_paused = true)]
@@ -377,23 +455,7 @@ async fn elected_coordinator_gives_way() {
             registered: registered.clone(),
         }),
     };
-    let tenure = Tenure::Elected(Elected {
-        term: Term(5),
-        until,
-        begins_at: clock::now(),
-        workers_until: clock::now(),
-        former: None,
-    });
-    let coordination = Coordination::new(
-        settings(),
-        None,
-        tenure,
-        Persistence::file(None),
-        watch::channel(Attended::default()).0,
-        right,
-        Records::default(),
-    );
-    let task = tokio::spawn(drive(coordination, queue));
+    let task = tokio::spawn(drive(elected(right, until), queue));
     let elsewhere: Endpoint = "10.0.0.9:29400".parse().unwrap();
     inputs.send(Input::GiveWay(elsewhere.clone())).await.unwrap();
     assert_eq!(task.await.unwrap(), End::GivenWay(elsewhere));

@@ -1,6 +1,6 @@
 //! The journal: the events of a job, their causes, and the cost of a restart.
 
-use std::{mem, time::Duration};
+use std::{collections::BTreeSet, mem, time::Duration};
 
 use super::fixture::{Fixture, NAMES, SECOND};
 use crate::{
@@ -195,4 +195,31 @@ fn steps_are_accounted_for() {
     let states = ["starting", "productive", "stopping"].map(|state| time.of(state));
     assert_eq!((states, time.redone_ms), ([15_000, 19_000, 0], 4_000));
     assert!(!time.is_assumed);
+}
+
+/// A voter that stops answering has one event, and one when it answers again, unless it was replaced; their number is
+/// limited.
+#[test]
+fn silent_voters_are_recorded() {
+    let mut t = Fixture::new(1, 1);
+    t.join("a");
+    t.drain();
+    t.events.clear();
+    let listed = ["n0:1", "n1:1", "n2:1"].map(str::to_owned).into();
+    let mut kinds = |silent: &[&str], listed: &BTreeSet<String>| {
+        t.machine.handle_silent_voters(silent.iter().map(|&it| it.to_owned()).collect(), listed);
+        t.drain();
+        mem::take(&mut t.events).into_iter().map(|event| event.kind).collect::<Vec<_>>()
+    };
+    let silent = |voter: &str| EventKind::VoterSilent { voter: voter.to_owned() };
+    let back = |voter: &str| EventKind::VoterBack { voter: voter.to_owned() };
+    assert_eq!(kinds(&[], &listed), []);
+    assert_eq!(kinds(&["n1:1"], &listed), [silent("n1:1")]);
+    assert_eq!(kinds(&["n1:1"], &listed), []);
+    assert_eq!(kinds(&["n2:1"], &listed), [back("n1:1"), silent("n2:1")]);
+    assert_eq!(kinds(&[], &["n0:1".to_owned()].into()), [], "it was replaced");
+    let all: Vec<EventKind> =
+        (0..100).flat_map(|_| [kinds(&["n1:1"], &listed), kinds(&[], &listed)].concat()).collect();
+    assert_eq!(all.len(), 2 * 62);
+    assert_eq!(all.last(), Some(&back("n1:1")));
 }
