@@ -4,6 +4,10 @@ use clap::Args;
 
 use super::AskedJobArgs;
 
+/// The flags that select a job, which a reader of a file does not ask.
+const OF_A_JOB: [&str; 7] =
+    ["rdzv_endpoint", "auth", "secret_file", "tls_ca", "tls_cert", "tls_key", "tls_peer"];
+
 /// Flags of `ragent events`.
 #[derive(Args, Clone, Debug)]
 pub struct EventsArgs {
@@ -11,7 +15,7 @@ pub struct EventsArgs {
     #[command(flatten)]
     pub asked: AskedJobArgs,
     /// Read the events from this file, which `--journal` of an agent has written; no process is asked
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rdzv_endpoint", "auth", "secret_file", "tls_ca", "tls_cert", "tls_key", "tls_peer", "since", "follow"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_A_JOB, conflicts_with_all = ["since", "follow"])]
     pub journal: Option<String>,
     /// Print only the events after the one with this id
     #[arg(long, value_name = "ID")]
@@ -34,7 +38,7 @@ pub struct ExplainArgs {
     #[command(flatten)]
     pub asked: AskedJobArgs,
     /// Read the events from this file, which `--journal` of an agent has written; no process is asked
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rdzv_endpoint", "auth", "secret_file", "tls_ca", "tls_cert", "tls_key", "tls_peer"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_A_JOB)]
     pub journal: Option<String>,
     /// Print one JSON object
     #[arg(long)]

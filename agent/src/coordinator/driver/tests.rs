@@ -403,7 +403,7 @@ async fn silence_of_a_voter_is_recorded() {
     let mut after = None;
     let answer = || answers.send_replace([(VoterAddress::new("n1:1"), clock::now())].into());
     // An answer in the first 3 s postpones the silence.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    clock::until(Some(since + Duration::from_secs(2))).await;
     answer();
     assert_eq!(
         time_of("voter_silent", &mut reader, &mut after).await - since,
