@@ -7,6 +7,7 @@ Needs Chromium (scripts/setup-packages.sh), and root for a network and for the n
 """
 
 import argparse
+import base64
 import json
 import os
 import pathlib
@@ -21,7 +22,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TRAIN = ROOT / "examples" / "digits" / "train.py"
 BROWSER = "chromium-headless-shell"
-SIZE = "1200,860"
+SIZE = "1200,700"
 # The seconds for which the job runs after its last restart.
 RUNS_S = 25
 # An address of a network that has only this machine: nodes with different names cannot have a loopback address.
@@ -102,11 +103,65 @@ def wait(condition):
 
 
 def take(url, folder, picture):
+    """Takes the picture when the page has received the state of the job."""
+    their_input, to = os.pipe()
+    answers, their_output = os.pipe()
     command = [
-        BROWSER, "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/chromium", f"--window-size={SIZE}",
-        "--timeout=4000", f"--screenshot={pathlib.Path(picture).resolve()}", url,
+        BROWSER, "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", f"--user-data-dir={folder}/chromium",
+        f"--window-size={SIZE}",
     ]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+    script = f'exec "$0" "$@" 3<&{their_input} 4>&{their_output}'
+    browser = subprocess.Popen(
+        ["sh", "-c", script, *command], pass_fds=(their_input, their_output), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
+    os.close(their_input)
+    os.close(their_output)
+    try:
+        with open(to, "wb") as requests, open(answers, "rb") as answers:
+            page = Page(requests, answers)
+            page.call("Page.navigate", url=url)
+            is_live = "document.getElementById('live')?.textContent === 'live'"
+            deadline = time.monotonic() + DEADLINE_S
+            while not page.call("Runtime.evaluate", expression=is_live)["result"].get("value"):
+                if time.monotonic() > deadline:
+                    sys.exit("error: the page has received no state")
+                time.sleep(0.2)
+            data = page.call("Page.captureScreenshot")["data"]
+        pathlib.Path(picture).write_bytes(base64.b64decode(data))
+    finally:
+        browser.kill()
+        browser.wait()
+
+
+class Page:
+    """A page of a browser, by the debugging protocol: JSON messages that end with NUL."""
+
+    def __init__(self, requests, answers):
+        self.requests, self.answers, self.count, self.session = requests, answers, 0, None
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+
+    def call(self, method, **params):
+        """Calls a method, and returns its result."""
+        self.count += 1
+        message = {"id": self.count, "method": method, "params": params}
+        if self.session:
+            message["sessionId"] = self.session
+        self.requests.write(json.dumps(message).encode() + b"\0")
+        self.requests.flush()
+        while True:
+            text = b""
+            while not text.endswith(b"\0"):
+                byte = self.answers.read(1)
+                if not byte:
+                    sys.exit("error: the browser has ended")
+                text += byte
+            answer = json.loads(text[:-1])
+            if answer.get("id") == self.count:
+                if "error" in answer:
+                    sys.exit(f"error: {method}: {answer['error']}")
+                return answer["result"]
 
 
 if __name__ == "__main__":
