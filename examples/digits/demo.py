@@ -236,7 +236,7 @@ class Demo:
         return self._start(
             name, self._on_line,
             "--nnodes", "2:3", "--max-restarts", "3", "--rdzv-id", self.run_id,
-            "--rdzv-endpoint", self.endpoint(),
+            "--rdzv-endpoint", self.endpoint(), "--journal", self.folder / f"journal-{name}.jsonl",
             "--rdzv-conf", "shrink_timeout=0,join_settle=0.2,last_call_timeout=1",
             # With heartbeats, a round has new standbys after ten seconds.
             "--standby", "--hang-timeout", "60", "--nproc-per-node", str(WORKERS_PER_AGENT),
@@ -318,13 +318,23 @@ class Demo:
 
     def explain(self, *causes):
         """Prints why the job was restarted, and checks that each cause is named."""
-        command = [self.ragent, "explain", "--rdzv-endpoint", self.endpoint()]
-        answer = subprocess.run(command, env=self.asker_environment(), capture_output=True, text=True,
+        answer = self.ask("explain", "--rdzv-endpoint", self.endpoint())
+        for cause in causes:
+            self.check(f"`ragent explain` names the {cause}", cause in answer)
+        # Each coordinator has a journal of its own; together they have all restarts.
+        journals = b"".join(path.read_bytes() for path in sorted(self.folder.glob("journal-*.jsonl")))
+        journal = self.folder / "journal.jsonl"
+        journal.write_bytes(journals)
+        answer = self.ask("explain", "restart", "--journal", journal)
+        self.check("`ragent explain restart` names the killed worker", "killed by SIGKILL" in answer)
+
+    def ask(self, *words):
+        """Runs a command of ragent, and prints and returns its output."""
+        answer = subprocess.run([self.ragent, *words], env=self.asker_environment(), capture_output=True, text=True,
                                 timeout=ONE_WAIT_S, check=False)
         print(answer.stdout, flush=True)
-        self.check(f"`ragent explain` exits with 0 ({answer.stderr})", answer.returncode == 0)
-        for cause in causes:
-            self.check(f"`ragent explain` names the {cause}", cause in answer.stdout)
+        self.check(f"`ragent {words[0]}` exits with 0 ({answer.stderr})", answer.returncode == 0)
+        return answer.stdout
 
     def living(self):
         return [agent for agent in self.agents if not agent.killed]

@@ -133,8 +133,19 @@ pub(super) fn now(snapshot: &Snapshot) -> String {
 
 /// Returns the newest restarts, newest first.
 pub(super) fn restarts(entries: &[Entry], most: usize) -> Vec<Restart> {
-    let ends = entries.iter().rev().filter(|entry| entry.kind == "round_ended");
-    ends.take(most).map(|end| restart(end, entries)).collect()
+    let ends = entries.iter().rev().filter(|entry| entry.round > 0 && begins_restart(entry));
+    let restarts = ends.map(|end| (end, restart(end, entries)));
+    // A coordinator that has taken over may end the round itself, a moment later.
+    let listed =
+        restarts.filter(|(end, restart)| restart.steps.len() > 1 || end.kind == ROUND_ENDED);
+    listed.map(|(_, restart)| restart).take(most).collect()
+}
+
+const ROUND_ENDED: &str = "round_ended";
+
+/// Returns true for the end of a round: a lost coordinator does not record it, and the next one takes over.
+fn begins_restart(entry: &Entry) -> bool {
+    entry.kind == ROUND_ENDED || entry.kind == "coordinator_took_over"
 }
 
 /// Collects the causes of the end of a round, oldest first, the end itself, and what followed from it.
@@ -156,7 +167,7 @@ fn restart(end: &Entry, entries: &[Entry]) -> Restart {
     let later = entries.iter().filter(|entry| entry.id > end.id);
     // Only until the next round ends: its events belong to the next restart.
     let followed: Vec<&Entry> = later
-        .take_while(|entry| entry.kind != "round_ended")
+        .take_while(|entry| !begins_restart(entry))
         .filter(|entry| is_stage(entry, end))
         .collect();
     let cost = followed.iter().rev().find(|entry| entry.kind == "restart_cost");
@@ -267,6 +278,32 @@ mod tests {
              Time: 1 min 40 s in all, 95.0 % productive; lost: starting 4.0 s, redone 1.0 s\n"
         );
         assert_eq!(text, expected);
+    }
+
+    /// A restart after the loss of the coordinator begins with the takeover, and is apart from the restart before.
+    #[test]
+    fn takeover_is_a_restart() {
+        let entries = [
+            entry("2.8", "07.000", "round_ended", None, "round 7 has ended"),
+            entry("2.9", "07.100", "round_admitted", Some("2.8"), "round 8 begins"),
+            entry("3.1", "17.000", "coordinator_took_over", None, "n1 has taken over"),
+            entry("3.2", "17.200", "round_admitted", Some("3.1"), "round 9 begins"),
+            entry("3.3", "17.300", "restart_cost", Some("3.1"), "the restart took 0.3 s"),
+            entry("4.1", "27.000", "coordinator_took_over", None, "n2 has taken over"),
+            entry("4.2", "27.100", "round_ended", Some("4.1"), "round 9 has ended"),
+        ];
+        let found: Vec<_> = restarts(&entries, 5)
+            .iter()
+            .map(|restart| {
+                (restart.steps.len(), restart.steps[0].text.clone(), restart.cost.clone())
+            })
+            .collect();
+        let expected = [
+            (2, "n2 has taken over", None),
+            (2, "n1 has taken over", Some("the restart took 0.3 s".to_owned())),
+            (2, "round 7 has ended", None),
+        ];
+        assert_eq!(found, expected.map(|(len, text, cost)| (len, text.to_owned(), cost)));
     }
 
     /// A restart that has just begun has no cost yet, and a circle of causes, which no coordinator sends, ends.
