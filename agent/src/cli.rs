@@ -66,7 +66,7 @@ Examples:
 
 Each flag can also be written with underscores (--nproc_per_node). A flag that is not given is \
 read from PET_<NAME> (PET_NPROC_PER_NODE). Scripts are run by the interpreter in PYTHON_EXEC, else \
-by that of the active environment, else by python3. Logs are written to stderr; RAGENT_LOG sets \
+by that of the environment in which ragent is installed, else by that of the active one, else by python3. Logs are written to stderr; RAGENT_LOG sets \
 their level."
 )]
 pub struct Cli {

@@ -43,6 +43,10 @@ impl Host for AssumedHost<'_> {
         Vec::new()
     }
 
+    fn program_folders(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
     fn current_dir(&self) -> PathBuf {
         "/".into()
     }

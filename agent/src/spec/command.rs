@@ -201,7 +201,11 @@ except ImportError:
 record(main)()
 ";
 
-/// Finds the Python that users expect: `PYTHON_EXEC`, the active environment, `python3`, `python`.
+/// The interpreter that runs `python -m ragent`, which sets this variable.
+const OWN_PYTHON: &str = "RAGENT_PYTHON";
+
+/// Finds the Python that users expect: `PYTHON_EXEC`, that of `python -m ragent`, that of the environment in which this program
+/// is installed, as for torchrun, that of the active environment, `python3`, `python`.
 pub(crate) fn interpreter(host: &impl Host) -> Result<PathBuf, UsageError> {
     let named = |variable: &str| host.env(variable).filter(|value| !value.is_empty());
     if let Some(program) = named("PYTHON_EXEC") {
@@ -211,17 +215,23 @@ pub(crate) fn interpreter(host: &impl Host) -> Result<PathBuf, UsageError> {
             no_python(format!("PYTHON_EXEC is `{path}`, which cannot be executed"))
         });
     }
-    for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
-        let program = named(variable).map(|folder| PathBuf::from(folder).join("bin/python"));
-        if let Some(program) = program.filter(|program| host.is_executable(program)) {
-            return Ok(program);
-        }
-    }
-    ["python3", "python"]
-        .iter()
-        .find_map(|name| host.find_program(name.as_ref()))
+    let own = named(OWN_PYTHON).map(PathBuf::from);
+    let installed = host.program_folders().into_iter().filter(|folder| {
+        let environment = folder.parent();
+        environment
+            .is_some_and(|it| ENVIRONMENT_MARKS.iter().any(|mark| host.exists(&it.join(mark))))
+    });
+    let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(named);
+    let folders = installed.chain(active.map(|folder| PathBuf::from(folder).join("bin")));
+    own.into_iter()
+        .chain(folders.map(|folder| folder.join("python")))
+        .find(|program| host.is_executable(program))
+        .or_else(|| ["python3", "python"].iter().find_map(|name| host.find_program(name.as_ref())))
         .ok_or_else(|| no_python("no Python was found: neither `python3` nor `python` is in PATH"))
 }
+
+/// The files that virtual environments and those of conda have in the folder above their programs.
+const ENVIRONMENT_MARKS: [&str; 2] = ["pyvenv.cfg", "conda-meta/history"];
 
 fn no_python(message: impl Into<String>) -> UsageError {
     UsageError::new(message)

@@ -142,6 +142,28 @@ fn interpreter_is_found() {
     assert_eq!(mistakes_on(&host, "ragent t.py"), [wrong]);
 }
 
+/// A program in an environment runs scripts with the Python of that environment, as `/venv/bin/torchrun` does, and a program
+/// in another folder with that of the active environment.
+#[test]
+fn interpreter_of_the_installation() {
+    let mut host = machine(&[("VIRTUAL_ENV", "/v")]);
+    host.programs.extend(["/a/bin/python", "/b/bin/python", "/m/python"].map(PathBuf::from));
+    let chosen = |host: &FakeHost| resolve_on(host, "ragent t.py").unwrap().command.program;
+    // A link in /usr/local/bin, to a file in an environment.
+    host.program_folders = vec!["/usr/local/bin".into(), "/a/bin".into()];
+    assert_eq!(chosen(&host), PathBuf::from("/v/bin/python"));
+    host.put("/a/pyvenv.cfg", "home = /usr/bin");
+    assert_eq!(chosen(&host), PathBuf::from("/a/bin/python"));
+    // A link in another environment.
+    host.program_folders[0] = "/b/bin".into();
+    host.put("/b/conda-meta/history", "");
+    assert_eq!(chosen(&host), PathBuf::from("/b/bin/python"));
+    host.env.insert("RAGENT_PYTHON".to_owned(), "/m/python".into());
+    assert_eq!(chosen(&host), PathBuf::from("/m/python"));
+    host.env.insert("PYTHON_EXEC".to_owned(), "/v/bin/python".into());
+    assert_eq!(chosen(&host), PathBuf::from("/v/bin/python"));
+}
+
 /// The hint for a script that does not exist is the command that was probably meant.
 #[test]
 fn mistyped_commands() {

@@ -44,6 +44,9 @@ pub trait Host {
     fn read(&self, path: &Path) -> Option<String>;
     /// Returns the names in a folder; empty if it cannot be read.
     fn list(&self, path: &Path) -> Vec<String>;
+    /// Returns the absolute folders of this program: that in which it was called, which may have a link to it,
+    /// and that of the file itself.
+    fn program_folders(&self) -> Vec<PathBuf>;
     /// The working directory, which workers share.
     fn current_dir(&self) -> PathBuf;
     /// Returns true if `path` is a file that this process may execute.
@@ -154,6 +157,16 @@ impl Host for ThisHost {
     fn list(&self, path: &Path) -> Vec<String> {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
+    fn program_folders(&self) -> Vec<PathBuf> {
+        let Ok(program) = std::env::current_exe() else { return Vec::new() };
+        // The name may be any text: other programs of that name do not count.
+        let is_this = |path: &PathBuf| fs::canonicalize(path).is_ok_and(|real| real == program);
+        let called = std::env::args_os().next().and_then(|name| self.find_program(&name));
+        let called = called.map(|path| self.current_dir().join(path)).filter(is_this);
+        let files = called.into_iter().chain([program.clone()]);
+        files.filter_map(|file| Some(file.parent()?.to_owned())).collect()
     }
 
     fn current_dir(&self) -> PathBuf {

@@ -19,6 +19,8 @@ pub(crate) struct FakeHost {
     pub(crate) gpus: Vec<Gpu>,
     /// The contents of its small files.
     pub(crate) contents: BTreeMap<PathBuf, String>,
+    /// The folders of the program.
+    pub(crate) program_folders: Vec<PathBuf>,
     /// Its executable files.
     pub(crate) programs: Vec<PathBuf>,
     /// Its files that are only readable.
@@ -56,6 +58,10 @@ impl Host for FakeHost {
         let names = below.filter_map(|rest| rest.iter().next()?.to_str().map(str::to_owned));
         let names: BTreeSet<String> = names.collect();
         names.into_iter().collect()
+    }
+
+    fn program_folders(&self) -> Vec<PathBuf> {
+        self.program_folders.clone()
     }
 
     fn current_dir(&self) -> PathBuf {
