@@ -7,10 +7,12 @@ mod coordinator;
 mod doctor;
 mod events;
 mod forwarded_flags;
+mod install_torchrun;
 mod job;
 mod launch;
 mod manifest;
 mod page;
+mod program_name;
 mod rank;
 mod run;
 mod secret;
@@ -19,13 +21,15 @@ mod store;
 #[cfg(feature = "top")]
 mod top;
 
-use std::ffi::OsString;
+use std::{ffi::OsString, sync::LazyLock};
 
 use clap::{
     CommandFactory, FromArgMatches, Parser, Subcommand,
     error::{ContextKind, ContextValue},
 };
+use ragent_rendezvous::message::PROTOCOL_VERSION;
 
+pub(crate) use self::program_name::TORCHRUN;
 #[cfg(feature = "top")]
 pub use self::top::TopArgs;
 pub use self::{
@@ -33,10 +37,12 @@ pub use self::{
     coordinator::CoordinatorArgs,
     doctor::DoctorArgs,
     events::{EventsArgs, ExplainArgs},
+    install_torchrun::InstallTorchrunArgs,
     job::JobArgs,
     launch::LaunchOverSshArgs,
     manifest::{K8sArgs, ManifestArgs, ManifestTarget},
     page::PageArgs,
+    program_name::ProgramName,
     rank::RankArgs,
     run::LaunchArgs,
     secret::SecretArgs,
@@ -44,11 +50,25 @@ pub use self::{
     store::StoreArgs,
 };
 
+/// The versions of the program and of the protocol between agents, and the commit of a release build.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let commit = option_env!("RAGENT_COMMIT").map(|commit| format!("commit {commit}, "));
+    let commit = commit.unwrap_or_default();
+    format!("{} ({commit}protocol {PROTOCOL_VERSION})", env!("CARGO_PKG_VERSION"))
+});
+static VERSION_OF_TORCHRUN: LazyLock<String> = LazyLock::new(|| format!("is ragent {}", *VERSION));
+
+/// Returns the version as `--version` prints it, without the program's name.
+pub(crate) fn version() -> String {
+    VERSION.clone()
+}
+
 /// Start and supervise distributed training jobs; replaces torchrun.
 #[derive(Debug, Parser)]
 #[command(
     name = "ragent",
     version,
+    long_version = VERSION.as_str(),
     args_conflicts_with_subcommands = true,
     args_override_self = true,
     infer_long_args = true,
@@ -78,16 +98,49 @@ pub struct Cli {
     pub launch: LaunchArgs,
 }
 
+/// Start and supervise distributed training jobs: ragent in place of torchrun.
+#[derive(Debug, Parser)]
+#[command(
+    name = "torchrun",
+    version,
+    long_version = VERSION_OF_TORCHRUN.as_str(),
+    args_override_self = true,
+    infer_long_args = true,
+    override_usage = "torchrun [OPTIONS] SCRIPT [ARGS]...",
+    max_term_width = 100,
+    after_help = "Use --help for all flags. This is ragent: `ragent --help` lists its further commands.",
+)]
+struct AsTorchrun {
+    /// The flags of the launch.
+    #[command(flatten)]
+    launch: LaunchArgs,
+}
+
 impl Cli {
-    /// Parses a command line, whose first word is the program's name.
+    /// Parses a command line, whose first word is the program's name. Called as `torchrun`, the program has no
+    /// subcommands.
     ///
     /// # Errors
     ///
     /// Returns clap's message to the user, which may also be the help or the version.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let words: Vec<OsString> = words.into_iter().collect();
+        match ProgramName::of(words.first()) {
+            ProgramName::Ragent => Self::read_own(&words),
+            ProgramName::Torchrun => Self::read_as_torchrun(&words),
+        }
+    }
+
+    fn read_as_torchrun(words: &[OsString]) -> Result<Self, clap::Error> {
+        let mut launch = AsTorchrun::try_parse_from(words).map_err(without_wrong_tip)?.launch;
+        launch.name = ProgramName::Torchrun;
+        drop_separator(&mut launch.job.script, words);
+        Ok(Self { command: None, launch })
+    }
+
+    fn read_own(words: &[OsString]) -> Result<Self, clap::Error> {
         let mut command = Self::command();
-        let matches = command.try_get_matches_from_mut(&words).map_err(without_wrong_tip)?;
+        let matches = command.try_get_matches_from_mut(words).map_err(without_wrong_tip)?;
         let mut cli =
             Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         if let (Some(Command::Launch(args)), Some((_, matches))) =
@@ -96,7 +149,7 @@ impl Cli {
             args.forwarded_flags = forwarded_flags::flags(matches);
         }
         if let Some(script) = cli.script_mut() {
-            drop_separator(script, &words);
+            drop_separator(script, words);
         }
         Ok(cli)
     }
@@ -114,6 +167,7 @@ impl Cli {
                 | Command::Doctor(_)
                 | Command::Events(_)
                 | Command::Explain(_)
+                | Command::InstallTorchrun(_)
                 | Command::Keeper
                 | Command::Page(_)
                 | Command::Rank(_)
@@ -171,6 +225,8 @@ pub enum Command {
     Events(EventsArgs),
     /// Explain what a job waits for, why it was restarted, what that cost, and what would help
     Explain(ExplainArgs),
+    /// Make `torchrun` start ragent: put a link of that name into a folder, or remove it again
+    InstallTorchrun(InstallTorchrunArgs),
     /// Start an agent over ssh on each host of a list, and show the output of all of them
     Launch(Box<LaunchOverSshArgs>),
     /// Print a manifest that runs a job on another system

@@ -11,6 +11,7 @@ pub mod error;
 pub mod events;
 pub mod explain;
 mod follow;
+pub mod install_torchrun;
 pub mod manifest;
 pub mod page;
 pub mod rank;

@@ -8,10 +8,10 @@ use std::{
 #[cfg(feature = "top")]
 use ragent::commands::top;
 use ragent::{
-    cli::{Cli, Command, LaunchArgs, LaunchOverSshArgs},
+    cli::{Cli, Command, LaunchArgs, LaunchOverSshArgs, ProgramName},
     commands::{
-        completion, coordinator, doctor, error::LaunchError, events, explain, manifest, page, rank,
-        run, secret, ssh, status, store,
+        completion, coordinator, doctor, error::LaunchError, events, explain, install_torchrun,
+        manifest, page, rank, run, secret, ssh, status, store,
     },
     keeper, limits,
     report::telemetry::{self, DefaultLines, Log, LogFormat},
@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Some(Command::Doctor(args)) => doctor::examine(&args),
         Some(Command::Events(args)) => events::print(&args),
         Some(Command::Explain(args)) => explain::print(&args),
+        Some(Command::InstallTorchrun(args)) => install_torchrun::run(&args),
         Some(Command::Manifest(args)) => manifest::print(args, &ThisHost),
         Some(Command::Page(args)) => page::serve(&args),
         Some(Command::Secret(args)) => secret::make(&args),
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
         Some(Command::Top(args)) => top::show(&args),
         Some(Command::Rank(args)) => rank::become_program(&args),
         None => match &cli.launch.print_completion {
-            Some(shell) => completion::print(shell),
+            Some(shell) => completion::print(shell, cli.launch.name),
             None => launch_here(cli.launch),
         },
     };
@@ -62,6 +63,10 @@ fn main() -> ExitCode {
 
 fn launch_here(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
     let format = LogFormat::of(&args);
+    let lines = match args.name {
+        ProgramName::Ragent => DefaultLines::Few,
+        ProgramName::Torchrun => DefaultLines::Warnings,
+    };
     let (spec, format) = match (JobSpec::resolve(args, &ThisHost), format) {
         (Ok(spec), Ok(format)) => (spec, format),
         (spec, format) => {
@@ -70,7 +75,7 @@ fn launch_here(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
             return Err(errors.into());
         }
     };
-    logged(format, DefaultLines::Few, |log| run::launch(spec, log))
+    logged(format, lines, |log| run::launch(spec, log))
 }
 
 fn launch_over_ssh(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {

@@ -1,6 +1,10 @@
 //! The findings of `ragent doctor` on a real machine.
 
-use std::{fs::File, net::TcpListener};
+use std::{
+    fs::{self, File},
+    net::TcpListener,
+    os::unix::fs::PermissionsExt,
+};
 
 use serde_json::Value;
 
@@ -25,12 +29,33 @@ fn every_check_has_a_line() {
     let end = sandbox.ragent("doctor").run();
     end.assert_code(0);
     for name in [
-        "kernel", "nofile", "nproc", "memlock", "shm", "gpu", "python", "cgroup", "service",
-        "loopback", "hostname",
+        "program", "kernel", "nofile", "nproc", "memlock", "shm", "gpu", "python", "cgroup",
+        "service", "loopback", "hostname",
     ] {
         let line = end.stdout.lines().find(|line| line[4..].trim_start().starts_with(name));
         assert!(line.is_some(), "no {name} in {}", end.stdout);
     }
+}
+
+/// A second version of the program in PATH is named, with its path.
+#[test]
+fn two_versions_are_named() {
+    let sandbox = Sandbox::new();
+    let old = sandbox.path("old/ragent");
+    fs::create_dir(sandbox.path("old")).expect("the folder is new");
+    fs::write(&old, "#!/bin/sh\necho ragent 0.0.9\n").expect("the folder is writable");
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o755)).expect("the file is ours");
+    let folder = sandbox.path("old");
+    let path = format!("{}:/usr/bin:/bin", folder.display());
+    let end = sandbox.ragent("doctor --json").env("PATH", path).run();
+    end.assert_code(0);
+    let found = check(&end, "program");
+    assert_eq!(found["verdict"], "warn");
+    assert!(
+        text(&found).contains(concat!("this is ragent ", env!("CARGO_PKG_VERSION"))),
+        "{found}"
+    );
+    assert!(text(&found).ends_with(&format!("{} is 0.0.9", old.display())), "{found}");
 }
 
 /// Results are printed while a check waits: an interpreter that does not answer hides no other

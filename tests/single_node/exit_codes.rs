@@ -21,7 +21,7 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 /// The number of rows that are provoked at the same time: most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
-const PROVOCATIONS: [(&str, Provocation); 49] = [
+const PROVOCATIONS: [(&str, Provocation); 50] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     (
         "`ragent status`, `ragent events` or `ragent explain` has printed what was asked",
@@ -75,6 +75,11 @@ const PROVOCATIONS: [(&str, Provocation); 49] = [
     }),
     ("`ragent secret` has printed a secret, or written it to a file", |sandbox| {
         ["secret", "secret --init --secret-file s", "secret --rotate --secret-file s"]
+            .map(|words| sandbox.ragent(words).run())
+            .into()
+    }),
+    ("`ragent install-torchrun` has created a link or removed it", |sandbox| {
+        ["install-torchrun .", "install-torchrun --undo ."]
             .map(|words| sandbox.ragent(words).run())
             .into()
     }),

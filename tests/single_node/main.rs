@@ -20,6 +20,7 @@ mod serve;
 mod service_manager;
 mod stopping;
 mod timers;
+mod torchrun_name;
 mod workers;
 
 #[path = "../support/mod.rs"]

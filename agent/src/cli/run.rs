@@ -5,11 +5,15 @@ use clap::Args;
 use super::{
     auth::AuthArgs,
     job::{FAILURES, JobArgs, NODES, OTHER, OUTPUT, PLACEMENT, WORKERS},
+    program_name::ProgramName,
 };
 
 /// Flags for launching. Flags that most jobs do not need are listed by `--help` only, not by `-h`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct LaunchArgs {
+    /// The name by which the program was called.
+    #[arg(skip)]
+    pub name: ProgramName,
     /// The job.
     #[command(flatten)]
     pub job: JobArgs,

@@ -28,6 +28,17 @@ fn defaults_of_a_list_of_hosts() {
     }
 }
 
+/// The version of a program by the name of torchrun names both programs; that of the protocol is part of it.
+#[test]
+fn versions() {
+    let number = env!("CARGO_PKG_VERSION");
+    assert!(printed("ragent --version").starts_with(&format!("ragent {number} (")));
+    let text = printed("/venv/bin/torchrun --version");
+    assert_eq!(text, format!("torchrun is ragent {}\n", version()));
+    assert!(text.ends_with(&format!("protocol {PROTOCOL_VERSION})\n")), "{text}");
+    assert_eq!(printed("ragent -V"), format!("ragent {number}\n"));
+}
+
 /// The help shows how to start a job, each example on one line.
 #[test]
 fn examples() {

@@ -4,12 +4,14 @@
 //! there is a problem. Modules measure; pure functions of numbers judge the measurements. Every
 //! check has a timeout, because a component that does not answer is one of the problems.
 
+mod child;
 mod endpoint;
 mod etcd;
 mod limits;
 mod loopback;
 mod machine;
 mod peers;
+mod program;
 mod python;
 mod secret;
 mod standby;
@@ -123,6 +125,7 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
     let mut findings = Findings::new(args.json);
     runtime::block_on(async {
         let workers = workers(args, &mut findings).await?;
+        program::examine(&mut findings).await;
         machine::examine(workers, &mut findings).await;
         standby::examine(modules, args.script.as_deref(), workers, &mut findings).await;
         let credentials = credentials.for_processes_at(&endpoints).await;

@@ -79,6 +79,8 @@ pub enum DefaultLines {
     /// Warnings, errors and the lines for the user. Lines of level `info` are kept in memory, and written
     /// to a file when something fails.
     Few,
+    /// The same without the lines for the user that are neither warnings nor errors.
+    Warnings,
     /// Lines of level `info` and above.
     Info,
 }
@@ -132,10 +134,15 @@ fn without_lines(levels: &str) -> EnvFilter {
 /// Returns the system's refusal to start the writing thread.
 pub fn start(format: LogFormat, default: DefaultLines, host: &impl Host) -> io::Result<Log> {
     let given = given_filter(host);
-    let is_few = given.is_none() && default == DefaultLines::Few && format == LogFormat::Text;
-    let mut log = Log::start(is_few.then(Recent::default))?;
+    let level = match default {
+        DefaultLines::Few => Some("info"),
+        DefaultLines::Warnings => Some("warn"),
+        DefaultLines::Info => None,
+    };
+    let level = level.filter(|_| given.is_none() && format == LogFormat::Text);
+    let mut log = Log::start(level.map(|_| Recent::default()))?;
     let is_terminal = io::stderr().is_terminal();
-    if is_few && is_terminal {
+    if level == Some("info") && is_terminal {
         log.enable_block(host.env("TERM").as_deref());
     }
     // An internal error of the logger could only be printed to the console that failed.
@@ -143,8 +150,8 @@ pub fn start(format: LogFormat, default: DefaultLines, host: &impl Host) -> io::
     let text = lines.with_ansi(is_terminal).with_timer(LineTime { is_local: is_terminal });
     let filter = without_lines(given.as_deref().unwrap_or("info"));
     let mut layers = Vec::new();
-    if let Some((recent, _)) = &log.recent {
-        let few = EnvFilter::builder().parse_lossy(format!("warn,{LINES}=info,{RECORD}=off"));
+    if let (Some((recent, _)), Some(level)) = (&log.recent, level) {
+        let few = EnvFilter::builder().parse_lossy(format!("warn,{LINES}={level},{RECORD}=off"));
         layers.push(text.event_format(ForPeople).with_filter(few).boxed());
         let kept = fmt::layer().with_writer(recent.clone()).with_ansi(false).with_target(false);
         layers.push(kept.log_internal_errors(false).with_filter(filter).boxed());

@@ -8,6 +8,7 @@ use super::{
     voters::voters_among,
 };
 use crate::{
+    cli::ProgramName,
     scheduler::{Head, Launcher, Placement},
     sys::host::Host,
 };
@@ -25,9 +26,10 @@ pub struct LauncherGroup {
 
 impl<H: Host> Arguments<'_, H> {
     /// Returns the place that a launcher has given to this agent. Returns `None` if flags determine
-    /// the rendezvous: scripts for torchrun have such flags even under a launcher.
+    /// the rendezvous: scripts for torchrun have such flags even under a launcher. torchrun itself takes no
+    /// values from launchers.
     pub(super) fn placement(&self) -> Result<Option<Placement>, UsageError> {
-        if self.has_rendezvous_flag() {
+        if self.args.name == ProgramName::Torchrun || self.has_rendezvous_flag() {
             return Ok(None);
         }
         let found = Placement::find(self.host).map_err(|error| {

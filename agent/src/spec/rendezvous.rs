@@ -8,7 +8,7 @@ use super::{
     Argument, Endpoint, EndpointError, EtcdSpec, RdzvConf, SearchSpec, UsageError, VoterList,
     arguments::Arguments, endpoint::ADDRESS_HINT, voters::check_asked_voters,
 };
-use crate::sys::host::Host;
+use crate::{cli::ProgramName, sys::host::Host};
 
 /// The method by which the nodes find each other, with its endpoint.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -124,7 +124,8 @@ impl<H: Host> Arguments<'_, H> {
         NodeRange::in_units(min, max, unit).ok_or_else(|| given.invalid(none))
     }
 
-    /// Returns the backend that is named, or `static` if a flag is given that only `static` has.
+    /// Returns the backend that is named, or `static` if a flag is given that only `static` has, or if the program was
+    /// called as `torchrun`, whose default it is.
     pub(super) fn backend(&self) -> Result<Option<Backend>, UsageError> {
         let args = self.args;
         if let Some(given) = self.argument("rdzv_backend", &args.rdzv_backend) {
@@ -134,7 +135,8 @@ impl<H: Host> Arguments<'_, H> {
         if endpoint.is_some_and(|given| given.is_list() || given.search_port().is_some()) {
             return Ok(Some(Backend::C10d));
         }
-        let is_static = self.argument("node_rank", &args.node_rank).is_some()
+        let is_static = args.name == ProgramName::Torchrun
+            || self.argument("node_rank", &args.node_rank).is_some()
             || self.argument("master_addr", &args.master_addr).is_some()
             || self.argument("master_port", &args.master_port).is_some();
         Ok(is_static.then_some(Backend::Static))

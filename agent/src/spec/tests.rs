@@ -164,6 +164,24 @@ fn interpreter_of_the_installation() {
     assert_eq!(chosen(&host), PathBuf::from("/v/bin/python"));
 }
 
+/// As torchrun, the program uses `static` by default, and no values of a launcher; a list of endpoints is one of
+/// voters in any case.
+#[test]
+fn defaults_of_torchrun() {
+    let standalone = |host: &FakeHost, line: &str| {
+        matches!(resolve_on(host, line).unwrap().rendezvous, RendezvousMethod::Standalone)
+    };
+    assert!(standalone(&slurm_step(4), "torchrun t.py"));
+    assert!(!standalone(&slurm_step(4), "ragent t.py"));
+    let host = machine(&[]);
+    let method = |line: &str| resolve_on(&host, line).unwrap().rendezvous;
+    let line = "--nnodes 2 --rdzv-endpoint n0:29400 t.py";
+    assert!(matches!(method(&format!("/a/torchrun {line}")), RendezvousMethod::Static { .. }));
+    assert!(matches!(method(&format!("ragent {line}")), RendezvousMethod::Endpoint { .. }));
+    let list = "torchrun --nnodes 3 --rdzv-endpoint n0,n1,n2 --rdzv-id j t.py";
+    assert!(matches!(method(list), RendezvousMethod::Voters(_)));
+}
+
 /// The hint for a script that does not exist is the command that was probably meant.
 #[test]
 fn mistyped_commands() {

@@ -217,6 +217,20 @@ impl Host for ThisHost {
 }
 
 impl ThisHost {
+    /// Returns the folders of `PATH` that have `program`, without repetitions, in the order in which a shell searches
+    /// them.
+    pub(crate) fn folders_in_path(self, program: &str) -> Vec<PathBuf> {
+        let path = self.env("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+        let mut found = Vec::new();
+        for folder in std::env::split_paths(&path) {
+            let folder = fs::canonicalize(&folder).unwrap_or(folder);
+            if self.is_executable(&folder.join(program)) && !found.contains(&folder) {
+                found.push(folder);
+            }
+        }
+        found
+    }
+
     /// The machine's host name; `localhost` if it has none.
     pub fn name(self) -> String {
         let name = unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();

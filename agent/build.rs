@@ -1,0 +1,34 @@
+//! Records the commit of a release build, which `ragent --version` prints.
+//!
+//! It is that of `RAGENT_COMMIT`, else of the git checkout; a build from sources without git has none. Debug
+//! builds have none either, as all tests would be compiled again after each commit.
+
+#![expect(clippy::disallowed_methods, reason = "cargo passes values to build scripts in variables")]
+
+use std::{env, process::Command};
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=RAGENT_COMMIT");
+    let is_release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    let given = env::var("RAGENT_COMMIT").ok().filter(|commit| !commit.is_empty());
+    if let Some(commit) = given.or_else(|| is_release.then(commit_of_checkout).flatten()) {
+        println!("cargo::rustc-env=RAGENT_COMMIT={commit}");
+    }
+}
+
+/// Returns the abbreviated hash of the commit that is checked out.
+fn commit_of_checkout() -> Option<String> {
+    // The log of HEAD changes with each commit and each checkout.
+    for file in ["HEAD", "logs/HEAD"] {
+        println!("cargo::rerun-if-changed={}", git(&["rev-parse", "--git-path", file])?);
+    }
+    git(&["rev-parse", "--short=12", "HEAD"])
+}
+
+/// Returns what git prints; `None` if it fails or is not installed.
+fn git(args: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(args).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !text.is_empty()).then_some(text)
+}
