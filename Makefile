@@ -16,7 +16,7 @@ REPEAT ?= 20
 # Number of tests at the same time: most of them wait for processes and leases, so there are more than processors.
 export RUST_TEST_THREADS ?= $(shell cpus=$$(nproc); echo $$((cpus < 4 ? 4 : cpus)))
 
-.PHONY: help build demo test test-all chaos takeovers fuzz test-gpu test-torch-versions test-frameworks check advisories fix docs pictures bench bench-recovery venv packages
+.PHONY: help build demo test test-all chaos takeovers fuzz test-gpu test-torch-versions test-frameworks check advisories fix man docs pictures bench bench-recovery venv packages
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
@@ -32,6 +32,7 @@ help:
 	@echo 'make check     formatting, lints, documentation, licences; writes nothing'
 	@echo 'make docs      checks the links of the pages, and builds them as a book where mdbook is installed'
 	@echo 'make pictures  records the demo for the README, and takes the picture of the page'
+	@echo 'make man       writes the man pages of packaging/man'
 	@echo 'make fix       formats, and applies what lints suggest'
 	@echo 'make bench     figures, as ratios against the torch in .venv'
 	@echo 'make bench-recovery  the time until broken jobs run again, compared with torchrun and ft_launcher'
@@ -116,6 +117,10 @@ check:
 # Needs the network, for the database of RustSec.
 advisories:
 	$(CARGO) deny --locked check advisories
+
+# The man pages in packaging/man, from the help.
+man:
+	$(CARGO) test --quiet --workspace --locked --lib -- --ignored man_pages_are_written
 
 fix:
 	$(CARGO) fmt --all

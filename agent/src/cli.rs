@@ -253,5 +253,7 @@ pub enum Command {
     Relay,
 }
 
+#[cfg(all(test, feature = "top"))]
+mod man_pages;
 #[cfg(test)]
 mod tests;
