@@ -19,8 +19,10 @@ use tonic::{
 
 use crate::{support::Sandbox, victim::make_secret};
 
-/// Accepts every agent with these leases, and reports a job whose texts contain control characters.
+/// Accepts every agent with these leases, or refuses it, and reports a job whose texts contain control characters.
 pub(crate) struct Fake {
+    /// The protocol version that it names when it refuses an agent.
+    refuses_as: Option<u32>,
     agent_lease_ms: u64,
     coordinator_lease_ms: u64,
 }
@@ -37,6 +39,13 @@ impl Coordination for Fake {
         &self,
         _: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Answers>, Status> {
+        if let Some(ours) = self.refuses_as {
+            let version = v1::refusal::ProtocolVersion { ours };
+            let reason = Some(v1::refusal::Reason::ProtocolVersion(version));
+            let message = Some(Message::Refusal(v1::Refusal { reason }));
+            let answer = tokio_stream::once(Ok(CoordinatorMessage { message }));
+            return Ok(Response::new(Box::pin(answer)));
+        }
         let round = Some(v1::RoundId { term: 1, round: 1 });
         let welcome = v1::Welcome {
             term: 1,
@@ -112,11 +121,16 @@ impl Coordination for Fake {
 
 /// A fake coordinator whose leases are valid.
 pub(crate) fn short_lease() -> Fake {
-    Fake { agent_lease_ms: 2400, coordinator_lease_ms: 3000 }
+    Fake { agent_lease_ms: 2400, coordinator_lease_ms: 3000, refuses_as: None }
+}
+
+/// A fake coordinator that refuses every agent, as its protocol has this version.
+pub(crate) fn refusal(version: u32) -> Fake {
+    Fake { refuses_as: Some(version), ..short_lease() }
 }
 
 /// Serves a fake coordinator until the tests end.
-fn serve(fake: Fake) -> SocketAddr {
+pub(crate) fn serve(fake: Fake) -> SocketAddr {
     serve_as(fake, serde_json::json!({}))
 }
 
@@ -150,7 +164,7 @@ fn endless_leases() {
     for (agent_lease_ms, coordinator_lease_ms) in
         [(59_000, 600_000), (60_000, 60_000), (9_000, 3_000)]
     {
-        let address = serve(Fake { agent_lease_ms, coordinator_lease_ms });
+        let address = serve(Fake { agent_lease_ms, coordinator_lease_ms, refuses_as: None });
         let sandbox = Sandbox::new();
         let words = format!(
             "--nnodes 2 --rdzv-id job --rdzv-endpoint {address} --rdzv-conf is_host=0,join_timeout=3 \
@@ -171,7 +185,7 @@ fn impostor_without_the_secret() {
     let path = make_secret(&sandbox);
     let id = ragent::secret::file::read(&path).unwrap()[0].id().to_string();
     let run = |identity| {
-        let address = serve_as(Fake { agent_lease_ms: 2400, coordinator_lease_ms: 3000 }, identity);
+        let address = serve_as(short_lease(), identity);
         let words = format!(
             "--nnodes 2 --rdzv-id job --rdzv-endpoint {address} --rdzv-conf is_host=0,join_timeout=3 \
              --secret-file {} --no-python stay.sh",
@@ -187,7 +201,7 @@ fn impostor_without_the_secret() {
     let named = run(serde_json::json!({ "auth": "secret", "ids": [id] }));
     named.assert_stderr(&["has not authenticated itself"]);
     // Without a secret it succeeds, as far as the master's address shows.
-    let address = serve(Fake { agent_lease_ms: 2400, coordinator_lease_ms: 3000 });
+    let address = serve(short_lease());
     let words = format!(
         "--nnodes 1 --auth none --rdzv-id job --rdzv-endpoint {address} --rdzv-conf is_host=0 \
          --no-python stay.sh"
@@ -199,7 +213,7 @@ fn impostor_without_the_secret() {
 /// 19: control characters from a coordinator do not reach the terminal.
 #[test]
 fn cursed_status() {
-    let address = serve(Fake { agent_lease_ms: 1, coordinator_lease_ms: 2 });
+    let address = serve(Fake { agent_lease_ms: 1, coordinator_lease_ms: 2, refuses_as: None });
     let sandbox = Sandbox::new();
     let end = sandbox.ragent(&format!("status --rdzv-endpoint {address}")).run();
     for text in [&end.stdout, &end.stderr] {

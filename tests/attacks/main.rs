@@ -14,6 +14,7 @@ mod own_keys;
 mod port;
 mod secret;
 mod store;
+mod versions;
 mod victim;
 
 #[path = "../support/mod.rs"]

@@ -14,7 +14,7 @@ use ragent_rendezvous::{
     snapshot::Snapshot,
 };
 use tokio::sync::{mpsc, watch};
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::proofs::Proofs;
 use crate::{
@@ -66,10 +66,14 @@ impl Streams {
     /// Sends a message. A stream whose queue is full is dropped, as is one with a refusal; a message about clients of the store is
     /// discarded instead if the queue is half full.
     pub(super) fn send(&mut self, to: &Peer, message: ToNode) {
-        let refused = matches!(message, ToNode::Refuse(_));
         let Some(stream) = self.open.get(to) else {
             return;
         };
+        let refused = matches!(message, ToNode::Refuse(_));
+        if let ToNode::Refuse(reason) = &message {
+            let from = stream.from.map(|from| from.ip.to_string()).unwrap_or_default();
+            info!(node = %to.node, %from, reason = reason.kind(), "registration refused");
+        }
         let is_dispensable = matches!(message, ToNode::AskVoucher(_) | ToNode::Vouched(_));
         if is_dispensable && stream.answers.capacity() <= stream.answers.max_capacity() / 2 {
             // Clients of the store connect again. All other messages need the rest of the queue.
