@@ -42,11 +42,11 @@ fn kernel() -> Finding {
     let release = release.unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if version < (5, 4) {
+    if version < (4, 18) {
         return Finding::fail(
             "kernel",
             format!("Linux {release}"),
-            "Linux 5.4 or newer is required",
+            "Linux 4.18 or newer is required",
         );
     }
     match proc::check_children() {
