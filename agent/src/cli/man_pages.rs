@@ -21,15 +21,15 @@ fn pages() -> BTreeMap<String, String> {
 fn add(pages: &mut BTreeMap<String, String>, command: Command) {
     let hidden = |it: &&Command| it.is_hide_set();
     let below: Vec<Command> = command.get_subcommands().filter(|it| !hidden(it)).cloned().collect();
-    let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
     // Descriptions of flags that `-h` hides would be left out.
     let command = command.mut_args(|flag| flag.hide_short_help(false));
     // The commit of a release build.
     let command = command.long_version(None::<&str>);
     let man = Man::new(command).title(name.to_ascii_uppercase()).manual("ragent");
     let mut text = Vec::new();
-    man.render(&mut text).unwrap();
-    let text = String::from_utf8(text).unwrap().replace(".SH EXTRA", ".SH NOTES");
+    man.render(&mut text).expect("a vector takes any text");
+    let text = String::from_utf8_lossy(&text).replace(".SH EXTRA", ".SH NOTES");
     pages.insert(format!("{name}.1"), text);
     below.into_iter().for_each(|command| add(pages, command));
 }
