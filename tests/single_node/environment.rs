@@ -1,6 +1,6 @@
 //! The environment of a worker.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs};
 
 use crate::support::{End, Sandbox};
 
@@ -125,4 +125,17 @@ fn workers_get_no_foreign_descriptors_and_the_old_limit() {
     let end = shell.arg("bash").arg(worker).run();
     end.assert_code(0);
     assert_eq!(end.stdout, "0\n1\n2\n500\n");
+}
+
+/// The report of a script that lacks a module names the interpreter, and how to choose another one.
+#[test]
+fn missing_module_has_a_hint() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("t.py"), "import no_such_module_7").unwrap();
+    let end = sandbox.ragent("t.py").env("PYTHON_EXEC", "/usr/bin/python3").run();
+    end.assert_code(1);
+    end.assert_stderr(&[
+        "ModuleNotFoundError: No module named 'no_such_module_7'",
+        "hint: install 'no_such_module_7' for the interpreter of the workers, which is /usr/bin/python3 on this node",
+    ]);
 }

@@ -138,6 +138,8 @@ pub struct Ended {
     pub settings: SharedSettings,
     /// The title of its command.
     pub title: String,
+    /// The interpreter of its workers; `None` if they are programs of another kind.
+    pub interpreter: Option<PathBuf>,
 }
 
 impl LaunchError {
@@ -293,6 +295,17 @@ fn usage(errors: &[UsageError]) -> String {
     errors.iter().enumerate().map(one).collect::<Vec<_>>().join("\n")
 }
 
+/// Returns a hint if the first failure is that of an interpreter which lacks a module: it may not be the one that the user
+/// expects.
+fn missing_module(outcome: &Outcome, interpreter: Option<&Path>) -> Option<String> {
+    let last = outcome.first_failure.as_ref()?.stderr_tail.trim_end().lines().next_back()?;
+    let module = last.trim().strip_prefix("ModuleNotFoundError: No module named ")?;
+    Some(format!(
+        "install {module} for the interpreter of the workers, which is {} on this node, or set PYTHON_EXEC to another one",
+        interpreter?.display()
+    ))
+}
+
 impl Ended {
     fn exit_code(&self) -> u8 {
         let End { ending, has_voters, uses_etcd, .. } = &self.end;
@@ -303,7 +316,7 @@ impl Ended {
     }
 
     fn report(&self) -> String {
-        let Self { end, settings, title } = self;
+        let Self { end, settings, title, interpreter } = self;
         let End { ending, workers_succeeded, endpoint, has_voters, uses_etcd, state_loss } = end;
         match ending {
             Ending::Closed(Outcome { result: JobResult::AllLeft, .. })
@@ -311,7 +324,10 @@ impl Ended {
             {
                 "ragent: the job was stopped by a signal".to_owned()
             }
-            Ending::Closed(outcome) => closed(outcome, title),
+            Ending::Closed(outcome) => {
+                let hint = missing_module(outcome, interpreter.as_deref());
+                with_hint(closed(outcome, title), hint.as_deref())
+            }
             Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),
             Ending::Unreachable { waited, was_attended, has_left } => {

@@ -249,7 +249,9 @@ async fn launch_on_runtime(
         }
         ending => {
             let (settings, title) = (spec.shared, spec.command.title.clone());
-            let ended = Ended { end: agent_driver::End { ending, ..end }, settings, title };
+            let interpreter = spec.command.interpreter().map(Path::to_owned);
+            let end = agent_driver::End { ending, ..end };
+            let ended = Ended { end, settings, title, interpreter };
             Err(LaunchError::Ended(Box::new(ended)))
         }
     }

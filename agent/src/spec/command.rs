@@ -117,6 +117,12 @@ impl WorkerCommand {
         Ok(Self { program, args, own_args_at: 0, title, searched: None })
     }
 
+    /// Returns the interpreter; `None` if the command is a program without one.
+    pub(crate) fn interpreter(&self) -> Option<&Path> {
+        // All arguments of a program are its own.
+        (self.own_args_at > 0).then_some(&*self.program)
+    }
+
     /// Returns the arguments with the name of a script, or a module, that does not exist in place of
     /// the own one; `None` if no script is run.
     pub(crate) fn args_without_script(&self) -> Option<Vec<OsString>> {
