@@ -14,6 +14,7 @@ mod follow;
 pub mod install_torchrun;
 pub mod manifest;
 pub mod page;
+pub mod parent;
 pub mod rank;
 pub mod run;
 mod runtime;

@@ -11,7 +11,7 @@ use ragent::{
     cli::{Cli, Command, LaunchArgs, LaunchOverSshArgs, ProgramName},
     commands::{
         completion, coordinator, doctor, error::LaunchError, events, explain, install_torchrun,
-        manifest, page, rank, run, secret, ssh, status, store,
+        manifest, page, parent, rank, run, secret, ssh, status, store,
     },
     keeper, limits,
     report::telemetry::{self, DefaultLines, Log, LogFormat},
@@ -62,6 +62,7 @@ fn main() -> ExitCode {
 }
 
 fn launch_here(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
+    parent::watch(&ThisHost)?;
     let format = LogFormat::of(&args);
     let lines = match args.name {
         ProgramName::Ragent => DefaultLines::Few,
@@ -79,6 +80,7 @@ fn launch_here(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
 }
 
 fn launch_over_ssh(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
+    parent::watch(&ThisHost)?;
     // An invalid format is reported with the other usage errors.
     let format = LogFormat::of(&args.launch).unwrap_or(LogFormat::Text);
     logged(format, DefaultLines::Few, |_| ssh::launch(args))

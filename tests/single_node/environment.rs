@@ -101,8 +101,14 @@ fn service_managers_variables_are_not_inherited() {
     let sandbox = Sandbox::new();
     let start = sandbox.ragent("--no-python environment.sh");
     let start = start.env("NOTIFY_SOCKET", "/run/x").env("WATCHDOG_USEC", "1");
-    let end = start.env("RAGENT_SOCKET", "/run/x").run();
+    let start = start.env("RAGENT_SOCKET", "/run/x").env("RAGENT_PYTHON", "/usr/bin/python3");
+    // The parent of an agent is this process.
+    let parent = std::process::id().to_string();
+    let end = start.env("RAGENT_EXIT_WITH_PARENT", parent).run();
     let environment = &environments(&end)[&0];
+    for name in ["RAGENT_PYTHON", "RAGENT_EXIT_WITH_PARENT"] {
+        assert!(!environment.contains_key(name), "{environment:?}");
+    }
     assert!(!environment.contains_key("NOTIFY_SOCKET"), "{environment:?}");
     assert!(!environment.contains_key("WATCHDOG_USEC"), "{environment:?}");
     assert_ne!(

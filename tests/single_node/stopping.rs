@@ -9,7 +9,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Sandbox, is_there, keeper_of};
+use crate::support::{Sandbox, is_there, keeper_of, kill};
 
 /// The agent forwards its signal to the workers, which may save their work; it ends as soon as they
 /// have ended, although it would wait for 5 minutes.
@@ -44,6 +44,36 @@ fn ctrl_c_reaches_workers_through_the_agent() {
     end.assert_code(1);
     assert_eq!(end.stdout.matches("saved").count(), 1);
     sandbox.assert_nothing_left();
+}
+
+/// With `RAGENT_EXIT_WITH_PARENT`, an agent leaves its job when its parent ends, even if that was killed.
+#[test]
+fn agent_leaves_when_its_parent_ends() {
+    let sandbox = Sandbox::new();
+    let ragent = env!("CARGO_BIN_EXE_ragent");
+    let script = format!(
+        "RAGENT_EXIT_WITH_PARENT=$$ {ragent} --shutdown-timeout 300 --no-python polite.sh & wait"
+    );
+    let mut parent = sandbox.program("/bin/bash").arg("-c").arg(script).start();
+    parent.worker();
+    kill(parent.pid(), Signal::SIGKILL);
+    parent.prints("saved rank=0 on TERM");
+    parent.wait_until_silent();
+    sandbox.wait_until_nothing_left();
+}
+
+/// An agent whose parent has ended before it starts ends at once; a value that is not a process id is an error.
+#[test]
+fn wrong_parents() {
+    let sandbox = Sandbox::new();
+    let start = |parent: &str| {
+        sandbox.ragent("--no-python true").env("RAGENT_EXIT_WITH_PARENT", parent).run()
+    };
+    // This test is not process 1.
+    assert_eq!(start("1").signal, Some(Signal::SIGTERM as i32));
+    let end = start("me");
+    end.assert_code(2);
+    end.assert_stderr(&["`RAGENT_EXIT_WITH_PARENT=me` is not"]);
 }
 
 /// A worker that ignores the signal is killed after its grace period.

@@ -2,15 +2,12 @@
 
 use std::{io, process::ExitCode};
 
-use nix::{
-    sys::{prctl, signal::Signal},
-    unistd,
-};
+use nix::unistd;
 use ragent_store::{Admission, StoreThread};
 
 use super::{
     error::{LaunchError, system},
-    runtime,
+    parent, runtime,
     serve::{SIGNALS, bind, print_address},
 };
 use crate::{cli::StoreArgs, sys::host::ThisHost};
@@ -22,13 +19,7 @@ use crate::{cli::StoreArgs, sys::host::ThisHost};
 /// Returns [`LaunchError`] if the address cannot be bound.
 pub fn serve(args: &StoreArgs) -> Result<ExitCode, LaunchError> {
     if args.exit_with_parent {
-        let parent = unistd::getppid();
-        prctl::set_pdeathsig(Signal::SIGTERM).map_err(|errno| {
-            system("request a signal at the end of the parent process")(errno.into())
-        })?;
-        if unistd::getppid() != parent {
-            return Ok(ExitCode::SUCCESS);
-        }
+        parent::end_with(unistd::getppid())?;
     }
     ThisHost.raise_open_files();
     let (listener, address) = bind(&args.host, args.port)?;

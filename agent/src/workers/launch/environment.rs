@@ -48,9 +48,9 @@ pub fn of_reports(socket: &Path, hang_timeout: Option<Duration>) -> Vec<(String,
 }
 
 /// Variables for the agent alone: those that systemd sets, the socket of an agent whose worker this one is, those for the
-/// authentication of the job, that for the port of the metrics, which an agent that a worker starts could not use, and the
-/// interpreter of `python -m ragent`.
-pub const NOT_INHERITED: [&str; 17] = [
+/// authentication of the job, that for the port of the metrics, which an agent that a worker starts could not use, and those
+/// of the Python module.
+pub const NOT_INHERITED: [&str; 18] = [
     "CREDENTIALS_DIRECTORY",
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
@@ -63,6 +63,7 @@ pub const NOT_INHERITED: [&str; 17] = [
     "PET_TLS_CERT",
     "PET_TLS_KEY",
     "PET_TLS_PEER",
+    "RAGENT_EXIT_WITH_PARENT",
     "RAGENT_PYTHON",
     "RAGENT_SOCKET",
     "RUNTIME_DIRECTORY",
