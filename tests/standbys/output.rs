@@ -41,6 +41,30 @@ fn printed_lines_arrive_once() {
     assert_eq!(end.stderr.matches("written to 2").count(), 1, "{}", end.stderr);
 }
 
+/// An interpreter that was built for an old glibc, which lacks `memfd_create`, can be a standby, too.
+#[test]
+fn python_for_an_old_glibc() {
+    let sandbox = Sandbox::new();
+    let Some(job) = Job::new(&sandbox) else { return };
+    let venv = sandbox.path("venv");
+    let made = sandbox.program("/usr/bin/env").arg("python3").arg("-m").arg("venv");
+    made.arg("--without-pip").arg(&venv).run().assert_code(0);
+    let site = sandbox.program(venv.join("bin/python").to_str().unwrap()).arg("-c");
+    let site = site.arg("import site; print(site.getsitepackages()[0])").run().stdout;
+    // It is read before the hook.
+    std::fs::write(format!("{}/old.pth", site.trim_end()), "import os; del os.memfd_create\n")
+        .unwrap();
+    write(&sandbox, "modules/prints.py", PRINTS);
+    write(&sandbox, "train.py", "import os, prints\nprint(hasattr(os, 'memfd_create'))");
+    let node = job.node("--standby=prints train.py").env("PYTHON_EXEC", venv.join("bin/python"));
+    let mut node = node.start();
+    node.logs(crate::job::READY);
+    let end = job.finish(node);
+    end.assert_code(0);
+    assert!(used_standbys(&end));
+    assert_eq!(end.stdout, "printed to stdout\nwritten to 1\nFalse\n");
+}
+
 /// Large outputs arrive completely, while their reader is slower than the standby.
 #[test]
 fn large_output_arrives() {

@@ -199,6 +199,14 @@ class Signals:
                 self.api.signal(number, handler)
 
 
+def memory_file():
+    """Creates a file in memory."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("output")
+    # A Python that was built for glibc before 2.27, as those of conda, lacks the function.
+    return os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR, 0o600)
+
+
 class Standby:
     def __init__(self):
         import _socket
@@ -213,7 +221,7 @@ class Standby:
         os.dup2(null, 0)
         os.close(null)
         # What modules print belongs to the output of the worker.
-        self.kept = [os.memfd_create("output") for _ in range(2)]
+        self.kept = [memory_file() for _ in range(2)]
         for number, kept in enumerate(self.kept, 1):
             os.dup2(kept, number)
         with open("/proc/self/oom_score_adj", "r+") as score:

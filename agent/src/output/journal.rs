@@ -6,9 +6,7 @@ use std::{
     os::{fd::OwnedFd, unix::fs::FileExt},
 };
 
-use nix::sys::memfd::{MFdFlags, memfd_create};
-
-use crate::output::limits;
+use crate::{output::limits, sys::unix};
 
 /// A file in memory with one [`Record`] and the start of a line.
 #[derive(Debug)]
@@ -44,8 +42,7 @@ const SLOT: u64 = 2 * limits::MAX_CONSOLE_LINE as u64;
 
 impl Journal {
     pub(super) fn new() -> io::Result<Self> {
-        let fd = memfd_create("ragent-output", MFdFlags::MFD_CLOEXEC)?;
-        let journal = Self::from(fd);
+        let journal = Self::from(unix::memory_file(c"ragent-output")?);
         journal.write(&Record::default())?;
         Ok(journal)
     }

@@ -29,10 +29,10 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{alarm::KernelTimer, proc};
 
-/// Takes ownership of a descriptor that `recvmsg` has just returned.
+/// Takes ownership of a descriptor that a system call has just returned.
 pub(crate) fn own(fd: RawFd) -> OwnedFd {
-    // SAFETY: the kernel made this descriptor for the `recvmsg` call that returned it, and the only
-    // caller passes each returned number here once.
+    // SAFETY: the kernel made this descriptor for the call that returned it, and each caller passes
+    // each returned number here once.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -67,6 +67,20 @@ pub(super) fn watch_timer(timer: KernelTimer) -> io::Result<AsyncFd<KernelTimer>
     // SAFETY: it owns its descriptor, names the same one as long as it lives, and lives as long as
     // the value that watches it.
     Ok(unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }?)
+}
+
+/// Creates a file in memory, which programs that this process executes do not inherit. `name` is shown in `/proc`.
+///
+/// The system call is made directly, because glibc has a function for it only since version 2.27.
+///
+/// # Errors
+///
+/// Returns the system's refusal.
+pub(crate) fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: the call reads `name`, which ends with a zero byte and lives until it returns.
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = RawFd::try_from(Errno::result(fd)?).map_err(io::Error::other)?;
+    Ok(own(fd))
 }
 
 /// Returns the number of bytes in a pipe; zero if it is unknown.
