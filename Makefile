@@ -16,7 +16,7 @@ REPEAT ?= 20
 # Number of tests at the same time: most of them wait for processes and leases, so there are more than processors.
 export RUST_TEST_THREADS ?= $(shell cpus=$$(nproc); echo $$((cpus < 4 ? 4 : cpus)))
 
-.PHONY: help build demo test test-all chaos takeovers fuzz test-gpu test-torch-versions test-frameworks check advisories fix man docs pictures bench bench-recovery venv packages
+.PHONY: help build demo test test-all chaos takeovers fuzz test-gpu test-torch-versions test-frameworks check advisories fix man docs pictures bench bench-recovery venv packages wheel deb rpm tar release test-packages
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
@@ -33,6 +33,9 @@ help:
 	@echo 'make docs      checks the links of the pages, and builds them as a book where mdbook is installed'
 	@echo 'make pictures  records the demo for the README, and takes the picture of the page'
 	@echo 'make man       writes the man pages of packaging/man'
+	@echo 'make wheel deb rpm tar  builds packages, into target/packages'
+	@echo 'make test-packages      builds all packages and tests them'
+	@echo 'make release   builds all files of a release twice, and compares them'
 	@echo 'make fix       formats, and applies what lints suggest'
 	@echo 'make bench     figures, as ratios against the torch in .venv'
 	@echo 'make bench-recovery  the time until broken jobs run again, compared with torchrun and ft_launcher'
@@ -99,6 +102,17 @@ test-torch-versions:
 test-frameworks: venv
 	scripts/setup-venv.sh frameworks
 	FRAMEWORKS='$(FRAMEWORKS)' $(CARGO) test --workspace --locked --test torch -- frameworks
+
+wheel deb rpm tar:
+	@scripts/build-packages.sh $@
+
+release:
+	@scripts/release.sh
+
+test-packages: venv
+	scripts/setup-packages.sh man-db rpm systemd
+	scripts/build-packages.sh wheel deb rpm tar
+	.venvs/packaging/bin/python -m pytest tests/packages
 
 check:
 	$(CARGO) fmt --all --check
