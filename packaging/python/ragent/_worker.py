@@ -1,0 +1,131 @@
+"""The process of a worker that runs a function.
+
+It is started as a script and imports nothing of this package, whose folder need not be in its path:
+`python .../ragent/_worker.py FOLDER`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from typing import Any, Callable, Dict, List, Tuple
+
+CALL = "call"
+"""The file in the folder with the state of the launching process, the function and its arguments."""
+
+_RESULT = "result-"
+# Variables that are the same on all workers of a node in a round; in another round, at least one of them differs, or all
+# workers have the same ranks as before.
+_ROUND = ("GROUP_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+
+
+def main() -> None:
+    """Calls the function, and stores its value."""
+    folder = sys.argv[1]
+    # The folder of this script, which the interpreter has added.
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if path != here]
+    import faulthandler
+
+    faulthandler.enable(all_threads=True)
+    try:
+        _store(folder, _call(folder))
+    except Exception as error:
+        _record(error)
+        sys.exit(1)
+
+
+def _call(folder: str) -> Any:
+    from multiprocessing import process, spawn
+
+    with open(os.path.join(folder, CALL), "rb") as file:
+        preparation: Dict[str, Any] = pickle.load(file)
+        # A script that launches a job while it is imported is reported as by multiprocessing.
+        current: Any = process.current_process()
+        current._inheriting = True
+        try:
+            spawn.prepare(preparation)
+            call: Tuple[Callable[..., Any], Tuple[Any, ...]] = pickle.load(file)
+        finally:
+            del current._inheriting
+    function, args = call
+    try:
+        return function(*args)
+    except SystemExit as end:
+        if end.code in (None, 0):
+            return None
+        raise
+
+
+def _store(folder: str, value: Any) -> None:
+    rank = os.environ["RANK"]
+    try:
+        pickled = _pickled(value)
+    except Exception as error:
+        raise TypeError(
+            f"failed to return a value of type `{type(value).__name__}` on rank {rank}: it cannot be pickled: {error}; return "
+            "a value that can be pickled"
+        ) from error
+    path = os.path.join(folder, _RESULT + rank)
+    with open(path + "~", "wb") as file:
+        pickle.dump([os.environ.get(name) for name in _ROUND], file)
+        file.write(pickled)
+    os.replace(path + "~", path)
+
+
+def _pickled(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value)
+    except Exception:
+        cloudpickle = sys.modules.get("cloudpickle")
+        if cloudpickle is None:
+            raise
+        pickled: bytes = cloudpickle.dumps(value)
+        return pickled
+
+
+def _record(error: Exception) -> None:
+    """Prints the exception, and writes it to the worker's error file in torch's format."""
+    import json
+    import time
+    import traceback
+
+    # Without the frame of `main`.
+    trace = error.__traceback__
+    text = "".join(traceback.format_exception(type(error), error, trace and trace.tb_next))
+    sys.stderr.write(text)
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if file:
+        extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+        message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
+        with open(file, "w", encoding="utf-8") as stream:
+            json.dump({"message": message}, stream)
+
+
+def read_results(folder: str) -> Dict[int, Any]:
+    """Returns the values of the newest round by global rank."""
+    paths = [entry.path for entry in os.scandir(folder) if entry.name.startswith(_RESULT) and not entry.name.endswith("~")]
+    # The round of the newest file is the last one: each round ends before the next one begins.
+    paths.sort(key=lambda path: os.stat(path).st_mtime_ns, reverse=True)
+    values: Dict[int, Any] = {}
+    newest: List[Any] = []
+    for path in paths:
+        rank = int(os.path.basename(path)[len(_RESULT) :])
+        with open(path, "rb") as file:
+            round_of_file = pickle.load(file)
+            newest = newest or round_of_file
+            if round_of_file != newest:
+                continue
+            try:
+                values[rank] = pickle.load(file)
+            except Exception as error:
+                raise RuntimeError(
+                    f"failed to read the value that rank {rank} has returned: it cannot be unpickled: {error}; return a value "
+                    "of a type that this process can import"
+                ) from error
+    return dict(sorted(values.items()))
+
+
+if __name__ == "__main__":
+    main()

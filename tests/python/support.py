@@ -1,0 +1,194 @@
+"""Processes of tests, whose output is read as it arrives."""
+
+import os
+import pathlib
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+REPOSITORY = pathlib.Path(__file__).parents[2]
+PROGRAM = pathlib.Path(os.environ.get("RAGENT_PROGRAM") or REPOSITORY / "target/debug/ragent").absolute()
+PACKAGE = REPOSITORY / "packaging/python/ragent"
+# The seconds after which an expected event counts as missing.
+DEADLINE = 120
+
+
+class Sandbox:
+    """A folder with the package as `pip install --target` leaves it, and the processes that run there."""
+
+    def __init__(self, path, marker):
+        self.path = path
+        self.site = path / "site"
+        self.temporary = path / "tmp"
+        self.work = path / "work"
+        for folder in (self.site / "bin", self.temporary, self.work, path / "home", path / "run"):
+            folder.mkdir(parents=True)
+        shutil.copytree(PACKAGE, self.site / "ragent", ignore=shutil.ignore_patterns("__pycache__"))
+        self.program = self.site / "bin/ragent"
+        self.program.symlink_to(PROGRAM)
+        self.marker = f"RAGENT_TEST={marker}"
+        self.runs = []
+        kept = ("PATH", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+        self.environment = {name: os.environ[name] for name in kept if name in os.environ}
+        self.environment.update(
+            HOME=str(path / "home"),
+            TMPDIR=str(self.temporary),
+            XDG_RUNTIME_DIR=str(path / "run"),
+            PYTHONPATH=str(self.site),
+            PYTHONUNBUFFERED="1",
+            PYTHONDONTWRITEBYTECODE="1",
+            RAGENT_TEST=marker,
+            # Resolving the names of this machine must not depend on the network.
+            RES_OPTIONS="timeout:1 attempts:1",
+        )
+
+    def write(self, name, text):
+        """Writes a script, and returns its path."""
+        file = self.work / name
+        file.write_text(textwrap.dedent(text))
+        return str(file)
+
+    def start(self, *command, env=None, python=sys.executable, **options):
+        """Starts Python with these arguments; the first one is a script's text if it has several lines."""
+        command = [str(word) for word in command]
+        if "\n" in command[0]:
+            command[0] = self.write("main.py", command[0])
+        variables = {**self.environment, **(env or {})}
+        run = Run([str(python), *command], env=variables, cwd=self.work, **options)
+        self.runs.append(run)
+        return run
+
+    def run(self, *command, **options):
+        """Runs Python with these arguments until it ends, and returns the run."""
+        return self.start(*command, **options).finish()
+
+    def processes(self):
+        """Returns the command lines of all processes of this test, by process id."""
+        found = {}
+        for folder in pathlib.Path("/proc").iterdir():
+            try:
+                if folder.name.isdigit() and self.marker in (folder / "environ").read_text(errors="replace").split("\0"):
+                    found[int(folder.name)] = (folder / "cmdline").read_text(errors="replace").replace("\0", " ")
+            except OSError:
+                continue
+        return found
+
+    def wait_until_nothing_left(self):
+        """Waits until no process of this test is left."""
+        wait_until(lambda: not self.processes(), lambda: f"processes are left: {self.processes()}")
+
+    def close(self):
+        """Checks that nothing is left."""
+        try:
+            for run in self.runs:
+                run.check_ended()
+            self.wait_until_nothing_left()
+            left = [path.name for path in self.temporary.glob("ragent-*")]
+            assert not left, f"temporary files are left: {left}"
+        finally:
+            for process in self.processes():
+                os.kill(process, 9)
+
+
+class Run:
+    """A process, and what it prints."""
+
+    def __init__(self, command, **options):
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        options = {**streams, "preexec_fn": _default_signals, **options}
+        self.process = subprocess.Popen(command, text=True, errors="replace", **options)
+        self.lines = {"stdout": [], "stderr": []}
+        self._events = queue.Queue()
+        self._seen = []
+        self._readers = []
+        for name in self.lines:
+            if getattr(self.process, name) is not None:
+                reader = threading.Thread(target=self._read, args=(name,), daemon=True)
+                reader.start()
+                self._readers.append(reader)
+
+    def _read(self, name):
+        for line in getattr(self.process, name):
+            self.lines[name].append(line)
+            self._events.put(line)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    @property
+    def code(self):
+        return self.process.returncode
+
+    @property
+    def stdout(self):
+        return "".join(self.lines["stdout"])
+
+    @property
+    def stderr(self):
+        return "".join(self.lines["stderr"])
+
+    def prints(self, text):
+        """Waits for a line with this text, and returns it."""
+        for line in self._seen:
+            if text in line:
+                return line
+        end = time.monotonic() + DEADLINE
+        while True:
+            try:
+                line = self._events.get(timeout=max(0.01, min(0.2, end - time.monotonic())))
+            except queue.Empty:
+                ended = self.process.poll() is not None and not any(reader.is_alive() for reader in self._readers)
+                output = f"{self.stdout}\n{self.stderr}"
+                assert not ended or not self._events.empty(), f"it ended with {self.code}, without {text!r}:\n{output}"
+                assert time.monotonic() < end, f"no {text!r} in time:\n{output}"
+                continue
+            self._seen.append(line)
+            if text in line:
+                return line
+
+    def finish(self):
+        """Waits for the end, and returns itself."""
+        self.process.wait(DEADLINE)
+        for reader in self._readers:
+            reader.join(DEADLINE)
+        return self
+
+    def succeeds(self):
+        """Waits for the end, which must be a success."""
+        self.finish()
+        assert self.code == 0, f"exit code {self.code}:\n{self.stdout}\n{self.stderr}"
+        return self
+
+    def check_ended(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"a process was left running:\n{self.stdout}\n{self.stderr}")
+
+
+def _default_signals():
+    # A shell without job control starts background processes, such as a test run, with some of these ignored.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def free_port():
+    """Returns a port of loopback that is free now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def wait_until(condition, message):
+    """Waits until the condition is true; it is a state of the system, which sends no event."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, message()
+        time.sleep(0.02)
