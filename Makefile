@@ -55,6 +55,7 @@ demo: build venv
 # Every `cargo test` selects `--workspace`: with `-p`, dependencies have other features, and are built again.
 test: venv packages
 	$(CARGO) test --workspace --locked --no-fail-fast
+	.venv/bin/python -m pytest tests/python
 
 # With the build of `make test`, in which the crates of the simulation and of the store are optimized.
 test-all: venv packages

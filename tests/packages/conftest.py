@@ -10,6 +10,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGES = ROOT / "target/packages"
+# Those of the environment that runs the tests.
+TOOLS = pathlib.Path(sys.executable).parent
 TORCH_PYTHON = ROOT / ".venv/bin/python"
 # Only a test that fails waits for this long, in seconds.
 PATIENCE = 300

@@ -2,11 +2,9 @@
 
 import pathlib
 import subprocess
-import sys
 
-from conftest import ROOT, run
+from conftest import ROOT, TOOLS, run
 
-TOOLS = pathlib.Path(sys.executable).parent
 WORKFLOW = ROOT / ".github/workflows/release.yml"
 
 

@@ -6,7 +6,7 @@ import platform
 import sys
 import zipfile
 
-from conftest import TORCH_PYTHON, needs, run, skip
+from conftest import TOOLS, TORCH_PYTHON, needs, run, skip
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from elftools.elf.elffile import ELFFile
@@ -84,7 +84,7 @@ def test_symbol_versions(wheel, tmp_path):
 
 def test_auditwheel(wheel):
     """auditwheel finds the same."""
-    text = run(sys.executable, "-m", "auditwheel", "show", wheel).stdout
+    text = run(TOOLS / "auditwheel", "show", wheel).stdout
     assert f'"manylinux_{GLIBC[0]}_{GLIBC[1]}_{platform.machine()}"' in text.replace("\n", " "), text
 
 

@@ -1,0 +1,15 @@
+"""The types of the Python module, and the oldest version of Python that it supports."""
+
+from conftest import ROOT, TOOLS, run
+
+MODULE = ROOT / "packaging/python/ragent"
+
+
+def test_types():
+    """All functions have types, which are consistent."""
+    run(TOOLS / "mypy", "--strict", "--cache-dir", "/dev/null", MODULE)
+
+
+def test_oldest_python():
+    """The module uses nothing that Python 3.8 lacks. Its annotations are not evaluated."""
+    run(TOOLS / "vermin", "--target=3.8-", "--violations", "--no-tips", MODULE)
