@@ -95,7 +95,9 @@ stage_files() {
     cp README.md CHANGELOG.md SECURITY.md packaging/python/THIRD-PARTY.txt "$doc/"
     cp docs/*.md "$doc/docs/"
     cp packaging/systemd/job.env.example packaging/prometheus/rules.yml packaging/grafana/ragent.json "$doc/examples/"
-    find "$stage/usr" "$stage/lib" -type f ! -name ragent -exec chmod 644 {} +
+    cp LICENSE "$stage/"
+    find "$stage" -type f ! -name ragent -exec chmod 644 {} +
+    find "$stage" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 }
 
 # The program for another architecture does not run here; that of this machine prints the same.
@@ -125,7 +127,7 @@ build_tar() {
     mkdir -p "$out/$name/share/zsh"
     mv "$out/$name/share/zsh/vendor-completions" "$out/$name/share/zsh/site-functions"
     cp "packaging/systemd/ragent@.service" "$out/$name/lib/systemd/system/"
-    cp LICENSE packaging/python/THIRD-PARTY.txt "$out/$name/"
+    cp "$stage/LICENSE" packaging/python/THIRD-PARTY.txt "$out/$name/"
     tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -C "$out" -cf - "$name" |
         gzip -9n >"$out/$name.tar.gz"
     rm -rf "${out:?}/$name"
