@@ -34,7 +34,7 @@ use ragent_rendezvous::{ids::RunId, settings::SharedSettings, voter_count::Voter
 pub(crate) use self::{
     argument::Argument,
     auth::{auth_request, credentials, find_credentials, gives_auth, shared_credentials},
-    command::{ScriptKind, interpreter},
+    command::{OWN_PYTHON, ScriptKind, interpreter},
     devices::asked_workers,
     etcd::{AskedEtcd, asked_etcd},
     launch_method::{MethodArguments, read_deepspeed_config},

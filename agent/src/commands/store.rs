@@ -18,8 +18,8 @@ use crate::{cli::StoreArgs, sys::host::ThisHost};
 ///
 /// Returns [`LaunchError`] if the address cannot be bound.
 pub fn serve(args: &StoreArgs) -> Result<ExitCode, LaunchError> {
-    if args.exit_with_parent {
-        parent::end_with(unistd::getppid())?;
+    if args.exit_with_parent && !parent::end_with(unistd::getppid())? {
+        return Ok(ExitCode::SUCCESS);
     }
     ThisHost.raise_open_files();
     let (listener, address) = bind(&args.host, args.port)?;

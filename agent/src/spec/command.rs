@@ -208,7 +208,7 @@ record(main)()
 ";
 
 /// The interpreter that runs `python -m ragent`, which sets this variable.
-const OWN_PYTHON: &str = "RAGENT_PYTHON";
+pub(crate) const OWN_PYTHON: &str = "RAGENT_PYTHON";
 
 /// Finds the Python that users expect: `PYTHON_EXEC`, that of `python -m ragent`, that of the environment in which this program
 /// is installed, as for torchrun, that of the active environment, `python3`, `python`.

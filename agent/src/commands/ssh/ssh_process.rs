@@ -21,7 +21,11 @@ use super::{
     lines::Lines,
     order::{HostNumber, Report},
 };
-use crate::{commands::ssh::limits, spec::Stream, sys::unix};
+use crate::{
+    commands::{parent, ssh::limits},
+    spec::{self, Stream},
+    sys::unix,
+};
 
 /// ssh and the processes that it has started to reach a host. Dropping it kills them.
 #[derive(Debug)]
@@ -43,6 +47,8 @@ impl SshProcess {
         // through the relays. The ssh of a jump host must not ask for a password either, on the
         // terminal or in a window.
         unix::lead_session(&mut command);
+        // The agents of the hosts have other parents and interpreters; programs in place of ssh may pass variables on.
+        command.env_remove(parent::VARIABLE).env_remove(spec::OWN_PYTHON);
         let mut child = command.env("SSH_ASKPASS_REQUIRE", "never").kill_on_drop(true).spawn()?;
         match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
             (Some(stdin), Some(stdout), Some(stderr)) => Ok((Self(child), stdin, stdout, stderr)),
