@@ -5,7 +5,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "cargo passes values to build scripts in variables")]
 
-use std::{env, process::Command};
+use std::{env, path::Path, process::Command};
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -17,8 +17,14 @@ fn main() {
     }
 }
 
-/// Returns the abbreviated hash of the commit that is checked out.
+/// Returns the abbreviated hash of the commit that is checked out; `None` if the sources are not a checkout, but may be in a folder
+/// of another one.
 fn commit_of_checkout() -> Option<String> {
+    let checkout = git(&["rev-parse", "--show-toplevel"])?;
+    let sources = Path::new(&env::var_os("CARGO_MANIFEST_DIR")?).parent()?.canonicalize().ok()?;
+    if Path::new(&checkout) != sources {
+        return None;
+    }
     // The log of HEAD changes with each commit and each checkout.
     for file in ["HEAD", "logs/HEAD"] {
         println!("cargo::rerun-if-changed={}", git(&["rev-parse", "--git-path", file])?);

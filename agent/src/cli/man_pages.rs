@@ -27,6 +27,7 @@ fn add(pages: &mut BTreeMap<String, String>, command: Command) {
     // The commit of a release build.
     let command = command.long_version(None::<&str>);
     let man = Man::new(command).title(name.to_ascii_uppercase()).manual("ragent");
+    let man = man.source(concat!("ragent ", env!("CARGO_PKG_VERSION")));
     let mut text = Vec::new();
     man.render(&mut text).expect("a vector takes any text");
     let text = String::from_utf8_lossy(&text).replace(".SH EXTRA", ".SH NOTES");

@@ -109,6 +109,6 @@ mod tests {
         end(&mut child).await;
         assert_eq!(child.id(), None, "it is not reaped");
         let closed = timeout(Duration::from_secs(60), stdout.read_to_end(&mut Vec::new())).await;
-        assert_eq!(closed.expect("somebody holds its stdout").unwrap(), 0);
+        assert_eq!(closed.expect("a process holds its stdout").unwrap(), 0);
     }
 }

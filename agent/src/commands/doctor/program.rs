@@ -48,11 +48,11 @@ fn judge(own: &str, found: &[Found]) -> Finding {
         Err(why) => format!("{} does not run: {why}", program.display()),
     });
     let text = format!(
-        "this is ragent {own}, but PATH has another version: {}",
+        "this is ragent {own}, but PATH has other programs: {}",
         each.collect::<Vec<_>>().join("; ")
     );
     let hint =
-        "remove the versions that are not used, or call one by its path: all nodes need the same";
+        "remove the programs that are not used, or call one by its path: all nodes need the same";
     Finding::warn(CHECK, text, hint)
 }
 
@@ -71,7 +71,7 @@ mod tests {
         let broken = program("/c/ragent", Err("Exec format error".to_owned()));
         assert_eq!(
             judge("0.2.0", &[own, old, broken]).text,
-            "this is ragent 0.2.0, but PATH has another version: /a/ragent is 0.2.0; \
+            "this is ragent 0.2.0, but PATH has other programs: /a/ragent is 0.2.0; \
              /b/ragent is 0.1.0; /c/ragent does not run: Exec format error"
         );
     }
