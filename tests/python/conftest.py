@@ -4,16 +4,15 @@ The default is the debug build of this repository. Each test has the package and
 own, in the layout of `pip install --target`, so that the package finds the program as an installed one does.
 """
 
-import importlib
-import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
 import uuid
 
 import pytest
-from support import PACKAGE, PROGRAM, Sandbox
+from support import PACKAGE, PROGRAM, Sandbox, needs
 
 # The package itself, for tests of functions that start no program.
 sys.dont_write_bytecode = True
@@ -21,6 +20,10 @@ sys.path.insert(0, str(PACKAGE.parent))
 
 
 def pytest_configure(config):
+    # A shell without job control starts background processes, such as a test run, with some of these ignored.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if not PROGRAM.exists():
         raise pytest.UsageError(f"failed to find {PROGRAM}: build it with `cargo build`, or set RAGENT_PROGRAM")
 
@@ -46,9 +49,4 @@ def bare_python(sandbox):
 
 @pytest.fixture
 def needs_torch():
-    try:
-        importlib.import_module("torch")
-    except ImportError as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(f"torch is missing: {error}")
+    needs("torch")

@@ -1,16 +1,18 @@
 """Processes of tests, whose output is read as it arrives."""
 
+import importlib
 import os
 import pathlib
 import queue
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+
+import pytest
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 PROGRAM = pathlib.Path(os.environ.get("RAGENT_PROGRAM") or REPOSITORY / "target/debug/ragent").absolute()
@@ -101,7 +103,7 @@ class Run:
 
     def __init__(self, command, **options):
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        options = {**streams, "preexec_fn": _default_signals, **options}
+        options = {**streams, **options}
         self.process = subprocess.Popen(command, text=True, errors="replace", **options)
         self.lines = {"stdout": [], "stderr": []}
         self._events = queue.Queue()
@@ -173,10 +175,14 @@ class Run:
             raise AssertionError(f"a process was left running:\n{self.stdout}\n{self.stderr}")
 
 
-def _default_signals():
-    # A shell without job control starts background processes, such as a test run, with some of these ignored.
-    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+def needs(module):
+    """Skips the test if a module is missing; under CI=true, fails instead."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"{module} is missing: {error}")
 
 
 def free_port():

@@ -4,7 +4,7 @@ import os
 import pickle
 
 import pytest
-from support import free_port
+from support import free_port, needs
 
 from ragent import LaunchConfig, elastic_launch
 from ragent._elastic import _flags
@@ -195,14 +195,15 @@ def test_functions_that_cannot_be_pickled(sandbox):
 
 def test_interactive_functions(sandbox):
     """A function of an interactive session, or a lambda, is launched if cloudpickle is installed."""
-    pytest.importorskip("cloudpickle")
-    code = """import ragent
-def f(x): return x + offset
-offset = 1
-print(ragent.elastic_launch(ragent.LaunchConfig(), f)(2))
+    needs("cloudpickle")
+    code = """import functools, ragent
+class Settings: step = 1
+def f(x, settings): return x + settings.step
+print(ragent.elastic_launch(ragent.LaunchConfig(), f)(2, Settings))
+print(ragent.elastic_launch(ragent.LaunchConfig(), functools.partial(f, settings=Settings))(3))
 print(ragent.elastic_launch(ragent.LaunchConfig(), lambda: 5)())
 """
-    assert sandbox.run("-c", code.replace("\n", "\r")).succeeds().stdout == "{0: 3}\n{0: 5}\n"
+    assert sandbox.run("-c", code).succeeds().stdout == "{0: 3}\n{0: 4}\n{0: 5}\n"
 
 
 def test_scripts_without_a_guard(sandbox):

@@ -61,7 +61,7 @@ def test_failed_worker(sandbox):
             assert rank == 1 and error.failures == {{1: failure}}
             assert (failure.local_rank, failure.exitcode, failure.error_file) == (1, 7, "<N/A>")
             assert failure.signal_name() == "<N/A>" and failure.pid > 0 and "code 7" in failure.message
-            assert abs(failure.timestamp - error.report.ended_at / 1000) <= 1 and failure.timestamp_isoformat()
+            assert failure.timestamp == error.report.ended_at // 1000 and failure.timestamp_isoformat()
             assert str(error) == error.report.text and "rank      : 1 (local_rank: 1)" in str(error)
             assert error.name == {script!r}
             report = error.report
@@ -355,11 +355,37 @@ def test_killed_process(sandbox):
 
 
 def test_over_ssh(sandbox):
-    """`ragent launch` takes the file for its report after its own name."""
+    """A launch over ssh gets no file for its report, as the agents of all hosts would write it; a failure is a LaunchError."""
     hosts = sandbox.write("hosts", "localhost\n")
     code = f"import ragent\nragent.run(['launch', '--hostfile', {hosts!r}, '--dry-run', 'train.py'])"
     run = sandbox.run(code).succeeds()
-    assert "train.py" in run.stdout
+    assert "train.py" in run.stdout and "--report" not in run.stdout
+    run = sandbox.run(
+        f"""
+        import ragent
+        try:
+            ragent.run(["launch", "--hostfile", {hosts!r}, "--ssh", "false", "train.py"])
+        except ragent.LaunchError as error:
+            print(error.exit_code, error.report)
+        """
+    )
+    assert run.succeeds().stdout.endswith("1 None\n"), run.stdout + run.stderr
+
+
+def test_ignored_sigchld(sandbox):
+    """A failure is an exception also if this process ignores SIGCHLD, so that exit codes of child processes are lost."""
+    sandbox.run(
+        """
+        import signal, ragent
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        try:
+            ragent.run(["--no-python", "false"])
+        except ragent.ChildFailedError as error:
+            assert error.report.exit_code == 1
+        else:
+            raise AssertionError("no exception")
+        """
+    ).succeeds()
 
 
 def _parent(pid):

@@ -1,7 +1,7 @@
 """The real torch and accelerate: their exceptions, namespaces, configurations and launchers."""
 
 import pytest
-from support import REPOSITORY
+from support import REPOSITORY, needs
 
 pytestmark = pytest.mark.usefixtures("needs_torch")
 
@@ -150,7 +150,7 @@ def test_tensors(sandbox):
 @pytest.mark.parametrize("fails", ["", "1"])
 def test_accelerate_launch(sandbox, fails):
     """`accelerate launch` runs its workers through `ragent.run` in place of torch's function."""
-    pytest.importorskip("accelerate")
+    needs("accelerate")
     script = REPOSITORY / "tests/torch/frameworks/train_accelerate.py"
     run = sandbox.run(
         """
@@ -179,7 +179,7 @@ def test_accelerate_launch(sandbox, fails):
 
 def test_accelerates_notebook_launcher(sandbox):
     """accelerate's `notebook_launcher` runs a function through `ragent.elastic_launch`."""
-    pytest.importorskip("accelerate")
+    needs("accelerate")
     run = sandbox.run(
         """
         import os

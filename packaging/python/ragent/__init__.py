@@ -4,7 +4,7 @@
 from a script, and `status` returns the state of a job. The names are imported when they are first used.
 """
 
-# `typing` is not imported: importing this module is to cost nothing in a training script.
+# `typing` is not imported: importing this module must be fast in a training script.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

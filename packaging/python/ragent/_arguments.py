@@ -7,6 +7,8 @@ from typing import Iterator, Optional, Sequence, Tuple
 # All other flags have a value.
 _SWITCHES = "--standalone --standby --module --no-python --run-path --virtual-local-rank --dry-run --help --version".split()
 
+_SHORT = ("-r", "-t", "-x")
+
 
 def value_of(args: Sequence[str], flag: str) -> Optional[str]:
     """Returns the last value of a flag before the script, which may be abbreviated; `None` if it is not given.
@@ -32,5 +34,5 @@ def _flags(args: Sequence[str]) -> Iterator[Tuple[str, str]]:
         elif name.startswith("--"):
             if not any(switch.startswith(name) for switch in _SWITCHES):
                 yield name, next(words, "")
-        elif name in ("-r", "-t"):
+        elif name in _SHORT:
             next(words, None)

@@ -142,13 +142,16 @@ def _pickled(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
     # Pickling refuses the key, and a worker has no use for it.
     preparation.pop("authkey", None)
     call = (function, tuple(args))
+    # A new process cannot import what an interactive session has defined, and pickle does not find that out.
+    is_interactive = not hasattr(sys.modules["__main__"], "__file__")
+    first, second = (_cloudpickled, pickle.dumps) if is_interactive else (pickle.dumps, _cloudpickled)
     try:
-        if _is_interactive(function):
-            raise pickle.PicklingError("a new process cannot import a function of an interactive session")
-        pickled = pickle.dumps(call)
+        pickled = first(call)
     except Exception as error:
         try:
-            pickled = import_module("cloudpickle").dumps(call)
+            if is_interactive and getattr(function, "__module__", None) == "__main__":
+                raise
+            pickled = second(call)
         except Exception:
             raise TypeError(
                 f"failed to launch `{_name_of(function)}`: the function or its arguments cannot be pickled: {error}; pass a "
@@ -157,8 +160,9 @@ def _pickled(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
     return pickle.dumps(preparation) + pickled
 
 
-def _is_interactive(function: Callable[..., Any]) -> bool:
-    return getattr(function, "__module__", None) == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+def _cloudpickled(call: Any) -> bytes:
+    pickled: bytes = import_module("cloudpickle").dumps(call)
+    return pickled
 
 
 def _flags(config: Any) -> List[str]:

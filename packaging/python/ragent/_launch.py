@@ -84,11 +84,18 @@ class Command:
         Raises `ChildFailedError` or `LaunchError` unless it exits with 0.
         """
         program = find()
-        given = self._setting("--report")
-        with _ReportFile(given) as file:
-            arguments = self._with_flags([] if given else [f"--report={file.path}"])
-            code = self._wait(program, arguments, signals)
-            report = file.read() if code else None
+        if self._subcommands():
+            # The agents of all hosts would write the file, each on its own host.
+            code, report = self._wait(program, self.args, signals), None
+        else:
+            given = self._setting("--report")
+            with _ReportFile(given) as file:
+                flags = [] if given else [f"--report={file.path}"]
+                code = self._wait(program, [*flags, *self.args], signals)
+                report = file.read()
+        if code == 0 and report is not None:
+            # If the caller ignores SIGCHLD, the code is lost, and counts as 0.
+            code = report.exit_code
         if code:
             raise _error(code, report, self.name)
 
@@ -101,11 +108,7 @@ class Command:
         """Returns the number of words before the flags of a job."""
         return int(self.by_the_name_of == "ragent" and list(self.args[:1]) == ["launch"])
 
-    def _with_flags(self, flags: list[str]) -> list[str]:
-        position = self._subcommands()
-        return [*self.args[:position], *flags, *self.args[position:]]
-
-    def _wait(self, program: str, arguments: list[str], signals: Forwarding) -> int:
+    def _wait(self, program: str, arguments: Sequence[str], signals: Forwarding) -> int:
         variables = {name: value for name, value in environment().items() if name not in self.removed}
         variables.update(self.variables)
         # If this process is killed, the program leaves the job.

@@ -54,7 +54,7 @@ def cannot_start(program: str, error: OSError) -> LaunchError:
         "for this architecture",
         errno.EACCES: "make it executable with `chmod +x`, on a file system that is not mounted with `noexec`",
     }
-    # A program whose dynamic linker is missing does not exist either, as far as the kernel is concerned.
+    # The kernel also returns ENOENT if the dynamic linker of the program is missing.
     default = "install the wheel of ragent for this machine again"
     return LaunchError(
         f"failed to start {program}\n"

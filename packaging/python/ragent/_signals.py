@@ -24,6 +24,8 @@ class Forwarding:
         self._others = set(others) - self._ending
         self._former: dict[signal.Signals, Any] = {}
         self._received: list[signal.Signals] = []
+        # Those that were received before there is a process.
+        self._pending: list[signal.Signals] = []
         self._process: Optional[subprocess.Popen[bytes]] = None
 
     def __enter__(self) -> Forwarding:
@@ -53,8 +55,8 @@ class Forwarding:
     def attach(self, process: subprocess.Popen[bytes]) -> None:
         """Passes signals on to this process, also those that were received before it was started."""
         self._process = process
-        for number in self._received:
-            self._send(number)
+        while self._pending:
+            self._send(self._pending.pop(0))
 
     def _install(self, number: signal.Signals) -> None:
         former = signal.getsignal(number)
@@ -75,7 +77,10 @@ class Forwarding:
     def _receive(self, number: int, _frame: object) -> None:
         received = signal.Signals(number)
         self._received.append(received)
-        self._send(received)
+        if self._process is None:
+            self._pending.append(received)
+        else:
+            self._send(received)
 
     def _send(self, number: signal.Signals) -> None:
         process = self._process
