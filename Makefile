@@ -104,6 +104,8 @@ test-frameworks: venv
 	scripts/setup-venv.sh frameworks
 	FRAMEWORKS='$(FRAMEWORKS)' $(CARGO) test --workspace --locked --test torch -- frameworks
 
+# Each of them fills the same folder.
+.NOTPARALLEL:
 wheel deb rpm tar:
 	@scripts/build-packages.sh $@
 

@@ -59,7 +59,9 @@ tools=$tools_root/.venvs/packaging/bin
 # The folders of the build are part of panic messages, unless they are replaced.
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 sysroot=$(rustc --print sysroot)
-export RUSTFLAGS="--remap-path-prefix=$root=ragent --remap-path-prefix=$cargo_home=cargo --remap-path-prefix=$sysroot=rust"
+# In this variable, the separator is a control character, so that paths may have spaces.
+CARGO_ENCODED_RUSTFLAGS=$(printf -- '--remap-path-prefix=%s\037' "$root=ragent" "$cargo_home=cargo" "$sysroot=rust")
+export CARGO_ENCODED_RUSTFLAGS=${CARGO_ENCODED_RUSTFLAGS%?}
 
 build_wheel() {
     rm -rf "$stage"
@@ -103,7 +105,7 @@ stage_files() {
 # The program for another architecture does not run here; that of this machine prints the same.
 print_completion() {
     "$stage/usr/bin/ragent" --print-completion "$1" 2>/dev/null ||
-        env -u RUSTFLAGS cargo run --quiet --locked -p ragent -- --print-completion "$1"
+        env -u CARGO_ENCODED_RUSTFLAGS cargo run --quiet --locked -p ragent -- --print-completion "$1"
 }
 
 build_deb() {
@@ -120,14 +122,12 @@ build_rpm() {
 # For /usr/local, or any other folder.
 build_tar() {
     name=ragent-$version-$arch-linux
-    rm -rf "$out/$name" "$out/$name.tar.gz"
-    mkdir -p "$out/$name/lib"
+    rm -rf "$out"/ragent-*-"$arch"-linux*
+    mkdir -p "$out/$name/lib/systemd/system"
     cp -r "$stage/usr/bin" "$stage/usr/share" "$out/$name/"
-    cp -r "$stage/lib/systemd" "$out/$name/lib/"
-    mkdir -p "$out/$name/share/zsh"
     mv "$out/$name/share/zsh/vendor-completions" "$out/$name/share/zsh/site-functions"
     cp "packaging/systemd/ragent@.service" "$out/$name/lib/systemd/system/"
-    cp "$stage/LICENSE" packaging/python/THIRD-PARTY.txt "$out/$name/"
+    cp LICENSE "$out/$name/share/doc/ragent/"
     tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -C "$out" -cf - "$name" |
         gzip -9n >"$out/$name.tar.gz"
     rm -rf "${out:?}/$name"

@@ -12,6 +12,7 @@ import json
 import pathlib
 import re
 import subprocess
+import sys
 import tomllib
 import uuid
 
@@ -50,6 +51,12 @@ class Crates:
             if id not in found:
                 found.add(id)
                 rest.extend(self.dependencies(id))
+        for package in (self.packages[id] for id in found):
+            if not package["license"]:
+                sys.exit(
+                    f"error: failed to list the licences\n  caused by: {package['name']} {package['version']} names none\n"
+                    "hint: replace the crate, or add its licence to this script"
+                )
         return sorted(found, key=lambda id: (self.packages[id]["name"], self.packages[id]["version"]))
 
 

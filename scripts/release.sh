@@ -21,12 +21,17 @@ fail() { # what, why, hint
 [ "${1:-v$version}" = "v$version" ] ||
     fail "failed to release $1" "the version in Cargo.toml is $version" "name the tag v$version, or change the version"
 grep -q "^## $version (20[0-9-]*)\$" CHANGELOG.md ||
-    fail "failed to release $version" "CHANGELOG.md has no section \"## $version (DATE)\"" "add it"
+    fail "failed to release $version" "CHANGELOG.md has no section \"## $version (DATE)\"" "add a section with the date of the release"
 [ -z "$(git status --porcelain)" ] ||
     fail "failed to release $version" "the checkout has uncommitted changes" "commit or remove them: git status"
 
+[ $# -eq 0 ] || [ "$(git rev-parse --verify --quiet "$1^{commit}")" = "$(git rev-parse HEAD)" ] ||
+    fail "failed to release $1" "the tag does not exist, or another commit is checked out" "run: git checkout $1"
+
 # Builds the packages of the checkout in $1, and moves them to $2.
 build() {
+    # It may have packages of other versions.
+    rm -rf "$1/target/packages"
     for target in x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu; do
         if [ -d "$(rustc --print target-libdir --target "$target")" ]; then
             (cd "$1" && TARGET=$target TOOLS_ROOT=$root scripts/build-packages.sh wheel deb rpm tar >/dev/null)

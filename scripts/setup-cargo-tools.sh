@@ -8,8 +8,8 @@ case ${1:-} in
 cargo-deb) version=3.8.0 ;;
 cargo-generate-rpm) version=0.21.1 ;;
 *)
-    echo "error: there is no tool \`${1:-}\`; name cargo-deb or cargo-generate-rpm" >&2
-    exit 2
+    printf 'error: failed to install the tool `%s`\n  caused by: it is not known\nhint: name cargo-deb or cargo-generate-rpm\n' "${1:-}" >&2
+    exit 1
     ;;
 esac
 root=$(cd "$(dirname "$0")/.." && pwd -P)
@@ -17,6 +17,6 @@ folder=$root/.work/tools/$1-$version
 if [ ! -x "$folder/bin/$1" ]; then
     echo "installing $1 $version: a few minutes the first time" >&2
     # Without optimization: each runs for seconds.
-    env -u RUSTFLAGS cargo install --quiet --locked --debug --root "$folder" --version "$version" "$1" >&2
+    env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS cargo install --quiet --locked --debug --root "$folder" --version "$version" "$1" >&2
 fi
 echo "$folder/bin/$1"

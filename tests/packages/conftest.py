@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def run(*words, code=0, **options):
 
 @pytest.fixture(scope="session")
 def wheel():
-    return package("ragent-*.whl")
+    return package(f"ragent-*_{platform.machine()}.whl")
 
 
 @pytest.fixture

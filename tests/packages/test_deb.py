@@ -1,18 +1,19 @@
 """The .deb, installed into a root of its own."""
 
 import os
+import platform
 import re
 
 import pytest
 from conftest import needs, package, run, skip
 
-TOOLS = ["dpkg", "dpkg-deb"]
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @pytest.fixture(scope="module")
 def deb():
-    needs(*TOOLS)
-    return package("ragent_*.deb")
+    needs("dpkg", "dpkg-deb")
+    return package(f"ragent_*_{ARCHITECTURES[platform.machine()]}.deb")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The release workflow, the Containerfile, and the conditions of a release."""
 
 import pathlib
+import re
 import subprocess
 
 from conftest import ROOT, TOOLS, run
@@ -38,6 +39,8 @@ def test_conditions(tmp_path):
     run(*git, "add", ".")
     run(*git, "commit", "--quiet", "--message", "test")
     assert "the version in Cargo.toml is" in release(copy, "v9.9.9")
+    version = re.search('^version = "(.*)"$', (copy / "Cargo.toml").read_text(), re.MULTILINE)[1]
+    assert "another commit is checked out" in release(copy, f"v{version}")
     (copy / "CHANGELOG.md").write_text("# Changelog\n")
     assert "CHANGELOG.md has no section" in release(copy)
     assert not (copy / "target").exists()

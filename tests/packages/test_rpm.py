@@ -1,6 +1,7 @@
 """The .rpm, installed into a root of its own."""
 
 import os
+import platform
 
 import pytest
 from conftest import needs, package, run, skip
@@ -9,7 +10,7 @@ from conftest import needs, package, run, skip
 @pytest.fixture(scope="module")
 def rpm():
     needs("rpm")
-    return package("ragent-*.rpm")
+    return package(f"ragent-*.{platform.machine()}.rpm")
 
 
 def query(rpm, *words):

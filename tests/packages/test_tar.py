@@ -1,5 +1,6 @@
 """The tar file, unpacked into any folder."""
 
+import platform
 import tarfile
 
 from conftest import package, run
@@ -7,7 +8,7 @@ from conftest import package, run
 
 def test_contents(env, tmp_path):
     """The program runs where it is unpacked; the unit is that for /usr/local."""
-    file = package("ragent-*-linux.tar.gz")
+    file = package(f"ragent-*-{platform.machine()}-linux.tar.gz")
     with tarfile.open(file) as archive:
         members = archive.getmembers()
         archive.extractall(tmp_path)
@@ -16,5 +17,5 @@ def test_contents(env, tmp_path):
     folder = tmp_path / name
     assert run(folder / "bin/ragent", "-V", env=env).stdout == f"ragent {name.split('-')[1]}\n"
     assert "\nExecStart=/usr/local/bin/ragent " in (folder / "lib/systemd/system/ragent@.service").read_text()
-    for path in ["share/man/man1/ragent.1.gz", "share/zsh/site-functions/_ragent", "LICENSE", "share/doc/ragent/README.md"]:
+    for path in ["share/man/man1/ragent.1.gz", "share/zsh/site-functions/_ragent", "share/doc/ragent/LICENSE", "share/doc/ragent/THIRD-PARTY.txt"]:
         assert (folder / path).is_file(), path

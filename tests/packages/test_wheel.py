@@ -1,4 +1,4 @@
-"""The wheel: its promises, and its life in an environment."""
+"""The wheel: its program, and its installation, use and removal."""
 
 import json
 import os
@@ -105,7 +105,7 @@ def test_contents(wheel):
     assert not [name for name in names if name.endswith((".pyc", ".so"))], names
 
 
-def test_life_in_an_environment(wheel, venv, env, tmp_path):
+def test_installation_use_and_removal(wheel, venv, env, tmp_path):
     """Installed next to torch, the program runs a job with the Python of its environment, which is not activated; so does the
     module. Without it, nothing is left."""
     put_torch(venv)
