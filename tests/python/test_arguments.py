@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from ragent._arguments import _SWITCHES, value_of
+from ragent._arguments import _SHORT, _SWITCHES, value_of
 
 FLAG = re.compile(r"^ {2,6}(?:-[a-zA-Z], )?(--[a-z-]+)(.*)$")
+SHORT_WITH_VALUE = re.compile(r"^ {2,6}(-[a-zA-Z])(?:, --[a-z-]+)? <")
 
 
 @pytest.mark.parametrize("command", [[], ["launch"]])
@@ -18,6 +19,8 @@ def test_switches_are_those_of_the_program(sandbox, command):
     assert {"--standalone", "--standby"} <= switches, flags
     assert switches - set(_SWITCHES) == set()
     assert {flag for flag in _SWITCHES if flag in flags} == switches
+    short = {match[1] for match in map(SHORT_WITH_VALUE.match, lines) if match}
+    assert {"-r", "-t"} <= short <= set(_SHORT), short
 
 
 @pytest.mark.parametrize(
@@ -28,6 +31,7 @@ def test_switches_are_those_of_the_program(sandbox, command):
         ("--standalone --rep a train.py", "a"),
         ("--rdzv-id --report train.py", None),
         ("-t 3 --report a train.py", "a"),
+        ("-x NAME --report a train.py", "a"),
         ("-- --report a", None),
     ],
 )
