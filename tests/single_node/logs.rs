@@ -82,6 +82,21 @@ fn console_is_untouched() {
     assert!(err.contains("a\r"), "{err}");
 }
 
+/// If stdout and stderr are one file, no byte is lost, although workers write to it directly and the agent at the same time.
+#[test]
+fn streams_in_one_file_are_complete() {
+    const LINES: usize = 3000;
+    let sandbox = Sandbox::new();
+    let file = fs::File::create(sandbox.path("all")).unwrap();
+    let worker = format!("for n in {{1..{LINES}}}; do echo out $n; echo err $n >&2; done");
+    let start = sandbox.ragent("--nproc-per-node 2 --no-python bash -c").arg(worker);
+    // Without lines of the agent.
+    let start = start.default_lines().stdout(file.try_clone().unwrap()).stderr(file);
+    start.run().assert_code(0);
+    let expected: usize = (1..=LINES).map(|n| 4 * format!("out {n}\n").len()).sum();
+    assert_eq!(fs::read(sandbox.path("all")).unwrap().len(), expected);
+}
+
 /// Each restart has files of its own.
 #[test]
 fn each_attempt_has_its_files() {

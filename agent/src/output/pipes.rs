@@ -203,6 +203,11 @@ impl Tools {
         if to.is_file {
             lseek(to.fd, 0, Whence::SeekEnd)?;
         }
+        // `splice` uses the position of a file without its lock, and would overwrite what another process writes at the
+        // same time to a console that both have inherited.
+        if !to.is_file && unix::is_regular_file(to.fd) {
+            return self.copy_some(from, to.fd, len);
+        }
         loop {
             match splice(from, None, to.fd, None, len, SpliceFFlags::SPLICE_F_NONBLOCK) {
                 Ok(moved) => return Ok(moved),
@@ -215,9 +220,9 @@ impl Tools {
         }
     }
 
-    /// Moves some bytes by two calls, if a single one cannot.
+    /// Moves some bytes by two calls, if a single one cannot. A kill between them repeats the bytes.
     fn copy_some(&self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
-        let mut chunk = [0; limits::SPILLED_CHUNK];
+        let mut chunk = vec![0; len.min(limits::TEE_CHUNK)];
         let flags = SpliceFFlags::SPLICE_F_NONBLOCK;
         let len = tee(from, &self.scratch.write, len.min(chunk.len()), flags)?;
         let len = unistd::read(&self.scratch.read, &mut chunk[..len])?;

@@ -22,6 +22,7 @@ use nix::{
         prctl,
         resource::{Resource, getrlimit, setrlimit},
         signal::{SigAction, SigSet, SigmaskHow, Signal, sigaction, sigprocmask},
+        stat::{SFlag, fstat},
     },
     unistd,
 };
@@ -89,6 +90,12 @@ pub(crate) fn pipe_fill(pipe: BorrowedFd<'_>) -> usize {
     // SAFETY: the call writes one `int`, to `len`.
     let result = unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &raw mut len) };
     if result == 0 { usize::try_from(len).unwrap_or_default() } else { 0 }
+}
+
+/// Returns true if this is a regular file.
+pub(crate) fn is_regular_file(fd: BorrowedFd<'_>) -> bool {
+    let kind = fstat(fd).map(|status| SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT);
+    kind == Ok(SFlag::S_IFREG)
 }
 
 /// Returns the columns and rows of a terminal; `None` if it is none, or has no known size.
