@@ -35,7 +35,7 @@ esac
 for kind; do
     case $kind in
     wheel | deb | rpm | tar) ;;
-    *) fail "failed to build the package \`$kind\`" "there is no such kind" "name one or more of: wheel deb rpm tar" ;;
+    *) fail "failed to build the package \`$kind\`" "it is not a kind of package" "name one or more of: wheel deb rpm tar" ;;
     esac
 done
 [ -d "$(rustc --print target-libdir --target "$target")" ] ||

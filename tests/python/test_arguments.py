@@ -36,5 +36,5 @@ def test_switches_are_those_of_the_program(sandbox, command):
     ],
 )
 def test_values(words, value):
-    """The last value before the script counts, and values of other flags are no flags."""
+    """The last value before the script counts, and values of other flags are not flags."""
     assert value_of(words.split(), "--report") == value
