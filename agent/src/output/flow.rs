@@ -2,9 +2,8 @@
 //! at any moment: the keeper shares all descriptors, and continues from their state.
 //!
 //! A byte is removed from its source by the same system call that adds it to its destination
-//! (`splice`), or stays in its source until it has been added (`tee`, then a discard; so does output for a console
-//! that is a regular file). Where a
-//! prefix is added, neither is possible. There a [`Journal`], which the keeper shares too, holds
+//! (`splice`), or stays in its source until it has been added (`tee`, then a discard; so does output
+//! for a console that is a regular file). Where a prefix is added, neither is possible. There a [`Journal`], which the keeper shares too, holds
 //! the intent, and the fill of two pipes that no other code touches shows how much of it was
 //! carried out.
 //!
