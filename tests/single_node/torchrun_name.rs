@@ -115,7 +115,7 @@ fn torchruns_behaviour() {
     let words = "--nproc-per-node 2 --max-restarts 1 --no-python sh -c";
     let end = torchrun(&sandbox, &folder, words).arg(worker).run();
     end.assert_code(0);
-    end.assert_stderr(&["rank 0 failed in round 1: exited with code 7"]);
+    end.assert_stderr(&["failed in round 1: exited with code 7"]);
     assert!(!end.stderr.contains("round 2: 1 node"), "{}", end.stderr);
     let own = sandbox.ragent(words).arg(worker).default_lines().run();
     own.assert_stderr(&["round 2: 1 node"]);
