@@ -23,7 +23,7 @@ LAYERS = pathlib.Path("tests/layers/main.rs")
 SETS = {
     "agent": ["agent/src"],
     "agent/core": ["agent/core/src"],
-    "rendezvous": ["rendezvous/src"],
+    "rendezvous": ["rendezvous/src", "rendezvous/election/src"],
     "store": ["store/src"],
     "proto": ["proto/src"],
     "tests": ["tests", "store/tests", "store/fuzz", "agent/fuzz"],

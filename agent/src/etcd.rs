@@ -6,7 +6,7 @@
 //! reports its content; each has a connection of its own. `outage` reports that etcd does not answer. The interface to the rest of the agent is that of a voter: commands, and the leader
 //! as this process knows it.
 //!
-//! [`Claim`]: ragent_rendezvous::claim::Claim
+//! [`Claim`]: ragent_election::claim::Claim
 
 mod changes;
 mod client;
@@ -19,7 +19,8 @@ mod watch;
 
 use std::{io, thread};
 
-use ragent_rendezvous::{claim::Settings, ids::RunId};
+use ragent_election::claim::Settings;
+use ragent_rendezvous::ids::RunId;
 use tokio::{
     runtime::Builder,
     sync::{mpsc, watch as tokio_watch},
@@ -40,7 +41,7 @@ pub(crate) struct CandidateSpec {
     pub etcd: EtcdSpec,
     /// The job.
     pub run_id: RunId,
-    /// The configuration of [`Claim`](ragent_rendezvous::claim::Claim).
+    /// The configuration of [`Claim`](ragent_election::claim::Claim).
     pub settings: Settings,
 }
 

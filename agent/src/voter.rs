@@ -8,7 +8,7 @@
 //! state in `stored` to the voter's file; only a change of the voters is written by the thread itself, before it is
 //! acknowledged.
 //!
-//! [`Election`]: ragent_rendezvous::election::Election
+//! [`Election`]: ragent_election::election::Election
 
 mod connections;
 mod driver;
@@ -22,10 +22,8 @@ mod state_loss;
 
 use std::{io, net::IpAddr, thread};
 
-use ragent_rendezvous::{
-    election::{Settings, message::Lists},
-    ids::RunId,
-};
+use ragent_election::election::{Settings, message::Lists};
+use ragent_rendezvous::ids::RunId;
 use tokio::{
     runtime::Builder,
     sync::{mpsc, watch},
@@ -42,7 +40,7 @@ pub(crate) struct VoterSpec {
     pub run_id: RunId,
     /// True if all first voters of the job have the same list of them, because the user gave it.
     pub is_list_common: bool,
-    /// The configuration of [`Election`](ragent_rendezvous::election::Election).
+    /// The configuration of [`Election`](ragent_election::election::Election).
     pub settings: Settings,
     /// The state that an earlier process of this voter has stored.
     pub stored: Stored,

@@ -147,13 +147,13 @@ impl Term {
 
     /// Returns the lowest term whose counter is a revision of the external store, which is above the counters of
     /// all terms that were won there.
-    pub(crate) fn of_revision(revision: u64) -> Self {
+    pub fn of_revision(revision: u64) -> Self {
         Self(revision.min(limits::NUMBER_MAX >> NONCE_BITS) << NONCE_BITS)
     }
 
     /// Returns the term that a candidate proposes: its counter is higher than that of `self`, and
     /// `nonce` makes the terms of two candidates differ.
-    pub(crate) fn proposed(self, nonce: u16) -> Self {
+    pub fn proposed(self, nonce: u16) -> Self {
         let counter =
             (self.0 >> NONCE_BITS).saturating_add(1).min((limits::NUMBER_MAX >> NONCE_BITS) - 1);
         Self(counter << NONCE_BITS | u64::from(nonce))

@@ -26,13 +26,12 @@
 
 pub mod account;
 pub mod batch;
-pub mod claim;
 mod departures;
 pub mod effect;
-pub mod election;
 pub mod event;
 mod flapping;
 mod group;
+pub mod heir;
 pub mod ids;
 pub mod incomplete;
 pub mod jitter;

@@ -40,7 +40,7 @@ pub(crate) const TERMS_AHEAD_MAX: u64 = AHEAD_MAX << 16;
 
 /// The highest term that an elected coordinator accepts from an agent, which may not be authenticated. The other half of
 /// all terms is reserved for elections.
-pub(crate) const AGENT_TERM_MAX: u64 = NUMBER_MAX / 2;
+pub const AGENT_TERM_MAX: u64 = NUMBER_MAX / 2;
 
 /// The number of keep-alive intervals after which a silent node may be lost: one keep-alive may be
 /// late by chance, a second one is not.
@@ -123,30 +123,12 @@ pub(crate) const RECOVERY_MARGIN: Duration = Duration::from_secs(2);
 /// The maximum number of voters of a job: of five, any two may be lost. More would only add messages.
 pub const VOTERS_MAX: usize = 5;
 
-/// The maximum number of members that grant leases without being voters: enough to replace all voters at once.
-pub(crate) const LEARNERS_MAX: usize = VOTERS_MAX;
-
 /// The maximum number of members that are reported to the election of the coordinator, which uses the first ones.
 pub(crate) const MEMBERS_REPORTED_MAX: usize = 16;
-
-/// The maximum number of renewals whose answers count: those of one lease (12), and those that
-/// changes of the memory cause in between.
-pub(crate) const RENEWALS_UNDER_WAY_MAX: usize = 32;
-
-/// The maximum number of changes of the record in an external store whose results count: the renewals of one
-/// lease (10), and changes of the memory in between.
-pub(crate) const CHANGES_UNDER_WAY_MAX: usize = 32;
 
 /// The maximum number of processes that become candidates before all others if the leader in an external store is lost.
 /// If all of them are lost with it, another one follows after a further lease.
 pub const SUCCESSORS_MAX: usize = 3;
-
-/// The maximum number of times that the pause after a failed candidacy doubles.
-pub(crate) const PAUSE_DOUBLINGS_MAX: u32 = 3;
-
-/// The number of times that the time for answers to a candidate doubles, at most: a poll then lasts for half of
-/// a lease.
-pub(crate) const POLL_DOUBLINGS_MAX: u32 = 2;
 
 /// The time for which an elected coordinator waits for members whose workers must have ended: TCP repeats a lost
 /// SYN after a second.

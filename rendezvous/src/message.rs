@@ -26,7 +26,7 @@ pub use self::{
     vouching::{STORE_CONNECTIONS_MAX, StoreConnection, StoreConnections, Vouched},
 };
 use crate::{
-    election::Member,
+    heir::Member,
     ids::{
         AttendNumber, GroupRank, JobUid, NodeId, Peer, Round, RoundId, RunId, Term, VoterAddress,
     },

@@ -3,12 +3,12 @@
 use std::thread;
 
 use bytes::{BufMut, BytesMut};
+use ragent_election::election::{
+    message::{Answer, Knowledge, Replica, Request, Version, VoterMessage},
+    timers::Timers,
+};
 use ragent_proto::convert::voter::{ElectionHeader, FromVoter, encode};
 use ragent_rendezvous::{
-    election::{
-        message::{Answer, Knowledge, Replica, Request, Version, VoterMessage},
-        timers::Timers,
-    },
     ids::{NodeId, RunId, Term, VoterAddress, VoterId},
     limits::NUMBER_MAX,
     settings::NodeRange,

@@ -8,6 +8,7 @@ use std::{fs, process::Command};
 fn machines_link_no_runtime() {
     for (package, forbidden) in [
         ("ragent-rendezvous", &["tokio", "tonic", "prost"][..]),
+        ("ragent-election", &["tokio", "tonic", "prost"]),
         ("ragent-core", &["tokio", "tonic", "prost", "nix", "mio", "libc", "socket2"][..]),
     ] {
         let output = Command::new(env!("CARGO"))
@@ -39,9 +40,9 @@ fn machines_next_to_their_driver_are_pure() {
         "coordinator/stall.rs",
         "endpoint/locator.rs",
         "endpoint/search/challenges.rs",
-        "endpoint/search/election.rs",
-        "endpoint/search/election/claims.rs",
-        "endpoint/search/election/doubts.rs",
+        "endpoint/search/host_choice.rs",
+        "endpoint/search/host_choice/claims.rs",
+        "endpoint/search/host_choice/doubts.rs",
         "endpoint/search/places.rs",
         "net/connection_quota.rs",
     ] {

@@ -16,13 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_rendezvous::{
-    election::{
-        message::{Answer, Request, VoterMessage},
-        timers::Timers,
-    },
-    ids::{NodeId, Round, Term},
+use ragent_election::election::{
+    message::{Answer, Request, VoterMessage},
+    timers::Timers,
 };
+use ragent_rendezvous::ids::{NodeId, Round, Term};
 
 use crate::random::Random;
 use agent::{Echo, KeepAlive};

@@ -25,11 +25,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ragent_election::election::{
+    message::{Answer, Request, VoterMessage},
+    timers::Timers,
+};
 use ragent_rendezvous::{
-    election::{
-        message::{Answer, Request, VoterMessage},
-        timers::Timers,
-    },
     ids::{NodeId, Peer, Round, RoundId, RunId, VoterAddress},
     settings::{NodeRange, SharedSettings, StoreAccess, Timeouts},
 };

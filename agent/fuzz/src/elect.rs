@@ -1,13 +1,11 @@
 //! Messages between voters, and the record of a leader in etcd.
 
+use ragent_election::election::message::{Replica, Request, VoterMessage};
 use ragent_proto::convert::{
     claim,
     voter::{self, FromVoter},
 };
-use ragent_rendezvous::{
-    election::message::{Replica, Request, VoterMessage},
-    limits::{NUMBER_MAX, SUCCESSORS_MAX, VOTERS_MAX},
-};
+use ragent_rendezvous::limits::{NUMBER_MAX, SUCCESSORS_MAX, VOTERS_MAX};
 
 use super::parts::assert_shown;
 

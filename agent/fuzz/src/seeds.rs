@@ -2,9 +2,9 @@
 
 use std::{fs, net::Ipv4Addr, path::Path, sync::Arc};
 
+use ragent_election::election::message::{Lists, Replica, Seat, Version};
 use ragent_proto::{Message as _, Proof, convert::FromAgent, v1};
 use ragent_rendezvous::{
-    election::message::{Lists, Replica, Seat, Version},
     ids::{
         AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, ProofKey, Round, RoundId,
         RunId, Term, VoterAddress, VoterId,

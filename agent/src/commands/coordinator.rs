@@ -2,9 +2,9 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
+use ragent_election::election::timers::Timers;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    election::timers::Timers,
     ids::{RunId, Term},
     settings::{Leases, Settings, Timeouts},
     voter_count::VoterCount,

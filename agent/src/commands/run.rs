@@ -6,9 +6,9 @@ use std::{convert::Infallible, io, path::Path, process::ExitCode, sync::Arc, tim
 
 use nix::sys::signal::Signal;
 use ragent_core::agent::Ending;
+use ragent_election::claim::Timers;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    claim::Timers,
     ids::{NodeId, RunId},
     message::{JobResult, Outcome, RefuseReason},
 };

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ragent_rendezvous::{Rendezvous, election::Member};
+use ragent_rendezvous::{Rendezvous, heir::Member};
 
 use crate::{
     coordinator::limits,

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_rendezvous::{claim::Successor, ids::Term, settings::Memory};
+use ragent_rendezvous::{heir::Successor, ids::Term, settings::Memory};
 use tokio::sync::oneshot;
 
 use super::state_writer::StateWriter;

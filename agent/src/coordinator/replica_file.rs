@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use ragent_rendezvous::election::message::Knowledge;
+use ragent_election::election::message::Knowledge;
 use tokio::{sync::watch, task::spawn_blocking};
 use tracing::warn;
 
@@ -79,8 +79,8 @@ pub(crate) async fn keep(file: Arc<ReplicaFile>, mut stored: watch::Receiver<Sto
 
 #[cfg(test)]
 mod tests {
+    use ragent_election::election::message::{Lists, Replica, Seat, Version};
     use ragent_rendezvous::{
-        election::message::{Lists, Replica, Seat, Version},
         ids::{JobUid, Round, Term, VoterAddress, VoterId},
         settings::Memory,
     };

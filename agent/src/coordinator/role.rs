@@ -2,7 +2,7 @@
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    election::Member,
+    heir::Member,
     ids::{JobUid, Term, VoterAddress},
     message::Attend,
 };
@@ -199,8 +199,8 @@ impl Role {
 
 #[cfg(test)]
 mod tests {
+    use ragent_election::election::message::{Lists, Replica, Seat};
     use ragent_rendezvous::{
-        election::message::{Lists, Replica, Seat},
         ids::{Round, VoterId},
         settings::Memory,
     };

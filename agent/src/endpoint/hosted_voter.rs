@@ -7,9 +7,10 @@ use std::{
     time::Duration,
 };
 
+use ragent_election::election::{self, timers::Timers};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    election::{self, Member, timers::Timers},
+    heir::Member,
     ids::{NodeId, VoterAddress, VoterId},
     settings::Settings,
 };

@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
+use ragent_election::claim;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    claim,
     ids::{NodeId, RunId},
     message::KnownRound,
     settings::{Leases, Settings},

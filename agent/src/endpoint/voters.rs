@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ragent_election::election::timers::Timers;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    election::timers::Timers,
     ids::{NodeId, RunId},
     message::KnownRound,
     settings::{Leases, Settings},

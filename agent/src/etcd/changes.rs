@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ragent_rendezvous::claim::{Outcome, Record, Revision};
+use ragent_election::claim::{Outcome, Record, Revision};
 use tokio::sync::mpsc;
 
 use super::{client::Client, driver::Event, error::EtcdError, limits};

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 
 use hyper_util::rt::TokioIo;
+use ragent_election::claim::{Entry, Outcome, Record, Revision, Value};
 use ragent_proto::{
     convert::claim,
     etcd::{
@@ -19,10 +20,7 @@ use ragent_proto::{
         watch_request::RequestUnion,
     },
 };
-use ragent_rendezvous::{
-    claim::{Entry, Outcome, Record, Revision, Value},
-    ids::RunId,
-};
+use ragent_rendezvous::ids::RunId;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tonic::{

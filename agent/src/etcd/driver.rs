@@ -3,15 +3,14 @@
 use std::time::Instant;
 
 use ragent_core::reported_causes::ReportedCauses;
-use ragent_rendezvous::{
+use ragent_election::{
     claim::{Claim, Effect, Outcome, Value},
     election::{
         Leadership,
         message::{Replica, Version},
     },
-    ids::Term,
-    jitter::Jitter,
 };
+use ragent_rendezvous::{ids::Term, jitter::Jitter};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use ragent_election::claim::Revision;
 use ragent_proto::etcd::event::EventType;
-use ragent_rendezvous::{claim::Revision, jitter::Jitter};
+use ragent_rendezvous::jitter::Jitter;
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{client::Client, driver::Event, error::EtcdError, limits};

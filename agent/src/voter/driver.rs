@@ -8,12 +8,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use ragent_election::election::{
+    Effect, Election, Leadership,
+    message::{Answer, Request, Version, VoterMessage},
+};
 use ragent_proto::convert::voter::FromVoter;
 use ragent_rendezvous::{
-    election::{
-        Effect, Election, Leadership, Member,
-        message::{Answer, Request, Version, VoterMessage},
-    },
+    heir::Member,
     ids::{Term, VoterAddress, VoterId},
     jitter::Jitter,
 };

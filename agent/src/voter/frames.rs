@@ -4,14 +4,12 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use ragent_election::election::timers::Timers;
 use ragent_proto::{
     Malformed,
     convert::voter::{self, ElectionHeader, FromVoter},
 };
-use ragent_rendezvous::{
-    election::timers::Timers,
-    ids::{RunId, VoterAddress},
-};
+use ragent_rendezvous::ids::{RunId, VoterAddress};
 use sha2::{Digest, Sha256};
 use tokio_util::codec::{Encoder, LengthDelimitedCodec};
 

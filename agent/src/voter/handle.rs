@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Instant};
 
+use ragent_election::election::{Leadership, message::Replica};
 use ragent_rendezvous::{
-    claim::Successor,
-    election::{Leadership, Member, message::Replica},
+    heir::{Member, Successor},
     ids::{NodeId, Term, VoterAddress, VoterId},
     settings::Memory,
 };

@@ -3,8 +3,8 @@
 
 use std::net::TcpStream as StdTcpStream;
 
+use ragent_election::election::message::{Request, VoterMessage};
 use ragent_proto::convert::voter::FromVoter;
-use ragent_rendezvous::election::message::{Request, VoterMessage};
 use tokio::{
     io::{self, AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

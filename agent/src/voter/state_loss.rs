@@ -6,11 +6,9 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use ragent_election::election::message::{Lists, Replica, Seat};
 use ragent_rendezvous::{
-    election::{
-        Member,
-        message::{Lists, Replica, Seat},
-    },
+    heir::Member,
     ids::{VoterAddress, VoterId},
 };
 
@@ -104,8 +102,8 @@ impl AnsweringVoters {
 
 #[cfg(test)]
 mod tests {
+    use ragent_election::election::message::Version;
     use ragent_rendezvous::{
-        election::message::Version,
         ids::{JobUid, Round, Term},
         settings::Memory,
     };

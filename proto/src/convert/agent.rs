@@ -3,7 +3,7 @@
 use std::{net::IpAddr, num::NonZeroU32};
 
 use ragent_rendezvous::{
-    election::Member,
+    heir::Member,
     ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId, Term, VoterId},
     message::{
         Attend, FromNode, KnownRound, NodeDescription, NodeState, PROGRESS_MAX,

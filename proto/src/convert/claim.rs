@@ -1,8 +1,9 @@
 //! The record of a job's leader in an external store.
 
 use prost::Message;
+use ragent_election::claim::Record;
 use ragent_rendezvous::{
-    claim::{Record, Successor},
+    heir::Successor,
     ids::{NodeId, Term},
     limits::SUCCESSORS_MAX,
     message::PROTOCOL_VERSION,

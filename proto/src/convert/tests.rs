@@ -5,8 +5,8 @@ use std::{fs, path::Path, time::Duration};
 use proptest::prelude::*;
 use prost::Message;
 use ragent_rendezvous::{
-    election::Member,
     event::{RestartCause, RestartCost, RestartStages, RestartSum},
+    heir::Member,
     ids::{
         AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, RoleRank, Round, RoundId,
         RunId, Term, VoterAddress, VoterId,

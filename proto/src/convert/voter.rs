@@ -5,8 +5,10 @@
 use std::time::Duration;
 
 use prost::Message;
+use ragent_election::election::message::{
+    Answer, Knowledge, Lists, Replica, Request, Seat, Version, VoterMessage,
+};
 use ragent_rendezvous::{
-    election::message::{Answer, Knowledge, Lists, Replica, Request, Seat, Version, VoterMessage},
     ids::{NodeId, RunId, Term, VoterAddress, VoterId},
     limits::{NUMBER_MAX, VOTERS_MAX},
     message::PROTOCOL_VERSION,

@@ -10,8 +10,8 @@ use std::{
 };
 
 use crate::{
-    claim::Successor,
     group::{Group, Seat, SeatState},
+    heir::Successor,
     ids::{GlobalRank, GroupRank, JobUid, NodeId, RoundId},
     incomplete::Incomplete,
     limits::{SUCCESSORS_MAX, after, leases},

@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, mem};
 
 use crate::{
-    election::Member,
     event::EventKind,
+    heir::Member,
     ids::{Round, VoterAddress},
     limits::MEMBERS_REPORTED_MAX,
     machine::Rendezvous,

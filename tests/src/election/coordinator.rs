@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ragent_election::election::{Leadership, message::Version};
 use ragent_rendezvous::{
-    election::{Leadership, message::Version},
     ids::{Round, Term},
     settings::Memory,
 };

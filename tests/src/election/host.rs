@@ -5,11 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ragent_election::election::{
+    self, Effect, Election,
+    message::{Answer, Knowledge, Replica, Request, Version, VoterMessage},
+};
 use ragent_rendezvous::{
-    election::{
-        self, Effect, Election,
-        message::{Answer, Knowledge, Replica, Request, Version, VoterMessage},
-    },
     ids::{NodeId, Term, VoterId},
     settings::Memory,
 };

@@ -8,11 +8,9 @@ use std::{
     time::Duration,
 };
 
+use ragent_election::election::message::{Answer, Knowledge, Replica, Request, Seat, VoterMessage};
 use ragent_rendezvous::{
-    election::{
-        Member,
-        message::{Answer, Knowledge, Replica, Request, Seat, VoterMessage},
-    },
+    heir::Member,
     ids::{NodeId, Term, VoterAddress},
 };
 

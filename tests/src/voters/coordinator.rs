@@ -5,9 +5,9 @@ use std::{
     time::Duration,
 };
 
+use ragent_election::election::Leadership;
 use ragent_rendezvous::{
     Rendezvous,
-    election::Leadership,
     ids::{JobUid, NodeId, Round, Term},
     settings::{Leases, Memory, Settings},
     tenure::{Elected as Granted, Tenure},

@@ -8,7 +8,7 @@ use std::{
 use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
-    election::Member,
+    heir::Member,
     ids::{NodeId, Peer, Round, Term, VoterAddress},
     message::{Assignment, Attend, FromNode, ToNode},
     settings::Memory,

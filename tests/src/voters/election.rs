@@ -6,11 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ragent_election::election::{
+    self, Effect, Election, Leadership,
+    message::{Replica, Request, Version, VoterMessage},
+};
 use ragent_rendezvous::{
-    election::{
-        self, Effect, Election, Leadership, Member,
-        message::{Replica, Request, Version, VoterMessage},
-    },
+    heir::Member,
     ids::{NodeId, Peer, Round, Term, VoterAddress, VoterId},
     message::Attend,
     settings::Memory,

@@ -12,7 +12,7 @@ use ragent_core::{
     supervisor,
 };
 use ragent_rendezvous::{
-    election::Member,
+    heir::Member,
     ids::{AttendNumber, NodeId, Peer, Round, RoundId, Term, VoterAddress, VoterId},
     message::{Attend, KnownRound, NodeDescription, PROTOCOL_VERSION, RefuseReason, ToNode},
     settings::Leases,

@@ -16,11 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ragent_election::election::{
+    Leadership,
+    message::{Replica, Seat},
+};
 use ragent_rendezvous::{
-    election::{
-        Leadership,
-        message::{Replica, Seat},
-    },
     ids::{NodeId, Round, RoundId, Term},
     message::{JobResult, NodeState, Outcome},
     settings::Memory,

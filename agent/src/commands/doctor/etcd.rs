@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use ragent_rendezvous::{
-    claim::{Record, Value},
-    ids::RunId,
-};
+use ragent_election::claim::{Record, Value};
+use ragent_rendezvous::ids::RunId;
 
 use super::{
     Finding, Findings,

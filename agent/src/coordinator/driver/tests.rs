@@ -4,8 +4,8 @@
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
+use ragent_election::election::message::Seat;
 use ragent_rendezvous::{
-    election::message::Seat,
     event::EventId,
     ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId, Term},
     message::{

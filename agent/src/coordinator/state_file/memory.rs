@@ -2,10 +2,10 @@
 
 use std::{io, path::Path, time::Duration};
 
+use ragent_election::election::message::{Lists, Replica, Seat, Version};
 use ragent_proto::{Malformed, v1};
 use ragent_rendezvous::{
     account::{TimeState, TimeTotals},
-    election::message::{Lists, Replica, Seat, Version},
     event::{RestartCause, RestartSum},
     ids::{GroupRank, JobUid, NodeId, ProofKey, Round, Term, VoterAddress, VoterId},
     limits::NUMBER_MAX,

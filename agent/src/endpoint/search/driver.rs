@@ -1,4 +1,4 @@
-//! Drives an election: until it has found the endpoint, and then, in a task, for agents that still
+//! Drives the choice of a host: until it has found the endpoint, and then, in a task, for agents that still
 //! look.
 
 use std::{
@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     datagram::{Candidate, Message},
-    election::{Effect, Election, Pace},
+    host_choice::{Effect, HostChoice, Pace},
     notice::{Notice, OtherSecrets, Progress},
     rivals::{self, Verdict},
     seal::{Opened, Seal},
@@ -53,7 +53,7 @@ pub(crate) enum Found {
 /// One agent's part in the search.
 #[derive(Debug)]
 pub(crate) struct Search {
-    election: Election,
+    choice: HostChoice,
     sockets: Sockets,
     seal: Seal,
     /// The number of this agent in datagrams.
@@ -110,9 +110,9 @@ impl Search {
         let hosts = spec.hosts.len();
         info!(%run_id, port = spec.port, interfaces, hosts, "searching for the job's other agents");
         let own = Candidate { rank: spec.rank, number: rand::random() };
-        let election = Election::new(clock::now(), own, spec.eligible, Pace::default());
+        let choice = HostChoice::new(clock::now(), own, spec.eligible, Pace::default());
         Ok(Self {
-            election,
+            choice,
             sockets,
             seal: Seal::new(run_id.clone(), credentials.clone()),
             number: own.number,
@@ -166,15 +166,15 @@ impl Search {
     fn progress(&self) -> Progress {
         match &self.unanswered {
             Some((at, _)) => Progress::NoCoordinator(*at),
-            None if self.election.is_alone() => Progress::Alone(self.other_secrets.first()),
-            None if self.election.has_candidate() => Progress::Candidates,
+            None if self.choice.is_alone() => Progress::Alone(self.other_secrets.first()),
+            None if self.choice.has_candidate() => Progress::Candidates,
             None => Progress::NoCandidate,
         }
     }
 
     /// Returns true if no other agent of the job was found.
     pub(crate) fn is_alone(&self) -> bool {
-        self.election.is_alone()
+        self.choice.is_alone()
     }
 
     /// Notes that this agent hosts without having found another one. Warns of agents with another secret, also later, until an
@@ -197,7 +197,7 @@ impl Search {
         coordinator: Inputs,
         known: watch::Receiver<NotHere>,
     ) -> SearchResponder {
-        self.election.handle_hosting(clock::now(), at);
+        self.choice.handle_hosting(clock::now(), at);
         self.hosted = Some(coordinator);
         self.answer_as_member(known)
     }
@@ -237,9 +237,9 @@ impl Search {
         mut elected: watch::Receiver<ElectedCoordinator>,
         mut known: watch::Receiver<NotHere>,
     ) -> SearchResponder {
-        if !self.election.has_found() {
+        if !self.choice.has_found() {
             // It is the first voter, or knows the voters of the job.
-            self.election.handle_sent_elsewhere(clock::now(), own);
+            self.choice.handle_sent_elsewhere(clock::now(), own);
         }
         SearchResponder(tokio::spawn(async move {
             let mut registered = String::new();
@@ -273,7 +273,7 @@ impl Search {
         if !self.hosted.as_ref().is_some_and(|hosted| hosted.same_channel(&coordinator)) {
             self.rival_requests.abort_all();
             self.hosted = Some(coordinator);
-            self.election.handle_hosting(clock::now(), own);
+            self.choice.handle_hosting(clock::now(), own);
         }
     }
 
@@ -283,12 +283,12 @@ impl Search {
         self.hosted = None;
         self.rival_requests.abort_all();
         if let Some(at) = coordinator {
-            self.election.handle_sent_elsewhere(clock::now(), at);
+            self.choice.handle_sent_elsewhere(clock::now(), at);
         }
     }
 
     fn carry_out_all(&mut self) -> Result<(), LocateError> {
-        while let Some(effect) = self.election.poll_effect() {
+        while let Some(effect) = self.choice.poll_effect() {
             match effect {
                 Effect::Broadcast(message) => self.broadcast(&message),
                 Effect::Answer(peer, message) if self.sockets.misses(peer) => {
@@ -351,7 +351,7 @@ impl Search {
             Ok(listener) => self.found = Some(Found::HereAgain(at, listener)),
             Err(error) => {
                 self.unanswered = Some((at, format!("cannot listen at {at}: {error}")));
-                self.election.handle_not_continued(clock::now(), at);
+                self.choice.handle_not_continued(clock::now(), at);
             }
         }
     }
@@ -370,18 +370,18 @@ impl Search {
         }
         self.trials_by_place.remove(&at);
         let now = clock::now();
-        if self.found.is_some() || self.election.has_found() {
+        if self.found.is_some() || self.choice.has_found() {
             return;
         }
         match trial {
             Trial::There => {
-                self.election.handle_joined(now, at);
+                self.choice.handle_joined(now, at);
                 self.found = Some(Found::There(at));
             }
-            Trial::Here => self.election.handle_own_place(now, at),
+            Trial::Here => self.choice.handle_own_place(now, at),
             Trial::Refused(mismatch) => {
                 self.unanswered = Some((at, mismatch.to_string()));
-                if self.election.handle_refused(now, at) {
+                if self.choice.handle_refused(now, at) {
                     self.mismatch = Some(mismatch);
                 }
             }
@@ -390,7 +390,7 @@ impl Search {
                 if self.mismatch.is_none() {
                     self.unanswered = Some((at, cause));
                 }
-                self.election.handle_not_joined(now, at);
+                self.choice.handle_not_joined(now, at);
             }
         }
     }
@@ -410,7 +410,7 @@ impl Search {
     }
 
     async fn wait(&mut self, deadline: Option<Instant>) {
-        let due = [self.election.poll_timeout(), deadline].into_iter().flatten().min();
+        let due = [self.choice.poll_timeout(), deadline].into_iter().flatten().min();
         tokio::select! {
             // Hosts that have answered first, of which there are few; then datagrams before deadlines: an agent that was stalled
             // has not waited for the others.
@@ -426,8 +426,8 @@ impl Search {
                     self.handle_datagram(&bytes, peer);
                     // A flood of datagrams does not delay deadlines.
                     let now = clock::now();
-                    if self.election.poll_timeout().is_some_and(|due| due <= now) {
-                        self.election.handle_timeout(now);
+                    if self.choice.poll_timeout().is_some_and(|due| due <= now) {
+                        self.choice.handle_timeout(now);
                     }
                 }
                 Err(error) => {
@@ -436,7 +436,7 @@ impl Search {
                 }
             },
             Some(answer) = self.rival_requests.join_next() => self.note(answer.ok().flatten()),
-            () = clock::until(due) => self.election.handle_timeout(clock::now()),
+            () = clock::until(due) => self.choice.handle_timeout(clock::now()),
         }
     }
 
@@ -444,8 +444,8 @@ impl Search {
         match self.seal.open(bytes) {
             Opened::Message(message) => {
                 self.last_peer = self.last_peer.filter(|_| ThisHost.owns(peer.ip())).or(Some(peer));
-                self.election.handle_message(clock::now(), &message, peer);
-                if !self.election.is_alone() {
+                self.choice.handle_message(clock::now(), &message, peer);
+                if !self.choice.is_alone() {
                     self.other_secrets.handle_agent_found();
                 }
             }

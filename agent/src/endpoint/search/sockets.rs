@@ -105,7 +105,7 @@ impl Sockets {
         interface.v4.first().copied().map(IpAddr::V4)
     }
 
-    /// Sends `bytes` to all agents; a datagram that fails is repeated later by the election.
+    /// Sends `bytes` to all agents; a datagram that fails is repeated later by the choice.
     pub fn broadcast(&self, bytes: &[u8]) {
         for interface in &self.interfaces {
             for address in &interface.v4 {

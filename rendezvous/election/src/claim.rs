@@ -1,0 +1,372 @@
+//! The choice of a job's coordinator by one key in an external store, such as etcd, whose changes can
+//! be made conditional on the key's revision (compare and swap).
+//!
+//! The key contains the [`Record`] of the leader, which writes it again every half second. The
+//! leader's lease runs from the *sending* of the newest change that the store has made. Another
+//! process that has seen no new revision for a longer time, by its own clock, replaces the record.
+//! Every change is conditional on the revision that its sender has seen, so of two processes only
+//! one succeeds, and a record that was renewed in the meantime is not replaced.
+//!
+//! ```text
+//!            silence over, stagger           record written
+//!  Follower ───────────────────────▶ Candidate ────────────▶ Leader
+//!     ▲  ▲      another record is there  │                     │
+//!     │  └───────────────────────────────┘                     │
+//!     └────────────────────────────────────────────────────────┘
+//!         lease over, record replaced, or the process resigns
+//! ```
+//!
+//! No lease of the store itself is used: an old leader of the store that hangs may extend such a
+//! lease without the consent of its majority.
+//!
+//! A change without an answer may have been made, may be made later, or never. The next change has the
+//! same condition. So it is made only if the former one is not, and otherwise the store answers with
+//! the record that the former one has written, which has its number.
+//!
+//! After each call of a `handle_*` method, carry out [`Claim::poll_effect`] until it returns `None`;
+//! then set one timer for [`Claim::poll_timeout`]. The clock must include the time for which the
+//! machine is suspended.
+
+mod candidate;
+mod interface;
+mod known;
+mod leader;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::VecDeque, time::Instant};
+
+use ragent_rendezvous::{
+    heir::Successor,
+    ids::{NodeId, Term},
+    jitter::Jitter,
+    limits::AGENT_TERM_MAX,
+    settings::Memory,
+};
+use tracing::{debug, info};
+
+pub use self::interface::{Effect, Entry, Outcome, Record, Revision, Settings, Timers, Value};
+use crate::limits::PAUSE_DOUBLINGS_MAX;
+use candidate::Inheritance;
+use known::Known;
+use leader::{Leader, Release, Sent};
+
+/// One process that may lead: it watches the record, replaces it, and renews its own.
+#[derive(Debug)]
+pub struct Claim {
+    settings: Settings,
+    role: Role,
+    known: Known,
+    /// The highest revision of the store that is known.
+    store: Revision,
+    /// The change under way.
+    pending: Option<Pending>,
+    /// Changes of this process whose records may be in the store, and count for its lease.
+    sent: VecDeque<Sent>,
+    /// The time of the next change after one without an answer.
+    retry_at: Option<Instant>,
+    /// The number of successive changes without an answer.
+    failures: u32,
+    /// The release of this process's record, until it is completed.
+    release: Option<Release>,
+    /// The highest term that is known.
+    highest: Term,
+    /// The leader that was reported with [`Effect::Follow`].
+    announced: Option<(String, Term)>,
+    /// The process that has ended, according to the last obituary.
+    ended: Option<NodeId>,
+    /// The time of this process's candidacy, while it is a follower.
+    stands_at: Option<Instant>,
+    is_leaving: bool,
+    number: u64,
+    jitter: Jitter,
+    effects: VecDeque<Effect>,
+    clock: Instant,
+}
+
+#[derive(Debug)]
+enum Role {
+    /// Watches the record.
+    Follower,
+    /// Tries to replace the record.
+    Candidate { term: Term, expected: Revision, inheritance: Box<Inheritance> },
+    /// Renews its record.
+    Leader(Box<Leader>),
+}
+
+#[derive(Debug)]
+struct Pending {
+    number: u64,
+    record: Option<Box<Record>>,
+}
+
+impl Claim {
+    /// Starts a process that knows nothing of the key.
+    pub fn new(now: Instant, settings: Settings) -> Self {
+        let jitter = Jitter::new(settings.seed);
+        Self {
+            settings,
+            role: Role::Follower,
+            known: Known::Nothing,
+            store: Revision::default(),
+            pending: None,
+            sent: VecDeque::new(),
+            retry_at: None,
+            failures: 0,
+            release: None,
+            highest: Term(0),
+            announced: None,
+            ended: None,
+            stands_at: None,
+            is_leaving: false,
+            number: 0,
+            jitter,
+            effects: VecDeque::new(),
+            clock: now,
+        }
+    }
+
+    /// Handles the content of the key, as it was read or as the store has reported its change.
+    pub fn handle_value(&mut self, now: Instant, value: Value) {
+        self.begin(now);
+        self.observe(now, value);
+        self.proceed(now);
+    }
+
+    /// Handles the result of a change.
+    pub fn handle_outcome(&mut self, now: Instant, number: u64, outcome: Outcome) {
+        self.begin(now);
+        let Some(pending) = self.pending.take_if(|pending| pending.number == number) else {
+            return;
+        };
+        match outcome {
+            Outcome::Made(revision) => {
+                self.succeed();
+                let record = pending.record.map(|record| *record);
+                let entry = record.map(|record| Entry { revision, record });
+                self.observe(now, Value { revision, entry });
+            }
+            Outcome::Refused(value) => {
+                self.succeed();
+                self.note_reset(now, &value);
+                self.observe(now, *value);
+                if matches!(self.role, Role::Candidate { .. }) {
+                    self.lose_record(now);
+                }
+            }
+            Outcome::Unknown => self.fail(now),
+        }
+        self.proceed(now);
+    }
+
+    /// Handles an obituary: no process of this agent is left, so its record may be replaced.
+    pub fn handle_obituary(&mut self, now: Instant, process: &NodeId) {
+        self.begin(now);
+        self.ended = Some(process.clone());
+        let is_leader = self.record().is_some_and(|record| record.process == *process);
+        if is_leader && *process != self.settings.process {
+            info!(%process, "the leader's process has ended");
+            self.follow(now);
+        }
+        self.proceed(now);
+    }
+
+    /// Handles a term that an agent has reported. A leader of a lower term resigns; the next leader's term
+    /// is higher.
+    pub fn handle_highest(&mut self, now: Instant, term: Term) {
+        self.begin(now);
+        if term.0 > AGENT_TERM_MAX || term <= self.highest {
+            return;
+        }
+        self.highest = term;
+        if matches!(self.role, Role::Leader(_)) {
+            self.resign(now, "a higher term exists", false);
+        }
+        self.proceed(now);
+    }
+
+    /// Changes the memory, and returns the number of the change; [`Effect::Stored`] reports when the
+    /// store has it. Returns `None` if this process does not lead.
+    pub fn handle_remember(&mut self, now: Instant, memory: Memory) -> Option<u64> {
+        self.begin(now);
+        let Role::Leader(leader) = &mut self.role else { return None };
+        let number = leader.remember(memory);
+        self.proceed(now);
+        Some(number)
+    }
+
+    /// Replaces the list of successors, which is written with the next change.
+    pub fn handle_successors(&mut self, now: Instant, successors: Vec<Successor>) {
+        self.begin(now);
+        if let Role::Leader(leader) = &mut self.role {
+            leader.successors = successors;
+        }
+    }
+
+    /// Resigns if this process leads in `term`, because its coordinator has ended.
+    pub fn handle_resigned(&mut self, now: Instant, term: Term) {
+        self.begin(now);
+        if self.leads_in(term) {
+            self.resign(now, "the coordinator has ended", false);
+        }
+        self.proceed(now);
+    }
+
+    /// Deletes the record if this process leads in `term`, because the job has ended and all nodes have its outcome.
+    pub fn handle_job_over(&mut self, now: Instant, term: Term) {
+        self.begin(now);
+        if self.leads_in(term) {
+            self.resign(now, "the job has ended", true);
+        }
+        self.proceed(now);
+    }
+
+    /// Resigns if this process leads, and never becomes a candidate again, because the process will end.
+    /// [`Effect::Released`] follows.
+    pub fn handle_leaving(&mut self, now: Instant) {
+        self.begin(now);
+        self.is_leaving = true;
+        match self.role {
+            Role::Leader(_) => self.resign(now, "the agent leaves", false),
+            Role::Candidate { .. } => {
+                self.role = Role::Follower;
+                self.follow(now);
+            }
+            Role::Follower => self.follow(now),
+        }
+        if self.release.is_none() {
+            self.effects.push_back(Effect::Released);
+        }
+        self.proceed(now);
+    }
+
+    /// Handles all deadlines that have passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.begin(now);
+        self.proceed(now);
+    }
+
+    /// Returns the earliest deadline.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let until = self.leads_until();
+        let silent = self.announced.as_ref().and_then(|_| self.silent_at());
+        [until, silent, self.release.map(|release| release.until), self.next_change()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Returns the next effect to be carried out.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Returns the time until which this process leads; `None` if it does not.
+    pub fn leads_until(&self) -> Option<Instant> {
+        match &self.role {
+            Role::Leader(leader) => Some(leader.until),
+            Role::Follower | Role::Candidate { .. } => None,
+        }
+    }
+
+    /// Returns the record in the store, as far as this process knows it.
+    pub fn record(&self) -> Option<&Record> {
+        match &self.known {
+            Known::Present { entry, .. } => Some(&entry.record),
+            Known::Nothing | Known::Absent { .. } => None,
+        }
+    }
+
+    /// Returns the highest term that this process knows.
+    pub fn highest(&self) -> Term {
+        self.highest
+    }
+
+    /// Returns the time of the next change that depends on a deadline; `None` while one is under way.
+    fn next_change(&self) -> Option<Instant> {
+        if self.pending.is_some() {
+            return None;
+        }
+        let due = match &self.role {
+            _ if self.release.is_some() => Some(self.clock),
+            Role::Follower => self.stands_at.filter(|_| !self.is_leaving),
+            Role::Candidate { .. } => Some(self.clock),
+            Role::Leader(leader) => Some(leader.next_change(self.clock)),
+        };
+        due.map(|due| self.retry_at.map_or(due, |retry| due.max(retry)))
+    }
+
+    /// Records the time, and applies the end of the lease before anything else is handled: a process
+    /// that was stopped for a while must not act on a lease that is over.
+    fn begin(&mut self, now: Instant) {
+        debug_assert!(self.clock <= now, "time does not go back");
+        self.clock = self.clock.max(now);
+        if self.leads_until().is_some_and(|until| until <= now) {
+            self.end_leadership("the store has made no change in time");
+            self.follow(now);
+        }
+        if self.announced.is_some() && self.silent_at().is_none_or(|at| at <= now) {
+            self.announce(None);
+        }
+    }
+
+    /// Requests the change that is due, if none is under way.
+    fn proceed(&mut self, now: Instant) {
+        if self.release.is_some() {
+            self.check_release(now);
+        }
+        if self.next_change().is_none_or(|at| now < at) {
+            return;
+        }
+        self.retry_at = None;
+        match &self.role {
+            _ if self.release.is_some() => self.write_release(now),
+            Role::Follower => self.stand(now),
+            Role::Candidate { .. } => self.write_claim(now),
+            Role::Leader(_) => self.write_renewal(now),
+        }
+    }
+
+    /// Sends a change.
+    fn change(&mut self, now: Instant, expected: Revision, record: Option<Record>) {
+        self.number += 1;
+        let number = self.number;
+        let record = record.map(|record| Box::new(Record { number, ..record }));
+        self.note_sent(now, number);
+        self.pending = Some(Pending { number, record: record.clone() });
+        self.effects.push_back(Effect::Change { number, expected, record });
+    }
+
+    fn succeed(&mut self) {
+        self.failures = 0;
+        self.retry_at = None;
+    }
+
+    /// Repeats the change after a pause.
+    fn fail(&mut self, now: Instant) {
+        let Timers { pause, pause_max, .. } = self.settings.timers;
+        // A leader repeats it soon, while its lease lasts.
+        let doublings = match self.role {
+            Role::Leader(_) => 0,
+            Role::Follower | Role::Candidate { .. } => self.failures.min(PAUSE_DOUBLINGS_MAX + 2),
+        };
+        let pause = (pause * (1 << doublings)).min(pause_max);
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = Some(now + pause.mul_f64(0.5 + self.jitter.fraction() / 2.0));
+        debug!(failures = self.failures, "no answer to a change of the leader's record");
+    }
+
+    /// Reports the leader, if it has changed.
+    fn announce(&mut self, leader: Option<(String, Term)>) {
+        if self.announced != leader {
+            self.announced.clone_from(&leader);
+            self.effects.push_back(Effect::Follow { leader });
+        }
+    }
+
+    fn leads_in(&self, term: Term) -> bool {
+        matches!(&self.role, Role::Leader(leader) if leader.term == term)
+    }
+}

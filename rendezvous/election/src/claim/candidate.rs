@@ -1,0 +1,207 @@
+//! The steps of a follower and of a candidate.
+
+use std::time::{Duration, Instant};
+
+use ragent_rendezvous::{
+    heir::Successor,
+    ids::{NodeId, Term},
+    settings::Memory,
+};
+use tracing::info;
+
+use crate::{
+    claim::{
+        Claim, Effect, Record, Revision, Role,
+        known::Known,
+        leader::{Leader, Release},
+    },
+    election::Leadership,
+};
+
+/// The state that a candidate takes over from the record that it replaces.
+#[derive(Clone, Debug)]
+pub(super) struct Inheritance {
+    /// The time until which workers under earlier leaders may run: the newest renewal was sent before
+    /// its revision was received.
+    pub(super) workers_until: Instant,
+    pub(super) former: Option<NodeId>,
+    pub(super) successors: Vec<Successor>,
+    pub(super) memory: Option<Memory>,
+}
+
+impl Claim {
+    /// Reports the leader, and sets the time of this process's candidacy.
+    pub(super) fn follow(&mut self, now: Instant) {
+        let is_silent = self.silent_at().is_none_or(|at| at <= now);
+        let leader = match self.record() {
+            Some(record) if !is_silent && !self.is_over(record) => {
+                Some((record.endpoint.clone(), record.term))
+            }
+            Some(_) | None => None,
+        };
+        self.announce(leader);
+        self.stands_at = self.candidacy(now);
+        let is_own =
+            |record: &Record| record.process == self.settings.process && !record.is_resigned;
+        // The record of a candidacy whose result arrived late.
+        if self.is_leaving && self.release.is_none() && self.record().is_some_and(is_own) {
+            let until = self.silent_at().unwrap_or(now);
+            self.release = Some(Release { is_job_over: false, until });
+        }
+    }
+
+    /// Returns true if the leader of `record` does not lead any more.
+    fn is_over(&self, record: &Record) -> bool {
+        // This process would be leader otherwise.
+        let is_own = record.process == self.settings.process;
+        record.is_resigned || is_own || self.ended.as_ref() == Some(&record.process)
+    }
+
+    /// Returns the time of this process's candidacy.
+    fn candidacy(&mut self, now: Instant) -> Option<Instant> {
+        let timers = self.settings.timers;
+        let random = self.jitter.fraction();
+        let (record, seen) = match &self.known {
+            Known::Nothing => return None,
+            Known::Absent { since: None, .. } => return Some(now + timers.stagger.mul_f64(random)),
+            Known::Absent { since: Some(since), .. } => {
+                let free = (*since + timers.silence).max(now);
+                return Some(free + timers.spread.mul_f64(random));
+            }
+            Known::Present { entry, seen } => (&entry.record, *seen),
+        };
+        let free = if self.is_over(record) { now } else { (seen + self.silence(record)).max(now) };
+        Some(free + self.turn(record, random))
+    }
+
+    /// Returns the delay of this process's candidacy after the end of the leader of `record`.
+    fn turn(&self, record: &Record, random: f64) -> Duration {
+        let timers = self.settings.timers;
+        let process = &self.settings.process;
+        if record.process == *process {
+            // A leader that could not renew its record is the first to do so; one that has resigned is the
+            // last to lead again.
+            return if record.is_resigned { timers.silence } else { Duration::ZERO };
+        }
+        let place = record.successors.iter().position(|one| one.process == *process);
+        match place.and_then(|place| u32::try_from(place).ok()) {
+            Some(place) => timers.stagger * place + timers.stagger.mul_f64(random),
+            None if record.successors.is_empty() => timers.spread.mul_f64(random),
+            None => timers.silence + timers.spread.mul_f64(random),
+        }
+    }
+
+    /// Becomes a candidate.
+    pub(super) fn stand(&mut self, now: Instant) {
+        let silence = self.settings.timers.silence;
+        let (expected, inheritance) = match &self.known {
+            Known::Nothing => return,
+            Known::Absent { since, .. } => {
+                let workers_until = since.map_or(now, |since| since + silence);
+                let (former, successors, memory) = (None, Vec::new(), None);
+                (Revision(0), Inheritance { workers_until, former, successors, memory })
+            }
+            Known::Present { entry, seen } => {
+                let Record { process, successors, memory, .. } = &entry.record;
+                let is_other = |one: &&Successor| one.process != self.settings.process;
+                let inheritance = Inheritance {
+                    workers_until: *seen + self.silence(&entry.record),
+                    former: Some(process.clone()),
+                    successors: successors.iter().filter(is_other).cloned().collect(),
+                    memory: memory.clone(),
+                };
+                (entry.revision, inheritance)
+            }
+        };
+        let nonce = u16::try_from(self.jitter.bits() >> 48).unwrap_or(u16::MAX);
+        let term = self.highest.max(Term::of_revision(self.store.0)).proposed(nonce);
+        self.sent.clear();
+        self.role = Role::Candidate { term, expected, inheritance: Box::new(inheritance) };
+        self.write_claim(now);
+    }
+
+    /// Requests to replace the record.
+    pub(super) fn write_claim(&mut self, now: Instant) {
+        let Role::Candidate { term, expected, inheritance } = &self.role else { return };
+        let Inheritance { successors, memory, .. } = &**inheritance;
+        let (expected, record) =
+            (*expected, self.new_record(*term, successors.clone(), memory.clone()));
+        self.change(now, expected, Some(record));
+    }
+
+    /// Applies that the store has the record of this process that change `number` has written.
+    pub(super) fn confirm(&mut self, now: Instant, number: u64) {
+        let sent = self.sent.iter().find(|sent| sent.number == number).copied();
+        let timers = self.settings.timers;
+        let until = sent.map(|sent| sent.at + timers.leader_lease);
+        match &mut self.role {
+            Role::Follower => {}
+            Role::Candidate { term, inheritance, .. } => {
+                let Some(until) = until.filter(|until| now < *until) else {
+                    // The answer has come too late to lead on it.
+                    self.role = Role::Follower;
+                    return self.follow(now);
+                };
+                let (term, inheritance) = (*term, inheritance.clone());
+                self.lead(now, term, until, *inheritance);
+            }
+            Role::Leader(leader) => {
+                let Some((sent, until)) = sent.zip(until) else { return };
+                if leader.until < until {
+                    leader.until = until;
+                    self.effects.push_back(Effect::Extend(until));
+                }
+                if leader.stored < sent.memory {
+                    leader.stored = sent.memory;
+                    self.effects.push_back(Effect::Stored(sent.memory));
+                }
+            }
+        }
+    }
+
+    fn lead(&mut self, now: Instant, term: Term, until: Instant, inheritance: Inheritance) {
+        let Inheritance { workers_until, former, successors, memory } = inheritance;
+        info!(%term, "the record of this process is in the store; leading");
+        let next_renewal = now + self.settings.timers.renewal;
+        self.role = Role::Leader(Box::new(Leader {
+            term,
+            until,
+            next_renewal,
+            successors,
+            memory: memory.clone(),
+            changes: 0,
+            stored: 0,
+        }));
+        self.announced = Some((self.settings.endpoint.clone(), term));
+        let leadership = Leadership {
+            term,
+            until,
+            // All processes of the job use the same store, so no other job can have begun.
+            begins_at: now,
+            workers_until,
+            former,
+            memory,
+            voters: Vec::new(),
+        };
+        self.effects.push_back(Effect::Lead(Box::new(leadership)));
+    }
+
+    /// Returns a record of this process; its number is set when it is sent.
+    pub(super) fn new_record(
+        &self,
+        term: Term,
+        successors: Vec<Successor>,
+        memory: Option<Memory>,
+    ) -> Record {
+        Record {
+            process: self.settings.process.clone(),
+            endpoint: self.settings.endpoint.clone(),
+            term,
+            number: 0,
+            silence: self.settings.timers.silence,
+            is_resigned: false,
+            successors,
+            memory,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The record in the store, and the configuration, results and effects of a claim.
+
+use std::time::{Duration, Instant};
+
+use ragent_rendezvous::{
+    heir::Successor,
+    ids::{NodeId, Term},
+    settings::{Leases, Memory, NodeRange},
+};
+
+use crate::election::Leadership;
+
+/// A revision of the store: each change of any key has a higher one. Zero is before the first.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Revision(pub u64);
+
+/// The record of the leader in the store, in the only key of the job.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Record {
+    /// The leader's process.
+    pub process: NodeId,
+    /// The endpoint at which agents reach it.
+    pub endpoint: String,
+    /// Its term.
+    pub term: Term,
+    /// The number of the change that has written this record, in the order of the process's changes.
+    pub number: u64,
+    /// The leader's [`Timers::silence`]. Another process waits for this time or its own, whichever is longer: it may have
+    /// been started with another number of nodes.
+    pub silence: Duration,
+    /// True if the leader has resigned.
+    pub is_resigned: bool,
+    /// The processes that become candidates first if this leader is lost, in this order.
+    pub successors: Vec<Successor>,
+    /// The state of the job; `None` until the first leader has written one.
+    pub memory: Option<Memory>,
+}
+
+/// The content of the job's key.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Value {
+    /// The revision of the store at which this was its content.
+    pub revision: Revision,
+    /// The record, if the key exists.
+    pub entry: Option<Entry>,
+}
+
+impl Value {
+    /// Returns the revision of the last change of the key; without a record, that of the store.
+    pub(super) fn of_key(&self) -> Revision {
+        self.entry.as_ref().map_or(self.revision, |entry| entry.revision)
+    }
+}
+
+/// A record that is in the store.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Entry {
+    /// The revision of the change that has written it.
+    pub revision: Revision,
+    /// The record.
+    pub record: Record,
+}
+
+/// The result of a change.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Outcome {
+    /// The store has made the change, at this revision.
+    Made(Revision),
+    /// The store has not made the change, because the key's revision is not the expected one; its
+    /// content.
+    Refused(Box<Value>),
+    /// No answer was received: the store may have made the change, or may still make it.
+    Unknown,
+}
+
+/// The configuration of one process.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This process.
+    pub process: NodeId,
+    /// The endpoint at which agents reach it.
+    pub endpoint: String,
+    /// The leases; the same for all processes.
+    pub timers: Timers,
+    /// The seed of terms and delays; different in each process.
+    pub seed: u64,
+}
+
+/// The intervals of a claim; the same for all processes of a job.
+///
+/// Let clocks drift by at most ρ, and let a keeper need at most K to kill the workers at the end of
+/// a lease. Then no worker of a lost leader runs when the next one leads, provided that
+/// `(leader_lease + K)·(1 + ρ) <= silence·(1 - ρ)`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Timers {
+    /// The interval at which the leader writes its record.
+    pub renewal: Duration,
+    /// The leader's lease, from the sending of the newest change that the store has made.
+    pub leader_lease: Duration,
+    /// The time without a new revision after which the record may be replaced, from the receipt of
+    /// the newest one.
+    pub silence: Duration,
+    /// The pause after a change without an answer; it doubles with each further one.
+    pub pause: Duration,
+    /// The longest pause.
+    pub pause_max: Duration,
+    /// The delay between the candidacies of two successors, and the maximum of the random delay that
+    /// is added to it.
+    pub stagger: Duration,
+    /// The maximum of the random delay of all other candidacies.
+    pub spread: Duration,
+}
+
+impl Timers {
+    /// Returns the intervals for a job of this size; the leases are stretched like those of its
+    /// agents.
+    pub fn for_nodes(nodes: NodeRange) -> Self {
+        let stretch = Leases::default().for_nodes(nodes).stretch().max(1.0);
+        let default = Self::default();
+        Self {
+            renewal: default.renewal.mul_f64(stretch),
+            leader_lease: default.leader_lease.mul_f64(stretch),
+            silence: default.silence.mul_f64(stretch),
+            ..default
+        }
+    }
+}
+
+impl Default for Timers {
+    /// The store elects leaders of its own, which takes a second and more. So the leases are twice
+    /// those of voters.
+    fn default() -> Self {
+        let leases = Leases::default();
+        Self {
+            renewal: Duration::from_millis(500),
+            leader_lease: leases.agent * 2,
+            silence: leases.coordinator * 2,
+            pause: Duration::from_millis(100),
+            pause_max: Duration::from_secs(2),
+            stagger: Duration::from_millis(100),
+            spread: Duration::from_millis(200),
+        }
+    }
+}
+
+/// An action for the driver.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Effect {
+    /// Change the job's key if its revision is the expected one. Exactly one result must follow; no
+    /// other change is requested before it.
+    Change {
+        /// The number of the change.
+        number: u64,
+        /// The expected revision of the key; zero if it must not exist.
+        expected: Revision,
+        /// The new record; `None` to delete the key.
+        record: Option<Box<Record>>,
+    },
+    /// Start coordinating the job.
+    Lead(Box<Leadership>),
+    /// Coordinate until this time, unless it is extended again.
+    Extend(Instant),
+    /// The store has this change of the memory, and all earlier ones.
+    Stored(u64),
+    /// Stop coordinating, if this process does, and redirect agents to the leader.
+    Follow {
+        /// The leader's endpoint and term; `None` if none is known.
+        leader: Option<(String, Term)>,
+    },
+    /// The record of this process is released, or its lease is over. It may end.
+    Released,
+}

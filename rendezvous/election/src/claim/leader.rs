@@ -1,0 +1,136 @@
+//! A leadership: its renewals, and the release of its record.
+
+use std::time::Instant;
+
+use ragent_rendezvous::{heir::Successor, ids::Term, settings::Memory};
+use tracing::info;
+
+use crate::{
+    claim::{Claim, Effect, Record, Revision, Role, known::Known},
+    limits::CHANGES_UNDER_WAY_MAX,
+};
+
+/// The leadership of one term.
+#[derive(Debug)]
+pub(super) struct Leader {
+    pub(super) term: Term,
+    pub(super) until: Instant,
+    pub(super) next_renewal: Instant,
+    pub(super) successors: Vec<Successor>,
+    pub(super) memory: Option<Memory>,
+    /// The number of changes of the memory.
+    pub(super) changes: u64,
+    /// The number of the last change of the memory that the store has.
+    pub(super) stored: u64,
+}
+
+/// A change that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) number: u64,
+    pub(super) at: Instant,
+    /// The number of the last change of the memory that it contains.
+    pub(super) memory: u64,
+}
+
+/// The release of this process's record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Release {
+    /// True to delete the record, false to mark it as resigned.
+    pub(super) is_job_over: bool,
+    /// The end of the lease; a release has no purpose after it.
+    pub(super) until: Instant,
+}
+
+impl Leader {
+    /// Changes the memory, and returns the number of the change.
+    pub(super) fn remember(&mut self, memory: Memory) -> u64 {
+        self.memory = Some(memory);
+        self.changes += 1;
+        self.changes
+    }
+
+    /// Returns the time of the next change: at once if the memory is not stored.
+    pub(super) fn next_change(&self, now: Instant) -> Instant {
+        if self.stored < self.changes { now } else { self.next_renewal }
+    }
+}
+
+impl Claim {
+    /// Writes the record again.
+    pub(super) fn write_renewal(&mut self, now: Instant) {
+        let Some(expected) = self.own_revision() else { return };
+        let renewal = self.settings.timers.renewal;
+        let Role::Leader(leader) = &mut self.role else { return };
+        leader.next_renewal = now + renewal;
+        let (term, successors, memory) =
+            (leader.term, leader.successors.clone(), leader.memory.clone());
+        let record = self.new_record(term, successors, memory);
+        self.change(now, expected, Some(record));
+    }
+
+    /// Records that a change is sent. Only the changes of the last lease count.
+    pub(super) fn note_sent(&mut self, now: Instant, number: u64) {
+        let lease = self.settings.timers.leader_lease;
+        while self.sent.len() >= CHANGES_UNDER_WAY_MAX
+            || self.sent.front().is_some_and(|sent| sent.at + lease <= now)
+        {
+            self.sent.pop_front();
+        }
+        let memory = match &self.role {
+            Role::Leader(leader) => leader.changes,
+            Role::Follower | Role::Candidate { .. } => 0,
+        };
+        self.sent.push_back(Sent { number, at: now, memory });
+    }
+
+    /// Ends the leadership, and releases the record, so that a successor does not wait for the end of the
+    /// lease.
+    pub(super) fn resign(&mut self, now: Instant, reason: &str, is_job_over: bool) {
+        let until = self.leads_until().unwrap_or(now);
+        // Before others see it and lead.
+        self.end_leadership(reason);
+        self.release = Some(Release { is_job_over, until });
+        self.retry_at = None;
+    }
+
+    /// Ends the leadership without a change of the record.
+    pub(super) fn end_leadership(&mut self, reason: &str) {
+        let Role::Leader(leader) = &self.role else { return };
+        info!(term = %leader.term, reason, "the leadership has ended");
+        self.role = Role::Follower;
+        self.stands_at = None;
+        self.announce(None);
+    }
+
+    /// Ends the release if the store has made it, or if it has no purpose any more.
+    pub(super) fn check_release(&mut self, now: Instant) {
+        let Some(release) = self.release else { return };
+        let is_unreleased =
+            |record: &Record| record.process == self.settings.process && !record.is_resigned;
+        if now < release.until && self.record().is_some_and(is_unreleased) {
+            return;
+        }
+        self.release = None;
+        self.effects.push_back(Effect::Released);
+        self.follow(now);
+        // It would begin again.
+        self.release = None;
+    }
+
+    /// Requests to delete the record, or to mark it as resigned.
+    pub(super) fn write_release(&mut self, now: Instant) {
+        let (Some(release), Some(expected)) = (self.release, self.own_revision()) else { return };
+        let record = self.record().filter(|_| !release.is_job_over);
+        let record = record.map(|record| Record { is_resigned: true, ..record.clone() });
+        self.change(now, expected, record);
+    }
+
+    /// Returns the revision of the record in the store.
+    fn own_revision(&self) -> Option<Revision> {
+        match &self.known {
+            Known::Present { entry, .. } => Some(entry.revision),
+            Known::Nothing | Known::Absent { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! Claims with a simulated clock and a store that answers at once.
+
+use std::{iter, time::Duration};
+
+use ragent_rendezvous::{
+    heir::Successor,
+    ids::{JobUid, Round},
+};
+
+use super::*;
+use crate::election::Leadership;
+
+/// Processes that share a store.
+struct Job {
+    now: Instant,
+    store: Store,
+    processes: Vec<Claim>,
+    /// The effects other than changes, by process.
+    seen: Vec<Vec<Effect>>,
+    /// Processes whose changes the store does not answer; they are not made.
+    are_cut_off: Vec<bool>,
+    /// Processes whose changes are made, but not answered.
+    are_unanswered: Vec<bool>,
+}
+
+/// A store with one key.
+#[derive(Default)]
+struct Store {
+    revision: u64,
+    entry: Option<Entry>,
+}
+
+impl Store {
+    fn change(&mut self, expected: Revision, record: Option<Box<Record>>) -> Outcome {
+        let present = self.entry.as_ref().map_or(Revision(0), |entry| entry.revision);
+        if present != expected {
+            return Outcome::Refused(Box::new(self.value()));
+        }
+        self.revision += 1;
+        let revision = Revision(self.revision);
+        self.entry = record.map(|record| Entry { revision, record: *record });
+        Outcome::Made(revision)
+    }
+
+    fn value(&self) -> Value {
+        Value { revision: Revision(self.revision), entry: self.entry.clone() }
+    }
+}
+
+fn process(index: usize) -> NodeId {
+    NodeId::new(format!("process{index}"))
+}
+
+fn memory(round: u64) -> Memory {
+    Memory { round: Round(round), ..Memory::fresh(JobUid::new("job")) }
+}
+
+fn successor(index: usize) -> Successor {
+    Successor { process: process(index), endpoint: format!("h{index}:1") }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+impl Job {
+    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
+    fn new(count: usize) -> Self {
+        let now = Instant::now();
+        let claim = |index: usize| {
+            let (process, endpoint) = (process(index), format!("h{index}:1"));
+            let (timers, seed) = (Timers::default(), index as u64);
+            Claim::new(now, Settings { process, endpoint, timers, seed })
+        };
+        Self {
+            now,
+            store: Store { revision: 7, entry: None },
+            processes: (0..count).map(claim).collect(),
+            seen: vec![Vec::new(); count],
+            are_cut_off: vec![false; count],
+            are_unanswered: vec![false; count],
+        }
+    }
+
+    /// Starts the job: the first process that is not cut off leads.
+    fn started(count: usize) -> (Self, usize) {
+        let mut job = Self::new(count);
+        job.watch();
+        job.pass(SECOND);
+        let leader = job.leader().expect("one process leads");
+        (job, leader)
+    }
+
+    /// Lets `time` pass; deadlines are handled when they are due.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let processes = self.processes.iter().enumerate();
+            let next =
+                processes.filter_map(|(index, claim)| Some((claim.poll_timeout()?, index))).min();
+            let Some((at, index)) = next.filter(|(at, _)| *at <= end) else { break };
+            self.now = self.now.max(at);
+            self.processes[index].handle_timeout(self.now);
+            self.carry_out();
+        }
+        self.now = end;
+    }
+
+    /// Carries out all effects, and reports each change to all processes that are not cut off.
+    fn carry_out(&mut self) {
+        let mut again = true;
+        while again {
+            again = false;
+            for index in 0..self.processes.len() {
+                for effect in iter::from_fn(|| self.processes[index].poll_effect()) {
+                    let Effect::Change { number, expected, record } = effect else {
+                        self.seen[index].push(effect);
+                        continue;
+                    };
+                    again = true;
+                    let mut outcome = Outcome::Unknown;
+                    if !self.are_cut_off[index] {
+                        outcome = self.store.change(expected, record);
+                    }
+                    if self.are_unanswered[index] {
+                        outcome = Outcome::Unknown;
+                    }
+                    self.processes[index].handle_outcome(self.now, number, outcome);
+                    // The next one is sent after the others have received this one.
+                    break;
+                }
+            }
+            self.watch();
+        }
+    }
+
+    fn watch(&mut self) {
+        for index in 0..self.processes.len() {
+            if !self.are_cut_off[index] && !self.are_unanswered[index] {
+                let value = self.store.value();
+                self.processes[index].handle_value(self.now, value);
+            }
+        }
+    }
+
+    fn leader(&self) -> Option<usize> {
+        let leads = |index: &usize| {
+            self.processes[*index].leads_until().is_some_and(|until| self.now < until)
+        };
+        let leaders: Vec<usize> = (0..self.processes.len()).filter(leads).collect();
+        assert!(leaders.len() < 2, "{leaders:?} lead");
+        leaders.first().copied()
+    }
+
+    fn led(&self, index: usize) -> Vec<Leadership> {
+        let leadership = |effect: &Effect| match effect {
+            Effect::Lead(leadership) => Some((**leadership).clone()),
+            _ => None,
+        };
+        self.seen[index].iter().filter_map(leadership).collect()
+    }
+
+    fn cut_off(&mut self, indexes: &[usize], is_cut_off: bool) {
+        for index in indexes {
+            self.are_cut_off[*index] = is_cut_off;
+        }
+        self.watch();
+        self.carry_out();
+    }
+
+    /// Makes the leader remember `round`, with these successors.
+    fn remember(&mut self, leader: usize, round: u64, successors: &[usize]) -> u64 {
+        let successors = successors.iter().copied().map(successor).collect();
+        self.processes[leader].handle_successors(self.now, successors);
+        let number = self.processes[leader].handle_remember(self.now, memory(round)).unwrap();
+        self.carry_out();
+        number
+    }
+}
+
+/// One process creates the key and leads. Its term is above the revisions of the store. The others redirect to it.
+#[test]
+fn one_process_leads() {
+    let (mut job, leader) = Job::started(3);
+    let [leadership] = &job.led(leader)[..] else { panic!("it leads once") };
+    assert_eq!((leadership.former.clone(), leadership.memory.clone()), (None, None));
+    assert!(leadership.term > Term(7 << 16));
+    assert_eq!(leadership.workers_until, leadership.workers_until.min(job.now));
+    let follows = Effect::Follow { leader: Some((format!("h{leader}:1"), leadership.term)) };
+    for other in (0..3).filter(|other| *other != leader) {
+        assert_eq!(job.seen[other], std::slice::from_ref(&follows));
+    }
+    job.pass(60 * SECOND);
+    assert_eq!(job.leader(), Some(leader));
+    let writes = job.store.revision - 8;
+    assert!((100..=130).contains(&writes), "{writes} renewals in a minute");
+}
+
+/// A leader that is cut off from the store leads until its lease is over, counted from the sending of its last change.
+/// The first successor replaces its record after the silence, with its memory, and when all workers have ended.
+#[test]
+fn lost_leader_is_replaced() {
+    let (mut job, leader) = Job::started(5);
+    let others: Vec<usize> = (0..5).filter(|other| *other != leader).collect();
+    job.remember(leader, 3, &[others[2], others[0]]);
+    let (lost, timers) = (job.now, Timers::default());
+    job.cut_off(&[leader], true);
+    job.pass(timers.leader_lease + timers.renewal);
+    assert_eq!(job.leader(), None);
+    assert!(job.seen[leader].contains(&Effect::Follow { leader: None }));
+    job.pass(2 * SECOND);
+    assert_eq!(job.leader(), Some(others[2]));
+    let [leadership] = &job.led(others[2])[..] else { panic!("it leads once") };
+    assert_eq!(leadership.former, Some(process(leader)));
+    assert_eq!(leadership.memory, Some(memory(3)));
+    assert!(leadership.workers_until <= job.now);
+    assert!(leadership.workers_until >= lost + timers.silence);
+    assert!(leadership.term > job.led(leader)[0].term);
+    job.cut_off(&[leader], false);
+    job.pass(60 * SECOND);
+    assert_eq!(job.leader(), Some(others[2]), "leadership does not move back");
+}
+
+/// Processes that are not successors wait for a further silence.
+#[test]
+fn others_follow_the_successors() {
+    let (mut job, leader) = Job::started(4);
+    let others: Vec<usize> = (0..4).filter(|other| *other != leader).collect();
+    job.remember(leader, 1, &others[..2]);
+    job.cut_off(&[leader, others[0], others[1]], true);
+    let timers = Timers::default();
+    job.pass(timers.silence + SECOND);
+    assert_eq!(job.leader(), None);
+    job.pass(timers.silence);
+    assert_eq!(job.leader(), Some(others[2]));
+}
+
+/// A leader that resigns is replaced at once, but the successor knows that workers may still run; the leader itself
+/// comes last.
+#[test]
+fn resignation_is_followed_at_once() {
+    let (mut job, leader) = Job::started(3);
+    let others: Vec<usize> = (0..3).filter(|other| *other != leader).collect();
+    job.remember(leader, 1, &others);
+    job.processes[leader].handle_leaving(job.now);
+    job.carry_out();
+    assert_eq!(job.seen[leader].last(), Some(&Effect::Released));
+    let resigned = job.now;
+    job.pass(SECOND);
+    assert_eq!(job.leader(), Some(others[0]));
+    let timers = Timers::default();
+    assert!(job.led(others[0])[0].workers_until >= resigned + timers.leader_lease);
+    job.cut_off(&others, true);
+    job.pass(60 * SECOND);
+    assert_eq!(job.leader(), None, "a process that leaves is not a candidate");
+}
+
+/// The obituary of the leader's process has the same effect; that of another process, or of a former leader, has none.
+#[test]
+fn obituary_is_followed_at_once() {
+    let (mut job, leader) = Job::started(3);
+    let others: Vec<usize> = (0..3).filter(|other| *other != leader).collect();
+    job.remember(leader, 1, &others);
+    job.processes[others[0]].handle_obituary(job.now, &process(others[1]));
+    job.pass(SECOND);
+    assert_eq!(job.leader(), Some(leader));
+    job.cut_off(&[leader], true);
+    let ended = job.now;
+    job.processes[others[0]].handle_obituary(job.now, &process(leader));
+    // In the meantime the leader leads by its own clock; its process has ended.
+    job.processes[leader] = Job::new(3).processes.remove(leader);
+    job.pass(SECOND);
+    assert_eq!(job.leader(), Some(others[0]));
+    assert!(job.led(others[0])[0].workers_until >= ended + Timers::default().leader_lease);
+    job.processes[others[1]].handle_obituary(job.now, &process(leader));
+    job.pass(SECOND);
+    assert_eq!(job.leader(), Some(others[0]));
+}
+
+/// A change of the memory is reported once the store has it; a leader whose record was replaced reports none.
+#[test]
+fn memory_is_stored() {
+    let (mut job, leader) = Job::started(2);
+    let number = job.remember(leader, 1, &[]);
+    assert!(job.seen[leader].contains(&Effect::Stored(number)));
+    assert_eq!(job.processes[1 - leader].record().unwrap().memory, Some(memory(1)));
+    job.cut_off(&[leader], true);
+    let number = job.remember(leader, 2, &[]);
+    job.pass(20 * SECOND);
+    assert!(!job.seen[leader].contains(&Effect::Stored(number)));
+    assert_eq!(job.led(1 - leader)[0].memory, Some(memory(1)));
+    assert_eq!(job.processes[leader].handle_remember(job.now, memory(3)), None);
+}
+
+/// The answers to the claim and to renewals are lost: the process finds its own record, and leads from the sending of
+/// the change that has written it.
+#[test]
+fn lost_answers_are_resolved() {
+    let mut job = Job::new(1);
+    job.watch();
+    job.are_unanswered[0] = true;
+    let began = job.now;
+    job.pass(Duration::from_millis(100));
+    assert!(job.store.entry.is_some() && job.leader().is_none());
+    job.are_unanswered[0] = false;
+    job.pass(SECOND);
+    let [leadership] = &job.led(0)[..] else { panic!("it leads once") };
+    let lease = Timers::default().leader_lease;
+    assert!(leadership.until <= began + Duration::from_millis(100) + lease);
+    for _ in 0..20 {
+        job.are_unanswered[0] = true;
+        let number = job.remember(0, 1, &[]);
+        assert!(!job.seen[0].contains(&Effect::Stored(number)));
+        job.pass(Duration::from_millis(10));
+        job.are_unanswered[0] = false;
+        job.pass(SECOND);
+        assert!(job.seen[0].contains(&Effect::Stored(number)));
+    }
+    assert_eq!(job.led(0).len(), 1);
+}
+
+/// A claim whose answer arrives after the lease would be over is not led on; the process claims again.
+#[test]
+fn late_answer_is_no_leadership() {
+    let mut job = Job::new(1);
+    job.watch();
+    job.now += SECOND;
+    job.processes[0].handle_timeout(job.now);
+    let Some(Effect::Change { number, expected, record }) = job.processes[0].poll_effect() else {
+        panic!("it claims")
+    };
+    let outcome = job.store.change(expected, record);
+    job.now += Timers::default().leader_lease;
+    job.processes[0].handle_outcome(job.now, number, outcome);
+    assert_eq!(job.processes[0].leads_until(), None);
+    job.carry_out();
+    assert_eq!(job.leader(), Some(0));
+    assert_eq!(job.led(0)[0].former, Some(process(0)));
+}
+
+/// The store is away for longer than the lease: the leadership ends, and the same process leads again in a higher term
+/// when it is back.
+#[test]
+fn outage_of_the_store_ends_the_leadership() {
+    let (mut job, leader) = Job::started(2);
+    job.remember(leader, 1, &[1 - leader]);
+    job.cut_off(&[0, 1], true);
+    job.pass(5 * SECOND);
+    assert_eq!(job.leader(), None);
+    job.pass(20 * SECOND);
+    assert_eq!(job.leader(), None);
+    job.cut_off(&[0, 1], false);
+    job.pass(5 * SECOND);
+    let again = job.leader().expect("one of them leads again");
+    let leadership = job.led(again).pop().unwrap();
+    assert_eq!(leadership.former, Some(process(leader)));
+    assert!(leadership.term > job.led(leader)[0].term);
+    assert_eq!(leadership.memory, Some(memory(1)));
+}
+
+/// The changes of a process that is cut off are repeated after pauses that grow to two seconds.
+#[test]
+fn retries_back_off() {
+    let mut job = Job::new(1);
+    job.watch();
+    job.cut_off(&[0], true);
+    job.pass(60 * SECOND);
+    let numbers = job.processes[0].number;
+    assert!((30..90).contains(&numbers), "{numbers} changes in a minute");
+}
+
+/// A leader that learns of a higher term resigns, and the next term is above it.
+#[test]
+fn higher_term_ends_the_leadership() {
+    let (mut job, leader) = Job::started(1);
+    let term = Term(1_000_000 << 16);
+    job.processes[leader].handle_highest(job.now, Term(u64::MAX));
+    assert_eq!(job.leader(), Some(leader), "no agent knows such a term");
+    job.processes[leader].handle_highest(job.now, term);
+    job.carry_out();
+    assert_eq!(job.leader(), None);
+    job.pass(10 * SECOND);
+    assert!(job.led(leader).pop().unwrap().term > term);
+}
+
+/// The record of a job that has ended is deleted, and a deleted record is not replaced before its lease is over.
+#[test]
+fn record_is_deleted() {
+    let (mut job, leader) = Job::started(2);
+    let term = job.led(leader)[0].term;
+    job.processes[leader].handle_job_over(job.now, Term(1));
+    assert_eq!(job.leader(), Some(leader), "of another term");
+    job.processes[leader].handle_job_over(job.now, term);
+    job.processes[leader].handle_leaving(job.now);
+    job.carry_out();
+    assert_eq!(job.store.entry, None);
+    assert_eq!(job.seen[leader].last(), Some(&Effect::Released));
+    assert_eq!(job.seen[1 - leader].last(), Some(&Effect::Follow { leader: None }));
+    job.pass(Timers::default().leader_lease);
+    assert_eq!(job.leader(), None);
+    job.pass(3 * SECOND);
+    assert_eq!(job.leader(), Some(1 - leader));
+}
+
+/// A process that leaves during its candidacy releases the record that it still gets.
+#[test]
+fn candidate_that_leaves_releases_its_record() {
+    let mut job = Job::new(1);
+    job.watch();
+    job.now += SECOND;
+    job.processes[0].handle_timeout(job.now);
+    let Some(Effect::Change { number, expected, record }) = job.processes[0].poll_effect() else {
+        panic!("it claims")
+    };
+    job.processes[0].handle_leaving(job.now);
+    let outcome = job.store.change(expected, record);
+    job.processes[0].handle_outcome(job.now, number, outcome);
+    job.carry_out();
+    assert!(job.store.entry.as_ref().unwrap().record.is_resigned);
+    assert_eq!(job.leader(), None);
+}
+
+/// A process with a shorter silence of its own waits for that of the leader.
+#[test]
+fn longer_silence_counts() {
+    let (mut job, leader) = Job::started(2);
+    let short = Duration::from_secs(2);
+    job.processes[1 - leader].settings.timers.silence = short;
+    job.remember(leader, 1, &[1 - leader]);
+    job.cut_off(&[leader], true);
+    job.pass(Timers::default().silence - Duration::from_millis(600));
+    assert_eq!(job.led(1 - leader), []);
+    job.pass(2 * SECOND);
+    assert_eq!(job.leader(), Some(1 - leader));
+}
+
+/// A store that was restored from a copy has lower revisions and an older record: the leader writes its record again,
+/// and the others accept it.
+#[test]
+fn restored_store_is_accepted() {
+    let (mut job, leader) = Job::started(2);
+    let copy = (job.store.revision, job.store.entry.clone());
+    job.remember(leader, 1, &[1 - leader]);
+    job.pass(20 * SECOND);
+    (job.store.revision, job.store.entry) = copy;
+    job.pass(SECOND);
+    assert_eq!(job.leader(), Some(leader));
+    job.pass(10 * SECOND);
+    assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
+    job.cut_off(&[leader], true);
+    job.pass(10 * SECOND);
+    assert_eq!(job.leader(), Some(1 - leader));
+    assert_eq!(job.led(1 - leader)[0].memory, Some(memory(1)));
+}
+
+/// If the copy has no record, a process waits for a silence before it creates one.
+#[test]
+fn store_that_has_lost_the_record_is_accepted() {
+    let (mut job, leader) = Job::started(2);
+    job.pass(20 * SECOND);
+    job.store = Store { revision: 3, entry: None };
+    let lost = job.now;
+    job.pass(SECOND);
+    assert_eq!(job.leader(), None);
+    job.pass(20 * SECOND);
+    let again = job.leader().expect("one of them leads");
+    let leadership = job.led(again).pop().unwrap();
+    assert!(leadership.workers_until >= lost + Timers::default().leader_lease);
+    assert!(leadership.term > job.led(leader)[0].term);
+}

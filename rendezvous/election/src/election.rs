@@ -1,0 +1,467 @@
+//! The election of a job's coordinator among a few voters, without a log, a disk or an external
+//! service.
+//!
+//! Three or five agents are *voters*. One of them leads for as long as a majority renews its lease;
+//! its process runs the [`Rendezvous`](ragent_rendezvous::Rendezvous). When the leases end without renewal,
+//! another voter is elected. A change of the job's persistent state ([`Memory`]) is copied to a
+//! majority before it takes effect.
+//!
+//! ```text
+//!             lease over,                   a majority                 a majority
+//!             stagger                       would vote                 has voted
+//!  Follower ───────────────▶ PreCandidate ───────────────▶ Candidate ───────────────▶ Leader
+//!      ▲                           │                           │                         │
+//!      └───────────────────────────┴───────────────────────────┘                         │
+//!      ▲       no majority within `poll`                                                 │
+//!      └─────────────────────────────────────────────────────────────────────────────────┘
+//!              lease over, a higher term exists, or the voter resigns
+//! ```
+//!
+//! A leadership begins with the first renewal that a majority has granted, and lasts
+//! [`Timers::leader_lease`] from the *sending* of the newest one. A voter votes for no other
+//! process for [`Timers::voter_lease`] from the receipt of a renewal, which is longer. So at most
+//! one process leads.
+//!
+//! A voter that has just started may have forgotten a lease. It is *fresh* until such a lease must
+//! have ended. Votes of fresh voters count only in a *cold* election, in which all voters are
+//! fresh: then no earlier leader is left.
+//!
+//! The voters are known by their state files ([`VoterId`](ragent_rendezvous::ids::VoterId)), and their list is a part of what is copied ([`Lists`]). Until
+//! the first round they are the endpoints that the user gave; then the leader replaces voters that are lost by members
+//! of the job.
+//!
+//! A candidate first holds a pre-vote, as in Raft: it asks whether others would vote for it, and
+//! nothing changes. So a voter that cannot receive the leader's messages does not depose the
+//! leader.
+//!
+//! [`Election::handle_request`] returns the answer. After each call of a `handle_*` method, and
+//! before that answer is sent, carry out [`Election::poll_effect`] until it returns `None`; then set
+//! one timer for [`Election::poll_timeout`]. The clock must include the time for which the machine is
+//! suspended.
+//!
+//! [`Lists`]: message::Lists
+//! [`Timers::leader_lease`]: timers::Timers::leader_lease
+//! [`Timers::voter_lease`]: timers::Timers::voter_lease
+
+mod candidate;
+mod change;
+mod follower;
+mod interface;
+mod leader;
+mod lists;
+pub mod message;
+mod poll;
+#[cfg(test)]
+mod tests;
+pub mod timers;
+mod view;
+mod voter;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Instant,
+};
+
+use ragent_rendezvous::{
+    ids::{NodeId, Round, Term, VoterAddress},
+    jitter::Jitter,
+    limits::{AGENT_TERM_MAX, NUMBER_MAX},
+    settings::Memory,
+};
+use tracing::info;
+
+pub use self::interface::{Effect, Leadership, Settings};
+use change::Leaving;
+use leader::Leader;
+use message::{Answer, Knowledge, Lists, Replica, Request, Version, VoterMessage};
+use poll::{Cold, Poll};
+use voter::Voter;
+
+/// One voter: it votes, becomes a candidate, and leads.
+#[derive(Debug)]
+pub struct Election {
+    settings: Settings,
+    voter: Voter,
+    /// The newest version of the memory that a majority has, as far as this process knows.
+    copied: Version,
+    role: Role,
+    /// The highest term that is known.
+    highest: Term,
+    /// The address of the process that holds this voter's lease, and its term.
+    leader: Option<(VoterAddress, Term)>,
+    /// The processes that have answered or led, by address.
+    processes: BTreeMap<VoterAddress, NodeId>,
+    /// The times of the last answers to requests of this process, by address.
+    answered: BTreeMap<VoterAddress, Instant>,
+    /// The addresses to which this process has a connection.
+    connected: BTreeSet<VoterAddress>,
+    /// The addresses of the voters of a job of which this process has no state.
+    hints: BTreeSet<VoterAddress>,
+    /// The number of failed candidacies since the last leader.
+    failures: u32,
+    leaving: Option<Leaving>,
+    sequence: u64,
+    jitter: Jitter,
+    effects: VecDeque<Effect>,
+    clock: Instant,
+}
+
+#[derive(Debug)]
+enum Role {
+    /// Waits for the end of the leader's lease.
+    Follower { stands_at: Instant },
+    /// Asks who would vote for it.
+    PreCandidate(Poll),
+    /// Asks for votes.
+    Candidate { poll: Poll, term: Term, cold: Cold },
+    /// Sends renewals; leads once a majority has granted one.
+    Leader(Box<Leader>),
+}
+
+impl Election {
+    /// Starts a voter. `replica` is the copy of the memory that an earlier process of this voter has stored, and
+    /// `highest` the highest term that it knew.
+    pub fn new(now: Instant, settings: Settings, mut replica: Replica, highest: Term) -> Self {
+        if !replica.has_round() {
+            replica.lists = Lists::listed(&settings.listed);
+        }
+        let voter = Voter::new(now, settings.timers, replica, highest);
+        let jitter = Jitter::new(settings.seed);
+        let mut election = Self {
+            voter,
+            copied: Version::default(),
+            role: Role::Follower { stands_at: now },
+            highest,
+            leader: None,
+            processes: BTreeMap::new(),
+            answered: BTreeMap::new(),
+            connected: BTreeSet::new(),
+            hints: BTreeSet::new(),
+            failures: 0,
+            leaving: None,
+            sequence: 0,
+            jitter,
+            effects: VecDeque::new(),
+            clock: now,
+            settings,
+        };
+        election.follow(now);
+        election
+    }
+
+    /// Handles a request of another voter, and returns the answer; `None` if it has none.
+    pub fn handle_request(
+        &mut self,
+        now: Instant,
+        message: VoterMessage<Request>,
+    ) -> Option<VoterMessage<Answer>> {
+        self.begin(now);
+        let VoterMessage { voter, address, process, highest, knows, sequence, body, .. } = message;
+        if voter == self.settings.voter {
+            // Another address leads to this process itself, which is reported when it receives the answer.
+            let is_own = process == self.settings.process;
+            let answer = self.voter.answer(now, false, knows);
+            return is_own.then(|| self.message(now, sequence, answer));
+        }
+        if let Request::Renew { replica, .. } = &body {
+            self.take(now, replica, highest);
+        }
+        self.learn_from(now, highest, knows);
+        let mut answer = match body {
+            Request::PreVote => {
+                let would = !self.is_leading() && self.voter.accepts(now, &process, knows);
+                self.voter.answer(now, would, knows)
+            }
+            Request::Vote { term, cold } => self.handle_vote(now, (&process, knows), term, cold),
+            Request::Renew { term, cold, replica, is_copied } => {
+                let answer = self.handle_renewal(now, &address, (&process, term), cold, &replica);
+                if answer.is_granted && is_copied {
+                    self.copied = replica.version;
+                }
+                answer
+            }
+            Request::Release { term } => {
+                if self.voter.release(now, &process, Some(term)) {
+                    self.follow(now);
+                }
+                return None;
+            }
+            Request::Leave => {
+                let is_replaced = self.handle_leave(now, voter, &process);
+                self.voter.answer(now, is_replaced, knows)
+            }
+            Request::Inform { voters } => {
+                self.handle_hint(now, &voters);
+                return None;
+            }
+        };
+        answer.is_connected = self.connected.contains(&address);
+        Some(self.message(now, sequence, answer))
+    }
+
+    /// Handles the answer to a request. Its `address` must be that of the voter to which the request was sent,
+    /// whatever the answer contains: two names in the list may lead to one process.
+    pub fn handle_answer(&mut self, now: Instant, message: VoterMessage<Answer>) {
+        self.begin(now);
+        if let Some(replica) = &message.body.replica {
+            self.take(now, replica, message.highest);
+        }
+        self.learn_from(now, message.highest, message.knows);
+        if !self.is_connection(&message.address) {
+            return;
+        }
+        self.note_process(&message.address, &message.process);
+        self.answered.insert(message.address.clone(), now);
+        self.handle_answer_to_leave(&message);
+        match &mut self.role {
+            Role::Follower { .. } => {}
+            Role::PreCandidate(poll) | Role::Candidate { poll, .. } => {
+                if poll.record(now, self.settings.timers, message) {
+                    self.count(now);
+                }
+            }
+            Role::Leader(leader) => {
+                // A fresh process that took no part in this election may have forgotten a vote.
+                let is_cold = leader.cold.get(&message.address) == Some(&message.process);
+                let counts = !message.is_fresh || is_cold;
+                if message.body.is_granted && counts && leader.handle_granted(now, &message) {
+                    self.extend(now);
+                }
+            }
+        }
+    }
+
+    /// Handles a new connection to a voter that could not be reached: repeats the request that it
+    /// has missed.
+    pub fn handle_connected(&mut self, now: Instant, address: &VoterAddress) {
+        self.begin(now);
+        if !self.is_connection(address) {
+            return;
+        }
+        self.connected.insert(address.clone());
+        if self.hints.contains(address) {
+            self.send(now, address.clone(), self.sequence, Request::PreVote);
+        }
+        let is_missing = |poll: &Poll| !poll.has_answer_of(address);
+        let (sequence, request) = match &self.role {
+            Role::Follower { .. } => return,
+            Role::PreCandidate(poll) if is_missing(poll) => (poll.sequence, Request::PreVote),
+            Role::Candidate { poll, term, cold } if is_missing(poll) => {
+                let cold = cold.get(address).cloned();
+                (poll.sequence, Request::Vote { term: *term, cold })
+            }
+            Role::PreCandidate(_) | Role::Candidate { .. } => return,
+            Role::Leader(_) => {
+                self.renew(now);
+                return;
+            }
+        };
+        self.send(now, address.clone(), sequence, request);
+    }
+
+    /// Handles the end of the connection to a voter.
+    pub fn handle_disconnected(&mut self, address: &VoterAddress) {
+        self.connected.remove(address);
+    }
+
+    /// Handles an obituary: no process of this agent is left, so the agent's lease ends.
+    pub fn handle_obituary(&mut self, now: Instant, process: &NodeId) {
+        self.begin(now);
+        if self.voter.release(now, process, None) {
+            info!(%process, "the leader's process has ended");
+            self.follow(now);
+        }
+    }
+
+    /// Handles a term that an agent has reported. A leader of a lower term resigns, and then stands for
+    /// election in a higher one.
+    pub fn handle_highest(&mut self, now: Instant, term: Term) {
+        self.begin(now);
+        if term.0 <= AGENT_TERM_MAX {
+            self.learn(now, term);
+        }
+    }
+
+    /// Changes the memory, and returns its version; [`Effect::Copied`] reports when a majority has
+    /// it. Returns `None` if this voter does not lead.
+    pub fn handle_remember(&mut self, now: Instant, memory: Memory) -> Option<Version> {
+        self.begin(now);
+        let Role::Leader(leader) = &self.role else { return None };
+        leader.until?;
+        let replica = self.voter.replica();
+        if replica.has_round() || memory.round == Round(0) {
+            let lists = replica.lists.clone();
+            return Some(self.write(now, lists, Some(memory)));
+        }
+        let Some(lists) = leader.seated(now, &replica.lists) else {
+            self.step_down(now, "no majority is there for the first round");
+            return None;
+        };
+        Some(self.write(now, lists, Some(memory)))
+    }
+
+    /// Resigns if this process leads in `term`, because its coordinator has ended in that term.
+    pub fn handle_resigned(&mut self, now: Instant, term: Term) {
+        self.begin(now);
+        if matches!(&self.role, Role::Leader(leader) if leader.term == term) {
+            self.step_down(now, "the coordinator has ended");
+        }
+    }
+
+    /// Handles all deadlines that have passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.begin(now);
+        match &self.role {
+            Role::Follower { stands_at } if *stands_at <= now && self.is_eligible() => {
+                self.stand(now)
+            }
+            Role::Leader(leader) if leader.next_renewal <= now => {
+                self.renew(now);
+                self.review(now);
+                self.inform(now);
+            }
+            Role::Follower { .. }
+            | Role::PreCandidate(_)
+            | Role::Candidate { .. }
+            | Role::Leader(_) => {}
+        }
+        self.ask_to_leave(now);
+    }
+
+    /// Returns the earliest deadline.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let of_role = match &self.role {
+            Role::Follower { stands_at } => {
+                let lease = self.voter.lease(self.clock).map(|lease| lease.until);
+                let stands_at = Some(*stands_at).filter(|_| self.is_eligible());
+                lease.into_iter().chain(stands_at).min()
+            }
+            Role::PreCandidate(poll) | Role::Candidate { poll, .. } => Some(poll.deadline),
+            Role::Leader(leader) => {
+                let end = leader.until.unwrap_or(leader.deadline);
+                Some(leader.next_renewal.min(end))
+            }
+        };
+        of_role.into_iter().chain(self.asks_to_leave_at()).min()
+    }
+
+    /// Returns the next effect to be carried out.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Records the time, and applies the end of leases and polls before anything else is handled: a
+    /// process that was stopped for a while must not act on a lease that is over, or on old answers.
+    fn begin(&mut self, now: Instant) {
+        debug_assert!(self.clock <= now, "time does not go back");
+        self.clock = self.clock.max(now);
+        match &self.role {
+            Role::PreCandidate(poll) | Role::Candidate { poll, .. } if poll.deadline <= now => {
+                self.pause(now);
+            }
+            Role::Leader(leader) if leader.until.is_some_and(|until| until <= now) => {
+                self.step_down(now, "no majority has renewed the lease");
+            }
+            Role::Leader(leader) if leader.until.is_none() && leader.deadline <= now => {
+                self.step_down(now, "no majority has granted the first lease");
+            }
+            Role::Follower { .. }
+            | Role::PreCandidate(_)
+            | Role::Candidate { .. }
+            | Role::Leader(_) => {}
+        }
+        if self.leader.is_some() && self.voter.lease(now).is_none() && !self.is_leading() {
+            self.announce(None);
+        }
+    }
+
+    /// Records a term that exists. A candidacy or leadership in a lower one ends: its rounds would
+    /// be lower than those of the higher term.
+    fn learn(&mut self, now: Instant, term: Term) {
+        if term <= self.highest || term.0 > NUMBER_MAX {
+            return;
+        }
+        self.highest = term;
+        match self.role {
+            Role::Follower { .. } | Role::PreCandidate(_) => {}
+            Role::Candidate { .. } => self.pause(now),
+            Role::Leader(_) => self.step_down(now, "a higher term exists"),
+        }
+    }
+
+    /// Records the highest term of another voter. A process that does not know the job cannot know its terms.
+    fn learn_from(&mut self, now: Instant, highest: Term, knows: Knowledge) {
+        if knows.has_round == self.voter.replica().has_round() {
+            self.learn(now, highest);
+        }
+    }
+
+    /// Takes over the replica of another voter, which knows the term `highest`, if it is newer. A candidate begins
+    /// again, since other voters may count; a leader resigns.
+    fn take(&mut self, now: Instant, replica: &Replica, highest: Term) {
+        let had_round = self.voter.replica().has_round();
+        let lists = self.voter.replica().lists.clone();
+        if !self.voter.take(replica) {
+            return;
+        }
+        if lists != replica.lists {
+            self.effects.push_back(Effect::Store);
+            self.forget_addresses();
+        }
+        match self.role {
+            Role::Follower { .. } => {}
+            Role::PreCandidate(_) | Role::Candidate { .. } => self.follow(now),
+            Role::Leader(_) => self.step_down(now, "the job has a newer state"),
+        }
+        if !had_round && replica.has_round() {
+            self.hints.clear();
+            self.highest = replica.version.term.max(highest);
+            self.follow(now);
+        }
+    }
+
+    /// Forgets the addresses to which no more requests are sent.
+    fn forget_addresses(&mut self) {
+        let kept = self.connections();
+        self.processes.retain(|address, _| kept.contains(address));
+        self.answered.retain(|address, _| kept.contains(address));
+        self.connected.retain(|address| kept.contains(address));
+    }
+
+    /// Records the process at an address, and reports a process that answers at two addresses.
+    fn note_process(&mut self, address: &VoterAddress, process: &NodeId) {
+        let mut elsewhere = self.processes.iter().filter(|(other, _)| *other != address);
+        let is_elsewhere = elsewhere.any(|(_, known)| known == process);
+        let is_own = *process == self.settings.process && *address != self.settings.address;
+        if is_own || is_elsewhere {
+            self.effects.push_back(Effect::Duplicate { address: address.clone() });
+        }
+        self.processes.insert(address.clone(), process.clone());
+    }
+
+    /// Reports the leader, if it or its term has changed.
+    fn announce(&mut self, leader: Option<(VoterAddress, Term)>) {
+        if self.leader != leader {
+            self.leader = leader.clone();
+            self.effects.push_back(Effect::Follow { leader: leader.map(|(address, _)| address) });
+        }
+    }
+
+    fn send(&mut self, now: Instant, to: VoterAddress, sequence: u64, request: Request) {
+        let message = self.message(now, sequence, request);
+        self.effects.push_back(Effect::Send { to, message });
+    }
+
+    fn message<Body>(&self, now: Instant, sequence: u64, body: Body) -> VoterMessage<Body> {
+        VoterMessage {
+            voter: self.settings.voter,
+            address: self.settings.address.clone(),
+            process: self.settings.process.clone(),
+            is_fresh: self.is_fresh(now),
+            highest: self.highest,
+            knows: self.voter.replica().knowledge(),
+            sequence,
+            body,
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The changes of the voters: the leader replaces voters that are lost, and a voter whose process ends asks for it.
+//!
+//! A change has two steps. First the list before and the next list count both, and the leader needs a majority of each;
+//! when both majorities know of the change, only the next list counts. Members that are to become voters grant leases
+//! before they count, so that a change never ends a leadership.
+
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
+
+use ragent_rendezvous::{
+    heir::Member,
+    ids::{NodeId, VoterAddress, VoterId},
+    limits::VOTERS_MAX,
+};
+use tracing::info;
+
+use crate::{
+    election::{
+        Effect, Election, Role,
+        leader::Leader,
+        message::{Answer, Lists, Replica, Request, Seat, VoterMessage},
+    },
+    limits::LEARNERS_MAX,
+};
+
+/// The members that could become voters, and the voters that leave, as a leader knows them.
+#[derive(Debug)]
+pub(super) struct Membership {
+    /// The voters of the members, those with the lowest ranks first.
+    members: Vec<Member>,
+    /// The number of voters that the job should have.
+    wanted: usize,
+    /// The voters that leave, and their processes.
+    leaving: Vec<(VoterId, NodeId)>,
+    /// The beginning of the leadership: no voter is silent for longer than that.
+    since: Instant,
+    next_inform: Instant,
+    /// True while the last step of a change is being copied to a majority of the new voters.
+    is_completing: bool,
+}
+
+/// The process ends, and never becomes a candidate again.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    next_request: Instant,
+    /// True if this voter is not to be replaced.
+    is_refused: bool,
+}
+
+/// The time without a grant after which a voter is replaced: longer than a host takes to restart its agent.
+const SILENT: Duration = Duration::from_secs(30);
+
+/// The age of the last grant of a member that may become a voter.
+const LEARNER_SILENT: Duration = Duration::from_secs(1);
+
+/// The time for which the lease of the leader must last under both lists at the beginning of a change.
+const LEASE_LEFT: Duration = Duration::from_millis(1_500);
+
+/// The time within which members register with a new leader.
+const MEMBERS_WITHIN: Duration = Duration::from_secs(1);
+
+/// The interval at which a voter asks the leader to replace it.
+const LEAVE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The interval at which the leader informs the hosts in the list that the user gave.
+const INFORM_INTERVAL: Duration = Duration::from_millis(500);
+
+impl Membership {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            members: Vec::new(),
+            wanted: 0,
+            leaving: Vec::new(),
+            since: now,
+            next_inform: now,
+            is_completing: false,
+        }
+    }
+}
+
+impl Leader {
+    /// Returns the members that could become voters: they receive the memory, and grant leases that do not count.
+    pub(super) fn learners(&self, replica: &Replica) -> impl Iterator<Item = &Member> {
+        let is_voter = |member: &&Member| {
+            let mut seats = replica.lists.seats();
+            seats.any(|seat| replica.is_seat_of(seat, member.voter, &member.address))
+        };
+        let members = self.membership.members.iter().filter(|_| replica.has_round());
+        members.filter(move |member| !is_voter(member)).take(LEARNERS_MAX)
+    }
+
+    /// Returns the members that can become voters at once: there are connections in both directions, and their host
+    /// has no voter that is to stay.
+    fn candidates<'a>(&'a self, now: Instant, replica: &'a Replica) -> impl Iterator<Item = Seat> {
+        let is_ready = move |member: &&Member| {
+            self.grants.get(&member.address).is_some_and(|grant| {
+                let is_recent = grant.answered + LEARNER_SILENT > now;
+                grant.voter == member.voter && grant.is_connected && is_recent
+            }) && !self.is_leaving(Some(member.voter))
+        };
+        self.learners(replica)
+            .filter(is_ready)
+            .map(|member| Seat { address: member.address.clone(), voter: Some(member.voter) })
+    }
+
+    fn is_leaving(&self, voter: Option<VoterId>) -> bool {
+        self.membership.leaving.iter().any(|(leaving, _)| Some(*leaving) == voter)
+    }
+
+    /// Returns the next list of voters; `None` if nothing can be improved.
+    fn next_list(&self, now: Instant, replica: &Replica, own: VoterId) -> Option<Vec<Seat>> {
+        let list = &replica.lists.last;
+        let is_free = |seat: &Seat| list.iter().all(|other| other.address != seat.address);
+        let wanted = self.membership.wanted.min(VOTERS_MAX);
+        let missing = wanted.saturating_sub(list.len());
+        let added: Vec<Seat> =
+            self.candidates(now, replica).filter(is_free).take(missing).collect();
+        if missing > 0 && added.len() == missing {
+            return Some(list.iter().cloned().chain(added).collect());
+        }
+        let is_bad = |seat: &&Seat| seat.voter != Some(own) && self.is_bad(now, replica, seat);
+        let mut bad: Vec<&Seat> = list.iter().filter(is_bad).collect();
+        // A voter that leaves is replaced first: its process waits for it.
+        bad.sort_by_key(|seat| !self.is_leaving(seat.voter));
+        let replacement = |bad: &Seat| {
+            let is_at_its_host = |seat: &Seat| seat.address == bad.address;
+            let at_its_host = self.candidates(now, replica).find(is_at_its_host);
+            at_its_host.or_else(|| self.candidates(now, replica).find(is_free))
+        };
+        let (bad, next) = bad.into_iter().find_map(|seat| Some((seat, replacement(seat)?)))?;
+        let replace = |seat: &Seat| if seat == bad { next.clone() } else { seat.clone() };
+        Some(list.iter().map(replace).collect())
+    }
+
+    /// Returns true if a voter is to be replaced: it was never there, it leaves, another process at its host has not
+    /// its state, or it is silent.
+    fn is_bad(&self, now: Instant, replica: &Replica, seat: &Seat) -> bool {
+        let Some(voter) = seat.voter else { return true };
+        let is_at_host = |member: &&Member| member.address == seat.address;
+        let mut at_host = self.membership.members.iter().filter(is_at_host);
+        let answered = self.grant_of(replica, seat).map(|grant| grant.answered);
+        let last = answered.unwrap_or(self.membership.since);
+        self.is_leaving(Some(voter))
+            || at_host.any(|member| member.voter != voter)
+            || last + SILENT <= now
+    }
+}
+
+impl Election {
+    /// Handles the voters of the job's members, those with the lowest ranks first, and the number of voters that the
+    /// job should have.
+    pub fn handle_members(&mut self, now: Instant, members: Vec<Member>, wanted: usize) {
+        self.begin(now);
+        if let Role::Leader(leader) = &mut self.role {
+            leader.membership.members = members;
+            leader.membership.wanted = wanted;
+            self.review(now);
+        }
+    }
+
+    /// Resigns if this process leads, and never becomes a candidate again, because the process will end. Asks the next
+    /// leader to replace this voter; [`Election::may_end`] returns true when it is replaced.
+    pub fn handle_leaving(&mut self, now: Instant) {
+        self.begin(now);
+        if self.leaving.is_none() {
+            self.leaving = Some(Leaving { next_request: now, is_refused: false });
+        }
+        match self.role {
+            Role::Leader(_) => self.step_down(now, "the agent leaves"),
+            Role::PreCandidate(_) | Role::Candidate { .. } => self.follow(now),
+            Role::Follower { .. } => {}
+        }
+        self.ask_to_leave(now);
+    }
+
+    /// Returns true if the job needs this voter's state: it is a voter, and the job has not ended. An end that no
+    /// majority knows may be forgotten.
+    pub fn is_needed(&self) -> bool {
+        let replica = self.voter.replica();
+        let is_own = |seat: &Seat| seat.voter == Some(self.settings.voter);
+        let has_ended = replica.is_closed() && self.copied == replica.version;
+        replica.lists.seats().any(is_own) && !has_ended
+    }
+
+    /// Returns true if the process of this voter, which leaves, may end: the job does not need it, or no other process
+    /// can replace it.
+    pub fn may_end(&self) -> bool {
+        let is_refused = self.leaving.as_ref().is_some_and(|leaving| leaving.is_refused);
+        let is_alone = self.voter.replica().lists.seats().count() == 1;
+        !self.is_needed() || is_refused || is_alone
+    }
+
+    /// Returns the time of the next request to be replaced.
+    pub(super) fn asks_to_leave_at(&self) -> Option<Instant> {
+        self.leaving.as_ref().filter(|_| !self.may_end()).map(|leaving| leaving.next_request)
+    }
+
+    /// Asks the leader to replace this voter, if it is time to.
+    pub(super) fn ask_to_leave(&mut self, now: Instant) {
+        if self.asks_to_leave_at().is_none_or(|at| now < at) {
+            return;
+        }
+        if let Some(leaving) = &mut self.leaving {
+            leaving.next_request = now + LEAVE_INTERVAL;
+        }
+        let leader = self.leader.clone().map(|(address, _)| address);
+        if let Some(leader) = leader.filter(|address| *address != self.settings.address) {
+            self.sequence += 1;
+            self.send(now, leader, self.sequence, Request::Leave);
+        }
+    }
+
+    /// Records that this voter is not replaced. An answer to any other request has another number.
+    pub(super) fn handle_answer_to_leave(&mut self, message: &VoterMessage<Answer>) {
+        let is_of_leader = self.leader.as_ref().is_some_and(|(at, _)| *at == message.address);
+        let is_newest = message.sequence == self.sequence;
+        if let Some(leaving) = &mut self.leaving
+            && is_of_leader
+            && is_newest
+        {
+            leaving.is_refused |= !message.body.is_granted;
+        }
+    }
+
+    /// Records that a voter leaves. Returns true while it is being replaced.
+    pub(super) fn handle_leave(&mut self, now: Instant, voter: VoterId, process: &NodeId) -> bool {
+        let Role::Leader(leader) = &mut self.role else { return true };
+        if !leader.is_leaving(Some(voter)) && leader.membership.leaving.len() < VOTERS_MAX {
+            leader.membership.leaving.push((voter, process.clone()));
+        }
+        self.review(now);
+        let replica = self.voter.replica();
+        let Role::Leader(leader) = &self.role else { return true };
+        let is_seated = replica.lists.seats().any(|seat| seat.voter == Some(voter));
+        let is_changing = replica.lists.before.is_some() || replica.version != leader.copied;
+        // A leader that was just elected does not know the members yet.
+        let may_know_more = now < leader.membership.since + MEMBERS_WITHIN;
+        let has_learner = || leader.learners(replica).any(|m| !leader.is_leaving(Some(m.voter)));
+        is_seated && (is_changing || may_know_more || has_learner())
+    }
+
+    /// Begins, continues or completes a change of the voters, if one is needed and possible.
+    pub(super) fn review(&mut self, now: Instant) {
+        let replica = self.voter.replica().clone();
+        let lease = self.settings.timers.leader_lease;
+        let Role::Leader(leader) = &mut self.role else { return };
+        // Only a list that a majority has in this term can be changed.
+        if leader.until.is_none() || !replica.has_round() || leader.copied != replica.version {
+            return;
+        }
+        leader.forget_returned();
+        if replica.lists.before.is_some() {
+            leader.membership.is_completing = true;
+            self.write(now, replica.lists.without_before(), replica.memory);
+            return;
+        }
+        if mem::take(&mut leader.membership.is_completing) {
+            // Before, the voters of the list before were still needed.
+            let voters = replica.lists.last.clone();
+            info!(voters = ?addresses(&voters), "the voters have changed");
+            self.effects.push_back(Effect::Voters(voters));
+        }
+        let Some(next) = leader.next_list(now, &replica, self.settings.voter) else { return };
+        let lists = replica.lists.changing_to(next);
+        let lasts = leader
+            .granted_by(&replica, &lists)
+            .is_some_and(|sent| now + LEASE_LEFT <= sent + lease);
+        if lasts {
+            self.write(now, lists, replica.memory);
+        }
+    }
+
+    /// Informs the hosts of the list that the user gave, unless they are voters.
+    pub(super) fn inform(&mut self, now: Instant) {
+        let Role::Leader(leader) = &mut self.role else { return };
+        if now < leader.membership.next_inform || !self.voter.replica().has_round() {
+            return;
+        }
+        leader.membership.next_inform = now + INFORM_INTERVAL;
+        let voters = self.others();
+        let is_other = |address: &&VoterAddress| {
+            **address != self.settings.address && !voters.contains(*address)
+        };
+        let others: Vec<_> = self.settings.listed.iter().filter(is_other).cloned().collect();
+        let voters: Vec<_> =
+            self.voter.replica().lists.seats().map(|seat| seat.address.clone()).collect();
+        for address in others {
+            let voters = voters.clone();
+            self.send(now, address, self.sequence, Request::Inform { voters });
+        }
+    }
+
+    /// Handles the addresses of the voters of a job that has a round, unless this process knows such a job: asks them for
+    /// their state.
+    pub fn handle_hint(&mut self, now: Instant, voters: &[VoterAddress]) {
+        self.begin(now);
+        if self.voter.replica().has_round() {
+            return;
+        }
+        let others = voters.iter().filter(|address| **address != self.settings.address);
+        self.hints = others.take(2 * VOTERS_MAX).cloned().collect();
+        for address in self.hints.clone() {
+            self.send(now, address, self.sequence, Request::PreVote);
+        }
+    }
+
+    /// Gives way to another process that leads the job: this one ends its leadership, and is not a voter any more, unless
+    /// the job has a round here. The process at `listed` counts as the first voter instead.
+    pub fn handle_giving_way(&mut self, now: Instant, listed: VoterAddress) {
+        self.begin(now);
+        if self.voter.replica().has_round() || listed == self.settings.address {
+            return;
+        }
+        if self.is_leading() {
+            self.step_down(now, "another process leads the job");
+        }
+        self.settings.listed = vec![listed];
+        self.voter.forget(Lists::listed(&self.settings.listed));
+        self.forget_addresses();
+        self.follow(now);
+    }
+}
+
+impl Leader {
+    /// Forgets voters that wanted to leave, and whose next process has granted a lease.
+    fn forget_returned(&mut self) {
+        let grants = &self.grants;
+        self.membership.leaving.retain(|(voter, process)| {
+            grants.values().filter(|g| g.voter == *voter).all(|g| g.process == *process)
+        });
+    }
+}
+
+fn addresses(list: &[Seat]) -> Vec<&str> {
+    list.iter().map(|seat| seat.address.as_str()).collect()
+}

@@ -1,0 +1,89 @@
+//! The steps of a follower: it votes, grants leases, and waits until it becomes a candidate.
+
+use std::time::{Duration, Instant};
+
+use ragent_rendezvous::{
+    ids::{NodeId, Term, VoterAddress},
+    limits::{NUMBER_MAX, VOTERS_MAX},
+};
+use tracing::debug;
+
+use crate::election::{
+    Election, Role,
+    message::{Answer, Knowledge, Replica},
+};
+
+impl Election {
+    pub(super) fn handle_vote(
+        &mut self,
+        now: Instant,
+        (process, knows): (&NodeId, Knowledge),
+        term: Term,
+        cold: Option<NodeId>,
+    ) -> Answer {
+        let is_asked = cold.is_none_or(|cold| cold == self.settings.process);
+        let is_granted = is_asked
+            && !self.is_leading()
+            && term.0 <= NUMBER_MAX
+            && self.voter.vote(now, (process, knows), term);
+        if is_granted {
+            self.highest = self.highest.max(term);
+            debug!(%process, %term, "voted");
+            // The candidate is elected within the time of its poll, or not at all. Its poll may be longer than
+            // this voter's, because it has failed more often.
+            self.stand_after(now, self.longest_poll() + self.settings.timers.pause);
+        }
+        self.voter.answer(now, is_granted, knows)
+    }
+
+    pub(super) fn handle_renewal(
+        &mut self,
+        now: Instant,
+        address: &VoterAddress,
+        (process, term): (&NodeId, Term),
+        cold: Option<NodeId>,
+        replica: &Replica,
+    ) -> Answer {
+        let is_cold = cold.is_some_and(|cold| cold == self.settings.process);
+        let may_grant = !self.is_leading() && (is_cold || !self.is_fresh(now));
+        let timers = self.settings.timers;
+        let is_granted = may_grant
+            && term.0 <= NUMBER_MAX
+            && self.voter.renew(now, timers, (process, term), replica);
+        if is_granted {
+            if is_cold {
+                self.voter.end_silence(now);
+            }
+            self.highest = self.highest.max(term);
+            self.failures = 0;
+            self.note_process(address, process);
+            self.announce(Some((address.clone(), term)));
+            self.follow(now);
+        }
+        self.voter.answer(now, is_granted, replica.knowledge())
+    }
+
+    /// Becomes a follower that becomes a candidate when its voter's lease has ended.
+    pub(super) fn follow(&mut self, now: Instant) {
+        let lease = self.voter.lease(now).map(|lease| lease.until.saturating_duration_since(now));
+        if lease.is_none() {
+            self.announce(None);
+        }
+        self.stand_after(now, lease.unwrap_or_default());
+    }
+
+    /// Becomes a follower that becomes a candidate after `delay` and a stagger that depends on its
+    /// position in the newest list, unless it is the only voter.
+    pub(super) fn stand_after(&mut self, now: Instant, delay: Duration) {
+        let is_own = |address: &VoterAddress| *address == self.settings.address;
+        let seats = &self.voter.replica().lists.last;
+        let turn = seats.iter().position(|seat| is_own(&seat.address)).unwrap_or(VOTERS_MAX);
+        let turn = u32::try_from(turn).unwrap_or(u32::MAX);
+        // The only voter has no rival.
+        let is_alone = seats.len() == 1 && turn == 0;
+        let stagger = if is_alone { Duration::ZERO } else { self.settings.timers.stagger };
+        let random = stagger.mul_f64(self.jitter.fraction());
+        let stands_at = now + delay + stagger.saturating_mul(turn) + random;
+        self.role = Role::Follower { stands_at };
+    }
+}

@@ -1,0 +1,86 @@
+//! The configuration and the effects of a voter.
+
+use std::time::Instant;
+
+use ragent_rendezvous::{
+    ids::{NodeId, Term, VoterAddress, VoterId},
+    settings::Memory,
+};
+
+use crate::election::{
+    message::{Request, Seat, Version, VoterMessage},
+    timers::Timers,
+};
+
+/// The configuration of one voter.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This voter.
+    pub voter: VoterId,
+    /// True if this process is the first one of the voter, so that no earlier one has promised anything.
+    pub is_new: bool,
+    /// The endpoint at which other voters reach it.
+    pub address: VoterAddress,
+    /// The endpoints that the user gave, in this order, or the one that was found by a search; the voters of a job without
+    /// a round. The position in a list delays the candidacies of a voter, so that the first one that is alive leads.
+    pub listed: Vec<VoterAddress>,
+    /// This process.
+    pub process: NodeId,
+    /// The leases; the same for all voters.
+    pub timers: Timers,
+    /// The seed of terms and delays; different in each process.
+    pub seed: u64,
+}
+
+/// An action for the driver.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Effect {
+    /// Write the voter's state to its file before any further answer is sent: the voters have changed, and a process
+    /// that has forgotten it could elect a leader by the list before.
+    Store,
+    /// Send a request to the voter at this address; drop the request if the voter cannot be reached.
+    Send {
+        /// The address of the voter.
+        to: VoterAddress,
+        /// The request.
+        message: VoterMessage<Request>,
+    },
+    /// Start coordinating the job.
+    Lead(Box<Leadership>),
+    /// Coordinate until this time, unless it is extended again.
+    Extend(Instant),
+    /// A majority has this version of the memory.
+    Copied(Version),
+    /// The voters have changed while this process leads.
+    Voters(Vec<Seat>),
+    /// Stop coordinating, if this process does, and redirect agents to the leader.
+    Follow {
+        /// The leader's address; `None` if none is known.
+        leader: Option<VoterAddress>,
+    },
+    /// Report that two addresses of the list belong to the same process.
+    Duplicate {
+        /// The address whose process also answers at another one.
+        address: VoterAddress,
+    },
+}
+
+/// A leadership that begins.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Leadership {
+    /// Its term.
+    pub term: Term,
+    /// Its end, unless it is extended.
+    pub until: Instant,
+    /// The time before which the first round needs all nodes: until then, a member may still report that the job has
+    /// begun elsewhere.
+    pub begins_at: Instant,
+    /// The time until which workers under earlier leaders may run.
+    pub workers_until: Instant,
+    /// The previous leader, if one is known.
+    pub former: Option<NodeId>,
+    /// The memory of that leader; `None` if this is the first one.
+    pub memory: Option<Memory>,
+    /// The voters.
+    pub voters: Vec<Seat>,
+}

@@ -1,0 +1,303 @@
+//! A leadership: its renewals, and its end as a majority has granted it.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+use ragent_rendezvous::{
+    ids::{NodeId, Term, VoterAddress, VoterId},
+    settings::Memory,
+};
+use tracing::info;
+
+use crate::{
+    election::{
+        Effect, Election, Leadership, Role,
+        change::Membership,
+        message::{Answer, Lists, Replica, Request, Seat, Version, VoterMessage},
+        poll::{Cold, Inheritance},
+        timers::Timers,
+    },
+    limits::RENEWALS_UNDER_WAY_MAX,
+};
+
+/// The age of a voter's last grant at which the voter counts as lost before the first round: a few renewals.
+const RECENT: Duration = Duration::from_secs(1);
+
+/// The leadership of one term.
+#[derive(Debug)]
+pub(super) struct Leader {
+    pub(super) term: Term,
+    /// The processes whose silence this term ends, by address; empty unless the election was cold.
+    pub(super) cold: Cold,
+    pub(super) inheritance: Inheritance,
+    /// The end of the leadership; `None` until a majority has granted the first lease.
+    pub(super) until: Option<Instant>,
+    /// The time at which the leader resigns if no majority has granted the first lease.
+    pub(super) deadline: Instant,
+    pub(super) next_renewal: Instant,
+    /// The renewals whose answers still count.
+    sent: VecDeque<Renewal>,
+    /// The newest grant of each voter, and of members that could become voters, by address.
+    pub(super) grants: BTreeMap<VoterAddress, Grant>,
+    pub(super) copied: Version,
+    pub(super) membership: Membership,
+}
+
+/// A renewal that was sent.
+#[derive(Clone, Copy, Debug)]
+struct Renewal {
+    sequence: u64,
+    at: Instant,
+    version: Version,
+}
+
+/// The newest grant of one voter.
+#[derive(Clone, Debug)]
+pub(super) struct Grant {
+    pub(super) voter: VoterId,
+    pub(super) process: NodeId,
+    /// The time of sending of the newest renewal that it has granted, and the newest version in one.
+    pub(super) sent: Instant,
+    version: Version,
+    /// The time of its newest answer.
+    pub(super) answered: Instant,
+    /// True if it has a connection of its own to this process.
+    pub(super) is_connected: bool,
+}
+
+impl Leader {
+    pub(super) fn new(
+        now: Instant,
+        deadline: Instant,
+        term: Term,
+        cold: Cold,
+        inheritance: Inheritance,
+    ) -> Self {
+        Self {
+            term,
+            cold,
+            inheritance,
+            until: None,
+            deadline,
+            next_renewal: now,
+            sent: VecDeque::new(),
+            grants: BTreeMap::new(),
+            copied: Version::default(),
+            membership: Membership::new(now),
+        }
+    }
+
+    /// Records a renewal that is being sent, and the grant of the leader's own voter.
+    fn send(&mut self, now: Instant, timers: Timers, sequence: u64, version: Version) {
+        while self.sent.len() >= RENEWALS_UNDER_WAY_MAX
+            || self.sent.front().is_some_and(|renewal| renewal.at + timers.leader_lease <= now)
+        {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(Renewal { sequence, at: now, version });
+        self.next_renewal = now + timers.renewal;
+    }
+
+    /// Records that a voter has granted a renewal. Returns false if the lease that
+    /// began when it was sent is over.
+    pub(super) fn handle_granted(&mut self, now: Instant, message: &VoterMessage<Answer>) -> bool {
+        let is_answered = |renewal: &&Renewal| renewal.sequence == message.sequence;
+        let Some(renewal) = self.sent.iter().find(is_answered).copied() else { return false };
+        let VoterMessage { voter, address, process, body, .. } = message;
+        let grant = Grant {
+            voter: *voter,
+            process: process.clone(),
+            sent: renewal.at,
+            version: renewal.version,
+            answered: now,
+            is_connected: body.is_connected,
+        };
+        self.grant(address, grant);
+        true
+    }
+
+    fn grant(&mut self, address: &VoterAddress, mut grant: Grant) {
+        // What another voter at this address has granted does not count for this one.
+        if let Some(before) = self.grants.get(address).filter(|known| known.voter == grant.voter) {
+            grant.sent = grant.sent.max(before.sent);
+            grant.version = grant.version.max(before.version);
+        }
+        self.grants.insert(address.clone(), grant);
+    }
+
+    /// Returns the newest grant of the voter on this seat.
+    pub(super) fn grant_of(&self, replica: &Replica, seat: &Seat) -> Option<&Grant> {
+        let is_of_seat = |grant: &&Grant| replica.is_seat_of(seat, grant.voter, &seat.address);
+        self.grants.get(&seat.address).filter(is_of_seat)
+    }
+
+    /// Returns the time of sending of the newest renewal that a majority of these lists has granted.
+    pub(super) fn granted_by(&self, replica: &Replica, lists: &Lists) -> Option<Instant> {
+        lists.of_majority(|seat| self.grant_of(replica, seat).map(|grant| grant.sent)).flatten()
+    }
+
+    /// Extends the leadership as far as a majority has granted it; returns true if it became
+    /// longer.
+    fn extend(&mut self, timers: Timers, replica: &Replica) -> bool {
+        let until = self.granted_by(replica, &replica.lists).map(|sent| sent + timers.leader_lease);
+        let is_longer = until > self.until;
+        if is_longer {
+            self.until = until;
+        }
+        is_longer
+    }
+
+    /// Returns the newest version that a majority has, if it is newer than at the last call.
+    fn newly_copied(&mut self, replica: &Replica) -> Option<Version> {
+        let version = |seat: &Seat| self.grant_of(replica, seat).map(|grant| grant.version);
+        let version = replica.lists.of_majority(version)??;
+        let is_new = version > self.copied && version.term == self.term;
+        is_new.then(|| {
+            self.copied = version;
+            version
+        })
+    }
+
+    /// Returns the list of a job whose first round begins: each voter that grants leases is known now. Returns `None` if
+    /// they are not a majority: one that has left since could be missing permanently.
+    pub(super) fn seated(&self, now: Instant, lists: &Lists) -> Option<Lists> {
+        let is_recent = |grant: &&Grant| grant.answered + RECENT >= now;
+        let voter = |seat: &Seat| self.grants.get(&seat.address).filter(is_recent);
+        let seated = |seat: &Seat| Seat {
+            address: seat.address.clone(),
+            voter: voter(seat).map(|grant| grant.voter),
+        };
+        let last = lists.last.iter().map(seated).collect();
+        let has_majority = lists.has_majority(|seat| voter(seat).is_some());
+        has_majority.then_some(Lists { before: None, last })
+    }
+}
+
+impl Election {
+    /// Sends a renewal to all other voters, and to members that could become voters.
+    pub(super) fn renew(&mut self, now: Instant) {
+        self.grant_own(now);
+        self.sequence += 1;
+        let (timers, sequence) = (self.settings.timers, self.sequence);
+        let replica = self.voter.replica().clone();
+        let mut to = self.others();
+        let Role::Leader(leader) = &mut self.role else { return };
+        to.extend(leader.learners(&replica).map(|member| member.address.clone()));
+        leader.send(now, timers, sequence, replica.version);
+        let own = Grant {
+            voter: self.settings.voter,
+            process: self.settings.process.clone(),
+            sent: now,
+            version: replica.version,
+            answered: now,
+            is_connected: true,
+        };
+        leader.grant(&self.settings.address, own);
+        let (term, cold) = (leader.term, leader.cold.clone());
+        let is_copied = leader.copied == replica.version;
+        for address in to {
+            let replica = Box::new(replica.clone());
+            let cold = cold.get(&address).cloned();
+            self.send(now, address, sequence, Request::Renew { term, cold, replica, is_copied });
+        }
+        self.extend(now);
+    }
+
+    /// Writes the memory that this process has inherited in its own term, so that a majority has it in this term.
+    pub(super) fn write_in_own_term(&mut self, now: Instant) {
+        let Role::Leader(leader) = &self.role else { return };
+        let Replica { lists, memory, .. } = self.voter.replica().clone();
+        let version = Version { term: leader.term, number: 0 };
+        self.voter.take(&Replica { version, lists, memory });
+        self.renew(now);
+    }
+
+    /// Writes the next version of the memory, copies it to the voters, and returns it.
+    pub(super) fn write(&mut self, now: Instant, lists: Lists, memory: Option<Memory>) -> Version {
+        let Version { term, number } = self.voter.replica().version;
+        let version = Version { term, number: number.saturating_add(1) };
+        if self.voter.replica().lists != lists {
+            self.effects.push_back(Effect::Store);
+        }
+        self.voter.take(&Replica { version, lists, memory });
+        self.forget_addresses();
+        self.renew(now);
+        version
+    }
+
+    /// Grants a lease to this process itself, as any other voter does.
+    fn grant_own(&mut self, now: Instant) {
+        let (process, timers) = (self.settings.process.clone(), self.settings.timers);
+        if let Role::Leader(leader) = &self.role {
+            let replica = self.voter.replica().clone();
+            self.voter.renew(now, timers, (&process, leader.term), &replica);
+        }
+    }
+
+    /// Extends the leadership by the renewals that were granted; it begins with the first majority.
+    pub(super) fn extend(&mut self, now: Instant) {
+        let timers = self.settings.timers;
+        let replica = self.voter.replica();
+        let Role::Leader(leader) = &mut self.role else { return };
+        let is_new = leader.until.is_none();
+        let is_longer = leader.extend(timers, replica);
+        let Some(until) = leader.until else { return };
+        if is_new {
+            let term = leader.term;
+            let leadership = Leadership {
+                term,
+                until,
+                begins_at: now + timers.first_round_after(),
+                workers_until: leader.inheritance.workers_until,
+                former: leader.inheritance.former.clone(),
+                memory: replica.memory.clone(),
+                voters: replica.lists.last.clone(),
+            };
+            self.effects.push_back(Effect::Lead(Box::new(leadership)));
+            self.failures = 0;
+            self.leader = Some((self.settings.address.clone(), term));
+            info!(%term, "elected");
+        } else if is_longer {
+            self.effects.push_back(Effect::Extend(until));
+        }
+        let is_closed = replica.is_closed();
+        let Some(version) = leader.newly_copied(replica) else { return };
+        self.copied = version;
+        if version.number > 0 {
+            self.effects.push_back(Effect::Copied(version));
+        }
+        if is_closed {
+            // Voters that wait for the end of the job need not wait for the next renewal.
+            self.renew(now);
+        }
+        self.review(now);
+    }
+
+    /// Ends the leadership, and releases the leases, so that a successor does not wait for their
+    /// end.
+    pub(super) fn step_down(&mut self, now: Instant, reason: &str) {
+        let Role::Leader(leader) = &self.role else { return };
+        let (term, has_led) = (leader.term, leader.until.is_some());
+        if has_led {
+            info!(%term, reason, "the leadership has ended");
+        }
+        if has_led {
+            // Before others learn of it and elect a successor.
+            self.leader = None;
+            self.effects.push_back(Effect::Follow { leader: None });
+        }
+        let process = self.settings.process.clone();
+        self.voter.release(now, &process, None);
+        self.sequence += 1;
+        for address in self.connections() {
+            self.send(now, address, self.sequence, Request::Release { term });
+        }
+        if has_led {
+            self.follow(now);
+        } else {
+            self.pause(now);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The lists of voters: one, or two while the voters change.
+//!
+//! A majority is a majority of every list. So the voters of the list before and those of the next list never elect two
+//! leaders, whichever of them know of the change.
+
+use ragent_rendezvous::{
+    ids::{VoterAddress, VoterId},
+    limits::VOTERS_MAX,
+};
+
+/// A voter in a list.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Seat {
+    /// The endpoint at which the voter is reached.
+    pub address: VoterAddress,
+    /// The voter. `None` before the first round, when any process at the address is the voter; after it, `None` is a
+    /// listed host that took no part in the election, and that does not count as any voter.
+    pub voter: Option<VoterId>,
+}
+
+/// The voters of a job.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Lists {
+    /// The list before the change that is in progress.
+    pub before: Option<Vec<Seat>>,
+    /// The newest list.
+    pub last: Vec<Seat>,
+}
+
+impl Lists {
+    /// Returns the list of a job that has no round: the endpoints that the user gave.
+    pub fn listed(addresses: &[VoterAddress]) -> Self {
+        let seat = |address: &VoterAddress| Seat { address: address.clone(), voter: None };
+        Self { before: None, last: addresses.iter().map(seat).collect() }
+    }
+
+    /// Returns the seats of all lists; a seat that is in both lists is returned once.
+    pub fn seats(&self) -> impl Iterator<Item = &Seat> {
+        let before = self.before.iter().flatten().filter(|seat| !self.last.contains(seat));
+        self.last.iter().chain(before)
+    }
+
+    /// Returns the lists during a change to `next`.
+    pub(super) fn changing_to(&self, next: Vec<Seat>) -> Self {
+        Self { before: Some(self.last.clone()), last: next }
+    }
+
+    /// Returns the lists at the end of a change.
+    pub(super) fn without_before(&self) -> Self {
+        Self { before: None, last: self.last.clone() }
+    }
+
+    /// Returns true if `counts` is true for a majority of each list.
+    pub(super) fn has_majority(&self, counts: impl Fn(&Seat) -> bool) -> bool {
+        self.of_majority(counts) == Some(true)
+    }
+
+    /// Returns the greatest value that a majority of each list has reached; `None` without voters.
+    pub(super) fn of_majority<T: Ord>(&self, value: impl Fn(&Seat) -> T) -> Option<T> {
+        let of_list = |list: &Vec<Seat>| {
+            let mut values: Vec<T> = list.iter().map(&value).collect();
+            values.sort();
+            let index = values.len().checked_sub(majority(values.len()))?;
+            values.into_iter().nth(index)
+        };
+        let last = of_list(&self.last)?;
+        match &self.before {
+            Some(before) => of_list(before).map(|before| before.min(last)),
+            None => Some(last),
+        }
+    }
+
+    /// Returns true if no list is longer than a job may have voters.
+    pub(super) fn is_valid(&self) -> bool {
+        let is_valid = |list: &Vec<Seat>| !list.is_empty() && list.len() <= VOTERS_MAX;
+        is_valid(&self.last) && self.before.as_ref().is_none_or(is_valid)
+    }
+}
+
+/// Returns the smallest majority of this number of voters.
+fn majority(voters: usize) -> usize {
+    voters / 2 + 1
+}

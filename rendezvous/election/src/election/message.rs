@@ -1,0 +1,155 @@
+//! The messages between voters.
+
+use std::time::Duration;
+
+use ragent_rendezvous::{
+    ids::{NodeId, Round, Term, VoterAddress, VoterId},
+    settings::Memory,
+};
+
+pub use super::lists::{Lists, Seat};
+
+/// A message from one voter to another.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct VoterMessage<Body> {
+    /// The sender.
+    pub voter: VoterId,
+    /// The endpoint of the sender.
+    pub address: VoterAddress,
+    /// The process that sends it.
+    pub process: NodeId,
+    /// True if the sender was started less than a voter's lease ago, and may have forgotten a vote
+    /// or a lease.
+    pub is_fresh: bool,
+    /// The highest term that the sender knows.
+    pub highest: Term,
+    /// The state of the job that the sender knows.
+    pub knows: Knowledge,
+    /// The number of the request; an answer repeats it.
+    pub sequence: u64,
+    /// The request or the answer.
+    pub body: Body,
+}
+
+/// A request to a voter.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Request {
+    /// The pre-vote: asks whether the voter would vote for the sender, and changes nothing.
+    PreVote,
+    /// Asks for the vote in `term`.
+    Vote {
+        /// The term.
+        term: Term,
+        /// In a cold election, the process that is asked; no other process at its place may vote.
+        cold: Option<NodeId>,
+    },
+    /// Asks for a lease, and copies the leader's memory.
+    Renew {
+        /// The leader's term.
+        term: Term,
+        /// After a cold election, the process whose silence after its start ends with this renewal.
+        cold: Option<NodeId>,
+        /// The leader's memory.
+        replica: Box<Replica>,
+        /// True if a majority has this memory.
+        is_copied: bool,
+    },
+    /// Returns the lease.
+    Release {
+        /// The leader's term.
+        term: Term,
+    },
+    /// Asks the leader to replace the sender, whose process will end.
+    Leave,
+    /// Informs a host of the list that the user gave, which may have returned without its state file, of the voters of
+    /// the job. It has no answer: the host asks those voters.
+    Inform {
+        /// The addresses of the voters.
+        voters: Vec<VoterAddress>,
+    },
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Answer {
+    /// True if the voter would vote for the sender, has voted for it, or has granted the lease; in the answer to
+    /// [`Request::Leave`], true while the sender is being replaced.
+    pub is_granted: bool,
+    /// True if the voter has a connection of its own to the sender.
+    pub is_connected: bool,
+    /// The time for which workers of earlier leaders may still run, as far as the voter knows.
+    pub workers_for: Duration,
+    /// The last process to which the voter granted a lease, and its term.
+    pub former: Option<(Term, NodeId)>,
+    /// The voter's copy of the memory, if it is newer than that of the sender of the request.
+    pub replica: Option<Box<Replica>>,
+}
+
+/// A copy of the leader's memory.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Replica {
+    /// Its version.
+    pub version: Version,
+    /// The voters of the job.
+    pub lists: Lists,
+    /// The memory; `None` until the first leader has written one.
+    pub memory: Option<Memory>,
+}
+
+/// The version of a [`Replica`]; compared by term first.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Version {
+    /// The term of the leader that wrote it.
+    pub term: Term,
+    /// The number of changes within the term.
+    pub number: u64,
+}
+
+/// The state of the job that a voter knows. A job that has a round is greater than one that has none, whatever their
+/// versions: terms of two jobs cannot be compared, and a process without a state file cannot distinguish a job that
+/// begins from one that it has forgotten.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Knowledge {
+    /// True if the job has completed a round.
+    pub has_round: bool,
+    /// The version of the replica.
+    pub version: Version,
+}
+
+impl Replica {
+    /// Returns true if the job has completed a round, so that its voters are known by their identities.
+    pub fn has_round(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.round > Round(0))
+    }
+
+    /// Returns true if the job has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.closed.is_some())
+    }
+
+    /// Returns its version, and whether the job has a round.
+    pub fn knowledge(&self) -> Knowledge {
+        Knowledge { has_round: self.has_round(), version: self.version }
+    }
+
+    /// Returns true if this voter is in one of the lists.
+    pub fn has_seat_of(&self, voter: VoterId, address: &VoterAddress) -> bool {
+        self.lists.seats().any(|seat| self.is_seat_of(seat, voter, address))
+    }
+
+    /// Returns true if the seat is that of this voter.
+    pub(super) fn is_seat_of(&self, seat: &Seat, voter: VoterId, address: &VoterAddress) -> bool {
+        match seat.voter {
+            Some(seated) => seated == voter,
+            None => !self.has_round() && seat.address == *address,
+        }
+    }
+
+    /// Returns true if both belong to the same job, or one of them has no round.
+    pub(super) fn is_of_same_job(&self, other: &Self) -> bool {
+        let uid = |replica: &Self| {
+            replica.memory.as_ref().filter(|_| replica.has_round()).map(|m| m.job_uid.clone())
+        };
+        uid(self).zip(uid(other)).is_none_or(|(one, other)| one == other)
+    }
+}

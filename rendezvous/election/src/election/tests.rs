@@ -1,0 +1,588 @@
+//! Elections with a simulated clock and a network that delivers at once.
+
+use std::{collections::VecDeque, iter};
+
+use std::time::Duration;
+
+use ragent_rendezvous::ids::{JobUid, VoterId};
+
+mod changes;
+
+use super::{timers::Timers, *};
+
+/// Voters of one list; a voter that is down receives nothing.
+struct Voters {
+    now: Instant,
+    voters: Vec<Election>,
+    is_down: Vec<bool>,
+    /// The effects other than messages, by voter.
+    seen: Vec<Vec<Effect>>,
+}
+
+fn process(place: usize) -> NodeId {
+    NodeId::new(format!("process{place}"))
+}
+
+fn address(place: usize) -> VoterAddress {
+    VoterAddress::new(format!("host{place}"))
+}
+
+fn place(address: &VoterAddress) -> usize {
+    address.as_str().trim_start_matches("host").parse().expect("an address of this test")
+}
+
+fn empty() -> Replica {
+    Replica::default()
+}
+
+fn voter(now: Instant, place: usize, voters: usize) -> Election {
+    let settings = Settings {
+        voter: VoterId(place as u64),
+        is_new: true,
+        address: address(place),
+        listed: (0..voters).map(address).collect(),
+        process: process(place),
+        timers: Timers::default(),
+        seed: place as u64,
+    };
+    Election::new(now, settings, empty(), Term(0))
+}
+
+impl Voters {
+    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
+    fn new(count: usize) -> Self {
+        let now = Instant::now();
+        let voters = (0..count).map(|place| voter(now, place, count)).collect();
+        Self { now, voters, is_down: vec![false; count], seen: vec![Vec::new(); count] }
+    }
+
+    /// Lets `time` pass; deadlines are handled when they are due.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let up = |(place, _): &(usize, &Election)| !self.is_down[*place];
+            let voters = self.voters.iter().enumerate().filter(up);
+            let next =
+                voters.filter_map(|(place, voter)| Some((voter.poll_timeout()?, place))).min();
+            let Some((at, place)) = next.filter(|(at, _)| *at <= end) else { break };
+            self.now = self.now.max(at);
+            self.voters[place].handle_timeout(self.now);
+            self.deliver();
+        }
+        self.now = end;
+    }
+
+    /// Delivers all messages, and the answers.
+    fn deliver(&mut self) {
+        let mut requests = VecDeque::new();
+        loop {
+            for place in 0..self.voters.len() {
+                for address in self.voters[place].connections() {
+                    if !self.voters[place].connected.contains(&address) {
+                        self.voters[place].handle_connected(self.now, &address);
+                    }
+                }
+                for effect in iter::from_fn(|| self.voters[place].poll_effect()) {
+                    match effect {
+                        Effect::Send { to, message } => requests.push_back((to, message)),
+                        _ => self.seen[place].push(effect),
+                    }
+                }
+            }
+            let Some((to, message)) = requests.pop_front() else { return };
+            let (from, to) = (place(&message.address), place(&to));
+            if self.is_down[to] || self.is_down[from] {
+                continue;
+            }
+            if let Some(answer) = self.voters[to].handle_request(self.now, message) {
+                self.voters[from].handle_answer(self.now, answer);
+            }
+        }
+    }
+
+    fn leader(&self) -> Option<usize> {
+        let leads = |place: &usize| {
+            let until = self.voters[*place].leads_until();
+            !self.is_down[*place] && until.is_some_and(|until| self.now < until)
+        };
+        let leaders: Vec<usize> = (0..self.voters.len()).filter(leads).collect();
+        assert!(leaders.len() < 2, "{leaders:?} lead");
+        leaders.first().copied()
+    }
+
+    /// Returns the leaderships that began at a place.
+    fn led(&self, place: usize) -> Vec<Leadership> {
+        let leadership = |effect: &Effect| match effect {
+            Effect::Lead(leadership) => Some((**leadership).clone()),
+            _ => None,
+        };
+        self.seen[place].iter().filter_map(leadership).collect()
+    }
+
+    /// Starts another process at a place.
+    fn restart(&mut self, place: usize, highest: Term) {
+        let mut settings = self.voters[place].settings.clone();
+        settings.process = NodeId::new(format!("another{place}"));
+        self.voters[place] = Election::new(self.now, settings, empty(), highest);
+        self.is_down[place] = false;
+    }
+}
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn memory(round: u64) -> Memory {
+    Memory { round: Round(round), ..Memory::fresh(JobUid::new("job")) }
+}
+
+/// A vote that `place` asks for.
+fn vote(place: usize, term: Term, cold: Option<NodeId>) -> VoterMessage<Request> {
+    VoterMessage {
+        voter: VoterId(place as u64),
+        address: address(place),
+        knows: Knowledge::default(),
+        process: process(place),
+        is_fresh: false,
+        highest: term,
+        sequence: 1,
+        body: Request::Vote { term, cold },
+    }
+}
+
+/// If all voters are fresh, they elect one of them at once, and it remains the leader.
+#[test]
+fn fresh_voters_elect_at_once() {
+    for count in [1, 3, 5] {
+        let mut voters = Voters::new(count);
+        voters.pass(millis(400));
+        let leader = voters.leader().expect("a leader");
+        voters.pass(millis(60_000));
+        assert_eq!(voters.leader(), Some(leader));
+        assert_eq!(voters.led(leader).len(), 1, "elected once");
+    }
+}
+
+/// The only voter has no rival, and leads without any delay.
+#[test]
+fn only_voter_leads_at_once() {
+    let mut voters = Voters::new(1);
+    voters.pass(Duration::ZERO);
+    assert_eq!(voters.leader(), Some(0));
+}
+
+/// The voter that the user has listed first leads.
+#[test]
+fn first_listed_voter_leads() {
+    for first in 0..3 {
+        let mut voters = Voters::new(3);
+        for place in 0..3 {
+            let mut settings = voters.voters[place].settings.clone();
+            settings.listed.rotate_left(first);
+            voters.voters[place] = Election::new(voters.now, settings, empty(), Term(0));
+        }
+        voters.pass(millis(400));
+        assert_eq!(voters.leader(), Some(first));
+    }
+}
+
+/// A voter that has voted does not become a candidate before the other candidate's poll has ended, however often
+/// that candidate has failed.
+#[test]
+fn voter_waits_for_the_longest_poll() {
+    let now = Voters::new(1).now;
+    let mut voter = voter(now, 0, 3);
+    let answer = voter.handle_request(now, vote(1, Term(7), None)).expect("an answer");
+    assert!(answer.body.is_granted);
+    let stands_at = voter.poll_timeout().expect("it stands");
+    assert!(stands_at >= now + millis(1_200) + Timers::default().pause);
+}
+
+/// The time of the last answer of each voter is known, to be shown to the user.
+#[test]
+fn last_answers_are_known() {
+    let mut voters = Voters::new(3);
+    assert!(voters.voters[0].answered().is_empty());
+    voters.pass(millis(10_000));
+    assert_eq!(voters.leader(), Some(0));
+    voters.is_down[1] = true;
+    let down = voters.now;
+    voters.pass(millis(12_000));
+    let answered = voters.voters[0].answered();
+    assert!(answered[&address(1)] <= down, "{answered:?}");
+    let interval = Timers::default().renewal;
+    assert!(answered[&address(2)] + interval >= voters.now, "{answered:?}");
+}
+
+/// A leader whose coordinator has ended resigns, in that term only, and another voter leads.
+#[test]
+fn leader_resigns_with_its_coordinator() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(5_000));
+    let leader = voters.leader().expect("a leader");
+    let (now, term) = (voters.now, voters.voters[leader].highest());
+    voters.voters[leader].handle_resigned(now, Term(term.0 - 1));
+    assert!(voters.voters[leader].leads_until().is_some());
+    voters.voters[leader].handle_resigned(now, term);
+    assert_eq!(voters.voters[leader].leads_until(), None);
+    voters.pass(millis(2_000));
+    assert!(voters.leader().is_some());
+}
+
+/// If one voter is missing, fresh voters may have forgotten that it leads: they wait for a lease.
+#[test]
+fn fresh_voters_wait_for_a_lease_if_one_is_missing() {
+    let mut voters = Voters::new(3);
+    voters.is_down[2] = true;
+    voters.pass(millis(2_900));
+    assert_eq!(voters.leader(), None);
+    voters.pass(millis(600));
+    assert!(voters.leader().is_some());
+}
+
+/// A minority of the voters elects no leader.
+#[test]
+fn minority_elects_nobody() {
+    let mut voters = Voters::new(3);
+    voters.is_down[1] = true;
+    voters.is_down[2] = true;
+    voters.pass(millis(60_000));
+    assert_eq!(voters.leader(), None);
+}
+
+/// A lost leader is replaced when the voters' leases are over; its successor does not have to wait
+/// for workers of earlier leaders.
+#[test]
+fn lost_leader_is_replaced_after_its_lease() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(10_000));
+    let first = voters.leader().expect("a leader");
+    voters.is_down[first] = true;
+    voters.pass(millis(2_700));
+    assert_eq!(voters.leader(), None);
+    voters.pass(millis(700));
+    let second = voters.leader().expect("another leader");
+    let leadership = voters.led(second).pop().expect("a leadership");
+    assert_eq!(leadership.former, Some(process(first)));
+    assert!(leadership.workers_until <= voters.now);
+    assert!(leadership.term > voters.led(first)[0].term);
+}
+
+/// A leader that leaves is replaced at once; workers of its term may still run for a while.
+#[test]
+fn leader_that_leaves_is_replaced_at_once() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(10_000));
+    let first = voters.leader().expect("a leader");
+    let until = voters.voters[first].leads_until();
+    voters.voters[first].handle_leaving(voters.now);
+    voters.deliver();
+    voters.pass(millis(250));
+    let second = voters.leader().expect("another leader");
+    assert_ne!(first, second);
+    let leadership = voters.led(second).pop().expect("a leadership");
+    assert!(Some(leadership.workers_until) >= until, "workers may run as long as the lease");
+    voters.pass(millis(60_000));
+    assert_eq!(voters.leader(), Some(second), "a voter that leaves does not stand");
+}
+
+/// An obituary ends the lease of the process that it names, and of no other.
+#[test]
+fn obituary_ends_the_lease_of_that_process() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(10_000));
+    let first = voters.leader().expect("a leader");
+    voters.is_down[first] = true;
+    for place in (0..3).filter(|place| *place != first) {
+        voters.voters[place].handle_obituary(voters.now, &NodeId::new("another"));
+    }
+    voters.pass(millis(250));
+    assert_eq!(voters.leader(), None);
+    for place in (0..3).filter(|place| *place != first) {
+        voters.voters[place].handle_obituary(voters.now, &process(first));
+    }
+    voters.pass(millis(250));
+    assert!(voters.leader().is_some());
+}
+
+/// A leader that reaches no majority resigns by itself, before the leases of the others end.
+#[test]
+fn leader_without_majority_resigns() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(10_000));
+    let leader = voters.leader().expect("a leader");
+    for place in (0..3).filter(|place| *place != leader) {
+        voters.is_down[place] = true;
+    }
+    voters.pass(millis(2_500));
+    assert_eq!(voters.leader(), None);
+    assert_eq!(voters.seen[leader].last(), Some(&Effect::Follow { leader: None }));
+}
+
+/// The leader's memory is copied to a majority, and its successor receives it.
+#[test]
+fn memory_survives_the_leader() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(10_000));
+    let first = voters.leader().expect("a leader");
+    let now = voters.now;
+    let version = voters.voters[first].handle_remember(now, memory(7)).expect("it leads");
+    assert!(!voters.seen[first].contains(&Effect::Copied(version)));
+    voters.deliver();
+    assert!(voters.seen[first].contains(&Effect::Copied(version)));
+    voters.is_down[first] = true;
+    voters.pass(millis(4_000));
+    let second = voters.leader().expect("another leader");
+    let inherited = voters.led(second).pop().and_then(|leadership| leadership.memory);
+    assert_eq!(inherited, Some(memory(7)));
+}
+
+/// A memory that only a minority has is not reported as copied, and only a leader changes it.
+#[test]
+fn memory_needs_a_majority() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(10_000));
+    let leader = voters.leader().expect("a leader");
+    let other = (leader + 1) % 3;
+    assert_eq!(voters.voters[other].handle_remember(voters.now, memory(1)), None);
+    for place in (0..3).filter(|place| *place != leader) {
+        voters.is_down[place] = true;
+    }
+    let now = voters.now;
+    let version = voters.voters[leader].handle_remember(now, memory(7)).expect("it leads");
+    voters.pass(millis(2_500));
+    assert!(!voters.seen[leader].contains(&Effect::Copied(version)));
+}
+
+/// A voter votes once in each term, and not while another process leads.
+#[test]
+fn one_vote_in_a_term_and_none_under_a_lease() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(10_000));
+    let leader = voters.leader().expect("a leader");
+    let follower = (leader + 1) % 3;
+    let (now, high) = (voters.now, Term(u64::from(u32::MAX)));
+    let answer = voters.voters[follower].handle_request(now, vote((leader + 2) % 3, high, None));
+    assert!(!answer.expect("an answer").body.is_granted, "another leads");
+
+    let mut alone = voter(now, 0, 3);
+    let granted = |alone: &mut Election, place, term| {
+        let answer = alone.handle_request(now, vote(place, term, None));
+        answer.expect("an answer").body.is_granted
+    };
+    assert!(granted(&mut alone, 1, Term(5)));
+    assert!(!granted(&mut alone, 2, Term(5)), "the same term");
+    assert!(granted(&mut alone, 2, Term(6)));
+    assert!(!granted(&mut alone, 1, Term(u64::MAX)), "no term is left above it");
+}
+
+/// In a cold election, only the processes that took part in the pre-vote may vote.
+#[test]
+fn cold_vote_is_for_one_process() {
+    let now = Voters::new(1).now;
+    let mut fresh = voter(now, 0, 3);
+    let other = vote(1, Term(5), Some(NodeId::new("another0")));
+    assert!(!fresh.handle_request(now, other).expect("an answer").body.is_granted);
+    let own = vote(1, Term(6), Some(process(0)));
+    assert!(fresh.handle_request(now, own).expect("an answer").body.is_granted);
+}
+
+/// A voter that was restarted while another one leads follows it; its grants do not count for a
+/// lease.
+#[test]
+fn restarted_voter_is_silent_for_a_lease() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(10_000));
+    let leader = voters.leader().expect("a leader");
+    let (restarted, lost) = ((leader + 1) % 3, (leader + 2) % 3);
+    voters.is_down[lost] = true;
+    voters.restart(restarted, Term(0));
+    voters.pass(millis(2_900));
+    assert_eq!(voters.leader(), None, "its grants do not count yet");
+    voters.pass(millis(700));
+    assert!(voters.leader().is_some());
+}
+
+/// A leader that receives a higher term resigns, and a leader is elected in a still higher one.
+#[test]
+fn leader_below_a_known_term_resigns() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(10_000));
+    let leader = voters.leader().expect("a leader");
+    let known = Term(50 << 16);
+    let now = voters.now;
+    voters.voters[leader].handle_highest(now, known);
+    voters.deliver();
+    assert_eq!(voters.leader(), None);
+    voters.pass(millis(400));
+    let next = voters.leader().expect("a leader");
+    assert!(voters.led(next).last().expect("a leadership").term > known);
+}
+
+/// A leader that was stopped for longer than its lease does not lead when it resumes, whatever it
+/// handles first.
+#[test]
+fn frozen_leader_does_not_act() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(10_000));
+    let leader = voters.leader().expect("a leader");
+    let late = voters.now + millis(2_500);
+    let version = voters.voters[leader].handle_remember(late, memory(1));
+    assert_eq!(version, None);
+    assert_eq!(voters.voters[leader].leads_until(), None);
+}
+
+/// A process that answers at two addresses of the list is reported.
+#[test]
+fn process_at_two_addresses_is_reported() {
+    let now = Voters::new(1).now;
+    let mut first = voter(now, 0, 3);
+    first.handle_timeout(now + millis(200));
+    let asked = iter::from_fn(|| first.poll_effect()).find_map(|effect| match effect {
+        Effect::Send { to, message } if to == address(1) => Some(message),
+        _ => None,
+    });
+    let answer =
+        first.handle_request(now + millis(200), asked.expect("it asks")).expect("an answer");
+    assert!(!answer.body.is_granted, "it has voted already");
+    first.handle_answer(now + millis(200), VoterMessage { address: address(1), ..answer });
+    let effects: Vec<Effect> = iter::from_fn(|| first.poll_effect()).collect();
+    assert!(effects.contains(&Effect::Duplicate { address: address(1) }), "{effects:?}");
+}
+
+/// Terms that two processes propose at the same time differ, and later terms are higher.
+#[test]
+fn proposed_terms_are_unique() {
+    let term = Term(7 << 16 | 0x1234).proposed(0xffff);
+    assert_eq!(term, Term(8 << 16 | 0xffff));
+    assert!(term.proposed(0) > term);
+    assert_ne!(term.proposed(1), term.proposed(2));
+}
+
+/// The default leases leave time for keepers: with clocks that drift by one per cent, the workers
+/// of the old leader are dead before another one can be elected.
+#[test]
+fn leases_leave_time_for_keepers() {
+    let Timers { leader_lease, voter_lease, .. } = Timers::default();
+    let keeper = millis(500);
+    assert!((leader_lease + keeper).mul_f64(1.01) <= voter_lease.mul_f64(0.99));
+}
+
+/// A cold election needs all processes that took part in the pre-vote: one of them may lead since.
+#[test]
+fn cold_election_needs_all_voters() {
+    let mut voters = Voters::new(3);
+    let (now, mut first) = (voters.now, voter(voters.now, 0, 3));
+    first.handle_timeout(now + millis(60));
+    let now = now + millis(60);
+    // The pre-vote of place 1 is answered before it is elected, that of place 2 by a new process.
+    let mut answers = Vec::new();
+    for effect in iter::from_fn(|| first.poll_effect()) {
+        if let Effect::Send { to, message } = effect
+            && to == address(1)
+        {
+            answers.extend(voters.voters[1].handle_request(now, message.clone()));
+            voters.is_down[0] = true;
+            let mut renewed = voter(now, 2, 3);
+            renewed.settings.process = NodeId::new("another2");
+            answers.extend(renewed.handle_request(now, message));
+            voters.voters[2] = renewed;
+        }
+    }
+    assert_eq!(answers.len(), 2);
+    for answer in answers {
+        first.handle_answer(now, answer);
+    }
+    let votes: Vec<_> = iter::from_fn(|| first.poll_effect()).collect();
+    assert_eq!(votes.len(), 2, "it asks both for their votes: {votes:?}");
+    for effect in votes {
+        if let Effect::Send { to, message } = effect
+            && to == address(2)
+        {
+            let answer = voters.voters[2].handle_request(now, message).expect("an answer");
+            assert!(answer.body.is_granted);
+            first.handle_answer(now, answer);
+        }
+    }
+    let effects: Vec<_> = iter::from_fn(|| first.poll_effect()).collect();
+    assert_eq!(effects, [], "a majority of two does not elect it");
+}
+
+/// Answers that arrive after the poll has ended do not count, even before the timer has fired.
+#[test]
+fn late_answers_do_not_count() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(10_000));
+    let leader = voters.leader().expect("a leader");
+    voters.is_down[leader] = true;
+    let candidate = (leader + 1) % 3;
+    let now = voters.now + millis(4_000);
+    voters.voters[candidate].handle_timeout(now);
+    let asked =
+        iter::from_fn(|| voters.voters[candidate].poll_effect()).find_map(|effect| match effect {
+            Effect::Send { to, message } if to != address(leader) => Some((to, message)),
+            _ => None,
+        });
+    let (to, message) = asked.expect("it asks the other one");
+    let answer = voters.voters[place(&to)].handle_request(now, message).expect("an answer");
+    assert!(answer.body.is_granted);
+    voters.voters[candidate].handle_answer(now + millis(5_000), answer);
+    let sends = iter::from_fn(|| voters.voters[candidate].poll_effect());
+    assert_eq!(sends.filter(|effect| matches!(effect, Effect::Send { .. })).count(), 0);
+}
+
+/// A candidate waits longer for answers after each failure, so a slow network elects a leader too.
+#[test]
+fn polls_last_longer_after_failures() {
+    let mut voters = Voters::new(3);
+    voters.is_down = vec![false, true, true];
+    voters.pass(millis(20_000));
+    let alone = &voters.voters[0];
+    assert_eq!(alone.poll_time(), millis(1_200));
+}
+
+/// A voter that was restarted grants nothing in a term up to the highest that it has stored.
+#[test]
+fn restarted_voter_keeps_to_the_highest_term() {
+    let now = Voters::new(1).now;
+    let mut settings = voter(now, 0, 3).settings.clone();
+    settings.process = NodeId::new("another0");
+    let mut restarted = Election::new(now, settings, empty(), Term(7));
+    let granted = |voter: &mut Election, term| {
+        voter.handle_request(now, vote(1, term, None)).expect("an answer").body.is_granted
+    };
+    assert!(!granted(&mut restarted, Term(7)));
+    assert!(granted(&mut restarted, Term(8)));
+}
+
+/// A false report of an agent leaves terms for further elections.
+#[test]
+fn agents_cannot_use_up_all_terms() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(10_000));
+    let leader = voters.leader().expect("a leader");
+    for term in [Term(NUMBER_MAX), Term(NUMBER_MAX / 2)] {
+        let now = voters.now;
+        voters.voters[leader].handle_highest(now, term);
+        voters.deliver();
+        voters.pass(millis(10_000));
+    }
+    assert!(voters.leader().is_some());
+    assert!(Term(NUMBER_MAX).proposed(u16::MAX).0 <= NUMBER_MAX);
+}
+
+/// A voter's claim about workers is limited to the longest lease.
+#[test]
+fn claims_about_workers_are_limited() {
+    let now = Voters::new(1).now;
+    let answer = Answer {
+        is_granted: true,
+        is_connected: true,
+        workers_for: Duration::MAX,
+        former: None,
+        replica: None,
+    };
+    let mut poll = Poll::new(1, now);
+    poll.record(now, Timers::default(), voter(now, 1, 3).message(now, 1, answer));
+    assert_eq!(poll.inheritance(now).workers_until, now + millis(3_000));
+}

@@ -1,0 +1,330 @@
+//! Changes of the voters.
+
+use ragent_rendezvous::{heir::Member, limits::VOTERS_MAX};
+
+use super::*;
+use crate::election::message::Seat;
+
+impl Voters {
+    /// Creates `count` processes, of which the first ones are listed.
+    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
+    fn listed(count: usize, listed: usize) -> Self {
+        let now = Instant::now();
+        let voters = (0..count).map(|place| voter(now, place, listed)).collect();
+        Self { now, voters, is_down: vec![false; count], seen: vec![Vec::new(); count] }
+    }
+
+    /// Lets a leader be elected, and lets it complete the first round.
+    fn begin(&mut self) -> usize {
+        self.pass(millis(4_000));
+        let leader = self.leader().expect("a leader");
+        self.voters[leader].handle_remember(self.now, memory(1)).expect("it leads");
+        self.deliver();
+        leader
+    }
+
+    /// Reports that the voters of all processes that run are members.
+    fn attend(&mut self, wanted: usize) {
+        let up = (0..self.voters.len()).filter(|place| !self.is_down[*place]);
+        let members = self.members(up);
+        let leader = self.leader().expect("a leader");
+        self.voters[leader].handle_members(self.now, members, wanted);
+        self.deliver();
+    }
+
+    fn members(&self, places: impl Iterator<Item = usize>) -> Vec<Member> {
+        let member = |place: usize| {
+            let Settings { voter, address, .. } = &self.voters[place].settings;
+            Member { voter: *voter, address: address.clone() }
+        };
+        places.map(member).collect()
+    }
+
+    /// Returns the places of the voters in the newest list, as the voter at `place` knows it.
+    fn list(&self, place: usize) -> Vec<Option<u64>> {
+        let list = &self.voters[place].replica().lists;
+        assert_eq!(list.before, None, "no change is in progress");
+        list.last.iter().map(|seat| seat.voter.map(|voter| voter.0)).collect()
+    }
+}
+
+/// With the first round, the voters are known by their identities; a listed host that was not there is none of them.
+#[test]
+fn first_round_gives_the_seats_to_voters() {
+    let mut voters = Voters::listed(3, 3);
+    voters.is_down[2] = true;
+    let leader = voters.begin();
+    assert_eq!(voters.list(leader), [Some(0), Some(1), None]);
+    assert_eq!(voters.list(1 - leader), [Some(0), Some(1), None]);
+}
+
+/// A voter that is lost is replaced by a member after 30 s, and the lease of the leader does not end.
+#[test]
+fn silent_voter_is_replaced() {
+    let mut voters = Voters::listed(4, 3);
+    let leader = voters.begin();
+    voters.attend(3);
+    let lost = (leader + 1) % 3;
+    voters.is_down[lost] = true;
+    voters.pass(millis(29_000));
+    assert!(voters.list(leader).contains(&Some(lost as u64)));
+    voters.pass(millis(3_000));
+    assert_eq!(voters.list(leader).iter().filter(|voter| **voter == Some(3)).count(), 1);
+    assert!(!voters.list(leader).contains(&Some(lost as u64)));
+    assert_eq!(voters.list(3), voters.list(leader), "the new voter knows the list");
+    assert_eq!(voters.led(leader).len(), 1);
+    let changes = voters.seen[leader].iter().filter(|e| matches!(e, Effect::Voters(_)));
+    assert_eq!(changes.count(), 1);
+    // The new voter counts: without the other listed one, there is still a majority.
+    voters.is_down[leader] = true;
+    voters.pass(millis(5_000));
+    assert!(voters.leader().is_some());
+}
+
+/// A member that does not answer, and whose loss is not known yet, does not become a voter.
+#[test]
+fn silent_member_does_not_become_a_voter() {
+    let mut voters = Voters::listed(5, 3);
+    let leader = voters.begin();
+    voters.attend(3);
+    voters.pass(millis(1_000));
+    let lost = (leader + 1) % 3;
+    voters.is_down[lost] = true;
+    voters.pass(millis(28_000));
+    voters.is_down[3] = true;
+    voters.pass(millis(4_000));
+    assert!(!voters.list(leader).contains(&Some(lost as u64)));
+    assert!(voters.list(leader).contains(&Some(4)));
+    let is_of_lost = |seat: &Seat| seat.voter == Some(VoterId(3));
+    let has_lost =
+        |effect: &Effect| matches!(effect, Effect::Voters(list) if list.iter().any(is_of_lost));
+    assert!(!voters.seen[leader].iter().any(has_lost), "it was never a voter");
+}
+
+/// A change begins only if the lease of the leader lasts long enough under both lists.
+#[test]
+fn change_waits_for_the_lease() {
+    let mut voters = Voters::listed(5, 3);
+    let leader = voters.begin();
+    voters.attend(3);
+    voters.pass(millis(1_000));
+    let others = (0..3).filter(|place| *place != leader);
+    others.clone().for_each(|place| voters.is_down[place] = true);
+    voters.pass(millis(1_200));
+    let members = voters.members(0..5);
+    voters.voters[leader].handle_members(voters.now, members, 5);
+    voters.deliver();
+    assert_eq!(voters.list(leader).len(), 3);
+    others.for_each(|place| voters.is_down[place] = false);
+    voters.pass(millis(1_000));
+    assert_eq!(voters.list(leader).len(), 5);
+    assert_eq!(voters.led(leader).len(), 1, "its lease did not end");
+}
+
+/// A job with one voter has three as soon as three members attend, and then survives the loss of the first one.
+#[test]
+fn voters_are_added() {
+    let mut voters = Voters::listed(4, 1);
+    assert_eq!(voters.begin(), 0);
+    voters.attend(3);
+    voters.pass(millis(1_000));
+    assert_eq!(voters.list(0), [Some(0), Some(1), Some(2)]);
+    assert_eq!(voters.led(0).len(), 1, "its lease did not end");
+    voters.is_down[0] = true;
+    voters.pass(millis(4_000));
+    let second = voters.leader().expect("another leader");
+    voters.attend(3);
+    voters.pass(millis(40_000));
+    assert_eq!(voters.list(second).len(), 3);
+    assert!(!voters.list(second).contains(&Some(0)), "it was replaced");
+}
+
+/// Hosts can be lost one after another, as long as their voters are replaced in between.
+#[test]
+fn hosts_are_lost_one_after_another() {
+    let mut voters = Voters::listed(7, 3);
+    voters.begin();
+    for _ in 0..4 {
+        voters.attend(3);
+        let leader = voters.leader().expect("a leader");
+        voters.is_down[leader] = true;
+        voters.pass(millis(5_000));
+        voters.attend(3);
+        voters.pass(millis(40_000));
+    }
+    assert!(voters.leader().is_some());
+}
+
+/// A voter that leaves is replaced at once, and is then not needed; without another member it is not replaced.
+#[test]
+fn leaving_voter_is_replaced() {
+    for (count, is_replaced) in [(4, true), (3, false)] {
+        let mut voters = Voters::listed(count, 3);
+        let leader = voters.begin();
+        voters.attend(3);
+        voters.pass(millis(1_000));
+        let leaving = (leader + 1) % 3;
+        voters.voters[leaving].handle_leaving(voters.now);
+        voters.deliver();
+        voters.pass(millis(500));
+        assert!(voters.voters[leaving].may_end());
+        assert_eq!(!voters.list(leader).contains(&Some(leaving as u64)), is_replaced);
+    }
+}
+
+/// A leader that leaves resigns, and asks the next leader to replace it.
+#[test]
+fn leaving_leader_is_replaced() {
+    let mut voters = Voters::listed(4, 3);
+    let leader = voters.begin();
+    voters.attend(3);
+    voters.voters[leader].handle_leaving(voters.now);
+    voters.deliver();
+    assert!(!voters.voters[leader].may_end());
+    for _ in 0..20 {
+        voters.pass(millis(100));
+        if voters.leader().is_some() {
+            voters.attend(3);
+        }
+    }
+    assert!(voters.voters[leader].may_end());
+    let next = voters.leader().expect("another leader");
+    assert!(!voters.list(next).contains(&Some(leader as u64)));
+}
+
+/// A process that has lost its state file is another voter: it does not vote in the place of the former one, and
+/// replaces it as a member.
+#[test]
+fn voter_without_its_file_is_another_one() {
+    let mut voters = Voters::listed(3, 3);
+    let leader = voters.begin();
+    let lost = (leader + 1) % 3;
+    voters.is_down[lost] = true;
+    let mut settings = voters.voters[lost].settings.clone();
+    settings.process = NodeId::new("another");
+    settings.voter = VoterId(77);
+    voters.voters[lost] = Election::new(voters.now, settings, empty(), Term(0));
+    voters.is_down[lost] = false;
+    voters.pass(millis(10_000));
+    assert_eq!(voters.led(leader).len(), 1);
+    assert!(!voters.list(leader).contains(&Some(77)), "it is not a member");
+    voters.attend(3);
+    voters.pass(millis(2_000));
+    assert!(voters.list(leader).contains(&Some(77)));
+    assert_eq!(voters.led(leader).len(), 1);
+}
+
+/// A listed host that returns without its state file, while all voters are on other hosts, learns of the job from the
+/// leader instead of beginning another one.
+#[test]
+fn returning_host_learns_of_the_job() {
+    let mut voters = Voters::listed(4, 1);
+    voters.begin();
+    voters.attend(3);
+    voters.pass(millis(1_000));
+    voters.is_down[0] = true;
+    voters.pass(millis(4_000));
+    voters.attend(3);
+    voters.pass(millis(40_000));
+    let leader = voters.leader().expect("a leader");
+    let mut settings = voters.voters[0].settings.clone();
+    settings.process = NodeId::new("another");
+    settings.voter = VoterId(77);
+    voters.voters[0] = Election::new(voters.now, settings, empty(), Term(0));
+    voters.seen[0].clear();
+    // Two processes lead for a moment, of which the new one has no round.
+    voters.is_down[0] = false;
+    for place in 1..4 {
+        voters.voters[place].settings.listed = vec![address(0)];
+    }
+    let now = voters.now;
+    voters.voters[0].handle_hint(now, &[address(1), address(2), address(3)]);
+    voters.deliver();
+    voters.pass(millis(10_000));
+    assert_eq!(voters.leader(), Some(leader));
+    assert!(voters.voters[0].replica().has_round());
+}
+
+/// The lists of a later term replace those of an earlier one, however many changes the earlier leader has written.
+#[test]
+fn lists_of_the_later_term_count() {
+    let mut voters = Voters::listed(4, 3);
+    let first = voters.begin();
+    for round in 2..20 {
+        voters.voters[first].handle_remember(voters.now, memory(round)).expect("it leads");
+        voters.deliver();
+    }
+    voters.is_down[first] = true;
+    voters.pass(millis(5_000));
+    voters.attend(3);
+    voters.pass(millis(30_000));
+    let next = voters.leader().expect("another leader");
+    assert!(!voters.list(next).contains(&Some(first as u64)), "it was replaced");
+    let [old, new] = [first, next].map(|place| voters.voters[place].replica().version);
+    assert!(old.term < new.term && old.number > new.number);
+    voters.is_down[first] = false;
+    voters.pass(millis(2_000));
+    assert_eq!(voters.list(first), voters.list(next));
+    assert_eq!(voters.leader(), Some(next));
+}
+
+/// A list with more voters than a job may have is not taken over.
+#[test]
+fn lists_are_limited() {
+    let mut voters = Voters::listed(1, 1);
+    let seats = (0..=VOTERS_MAX).map(address).collect::<Vec<_>>();
+    let lists = Lists::listed(&seats);
+    let version = Version { term: Term(9), number: 1 };
+    let replica = Box::new(Replica { version, lists, memory: Some(memory(1)) });
+    let mut from = voter(voters.now, 1, 2);
+    from.voter.take(&replica);
+    let renew = Request::Renew { term: Term(9), cold: None, replica, is_copied: false };
+    let request = from.message(voters.now, 1, renew);
+    voters.voters[0].handle_request(voters.now, request);
+    assert!(!voters.voters[0].replica().has_round());
+}
+
+/// Two processes each lead the job that they have begun. Without a round, one gives way to the other: it never leads again, and
+/// becomes a voter as any other member does.
+#[test]
+fn process_gives_way_before_the_first_round() {
+    let mut voters = Voters::listed(3, 1);
+    let settings = voters.voters[1].settings.clone();
+    let listed = vec![address(1)];
+    voters.voters[1] = Election::new(voters.now, Settings { listed, ..settings }, empty(), Term(0));
+    voters.pass(millis(4_000));
+    assert_eq!(
+        [0, 1, 2].map(|place| voters.voters[place].leads_until().is_some()),
+        [true, true, false]
+    );
+    voters.voters[1].handle_remember(voters.now, memory(0)).expect("it leads");
+    voters.voters[1].handle_giving_way(voters.now, address(0));
+    voters.deliver();
+    let given_way = &voters.voters[1];
+    assert!(given_way.is_outside() && given_way.leads_until().is_none());
+    assert_eq!(given_way.replica().memory, None);
+    assert!(voters.seen[1].contains(&Effect::Follow { leader: None }));
+    voters.pass(millis(60_000));
+    assert_eq!(voters.led(1).len(), 1);
+    assert_eq!(voters.begin(), 0);
+    voters.attend(3);
+    voters.pass(millis(1_000));
+    voters.attend(3);
+    assert_eq!(voters.list(1), [Some(0), Some(1), Some(2)]);
+    voters.is_down[0] = true;
+    voters.pass(millis(5_000));
+    assert!(voters.leader().is_some());
+}
+
+/// With a round, a process does not give way; nor does it give way to itself.
+#[test]
+fn process_stays_after_the_first_round() {
+    let mut voters = Voters::listed(2, 1);
+    voters.pass(millis(4_000));
+    voters.voters[0].handle_giving_way(voters.now, address(0));
+    assert_eq!(voters.begin(), 0);
+    voters.voters[0].handle_giving_way(voters.now, address(1));
+    voters.pass(millis(1_000));
+    assert_eq!(voters.leader(), Some(0));
+    assert_eq!(voters.led(0).len(), 1);
+}

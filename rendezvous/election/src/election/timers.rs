@@ -1,0 +1,69 @@
+//! The leases of an election, and the conditions between them.
+
+use std::time::Duration;
+
+use ragent_rendezvous::settings::{Leases, NodeRange};
+
+/// The intervals of an election; the same for all voters of a job.
+///
+/// Let clocks drift by at most ρ, and let a keeper need at most K to kill the workers at the end of
+/// a lease. Then no worker of a lost leader runs when the next one is elected, provided that
+/// `(leader_lease + K)·(1 + ρ) <= voter_lease·(1 - ρ)`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Timers {
+    /// The interval at which the leader renews its lease at each voter.
+    pub renewal: Duration,
+    /// The leader's lease, from the sending of the newest renewal that a majority has granted.
+    pub leader_lease: Duration,
+    /// A voter's lease, from the receipt of the newest renewal; also the silence after its start,
+    /// while it is fresh.
+    pub voter_lease: Duration,
+    /// The time for which a candidate waits for answers.
+    pub poll: Duration,
+    /// The pause after a failed candidacy; it doubles with each further one.
+    pub pause: Duration,
+    /// The longest pause.
+    pub pause_max: Duration,
+    /// The delay between the candidacies of two neighbours in the list as the user gave it, and the maximum of the
+    /// random delay that is added to it.
+    pub stagger: Duration,
+}
+
+impl Timers {
+    /// Returns the intervals for a job of this size; the leases are stretched like those of its
+    /// agents.
+    pub fn for_nodes(nodes: NodeRange) -> Self {
+        let leases = Leases::default().for_nodes(nodes);
+        let default = Self::default();
+        Self {
+            renewal: default.renewal.mul_f64(leases.stretch()),
+            leader_lease: leases.agent,
+            voter_lease: leases.coordinator,
+            ..default
+        }
+    }
+
+    /// Returns the time after an election before which a job does not complete its first round, unless all its nodes
+    /// attend. A leader that has lost its state file is informed of an existing job within this time.
+    pub(super) fn first_round_after(&self) -> Duration {
+        self.voter_lease + FIRST_ROUND_MARGIN
+    }
+}
+
+/// The time for an election, and for the first message that informs the listed hosts.
+const FIRST_ROUND_MARGIN: Duration = Duration::from_secs(3);
+
+impl Default for Timers {
+    fn default() -> Self {
+        let leases = Leases::default();
+        Self {
+            renewal: Duration::from_millis(200),
+            leader_lease: leases.agent,
+            voter_lease: leases.coordinator,
+            poll: Duration::from_millis(300),
+            pause: Duration::from_millis(100),
+            pause_max: Duration::from_millis(800),
+            stagger: Duration::from_millis(50),
+        }
+    }
+}

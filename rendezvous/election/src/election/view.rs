@@ -1,0 +1,96 @@
+//! The state of a voter, as its driver and the other steps read it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
+
+use ragent_rendezvous::ids::{Term, VoterAddress};
+
+use crate::election::{
+    Election, Role, Settings,
+    message::{Replica, Seat},
+};
+
+impl Election {
+    /// Returns the time until which this process leads; `None` if it does not.
+    pub fn leads_until(&self) -> Option<Instant> {
+        match &self.role {
+            Role::Leader(leader) => leader.until,
+            Role::Follower { .. } | Role::PreCandidate(_) | Role::Candidate { .. } => None,
+        }
+    }
+
+    /// Returns the term of the leader to which this voter has granted a lease; `None` if it has granted none.
+    pub fn lease_term(&self) -> Option<Term> {
+        self.voter.lease(self.clock).map(|lease| lease.term)
+    }
+
+    /// Returns, by address, the time at which each other voter last answered a request of this process.
+    pub fn answered(&self) -> &BTreeMap<VoterAddress, Instant> {
+        &self.answered
+    }
+
+    /// Returns the addresses to which this voter sends requests.
+    pub fn connections(&self) -> BTreeSet<VoterAddress> {
+        let seats = self.voter.replica().lists.seats().map(|seat| seat.address.clone());
+        let mut addresses: BTreeSet<VoterAddress> = seats.collect();
+        if let Role::Leader(leader) = &self.role {
+            addresses.extend(leader.learners(self.voter.replica()).map(|m| m.address.clone()));
+            addresses.extend(self.settings.listed.iter().cloned());
+        }
+        addresses.extend(self.hints.iter().cloned());
+        if let Some((leader, _)) = &self.leader {
+            addresses.insert(leader.clone());
+        }
+        addresses.remove(&self.settings.address);
+        addresses
+    }
+
+    /// Returns the highest term that this voter knows, to be stored for the next process at its
+    /// place.
+    pub fn highest(&self) -> Term {
+        self.highest
+    }
+
+    /// Returns the newest copy of the memory that this voter has, to be stored in the same way.
+    pub fn replica(&self) -> &Replica {
+        self.voter.replica()
+    }
+
+    /// Returns true if this process is not a voter, and cannot become a candidate.
+    pub fn is_outside(&self) -> bool {
+        let Settings { voter, address, .. } = &self.settings;
+        !self.voter.replica().has_seat_of(*voter, address)
+    }
+
+    /// Returns true if this process leads, or was elected and waits for its first lease.
+    pub(super) fn is_leading(&self) -> bool {
+        matches!(self.role, Role::Leader(_))
+    }
+
+    pub(super) fn is_connection(&self, address: &VoterAddress) -> bool {
+        self.connections().contains(address)
+    }
+
+    /// Returns true if this process may become a candidate: it is on the newest list, and does not leave.
+    pub(super) fn is_eligible(&self) -> bool {
+        let Settings { voter, address, .. } = &self.settings;
+        let replica = self.voter.replica();
+        let is_own = |seat: &Seat| replica.is_seat_of(seat, *voter, address);
+        self.leaving.is_none() && replica.lists.last.iter().any(is_own)
+    }
+
+    /// Returns true if this process may have forgotten a promise of an earlier process of this voter. Before the first
+    /// round the voter is the host, which may have lost its state file.
+    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+        let has_promised = !self.settings.is_new || !self.voter.replica().has_round();
+        has_promised && self.voter.is_fresh(now)
+    }
+
+    /// Returns the addresses of the other voters.
+    pub(super) fn others(&self) -> BTreeSet<VoterAddress> {
+        let seats = self.voter.replica().lists.seats().map(|seat| seat.address.clone());
+        seats.filter(|address| *address != self.settings.address).collect()
+    }
+}

@@ -1,0 +1,21 @@
+//! The limits of the choice of a coordinator, each with its reason.
+
+use ragent_rendezvous::limits::VOTERS_MAX;
+
+/// The maximum number of members that grant leases without being voters: enough to replace all voters at once.
+pub(crate) const LEARNERS_MAX: usize = VOTERS_MAX;
+
+/// The maximum number of renewals whose answers count: those of one lease (12), and those that
+/// changes of the memory cause in between.
+pub(crate) const RENEWALS_UNDER_WAY_MAX: usize = 32;
+
+/// The maximum number of changes of the record in an external store whose results count: the renewals of one
+/// lease (10), and changes of the memory in between.
+pub(crate) const CHANGES_UNDER_WAY_MAX: usize = 32;
+
+/// The maximum number of times that the pause after a failed candidacy doubles.
+pub(crate) const PAUSE_DOUBLINGS_MAX: u32 = 3;
+
+/// The number of times that the time for answers to a candidate doubles, at most: a poll then lasts for half of
+/// a lease.
+pub(crate) const POLL_DOUBLINGS_MAX: u32 = 2;
