@@ -23,7 +23,6 @@ pub(crate) mod journal_file;
 mod limits;
 mod listed_voters;
 pub(crate) mod measures;
-mod members;
 pub(crate) mod metrics;
 pub(crate) mod page;
 mod peer_addresses;

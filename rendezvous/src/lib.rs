@@ -37,6 +37,7 @@ pub mod incomplete;
 pub mod jitter;
 pub mod limits;
 mod machine;
+pub mod member_reports;
 pub mod message;
 mod phase;
 mod progress;

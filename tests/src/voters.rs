@@ -13,7 +13,10 @@ mod driver;
 mod election;
 mod fault;
 mod host;
+mod jobs;
 mod keeper;
+mod links;
+mod losses;
 mod network;
 mod node;
 mod port;
@@ -26,7 +29,7 @@ use std::{
 };
 
 use ragent_election::election::{
-    message::{Answer, Request, VoterMessage},
+    message::{Answer, VoterMessage},
     timers::Timers,
 };
 use ragent_rendezvous::{
@@ -40,6 +43,7 @@ use driver::Waiting;
 use fault::Fault;
 use host::{Host, Process};
 use keeper::Keeper;
+use links::{Incoming, LinkEvent};
 use network::Stream;
 use node::AgentInput;
 use port::{Down, Up};
@@ -74,6 +78,8 @@ pub struct World {
     forgets: bool,
     /// True if faults are aimed at the voters.
     is_aimed: bool,
+    /// True if any host may lose its state, also those of a majority of the voters.
+    loses_states: bool,
     /// True if the world continues until lost voters must have been replaced.
     checks_voters: bool,
     stage: Stage,
@@ -87,12 +93,8 @@ enum Event {
     Start(usize),
     /// A suspended host resumes.
     Resume(usize),
-    /// A message arrives at the voter of a host.
-    Request { to: usize, message: Box<VoterMessage<Request>> },
     /// A keeper's obituary arrives at the voter of a host.
     Obituary { to: usize, node: NodeId, round: Round },
-    /// A voter's connection to that of another host is opened, if it still needs it.
-    ConnectVoter(NodeId, VoterAddress),
     /// A connection request arrives.
     Dial(Peer),
     /// A lost connection request is sent again.
@@ -116,12 +118,12 @@ enum Event {
 /// An input of one part of a process.
 #[derive(Debug)]
 enum Input {
-    /// The voter has a new connection to another one.
-    Connected(VoterAddress),
+    /// An event on the connection with this number to another voter.
+    Link(VoterAddress, u64, LinkEvent),
     /// The request of another voter.
-    Request(Box<VoterMessage<Request>>),
-    /// The answer of another voter.
-    Answer(Box<VoterMessage<Answer>>),
+    Request(Box<Incoming>),
+    /// The answer of the voter at this address, on the connection with this number.
+    Answer(VoterAddress, u64, Box<VoterMessage<Answer>>),
     /// A command of the coordinator to its voter.
     Command(election::Command),
     /// The leader has changed, as the voter knows it.
@@ -205,6 +207,7 @@ impl World {
             loss: (0, start),
             dies_after: None,
             is_aimed: false,
+            loses_states: false,
             forgets: random.chance(25),
             checks_voters: random.chance(25) && !bug.forges_grants(),
             stage: Stage::Faulty,
@@ -219,6 +222,13 @@ impl World {
     pub fn with_aimed_faults(seed: u64, bug: Bug) -> Self {
         let mut world = Self::new(seed, bug);
         world.aim();
+        world
+    }
+
+    /// Creates a world in which any host may lose its state, and hosts leave and are started late.
+    pub fn with_lost_states(seed: u64, bug: Bug) -> Self {
+        let mut world = Self::new(seed, bug);
+        world.lose_states();
         world
     }
 
@@ -244,7 +254,7 @@ impl World {
     pub fn step(&mut self) -> Result<bool, String> {
         self.become_quiet();
         let Some(((at, _), event)) = self.events.pop_first() else {
-            return self.check_end();
+            return if self.loses_states { Ok(false) } else { self.check_end() };
         };
         self.now = self.now.max(at);
         self.record.events += 1;
@@ -253,6 +263,13 @@ impl World {
             return Err(format!("rule g: more than {EVENTS_MAX} events at {at:?}"));
         }
         self.happen(event);
+        if self.loses_states {
+            let goes_on = self.check_jobs();
+            return match self.record.broken.take() {
+                Some(broken) => Err(format!("{broken}, at {:?}", self.elapsed())),
+                None => Ok(goes_on),
+            };
+        }
         self.check_coordinators();
         if self.record.is_majority_lost {
             return Ok(false);
@@ -272,12 +289,10 @@ impl World {
         match event {
             Event::Start(host) => self.start_process(host),
             Event::Resume(host) => self.resume(host),
-            Event::Request { to, message } => self.give_to_host(to, Input::Request(message)),
             Event::Obituary { to, node, round } => {
                 let node = self.buried(node);
                 self.give_to_host(to, Input::Obituary(node, round));
             }
-            Event::ConnectVoter(id, to) => self.connect_voter(&id, to),
             Event::Dial(peer) => self.arrive_dial(peer),
             Event::Redial(peer) => self.dial(peer),
             Event::Process(id, input) => self.give(id, input),
@@ -301,11 +316,11 @@ impl World {
             return self.schedule_at(at, Event::Process(id, input));
         }
         match input {
-            Input::Connected(address) => {
-                self.with_election(&id, |election, now| election.handle_connected(now, &address));
+            Input::Link(to, number, event) => self.handle_link(&id, &to, number, event),
+            Input::Request(incoming) => self.arrive_incoming(&id, *incoming),
+            Input::Answer(from, link, answer) => {
+                self.arrive_linked_answer(&id, &from, link, *answer);
             }
-            Input::Request(message) => self.arrive_request(&id, *message),
-            Input::Answer(message) => self.arrive_answer(&id, *message),
             Input::Command(command) => self.handle_command(&id, command),
             Input::Leader => self.follow_leader(&id),
             Input::Voters(voters) => self.call_coordinator(&id, Waiting::Voters(voters)),
@@ -365,9 +380,7 @@ impl World {
 impl Input {
     fn part(&self) -> Part {
         match self {
-            Self::Connected(_) | Self::Request(_) | Self::Answer(_) | Self::Command(_) => {
-                Part::Voter
-            }
+            Self::Link(..) | Self::Request(_) | Self::Answer(..) | Self::Command(_) => Part::Voter,
             Self::Leader
             | Self::Voters(_)
             | Self::Stored(..)

@@ -13,6 +13,7 @@ use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
     ids::{JobUid, Peer, VoterAddress},
+    member_reports::MemberReports,
     message::{Attend, FromNode, ToNode},
     settings::{Memory, Settings},
     snapshot::{Snapshot, VoterStatus},
@@ -25,7 +26,6 @@ use super::{
     journal::{EventJournal, JournalReader},
     listed_voters::ListedVoters,
     measures::CoordinatorMeasures,
-    members::MemberReports,
     peer_addresses::{add_source, observed},
     persistence::Persistence,
     proofs::Proofs,
@@ -43,7 +43,7 @@ use crate::{
         host::ThisHost,
         random::random_id,
     },
-    voter::Stored,
+    voter::{Command, Commands, Stored},
 };
 
 /// An input of the coordinator.
@@ -161,6 +161,8 @@ pub(crate) struct ElectedByVoters {
     pub(crate) stored: watch::Receiver<Stored>,
     /// The reports of the members, which may become voters.
     pub(crate) members: MemberReports,
+    /// The queue of the voter's commands, which receives them.
+    pub(crate) commands: Commands,
     /// The endpoint of the coordinator with which the agent of this process is registered, for other agents; if this one gives
     /// way, that of the other one.
     pub(crate) registered: watch::Sender<NotHere>,
@@ -354,7 +356,10 @@ impl Driver {
     /// Reports the members to the voter of this process.
     fn report_members(&mut self, now: Instant) {
         if let Right::Elected { voters: Some(voters), .. } = &mut self.right {
-            voters.members.handle_timeout(now, &self.rendezvous);
+            let commands = &voters.commands;
+            voters.members.handle_timeout(now, &self.rendezvous, |members, wanted| {
+                commands.try_send(Command::Members(members, wanted)).is_ok()
+            });
         }
     }
 

@@ -9,6 +9,7 @@ use std::{
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{Round, Term, VoterAddress},
+    member_reports::MemberReports,
     settings::Settings,
     tenure::{Elected, Tenure},
 };
@@ -21,7 +22,6 @@ use tracing::{debug, info};
 use super::{
     driver::{self, Coordination, ElectedByVoters, End, Input, Inputs, Records, Right},
     listed_voters::ListedVoters,
-    members::MemberReports,
     persistence::Persistence,
     proofs::Proofs,
     role::ElectedCoordinator,
@@ -190,7 +190,8 @@ impl VoterCoordinator {
         };
         let voters = self.has_voter.then(|| ElectedByVoters {
             stored: self.stored.clone(),
-            members: MemberReports::new(self.commands.clone()),
+            members: MemberReports::default(),
+            commands: self.commands.clone(),
             registered: self.registered.clone(),
         });
         let settings = Settings {

@@ -76,5 +76,3 @@ pub(crate) const HELD_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const MAX_OBITUARIES: usize = 512;
 /// The number of connections to each, of which the fastest counts.
 pub(crate) const REACH_TRIES: u32 = 3;
-/// The interval between reports of the members to the voter of the coordinator's process.
-pub(super) const MEMBERS_INTERVAL: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use ragent_election::election::{
-    Effect, Election, Leadership,
+    Admittance, Effect, Election, Leadership,
     message::{Answer, Request, Version, VoterMessage},
 };
 use ragent_proto::convert::voter::FromVoter;
@@ -339,19 +339,21 @@ impl Driver {
     fn accept(&mut self, connection: VoterConnection) {
         let VoterConnection { peer, is_own_user, .. } = connection;
         let is_voter = if peer.is_here { is_own_user } else { self.reach.is_voter(peer.ip) };
-        if !is_voter {
-            if self.election.replica().has_round() {
-                return debug!(peer = %peer.ip, "connection closed: the peer is not a voter of the job");
-            }
-            let (format, credentials) = (self.format.clone(), self.credentials.clone());
-            let informing =
-                incoming::receive_voters(connection, format, credentials, self.events.clone());
-            let task = self.tasks.spawn(informing);
-            return self.informing.add(peer.ip, task);
-        }
         let (format, credentials) = (self.format.clone(), self.credentials.clone());
-        let serving = incoming::serve(connection, format, credentials, self.events.clone());
-        self.opening.add(peer.ip, self.tasks.spawn(serving));
+        let events = self.events.clone();
+        match self.election.admits(is_voter) {
+            Admittance::Voter => {
+                let serving = incoming::serve(connection, format, credentials, events);
+                self.opening.add(peer.ip, self.tasks.spawn(serving));
+            }
+            Admittance::Informer => {
+                let informing = incoming::receive_voters(connection, format, credentials, events);
+                self.informing.add(peer.ip, self.tasks.spawn(informing));
+            }
+            Admittance::None => {
+                debug!(peer = %peer.ip, "connection closed: the peer is not a voter of the job");
+            }
+        }
     }
 
     fn handle_opened(&mut self, task: Id) {

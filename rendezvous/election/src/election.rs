@@ -70,7 +70,7 @@ use ragent_rendezvous::{
 };
 use tracing::info;
 
-pub use self::interface::{Effect, Leadership, Settings};
+pub use self::interface::{Admittance, Effect, Leadership, Settings};
 use change::Leaving;
 use leader::Leader;
 use message::{Answer, Knowledge, Lists, Replica, Request, Version, VoterMessage};

@@ -9,6 +9,7 @@ use ragent_election::election::Leadership;
 use ragent_rendezvous::{
     Rendezvous,
     ids::{JobUid, NodeId, Round, Term},
+    member_reports::MemberReports,
     settings::{Leases, Memory, Settings},
     tenure::{Elected as Granted, Tenure},
     voter_count::VoterCount,
@@ -134,7 +135,7 @@ impl World {
             effects: VecDeque::new(),
             copying: None,
             is_over: false,
-            members: Vec::new(),
+            reports: MemberReports::default(),
             open: BTreeSet::new(),
             stalled_until: None,
         };

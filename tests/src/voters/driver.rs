@@ -8,8 +8,8 @@ use std::{
 use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
-    heir::Member,
     ids::{NodeId, Peer, Round, Term, VoterAddress},
+    member_reports::MemberReports,
     message::{Assignment, Attend, FromNode, ToNode},
     settings::Memory,
 };
@@ -25,8 +25,7 @@ pub(super) struct Coordinator {
     pub(super) effects: VecDeque<Effect>,
     /// The newest change of the memory, until a majority has it.
     pub(super) copying: Option<(u64, Memory)>,
-    /// The members that were last reported to the voter.
-    pub(super) members: Vec<Member>,
+    pub(super) reports: MemberReports,
     /// True if this process no longer leads, so that nothing more will be copied.
     pub(super) is_over: bool,
     /// The streams that it has not ended.
@@ -73,7 +72,8 @@ impl Coordinator {
         if deadline.is_none_or(|deadline| now < deadline) {
             self.stalled_until = None;
         }
-        deadline.map(|at| self.stalled_until.map_or(at, |until| at.max(until)))
+        let due = deadline.map(|at| self.stalled_until.map_or(at, |until| at.max(until)));
+        due.into_iter().chain(self.reports.poll_timeout()).min()
     }
 
     /// Applies the deadlines that have passed; postpones them once if the process was stalled.
@@ -97,6 +97,17 @@ impl World {
         let Some(term) = voter.coordination.term() else { return };
         let until = voter.until.get(&term).copied();
         let Some(coordinator) = voter.coordination.coordinator() else { return };
+        let is_routine = match &input {
+            Waiting::Message(_, message) => matches!(**message, FromNode::KeepAlive { .. }),
+            Waiting::Nothing | Waiting::Voters(_) => true,
+            Waiting::Attend(_)
+            | Waiting::Detached(_)
+            | Waiting::Obituary(..)
+            | Waiting::Shutdown => false,
+        };
+        if !is_routine {
+            coordinator.reports.note_change(now);
+        }
         let rendezvous = &mut coordinator.rendezvous;
         if let Some(until) = until {
             let overtime = if bug == Bug::Overtime { OVERTIME } else { Duration::ZERO };
@@ -133,7 +144,18 @@ impl World {
         let Some(voter) = self.voter(id) else { return };
         let Some(coordinator) = voter.coordination.coordinator() else { return };
         coordinator.time_out(now);
+        let mut report = None;
+        if coordinator.reports.poll_timeout().is_some_and(|due| due <= now) {
+            let Coordinator { reports, rendezvous, .. } = coordinator;
+            reports.handle_timeout(now, rendezvous, |members, wanted| {
+                report = Some(Command::Members(members, wanted));
+                true
+            });
+        }
         self.drive(id);
+        if let Some(report) = report {
+            self.pass(id, Input::Command(report));
+        }
     }
 
     /// Notes that a change of the memory is stored, or will never be.
@@ -143,6 +165,10 @@ impl World {
         let is_newest = |(newest, _): &mut (u64, Memory)| *newest == number;
         let Some((_, memory)) = coordinator.copying.take_if(is_newest) else { return };
         coordinator.is_over |= !is_copied;
+        let ended = memory.closed.is_some().then(|| memory.job_uid.clone());
+        if let Some(uid) = ended.filter(|_| is_copied) {
+            self.note_end(uid);
+        }
         if is_copied {
             self.note_copied(memory);
         }
@@ -165,7 +191,7 @@ impl World {
                 } => self.send_to_node(id, &to, message),
                 effect => {
                     coordinator.effects.push_back(effect.clone());
-                    self.note_effect(&effect);
+                    self.note_effect(id, &effect);
                 }
             }
         }
@@ -187,13 +213,7 @@ impl World {
         let Some(voter) = self.voter(id) else { return };
         let Some(coordinator) = voter.coordination.coordinator() else { return };
         let due = coordinator.due(now).filter(|_| bug != Bug::NoTimeouts);
-        let (members, wanted) = coordinator.rendezvous.members();
-        let is_new = coordinator.members != members;
-        coordinator.members.clone_from(&members);
         self.set_timer(id, Part::Coordinator, due);
-        if is_new {
-            self.pass(id, Input::Command(Command::Members(members, wanted)));
-        }
     }
 
     fn carry_out(&mut self, id: &NodeId, effect: Effect) -> Option<End> {
@@ -253,10 +273,14 @@ impl World {
     }
 
     /// Notes the rounds that a coordinator completes.
-    fn note_effect(&mut self, effect: &Effect) {
+    fn note_effect(&mut self, id: &NodeId, effect: &Effect) {
         if let Effect::Send { to, message: ToNode::Assignment(Assignment::Admit(admission)) } =
             effect
         {
+            let coordinator = self.voter(id).and_then(|voter| voter.coordination.coordinator());
+            if let Some(uid) = coordinator.map(|one| one.rendezvous.job_uid().clone()) {
+                self.note_birth(id, uid, admission.round);
+            }
             self.note_admission(&to.node, admission.round);
         }
     }

@@ -1,14 +1,14 @@
 //! The voter of a process, driven as its thread drives it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     mem,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use ragent_election::election::{
-    self, Effect, Election, Leadership,
-    message::{Replica, Request, Version, VoterMessage},
+    self, Admittance, Effect, Election, Leadership,
+    message::{Answer, Replica, Request, Version, VoterMessage},
 };
 use ragent_rendezvous::{
     heir::Member,
@@ -18,17 +18,20 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    Bug, Event, Input, Part, World, changes::Tally, coordinator::Coordination, host::ProcessEnd,
+    Bug, Input, Part, World, changes::Tally, coordinator::Coordination, host::ProcessEnd,
+    links::Link,
 };
-use crate::addresses::{address, host_of};
+use crate::addresses::address;
 
 /// The voter, the coordinator and the port of a process.
 #[derive(Debug)]
 pub(super) struct Voter {
     pub(super) election: Election,
     pub(super) id: VoterId,
-    /// The voters to which a connection was begun.
-    dialed: BTreeSet<VoterAddress>,
+    /// The connections to other voters.
+    pub(super) links: BTreeMap<VoterAddress, Link>,
+    /// The host at which the agent was welcomed last.
+    pub(super) registered: Option<usize>,
     /// The leader, as the voter reports it.
     pub(super) leader: Leader,
     /// The end of each leadership of this process, as the voter reports it.
@@ -63,8 +66,13 @@ pub(super) enum Elected {
     There(VoterAddress, Term),
 }
 
-/// The time after which a voter dials another one again.
-const RECONNECT: Duration = Duration::from_secs(1);
+impl Voter {
+    /// Returns the requests that this process accepts on a connection from another host.
+    pub(super) fn admits(&self, from: usize) -> Admittance {
+        let is_connection = self.election.connections().contains(&address(from));
+        self.election.admits(is_connection || self.registered == Some(from))
+    }
+}
 
 /// A voter's state file.
 #[derive(Clone, Debug, Default)]
@@ -104,7 +112,8 @@ impl World {
         Voter {
             election: Election::new(local, settings, replica, highest),
             id: voter,
-            dialed: BTreeSet::new(),
+            links: BTreeMap::new(),
+            registered: None,
             leader: Leader::Unknown,
             until: BTreeMap::new(),
             copying: Vec::new(),
@@ -121,48 +130,6 @@ impl World {
         self.processes.get_mut(id)?.voter.as_mut()
     }
 
-    /// Connects other voters with that of a host that has started.
-    pub(super) fn connect_voters(&mut self, host: usize) {
-        for (id, process) in &self.processes {
-            let is_dialed = |voter: &Voter| voter.dialed.contains(&address(host));
-            if process.voter.as_ref().is_some_and(is_dialed) {
-                let delay = Duration::from_micros(500);
-                self.events_scheduled += 1;
-                let event = Event::ConnectVoter(id.clone(), address(host));
-                self.events.insert((self.now + delay, self.events_scheduled), event);
-            }
-        }
-    }
-
-    /// Opens a connection of a voter, if it still needs it; tries again later if the other one cannot be reached.
-    pub(super) fn connect_voter(&mut self, id: &NodeId, to: VoterAddress) {
-        let Some(from) = self.processes.get(id).map(|process| process.host) else { return };
-        let Some(voter) = self.voter(id) else { return };
-        if !voter.election.connections().contains(&to) {
-            voter.dialed.remove(&to);
-            return;
-        }
-        let Some(host) = host_of(&to) else { return };
-        let is_up = self.hosts.get(host).is_some_and(|host| host.process.is_some());
-        match self.transit(from, host).filter(|_| is_up) {
-            Some(delay) => self.wake(id, delay, Input::Connected(to)),
-            // Another attempt follows when a process starts there.
-            None if !is_up => {}
-            None => self.schedule(RECONNECT, Event::ConnectVoter(id.clone(), to)),
-        }
-    }
-
-    /// Begins the connections that a voter needs, and that are not open.
-    fn dial_voters(&mut self, id: &NodeId) {
-        let Some(voter) = self.voter(id) else { return };
-        let needed = voter.election.connections();
-        let new: Vec<_> = needed.difference(&voter.dialed).cloned().collect();
-        voter.dialed = needed;
-        for to in new {
-            self.connect_voter(id, to);
-        }
-    }
-
     /// Calls the voter of a process with the time on its clock, and carries out the effects.
     pub(super) fn with_election<T>(
         &mut self,
@@ -175,17 +142,17 @@ impl World {
         Some(result)
     }
 
-    pub(super) fn arrive_request(&mut self, id: &NodeId, message: VoterMessage<Request>) {
-        let Some(place) = host_of(&message.address) else { return };
-        let asked_by = message.process.clone();
-        let Some(message) = self.forge_request(id, message) else { return };
+    /// Handles a request, and returns the answer.
+    pub(super) fn arrive_request(
+        &mut self,
+        id: &NodeId,
+        message: VoterMessage<Request>,
+    ) -> Option<VoterMessage<Answer>> {
+        let message = self.forge_request(id, message)?;
         let answer = self.with_election(id, |election, now| election.handle_request(now, message));
-        let Some(mut answer) = answer.flatten() else { return };
+        let mut answer = answer.flatten()?;
         self.forge_answer(&mut answer.body);
-        let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
-        if let Some(delay) = self.transit(host, place) {
-            self.wake(&asked_by, delay, Input::Answer(Box::new(answer)));
-        }
+        Some(answer)
     }
 
     pub(super) fn handle_command(&mut self, id: &NodeId, command: Command) {
@@ -245,22 +212,15 @@ impl World {
         self.forge_file(host, &mut file);
         self.hosts[host].file = Some(file);
         self.set_timer(id, Part::Voter, deadline);
-        self.dial_voters(id);
+        self.settle_links(id);
         if leaves && may_end {
             self.pass(id, Input::Exit);
         }
     }
 
     fn carry_out_of_voter(&mut self, id: &NodeId, effect: Effect) {
-        let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
         match effect {
-            Effect::Send { to, message } => {
-                let Some(to) = host_of(&to) else { return };
-                if let Some(delay) = self.transit(host, to) {
-                    let message = Box::new(message);
-                    self.schedule(delay, Event::Request { to, message });
-                }
-            }
+            Effect::Send { to, message } => self.queue_request(id, &to, message),
             Effect::Lead(leadership) => {
                 self.note_winner(id, &leadership);
                 let Some(voter) = self.voter(id) else { return };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ragent_rendezvous::ids::{NodeId, Peer};
 
-use super::{Event, World, node::AgentInput, rules::Stage};
+use super::{Event, World, losses::Way, node::AgentInput, rules::Stage};
 
 /// A fault, or another event of a job.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +41,12 @@ pub(super) enum Fault {
     ForgetLease,
     /// The hosts that the user gave, and others, lose power and their state files.
     LosePower,
+    /// A host and others go down, and return after `down` without their state.
+    LoseState { victim: Victim, others: usize, way: Way, down: Duration },
+    /// A host goes down, and returns after `down`.
+    Return { victim: Victim, way: Way, down: Duration },
+    /// Each host receives SIGTERM in turn, and is started again.
+    Roll { down: Duration },
     /// A worker fails, and perhaps others because of it.
     WorkerFails,
     /// The workers of a node succeed, and soon those of the others.
@@ -88,6 +94,7 @@ impl World {
     }
 
     pub(super) fn strike(&mut self, fault: Fault) {
+        self.note_disturbance(self.now);
         match fault {
             Fault::KillAgent { victim, down } => {
                 let host = self.victim(victim);
@@ -159,6 +166,15 @@ impl World {
             }
             Fault::ForgetLease => self.forget_lease(),
             Fault::LosePower => self.lose_power(),
+            Fault::LoseState { victim, others, way, down } => {
+                let host = self.victim(victim);
+                self.lose_state(host, others, way, down);
+            }
+            Fault::Return { victim, way, down } => {
+                let host = self.victim(victim);
+                self.go_down(host, way, down, false);
+            }
+            Fault::Roll { down } => self.roll(down),
             Fault::WorkerFails => self.fail_some_workers(),
             Fault::Succeeds => self.succeed(),
         }
@@ -178,12 +194,13 @@ impl World {
         if self.is_calm() || self.stage != Stage::Faulty || !self.random.chance(15) {
             return;
         }
-        let fault = self.roll_fault();
+        let fault = if self.loses_states { self.roll_loss() } else { self.roll_fault() };
         let at = Duration::from_micros(self.random.between(0, 6_000));
         self.schedule(at, Event::Fault(fault));
     }
 
     pub(super) fn cut(&mut self, from: usize, to: usize, time: Duration) {
+        self.note_disturbance(self.now + time);
         self.cuts.insert((from, to), self.now + time);
     }
 
@@ -241,7 +258,8 @@ impl World {
     /// Ends all faults.
     pub(super) fn end_faults(&mut self) {
         self.events.retain(|_, event| !matches!(event, Event::Fault(_) | Event::Start(_)));
-        self.cuts.clear();
+        let now = self.now;
+        self.cuts.values_mut().for_each(|until| *until = now.min(*until));
         self.dies_after = None;
         self.loss = (0, self.now);
     }

@@ -28,6 +28,10 @@ pub(super) struct Host {
     pub(super) file: Option<StateFile>,
     /// True if the machine never returns.
     pub(super) is_lost: bool,
+    /// The time after which a process that leaves is started again, and true if its state is lost.
+    pub(super) returns: Option<(Duration, bool)>,
+    /// The end of its last freeze.
+    pub(super) thawed: Option<Instant>,
 }
 
 /// An agent's process.
@@ -84,6 +88,8 @@ impl Host {
             suspended: None,
             file: None,
             is_lost: false,
+            returns: None,
+            thawed: None,
         }
     }
 
@@ -157,8 +163,6 @@ impl World {
         self.processes.insert(id.clone(), process);
         self.hosts[host].process = Some(id.clone());
         self.hosts[host].is_off = false;
-        self.connect_voters(host);
-        self.learn_voters_of_file(&id);
         self.settle_voter(&id);
         self.settle_agent(&id);
     }
@@ -198,6 +202,7 @@ impl World {
         let Some(id) = self.hosts[host].process.clone() else { return };
         for part in [Part::Voter, Part::Coordinator, Part::Agent] {
             let until = self.now + time + self.random.millis(0, 3);
+            self.hosts[host].thawed = self.hosts[host].thawed.max(Some(until));
             let Some(process) = self.processes.get_mut(&id) else { return };
             let frozen_until = &mut process.parts[part as usize].frozen_until;
             *frozen_until = (*frozen_until).max(Some(until));
@@ -228,6 +233,7 @@ impl World {
         let id = self.hosts[host].process.take()?;
         self.processes.remove(&id);
         self.end_streams(&id, host);
+        self.end_links(&id, host);
         if self.forgets && self.random.chance(30) {
             self.forget_file(host);
         }
@@ -275,11 +281,18 @@ impl World {
         let is_needed = process.voter.is_some_and(|voter| voter.election.is_needed());
         self.hosts[host].process = None;
         self.end_streams(id, host);
+        self.end_links(id, host);
         match process.ending {
             Some(ProcessEnd::Closed) => self.hosts[host].file = None,
             // The job does not need the voter any more.
             Some(ProcessEnd::Left) if !is_needed => self.hosts[host].file = None,
             Some(ProcessEnd::Left | ProcessEnd::Other) | None => {}
+        }
+        if let Some((down, loses)) = self.hosts[host].returns.take() {
+            if loses {
+                self.hosts[host].file = None;
+            }
+            return self.schedule(down, Event::Start(host));
         }
         let restarts = match process.ending {
             Some(ProcessEnd::Closed) => false,
@@ -302,6 +315,6 @@ impl World {
 
     /// Returns true if processes may still be started: no agent has received the outcome of the job.
     fn may_start(&self) -> bool {
-        !matches!(self.stage, Stage::Closed(_))
+        self.loses_states || !matches!(self.stage, Stage::Closed(_))
     }
 }

@@ -60,14 +60,14 @@ impl World {
             return Duration::from_micros(self.random.between(20, 100));
         }
         if self.stage == Stage::Faulty && self.random.chance(1) {
-            self.random.millis(0, 5_000)
+            self.random.millis(0, if self.loses_states { 400 } else { 5_000 })
         } else {
             Duration::from_micros(self.random.between(50, 4_000))
         }
     }
 
     /// Returns the time at which a message on a stream arrives: what is lost is sent again.
-    fn arrival(&mut self, from: usize, to: usize) -> Instant {
+    pub(super) fn arrival(&mut self, from: usize, to: usize) -> Instant {
         let mut at = self.now + self.latency(from, to);
         if let Some(until) = self.cuts.get(&(from, to)).copied().filter(|until| self.now < *until) {
             at = until + self.random.millis(0, 1_000);

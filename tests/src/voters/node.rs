@@ -180,6 +180,9 @@ impl World {
         if let (Some(true), Some(to), Some(process)) = (counts, to, self.processes.get_mut(id)) {
             process.targets.handle_welcome(to, welcome.term);
             self.learn_voters(id, &welcome.voters);
+            if let Some(voter) = self.voter(id) {
+                voter.registered = Some(to);
+            }
             if let Some(stream) = self.streams.get_mut(peer) {
                 stream.is_welcomed = true;
             }
@@ -197,12 +200,6 @@ impl World {
         if let Some(keeper) = self.keepers.get_mut(id) {
             keeper.voters = all;
         }
-    }
-
-    /// Records the voters that the state file of the process contains.
-    pub(super) fn learn_voters_of_file(&mut self, id: &NodeId) {
-        let voters = self.known_voters(id);
-        self.learn_voters(id, &voters);
     }
 
     /// Returns the voters of a job that has a round, as the voter of a process knows them.

@@ -27,7 +27,7 @@ use ragent_rendezvous::{
     snapshot::PhaseName,
 };
 
-use super::{World, election::StateFile, host::Host};
+use super::{World, election::StateFile, host::Host, jobs::Jobs};
 use crate::addresses::host_of;
 
 /// The history that the rules need.
@@ -50,6 +50,7 @@ pub(super) struct Record {
     /// True if another run has begun after the end of the job, whose outcome may differ: agents that were started too
     /// late to receive the outcome begin one.
     is_another_run: bool,
+    pub(super) jobs: Jobs,
     pub(super) broken: Option<String>,
     pub(super) events: u64,
 }
@@ -152,6 +153,10 @@ impl World {
     /// Checks rules c and d for a leadership that begins.
     pub(super) fn note_winner(&mut self, id: &NodeId, leadership: &Leadership) {
         let term = leadership.term;
+        if self.loses_states {
+            self.record.winners.insert(term, id.clone());
+            return;
+        }
         if let Some(winner) = self.record.winners.insert(term, id.clone()) {
             self.record.breaks(|| format!("rule c: {winner} and {id} have won term {term}"));
         }
@@ -169,7 +174,8 @@ impl World {
 
     /// Checks rule d for a member of a round that is completed.
     pub(super) fn note_admission(&mut self, id: &NodeId, round: RoundId) {
-        let Some(agent) = self.agent(id) else { return };
+        let loses_states = self.loses_states;
+        let Some(agent) = self.agent(id).filter(|_| !loses_states) else { return };
         let known = agent.node.agent().known_round().round;
         if known.round > round.round || known.round == round.round && known != round {
             self.record.breaks(|| format!("rule d: {id} knows {known} and is admitted to {round}"));
@@ -178,6 +184,10 @@ impl World {
 
     /// Checks rules b and d for workers that have started.
     pub(super) fn note_workers(&mut self, id: &NodeId, round: RoundId) {
+        if self.loses_states {
+            self.record.started.insert(round.round, round.term);
+            return self.check_jobs_of_workers(id, round);
+        }
         let other = self.alive().find(|(_, other)| *other != round);
         if let Some((node, other)) = other.map(|(node, round)| (node.clone(), round)) {
             self.record
@@ -197,6 +207,10 @@ impl World {
 
     /// Checks rule g for the outcome that an agent has received.
     pub(super) fn note_outcome(&mut self, id: &NodeId, outcome: Outcome) {
+        if self.loses_states {
+            self.record.outcome.get_or_insert(outcome);
+            return;
+        }
         let Record { outcome: first, is_another_run, .. } = &mut self.record;
         // A run without a round, which a host had begun that did not know the job any more.
         let is_of_empty_run =

@@ -394,7 +394,8 @@ async fn silence_of_a_voter_is_recorded() {
         listed: ListedVoters { stored: stored.clone(), own, since, answered },
         voters: Some(ElectedByVoters {
             stored,
-            members: MemberReports::new(commands),
+            members: MemberReports::default(),
+            commands,
             registered: watch::Sender::new(NotHere::unknown()),
         }),
     };
@@ -451,7 +452,8 @@ async fn elected_coordinator_gives_way() {
         },
         voters: Some(ElectedByVoters {
             stored,
-            members: MemberReports::new(commands),
+            members: MemberReports::default(),
+            commands,
             registered: registered.clone(),
         }),
     };

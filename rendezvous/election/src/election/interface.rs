@@ -32,6 +32,17 @@ pub struct Settings {
     pub seed: u64,
 }
 
+/// The requests that a process accepts on a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Admittance {
+    /// All requests: the other process may be a voter.
+    Voter,
+    /// One request, which names the voters of a job that this process does not know.
+    Informer,
+    /// None: the connection is closed.
+    None,
+}
+
 /// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {

@@ -8,7 +8,7 @@ use std::{
 use ragent_rendezvous::ids::{Term, VoterAddress};
 
 use crate::election::{
-    Election, Role, Settings,
+    Admittance, Election, Role, Settings,
     message::{Replica, Seat},
 };
 
@@ -56,6 +56,16 @@ impl Election {
     /// Returns the newest copy of the memory that this voter has, to be stored in the same way.
     pub fn replica(&self) -> &Replica {
         self.voter.replica()
+    }
+
+    /// Returns the requests that this process accepts on a connection from another host. `is_known` is true if that host
+    /// is one to which this process connects, or at which its agent is registered.
+    pub fn admits(&self, is_known: bool) -> Admittance {
+        match is_known {
+            true => Admittance::Voter,
+            false if self.voter.replica().has_round() => Admittance::None,
+            false => Admittance::Informer,
+        }
     }
 
     /// Returns true if this process is not a voter, and cannot become a candidate.
