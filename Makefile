@@ -14,7 +14,7 @@ BY ?= voters
 # Number of runs of the process tests under load in `make test-all`.
 REPEAT ?= 20
 # Number of tests at the same time: most of them wait for processes and leases, so there are more than processors.
-export RUST_TEST_THREADS ?= $(shell cpus=$$(nproc); echo $$((cpus < 4 ? 4 : cpus)))
+export RUST_TEST_THREADS ?= $(shell cpus=$$(nproc); echo $$((cpus < 6 ? 6 : cpus)))
 
 .PHONY: help build demo test test-all chaos takeovers fuzz test-gpu test-torch-versions test-frameworks check advisories fix man docs pictures bench bench-recovery venv packages wheel deb rpm tar release test-packages
 

@@ -154,6 +154,26 @@ pub struct JobSpec {
     pub nccl_async_error_handling: bool,
 }
 
+impl JobSpec {
+    /// Returns true if no earlier job of this name can exist, so that the first round does not wait for a process that may know
+    /// one.
+    pub(crate) fn is_first_start(&self) -> bool {
+        // Its agent before this one has left a state file, or was on this machine as well, with all of its workers.
+        let is_local = |endpoint: &Endpoint| self.shared.nodes.max() == 1 && endpoint.is_loopback();
+        match &self.rendezvous {
+            RendezvousMethod::Standalone => true,
+            // Nobody knows a port that the system chooses.
+            RendezvousMethod::Endpoint { endpoint, .. }
+            | RendezvousMethod::Static { master: endpoint, .. } => {
+                endpoint.port == 0 || is_local(endpoint)
+            }
+            RendezvousMethod::Voters(_)
+            | RendezvousMethod::Etcd(_)
+            | RendezvousMethod::Search(_) => false,
+        }
+    }
+}
+
 /// The pipe through which workers set timers: torch's `FileTimerClient`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum TimerFile {

@@ -23,13 +23,14 @@ mod state_loss;
 use std::{io, net::IpAddr, thread};
 
 use ragent_election::election::{Settings, message::Lists};
-use ragent_rendezvous::ids::RunId;
+use ragent_rendezvous::ids::{JobUid, RunId};
 use tokio::{
     runtime::Builder,
     sync::{mpsc, watch},
 };
 
 use self::driver::{Driver, Inputs, Published};
+pub use self::handle::Superseded;
 pub(crate) use self::handle::{Answered, Command, Commands, Leader, Stored, Tenancy, VoterHandle};
 pub use self::state_loss::StateLoss;
 use crate::secret::Credentials;
@@ -44,8 +45,11 @@ pub(crate) struct VoterSpec {
     pub settings: Settings,
     /// The state that an earlier process of this voter has stored.
     pub stored: Stored,
-    /// Writes the state to the voter's file, without waiting for the disk.
-    pub store: Box<dyn Fn(&Stored) + Send>,
+    /// Writes the state to the voter's file, without waiting for the disk; returns false if the file may have an older state
+    /// afterwards.
+    pub store: Box<dyn Fn(&Stored) -> bool + Send>,
+    /// Records that a job of this name has ended.
+    pub record_end: Box<dyn Fn(&JobUid) + Send>,
     /// The address from which connections to other voters are made, so that they recognise this voter;
     /// `None`: the system selects one.
     pub source: Option<IpAddr>,
@@ -69,7 +73,9 @@ pub(crate) fn start(spec: VoterSpec) -> io::Result<VoterHandle> {
     let (stored, stored_known) = watch::channel(initial);
     let (answered, answered_known) = watch::channel(Answered::new());
     let (state_loss, state_loss_known) = watch::channel(None);
-    let published = Published { leader, answered, stored, state_loss };
+    let (others, others_known) = watch::channel(Vec::new());
+    let (superseded, superseded_known) = watch::channel(None);
+    let published = Published { leader, answered, stored, state_loss, others, superseded };
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let inputs = Inputs { commands: received_commands, connections: received_connections };
     thread::Builder::new().name("voter".to_owned()).spawn(move || {
@@ -81,6 +87,8 @@ pub(crate) fn start(spec: VoterSpec) -> io::Result<VoterHandle> {
         answered: answered_known,
         stored: stored_known,
         state_loss: state_loss_known,
+        others: others_known,
+        superseded: superseded_known,
         connections,
     })
 }

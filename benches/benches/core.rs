@@ -1,6 +1,10 @@
 //! The hot paths of the pure core, without socket, process or runtime.
 
-use std::{hint::black_box, num::NonZeroU32, time::Instant};
+use std::{
+    hint::black_box,
+    num::NonZeroU32,
+    time::{Duration, Instant},
+};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use ragent_benches::now;
@@ -62,6 +66,7 @@ fn gather(now: Instant, attends: Vec<Attend>) -> usize {
         voter_count: VoterCount::One,
         keeps_charges: false,
         leases: Leases::default(),
+        begins_at: None,
     };
     let nodes = attends.len();
     let mut machine =
@@ -80,7 +85,8 @@ fn gather(now: Instant, attends: Vec<Attend>) -> usize {
 
 fn attend(number: u32, nodes: u32) -> Attend {
     Attend {
-        voters: Vec::new(),
+        job: None,
+        waited: Duration::MAX,
         protocol_version: PROTOCOL_VERSION,
         run_id: RunId::new(RUN_ID),
         job_uid: None,

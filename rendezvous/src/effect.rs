@@ -35,6 +35,9 @@ pub enum Effect {
     /// End this elected coordinator: the node in its process has left, or the process is to end. Another voter is to be
     /// elected; this process must not become a candidate again.
     HandOver,
+    /// End this elected coordinator: its job had ended before, and no node of it is left. The voters are to forget the job, so that
+    /// another one can begin.
+    Forget,
     /// The coordinator may exit: every node has acknowledged that the job is closed, the
     /// coordinator's process is to end, or it gives way to another coordinator.
     Finish {

@@ -11,6 +11,17 @@ pub struct Member {
     pub address: VoterAddress,
 }
 
+/// The members of a job, as its coordinator reports them to the voter of its process.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct MembersReport {
+    /// The voters of the members, those with the lowest ranks first.
+    pub members: Vec<Member>,
+    /// The number of voters that the job should have.
+    pub wanted: usize,
+    /// True if the job runs, or has enough nodes to.
+    pub has_nodes: bool,
+}
+
 /// A process that may succeed the leader.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Successor {

@@ -16,6 +16,16 @@ pub enum Incomplete {
         /// The number of further nodes that the round has room for.
         room: u32,
     },
+    /// Enough nodes are ready for the first round, but a job of this name may exist that no process could show yet.
+    Listening {
+        /// The remaining time of the wait.
+        left: Duration,
+    },
+    /// Other processes know a job of this name that may still run.
+    OtherJob {
+        /// The jobs, as text.
+        jobs: Vec<String>,
+    },
     /// The coordinator was restarted, and workers of members that are not back may still run.
     Recovering {
         /// The number of members that are back.
@@ -84,6 +94,8 @@ impl Incomplete {
         match self {
             Self::HostLeaving => "host_leaving",
             Self::LastCall { .. } => "last_call",
+            Self::Listening { .. } => "listening",
+            Self::OtherJob { .. } => "other_job",
             Self::Recovering { .. } => "recovering",
             Self::RecoveringMinority { .. } => "recovering_minority",
             Self::Settling { .. } => "settling",
@@ -102,6 +114,12 @@ impl fmt::Display for Incomplete {
             Self::LastCall { left, room } => {
                 write!(f, "last call, {} left for up to {}", Seconds(*left), MoreNodes(*room))
             }
+            Self::Listening { left } => write!(
+                f,
+                "making sure that no earlier job of this name still runs, {} left",
+                Seconds(*left)
+            ),
+            Self::OtherJob { jobs } => f.write_str(&jobs.join("; ")),
             Self::Recovering { back, size, left } => write!(
                 f,
                 "recovering: {back} of {size} members of the last round have registered, {} left",
@@ -188,6 +206,7 @@ mod tests {
             Incomplete::TooFewNodes { ready: 2, min: 3, left: Some(581 * SECOND) },
             Incomplete::TooFewNodes { ready: 0, min: 2, left: None },
             Incomplete::LastCall { left: 12 * SECOND, room: 1 },
+            Incomplete::Listening { left: 3 * SECOND },
             Incomplete::Shrinking { from: 3, to: 2, left: SECOND / 2 },
             Incomplete::Stopping { hosts: vec!["a".into(), "b".into()], more: 3, left: SECOND },
         ]
@@ -198,6 +217,7 @@ mod tests {
                 "waiting for 1 more node (2 of at least 3 are ready), join timeout in 581 s",
                 "waiting for 2 more nodes (0 of at least 2 are ready)",
                 "last call, 12 s left for up to 1 more node",
+                "making sure that no earlier job of this name still runs, 3 s left",
                 "the group would shrink from 3 to 2: waiting 1 s for a replacement",
                 "waiting for a, b and 3 more to stop and be ready for the next round, 1 s left",
             ]

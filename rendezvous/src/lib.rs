@@ -35,6 +35,7 @@ pub mod heir;
 pub mod ids;
 pub mod incomplete;
 pub mod jitter;
+pub mod known_job;
 pub mod limits;
 mod machine;
 pub mod member_reports;

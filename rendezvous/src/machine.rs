@@ -73,6 +73,8 @@ pub struct Rendezvous {
     has_lost_host: bool,
     journal: Journal,
     silent_voters: SilentVoters,
+    /// Other jobs of this name that may run, as text for people: no first round is completed meanwhile.
+    other_jobs: Vec<String>,
 }
 
 /// The availability of this coordinator for a further round.
@@ -129,6 +131,7 @@ impl Rendezvous {
             has_lost_host,
             journal,
             silent_voters: SilentVoters::default(),
+            other_jobs: Vec::new(),
         };
         rendezvous.roster.restore_tallies(now, &rendezvous.memory.host_tallies);
         rendezvous.record_start(now);
@@ -302,6 +305,7 @@ impl Rendezvous {
         self.send_answers(now);
         self.drop_silent(now);
         self.forgive(now);
+        self.roster.grow_up(Some(now));
         self.advance(now);
         self.store_account(now);
     }
@@ -313,7 +317,9 @@ impl Rendezvous {
         }
         let forgiven = self.roster.quarantined().first().map(|(at, _)| *at);
         let (until, silent) = (self.tenure.until(), self.welcomed.first_until());
-        let deadlines = [self.roster.first_lease(), forgiven, self.phase_deadline(), until, silent];
+        let grown_up = self.roster.young().first().map(|(at, _)| *at);
+        let deadlines =
+            [self.roster.first_lease(), forgiven, grown_up, self.phase_deadline(), until, silent];
         deadlines.into_iter().chain([self.answers_due(), self.account_due()]).flatten().min()
     }
 

@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{Rendezvous, heir::Member};
+use crate::{Rendezvous, heir::MembersReport};
 
 /// The reports of one coordinator.
 #[derive(Debug, Default)]
 pub struct MemberReports {
-    /// The members and the number of voters in the last report.
-    last: (Vec<Member>, usize),
+    last: MembersReport,
     /// The time of the next report; `None` if nothing has changed that could matter.
     due: Option<Instant>,
     /// The time before which no further report is sent.
@@ -35,16 +34,16 @@ impl MemberReports {
         &mut self,
         now: Instant,
         rendezvous: &Rendezvous,
-        send: impl FnOnce(Vec<Member>, usize) -> bool,
+        send: impl FnOnce(MembersReport) -> bool,
     ) {
         self.due = None;
         self.not_before = Some(now + INTERVAL);
-        let members = rendezvous.members();
-        if self.last == members {
+        let report = rendezvous.members();
+        if self.last == report {
             return;
         }
-        if send(members.0.clone(), members.1) {
-            self.last = members;
+        if send(report.clone()) {
+            self.last = report;
         } else {
             self.note_change(now);
         }

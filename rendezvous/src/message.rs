@@ -30,6 +30,7 @@ use crate::{
     ids::{
         AttendNumber, GroupRank, JobUid, NodeId, Peer, Round, RoundId, RunId, Term, VoterAddress,
     },
+    known_job::KnownJob,
     settings::{Leases, SharedSettings},
     snapshot::Explanation,
 };
@@ -41,14 +42,16 @@ pub const PROGRESS_MAX: usize = 200;
 pub const REFUSED_CLIENTS_MAX: usize = 16;
 
 /// The version of the attend protocol in this build; `docs/protocol.md` lists all versions.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// The first message of an agent on each of its streams.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Attend {
-    /// The voters of the job that the node knows to have a round; empty if it knows none. A process that has begun the
-    /// job without its state file asks them.
-    pub voters: Vec<VoterAddress>,
+    /// The unfinished job with a round that the node knows. A process without a state file asks its voters.
+    pub job: Option<KnownJob>,
+    /// The time for which the agent could have been shown an earlier job: that since its start, or the longest possible one if
+    /// no earlier job can exist.
+    pub waited: Duration,
     /// The protocol version of the agent.
     pub protocol_version: u32,
     /// The job that the agent wants to join.

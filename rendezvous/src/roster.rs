@@ -23,7 +23,7 @@ use crate::{
 /// All nodes that the coordinator knows.
 ///
 /// Invariants: `leases` holds one deadline for each node; `ready` and `quarantined` hold only nodes that
-/// are [`NodeState::Ready`] and not members of a running round, each in one of the two;
+/// are [`NodeState::Ready`] and not members of a running round, each in one of the two unless it is in `young`;
 /// `ready_by_node_rank` counts the nodes in `ready` that have a `--node-rank`.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
@@ -32,6 +32,7 @@ pub(crate) struct Roster {
     ready: BTreeSet<NodeId>,
     ready_by_node_rank: BTreeMap<u32, u32>,
     quarantined: BTreeSet<(Instant, NodeId)>,
+    young: BTreeSet<(Instant, NodeId)>,
     leaving: BTreeSet<NodeId>,
     departed_streams: DepartedStreams,
     departed_tallies: DepartedTallies,
@@ -80,6 +81,23 @@ impl Roster {
         &self.quarantined
     }
 
+    /// Returns the nodes that are ready, and too young for the first round of a job.
+    pub(crate) fn young(&self) -> &BTreeSet<(Instant, NodeId)> {
+        &self.young
+    }
+
+    /// Makes nodes candidates that are old enough by now, or all of them.
+    pub(crate) fn grow_up(&mut self, now: Option<Instant>) {
+        let is_due = |at: &Instant| now.is_none_or(|now| *at <= now);
+        while let Some((_, id)) = self.young.first().filter(|(at, _)| is_due(at)).cloned() {
+            self.young.pop_first();
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.young_until = None;
+            }
+            self.index_readiness(&id, false);
+        }
+    }
+
     /// Returns true if nodes are known and all of them are leaving.
     pub(crate) fn all_leaving(&self) -> bool {
         !self.nodes.is_empty() && self.leaving.len() == self.nodes.len()
@@ -96,9 +114,18 @@ impl Roster {
 
     /// Adds a stream for which [`Roster::is_late`] is false. Returns false if the state that its
     /// node reports is outdated.
-    pub(crate) fn attend(&mut self, now: Instant, attend: Attend, lease: Duration) -> bool {
+    pub(crate) fn attend(
+        &mut self,
+        now: Instant,
+        attend: Attend,
+        lease: Duration,
+        young_until: Option<Instant>,
+    ) -> bool {
         let Attend { attend, node: description, standing, .. } = attend;
         let id = description.node_id.clone();
+        let before = self.nodes.get(&id).map(|node| node.young_until);
+        let was_young =
+            before.flatten().is_some_and(|until| self.young.remove(&(until, id.clone())));
         let tally = match self.nodes.get(&id) {
             Some(_) => Tally::default(),
             None => self.departed_tallies.take(now, &description).unwrap_or_default(),
@@ -121,6 +148,7 @@ impl Roster {
                 sent: None,
                 tally,
                 lease,
+                young_until: None,
             }
         });
         self.leases.remove(&(after(node.last_seen, node.lease), id.clone()));
@@ -132,9 +160,15 @@ impl Roster {
         node.sent = None;
         node.last_seen = now;
         node.lease = lease;
+        // A node that is old enough stays so.
+        node.young_until = before.unwrap_or(young_until).and(young_until);
         self.leases.insert((after(now, lease), id.clone()));
         // The node may have been admitted since it sent this.
-        self.record_standing(&id, standing, false)
+        let counts = self.record_standing(&id, standing, false);
+        if was_young {
+            self.index_readiness(&id, false);
+        }
+        counts
     }
 
     /// Records the progress report of a node's workers.
@@ -206,9 +240,13 @@ impl Roster {
             return;
         };
         let (is_ready, quarantined_until) = (node.is_ready(), node.tally.quarantined_until());
-        let node_rank = node.description.node_rank;
+        let (node_rank, young_until) = (node.description.node_rank, node.young_until);
         self.unindex_readiness(id, node_rank);
         if !is_ready || is_running_member {
+            return;
+        }
+        if let Some(until) = young_until {
+            self.young.insert((until, id.clone()));
             return;
         }
         match quarantined_until {
@@ -227,6 +265,9 @@ impl Roster {
     /// Removes `id` from the index of [`Roster::index_readiness`].
     fn unindex_readiness(&mut self, id: &NodeId, node_rank: Option<u32>) {
         self.quarantined.retain(|(_, node)| node != id);
+        if let Some(until) = self.nodes.get(id).and_then(|node| node.young_until) {
+            self.young.remove(&(until, id.clone()));
+        }
         if !self.ready.remove(id) {
             return;
         }
@@ -311,9 +352,10 @@ impl Roster {
     }
 
     fn remove(&mut self, id: &NodeId) -> Option<Node> {
+        let node_rank = self.nodes.get(id)?.description.node_rank;
+        self.unindex_readiness(id, node_rank);
         let node = self.nodes.remove(id)?;
         self.leases.remove(&(after(node.last_seen, node.lease), id.clone()));
-        self.unindex_readiness(id, node.description.node_rank);
         self.leaving.remove(id);
         Some(node)
     }

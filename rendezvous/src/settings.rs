@@ -1,6 +1,11 @@
 //! The configuration of the machine, given once at its start.
 
-use std::{fmt, num::NonZeroU32, str::FromStr, time::Duration};
+use std::{
+    fmt,
+    num::NonZeroU32,
+    str::FromStr,
+    time::{Duration, Instant},
+};
 
 use crate::{
     account::TimeTotals,
@@ -213,6 +218,9 @@ pub struct Settings {
     /// The leases and the keep-alive interval; stretched by the most nodes of a round once `shared`
     /// is known.
     pub leases: Leases,
+    /// The time before which the first round of the job is not completed: until then, a node may still report that the job has
+    /// begun already. `None` for an elected coordinator, whose voters have waited for that before they elected it.
+    pub begins_at: Option<Instant>,
 }
 
 /// The leases and the keep-alive interval.
@@ -258,6 +266,8 @@ impl Default for Leases {
 pub struct Memory {
     /// The run that this state belongs to.
     pub job_uid: JobUid,
+    /// The time at which its first coordinator began, in milliseconds since the epoch: it orders two jobs of the same name.
+    pub born_ms: u64,
     /// The term of the coordinator that wrote it.
     pub term: Term,
     /// The newest completed round; zero if none.
@@ -324,6 +334,7 @@ impl Memory {
     pub fn fresh(job_uid: JobUid) -> Self {
         Self {
             job_uid,
+            born_ms: 0,
             term: Term(0),
             round: Round(0),
             round_size: 0,

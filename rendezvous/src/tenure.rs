@@ -20,9 +20,6 @@ pub struct Elected {
     pub term: Term,
     /// Its end, unless it is extended.
     pub until: Instant,
-    /// The time before which the first round needs all nodes: until then, a node may still report that the job has begun
-    /// elsewhere.
-    pub begins_at: Instant,
     /// The time until which workers under earlier leaders may run.
     pub workers_until: Instant,
     /// The leader before, if one is known.
@@ -35,14 +32,6 @@ impl Tenure {
         match self {
             Self::Sole => None,
             Self::Elected(elected) => Some(elected.until),
-        }
-    }
-
-    /// Returns the time before which the first round needs all nodes, if there is one.
-    pub(crate) fn begins_at(&self) -> Option<Instant> {
-        match self {
-            Self::Sole => None,
-            Self::Elected(elected) => Some(elected.begins_at),
         }
     }
 

@@ -66,7 +66,8 @@ pub(crate) fn attend(node_id: &str, address: &str, agent_port: u32) -> v1::Atten
     v1::Attend {
         protocol_version: ragent_rendezvous::message::PROTOCOL_VERSION,
         run_id: "job".to_owned(),
-        voters: Vec::new(),
+        job: None,
+        waited_ms: 600_000,
         job_uid: String::new(),
         attend: 1,
         node: Some(v1::Node {

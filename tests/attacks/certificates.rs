@@ -40,7 +40,7 @@ def secure(path, files=None):
     except (ssl.SSLError, ConnectionError): return 'refused'
 ";
 
-/// 1: without a certificate, nobody reads the job's state or uses its nodes, but this user on a host of the job, who may
+/// 1: without a certificate, no client reads the job's state or uses its nodes, but this user on a host of the job, who may
 /// read the page, the state and the metrics.
 #[test]
 fn pages_without_a_certificate() {

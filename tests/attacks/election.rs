@@ -9,7 +9,8 @@ use ragent_election::election::{
 };
 use ragent_proto::convert::voter::{ElectionHeader, FromVoter, encode};
 use ragent_rendezvous::{
-    ids::{NodeId, RunId, Term, VoterAddress, VoterId},
+    ids::{JobUid, NodeId, RunId, Term, VoterAddress, VoterId},
+    known_job::KnownJob,
     limits::NUMBER_MAX,
     settings::NodeRange,
 };
@@ -180,6 +181,9 @@ fn message<Body>(process: &NodeId, to: u32, highest: u64, body: Body) -> VoterMe
         is_fresh: false,
         highest: Term(highest),
         knows: Knowledge { has_round: true, version },
+        job: None,
+        leads: None,
+        ended: vec![JobUid::new("ended")],
         sequence: 1,
         body,
     }
@@ -190,12 +194,7 @@ fn request(process: &NodeId, to: u32, highest: u64, request: Request) -> Vec<u8>
 }
 
 fn renewal(term: u64) -> Request {
-    Request::Renew {
-        term: Term(term),
-        cold: None,
-        replica: Box::new(Replica::default()),
-        is_copied: false,
-    }
+    Request::Renew { term: Term(term), replica: Box::new(Replica::default()), is_copied: false }
 }
 
 /// Well-formed messages of every kind to the voter on node `to`, in a made-up name and in that of the leader.
@@ -206,13 +205,12 @@ fn messages(job: &Elected, to: u32) -> Vec<Vec<u8>> {
         texts.push(request(&process, to, 0, Request::PreVote));
         texts.push(request(&process, to, NUMBER_MAX, Request::PreVote));
         for term in [term + (1 << 16), NUMBER_MAX] {
-            texts.push(request(&process, to, term, Request::Vote { term: Term(term), cold: None }));
+            texts.push(request(&process, to, term, Request::Vote { term: Term(term) }));
             texts.push(request(&process, to, term, renewal(term)));
         }
         texts.push(request(&process, to, term, Request::Release { term: Term(term) }));
         texts.push(request(&process, to, term, Request::Leave));
-        let voters = vec![VoterAddress::new("10.77.0.4:29400")];
-        texts.push(request(&process, to, term, Request::Inform { voters }));
+        texts.push(request(&process, to, term, Request::Hello));
         let answer = Answer {
             is_granted: true,
             is_connected: true,
@@ -243,17 +241,29 @@ fn malformed() -> Vec<Vec<u8>> {
     ]
 }
 
-/// 26: messages of the election from another user of a voter's host, and from a host that is not a voter's, are not
-/// read: the connection is closed without an answer, and the leader stays.
+/// 26: messages of the election from another user of a voter's host are not read: the connection is closed without an
+/// answer. Those from a host that is not a voter's have no effect: the leader stays.
 #[test]
 fn election_messages_of_strangers() {
     let Some(job) = Elected::new("elect") else { return };
     for to in 1..=3 {
         let texts = [messages(&job, to), malformed()].concat();
-        for attacker in [(STRANGER, 0), (to, OTHER)] {
-            let answers = job.send(attacker, to, &texts, false);
-            assert_eq!(answers, vec!["closed"; texts.len()], "from {attacker:?} to {to}");
-        }
+        let answers = job.send((to, OTHER), to, &texts, false);
+        assert_eq!(answers, vec!["closed"; texts.len()], "from another user to {to}");
+        let evil = NodeId::new("evil_1");
+        let requests = [Request::PreVote, Request::Leave, Request::Hello, renewal(NUMBER_MAX)];
+        let made_up = || KnownJob {
+            uid: JobUid::new("made-up"),
+            voters: vec![VoterAddress::new("10.77.0.4:29400")],
+        };
+        let showing = |body| {
+            let message = message(&evil, to, NUMBER_MAX, body);
+            framed(FromVoter::Request(VoterMessage { job: Some(made_up()), ..message }))
+        };
+        let texts: Vec<_> = requests.into_iter().map(showing).collect();
+        job.send((STRANGER, 0), to, &texts, true);
+        let answers = job.send((STRANGER, 0), to, &malformed(), false);
+        assert_eq!(answers, vec!["closed"; answers.len()], "from another host to {to}");
     }
     job.assert_unharmed();
 }
@@ -341,13 +351,13 @@ fn election_messages_of_the_same_user() {
     let term = job.before["term"].as_u64().unwrap();
     for to in 1..=3 {
         let renewal = request(&evil, to, 0, renewal(term + (1 << 16)));
-        let vote = Request::Vote { term: Term(term + (1 << 16)), cold: None };
+        let vote = Request::Vote { term: Term(term + (1 << 16)) };
         let vote = request(&evil, to, 0, vote);
         let answers = job.send((to, 0), to, &[renewal, vote], true);
         assert!(answers.iter().all(|answer| answer.len() > 8), "{answers:?}");
     }
     job.assert_unharmed();
-    let highest = Request::Vote { term: Term(NUMBER_MAX), cold: None };
+    let highest = Request::Vote { term: Term(NUMBER_MAX) };
     job.send(own, 1, &[request(&evil, 1, NUMBER_MAX, highest)], true);
     for agent in &mut job.agents {
         agent.worker();

@@ -9,6 +9,7 @@ use support::{
 
 mod elected_job;
 mod records;
+mod returning;
 #[path = "../support/mod.rs"]
 mod support;
 mod takeovers;

@@ -38,7 +38,8 @@ fn peer(n: u32) -> Peer {
 
 fn attend(n: u32) -> Attend {
     Attend {
-        voters: Vec::new(),
+        job: None,
+        waited: Duration::MAX,
         protocol_version: PROTOCOL_VERSION,
         run_id: RunId::new("run"),
         job_uid: None,
@@ -103,6 +104,7 @@ fn thousand_nodes_cost_a_few_messages_each() {
         voter_count: VoterCount::One,
         keeps_charges: true,
         leases: Leases::default(),
+        begins_at: None,
     };
     let mut rendezvous =
         Rendezvous::new(now, settings, Memory::fresh(JobUid::new("job")), Tenure::Sole);

@@ -34,6 +34,7 @@ use ragent_election::election::{
 };
 use ragent_rendezvous::{
     ids::{NodeId, Peer, Round, RoundId, RunId, VoterAddress},
+    known_job::Seniority,
     settings::{NodeRange, SharedSettings, StoreAccess, Timeouts},
 };
 
@@ -130,6 +131,10 @@ enum Input {
     Leader,
     /// The voters have changed while this process leads.
     Voters(Vec<VoterAddress>),
+    /// The other jobs of this name have changed.
+    OtherJobs(Vec<String>),
+    /// The job of this process does not go on; another one may, which is led at this address.
+    Yield(Option<(Seniority, VoterAddress)>),
     /// The change of the memory with this number is stored, or will never be.
     Stored(u64, bool),
     /// A message arrives at the port.
@@ -324,6 +329,8 @@ impl World {
             Input::Command(command) => self.handle_command(&id, command),
             Input::Leader => self.follow_leader(&id),
             Input::Voters(voters) => self.call_coordinator(&id, Waiting::Voters(voters)),
+            Input::OtherJobs(jobs) => self.call_coordinator(&id, Waiting::OtherJobs(jobs)),
+            Input::Yield(other) => self.yield_to(&id, other),
             Input::Stored(number, is_copied) => self.handle_stored(&id, number, is_copied),
             Input::Up(peer, message) => self.arrive_up(&id, peer, message),
             Input::Obituary(node, round) => self.arrive_obituary(&id, node, round),
@@ -383,6 +390,8 @@ impl Input {
             Self::Link(..) | Self::Request(_) | Self::Answer(..) | Self::Command(_) => Part::Voter,
             Self::Leader
             | Self::Voters(_)
+            | Self::OtherJobs(_)
+            | Self::Yield(..)
             | Self::Stored(..)
             | Self::Up(..)
             | Self::Obituary(..)

@@ -74,6 +74,8 @@ pub struct AgentSettings {
     pub stop_grace: Duration,
     /// The time for which nodes wait for each other, and so for their coordinator.
     pub join_timeout: Duration,
+    /// The time before which no coordinator of a new job is elected; it is added to the timeout of an agent without a job.
+    pub silence: Duration,
     /// The newest round known to an earlier process of this node, from its state file.
     pub known_round: KnownRound,
     /// Exempts workers from the lease: nothing can start a second group, because this process
@@ -252,9 +254,29 @@ impl Agent {
             }
             reason => reason,
         };
+        self.end_at_once(Ending::Refused(reason));
+    }
+
+    /// Ends this node's part, because another job of this name goes on instead of its own; that one is led at `endpoint`.
+    pub fn handle_other_job(&mut self, endpoint: String, born_ms: u64) {
+        self.end_at_once(Ending::Closed(Outcome {
+            result: JobResult::OtherJob { endpoint, born_ms },
+            first_failure: None,
+            other_failures: 0,
+            further_failures: Vec::new(),
+            restarts_used: self.restarts_used,
+        }));
+    }
+
+    /// Ends this node's part, because its job has ended while it had no coordinator.
+    pub fn handle_outlived(&mut self) {
+        self.end_at_once(Ending::Outlived);
+    }
+
+    /// Kills the workers, and ends this node's part.
+    fn end_at_once(&mut self, ending: Ending) {
         match self.state {
-            // The coordinator takes no message from this node, so it leaves as soon as its workers
-            // have ended.
+            // No coordinator takes a message from this node, so it leaves as soon as its workers have ended.
             State::Leaving { .. } | State::Closing(_) | State::Finished => {}
             State::Preparing
             | State::Ready { .. }
@@ -262,7 +284,7 @@ impl Agent {
             | State::Stopping
             | State::Succeeded => {
                 self.act(Action::Kill);
-                self.finish(Ending::Refused(reason));
+                self.finish(ending);
             }
         }
     }
@@ -338,7 +360,7 @@ impl Agent {
         if self.is_finished() {
             return None;
         }
-        let gives_up = self.unattended.map(|since| since + self.settings.join_timeout);
+        let gives_up = self.unattended.map(|since| since + self.patience());
         let progress = self.progress.quiet_until.filter(|_| self.progress.is_due);
         let standbys = self.standbys.quiet_until.filter(|_| self.standbys.is_due);
         let questions = self.questions.poll_timeout();
@@ -356,10 +378,10 @@ impl Agent {
         }
         self.handle_gate_timeout(now);
         self.handle_questions_timeout(now);
-        let gives_up = self.unattended.map(|since| since + self.settings.join_timeout);
+        let gives_up = self.unattended.map(|since| since + self.patience());
         if !self.is_finished() && gives_up.is_some_and(|at| at <= now) {
             let was_attended = self.job_uid.is_some();
-            let waited = self.settings.join_timeout;
+            let waited = self.patience();
             self.act(Action::Kill);
             let has_left = self.has_host_left;
             self.finish(Ending::Unreachable { waited, was_attended, has_left });
@@ -369,6 +391,12 @@ impl Agent {
     /// Returns the next effect; `None` if there are none.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
+    }
+
+    /// Returns the time without a coordinator after which this node gives up.
+    fn patience(&self) -> Duration {
+        let silence = if self.job_uid.is_none() { self.settings.silence } else { Duration::ZERO };
+        self.settings.join_timeout.saturating_add(silence)
     }
 
     fn prepare(&mut self, now: Instant) {

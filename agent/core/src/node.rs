@@ -252,6 +252,20 @@ impl Node {
         self.collect(now);
     }
 
+    /// Ends this node's part, because another job of this name goes on, which is led at `endpoint`.
+    pub fn handle_other_job(&mut self, now: Instant, endpoint: String, born_ms: u64) {
+        self.begin(now);
+        self.agent.handle_other_job(endpoint, born_ms);
+        self.collect(now);
+    }
+
+    /// Ends this node's part, because its job has ended while it had no coordinator.
+    pub fn handle_outlived(&mut self, now: Instant) {
+        self.begin(now);
+        self.agent.handle_outlived();
+        self.collect(now);
+    }
+
     /// Notes that another leader is known.
     pub fn handle_new_leader(&mut self, now: Instant) {
         self.begin(now);

@@ -63,13 +63,7 @@ impl World {
     fn new(is_elected: bool) -> Self {
         let now = clock::now();
         let until = now + Duration::from_secs(3600);
-        let elected = Elected {
-            term: Term(1 << 16),
-            until,
-            begins_at: now,
-            workers_until: now,
-            former: None,
-        };
+        let elected = Elected { term: Term(1 << 16), until, workers_until: now, former: None };
         let tenure = if is_elected { Tenure::Elected(elected) } else { Tenure::Sole };
         let rendezvous = coordinator(now, memory(), tenure);
         let mut world = Self { rendezvous, now, peer: None, remembered: memory() };
@@ -112,6 +106,7 @@ impl World {
                 | Effect::Record(_)
                 | Effect::Resign { .. }
                 | Effect::HandOver
+                | Effect::Forget
                 | Effect::Finish { .. } => {}
             }
         }

@@ -9,6 +9,9 @@ use ragent_rendezvous::limits::{NUMBER_MAX, SUCCESSORS_MAX, VOTERS_MAX};
 
 use super::parts::assert_shown;
 
+/// The most ended jobs of a message.
+const ENDED_MAX: usize = 9;
+
 /// Decodes the record of a leader if the first byte is odd, else a message of a voter.
 pub fn elect(input: &[u8]) {
     let Some((&kind, bytes)) = input.split_first() else { return };
@@ -31,8 +34,7 @@ fn message(bytes: &[u8]) -> Option<()> {
                     number(term.0);
                     check_replica(replica);
                 }
-                Request::Inform { voters } => assert!(voters.len() <= 2 * VOTERS_MAX),
-                Request::PreVote | Request::Leave => {}
+                Request::PreVote | Request::Leave | Request::Hello => {}
             }
         }
         FromVoter::Answer(answer) => {
@@ -55,6 +57,14 @@ fn check_common<Body>(message: &VoterMessage<Body>) {
     number(message.knows.version.term.0);
     number(message.knows.version.number);
     assert!(!message.process.to_string().is_empty());
+    if let Some(job) = &message.job {
+        assert!(job.voters.len() <= 2 * VOTERS_MAX && !job.uid.to_string().is_empty());
+    }
+    if let Some(leads) = &message.leads {
+        number(leads.term.0);
+    }
+    assert!(message.ended.len() <= ENDED_MAX);
+    assert!(message.ended.iter().all(|uid| !uid.to_string().is_empty()));
 }
 
 fn check_replica(replica: &Replica) {

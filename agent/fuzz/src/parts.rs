@@ -43,6 +43,7 @@ pub(crate) fn coordinator(now: Instant, memory: Memory, tenure: Tenure) -> Rende
         voter_count: VoterCount::One,
         keeps_charges: true,
         leases: Leases::default(),
+        begins_at: None,
     };
     Rendezvous::new(now, settings, memory, tenure)
 }

@@ -9,6 +9,7 @@ use ragent_rendezvous::{
         AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, ProofKey, Round, RoundId,
         RunId, Term, VoterAddress, VoterId,
     },
+    known_job::KnownJob,
     message::{
         Attend, FromNode, JobResult, NodeState, Outcome, Standing, StepProgress, StepSource,
         WorkerEnd, WorkerFailure,
@@ -116,7 +117,8 @@ fn attends() -> Vec<Vec<u8>> {
     let many = |number: usize| {
         attend_of("n1", |attend| {
             attend.node.addresses = vec!["fd00::1".parse().unwrap(); number];
-            attend.voters = vec![VoterAddress::new("n0:29400"); number];
+            let voters = vec![VoterAddress::new("n0:29400"); number];
+            attend.job = Some(KnownJob { uid: JobUid::new("u"), voters });
             attend.node.node_rank = Some(1);
         })
     };
@@ -451,6 +453,7 @@ fn state_files() -> Vec<Vec<u8>> {
         restarts_used: 3,
     };
     let full = Memory {
+        born_ms: 1_767_225_600_123,
         term: Term(3),
         round: Round(7),
         round_size: 2,

@@ -72,6 +72,7 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
             voter_count: VoterCount::One,
             keeps_charges: ThisHost.service_dir().is_some(),
             leases: Leases::default(),
+            begins_at: (args.port != 0).then(|| clock::now() + Leases::default().coordinator),
         };
         let attended = watch::Sender::new(Attended::default());
         let store = plain_store(&stores, attended.subscribe(), &credentials)?;
@@ -161,9 +162,11 @@ fn vote(
                 keeps_charges: ThisHost.service_dir().is_some(),
                 leases: Leases::default(),
                 voters: Vec::new(),
+                begins_at: None,
             },
             process,
             kept: kept_for(Timeouts::default().join),
+            is_first_start: false,
             // It has no agent.
             registered: watch::Sender::new(NotHere::unknown()),
         };

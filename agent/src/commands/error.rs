@@ -328,6 +328,13 @@ impl Ended {
                 let hint = missing_module(outcome, interpreter.as_deref());
                 with_hint(closed(outcome, title), hint.as_deref())
             }
+            Ending::Outlived => with_hint(
+                "error: the job has ended while this node had no connection to its coordinator"
+                    .to_owned(),
+                Some(
+                    "look for its outcome on another node; start the agent again to take part in the next run",
+                ),
+            ),
             Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),
             Ending::Unreachable { waited, was_attended, has_left } => {

@@ -265,7 +265,7 @@ async fn keep_log(spec: &JobSpec, log: &Log, outcome: &Result<agent_driver::End,
             matches!(outcome.result, JobResult::Succeeded | JobResult::AllLeft)
         }
         Ending::Left(_) => true,
-        Ending::Refused(_) | Ending::Unreachable { .. } => false,
+        Ending::Refused(_) | Ending::Outlived | Ending::Unreachable { .. } => false,
     };
     if !matches!(outcome, Ok(end) if is_well(&end.ending)) {
         log.keep();
@@ -295,6 +295,7 @@ async fn take_part(
     log: &Log,
     (metrics, measures): (Option<&MetricsPort>, Arc<NodeMeasures>),
 ) -> Result<agent_driver::End, LaunchError> {
+    let began = clock::now();
     let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
     // The first and only time.
     let _ = measures.stores.set(stores.counters());
@@ -344,7 +345,8 @@ async fn take_part(
     let attends = attending(spec, &services.name);
     renew(registration.as_ref(), &attends);
     let stores = WorkerStores::new(stores, services.store_port_mode(spec));
-    let agent = services.agent_spec(spec, log, measures, start_screen);
+    let since = (!spec.is_first_start()).then_some(began);
+    let agent = services.agent_spec(spec, log, measures, start_screen, since);
     let mut coordinator = services.coordinator();
     let ending = tokio::select! {
         ending = agent_driver::drive(agent, stores, supervisor, signals, &mut service_manager) => ending,
@@ -447,7 +449,7 @@ async fn wait_for_coordinator(hosted: HostedCoordinator, own: &NodeId, ending: O
     let knows_why = match ending {
         Some(Ending::Closed(_)) => true,
         Some(Ending::Left(_)) => knows(&inputs, own).await,
-        Some(Ending::Refused(_) | Ending::Unreachable { .. }) | None => false,
+        Some(Ending::Refused(_) | Ending::Outlived | Ending::Unreachable { .. }) | None => false,
     };
     if !knows_why {
         // The coordinator does not know why this agent ends.
@@ -459,7 +461,9 @@ async fn wait_for_coordinator(hosted: HostedCoordinator, own: &NodeId, ending: O
 /// Returns the way in which a voter ends after its agent.
 fn voter_end(ending: Option<&Ending>) -> VoterEnd {
     match ending {
-        Some(Ending::Closed(_) | Ending::Refused(RefuseReason::Closed(_))) => VoterEnd::Closed,
+        Some(Ending::Closed(_) | Ending::Outlived | Ending::Refused(RefuseReason::Closed(_))) => {
+            VoterEnd::Closed
+        }
         Some(Ending::Left(_)) => VoterEnd::Left,
         Some(Ending::Refused(_) | Ending::Unreachable { .. }) | None => VoterEnd::Other,
     }

@@ -5,6 +5,7 @@
 
 use std::{collections::VecDeque, path::PathBuf, sync::Arc, time::Instant};
 
+use ragent_election::election::OtherJob;
 use ragent_proto::{
     Proof,
     convert::{FromCoordinator, NotHere},
@@ -12,7 +13,7 @@ use ragent_proto::{
 use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
-    ids::{JobUid, Peer, VoterAddress},
+    ids::{JobUid, Peer, RunId, VoterAddress},
     member_reports::MemberReports,
     message::{Attend, FromNode, ToNode},
     settings::{Memory, Settings},
@@ -43,7 +44,7 @@ use crate::{
         host::ThisHost,
         random::random_id,
     },
-    voter::{Command, Commands, Stored},
+    voter::{Command, Commands, Stored, Superseded},
 };
 
 /// An input of the coordinator.
@@ -108,7 +109,10 @@ impl Coordination {
         right: Right,
         records: Records,
     ) -> Self {
-        let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));
+        let memory = memory.unwrap_or_else(|| Memory {
+            born_ms: u64::try_from(clock::wall_time().as_millis()).unwrap_or(u64::MAX),
+            ..Memory::fresh(JobUid::new(random_id()))
+        });
         let proofs = Proofs::new(memory.proof_key.clone());
         let memory = Memory { proof_key: Some(proofs.key().clone()), ..memory };
         let Records { journal, measures } = records;
@@ -136,6 +140,8 @@ pub(crate) enum End {
     HandedOver,
     /// The coordinator has given way to another one at this endpoint.
     GivenWay(Endpoint),
+    /// Its job had ended before, and no node of it is left.
+    Forgotten,
     /// Its right to coordinate has ended.
     Ended,
 }
@@ -151,7 +157,7 @@ pub(crate) enum Right {
         /// The voters and the leader, for the status of the job.
         listed: ListedVoters,
         /// The voters; `None` if the leader is chosen through an external store.
-        voters: Option<ElectedByVoters>,
+        voters: Option<Box<ElectedByVoters>>,
     },
 }
 
@@ -159,6 +165,10 @@ pub(crate) enum Right {
 pub(crate) struct ElectedByVoters {
     /// The state of this process's voter, which contains the voters.
     pub(crate) stored: watch::Receiver<Stored>,
+    /// The jobs that other processes have shown.
+    pub(crate) others: watch::Receiver<Vec<OtherJob>>,
+    /// Set when the job does not go on in this process.
+    pub(crate) superseded: watch::Receiver<Option<Superseded>>,
     /// The reports of the members, which may become voters.
     pub(crate) members: MemberReports,
     /// The queue of the voter's commands, which receives them.
@@ -184,6 +194,12 @@ impl Right {
             Ok(()) = voters.stored.changed() => {
                 VoterNews::Listed(voters.stored.borrow_and_update().voters())
             }
+            Ok(()) = voters.others.changed() => {
+                VoterNews::Others(voters.others.borrow_and_update().clone())
+            }
+            Ok(()) = voters.superseded.changed() => {
+                VoterNews::Superseded(voters.superseded.borrow_and_update().clone())
+            }
             Ok(()) = listed.answered.changed(), if awaits_answers => VoterNews::Answered,
             // Their sender has ended.
             else => std::future::pending().await,
@@ -195,6 +211,10 @@ impl Right {
 enum VoterNews {
     /// These are the voters.
     Listed(Vec<VoterAddress>),
+    /// Other processes have shown these jobs.
+    Others(Vec<OtherJob>),
+    /// The job does not go on here.
+    Superseded(Option<Superseded>),
     /// A voter has answered.
     Answered,
 }
@@ -235,6 +255,7 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
         silence_due: None,
     };
     driver.check_silence(clock::now());
+    driver.note_others(clock::now());
     let mut alarm = Alarm::new();
     let mut began: Option<Instant> = None;
     loop {
@@ -270,6 +291,18 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
             // The next step of the loop notices which deadline has passed.
             () = alarm.until([report_due, storing_due, due, silence_due]) => {}
         }
+    }
+}
+
+/// Describes a job that may run, and that prevents another one of its name from beginning.
+fn describe(run_id: &RunId, other: &OtherJob) -> String {
+    let addresses: Vec<&str> = other.addresses.iter().map(VoterAddress::as_str).collect();
+    match &other.leader {
+        Some((leader, _)) => format!("job {run_id} is led at {leader}"),
+        None => format!(
+            "job {run_id} was begun before, and no process of it that leads has answered; asked: {}",
+            addresses.join(", ")
+        ),
     }
 }
 
@@ -328,6 +361,7 @@ impl Driver {
                     return Some(End::Ended);
                 }
                 Effect::HandOver => return Some(End::HandedOver),
+                Effect::Forget => return Some(End::Forgotten),
                 Effect::Finish { is_over: true } => return Some(End::JobOver),
                 Effect::Finish { is_over: false } => return Some(End::Ended),
             }
@@ -348,8 +382,16 @@ impl Driver {
 
     fn voters(&mut self) -> Option<&mut ElectedByVoters> {
         match &mut self.right {
-            Right::Elected { voters, .. } => voters.as_mut(),
+            Right::Elected { voters, .. } => voters.as_deref_mut(),
             Right::Sole(_) => None,
+        }
+    }
+
+    /// Applies the jobs that other processes have shown before this coordinator was started.
+    fn note_others(&mut self, now: Instant) {
+        let others = self.voters().map(|voters| voters.others.borrow_and_update().clone());
+        if let Some(others) = others {
+            self.handle_voters(now, VoterNews::Others(others));
         }
     }
 
@@ -357,8 +399,8 @@ impl Driver {
     fn report_members(&mut self, now: Instant) {
         if let Right::Elected { voters: Some(voters), .. } = &mut self.right {
             let commands = &voters.commands;
-            voters.members.handle_timeout(now, &self.rendezvous, |members, wanted| {
-                commands.try_send(Command::Members(members, wanted)).is_ok()
+            voters.members.handle_timeout(now, &self.rendezvous, |report| {
+                commands.try_send(Command::Members(report)).is_ok()
             });
         }
     }
@@ -374,7 +416,16 @@ impl Driver {
     fn handle_voters(&mut self, now: Instant, news: VoterNews) {
         match news {
             VoterNews::Listed(voters) => self.rendezvous.handle_voters(voters),
-            VoterNews::Answered => {}
+            VoterNews::Others(others) => {
+                let run_id = self.rendezvous.run_id().clone();
+                let text = |other: &OtherJob| describe(&run_id, other);
+                self.rendezvous.handle_other_jobs(now, others.iter().map(text).collect());
+            }
+            VoterNews::Superseded(Some(Superseded::ByJob { job, at })) => {
+                self.rendezvous.handle_elder_job(now, at.to_string(), job.born_ms);
+            }
+            // The leader of a job has no other leader, so that it learns of no end.
+            VoterNews::Superseded(Some(Superseded::ByEnd) | None) | VoterNews::Answered => {}
         }
         self.check_silence(now);
     }
@@ -492,12 +543,12 @@ impl Driver {
         }
         if let Some(term) = self.rendezvous.handle_rival(now) {
             let elsewhere = NotHere { term, endpoint: to.to_string() };
-            if let Right::Sole(known)
-            | Right::Elected {
-                voters: Some(ElectedByVoters { registered: known, .. }), ..
-            } = &self.right
-            {
-                known.send_replace(elsewhere.clone());
+            match &self.right {
+                Right::Sole(known) => drop(known.send_replace(elsewhere.clone())),
+                Right::Elected { voters: Some(voters), .. } => {
+                    voters.registered.send_replace(elsewhere.clone());
+                }
+                Right::Elected { voters: None, .. } => {}
             }
             self.streams.send_elsewhere(&elsewhere);
             self.rival = Some(to);

@@ -24,7 +24,7 @@ use super::{
     listed_voters::ListedVoters,
     persistence::Persistence,
     proofs::Proofs,
-    role::ElectedCoordinator,
+    role::{ElectedCoordinator, OwnVoter},
     state_file::Obituary,
 };
 use crate::{
@@ -40,8 +40,8 @@ pub(crate) struct VoterCoordinator {
     pub settings: Settings,
     /// The endpoint at which others reach this process.
     pub endpoint: VoterAddress,
-    /// True if this process has a voter; false if the leader is chosen through an external store.
-    pub has_voter: bool,
+    /// The voter of this process; `None` if the leader is chosen through an external store.
+    pub voter: Option<OwnVoter>,
     /// The queue of the voter's commands.
     pub commands: Commands,
     /// The leader, as the voter knows it.
@@ -155,6 +155,7 @@ impl VoterCoordinator {
                 // The voter may have ended.
                 let _ = self.commands.send(Command::GiveWay(to)).await;
             }
+            End::Forgotten => drop(self.commands.send(Command::Forget).await),
             // Another process may lead; the voter may have ended.
             End::Ended => drop(self.commands.send(Command::Resign(term)).await),
         }
@@ -171,7 +172,6 @@ impl VoterCoordinator {
         let tenure = Tenure::Elected(Elected {
             term: leadership.term,
             until: leadership.until,
-            begins_at: leadership.begins_at,
             workers_until: leadership.workers_until,
             former: leadership.former.clone(),
         });
@@ -188,11 +188,15 @@ impl VoterCoordinator {
             since: clock::now(),
             answered: self.answered.clone(),
         };
-        let voters = self.has_voter.then(|| ElectedByVoters {
-            stored: self.stored.clone(),
-            members: MemberReports::default(),
-            commands: self.commands.clone(),
-            registered: self.registered.clone(),
+        let voters = self.voter.as_ref().map(|voter| {
+            Box::new(ElectedByVoters {
+                stored: self.stored.clone(),
+                others: voter.others.clone(),
+                superseded: voter.superseded.clone(),
+                members: MemberReports::default(),
+                commands: self.commands.clone(),
+                registered: self.registered.clone(),
+            })
         });
         let settings = Settings {
             voters: leadership.voters.iter().map(|seat| seat.address.clone()).collect(),

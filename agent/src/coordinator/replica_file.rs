@@ -47,6 +47,13 @@ impl ReplicaFile {
     }
 }
 
+impl ReplicaFile {
+    /// Removes the content of the file, which could not be written. Returns true if it is gone.
+    pub(crate) fn discard(&self) -> bool {
+        state_file::discard(&self.path)
+    }
+}
+
 /// Writes each change of `stored`, until its voter ends.
 pub(crate) async fn keep(file: Arc<ReplicaFile>, mut stored: watch::Receiver<Stored>) {
     let mut is_reported = false;

@@ -1,15 +1,17 @@
 //! The coordinator of a job, from the point of view of one agent's port.
 
+use ragent_election::election::OtherJob;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     heir::Member,
     ids::{JobUid, Term, VoterAddress},
+    known_job::KnownJob,
     message::Attend,
 };
 use tokio::sync::{mpsc, watch};
 
 use super::{driver::Inputs, state_file::Obituary};
-use crate::voter::{Command, StateLoss, Stored};
+use crate::voter::{Command, StateLoss, Stored, Superseded};
 
 /// The coordinator, from the point of view of one port.
 #[derive(Clone, Debug)]
@@ -52,6 +54,10 @@ pub struct OwnVoter {
     pub(crate) stored: watch::Receiver<Stored>,
     /// The loss of the job's state, if a majority of the voters has lost it.
     pub(crate) state_loss: watch::Receiver<Option<StateLoss>>,
+    /// The jobs that other processes have shown.
+    pub(crate) others: watch::Receiver<Vec<OtherJob>>,
+    /// Set when the job does not go on in this process.
+    pub(crate) superseded: watch::Receiver<Option<Superseded>>,
 }
 
 impl OwnVoter {
@@ -60,11 +66,23 @@ impl OwnVoter {
         self.stored.borrow().replica.has_seat_of(self.member.voter, &self.member.address)
     }
 
-    /// Sends a command, unless the voter has ended or its queue is full: the agent repeats what it sends.
-    pub(crate) fn try_send(&self, command: Command) {
-        if let Some(commands) = self.commands.upgrade() {
-            let _ = commands.try_send(command);
+    /// Sends a command, unless the voter has ended or its queue is full. Returns true if it is sent.
+    pub(crate) fn try_send(&self, command: Command) -> bool {
+        self.commands.upgrade().is_some_and(|commands| commands.try_send(command).is_ok())
+    }
+
+    /// Waits until the job does not go on in this process, and returns the reason; never returns if the voter has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call loses nothing.
+    pub(crate) async fn superseded(&mut self) -> Superseded {
+        while self.superseded.changed().await.is_ok() {
+            if let Some(superseded) = self.superseded.borrow_and_update().clone() {
+                return superseded;
+            }
         }
+        std::future::pending().await
     }
 
     /// Waits until its state has changed; never returns if the voter has ended.
@@ -85,10 +103,31 @@ impl OwnVoter {
         Some((memory.job_uid.clone(), stored.voters()))
     }
 
-    /// Returns the voters of the job that this process knows to have a round.
-    pub(crate) fn voters_of_job(&self) -> Vec<VoterAddress> {
-        self.stored.borrow().voters_of_job()
+    /// Returns the job that this process knows to have a round.
+    pub(crate) fn known_job(&self) -> Option<KnownJob> {
+        let stored = self.stored.borrow();
+        let memory = stored.replica.memory.as_ref().filter(|_| stored.replica.has_round())?;
+        Some(KnownJob { uid: memory.job_uid.clone(), voters: stored.voters_of_job() })
     }
+
+    /// Returns the leader of another job, if this process knows none with a round and another process leads one.
+    fn leader_elsewhere(&self) -> Option<NotHere> {
+        if self.known_job().is_some() {
+            return None;
+        }
+        let others = self.others.borrow();
+        let (leader, term) = others.iter().find_map(|job| job.leader.clone())?;
+        Some(NotHere { term, endpoint: leader.to_string() })
+    }
+}
+
+/// Where a registration is sent instead of to the coordinator in this process.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Elsewhere {
+    /// To the voters of the job; none if they are not known.
+    Voters(Vec<VoterAddress>),
+    /// To the leader of another job, if it is known.
+    Leader(NotHere),
 }
 
 /// The coordinator that the voters have elected, as one of them knows it.
@@ -156,26 +195,59 @@ impl Role {
         }
     }
 
-    /// Returns the voters to which a registration is to be sent instead: this process is not a voter, or knows of no
-    /// round, and the node knows a job that has one. Returns `None` if the registration is to wait for a coordinator.
-    pub(super) fn voters_instead(&self, attend: &Attend) -> Option<Vec<VoterAddress>> {
-        let Self::Voter { voter: Some(voter), elected, .. } = self else { return None };
-        if !attend.voters.is_empty() && voter.voters_of_job().is_empty() {
-            voter.try_send(Command::Hint(attend.voters.clone()));
-            return Some(Vec::new());
+    /// Returns where a registration is to be sent instead: this process is not a voter, or knows of no round, and the node or
+    /// another process knows a job that has one. Returns `None` if the registration is to wait for a coordinator.
+    pub(super) fn elsewhere(&self, attend: &Attend) -> Option<Elsewhere> {
+        let Self::Voter { voter: Some(voter), .. } = self else { return None };
+        let own = voter.known_job();
+        if let Some(job) =
+            attend.job.as_ref().filter(|job| own.as_ref().is_none_or(|own| own.uid != job.uid))
+        {
+            // The node repeats it with its next registration.
+            let _ = voter.try_send(Command::KnownJob(job.clone()));
+            if own.is_none() {
+                return Some(Elsewhere::Leader(NotHere::unknown()));
+            }
         }
-        let is_unknown = matches!(*elected.borrow(), ElectedCoordinator::Unknown);
-        (is_unknown && !voter.has_seat()).then(|| voter.voters_of_job())
+        self.known_elsewhere()
     }
 
-    /// Waits until this process learns that it is not a voter any more, and returns the voters of the job; never returns if
-    /// this process is not a voter.
-    pub(super) async fn wait_for_voters_elsewhere(&self) -> Vec<VoterAddress> {
+    /// Returns the term that the coordinator must have at least to be the next one for a node that has lost the leader of the term
+    /// `lost`. The terms of two jobs cannot be compared.
+    pub(super) fn comparable(&self, attend: &Attend, lost: Term) -> Term {
+        let own = match self {
+            Self::Voter { voter: Some(voter), .. } => voter.known_job(),
+            Self::Voter { .. } | Self::Coordinator { .. } | Self::Elsewhere(_) => None,
+        };
+        let is_other = own.zip(attend.job_uid.as_ref()).is_some_and(|(own, uid)| own.uid != *uid);
+        if is_other { Term(0) } else { lost }
+    }
+
+    /// Returns where registrations are to be sent that wait for a coordinator, if they are to be sent elsewhere.
+    fn known_elsewhere(&self) -> Option<Elsewhere> {
+        let Self::Voter { voter: Some(voter), elected, .. } = self else { return None };
+        if let Some(leader) = voter.leader_elsewhere() {
+            return Some(Elsewhere::Leader(leader));
+        }
+        let is_unknown = matches!(*elected.borrow(), ElectedCoordinator::Unknown);
+        let voters = || voter.known_job().map(|job| job.voters).unwrap_or_default();
+        (is_unknown && !voter.has_seat()).then(|| Elsewhere::Voters(voters()))
+    }
+
+    /// Waits until registrations that wait for a coordinator are to be sent elsewhere; never returns if this process is not a
+    /// voter.
+    pub(super) async fn wait_for_elsewhere(&self) -> Elsewhere {
         if let Self::Voter { voter: Some(voter), .. } = self {
-            let mut stored = voter.stored.clone();
-            while stored.changed().await.is_ok() {
-                if !voter.has_seat() {
-                    return voter.voters_of_job();
+            let (mut stored, mut others) = (voter.stored.clone(), voter.others.clone());
+            loop {
+                let is_there = tokio::select! {
+                    changed = stored.changed() => changed.is_ok(),
+                    changed = others.changed() => changed.is_ok(),
+                };
+                match self.known_elsewhere() {
+                    Some(elsewhere) => return elsewhere,
+                    None if is_there => {}
+                    None => break,
                 }
             }
         }
@@ -227,6 +299,8 @@ mod tests {
                 commands: mpsc::channel(1).0.downgrade(),
                 stored: watch::channel(stored).1,
                 state_loss: watch::channel(None).1,
+                others: watch::channel(Vec::new()).1,
+                superseded: watch::channel(None).1,
             }),
             registered: watch::channel(registered).1,
         }

@@ -21,7 +21,7 @@ use ragent_proto::{
     },
 };
 use ragent_rendezvous::{
-    ids::{Peer, RunId, Term, VoterAddress},
+    ids::{Peer, RunId, Term},
     message::{Attend, ToNode},
 };
 use tokio::{
@@ -41,7 +41,7 @@ use super::{
     page::{self, Document, Page},
     reachability::{self, REACH_PATH, Reach},
     readers::Readers,
-    role::Role,
+    role::{Elsewhere, Role},
     state_file,
     states::States,
     status_page::{StatusPage, status_page},
@@ -332,13 +332,14 @@ async fn pass_on(
     registration: Registration,
     messages: Streaming<AgentMessage>,
 ) {
-    if let Some(voters) = role.voters_instead(&registration.attend) {
-        return name_voters(&role, voters, &registration).await;
+    if let Some(elsewhere) = role.elsewhere(&registration.attend) {
+        return send_elsewhere(&role, elsewhere, &registration).await;
     }
+    let lost = role.comparable(&registration.attend, lost);
     let coordinator = tokio::select! {
         coordinator = timeout(limits::HELD_TIMEOUT, role.wait_for_coordinator(lost)) => coordinator,
-        voters = role.wait_for_voters_elsewhere() => {
-            return name_voters(&role, voters, &registration).await;
+        elsewhere = role.wait_for_elsewhere() => {
+            return send_elsewhere(&role, elsewhere, &registration).await;
         }
         () = registration.answers.closed() => return,
     };
@@ -356,18 +357,24 @@ async fn pass_on(
     }
 }
 
-/// Answers a registration with the voters of the job, of which one is the coordinator, or with the coordinator with which the
-/// agent of this process is registered.
-async fn name_voters(role: &Role, voters: Vec<VoterAddress>, registration: &Registration) {
+/// Answers a registration with the voters of the job, one of which is the coordinator, with the leader of another job, or with the
+/// coordinator with which the agent of this process is registered.
+async fn send_elsewhere(role: &Role, elsewhere: Elsewhere, registration: &Registration) {
     let Registration { attend, answers, .. } = registration;
-    // A node that knows a job with a round is to find its leader through the voters of that job.
-    let may_follow = voters.is_empty() && attend.voters.is_empty();
-    let not_here = role.registered_elsewhere().filter(|_| may_follow);
     // The agent may have ended the stream.
-    if !voters.is_empty() {
-        let _ = answers.send(FromCoordinator::Message(ToNode::Voters(voters))).await;
-    }
-    let not_here = not_here.unwrap_or_else(NotHere::unknown);
+    let not_here = match elsewhere {
+        Elsewhere::Leader(leader) => leader,
+        // A node that knows a job with a round is to find its leader through the voters of that job.
+        Elsewhere::Voters(voters) if voters.is_empty() && attend.job.is_none() => {
+            role.registered_elsewhere().unwrap_or_else(NotHere::unknown)
+        }
+        Elsewhere::Voters(voters) => {
+            if !voters.is_empty() {
+                let _ = answers.send(FromCoordinator::Message(ToNode::Voters(voters))).await;
+            }
+            NotHere::unknown()
+        }
+    };
     let _ = answers.send(FromCoordinator::NotHere(not_here)).await;
 }
 

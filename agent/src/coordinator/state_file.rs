@@ -8,6 +8,7 @@
 mod age;
 mod cleaning;
 mod closed_job;
+mod ended_jobs;
 mod files;
 mod memory;
 mod obituary;
@@ -15,7 +16,6 @@ mod registration;
 
 use std::path::Path;
 
-pub(crate) use self::memory::{read_copy, write_copy, write_memory};
 #[cfg(any(test, fuzzing))]
 pub(crate) use self::registration::running_agents_in;
 pub use self::{
@@ -26,11 +26,22 @@ pub use self::{
     obituary::{Obituary, has_obituary, parse_obituary, write_obituary},
     registration::{RegisteredCredentials, Registration, RunningAgent, Stage, running_agents},
 };
+pub(crate) use self::{
+    ended_jobs::EndedJobs,
+    memory::{read_copy, write_copy, write_memory},
+};
 use self::{
     files::{folder_of, name_of},
     obituary::obituary_path,
 };
 use crate::sys::private_folder::PrivateFolder;
+
+/// Removes the content of a state file that could not be written: a process that continues from an older state could elect a leader
+/// by an older list of voters. Returns true if it is gone.
+pub(crate) fn discard(state_file: &Path) -> bool {
+    forget(state_file);
+    !state_file.exists() || std::fs::write(state_file, "").is_ok()
+}
 
 /// Removes the state file of a job, if there is one.
 pub fn forget(state_file: &Path) {

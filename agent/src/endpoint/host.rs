@@ -1,13 +1,16 @@
 //! Starts this node's services as the host of the job's coordinator, which recovers the job if an
 //! earlier coordinator has left its state.
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::{
+    net::{IpAddr, SocketAddr, TcpListener},
+    time::Instant,
+};
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{NodeId, RoundId},
     message::KnownRound,
-    settings::{Leases, Memory, Settings},
+    settings::{Leases, Memory, NodeRange, Settings},
     voter_count::VoterCount,
 };
 use ragent_store::{StoreHandle, StoreThread};
@@ -30,7 +33,7 @@ use crate::{
     node::{destination::Destination, node_id::new_node_id},
     secret::Credentials,
     spec::{Endpoint, JobSpec, RendezvousMethod},
-    sys::{host::ThisHost, system_error::system},
+    sys::{clock, host::ThisHost, system_error::system},
 };
 
 /// Hosts the coordinator of `endpoint` on `listener`; others reach this node at `address`.
@@ -161,6 +164,12 @@ fn seat_of(memory: &Memory) -> KnownRound {
     }
 }
 
+/// Returns the time before which a coordinator that no voters have elected does not complete the first round of a job. Its port
+/// listens now: a lost coordinator's workers may run for a lease, and their agents register here meanwhile.
+pub(crate) fn begins_at(nodes: NodeRange, is_first_start: bool) -> Option<Instant> {
+    (!is_first_start).then(|| clock::now() + Leases::default().for_nodes(nodes).coordinator)
+}
+
 fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
     Settings {
         run_id: spec.run_id.clone(),
@@ -171,6 +180,7 @@ fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
         voter_count: VoterCount::One,
         keeps_charges: ThisHost.service_dir().is_some(),
         leases: Leases::default(),
+        begins_at: begins_at(spec.shared.nodes, spec.is_first_start()),
     }
 }
 

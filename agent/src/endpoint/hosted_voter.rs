@@ -11,7 +11,7 @@ use ragent_election::election::{self, timers::Timers};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     heir::Member,
-    ids::{NodeId, VoterAddress, VoterId},
+    ids::{NodeId, Round, VoterAddress, VoterId},
     settings::Settings,
 };
 use tokio::{
@@ -28,7 +28,8 @@ use crate::{
         measures::CoordinatorMeasures,
         replica_file::{self, ReplicaFile},
         role::{ElectedCoordinator, OwnVoter, Role},
-        service, state_file,
+        service,
+        state_file::{self, EndedJobs},
     },
     endpoint::limits,
     net::port::{PortProtocols, VoterConnection},
@@ -52,6 +53,8 @@ pub(crate) struct HostedVoter {
 pub(super) struct StateFile {
     task: JoinHandle<()>,
     path: PathBuf,
+    /// The jobs of this name that have ended.
+    ended: EndedJobs,
 }
 
 /// A process that takes part in the choice of the leader, and the coordinator that runs in it while it leads.
@@ -98,6 +101,8 @@ pub(crate) struct HostedVoterSpec {
     pub settings: Settings,
     /// The time for which agents may wait for the next leader.
     pub kept: Duration,
+    /// True if no earlier job of this name can exist.
+    pub is_first_start: bool,
     /// The coordinator with which the agent of this process is registered.
     pub registered: watch::Sender<NotHere>,
 }
@@ -105,7 +110,7 @@ pub(crate) struct HostedVoterSpec {
 /// The way in which a voter's process ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum VoterEnd {
-    /// The job has ended, and this agent has the outcome.
+    /// The job has ended, and this agent has the outcome; or another job goes on instead.
     Closed,
     /// The agent has left the job.
     Left,
@@ -132,6 +137,7 @@ pub(crate) fn host_voter(
         source,
         settings,
         kept,
+        is_first_start,
         registered,
     } = spec;
     let run_id = settings.run_id.clone();
@@ -147,12 +153,17 @@ pub(crate) fn host_voter(
     let address = VoterAddress::new(endpoint.to_string());
     let replica_file = Arc::new(ReplicaFile::new(state_file.clone(), kept));
     let own_file = Arc::clone(&replica_file);
+    let ended = EndedJobs::of(&run_id, kept);
+    let ended_before = ended.read();
+    let record_end = ended.clone();
     let handle = voter::start(VoterSpec {
         run_id,
         is_list_common,
         settings: election::Settings {
             voter,
             is_new,
+            is_first_start,
+            ended: ended_before,
             address: address.clone(),
             listed: listed.iter().map(|listed| VoterAddress::new(listed.to_string())).collect(),
             process,
@@ -160,22 +171,36 @@ pub(crate) fn host_voter(
             seed: rand::random(),
         },
         stored,
-        store: Box::new(move |stored| {
-            // The task that writes the file otherwise reports errors.
-            let _ = own_file.write(stored);
+        // The task that writes the file otherwise reports errors.
+        store: Box::new(move |stored| own_file.write(stored).is_ok() || own_file.discard()),
+        record_end: Box::new(move |uid| {
+            let (ended, uid) = (record_end.clone(), uid.clone());
+            // A slow disk does not delay the voter.
+            drop(tokio::task::spawn_blocking(move || ended.add(&uid)));
         }),
         source,
         credentials: port.credentials.clone(),
     })
     .map_err(system("start a thread"))?;
-    let VoterHandle { commands, leader, answered, stored, state_loss, connections } = handle;
+    let VoterHandle {
+        commands,
+        leader,
+        answered,
+        stored,
+        state_loss,
+        others,
+        superseded,
+        connections,
+    } = handle;
     let task = replica_file::keep(replica_file, stored.clone());
-    let file = StateFile { task: tokio::spawn(task), path: state_file };
+    let file = StateFile { task: tokio::spawn(task), path: state_file, ended };
     let own = OwnVoter {
         member: Member { voter, address },
         commands: commands.downgrade(),
         stored: stored.clone(),
         state_loss,
+        others,
+        superseded,
     };
     let elector = Elector {
         settings,
@@ -224,7 +249,7 @@ pub(super) fn serve_elector(
     let coordinator = VoterCoordinator {
         settings,
         endpoint: VoterAddress::new(endpoint.to_string()),
-        has_voter: voter.is_some(),
+        voter: voter.clone(),
         commands: commands.clone(),
         leader,
         answered,
@@ -268,6 +293,11 @@ impl HostedVoter {
     /// Returns the voter, from the point of view of the agent; `None` if the leader is chosen through an external store.
     pub(super) fn own_voter(&self) -> Option<OwnVoter> {
         self.voter.clone()
+    }
+
+    /// Returns the voters of the job that this voter knows to have a round, from its state file at first.
+    pub(super) fn voters_of_job(&self) -> Vec<VoterAddress> {
+        self.stored.borrow().voters_of_job()
     }
 
     /// Returns the leader, as this voter knows it.
@@ -320,8 +350,10 @@ impl HostedVoter {
     }
 
     async fn stop(self, how: VoterEnd, is_needed: bool) {
-        let Self { commands, coordinator, file, voter, .. } = self;
+        let Self { commands, coordinator, file, voter, stored, .. } = self;
         drop(voter);
+        let memory = stored.borrow().replica.memory.clone();
+        let job = memory.filter(|memory| memory.round > Round(0)).map(|memory| memory.job_uid);
         coordinator.abort();
         // The voter ends when no sender of commands is left, and then the task that writes its file.
         drop(commands);
@@ -329,10 +361,15 @@ impl HostedVoter {
         if !coordinator.is_finished() {
             let _ = coordinator.await;
         }
-        let Some(StateFile { task, path }) = file else { return };
+        let Some(StateFile { task, path, ended }) = file else { return };
         let _ = task.await;
         match how {
-            VoterEnd::Closed => forget(&path).await,
+            VoterEnd::Closed => {
+                forget(&path).await;
+                if let Some(job) = job {
+                    let _ = tokio::task::spawn_blocking(move || ended.add(&job)).await;
+                }
+            }
             // No majority may be left without this voter, if no member could replace it.
             VoterEnd::Left if !is_needed => forget(&path).await,
             VoterEnd::Left | VoterEnd::Other => {}

@@ -107,7 +107,7 @@ pub(super) async fn take_part(
         known_round: KnownRound::default(),
         state_file: None,
         not_here,
-        hosted: Some(Hosted::Voter(hosted)),
+        hosted: Some(Hosted::Voter(Box::new(hosted))),
         store_sender: None,
         server,
         search_responder: None,
@@ -188,6 +188,7 @@ fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
         voter_count: VoterCount::One,
         keeps_charges: ThisHost.service_dir().is_some(),
         leases: Leases::default(),
+        begins_at: None,
         voters: Vec::new(),
     }
 }

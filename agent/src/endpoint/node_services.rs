@@ -1,6 +1,11 @@
 //! The services of a node on its port, and the endpoint of its coordinator.
 
-use std::{net::IpAddr, path::PathBuf, sync::Arc};
+use std::{
+    net::IpAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use ragent_core::agent::AgentSettings;
 use ragent_proto::convert::NotHere;
@@ -61,7 +66,7 @@ pub(crate) enum Hosted {
     /// The only coordinator of the job.
     Coordinator(HostedCoordinator),
     /// One of the voters, or a process that may lead according to etcd.
-    Voter(HostedVoter),
+    Voter(Box<HostedVoter>),
 }
 
 impl NodeServices {
@@ -86,6 +91,7 @@ impl NodeServices {
         log: &Log,
         measures: Arc<NodeMeasures>,
         mut start_screen: StartScreen,
+        since: Option<Instant>,
     ) -> AgentSpec {
         if let Some(Hosted::Coordinator(_)) = &self.hosted {
             start_screen.handle_hosting();
@@ -107,6 +113,10 @@ impl NodeServices {
             node_rank: spec.node_rank,
             voter: voter.as_ref().map(|voter| voter.member.clone()),
         };
+        // No coordinator is elected before the voters have made sure that no earlier job runs.
+        let leases = Leases::default().for_nodes(spec.shared.nodes);
+        let is_silent = voter.is_some() && since.is_some();
+        let silence = if is_silent { leases.coordinator } else { Duration::ZERO };
         AgentSpec {
             lines: RoundLines::new(&spec.shared, spec.output.first_node_lines),
             log: log.clone(),
@@ -118,10 +128,12 @@ impl NodeServices {
             shared: spec.shared,
             node,
             voter,
+            since,
             local_addr: spec.local_addr.clone(),
             settings: AgentSettings {
                 stop_grace: spec.shared.timeouts.stop_grace,
                 join_timeout: spec.shared.timeouts.join,
+                silence,
                 known_round: self.known_round,
                 runs_unleased: self.runs_unleased(spec),
                 has_voters: matches!(
@@ -129,7 +141,7 @@ impl NodeServices {
                     RendezvousMethod::Voters(_) | RendezvousMethod::Etcd(_)
                 ) || spec.voters.is_several(),
                 has_standbys: !spec.standby.is_empty(),
-                leases: Leases::default().for_nodes(spec.shared.nodes),
+                leases,
                 seed: rand::random(),
             },
             state_file: self.state_file.clone(),

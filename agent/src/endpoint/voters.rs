@@ -330,12 +330,15 @@ fn serve(
         timers: Timers::for_nodes(spec.shared.nodes),
         source,
         kept: kept_for(spec.shared.timeouts.join),
+        is_first_start: spec.is_first_start(),
         registered: not_here.clone(),
     };
     let (hosted, server) = host_voter(endpoint_port, voter)?;
     let own = (endpoint, dialed);
+    let known = hosted.voters_of_job();
+    let known = known.iter().filter_map(|voter| voter.as_str().parse().ok()).collect();
     Ok(NodeServices {
-        destination: Destination::voters(listed, first.to_string(), own, rand::random())
+        destination: Destination::voters(listed, known, first.to_string(), own, rand::random())
             .with_leader(hosted.leader()),
         name: first.to_string(),
         reach,
@@ -345,7 +348,7 @@ fn serve(
         known_round: KnownRound::default(),
         state_file: None,
         not_here,
-        hosted: Some(Hosted::Voter(hosted)),
+        hosted: Some(Hosted::Voter(Box::new(hosted))),
         store_sender: None,
         server,
         search_responder: None,
@@ -421,6 +424,7 @@ fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
         voter_count: spec.voters,
         keeps_charges: ThisHost.service_dir().is_some(),
         leases: Leases::default(),
+        begins_at: None,
         // The election knows them.
         voters: Vec::new(),
     }

@@ -170,7 +170,8 @@ impl Driver {
             Command::Obituary(process) => self.claim.handle_obituary(now, &process),
             // The record in etcd names no voters.
             Command::Members(..)
-            | Command::Hint(_)
+            | Command::KnownJob(_)
+            | Command::Forget
             | Command::GiveWay(_)
             | Command::Registered(_) => {}
             Command::Leave { left, .. } => {

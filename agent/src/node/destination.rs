@@ -75,19 +75,26 @@ impl Destination {
         }
     }
 
-    /// Returns the destination of an agent with voters, of which the user has `listed` these, shown as `text`. `own` is
+    /// Returns the destination of an agent with voters. The user has `listed` these, which are shown as `text`, and `known` are those
+    /// in the agent's state file. `own` is
     /// the endpoint of the agent's own voter, and the endpoint at which the agent dials it; it dials its own voter first
     /// if that is listed, otherwise the one that `seed` selects.
     pub fn voters(
         mut listed: Vec<Endpoint>,
+        known: Vec<Endpoint>,
         text: String,
         own: (Endpoint, Endpoint),
         seed: u64,
     ) -> Self {
         rotate(&mut listed, seed);
-        let first = listed.contains(&own.0).then(|| own.0.clone());
+        let is_first = listed.contains(&own.0) || known.contains(&own.0);
+        let first = is_first.then(|| own.0.clone());
+        let mut targets = Targets::new(listed, first.clone());
+        if !known.is_empty() {
+            targets.handle_voters(known, first);
+        }
         Self {
-            targets: Some(Targets::new(listed, first)),
+            targets: Some(targets),
             own,
             is_own: true,
             leader: None,
@@ -269,6 +276,11 @@ impl Destination {
         }
     }
 
+    /// Returns true if the voter of this process leads.
+    pub(super) fn is_own_leader(&self) -> bool {
+        self.leader.as_ref().is_some_and(|leader| matches!(*leader.borrow(), Leader::Here(_)))
+    }
+
     /// Returns true if the coordinator is elected, or chosen through etcd.
     pub(super) fn is_elected(&self) -> bool {
         self.targets.is_some()
@@ -351,7 +363,7 @@ mod tests {
     fn voters_are_dialed() {
         let list = ["a:1", "b:1", "c:1"].map(at).to_vec();
         let own = (at("b:1"), at("127.0.0.1:1"));
-        let mut destination = Destination::voters(list, "a,b,c".to_owned(), own, 0);
+        let mut destination = Destination::voters(list, Vec::new(), "a,b,c".to_owned(), own, 0);
         assert_eq!(destination.dial(ONE, false), (at("127.0.0.1:1"), None));
         let unknown = Redirect::NotLeading(false);
         assert_eq!(destination.handle_redirect(ONE, &not_here(0, ""), false), unknown);
@@ -435,7 +447,7 @@ mod tests {
         let (leads, leader) = watch::channel(Leader::Unknown);
         let own = (at("b:1"), at("127.0.0.1:1"));
         let list = ["a:1", "b:1", "c:1"].map(at).to_vec();
-        let destination = Destination::voters(list, "a,b,c".to_owned(), own, 0);
+        let destination = Destination::voters(list, Vec::new(), "a,b,c".to_owned(), own, 0);
         let mut destination = destination.with_leader(leader);
         leads.send_replace(Leader::At("c:1".to_owned(), Term(2)));
         destination.leader_changed().await;
@@ -477,7 +489,8 @@ mod tests {
     #[test]
     fn leader_gives_way() {
         let own = (at("d:5"), at("127.0.0.1:5"));
-        let mut destination = Destination::voters(vec![at("b:1")], "b:1".to_owned(), own, 0);
+        let mut destination =
+            Destination::voters(vec![at("b:1")], Vec::new(), "b:1".to_owned(), own, 0);
         destination.dial(ONE, false);
         assert_eq!(destination.handle_welcome(ONE, Term(9), None), Some(at("b:1")));
         let (elsewhere, given_way) = (not_here(9, "a:1"), Redirect::GivenWay(at("a:1")));
@@ -495,7 +508,8 @@ mod tests {
     #[test]
     fn changed_voters_are_dialed() {
         let own = (at("d:5"), at("127.0.0.1:5"));
-        let mut destination = Destination::voters(vec![at("a:1")], "a:1".to_owned(), own, 0);
+        let mut destination =
+            Destination::voters(vec![at("a:1")], Vec::new(), "a:1".to_owned(), own, 0);
         assert_eq!(destination.dial(ONE, false).0, at("a:1"), "its own voter is not listed");
         assert!(destination.handle_voter_list(["b:1", "c:1", "d:5"].map(at).to_vec(), 0));
         assert_eq!(destination.handle_welcome(ONE, Term(3), None), Some(at("a:1")));

@@ -11,7 +11,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use nix::sys::signal::Signal;
@@ -55,7 +55,10 @@ use crate::{
     sys::{alarm::Alarm, clock, host::ThisHost},
     workers::driver::{Command, SupervisorEvent, SupervisorHandle},
 };
-pub use crate::{coordinator::role::OwnVoter, voter::StateLoss};
+pub use crate::{
+    coordinator::role::OwnVoter,
+    voter::{StateLoss, Superseded},
+};
 
 /// The driver's configuration: the job and the node.
 #[derive(Debug)]
@@ -72,6 +75,8 @@ pub struct AgentSpec {
     pub node: NodeDescription,
     /// The voter of this process, if it has one.
     pub voter: Option<OwnVoter>,
+    /// The time since which other processes could show an earlier job to this one; `None` if there can be none.
+    pub since: Option<Instant>,
     /// The node's address, if the user gave it.
     pub local_addr: Option<String>,
     /// The lines that this agent prints by default.
@@ -89,6 +94,14 @@ pub struct AgentSpec {
     /// The coordinator's endpoint, by the name that all nodes use; this agent's port answers with
     /// it.
     pub not_here: watch::Sender<NotHere>,
+}
+
+impl AgentSpec {
+    /// Returns the time for which other processes could show an earlier job to this one; the longest time if there can be none.
+    fn waited(&self) -> Duration {
+        let waited = |since| clock::now().saturating_duration_since(since);
+        self.since.map_or(Duration::MAX, waited)
+    }
 }
 
 /// The end of a node's part.
@@ -160,6 +173,7 @@ pub async fn drive(
         voucher: Voucher::default(),
         lease_margin: RecentMinimum::default(),
         service_manager,
+        is_registered: false,
     };
     let mut alarm = Alarm::new();
     loop {
@@ -184,6 +198,7 @@ pub async fn drive(
             return Err(DriveError::Mismatch(mismatch));
         }
         driver.review_start_screen();
+        driver.review_registration();
         let deadline = driver.poll_timeout();
         tokio::select! {
             // Events before deadlines, so that an agent that was stalled does not attribute its own
@@ -195,7 +210,10 @@ pub async fn drive(
             }
             Some(event) = events.recv() => driver.handle_event(event),
             () = driver.spec.destination.leader_changed() => driver.handle_own_leader(),
-            () = voter_changed(&mut driver.spec.voter) => driver.handle_own_voter(),
+            news = news_of_voter(&mut driver.spec.voter) => match news {
+                Some(superseded) => driver.handle_superseded(superseded),
+                None => driver.handle_own_voter(),
+            },
             Some(voters) = driver.lookup.join_next() => driver.handle_voters(voters.unwrap_or_default()),
             (round, event) = driver.stores.event() => driver.handle_store_event(round, event),
             vouched = driver.voucher.looked_up() => {
@@ -209,15 +227,21 @@ pub async fn drive(
     }
 }
 
-/// Waits until the state of this process's voter has changed; never returns without a voter.
+/// Waits until the state of this process's voter has changed, or the job does not go on here, for the reason that is returned;
+/// never returns without a voter.
 ///
 /// # Cancel safety
 ///
 /// A cancelled call loses nothing.
-async fn voter_changed(voter: &mut Option<OwnVoter>) {
-    match voter {
-        Some(voter) => voter.changed().await,
-        None => std::future::pending().await,
+async fn news_of_voter(voter: &mut Option<OwnVoter>) -> Option<Superseded> {
+    let Some(voter) = voter else { return std::future::pending().await };
+    let mut superseded = voter.clone();
+    tokio::select! {
+        superseded = superseded.superseded() => {
+            voter.superseded.mark_unchanged();
+            Some(superseded)
+        }
+        () = voter.changed() => None,
     }
 }
 
@@ -252,6 +276,8 @@ struct Driver<'a> {
     /// The smallest recent time that was left of the lease when an echo arrived.
     lease_margin: RecentMinimum,
     service_manager: &'a mut ServiceManager,
+    /// True if the voter of this process knows that this agent is registered.
+    is_registered: bool,
 }
 
 impl Driver<'_> {

@@ -41,6 +41,7 @@ fn restarts(outcome: &Outcome) -> String {
         | JobResult::JoinTimeout { .. }
         | JobResult::RecoveryTimeout { .. }
         | JobResult::AllLeft
+        | JobResult::OtherJob { .. }
         | JobResult::LoopbackMaster { .. }
         | JobResult::AllQuarantined
         | JobResult::RestartLoop { .. } => ("none is left", "none was used"),

@@ -8,6 +8,7 @@ use ragent_rendezvous::{
 };
 
 use super::{failure::failure, news};
+use crate::sys::clock;
 
 /// Describes how a job ended, for people.
 pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
@@ -44,6 +45,15 @@ pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
             Some("start the missing nodes, or end all agents and start the job again"),
         ),
         JobResult::AllLeft => "ragent: all nodes have left the job".to_owned(),
+        JobResult::OtherJob { endpoint, born_ms } => with_hint(
+            format!(
+                "error: another job of this name, begun at {}, runs at {endpoint}; this one is closed",
+                clock::time_of_day_at(*born_ms)
+            ),
+            Some(
+                "start the agents again, which join that job; give each job a name of its own (`--rdzv-id`) if both are wanted",
+            ),
+        ),
         JobResult::LoopbackMaster { address, host_name } => loopback(address, host_name),
         JobResult::RestartLoop { rounds } => with_hint(
             format!(

@@ -1,6 +1,10 @@
 //! Reads the address of the coordinator.
 
-use std::{fmt, net::Ipv6Addr, str::FromStr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+    str::FromStr,
+};
 
 use super::{Argument, UsageError};
 
@@ -19,6 +23,14 @@ pub struct Endpoint {
 impl Default for Endpoint {
     fn default() -> Self {
         Self { host: "localhost".to_owned(), port: DEFAULT_PORT }
+    }
+}
+
+impl Endpoint {
+    /// Returns true if its host is this machine's loopback interface, by its name or address.
+    pub(crate) fn is_loopback(&self) -> bool {
+        let is_address = |host: &str| host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+        self.host == "localhost" || is_address(&self.host)
     }
 }
 

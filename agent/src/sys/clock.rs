@@ -57,6 +57,14 @@ pub async fn until(deadline: Option<Instant>) {
     }
 }
 
+/// Returns the local time of day at a time since the epoch.
+pub(crate) fn time_of_day_at(unix_ms: u64) -> String {
+    let at = i64::try_from(unix_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    let at =
+        at.map(|at| at.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M:%S").to_string());
+    at.unwrap_or_else(|| "an unknown time".to_owned())
+}
+
 /// Returns the local time of day, for people at a terminal: `14:03:07`.
 pub(crate) fn local_time_of_day() -> String {
     jiff::Zoned::now().strftime("%H:%M:%S").to_string()

@@ -9,13 +9,13 @@ use std::{
 
 use bytes::Bytes;
 use ragent_election::election::{
-    Admittance, Effect, Election, Leadership,
+    Effect, Election, Leadership, OtherJob,
     message::{Answer, Request, Version, VoterMessage},
 };
 use ragent_proto::convert::voter::FromVoter;
 use ragent_rendezvous::{
     heir::Member,
-    ids::{Term, VoterAddress, VoterId},
+    ids::{JobUid, Term, VoterAddress, VoterId},
     jitter::Jitter,
 };
 use tokio::{
@@ -29,7 +29,7 @@ use super::{
     StateLoss, VoterSpec,
     connections::Connections,
     frames::Format,
-    handle::{Answered, Command, Leader, Stored, Tenancy},
+    handle::{Answered, Command, Leader, Stored, Superseded, Tenancy},
     incoming, limits,
     outgoing::{Outgoing, OutgoingRequest},
     reach::Reachability,
@@ -56,14 +56,20 @@ pub(super) enum Event {
     Resolved(VoterAddress, Vec<IpAddr>),
     /// The answer of this voter to a request.
     Answer(VoterAddress, Box<VoterMessage<Answer>>),
-    /// The request of another voter, and the channel for the answer; dropped if the request has none.
-    Request(Box<VoterMessage<Request>>, oneshot::Sender<Bytes>),
+    /// A request on the connection of this task, and the channel for the answer; dropped if the request has none.
+    Request(Id, Sender, Box<VoterMessage<Request>>, oneshot::Sender<Bytes>),
     /// The connection that this task serves is open, and is authenticated if there is a secret.
     Opened(Id),
-    /// A process that is not known as a voter has sent the voters of the job.
-    Voters(Vec<VoterAddress>),
     /// A process at this address has sent a message that does not belong to this election, for this reason.
     Mismatch(IpAddr, String),
+}
+
+/// The process at the other end of an accepted connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sender {
+    pub ip: IpAddr,
+    /// True if it is on this machine, and belongs to the user of this process; `None` if it is on another machine.
+    pub is_own_user: Option<bool>,
 }
 
 /// The inputs from the rest of the agent.
@@ -78,6 +84,8 @@ pub(super) struct Published {
     pub answered: watch::Sender<Answered>,
     pub stored: watch::Sender<Stored>,
     pub state_loss: watch::Sender<Option<StateLoss>>,
+    pub others: watch::Sender<Vec<OtherJob>>,
+    pub superseded: watch::Sender<Option<Superseded>>,
 }
 
 /// The connection to another voter.
@@ -113,7 +121,9 @@ pub(super) struct Driver {
     /// The wait of a process that leaves, until a member has replaced its voter.
     leaving: Option<Leaving>,
     /// Writes the state to the voter's file.
-    store: Box<dyn Fn(&Stored) + Send>,
+    store: Box<dyn Fn(&Stored) -> bool + Send>,
+    /// Records that a job of this name has ended.
+    record_end: Box<dyn Fn(&JobUid) + Send>,
     source: Option<IpAddr>,
     credentials: Credentials,
     jitter: Jitter,
@@ -121,8 +131,10 @@ pub(super) struct Driver {
     opening: Connections,
     /// The connections from other voters.
     incoming: Connections,
-    /// The connections that may bring the voters of a job that this process does not know.
-    informing: Connections,
+    /// The connections from other processes, which may show a job that this process does not know.
+    strangers: Connections,
+    /// True if the voter's file may have an older list of voters: then it grants nothing.
+    cannot_store: bool,
     /// The addresses that lead to the same process as another one, and that were reported.
     duplicates: BTreeSet<VoterAddress>,
     events: mpsc::Sender<Event>,
@@ -133,8 +145,16 @@ pub(super) struct Driver {
 impl Driver {
     /// Starts the voter, and the tasks of its connections.
     pub(super) fn new(spec: VoterSpec, published: Published) -> Self {
-        let VoterSpec { run_id, is_list_common, settings, stored, store, source, credentials } =
-            spec;
+        let VoterSpec {
+            run_id,
+            is_list_common,
+            settings,
+            stored,
+            store,
+            record_end,
+            source,
+            credentials,
+        } = spec;
         let Stored { replica, highest, .. } = stored;
         let now = clock::now();
         let is_listed = settings.listed.contains(&settings.address);
@@ -157,12 +177,14 @@ impl Driver {
             outgoing: BTreeMap::new(),
             leaving: None,
             store,
+            record_end,
             source,
             credentials,
             jitter,
             opening: Connections::new(limits::MAX_OPENING, limits::MAX_OPENING_PER_ADDRESS),
             incoming: Connections::new(limits::MAX_CONNECTIONS, limits::MAX_CONNECTIONS),
-            informing: Connections::new(limits::MAX_INFORMING, 1),
+            strangers: Connections::new(limits::MAX_STRANGERS, limits::MAX_STRANGERS_PER_ADDRESS),
+            cannot_store: false,
             duplicates: BTreeSet::new(),
             events,
             queue,
@@ -183,13 +205,15 @@ impl Driver {
         let voters = seats().filter(|address| *address != self.address).collect();
         let count = (lists.last.len(), !self.election.is_outside());
         self.reach.handle_voters(clock::now(), &needed, &voters, count);
-        self.outgoing.retain(|address, connection| {
-            let is_needed = needed.contains(address);
-            if !is_needed {
-                connection.task.abort();
-            }
-            is_needed
-        });
+        let is_unneeded = |address: &VoterAddress, _: &mut Connection| !needed.contains(address);
+        for (_, Connection { requests, task, .. }) in self.outgoing.extract_if(.., is_unneeded) {
+            // The task ends when it has sent what is queued: a leader that resigns releases the leases of all its voters.
+            drop(requests);
+            self.tasks.spawn(async move {
+                clock::until(Some(clock::now() + limits::LEAVE_TIMEOUT)).await;
+                task.abort();
+            });
+        }
         for address in needed {
             if self.outgoing.contains_key(&address) {
                 continue;
@@ -263,12 +287,24 @@ impl Driver {
                 let answer = VoterMessage { address: address.clone(), ..*answer };
                 self.election.handle_answer(now, answer);
                 self.answering.handle_answer(self.election.replica(), &address, voter);
-                self.published.answered.send_replace(self.election.answered().clone());
+                self.published.answered.send_replace(self.election.answered());
             }
-            Event::Request(request, answered) => {
-                let answer = self.election.handle_request(now, *request);
+            Event::Request(task, sender, request, answered) => {
+                let mut answer = if self.is_voter(sender) {
+                    if let Some((ip, task)) = self.strangers.take(task) {
+                        self.incoming.add(ip, task);
+                    }
+                    self.election.handle_request(now, *request)
+                } else {
+                    self.election.handle_stranger(now, *request)
+                };
                 // The answer may only be sent when the effects are carried out.
                 self.carry_out_all();
+                if self.cannot_store
+                    && let Some(answer) = &mut answer
+                {
+                    answer.body.is_granted = false;
+                }
                 if let Some(frame) =
                     answer.and_then(|answer| self.format.encode(FromVoter::Answer(answer)))
                 {
@@ -277,7 +313,6 @@ impl Driver {
                 }
             }
             Event::Opened(task) => self.handle_opened(task),
-            Event::Voters(voters) => self.election.handle_hint(now, &voters),
             Event::Mismatch(ip, cause) => {
                 if self.reach.is_new_mismatch(ip, &cause) {
                     warn!(
@@ -304,12 +339,14 @@ impl Driver {
             // Each voter deletes its own copy of the memory when it ends.
             Command::JobOver(_) => {}
             Command::Obituary(process) => self.election.handle_obituary(now, &process),
-            Command::Members(members, wanted) => {
-                self.election.handle_members(now, members, wanted);
-            }
-            Command::Hint(voters) => self.election.handle_hint(now, &voters),
+            Command::Members(report) => self.election.handle_members(now, report),
+            Command::Forget => self.election.handle_forgotten(now),
+            Command::KnownJob(job) => self.election.handle_known_job(now, &job),
             Command::GiveWay(to) => self.election.handle_giving_way(now, to),
-            Command::Registered(ips) => self.reach.handle_trusted(ips),
+            Command::Registered(ips) => {
+                self.election.handle_registered(now, !ips.is_empty());
+                self.reach.handle_trusted(ips);
+            }
             Command::Leave { is_replaced, left } => {
                 self.election.handle_leaving(now);
                 let patience = limits::REPLACE_TIMEOUT;
@@ -334,26 +371,27 @@ impl Driver {
         });
     }
 
-    /// Serves a connection that comes from the address of another voter; closes any other connection before a message is read, unless
-    /// this process does not know the job and could learn its voters.
+    /// Serves a connection. Requests that do not come from the address of another voter are believed nothing but what they show of a
+    /// job; their connections are bounded on their own.
     fn accept(&mut self, connection: VoterConnection) {
         let VoterConnection { peer, is_own_user, .. } = connection;
-        let is_voter = if peer.is_here { is_own_user } else { self.reach.is_voter(peer.ip) };
-        let (format, credentials) = (self.format.clone(), self.credentials.clone());
-        let events = self.events.clone();
-        match self.election.admits(is_voter) {
-            Admittance::Voter => {
-                let serving = incoming::serve(connection, format, credentials, events);
-                self.opening.add(peer.ip, self.tasks.spawn(serving));
-            }
-            Admittance::Informer => {
-                let informing = incoming::receive_voters(connection, format, credentials, events);
-                self.informing.add(peer.ip, self.tasks.spawn(informing));
-            }
-            Admittance::None => {
-                debug!(peer = %peer.ip, "connection closed: the peer is not a voter of the job");
-            }
+        let sender = Sender { ip: peer.ip, is_own_user: peer.is_here.then_some(is_own_user) };
+        if sender.is_own_user == Some(false) {
+            return debug!("connection closed: the peer belongs to another user of this machine");
         }
+        let (format, credentials) = (self.format.clone(), self.credentials.clone());
+        let serving = incoming::serve(connection, sender, format, credentials, self.events.clone());
+        let task = self.tasks.spawn(serving);
+        if self.is_voter(sender) {
+            self.opening.add(peer.ip, task);
+        } else {
+            self.strangers.add(peer.ip, task);
+        }
+    }
+
+    /// Returns true if a process may be a voter of the job.
+    fn is_voter(&self, sender: Sender) -> bool {
+        sender.is_own_user.unwrap_or_else(|| self.reach.is_voter(sender.ip))
     }
 
     fn handle_opened(&mut self, task: Id) {
@@ -407,7 +445,17 @@ impl Driver {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::Store => (self.store)(&self.stored()),
+            Effect::Store => self.cannot_store = !(self.store)(&self.stored()),
+            Effect::OtherJobs => {
+                self.published.others.send_replace(self.election.other_jobs().collect());
+            }
+            Effect::Ended(uid) => (self.record_end)(&uid),
+            Effect::Yield { other: job, at } => {
+                self.published.superseded.send_replace(Some(Superseded::ByJob { job, at }));
+            }
+            Effect::Outlived => {
+                self.published.superseded.send_replace(Some(Superseded::ByEnd));
+            }
             // The coordinator reads them from the published state.
             Effect::Voters(_) => {}
             Effect::Send { to, message } => self.send(to, message),
@@ -466,7 +514,7 @@ impl Driver {
     }
 
     fn send(&mut self, to: VoterAddress, message: VoterMessage<Request>) {
-        let is_answered = !matches!(message.body, Request::Release { .. } | Request::Inform { .. });
+        let is_answered = !matches!(message.body, Request::Release { .. });
         let Some(connection) = self.outgoing.get(&to) else { return };
         let Some(bytes) = self.format.encode(FromVoter::Request(message)) else {
             return warn!(voter = %to, "failed to send a request: it is too large");

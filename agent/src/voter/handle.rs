@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Instant};
 
-use ragent_election::election::{Leadership, message::Replica};
+use ragent_election::election::{Leadership, OtherJob, message::Replica};
 use ragent_rendezvous::{
-    heir::{Member, Successor},
+    heir::{MembersReport, Successor},
     ids::{NodeId, Term, VoterAddress, VoterId},
+    known_job::{KnownJob, Seniority},
     settings::Memory,
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -26,6 +27,10 @@ pub(crate) struct VoterHandle {
     pub stored: watch::Receiver<Stored>,
     /// The loss of the job's state, if a majority of the voters has lost it.
     pub state_loss: watch::Receiver<Option<StateLoss>>,
+    /// The jobs that other processes have shown.
+    pub others: watch::Receiver<Vec<OtherJob>>,
+    /// Set when the job does not go on in this process.
+    pub superseded: watch::Receiver<Option<Superseded>>,
     /// The queue of connections of other voters, for the agent's port.
     pub connections: mpsc::Sender<VoterConnection>,
 }
@@ -59,16 +64,17 @@ pub(crate) enum Command {
     JobOver(Term),
     /// An obituary: no process of this agent is left.
     Obituary(NodeId),
-    /// The voters of the job's members, those with the lowest ranks first, and the number of voters that the job should
-    /// have.
-    Members(Vec<Member>, usize),
-    /// The addresses of the voters of a job that has a round: if this voter knows of none, it is to ask them.
-    Hint(Vec<VoterAddress>),
+    /// The members of the job.
+    Members(MembersReport),
+    /// The job had ended before, and no node of it is left: this voter is to forget it.
+    Forget,
+    /// A registration shows this job.
+    KnownJob(KnownJob),
     /// The process at this address leads the job, which has no round here: this process is to end its leadership, and to
     /// join that job.
     GiveWay(VoterAddress),
     /// The agent of this process is registered with the coordinator at these addresses, which may make this process a
-    /// voter.
+    /// voter. Empty: it is not registered any more.
     Registered(Vec<IpAddr>),
     /// Resign, and never become a candidate again, because this process will end. The sender is notified when
     /// the release of the leases has been sent to the other voters.
@@ -78,6 +84,20 @@ pub(crate) enum Command {
         /// Notified with true if the job still needs the state of this voter.
         left: oneshot::Sender<bool>,
     },
+}
+
+/// The reason for which the job does not go on in this process.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Superseded {
+    /// Another job of its name was born first, or is the only one that has a leader.
+    ByJob {
+        /// The other job.
+        job: Seniority,
+        /// The endpoint of its leader.
+        at: VoterAddress,
+    },
+    /// It has ended while this process had no leader.
+    ByEnd,
 }
 
 /// The leader of the voters.

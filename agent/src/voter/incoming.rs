@@ -1,9 +1,7 @@
-//! A connection from another voter: reads its requests, and sends the answers of the machine. A connection from any other
-//! process can only bring the voters of a job that this process does not know.
+//! A connection from another voter, or from a process that shows its job: reads its requests, and sends the answers of the machine.
 
 use std::net::TcpStream as StdTcpStream;
 
-use ragent_election::election::message::{Request, VoterMessage};
 use ragent_proto::convert::voter::FromVoter;
 use tokio::{
     io::{self, AsyncReadExt, AsyncWriteExt},
@@ -17,7 +15,7 @@ use tokio_util::codec::FramedRead;
 use tracing::debug;
 
 use super::{
-    driver::Event,
+    driver::{Event, Sender},
     frames::{Format, codec},
     limits,
 };
@@ -33,7 +31,7 @@ use crate::{
 /// Returns `None` if it is closed; a process that does not authenticate itself is recorded as refused.
 async fn open(connection: VoterConnection, credentials: &Credentials) -> Option<SecureStream> {
     let VoterConnection { stream, peer, refusals, .. } = connection;
-    let opened = timeout(limits::INFORM_TIMEOUT, authenticate(stream, credentials)).await;
+    let opened = timeout(limits::OPEN_TIMEOUT, authenticate(stream, credentials)).await;
     match opened {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(NotOpened::Closed)) => {
@@ -86,6 +84,7 @@ async fn authenticate(
 /// Serves a connection until it ends.
 pub(super) async fn serve(
     connection: VoterConnection,
+    sender: Sender,
     format: Format,
     credentials: Credentials,
     events: mpsc::Sender<Event>,
@@ -110,7 +109,7 @@ pub(super) async fn serve(
             }
         };
         let (answer, answered) = oneshot::channel();
-        if events.send(Event::Request(request, answer)).await.is_err() {
+        if events.send(Event::Request(task::id(), sender, request, answer)).await.is_err() {
             return;
         }
         if let Ok(answer) = answered.await
@@ -118,29 +117,5 @@ pub(super) async fn serve(
         {
             return;
         }
-    }
-}
-
-/// Receives the voters of the job from a process that is not known as a voter: this process asks those voters itself, and
-/// believes nothing else that the message contains.
-pub(super) async fn receive_voters(
-    connection: VoterConnection,
-    format: Format,
-    credentials: Credentials,
-    events: mpsc::Sender<Event>,
-) {
-    let receive = async {
-        let stream = open(connection, &credentials).await?;
-        let frame = FramedRead::new(stream, codec()).next().await?.ok()?;
-        match format.decode(&frame).ok()? {
-            FromVoter::Request(VoterMessage { body: Request::Inform { voters }, .. }) => {
-                Some(voters)
-            }
-            FromVoter::Request(_) | FromVoter::Answer(_) => None,
-        }
-    };
-    if let Ok(Some(voters)) = timeout(limits::INFORM_TIMEOUT, receive).await {
-        // The event fails only if this voter has ended.
-        let _ = events.send(Event::Voters(voters)).await;
     }
 }

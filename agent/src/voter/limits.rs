@@ -19,10 +19,13 @@ pub(super) const MAX_OPENING: usize = 32;
 pub(super) const MAX_OPENING_PER_ADDRESS: usize = 8;
 /// The size of a message: twice that of a coordinator's memory with the failures that ended its job.
 pub(super) const MAX_FRAME: usize = 256 * 1024;
-/// The connections from hosts that are not known as voters', which may bring the voters of the job: a leader opens one.
-pub(super) const MAX_INFORMING: usize = 4;
-/// The time for which such a connection is open: a leader sends the voters every 500 ms.
-pub(super) const INFORM_TIMEOUT: Duration = Duration::from_secs(3);
+/// Connections from hosts that are not known as voters', which may show a job that this process does not know: five voters and five
+/// listed hosts of one, with a reserve.
+pub(super) const MAX_STRANGERS: usize = 16;
+/// The same for each address: a few agents may run on one machine.
+pub(super) const MAX_STRANGERS_PER_ADDRESS: usize = 4;
+/// The time for authenticating a connection that was accepted: a few round trips, with lost packets.
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 /// The endpoints that lead to the same process as another one, each of which is reported once.
 pub(super) const MAX_DUPLICATES: usize = 16;
 /// The time for connecting to another voter, and for authenticating it: a few round trips each. A lost SYN is repeated by
@@ -46,8 +49,9 @@ pub(super) const STATE_LOSS: Duration = Duration::from_secs(8);
 /// The time after which a leader reports a voter that does not answer: longer than a host takes to restart its
 /// agent.
 pub(super) const LOST_WARNING: Duration = Duration::from_secs(60);
-/// The time within which a voter that leaves is replaced by a member: an election, and a few round trips.
-pub(super) const REPLACE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The time within which a voter that leaves is replaced by a member: an election (1 s), the registrations of the members (1 s), and
+/// the time until the members grant leases, with a reserve.
+pub(super) const REPLACE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for sending the last messages of a voter that leaves.
 pub(super) const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
 /// The time after which the system examines an idle connection, the interval of its probes, and the number of

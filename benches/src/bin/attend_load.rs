@@ -449,6 +449,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
         node_rank: None,
     };
     AgentSpec {
+        since: None,
         voter: None,
         lines: RoundLines::new(&shared, false),
         log: Log::disabled(),
@@ -463,6 +464,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
         settings: AgentSettings {
             stop_grace: shared.timeouts.stop_grace,
             join_timeout: shared.timeouts.join,
+            silence: Duration::ZERO,
             known_round: KnownRound::default(),
             runs_unleased: false,
             has_voters: coordinators.processes.len() > 1,
@@ -557,7 +559,13 @@ impl Coordinators {
             [only] => Destination::endpoint(only.clone(), only.clone()),
             several => {
                 let own = Endpoint { host: "127.0.0.1".to_owned(), port: 1 };
-                Destination::voters(several.to_vec(), self.text(), (own.clone(), own), 0)
+                Destination::voters(
+                    several.to_vec(),
+                    Vec::new(),
+                    self.text(),
+                    (own.clone(), own),
+                    0,
+                )
             }
         }
     }

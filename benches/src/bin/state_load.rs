@@ -111,6 +111,7 @@ fn running(now: Instant, nodes: u32) -> Result<Rendezvous> {
         voter_count: VoterCount::One,
         keeps_charges: false,
         leases: Leases::default(),
+        begins_at: None,
     };
     let memory = Memory::fresh(JobUid::new("job"));
     let mut machine = Rendezvous::new(now, settings, memory, Tenure::Sole);
@@ -142,7 +143,8 @@ fn id(number: u32) -> NodeId {
 
 fn attend(number: u32, nodes: NodeRange) -> Attend {
     Attend {
-        voters: Vec::new(),
+        job: None,
+        waited: Duration::MAX,
         protocol_version: PROTOCOL_VERSION,
         run_id: RunId::new("state-load"),
         job_uid: None,

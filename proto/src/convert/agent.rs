@@ -1,10 +1,11 @@
 //! Messages of agents.
 
-use std::{net::IpAddr, num::NonZeroU32};
+use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
 use ragent_rendezvous::{
     heir::Member,
     ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId, Term, VoterId},
+    known_job::KnownJob,
     message::{
         Attend, FromNode, KnownRound, NodeDescription, NodeState, PROGRESS_MAX,
         REFUSED_CLIENTS_MAX, RefusedClients, StandbyCounts, Standing,
@@ -12,7 +13,8 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    list, name, nonempty, port, printable, progress, required, round, text, to_round, voter,
+    list, name, nonempty, port, printable, progress, required, round, text, to_millis, to_round,
+    voter,
 };
 use crate::{
     Malformed, Proof, limits,
@@ -166,7 +168,8 @@ impl From<Attend> for v1::Attend {
             standing: Some(attend.standing.into()),
             proof: Vec::new(),
             lost_term: 0,
-            voters: attend.voters.iter().map(ToString::to_string).collect(),
+            job: attend.job.map(Into::into),
+            waited_ms: to_millis(attend.waited),
         }
     }
 }
@@ -192,7 +195,28 @@ impl TryFrom<v1::Attend> for Attend {
             restarts_used: attend.restarts_used,
             charged_through: Round(attend.charged_through),
             standing: required(attend.standing, "attend.standing")?.try_into()?,
-            voters: voter::addresses(attend.voters, "attend.voters")?,
+            job: attend.job.map(TryInto::try_into).transpose()?,
+            waited: Duration::from_millis(attend.waited_ms),
+        })
+    }
+}
+
+impl From<KnownJob> for v1::KnownJob {
+    fn from(job: KnownJob) -> Self {
+        let KnownJob { uid, voters } = job;
+        let voters = voters.iter().map(ToString::to_string).collect();
+        Self { job_uid: uid.to_string(), voters }
+    }
+}
+
+impl TryFrom<v1::KnownJob> for KnownJob {
+    type Error = Malformed;
+
+    fn try_from(job: v1::KnownJob) -> Result<Self, Malformed> {
+        let v1::KnownJob { job_uid, voters } = job;
+        Ok(Self {
+            uid: JobUid::new(nonempty(job_uid, "known_job.job_uid")?),
+            voters: voter::addresses(voters, "known_job.voters")?,
         })
     }
 }

@@ -160,6 +160,9 @@ impl From<Outcome> for v1::Outcome {
                 Result::RestartLoop(outcome::RestartLoop { rounds })
             }
             JobResult::FinalFailure => Result::FinalFailure(outcome::FinalFailure {}),
+            JobResult::OtherJob { endpoint, born_ms } => {
+                Result::OtherJob(outcome::OtherJob { endpoint, born_ms })
+            }
         };
         Self {
             result: Some(result),
@@ -212,6 +215,9 @@ impl TryFrom<v1::Outcome> for Outcome {
             Wire::AllQuarantined(outcome::AllQuarantined {}) => JobResult::AllQuarantined,
             Wire::RestartLoop(outcome::RestartLoop { rounds }) => JobResult::RestartLoop { rounds },
             Wire::FinalFailure(outcome::FinalFailure {}) => JobResult::FinalFailure,
+            Wire::OtherJob(outcome::OtherJob { endpoint, born_ms }) => {
+                JobResult::OtherJob { endpoint: name(endpoint, "outcome.endpoint")?, born_ms }
+            }
         };
         Ok(Self {
             result,

@@ -17,6 +17,7 @@ impl From<Memory> for v1::Memory {
     fn from(memory: Memory) -> Self {
         Self {
             job_uid: memory.job_uid.to_string(),
+            born_ms: memory.born_ms,
             term: memory.term.0,
             round: memory.round.0,
             round_size: memory.round_size,
@@ -45,6 +46,7 @@ impl TryFrom<v1::Memory> for Memory {
         let (time, restarts) = from_totals(memory.totals.unwrap_or_default());
         Ok(Self {
             job_uid: JobUid::new(nonempty(memory.job_uid, "memory.job_uid")?),
+            born_ms: memory.born_ms,
             term: Term(number(memory.term, "memory.term")?),
             round: Round(number(memory.round, "memory.round")?),
             round_size: memory.round_size,

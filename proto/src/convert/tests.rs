@@ -11,6 +11,7 @@ use ragent_rendezvous::{
         AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, RoleRank, Round, RoundId,
         RunId, Term, VoterAddress, VoterId,
     },
+    known_job::KnownJob,
     message::{
         Admission, Assignment, Attend, DepartedNode, DepartedNodes, Departure, EvictReason,
         FromNode, JobResult, KnownRound, NodeDescription, NodeState, Outcome, RefuseReason,
@@ -93,6 +94,7 @@ fn outcomes() -> Vec<Outcome> {
         JobResult::AllQuarantined,
         JobResult::FinalFailure,
         JobResult::RestartLoop { rounds: 100 },
+        JobResult::OtherJob { endpoint: "n7:29400".to_owned(), born_ms: u64::MAX },
     ];
     let outcome = |result| Outcome {
         result,
@@ -104,9 +106,16 @@ fn outcomes() -> Vec<Outcome> {
     results.into_iter().map(outcome).collect()
 }
 
+/// A job with the most voters that a message may name.
+pub(super) fn known_job() -> KnownJob {
+    let voters = (0..10).map(|n| VoterAddress::new(format!("n{n}:29400"))).collect();
+    KnownJob { uid: JobUid::new("uid"), voters }
+}
+
 fn attend(state: NodeState) -> Attend {
     Attend {
-        voters: vec![VoterAddress::new("n1:29400")],
+        job: Some(known_job()),
+        waited: Duration::from_millis(2_999),
         protocol_version: 1,
         run_id: RunId::new("job7"),
         job_uid: Some(JobUid::new("uid")),
@@ -160,9 +169,10 @@ fn from_agent() -> Vec<FromAgent> {
         NodeState::Leaving { reaped: true },
     ];
     let proofs = [None, Some(Proof([7; 16]))].into_iter().cycle();
-    let attends = states.into_iter().zip(proofs);
-    let attends = attends.map(|(state, proof)| FromAgent::Attend {
-        attend: Box::new(attend(state)),
+    let jobs = [None, Some(known_job())].into_iter().cycle();
+    let attends = states.into_iter().zip(jobs).zip(proofs);
+    let attends = attends.map(|((state, job), proof)| FromAgent::Attend {
+        attend: Box::new(Attend { job, ..attend(state) }),
         proof,
         lost_term: Term(5),
     });
@@ -452,6 +462,53 @@ fn malformed_messages_are_refused_by_name() {
         refusal(&|a| a.settings.as_mut().unwrap().min_nodes = 9),
         Malformed::OutOfRange("settings.min_nodes")
     );
+    let job = |attend: &mut v1::Attend, change: &dyn Fn(&mut v1::KnownJob)| {
+        change(attend.job.as_mut().unwrap());
+    };
+    assert_eq!(
+        refusal(&|a| job(a, &|j| j.job_uid.clear())),
+        Malformed::Missing("known_job.job_uid")
+    );
+    assert_eq!(
+        refusal(&|a| job(a, &|j| j.job_uid = "x".repeat(257))),
+        Malformed::TooLong { field: "known_job.job_uid", len: 257, limit: 256 }
+    );
+    assert_eq!(
+        refusal(&|a| job(a, &|j| j.voters.push("n10:1".to_owned()))),
+        Malformed::TooLong { field: "known_job.voters", len: 11, limit: 10 }
+    );
+    assert_eq!(
+        refusal(&|a| job(a, &|j| j.voters[0].clear())),
+        Malformed::Missing("known_job.voters")
+    );
+    assert_eq!(
+        refusal(&|a| job(a, &|j| j.voters[9] = "\u{1b}".to_owned())),
+        Malformed::OutOfRange("known_job.voters")
+    );
+}
+
+/// An agent may report any age, also the longest possible one.
+#[test]
+fn ages_are_unlimited() {
+    let longest = Attend { waited: Duration::MAX, ..attend(NodeState::Running) };
+    let received = Attend::try_from(v1::Attend::from(longest)).unwrap();
+    assert_eq!(received.waited, Duration::from_millis(u64::MAX));
+}
+
+/// An outcome names the endpoint of another job by a name on one line.
+#[test]
+fn malformed_endpoints_of_other_jobs_are_refused() {
+    let refusal = |endpoint: String| {
+        let mut message = v1::Outcome::from(outcomes().pop().unwrap());
+        let Some(v1::outcome::Result::OtherJob(other)) = &mut message.result else {
+            panic!("{message:?}")
+        };
+        other.endpoint = endpoint;
+        Outcome::try_from(message).unwrap_err()
+    };
+    assert_eq!(refusal("n7\n".to_owned()), Malformed::OutOfRange("outcome.endpoint"));
+    let too_long = Malformed::TooLong { field: "outcome.endpoint", len: 257, limit: 256 };
+    assert_eq!(refusal("x".repeat(257)), too_long);
 }
 
 /// Voters in a status are checked: their number, their names and their times.

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use prost::Message;
 use ragent_election::election::message::{
-    Answer, Knowledge, Lists, Replica, Request, Seat, Version, VoterMessage,
+    Answer, Knowledge, Leads, Lists, Replica, Request, Seat, Version, VoterMessage,
 };
 use ragent_rendezvous::{
-    ids::{NodeId, RunId, Term, VoterAddress, VoterId},
+    ids::{JobUid, NodeId, RunId, Term, VoterAddress, VoterId},
     limits::{NUMBER_MAX, VOTERS_MAX},
     message::PROTOCOL_VERSION,
 };
 
-use super::{list, millis, name, nonempty, required};
+use super::{list, millis, nonempty, required};
 use crate::{
     Malformed,
     v1::{self, voter_message},
@@ -85,6 +85,11 @@ pub fn decode(bytes: &[u8]) -> Result<(ElectionHeader, FromVoter), Malformed> {
         process: NodeId::new(nonempty(message.process, "voter.process")?),
         is_fresh: message.is_fresh,
         highest: term(message.highest, "voter.highest")?,
+        job: message.job.map(TryInto::try_into).transpose()?,
+        leads: message.leads.map(TryInto::try_into).transpose()?,
+        ended: list(message.ended, "voter.ended", ENDED_SHOWN_MAX, |uid| {
+            nonempty(uid, "voter.ended").map(JobUid::new)
+        })?,
         sequence: message.sequence,
         body: (),
     };
@@ -101,15 +106,62 @@ enum Body {
 }
 
 fn with_body<Body>(message: VoterMessage<()>, body: Body) -> VoterMessage<Body> {
-    let VoterMessage { voter, address, process, is_fresh, highest, knows, sequence, body: () } =
-        message;
-    VoterMessage { voter, address, process, is_fresh, highest, knows, sequence, body }
+    let VoterMessage {
+        voter,
+        address,
+        process,
+        is_fresh,
+        highest,
+        knows,
+        job,
+        leads,
+        ended,
+        sequence,
+        body: (),
+    } = message;
+    VoterMessage {
+        voter,
+        address,
+        process,
+        is_fresh,
+        highest,
+        knows,
+        job,
+        leads,
+        ended,
+        sequence,
+        body,
+    }
 }
 
 fn take_body<Body>(message: VoterMessage<Body>) -> (VoterMessage<()>, Body) {
-    let VoterMessage { voter, address, process, is_fresh, highest, knows, sequence, body } =
-        message;
-    (VoterMessage { voter, address, process, is_fresh, highest, knows, sequence, body: () }, body)
+    let VoterMessage {
+        voter,
+        address,
+        process,
+        is_fresh,
+        highest,
+        knows,
+        job,
+        leads,
+        ended,
+        sequence,
+        body,
+    } = message;
+    let message = VoterMessage {
+        voter,
+        address,
+        process,
+        is_fresh,
+        highest,
+        knows,
+        job,
+        leads,
+        ended,
+        sequence,
+        body: (),
+    };
+    (message, body)
 }
 
 fn wire(
@@ -129,6 +181,9 @@ fn wire(
         process: message.process.to_string(),
         is_fresh: message.is_fresh,
         highest: message.highest.0,
+        job: message.job.map(Into::into),
+        leads: message.leads.map(Into::into),
+        ended: message.ended.iter().map(ToString::to_string).collect(),
         sequence: message.sequence,
         body: Some(body),
     }
@@ -143,26 +198,38 @@ fn term(value: u64, field: &'static str) -> Result<Term, Malformed> {
     number(value, field).map(Term)
 }
 
+/// The maximum number of ended jobs in a message: those that a process remembers, and its own.
+const ENDED_SHOWN_MAX: usize = 9;
+
+impl From<Leads> for voter_message::Leads {
+    fn from(leads: Leads) -> Self {
+        let Leads { born_ms, term, has_nodes } = leads;
+        Self { born_ms, term: term.0, has_nodes }
+    }
+}
+
+impl TryFrom<voter_message::Leads> for Leads {
+    type Error = Malformed;
+
+    fn try_from(leads: voter_message::Leads) -> Result<Self, Malformed> {
+        let voter_message::Leads { born_ms, term: value, has_nodes } = leads;
+        Ok(Self { born_ms, term: term(value, "leads.term")?, has_nodes })
+    }
+}
+
 impl From<Request> for voter_message::Body {
     fn from(request: Request) -> Self {
         match request {
             Request::PreVote => Self::PreVote(voter_message::PreVote {}),
-            Request::Vote { term, cold } => {
-                Self::Vote(voter_message::Vote { term: term.0, cold: to_cold(cold) })
-            }
-            Request::Renew { term, cold, replica, is_copied } => {
-                Self::Renew(voter_message::Renew {
-                    term: term.0,
-                    cold: to_cold(cold),
-                    replica: Some((*replica).into()),
-                    is_copied,
-                })
-            }
+            Request::Vote { term } => Self::Vote(voter_message::Vote { term: term.0 }),
+            Request::Renew { term, replica, is_copied } => Self::Renew(voter_message::Renew {
+                term: term.0,
+                replica: Some((*replica).into()),
+                is_copied,
+            }),
             Request::Release { term } => Self::Release(voter_message::Release { term: term.0 }),
             Request::Leave => Self::Leave(voter_message::Leave {}),
-            Request::Inform { voters } => Self::Inform(voter_message::Inform {
-                voters: voters.iter().map(ToString::to_string).collect(),
-            }),
+            Request::Hello => Self::Hello(voter_message::Hello {}),
         }
     }
 }
@@ -174,12 +241,9 @@ impl TryFrom<voter_message::Body> for Body {
         use voter_message::Body as Wire;
         Ok(Self::Request(match body {
             Wire::PreVote(voter_message::PreVote {}) => Request::PreVote,
-            Wire::Vote(vote) => {
-                Request::Vote { term: term(vote.term, "vote.term")?, cold: cold(vote.cold)? }
-            }
+            Wire::Vote(vote) => Request::Vote { term: term(vote.term, "vote.term")? },
             Wire::Renew(renew) => Request::Renew {
                 term: term(renew.term, "renew.term")?,
-                cold: cold(renew.cold)?,
                 replica: Box::new(required(renew.replica, "renew.replica")?.try_into()?),
                 is_copied: renew.is_copied,
             },
@@ -187,21 +251,10 @@ impl TryFrom<voter_message::Body> for Body {
                 Request::Release { term: term(release.term, "release.term")? }
             }
             Wire::Leave(voter_message::Leave {}) => Request::Leave,
-            Wire::Inform(inform) => {
-                Request::Inform { voters: addresses(inform.voters, "inform.voters")? }
-            }
+            Wire::Hello(voter_message::Hello {}) => Request::Hello,
             Wire::Answer(answer) => return Ok(Self::Answer(answer.try_into()?)),
         }))
     }
-}
-
-fn to_cold(cold: Option<NodeId>) -> String {
-    cold.map(|process| process.to_string()).unwrap_or_default()
-}
-
-fn cold(process: String) -> Result<Option<NodeId>, Malformed> {
-    let process = name(process, "voter.cold")?;
-    Ok((!process.is_empty()).then(|| NodeId::new(process)))
 }
 
 impl From<Answer> for voter_message::Answer {

@@ -23,10 +23,11 @@
 //! one process leads.
 //!
 //! A voter that has just started may have forgotten a lease. It is *fresh* until such a lease must
-//! have ended. Votes of fresh voters count only in a *cold* election, in which all voters are
-//! fresh: then no earlier leader is left.
+//! have ended, and its votes do not count. So the first election of a job takes a voter's lease, too: for that long, voters of an
+//! earlier job of the same name can show that it exists (`other_jobs.rs`). Only where no earlier job can exist is there no such wait
+//! ([`Settings::is_first_start`]).
 //!
-//! The voters are known by their state files ([`VoterId`](ragent_rendezvous::ids::VoterId)), and their list is a part of what is copied ([`Lists`]). Until
+//! The voters are known by their state files ([`VoterId`]), and their list is a part of what is copied ([`Lists`]). Until
 //! the first round they are the endpoints that the user gave; then the leader replaces voters that are lost by members
 //! of the job.
 //!
@@ -50,6 +51,7 @@ mod interface;
 mod leader;
 mod lists;
 pub mod message;
+mod other_jobs;
 mod poll;
 #[cfg(test)]
 mod tests;
@@ -59,22 +61,26 @@ mod voter;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use ragent_rendezvous::{
-    ids::{NodeId, Round, Term, VoterAddress},
+    ids::{NodeId, Round, Term, VoterAddress, VoterId},
     jitter::Jitter,
     limits::{AGENT_TERM_MAX, NUMBER_MAX},
     settings::Memory,
 };
 use tracing::info;
 
-pub use self::interface::{Admittance, Effect, Leadership, Settings};
+pub use self::{
+    interface::{Effect, Leadership, Settings},
+    other_jobs::OtherJob,
+};
 use change::Leaving;
 use leader::Leader;
 use message::{Answer, Knowledge, Lists, Replica, Request, Version, VoterMessage};
-use poll::{Cold, Poll};
+use other_jobs::{OtherJobs, Source};
+use poll::Poll;
 use voter::Voter;
 
 /// One voter: it votes, becomes a candidate, and leads.
@@ -91,12 +97,20 @@ pub struct Election {
     leader: Option<(VoterAddress, Term)>,
     /// The processes that have answered or led, by address.
     processes: BTreeMap<VoterAddress, NodeId>,
-    /// The times of the last answers to requests of this process, by address.
-    answered: BTreeMap<VoterAddress, Instant>,
+    /// The last answers to requests of this process, by address.
+    answers: Answers,
     /// The addresses to which this process has a connection.
     connected: BTreeSet<VoterAddress>,
-    /// The addresses of the voters of a job of which this process has no state.
-    hints: BTreeSet<VoterAddress>,
+    /// The jobs that other processes have shown.
+    other_jobs: OtherJobs,
+    /// True if the agent of this process is registered with a coordinator.
+    is_registered: bool,
+    /// True if this process had a leader.
+    has_had_leader: bool,
+    /// The time since which no leader is known.
+    leaderless: Option<Instant>,
+    /// True if another job goes on instead of that of this process.
+    has_yielded: bool,
     /// The number of failed candidacies since the last leader.
     failures: u32,
     leaving: Option<Leaving>,
@@ -106,6 +120,16 @@ pub struct Election {
     clock: Instant,
 }
 
+/// The last answers to requests of a process, by address.
+type Answers = BTreeMap<VoterAddress, LastAnswer>;
+
+/// The last answer of the process at an address.
+#[derive(Debug)]
+struct LastAnswer {
+    voter: VoterId,
+    at: Instant,
+}
+
 #[derive(Debug)]
 enum Role {
     /// Waits for the end of the leader's lease.
@@ -113,7 +137,7 @@ enum Role {
     /// Asks who would vote for it.
     PreCandidate(Poll),
     /// Asks for votes.
-    Candidate { poll: Poll, term: Term, cold: Cold },
+    Candidate { poll: Poll, term: Term },
     /// Sends renewals; leads once a majority has granted one.
     Leader(Box<Leader>),
 }
@@ -122,10 +146,19 @@ impl Election {
     /// Starts a voter. `replica` is the copy of the memory that an earlier process of this voter has stored, and
     /// `highest` the highest term that it knew.
     pub fn new(now: Instant, settings: Settings, mut replica: Replica, highest: Term) -> Self {
+        let has_ended =
+            other_jobs::job_uid(&replica).is_some_and(|uid| settings.ended.contains(uid));
+        if has_ended {
+            replica = Replica::default();
+        }
         if !replica.has_round() {
             replica.lists = Lists::listed(&settings.listed);
         }
-        let voter = Voter::new(now, settings.timers, replica, highest);
+        let silence =
+            if settings.is_first_start { Duration::ZERO } else { settings.timers.voter_lease };
+        let voter = Voter::new(now, now + silence, replica, highest);
+        let mut other_jobs = OtherJobs::default();
+        other_jobs.know_ended(&settings.ended);
         let jitter = Jitter::new(settings.seed);
         let mut election = Self {
             voter,
@@ -134,9 +167,13 @@ impl Election {
             highest,
             leader: None,
             processes: BTreeMap::new(),
-            answered: BTreeMap::new(),
+            answers: Answers::new(),
             connected: BTreeSet::new(),
-            hints: BTreeSet::new(),
+            other_jobs,
+            is_registered: false,
+            has_had_leader: false,
+            leaderless: Some(now),
+            has_yielded: false,
             failures: 0,
             leaving: None,
             sequence: 0,
@@ -146,6 +183,7 @@ impl Election {
             settings,
         };
         election.follow(now);
+        election.schedule_hello(now);
         election
     }
 
@@ -156,6 +194,12 @@ impl Election {
         message: VoterMessage<Request>,
     ) -> Option<VoterMessage<Answer>> {
         self.begin(now);
+        if self.is_of_other_job(&message) {
+            return self.handle_stranger(now, message);
+        }
+        if message.voter != self.settings.voter {
+            self.note_message(now, &message.address, &message, Source::Voter);
+        }
         let VoterMessage { voter, address, process, highest, knows, sequence, body, .. } = message;
         if voter == self.settings.voter {
             // Another address leads to this process itself, which is reported when it receives the answer.
@@ -172,9 +216,9 @@ impl Election {
                 let would = !self.is_leading() && self.voter.accepts(now, &process, knows);
                 self.voter.answer(now, would, knows)
             }
-            Request::Vote { term, cold } => self.handle_vote(now, (&process, knows), term, cold),
-            Request::Renew { term, cold, replica, is_copied } => {
-                let answer = self.handle_renewal(now, &address, (&process, term), cold, &replica);
+            Request::Vote { term } => self.handle_vote(now, (&process, knows), term),
+            Request::Renew { term, replica, is_copied } => {
+                let answer = self.handle_renewal(now, &address, (&process, term), &replica);
                 if answer.is_granted && is_copied {
                     self.copied = replica.version;
                 }
@@ -190,28 +234,53 @@ impl Election {
                 let is_replaced = self.handle_leave(now, voter, &process);
                 self.voter.answer(now, is_replaced, knows)
             }
-            Request::Inform { voters } => {
-                self.handle_hint(now, &voters);
-                return None;
-            }
+            Request::Hello => self.voter.answer(now, false, knows),
         };
         answer.is_connected = self.connected.contains(&address);
         Some(self.message(now, sequence, answer))
+    }
+
+    /// Handles a request of a process that is not known as a voter. It is believed nothing but what it shows of a job: at the
+    /// addresses that it names, this process asks itself.
+    pub fn handle_stranger(
+        &mut self,
+        now: Instant,
+        message: VoterMessage<Request>,
+    ) -> Option<VoterMessage<Answer>> {
+        self.begin(now);
+        self.note_message(now, &message.address, &message, Source::Stranger);
+        match message.body {
+            Request::Release { .. } => return None,
+            Request::PreVote
+            | Request::Vote { .. }
+            | Request::Renew { .. }
+            | Request::Leave
+            | Request::Hello => {}
+        }
+        // Its voter would leave without being replaced.
+        let is_granted = matches!(message.body, Request::Leave);
+        let answer = Answer { replica: None, ..self.voter.answer(now, is_granted, message.knows) };
+        Some(self.message(now, message.sequence, answer))
     }
 
     /// Handles the answer to a request. Its `address` must be that of the voter to which the request was sent,
     /// whatever the answer contains: two names in the list may lead to one process.
     pub fn handle_answer(&mut self, now: Instant, message: VoterMessage<Answer>) {
         self.begin(now);
-        if let Some(replica) = &message.body.replica {
-            self.take(now, replica, message.highest);
-        }
-        self.learn_from(now, message.highest, message.knows);
         if !self.is_connection(&message.address) {
             return;
         }
-        self.note_process(&message.address, &message.process);
-        self.answered.insert(message.address.clone(), now);
+        self.note_message(now, &message.address, &message, Source::Answer);
+        if self.is_of_other_job(&message) {
+            return self.note_answer(now, &message);
+        }
+        if let Some(replica) = &message.body.replica
+            && self.may_take(replica)
+        {
+            self.take(now, replica, message.highest);
+        }
+        self.learn_from(now, message.highest, message.knows);
+        self.note_answer(now, &message);
         self.handle_answer_to_leave(&message);
         match &mut self.role {
             Role::Follower { .. } => {}
@@ -221,10 +290,9 @@ impl Election {
                 }
             }
             Role::Leader(leader) => {
-                // A fresh process that took no part in this election may have forgotten a vote.
-                let is_cold = leader.cold.get(&message.address) == Some(&message.process);
-                let counts = !message.is_fresh || is_cold;
-                if message.body.is_granted && counts && leader.handle_granted(now, &message) {
+                // A process that was just started may have forgotten a vote.
+                let counts = message.body.is_granted && !message.is_fresh;
+                if counts && leader.handle_granted(now, &message) {
                     self.extend(now);
                 }
             }
@@ -239,16 +307,14 @@ impl Election {
             return;
         }
         self.connected.insert(address.clone());
-        if self.hints.contains(address) {
-            self.send(now, address.clone(), self.sequence, Request::PreVote);
-        }
+        self.forget_shown(address);
+        self.greet(now, address);
         let is_missing = |poll: &Poll| !poll.has_answer_of(address);
         let (sequence, request) = match &self.role {
             Role::Follower { .. } => return,
             Role::PreCandidate(poll) if is_missing(poll) => (poll.sequence, Request::PreVote),
-            Role::Candidate { poll, term, cold } if is_missing(poll) => {
-                let cold = cold.get(address).cloned();
-                (poll.sequence, Request::Vote { term: *term, cold })
+            Role::Candidate { poll, term } if is_missing(poll) => {
+                (poll.sequence, Request::Vote { term: *term })
             }
             Role::PreCandidate(_) | Role::Candidate { .. } => return,
             Role::Leader(_) => {
@@ -262,6 +328,8 @@ impl Election {
     /// Handles the end of the connection to a voter.
     pub fn handle_disconnected(&mut self, address: &VoterAddress) {
         self.connected.remove(address);
+        self.forget_shown(address);
+        self.schedule_hello(self.clock);
     }
 
     /// Handles an obituary: no process of this agent is left, so the agent's lease ends.
@@ -293,11 +361,19 @@ impl Election {
             let lists = replica.lists.clone();
             return Some(self.write(now, lists, Some(memory)));
         }
-        let Some(lists) = leader.seated(now, &replica.lists) else {
+        if !self.may_begin_a_job() {
+            self.step_down(now, "another process knows a job of this name");
+            return None;
+        }
+        let Some(lists) = leader.seated(now, &replica.lists, &self.answers) else {
             self.step_down(now, "no majority is there for the first round");
             return None;
         };
-        Some(self.write(now, lists, Some(memory)))
+        let version = self.write(now, lists, Some(memory));
+        if let Role::Leader(leader) = &mut self.role {
+            leader.first_round = Some(version).filter(|version| leader.copied < *version);
+        }
+        Some(version)
     }
 
     /// Resigns if this process leads in `term`, because its coordinator has ended in that term.
@@ -318,13 +394,13 @@ impl Election {
             Role::Leader(leader) if leader.next_renewal <= now => {
                 self.renew(now);
                 self.review(now);
-                self.inform(now);
             }
             Role::Follower { .. }
             | Role::PreCandidate(_)
             | Role::Candidate { .. }
             | Role::Leader(_) => {}
         }
+        self.time_out_shown(now);
         self.ask_to_leave(now);
     }
 
@@ -342,7 +418,7 @@ impl Election {
                 Some(leader.next_renewal.min(end))
             }
         };
-        of_role.into_iter().chain(self.asks_to_leave_at()).min()
+        of_role.into_iter().chain(self.asks_to_leave_at()).chain(self.shown_deadline()).min()
     }
 
     /// Returns the next effect to be carried out.
@@ -396,6 +472,14 @@ impl Election {
         }
     }
 
+    /// Returns true if this process may take over a replica that its leader has not sent: a newer one of its own job, or the replica
+    /// of a job in which it has a seat. Otherwise hosts could teach each other the state of a job that nobody can lead any more.
+    fn may_take(&self, replica: &Replica) -> bool {
+        let own = self.voter.replica();
+        let Settings { voter, address, .. } = &self.settings;
+        !replica.has_round() || own.has_round() || replica.has_seat_of(*voter, address)
+    }
+
     /// Takes over the replica of another voter, which knows the term `highest`, if it is newer. A candidate begins
     /// again, since other voters may count; a leader resigns.
     fn take(&mut self, now: Instant, replica: &Replica, highest: Term) {
@@ -414,18 +498,31 @@ impl Election {
             Role::Leader(_) => self.step_down(now, "the job has a newer state"),
         }
         if !had_round && replica.has_round() {
-            self.hints.clear();
             self.highest = replica.version.term.max(highest);
             self.follow(now);
         }
+        self.schedule_hello(now);
     }
 
     /// Forgets the addresses to which no more requests are sent.
     fn forget_addresses(&mut self) {
         let kept = self.connections();
         self.processes.retain(|address, _| kept.contains(address));
-        self.answered.retain(|address, _| kept.contains(address));
+        self.answers.retain(|address, _| kept.contains(address));
         self.connected.retain(|address| kept.contains(address));
+    }
+
+    /// Returns true if the sender belongs to another job than this process. The terms of two jobs cannot be compared.
+    fn is_of_other_job<Body>(&self, message: &VoterMessage<Body>) -> bool {
+        let own = other_jobs::job_uid(self.voter.replica());
+        own.zip(message.job.as_ref()).is_some_and(|(own, job)| *own != job.uid)
+    }
+
+    /// Records the voter and the process that have answered at an address.
+    fn note_answer(&mut self, now: Instant, message: &VoterMessage<Answer>) {
+        self.note_process(&message.address, &message.process);
+        let answer = LastAnswer { voter: message.voter, at: now };
+        self.answers.insert(message.address.clone(), answer);
     }
 
     /// Records the process at an address, and reports a process that answers at two addresses.
@@ -442,8 +539,11 @@ impl Election {
     /// Reports the leader, if it or its term has changed.
     fn announce(&mut self, leader: Option<(VoterAddress, Term)>) {
         if self.leader != leader {
+            self.has_had_leader |= leader.is_some();
+            self.leaderless = if leader.is_some() { None } else { Some(self.clock) };
             self.leader = leader.clone();
             self.effects.push_back(Effect::Follow { leader: leader.map(|(address, _)| address) });
+            self.schedule_hello(self.clock);
         }
     }
 
@@ -460,6 +560,9 @@ impl Election {
             is_fresh: self.is_fresh(now),
             highest: self.highest,
             knows: self.voter.replica().knowledge(),
+            job: self.known_job().filter(|_| self.has_copied_round()),
+            leads: self.leads(),
+            ended: self.ended(),
             sequence,
             body,
         }

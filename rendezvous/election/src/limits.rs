@@ -5,7 +5,14 @@ use ragent_rendezvous::limits::VOTERS_MAX;
 /// The maximum number of members that grant leases without being voters: enough to replace all voters at once.
 pub(crate) const LEARNERS_MAX: usize = VOTERS_MAX;
 
-/// The maximum number of renewals whose answers count: those of one lease (12), and those that
+/// The maximum number of other jobs of the same name that are remembered: one is rare, and two mean that several hosts have
+/// lost their state at different times.
+pub(crate) const OTHER_JOBS_MAX: usize = 4;
+
+/// The maximum number of ended jobs that are remembered: a host that was away returns within the next runs or not at all.
+pub(crate) const ENDED_MAX: usize = 8;
+
+/// The maximum number of renewals whose answers count: 12 of one lease, and the further ones that
 /// changes of the memory cause in between.
 pub(crate) const RENEWALS_UNDER_WAY_MAX: usize = 32;
 

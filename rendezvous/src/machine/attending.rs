@@ -105,7 +105,7 @@ impl Rendezvous {
     ///
     /// Its state was lost in this case, for example by a reboot: the run of the node is this job's.
     fn may_adopt(&self, attend: &Attend) -> bool {
-        let is_unbound = self.tenure == Tenure::Sole
+        let is_unbound = !self.has_voters()
             && self.memory.round == Round(0)
             && self.given_before.is_none()
             && matches!(self.phase, Phase::Gathering(_))

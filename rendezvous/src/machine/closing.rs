@@ -77,6 +77,15 @@ impl Rendezvous {
         self.enter_closed(outcome.clone(), None, stays_until);
     }
 
+    /// Ends this coordinator of a job that had ended before. Another job of its name begins as every job does: hosts that know of
+    /// none could have begun one already.
+    pub(super) fn forget(&mut self) {
+        info!("no node of the closed job is left; it is forgotten");
+        self.availability = Availability::Ended;
+        self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
+        self.effects.push_back(Effect::Forget);
+    }
+
     /// Begins a new run if no node of the earlier coordinator's run is left: with a fresh budget if
     /// that run was closed, or was not restarted by a service manager.
     ///

@@ -40,23 +40,40 @@ impl Rendezvous {
             return false;
         };
         gathering.since = if is_empty { None } else { gathering.since.or(Some(now)) };
-        if ready >= shared.nodes.max() as usize {
+        let is_first = self.memory.round == Round(0);
+        let may_begin = !is_first
+            || self.other_jobs.is_empty()
+                && self.settings.begins_at.is_none_or(|begins_at| begins_at <= now);
+        if ready >= shared.nodes.max() as usize && may_begin {
             return self.complete(now, shared);
         }
-        if !is_enough(ready, shared) {
-            gathering.last_call_until = None;
-            let Some(since) = gathering.since else {
+        let young = self.roster.young().len();
+        let Phase::Gathering(gathering) = &mut self.phase else {
+            return false;
+        };
+        // Nodes that are too young are old enough soon, often before the last call is over.
+        if is_enough(ready + young, shared) {
+            // Set once and never moved, so that late nodes, one after the other, do not delay the rest.
+            let until = *gathering.last_call_until.get_or_insert_with(|| {
+                info!(nodes = ready, "last call");
+                after(now, shared.timeouts.last_call)
+            });
+            if now < until {
                 return false;
-            };
-            return self.give_up_after(now, since, shared);
+            }
+            if is_enough(ready, shared) && may_begin {
+                return self.complete(now, shared);
+            }
+            if self.other_jobs.is_empty() {
+                return false;
+            }
+        } else {
+            gathering.last_call_until = None;
         }
-        // Set once and never moved, so that late nodes, one after the other, do not delay the rest.
-        let begins_at = self.tenure.begins_at().unwrap_or(now);
-        let until = *gathering.last_call_until.get_or_insert_with(|| {
-            info!(nodes = ready, "last call");
-            after(now, shared.timeouts.last_call).max(begins_at)
-        });
-        until <= now && self.complete(now, shared)
+        let Some(since) = gathering.since else {
+            return false;
+        };
+        self.give_up_after(now, since, shared)
     }
 
     pub(super) fn gathering_deadline(
@@ -67,8 +84,13 @@ impl Rendezvous {
         if self.availability != Availability::Available {
             return None;
         }
+        let is_ahead = |at: &Instant| self.clock < *at;
+        let begins_at = self.settings.begins_at.filter(is_ahead);
+        let last_call = gathering.last_call_until.filter(is_ahead);
         let join = gathering.since.map(|since| after(since, shared.timeouts.join));
-        gathering.last_call_until.or(join)
+        let is_waiting = self.other_jobs.is_empty() && gathering.last_call_until.is_some();
+        let join = join.filter(|_| !is_waiting);
+        [last_call, begins_at, join].into_iter().flatten().min()
     }
 
     /// Closes the job, for which there are too few nodes, if the join timeout has passed since
@@ -82,7 +104,7 @@ impl Rendezvous {
         if now < after(since, shared.timeouts.join) {
             return false;
         }
-        let present = self.candidates(shared);
+        let present = self.candidates(shared) + self.roster.young().len();
         let result = if is_enough(present + self.roster.quarantined().len(), shared) {
             JobResult::AllQuarantined
         } else {
@@ -147,6 +169,7 @@ impl Rendezvous {
         let (nodes, workers) = (placed.len(), table.world_size());
         info!(%round, nodes, workers, "round admitted");
         self.departures.clear();
+        self.roster.grow_up(None);
         self.memory.round = round.round;
         self.memory.is_adopted = false;
         self.memory.is_early = true;

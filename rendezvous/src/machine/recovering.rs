@@ -335,6 +335,10 @@ impl Rendezvous {
             if self.roster.is_empty() && self.stay_closed(now) {
                 return true;
             }
+            if self.has_voters() && self.memory.closed.is_some() {
+                self.forget();
+                return false;
+            }
             self.reopen();
             info!("no node knows the last round; forming a new one");
             let forgotten = self.phase.take_recovering();

@@ -17,6 +17,8 @@ use crate::{
     ids::{NodeId, Peer, Round},
     machine::{Availability, Rendezvous},
     message::{Attend, FromNode, ToNode},
+    phase::Phase,
+    settings::Leases,
     tenure::Tenure,
 };
 
@@ -94,13 +96,22 @@ impl Welcomed {
 }
 
 impl Rendezvous {
+    /// Returns the time until which a node takes part in no first round: it must have been there for as long as a lost leader's
+    /// workers may run. `None` if the job has a round, or the node is old enough.
+    fn young_until(&self, now: Instant, attend: &Attend, leases: Leases) -> Option<Instant> {
+        let missing = leases.coordinator.saturating_sub(attend.waited);
+        let is_first = matches!(self.phase, Phase::Gathering(_)) && self.memory.round == Round(0);
+        (is_first && !missing.is_zero()).then(|| now + missing)
+    }
+
     /// Registers a node: welcomes it, unless it was welcomed before, and sends its assignment.
     pub(super) fn register(&mut self, now: Instant, attend: Attend) {
         let peer = attend.peer();
         let is_of_this_run = self.is_of_this_run(&attend);
         let known_round = attend.known_round;
         let leases = self.leases();
-        let counts = self.roster.attend(now, attend, leases.coordinator);
+        let young_until = self.young_until(now, &attend, leases);
+        let counts = self.roster.attend(now, attend, leases.coordinator, young_until);
         let id = peer.node.clone();
         self.count_loss_of_host(now, &id);
         if self.tenure == Tenure::Sole {

@@ -1,6 +1,7 @@
 //! Tests of the machine's rules, with a fixture that has its own clock.
 
 mod adoption;
+mod birth;
 mod departures;
 mod failure;
 mod failure_report;

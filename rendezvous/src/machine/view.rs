@@ -12,7 +12,7 @@ use std::{
 use crate::{
     group::{Group, Seat, SeatState},
     heir::Successor,
-    ids::{GlobalRank, GroupRank, JobUid, NodeId, RoundId},
+    ids::{GlobalRank, GroupRank, JobUid, NodeId, Round, RoundId, RunId},
     incomplete::Incomplete,
     limits::{SUCCESSORS_MAX, after, leases},
     machine::{Availability, Rendezvous},
@@ -31,6 +31,11 @@ impl Rendezvous {
     /// Returns true if the node has registered, and has neither been lost nor dismissed since.
     pub fn knows(&self, node: &NodeId) -> bool {
         self.roster.get(node).is_some()
+    }
+
+    /// Returns the name of the job.
+    pub fn run_id(&self) -> &RunId {
+        &self.settings.run_id
     }
 
     /// Returns the members with the lowest ranks of the newest round, without the node in the coordinator's own
@@ -166,13 +171,31 @@ impl Rendezvous {
         }
     }
 
+    /// Returns the time at which enough nodes are old enough for the first round, and the coordinator as well.
+    fn listens_until(&self, shared: SharedSettings) -> Option<Instant> {
+        let missing = (shared.nodes.min() as usize).saturating_sub(self.candidates(shared));
+        let grown_up = missing.checked_sub(1).and_then(|last| self.roster.young().iter().nth(last));
+        let begins_at = self.settings.begins_at.filter(|_| self.memory.round == Round(0));
+        grown_up.map(|(at, _)| *at).max(begins_at)
+    }
+
     fn why_gathering(
         &self,
         now: Instant,
         gathering: &Gathering,
         shared: SharedSettings,
     ) -> Incomplete {
-        let ready = count(self.candidates(shared));
+        let is_first = self.memory.round == Round(0);
+        if is_first && !self.other_jobs.is_empty() {
+            return Incomplete::OtherJob { jobs: self.other_jobs.clone() };
+        }
+        let ready = count(self.candidates(shared) + self.roster.young().len());
+        if let Some(listening) = self.listens_until(shared).filter(|until| {
+            let last_call = gathering.last_call_until.unwrap_or(*until);
+            ready >= shared.nodes.min() && now < *until && last_call <= *until
+        }) {
+            return Incomplete::Listening { left: listening.saturating_duration_since(now) };
+        }
         match gathering.last_call_until {
             Some(until) => Incomplete::LastCall {
                 left: until.saturating_duration_since(now),

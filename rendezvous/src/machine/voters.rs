@@ -1,14 +1,17 @@
 //! The voters that elect the coordinators of a job, as its members know them.
 
-use std::{collections::BTreeSet, mem};
+use std::{collections::BTreeSet, mem, time::Instant};
+
+use tracing::warn;
 
 use crate::{
     event::EventKind,
-    heir::Member,
+    heir::{Member, MembersReport},
     ids::{Round, VoterAddress},
     limits::MEMBERS_REPORTED_MAX,
-    machine::Rendezvous,
-    message::{Attend, ToNode},
+    machine::{Rendezvous, closing::Failures},
+    message::{Attend, JobResult, ToNode},
+    phase::Phase,
     roster::Node,
     tenure::Tenure,
 };
@@ -29,8 +32,8 @@ pub(super) struct SilentVoters {
 
 impl Rendezvous {
     /// Returns the voters of the nodes in the newest round, by rank, and then those of other nodes that could be in the
-    /// next one; and the number of voters that the job should have.
-    pub fn members(&self) -> (Vec<Member>, usize) {
+    /// next one.
+    pub fn members(&self) -> MembersReport {
         let mut seated: Vec<_> = self.phase.group().into_iter().flat_map(|g| g.seats()).collect();
         seated.sort_by_key(|(_, seat)| seat.rank);
         let is_seated = |node: &Node| seated.iter().any(|(id, _)| **id == node.description.node_id);
@@ -43,7 +46,9 @@ impl Rendezvous {
             .take(MEMBERS_REPORTED_MAX)
             .collect();
         let wanted = self.settings.voter_count.at_most(voters.len()).number();
-        (voters, wanted)
+        let min = self.settings.shared.map_or(1, |shared| shared.nodes.min() as usize);
+        let has_nodes = matches!(self.phase, Phase::Running(_)) || self.roster.len() >= min;
+        MembersReport { members: voters, wanted, has_nodes }
     }
 
     /// Records the voters of the job, and informs all nodes.
@@ -58,6 +63,29 @@ impl Rendezvous {
         for peer in peers {
             self.send(peer, ToNode::Voters(self.settings.voters.clone()));
         }
+    }
+
+    /// Records the other jobs of this name that may run, as text for people. While there are any, no first round is completed.
+    pub fn handle_other_jobs(&mut self, now: Instant, jobs: Vec<String>) {
+        if self.other_jobs == jobs || !self.begin(now) {
+            return;
+        }
+        for job in jobs.iter().filter(|job| !self.other_jobs.contains(job)) {
+            if self.memory.round == Round(0) {
+                warn!("{job}; no round begins meanwhile");
+            }
+        }
+        self.other_jobs = jobs;
+        self.advance(now);
+    }
+
+    /// Closes this job, because another one of this name was born first and is led at `endpoint`.
+    pub fn handle_elder_job(&mut self, now: Instant, endpoint: String, born_ms: u64) {
+        if !self.begin(now) || matches!(self.phase, Phase::Closed(_)) {
+            return;
+        }
+        self.close(JobResult::OtherJob { endpoint, born_ms }, Failures::default());
+        self.advance(now);
     }
 
     /// Returns the voters that do not answer, as they were last given to [`handle_silent_voters`](Self::handle_silent_voters).
@@ -85,13 +113,19 @@ impl Rendezvous {
         }
     }
 
-    /// Returns true if the node belongs to a job that has a round, and this elected coordinator to one that has none.
+    /// Returns true if the node belongs to a job that has a round, and this elected coordinator to a job without one.
     ///
-    /// The process that has begun this job may have lost its state file; the voters of the node's job have theirs.
+    /// The process that has begun this job may have lost its state file; the voters of the node's job have theirs. Through an
+    /// external store no job can have begun elsewhere.
     pub(super) fn is_of_job_elsewhere(&self, attend: &Attend) -> bool {
         let knows_round = attend.known_round.round.max(attend.standing.round).round > Round(0);
         let is_other = attend.job_uid.as_ref().is_some_and(|uid| *uid != self.memory.job_uid);
         let has_none = self.memory.round == Round(0) && self.memory.closed.is_none();
-        self.tenure != Tenure::Sole && is_other && knows_round && has_none
+        self.has_voters() && is_other && knows_round && has_none
+    }
+
+    /// Returns true if voters have elected this coordinator.
+    pub(super) fn has_voters(&self) -> bool {
+        self.tenure != Tenure::Sole && !self.settings.voters.is_empty()
     }
 }

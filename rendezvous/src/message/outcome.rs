@@ -112,6 +112,13 @@ pub enum JobResult {
         /// The number of these rounds.
         rounds: u32,
     },
+    /// Another job of this name, which was born first, goes on; this one is closed.
+    OtherJob {
+        /// The endpoint of its coordinator.
+        endpoint: String,
+        /// The time at which it was born, in milliseconds since the epoch.
+        born_ms: u64,
+    },
 }
 
 impl JobResult {
@@ -126,6 +133,7 @@ impl JobResult {
             Self::Succeeded
             | Self::JoinTimeout { .. }
             | Self::RecoveryTimeout { .. }
+            | Self::OtherJob { .. }
             | Self::AllLeft => false,
         }
     }
@@ -142,6 +150,7 @@ impl JobResult {
             Self::LoopbackMaster { .. } => "loopback_master",
             Self::AllQuarantined => "all_quarantined",
             Self::RestartLoop { .. } => "restart_loop",
+            Self::OtherJob { .. } => "other_job",
         }
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct Node {
     /// Its early failures and losses.
     pub(crate) tally: Tally,
     pub(super) lease: Duration,
+    /// The time until which it takes part in no first round, because it could not have been shown an earlier job yet.
+    pub(super) young_until: Option<Instant>,
 }
 
 /// The part of an [`Assignment`] that decides whether another one must be sent.

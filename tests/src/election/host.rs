@@ -155,6 +155,8 @@ impl World {
         let settings = election::Settings {
             // The identity of a voter is never lost here, so that one that has forgotten its promises still counts.
             voter: VoterId(host as u64),
+            is_first_start: false,
+            ended: Vec::new(),
             is_new: !mem::replace(&mut self.hosts[host].has_voted, true),
             address: address(host),
             listed: (0..self.voters).map(address).collect(),
@@ -211,9 +213,6 @@ impl World {
                 self.with_election(to, |election, now| election.handle_obituary(now, &process));
             }
         }
-        if let (Bug::FreshVotesCount, Request::Renew { cold, .. }) = (self.bug, &mut message.body) {
-            *cold = self.hosts[to].process.as_ref().map(|process| process.id.clone());
-        }
         let Some(from) = host_of(&message.address) else { return };
         let asked_by = message.process.clone();
         let renewal = match message.body {
@@ -222,13 +221,16 @@ impl World {
             | Request::Vote { .. }
             | Request::Release { .. }
             | Request::Leave
-            | Request::Inform { .. } => None,
+            | Request::Hello => None,
         };
         if self.bug == Bug::IgnoredReplica {
             message.knows = Knowledge { has_round: true, version: UNREACHED };
         }
         let answer = self.with_election(to, |election, now| election.handle_request(now, message));
         let Some(mut answer) = answer.flatten() else { return };
+        if self.bug == Bug::FreshVotesCount && renewal.is_some() && answer.is_fresh {
+            answer.body.is_granted = true;
+        }
         if let Some(term) = renewal.filter(|_| answer.body.is_granted) {
             let newest = self.record.grants.entry((term, to)).or_insert(sent);
             *newest = (*newest).max(sent);
@@ -313,6 +315,8 @@ impl World {
             Effect::Follow { .. } => self.end_coordinator(host),
             // The file is written after each call.
             Effect::Store | Effect::Voters(_) => {}
+            // All voters are of one job.
+            Effect::OtherJobs | Effect::Ended(_) | Effect::Yield { .. } | Effect::Outlived => {}
             Effect::Duplicate { address } => {
                 self.record.broken = Some(format!("a process answers at {address} as well"));
             }

@@ -46,11 +46,15 @@ pub enum Bug {
     IgnorantCandidate,
     /// A voter's state file keeps the first list, which the next process believes. Breaks rules a and d.
     OldList,
-    /// The listed hosts are not informed of the voters, and ignore the voters that agents report. Breaks rules a, b and
-    /// d, as above.
+    /// No voter shows its job to others, or asks for theirs, and jobs that agents report are ignored. Breaks rules a, b, d, i
+    /// and j, as above.
     UninformedHosts,
-    /// The first round of a job does not wait. Breaks rules a, b and d, as above.
-    EarlyRound,
+    /// A process votes at once after its start. Breaks rules a and d.
+    NoMute,
+    /// Nodes that were just started take part in a first round. Breaks rule b.
+    YoungNodes,
+    /// Requests of processes that are not known as voters are dropped. Breaks rule j.
+    StrangersDropped,
     /// A voter that is silent is not replaced. Breaks rules d and i.
     SilentVoter,
 }

@@ -10,7 +10,7 @@ use std::{
 
 use ragent_election::election::message::{Answer, Knowledge, Replica, Request, Seat, VoterMessage};
 use ragent_rendezvous::{
-    heir::Member,
+    heir::{Member, MembersReport},
     ids::{NodeId, Term, VoterAddress},
 };
 
@@ -80,7 +80,7 @@ impl World {
             Request::Renew { replica, .. } if bug == Bug::NewListAtOnce => {
                 replica.lists.before = None;
             }
-            Request::Inform { .. } if bug == Bug::UninformedHosts => return None,
+            Request::Hello if bug == Bug::UninformedHosts => return None,
             _ => {}
         }
         Some(message)
@@ -150,6 +150,9 @@ impl World {
             is_fresh: false,
             highest: Term(0),
             knows: Knowledge::default(),
+            job: None,
+            leads: None,
+            ended: Vec::new(),
             sequence,
             body: Answer {
                 is_granted: true,
@@ -176,15 +179,15 @@ impl World {
     }
 
     /// Changes the members that a coordinator reports to its voter as the bug does.
-    pub(super) fn forge_members(&mut self, id: &NodeId, members: &mut Vec<Member>, wanted: usize) {
+    pub(super) fn forge_members(&mut self, id: &NodeId, report: &mut MembersReport) {
         if self.bug != Bug::SilentVoter {
             return;
         }
         let Some(voter) = self.voter(id) else { return };
         let list = &voter.election.replica().lists.last;
-        if wanted <= list.len() {
+        if report.wanted <= list.len() {
             let is_at_voter = |member: &Member| list.iter().any(|s| s.address == member.address);
-            members.retain(is_at_voter);
+            report.members.retain(is_at_voter);
         }
     }
 }

@@ -36,7 +36,7 @@ pub(super) enum Coordination {
 }
 
 /// The time for which a process that leaves waits until its voter is replaced.
-const REPLACED_WITHIN: Duration = Duration::from_secs(3);
+const REPLACED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The age at which an obituary is forgotten.
 const OBITUARY_AGE: Duration = Duration::from_secs(60);
@@ -70,6 +70,7 @@ impl World {
     /// Starts or ends the coordinator of a process, and informs its port, as the leader that its voter reports
     /// requires it.
     pub(super) fn follow_leader(&mut self, id: &NodeId) {
+        self.dial_own_leader(id);
         let bug = self.bug;
         let Some(local) = self.local(id) else { return };
         let Some(voter) = self.voter(id) else { return };
@@ -104,7 +105,11 @@ impl World {
         let ignores = self.bug == Bug::IgnoredReplica;
         let memory = leadership.memory.filter(|_| !ignores);
         let number = self.events_scheduled;
-        let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(format!("job-{number}"))));
+        let born_ms = u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let memory = memory.unwrap_or_else(|| Memory {
+            born_ms,
+            ..Memory::fresh(JobUid::new(format!("job-{number}")))
+        });
         let overtime = if self.bug == Bug::Overtime { OVERTIME } else { Duration::ZERO };
         let workers_until = match self.bug {
             Bug::NoWaitForOthers => local,
@@ -113,7 +118,6 @@ impl World {
         let tenure = Tenure::Elected(Granted {
             term: leadership.term,
             until: leadership.until + overtime,
-            begins_at: if self.bug == Bug::EarlyRound { local } else { leadership.begins_at },
             workers_until,
             former: leadership.former,
         });
@@ -127,6 +131,7 @@ impl World {
             keeps_charges: true,
             leases: Leases::default(),
             voters: leadership.voters.into_iter().map(|seat| seat.address).collect(),
+            begins_at: None,
         };
         let rendezvous = Rendezvous::new(local, settings, memory, tenure);
         let coordinator = Coordinator {
@@ -144,6 +149,10 @@ impl World {
         voter.recent.retain(|(at, ..)| local.saturating_duration_since(*at) <= OBITUARY_AGE);
         let recent = voter.recent.clone();
         self.drive(id);
+        let voter = self.voter(id);
+        let others = voter.map(|voter| voter.election.other_jobs().map(|job| job.uid.to_string()));
+        let others = others.into_iter().flatten().collect();
+        self.call_coordinator(id, Waiting::OtherJobs(others));
         for (_, node, round) in recent {
             self.report_death(id, &node, round);
         }
@@ -166,12 +175,13 @@ impl World {
         let Some(term) = voter.coordination.term() else { return };
         let next = match end {
             End::JobOver => Coordination::Over,
-            End::HandedOver | End::Ended => Coordination::Ended(term),
+            End::HandedOver | End::Forgotten | End::Ended => Coordination::Ended(term),
         };
         self.drop_coordinator(id, next);
         self.publish(id, Elected::Unknown);
         match end {
             End::JobOver | End::HandedOver => self.pass(id, Input::Command(Command::Leave)),
+            End::Forgotten => self.pass(id, Input::Command(Command::Forget)),
             End::Ended => self.pass(id, Input::Command(Command::Resign(term))),
         }
         // The leader may have changed since.
@@ -213,7 +223,7 @@ impl World {
             // The coordinator informs all nodes first.
             ProcessEnd::Closed if is_here => {}
             ProcessEnd::Closed => self.pass(id, Input::Command(Command::Leave)),
-            ProcessEnd::Left | ProcessEnd::Other => {
+            ProcessEnd::Left | ProcessEnd::Other | ProcessEnd::Yielded => {
                 if is_here {
                     self.pass(id, Input::Shutdown);
                 }

@@ -9,6 +9,7 @@ use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
     ids::{NodeId, Peer, Round, Term, VoterAddress},
+    known_job::Seniority,
     member_reports::MemberReports,
     message::{Assignment, Attend, FromNode, ToNode},
     settings::Memory,
@@ -39,6 +40,7 @@ pub(super) struct Coordinator {
 pub(super) enum End {
     JobOver,
     HandedOver,
+    Forgotten,
     Ended,
 }
 
@@ -51,6 +53,8 @@ pub(super) enum Waiting {
     Obituary(NodeId, Round),
     Shutdown,
     Voters(Vec<VoterAddress>),
+    OtherJobs(Vec<String>),
+    Yield(Seniority, VoterAddress),
     /// Extends the right to coordinate.
     Nothing,
 }
@@ -99,7 +103,9 @@ impl World {
         let Some(coordinator) = voter.coordination.coordinator() else { return };
         let is_routine = match &input {
             Waiting::Message(_, message) => matches!(**message, FromNode::KeepAlive { .. }),
-            Waiting::Nothing | Waiting::Voters(_) => true,
+            Waiting::Nothing | Waiting::Voters(_) | Waiting::OtherJobs(_) | Waiting::Yield(..) => {
+                true
+            }
             Waiting::Attend(_)
             | Waiting::Detached(_)
             | Waiting::Obituary(..)
@@ -126,6 +132,10 @@ impl World {
             Waiting::Obituary(node, round) => rendezvous.handle_obituary(now, &node, round),
             Waiting::Shutdown => rendezvous.handle_shutdown(now),
             Waiting::Voters(voters) => rendezvous.handle_voters(voters),
+            Waiting::OtherJobs(jobs) => rendezvous.handle_other_jobs(now, jobs),
+            Waiting::Yield(other, at) => {
+                rendezvous.handle_elder_job(now, at.to_string(), other.born_ms);
+            }
             Waiting::Nothing => {}
         }
         self.drive(id);
@@ -147,8 +157,8 @@ impl World {
         let mut report = None;
         if coordinator.reports.poll_timeout().is_some_and(|due| due <= now) {
             let Coordinator { reports, rendezvous, .. } = coordinator;
-            reports.handle_timeout(now, rendezvous, |members, wanted| {
-                report = Some(Command::Members(members, wanted));
+            reports.handle_timeout(now, rendezvous, |members| {
+                report = Some(Command::Members(members));
                 true
             });
         }
@@ -234,6 +244,7 @@ impl World {
                 let command = Command::Remember(memory, number);
                 self.pass(id, Input::Command(command));
             }
+            Effect::Forget => return Some(End::Forgotten),
             Effect::Resign { term } => {
                 self.pass(id, Input::Command(Command::Highest(term)));
                 return Some(End::Ended);

@@ -7,12 +7,13 @@ use std::{
 };
 
 use ragent_election::election::{
-    self, Admittance, Effect, Election, Leadership,
+    self, Effect, Election, Leadership,
     message::{Answer, Replica, Request, Version, VoterMessage},
 };
 use ragent_rendezvous::{
-    heir::Member,
+    heir::MembersReport,
     ids::{NodeId, Peer, Round, Term, VoterAddress, VoterId},
+    known_job::KnownJob,
     message::Attend,
     settings::Memory,
 };
@@ -67,10 +68,10 @@ pub(super) enum Elected {
 }
 
 impl Voter {
-    /// Returns the requests that this process accepts on a connection from another host.
-    pub(super) fn admits(&self, from: usize) -> Admittance {
-        let is_connection = self.election.connections().contains(&address(from));
-        self.election.admits(is_connection || self.registered == Some(from))
+    /// Returns true if a process on that host may be a voter of the job: this process connects to it, or its agent is registered
+    /// there.
+    pub(super) fn knows(&self, host: usize) -> bool {
+        self.election.connections().contains(&address(host)) || self.registered == Some(host)
     }
 }
 
@@ -89,8 +90,9 @@ pub(super) enum Command {
     Highest(Term),
     Resign(Term),
     Obituary(NodeId),
-    Members(Vec<Member>, usize),
-    Hint(Vec<VoterAddress>),
+    Members(MembersReport),
+    KnownJob(KnownJob),
+    Forget,
     Leave,
 }
 
@@ -102,6 +104,8 @@ impl World {
         let settings = election::Settings {
             voter,
             is_new: id_of_file.is_none(),
+            is_first_start: self.bug == Bug::NoMute,
+            ended: self.hosts[host].ended.clone(),
             address: address(host),
             listed: (0..self.listed).map(address).collect(),
             process: id.clone(),
@@ -178,15 +182,16 @@ impl World {
             Command::Obituary(node) => {
                 self.with_election(id, |election, now| election.handle_obituary(now, &node));
             }
-            Command::Members(mut members, wanted) => {
-                self.forge_members(id, &mut members, wanted);
-                self.with_election(id, |election, now| {
-                    election.handle_members(now, members, wanted);
-                });
+            Command::Members(mut report) => {
+                self.forge_members(id, &mut report);
+                self.with_election(id, |election, now| election.handle_members(now, report));
             }
-            Command::Hint(_) if self.bug == Bug::UninformedHosts => {}
-            Command::Hint(voters) => {
-                self.with_election(id, |election, now| election.handle_hint(now, &voters));
+            Command::KnownJob(_) if self.bug == Bug::UninformedHosts => {}
+            Command::KnownJob(job) => {
+                self.with_election(id, |election, now| election.handle_known_job(now, &job));
+            }
+            Command::Forget => {
+                self.with_election(id, |election, now| election.handle_forgotten(now));
             }
             Command::Leave => {
                 self.with_election(id, |election, now| election.handle_leaving(now));
@@ -213,6 +218,7 @@ impl World {
         self.hosts[host].file = Some(file);
         self.set_timer(id, Part::Voter, deadline);
         self.settle_links(id);
+        self.release_held(id);
         if leaves && may_end {
             self.pass(id, Input::Exit);
         }
@@ -263,9 +269,22 @@ impl World {
                 self.note_change();
             }
             Effect::Voters(seats) => {
+                self.tell(|| format!("{id} has changed the voters to {seats:?}"));
                 let voters = seats.into_iter().map(|seat| seat.address).collect();
                 self.pass(id, Input::Voters(voters));
             }
+            Effect::OtherJobs => {
+                let Some(voter) = self.voter(id) else { return };
+                let others: Vec<_> =
+                    voter.election.other_jobs().map(|job| job.uid.to_string()).collect();
+                self.pass(id, Input::OtherJobs(others));
+            }
+            Effect::Ended(uid) => {
+                let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
+                self.hosts[host].ended.push(uid);
+            }
+            Effect::Yield { other, at } => self.pass(id, Input::Yield(Some((other, at)))),
+            Effect::Outlived => self.pass(id, Input::Yield(None)),
             Effect::Duplicate { address } => {
                 self.record.breaks(|| format!("rule c: a process answers at {address} as well"));
             }

@@ -95,6 +95,7 @@ impl World {
 
     pub(super) fn strike(&mut self, fault: Fault) {
         self.note_disturbance(self.now);
+        self.tell(|| format!("{fault:?}"));
         match fault {
             Fault::KillAgent { victim, down } => {
                 let host = self.victim(victim);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ragent_core::targets::Targets;
-use ragent_rendezvous::ids::NodeId;
+use ragent_rendezvous::ids::{JobUid, NodeId};
 
 use super::{
     Event, Input, Part, World,
@@ -24,6 +24,8 @@ pub(super) struct Host {
     pub(super) is_off: bool,
     /// The machine is suspended until then; its clock goes on.
     pub(super) suspended: Option<Instant>,
+    /// The jobs that have ended, as this host knows.
+    pub(super) ended: Vec<JobUid>,
     /// The voter's state file.
     pub(super) file: Option<StateFile>,
     /// True if the machine never returns.
@@ -67,6 +69,8 @@ pub(super) enum ProcessEnd {
     Left,
     /// It was refused, or could not reach a coordinator; a service manager starts it again.
     Other,
+    /// Another job goes on instead of its own; a service manager starts it again.
+    Yielded,
 }
 
 /// The time after the last fault within which agents restart that have waited for a coordinator. An agent that knows
@@ -86,6 +90,7 @@ impl Host {
             process: None,
             is_off: true,
             suspended: None,
+            ended: Vec::new(),
             file: None,
             is_lost: false,
             returns: None,
@@ -131,6 +136,7 @@ impl World {
             return self.schedule_at(until, Event::Start(host));
         }
         self.processes_started += 1;
+        self.tell(|| format!("a process starts on host {host}"));
         // While another host is lost for ever, the restart of an agent may take the majority of the voters away.
         if let Stage::Healed(_, elections) = self.stage
             && self.elapsed() < super::FAULTY + RESTARTS_WITHIN
@@ -163,6 +169,7 @@ impl World {
         self.processes.insert(id.clone(), process);
         self.hosts[host].process = Some(id.clone());
         self.hosts[host].is_off = false;
+        self.learn_voters_of_file(&id);
         self.settle_voter(&id);
         self.settle_agent(&id);
     }
@@ -231,6 +238,7 @@ impl World {
     /// Kills the process of a host; its keeper remains.
     pub(super) fn kill_process(&mut self, host: usize) -> Option<NodeId> {
         let id = self.hosts[host].process.take()?;
+        self.tell(|| format!("{id} is killed"));
         self.processes.remove(&id);
         self.end_streams(&id, host);
         self.end_links(&id, host);
@@ -277,13 +285,18 @@ impl World {
     /// Ends the process of an agent that has ended by itself.
     pub(super) fn exit(&mut self, id: &NodeId) {
         let Some(process) = self.processes.remove(id) else { return };
+        self.tell(|| format!("{id} ends: {:?}", process.ending));
         let host = process.host;
         let is_needed = process.voter.is_some_and(|voter| voter.election.is_needed());
         self.hosts[host].process = None;
         self.end_streams(id, host);
         self.end_links(id, host);
         match process.ending {
-            Some(ProcessEnd::Closed) => self.hosts[host].file = None,
+            Some(ProcessEnd::Closed | ProcessEnd::Yielded) => {
+                let file = self.hosts[host].file.take();
+                let memory = file.and_then(|file| file.replica.memory);
+                self.hosts[host].ended.extend(memory.map(|memory| memory.job_uid));
+            }
             // The job does not need the voter any more.
             Some(ProcessEnd::Left) if !is_needed => self.hosts[host].file = None,
             Some(ProcessEnd::Left | ProcessEnd::Other) | None => {}
@@ -297,7 +310,7 @@ impl World {
         let restarts = match process.ending {
             Some(ProcessEnd::Closed) => false,
             Some(ProcessEnd::Left) => self.stage != Stage::Faulty || self.random.chance(70),
-            Some(ProcessEnd::Other) | None => true,
+            Some(ProcessEnd::Other | ProcessEnd::Yielded) | None => true,
         };
         if restarts {
             let delay = self.random.millis(200, 8_000);

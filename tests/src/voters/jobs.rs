@@ -5,10 +5,11 @@
 //!   excused: see j.
 //! - j: no job is born while a voter of an unfinished job can reach its founder. A birth is excused if processes know such a job, and
 //!   none of them could reach the founder for as long as a founder must have waited.
-//! - l: a process is registered within 10 s after its start, if its job is led and nothing else happens.
+//! - l: a process that is started is registered within 10 s, if its job is led and nothing else happens.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     time::{Duration, Instant},
 };
 
@@ -21,8 +22,10 @@ use super::World;
 pub(super) struct Jobs {
     /// The job of each round.
     rounds: BTreeMap<RoundId, JobUid>,
-    /// True for the jobs whose birth is excused.
-    births: BTreeMap<JobUid, bool>,
+    /// The host of each job's founder, and true if its birth is excused.
+    births: BTreeMap<JobUid, (usize, bool)>,
+    /// The job whose workers were started last.
+    started: Option<JobUid>,
     /// The jobs that have ended.
     ended: BTreeSet<JobUid>,
     /// The end of the last fault.
@@ -57,7 +60,9 @@ impl World {
 
     /// Checks rule j for a round that is admitted by the coordinator of a process.
     pub(super) fn note_birth(&mut self, founder: &NodeId, uid: JobUid, round: RoundId) {
-        self.record.jobs.rounds.insert(round, uid.clone());
+        if self.record.jobs.rounds.insert(round, uid.clone()).is_none() {
+            self.tell(|| format!("{founder} begins {round} of {uid}"));
+        }
         if !self.loses_states || self.record.jobs.births.contains_key(&uid) {
             return;
         }
@@ -69,7 +74,8 @@ impl World {
             .collect();
         let teller = knowing.iter().find(|id| self.could_tell(id, founder)).cloned();
         let is_excused = !knowing.is_empty() && teller.is_none();
-        self.record.jobs.births.insert(uid.clone(), is_excused);
+        let host = self.processes.get(founder).map_or(0, |process| process.host);
+        self.record.jobs.births.insert(uid.clone(), (host, is_excused));
         if let Some(teller) = teller {
             let job = self.job_of(&teller);
             self.record
@@ -90,29 +96,49 @@ impl World {
             let thawed = self.hosts[process.host].thawed;
             is_long_ago(process.started) && thawed.is_none_or(is_long_ago)
         };
-        let is_whole = |from: usize, to: usize| {
-            self.cuts.get(&(from, to)).is_none_or(|until| is_long_ago(*until))
-        };
         is_voter
             && is_steady(teller)
             && is_steady(founder)
-            && is_whole(one.host, other.host)
-            && is_whole(other.host, one.host)
+            && self.are_connected(one.host, other.host)
             && is_long_ago(self.loss.1)
+    }
+
+    /// Returns true if messages between two hosts have arrived during the whole last lease.
+    fn are_connected(&self, one: usize, other: usize) -> bool {
+        let lease = self.timers.voter_lease;
+        let cuts = [(one, other), (other, one)];
+        let until = cuts.iter().filter_map(|cut| self.cuts.get(cut)).max();
+        until.is_none_or(|until| *until + lease <= self.now)
+    }
+
+    /// Returns true if a round is the first after the end of another job, and no process of that job is left.
+    pub(super) fn follows_an_ended_job(&mut self, round: RoundId) -> bool {
+        let jobs = &mut self.record.jobs;
+        let job = jobs.rounds.get(&round).cloned();
+        let before = mem::replace(&mut jobs.started, job.clone());
+        let has_ended = |uid: &JobUid| {
+            jobs.ended.contains(uid) || self.hosts.iter().any(|host| host.ended.contains(uid))
+        };
+        before.is_some_and(|before| Some(&before) != job.as_ref() && has_ended(&before))
     }
 
     /// Checks rule b for workers that have started.
     pub(super) fn check_jobs_of_workers(&mut self, id: &NodeId, round: RoundId) {
         let jobs = &self.record.jobs;
-        let is_excused = |round: RoundId| {
-            let job = jobs.rounds.get(&round);
-            job.is_some_and(|job| jobs.births.get(job).copied().unwrap_or_default())
+        let birth = |round: RoundId| jobs.births.get(jobs.rounds.get(&round)?).copied();
+        let is_excused = |round: RoundId, host: usize| {
+            let is_cut = |founder: usize| !self.are_connected(founder, host);
+            birth(round).is_some_and(|(founder, is_excused)| is_excused || is_cut(founder))
         };
-        let may_overlap = |other: RoundId| {
+        let own = self.keepers.get(id).map_or(0, |keeper| keeper.host);
+        let may_overlap = |node: &NodeId, other: RoundId| {
+            let there = self.keepers.get(node).map_or(0, |keeper| keeper.host);
             jobs.rounds.get(&other) != jobs.rounds.get(&round)
-                && (is_excused(round) || is_excused(other))
+                && (is_excused(round, there) || is_excused(other, own))
         };
-        let other = self.alive().find(|(_, other)| *other != round && !may_overlap(*other));
+        let mut alive = self.alive();
+        let other = alive.find(|(node, other)| *other != round && !may_overlap(node, *other));
+        drop(alive);
         if let Some((node, other)) = other.map(|(node, other)| (node.clone(), other)) {
             self.record
                 .breaks(|| format!("rule b: {round} starts on {id} while {other} runs on {node}"));
@@ -150,10 +176,20 @@ impl World {
         if self.now < calm + REGISTERED_WITHIN {
             return;
         }
+        // A process that knows no job finds it through a listed host.
+        let is_old = |host: usize| {
+            let process = self.hosts[host].process.as_ref().and_then(|id| self.processes.get(id));
+            process.is_some_and(|process| self.now >= process.started + REGISTERED_WITHIN)
+        };
+        let can_be_found = (0..self.listed).any(is_old);
         let is_late = |id: &&NodeId| {
             let process = &self.processes[*id];
             let agent = process.agent.as_ref();
-            self.now >= process.started + REGISTERED_WITHIN
+            let has_registered =
+                process.voter.as_ref().is_some_and(|voter| voter.registered.is_some());
+            (can_be_found || self.job_of(id).is_some())
+                && !has_registered
+                && self.now >= process.started + REGISTERED_WITHIN
                 && process.ending.is_none()
                 && agent.is_some_and(|agent| !agent.node.is_attended())
         };

@@ -2,17 +2,14 @@
 //!
 //! A voter opens one connection to each other voter, and sends its requests there. A connection is opened again after a pause when it
 //! is lost. Requests wait in its queue while it is being opened, and are dropped when it is open: they are outdated then. What is
-//! queued when the voter does not need the connection any more is lost.
+//! queued when the voter does not need the connection any more is still sent.
 
 use std::{mem, time::Duration, time::Instant};
 
-use ragent_election::election::{
-    Admittance,
-    message::{Answer, Request, VoterMessage},
-};
+use ragent_election::election::message::{Answer, Request, VoterMessage};
 use ragent_rendezvous::ids::{NodeId, VoterAddress};
 
-use super::{Input, World};
+use super::{Bug, Input, World};
 use crate::addresses::{address, host_of};
 
 /// A connection of a voter to another one.
@@ -34,8 +31,8 @@ pub(super) struct Link {
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum State {
     Opening,
-    /// It leads to this process, which accepts these requests.
-    Open(NodeId, Admittance),
+    /// It leads to this process.
+    Open(NodeId),
     /// It will be opened again.
     Waiting,
 }
@@ -58,7 +55,6 @@ pub(super) enum LinkEvent {
 pub(super) struct Incoming {
     from: NodeId,
     link: u64,
-    admittance: Admittance,
     pub(super) message: VoterMessage<Request>,
 }
 
@@ -68,7 +64,6 @@ const SILENCE: Duration = Duration::from_millis(600);
 const REDIAL_FIRST: Duration = Duration::from_millis(100);
 const REDIAL_MAX: Duration = Duration::from_secs(1);
 const FRAMES: usize = 8;
-const INFORM_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time after which the system notices that a host has no power.
 const KEEPALIVE: Duration = Duration::from_secs(8);
 
@@ -77,7 +72,15 @@ impl World {
     pub(super) fn settle_links(&mut self, id: &NodeId) {
         let Some(voter) = self.voter(id) else { return };
         let needed = voter.election.connections();
-        voter.links.retain(|address, _| needed.contains(address));
+        let unneeded: Vec<_> =
+            voter.links.keys().filter(|address| !needed.contains(*address)).cloned().collect();
+        for address in unneeded {
+            self.flush_link(id, &address);
+            if let Some(voter) = self.voter(id) {
+                voter.links.remove(&address);
+            }
+        }
+        let Some(voter) = self.voter(id) else { return };
         let known = voter.links.keys().cloned().collect();
         let new: Vec<_> = needed.difference(&known).cloned().collect();
         for to in new {
@@ -119,11 +122,10 @@ impl World {
         let Some(from) = self.processes.get(id).map(|process| process.host) else { return };
         let Some(host) = host_of(to) else { return };
         let Some(link) = self.voter(id).and_then(|voter| voter.links.get_mut(to)) else { return };
-        let State::Open(process, admittance) = link.state.clone() else { return };
+        let State::Open(process) = link.state.clone() else { return };
         let (number, queue) = (link.number, mem::take(&mut link.queue));
         for message in queue {
-            let is_answered =
-                !matches!(message.body, Request::Release { .. } | Request::Inform { .. });
+            let is_answered = !matches!(message.body, Request::Release { .. });
             let arrival = self.arrival(from, host);
             let now = self.now;
             let Some(link) = self.voter(id).and_then(|voter| voter.links.get_mut(to)) else {
@@ -135,7 +137,7 @@ impl World {
                 link.unanswered = Some(now);
                 self.wake(id, SILENCE, Input::Link(to.clone(), number, LinkEvent::Silent));
             }
-            let incoming = Incoming { from: id.clone(), link: number, admittance, message };
+            let incoming = Incoming { from: id.clone(), link: number, message };
             self.schedule_at(
                 at,
                 super::Event::Process(process.clone(), Input::Request(Box::new(incoming))),
@@ -215,29 +217,21 @@ impl World {
     /// Records that a process has accepted a connection, if it still runs.
     fn accept_link(&mut self, id: &NodeId, to: &VoterAddress, number: u64, process: NodeId) {
         let Some(from) = self.processes.get(id).map(|process| process.host) else { return };
-        let there = self.voter(&process).map(|voter| voter.admits(from));
-        let Some(admittance) = there else {
+        if self.voter(&process).is_none() {
             return self.handle_link(id, to, number, LinkEvent::Lost);
-        };
-        let Some(link) = self.voter(id).and_then(|voter| voter.links.get_mut(to)) else { return };
-        link.state = State::Open(process.clone(), admittance);
-        link.queue.clear();
-        let open_for = match admittance {
-            Admittance::Voter => None,
-            Admittance::Informer => Some(INFORM_TIMEOUT),
-            Admittance::None => Some(Duration::from_millis(1)),
-        };
-        if let Some(open_for) = open_for {
-            self.wake(id, open_for, Input::Link(to.clone(), number, LinkEvent::Lost));
         }
-        if admittance == Admittance::Voter {
-            // The other voter runs now, so the process that it has reached does not wait before its next attempt.
-            let back = address(from);
-            let waiting = self.voter(&process).and_then(|voter| voter.links.get(&back));
-            if let Some(link) = waiting.filter(|link| link.state == State::Waiting) {
-                let redial = Input::Link(back, link.number, LinkEvent::Redial);
-                self.wake(&process, Duration::ZERO, redial);
-            }
+        let now = self.now;
+        let Some(link) = self.voter(id).and_then(|voter| voter.links.get_mut(to)) else { return };
+        link.state = State::Open(process.clone());
+        // What was sent on the connection before it may still be on its way.
+        link.free_at = now;
+        link.queue.clear();
+        // The other voter runs now, so the process that it has reached does not wait before its next attempt.
+        let back = address(from);
+        let waiting = self.voter(&process).and_then(|voter| voter.links.get(&back));
+        if let Some(link) = waiting.filter(|link| link.state == State::Waiting) {
+            let redial = Input::Link(back, link.number, LinkEvent::Redial);
+            self.wake(&process, Duration::ZERO, redial);
         }
         self.with_election(id, |election, now| election.handle_connected(now, to));
     }
@@ -250,7 +244,7 @@ impl World {
         for (id, process) in &self.processes {
             let link = process.voter.as_ref().and_then(|voter| voter.links.get(&to));
             if let Some(link) = link
-                && matches!(&link.state, State::Open(process, _) if process == ended)
+                && matches!(&link.state, State::Open(process) if process == ended)
             {
                 lost.push((id.clone(), process.host, link.number));
             }
@@ -263,27 +257,22 @@ impl World {
     }
 
     pub(super) fn arrive_incoming(&mut self, id: &NodeId, incoming: Incoming) {
-        let Incoming { from, link, admittance, message } = incoming;
+        let Incoming { from, link, message } = incoming;
         let Some(own) = self.processes.get(id).map(|process| process.host) else { return };
-        match admittance {
-            Admittance::Voter => {
-                let Some(answer) = self.arrive_request(id, message) else { return };
-                let Some(to) = self.processes.get(&from).map(|process| process.host) else {
-                    return;
-                };
-                let at = self.arrival(own, to);
-                let answer = Input::Answer(address(own), link, Box::new(answer));
-                self.schedule_at(at, super::Event::Process(from, answer));
-            }
-            Admittance::Informer => {
-                if let Request::Inform { .. } = &message.body {
-                    self.arrive_request(id, message);
-                }
-                let lost = Input::Link(address(own), link, LinkEvent::Lost);
-                self.wake(&from, Duration::from_millis(1), lost);
-            }
-            Admittance::None => {}
-        }
+        let Some(there) = host_of(&message.address) else { return };
+        let is_known = self.voter(id).is_some_and(|voter| voter.knows(there));
+        let answer = match is_known {
+            true => self.arrive_request(id, message),
+            false if self.bug == Bug::StrangersDropped => None,
+            false => self
+                .with_election(id, |election, now| election.handle_stranger(now, message))
+                .flatten(),
+        };
+        let Some(answer) = answer else { return };
+        let Some(to) = self.processes.get(&from).map(|process| process.host) else { return };
+        let at = self.arrival(own, to);
+        let answer = Input::Answer(address(own), link, Box::new(answer));
+        self.schedule_at(at, super::Event::Process(from, answer));
     }
 
     /// Gives an answer to the voter that waits for it, unless its connection was lost.

@@ -24,6 +24,8 @@ pub(super) struct Stream {
     is_read: bool,
     /// True if messages still arrive.
     is_whole: bool,
+    /// The time of the first connection request.
+    dialed: Instant,
     up_free_at: Instant,
     down_free_at: Instant,
 }
@@ -45,6 +47,9 @@ pub(super) enum Server {
 
 /// The time after which a lost connection request is sent again.
 const SYN_AGAIN: Duration = Duration::from_secs(1);
+
+/// The time after which an agent gives up a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_800);
 
 impl World {
     /// Returns the time that a message between voters takes; `None` if it is lost.
@@ -88,6 +93,7 @@ impl World {
             is_welcomed: false,
             is_read: true,
             is_whole: true,
+            dialed: self.now,
             up_free_at: self.now,
             down_free_at: self.now,
         };
@@ -100,6 +106,10 @@ impl World {
         let Some(from) = self.processes.get(&peer.node).map(|process| process.host) else { return };
         let Some(stream) = self.streams.get(&peer).filter(|stream| stream.is_read) else { return };
         let to = stream.to;
+        if stream.dialed + CONNECT_TIMEOUT <= self.now {
+            let node = peer.node.clone();
+            return self.wake(&node, Duration::ZERO, Input::Down(peer, Down::End));
+        }
         match self.transit(from, to) {
             Some(delay) => self.schedule(delay, Event::Dial(peer)),
             None => self.schedule(SYN_AGAIN, Event::Redial(peer)),

@@ -14,7 +14,11 @@ use ragent_core::{
 use ragent_rendezvous::{
     heir::Member,
     ids::{AttendNumber, NodeId, Peer, Round, RoundId, Term, VoterAddress, VoterId},
-    message::{Attend, KnownRound, NodeDescription, PROTOCOL_VERSION, RefuseReason, ToNode},
+    known_job::{KnownJob, Seniority},
+    message::{
+        Attend, JobResult, KnownRound, NodeDescription, Outcome, PROTOCOL_VERSION, RefuseReason,
+        ToNode,
+    },
     settings::Leases,
 };
 
@@ -22,6 +26,8 @@ use crate::addresses::{address, host_of};
 
 use super::{
     Bug, Input, Part, World,
+    driver::Waiting,
+    election::Leader,
     host::ProcessEnd,
     port::{Down, Up},
     workers::Group,
@@ -74,6 +80,7 @@ impl World {
         let settings = AgentSettings {
             stop_grace: self.shared.timeouts.stop_grace,
             join_timeout: self.shared.timeouts.join,
+            silence: self.timers.voter_lease,
             known_round: KnownRound::default(),
             runs_unleased: false,
             has_voters: true,
@@ -177,12 +184,16 @@ impl World {
         };
         let to = self.streams.get(peer).map(|stream| stream.to);
         let counts = self.with_node(id, |node, now| node.handle_welcome(now, attend, &welcome));
+        if counts == Some(true) {
+            self.tell(|| format!("{id} is registered at {to:?}"));
+        }
         if let (Some(true), Some(to), Some(process)) = (counts, to, self.processes.get_mut(id)) {
             process.targets.handle_welcome(to, welcome.term);
             self.learn_voters(id, &welcome.voters);
             if let Some(voter) = self.voter(id) {
                 voter.registered = Some(to);
             }
+            self.with_election(id, |election, now| election.handle_registered(now, true));
             if let Some(stream) = self.streams.get_mut(peer) {
                 stream.is_welcomed = true;
             }
@@ -202,12 +213,32 @@ impl World {
         }
     }
 
+    /// Records the voters that the state file of the process contains.
+    pub(super) fn learn_voters_of_file(&mut self, id: &NodeId) {
+        let voters = self.known_voters(id);
+        self.learn_voters(id, &voters);
+    }
+
     /// Returns the voters of a job that has a round, as the voter of a process knows them.
     fn known_voters(&mut self, id: &NodeId) -> Vec<VoterAddress> {
         let Some(voter) = self.voter(id) else { return Vec::new() };
         let replica = voter.election.replica();
         let seats = replica.lists.seats().filter(|_| replica.has_round());
         seats.map(|seat| seat.address.clone()).collect()
+    }
+
+    /// Lets the agent of a process dial the leader that its voter knows, if it is new to the agent.
+    pub(super) fn dial_own_leader(&mut self, id: &NodeId) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        let leader = match process.voter.as_ref().map(|voter| &voter.leader) {
+            Some(Leader::Other(at, term)) => host_of(at).map(|at| (at, *term)),
+            Some(Leader::Here(leadership)) => Some((process.host, leadership.term)),
+            Some(Leader::Unknown) | None => None,
+        };
+        let Some((at, term)) = leader else { return };
+        if process.targets.handle_redirect(at, term) {
+            self.with_node(id, |node, now| node.handle_new_leader(now));
+        }
     }
 
     fn go_elsewhere(&mut self, peer: &Peer, place: Option<usize>, term: Term) {
@@ -241,8 +272,22 @@ impl World {
             let known = self.processes.get(&peer.node).map(|process| process.targets.all());
             voters = known.into_iter().flatten().map(address).collect();
         }
+        let uid_of_file = self.voter(&peer.node).and_then(|voter| {
+            let replica = voter.election.replica();
+            let memory = replica.memory.as_ref().filter(|_| replica.has_round())?;
+            Some(memory.job_uid.clone())
+        });
+        let uid = uid_of_file.or_else(|| job_uid.clone());
+        let job = uid.filter(|_| !voters.is_empty()).map(|uid| KnownJob { uid, voters });
+        let started = self.processes.get(&peer.node).map(|process| process.started);
+        let waited = started.map(|started| self.now.saturating_duration_since(started));
         let attend = Attend {
-            voters,
+            job,
+            waited: if self.bug == Bug::YoungNodes {
+                Duration::MAX
+            } else {
+                waited.unwrap_or_default()
+            },
             protocol_version: PROTOCOL_VERSION,
             run_id: Self::run_id(),
             job_uid,
@@ -272,7 +317,11 @@ impl World {
         let Some(agent) = self.agent(id) else { return };
         let of_group = agent.group.as_ref().and_then(|group| group.supervisor.poll_timeout());
         let deadline = of_group.into_iter().chain(agent.node.poll_timeout()).min();
+        let is_attended = agent.node.is_attended();
         self.set_timer(id, Part::Agent, deadline);
+        if !is_attended {
+            self.with_election(id, |election, now| election.handle_registered(now, false));
+        }
     }
 
     fn carry_out_of_node(&mut self, id: &NodeId, effect: Effect) {
@@ -315,6 +364,23 @@ impl World {
         self.open_stream(Peer { node: id.clone(), attend }, to);
     }
 
+    /// Ends a process whose job does not go on, or its job if it leads it.
+    pub(super) fn yield_to(&mut self, id: &NodeId, other: Option<(Seniority, VoterAddress)>) {
+        let Some(voter) = self.voter(id) else { return };
+        match other {
+            Some((other, at)) if voter.coordination.running().is_some() => {
+                self.call_coordinator(id, Waiting::Yield(other, at));
+            }
+            Some((other, at)) => {
+                let (endpoint, born_ms) = (at.to_string(), other.born_ms);
+                self.with_node(id, |node, now| node.handle_other_job(now, endpoint, born_ms));
+            }
+            None => {
+                self.with_node(id, |node, now| node.handle_outlived(now));
+            }
+        }
+    }
+
     /// Records that an agent has ended by itself; its process ends when its voter does.
     fn end_agent(&mut self, id: &NodeId, ending: Ending) {
         let Some(process) = self.processes.get_mut(id) else { return };
@@ -325,11 +391,15 @@ impl World {
         }
         self.kill_workers(id, 100);
         let end = match ending {
+            Ending::Closed(Outcome { result: JobResult::OtherJob { .. }, .. }) => {
+                ProcessEnd::Yielded
+            }
             Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome)) => {
                 self.note_outcome(id, outcome);
                 ProcessEnd::Closed
             }
             Ending::Left(_) => ProcessEnd::Left,
+            Ending::Outlived => ProcessEnd::Yielded,
             Ending::Refused(_) | Ending::Unreachable { .. } => ProcessEnd::Other,
         };
         self.begin_to_end(id, end);

@@ -70,15 +70,24 @@ impl World {
         let Some(voter) = self.voter(id) else { return };
         let elected = voter.elected.clone();
         let replica = voter.election.replica();
-        let knows_nothing = !replica.has_round() && !attend.voters.is_empty();
+        let own =
+            replica.memory.as_ref().filter(|_| replica.has_round()).map(|m| m.job_uid.clone());
         let is_outside = voter.election.is_outside() && elected == Elected::Unknown;
         let seats = replica.lists.seats().map(|seat| seat.address.clone()).collect();
         self.send_down(&peer, Down::Accepted);
-        if knows_nothing {
-            // The node's voters lead the job, which this process has begun without its state file.
-            self.pass(id, Input::Command(Command::Hint(attend.voters.clone())));
-            return self.answer_attend(id, peer, attend, Elected::Unknown);
+        if let Some(job) = attend.job.clone().filter(|job| Some(&job.uid) != own.as_ref()) {
+            // The node's voters lead a job that this process does not know, or another one.
+            self.pass(id, Input::Command(Command::KnownJob(job)));
+            if own.is_none() {
+                return self.answer_attend(id, peer, attend, Elected::Unknown);
+            }
         }
+        if own.is_none() && self.send_to_other_job(id, &peer) {
+            return;
+        }
+        // The terms of two jobs cannot be compared.
+        let is_of_other_job = attend.job_uid.is_some() && own.is_some() && attend.job_uid != own;
+        let lost = if is_of_other_job { Term(0) } else { lost };
         if is_outside {
             self.send_down(&peer, Down::Message(Box::new(ToNode::Voters(seats))));
             return self.answer_attend(id, peer, attend, Elected::Unknown);
@@ -89,6 +98,40 @@ impl World {
         self.set_server(&peer, Server::Held);
         if let Some(voter) = self.voter(id) {
             voter.held.push((peer, attend, lost));
+        }
+    }
+
+    /// Sends an agent to the leader of a job that this process was shown, if there is one.
+    fn send_to_other_job(&mut self, id: &NodeId, peer: &Peer) -> bool {
+        let Some(voter) = self.voter(id) else { return false };
+        let Some((leader, term)) = voter.election.other_jobs().find_map(|job| job.leader) else {
+            return false;
+        };
+        self.send_down(peer, Down::NotHere(host_of(&leader), term));
+        self.hang_up(peer);
+        true
+    }
+
+    /// Sends agents elsewhere that wait for a leader, if this process is not a voter any more, or was shown a job that is led.
+    pub(super) fn release_held(&mut self, id: &NodeId) {
+        let Some(voter) = self.voter(id) else { return };
+        let replica = voter.election.replica();
+        let is_to_join =
+            !replica.has_round() && voter.election.other_jobs().any(|job| job.leader.is_some());
+        let is_outside = voter.election.is_outside() && replica.has_round();
+        if voter.held.is_empty() || !is_to_join && !is_outside {
+            return;
+        }
+        let held = mem::take(&mut voter.held);
+        let seats: Vec<_> = replica.lists.seats().map(|seat| seat.address.clone()).collect();
+        for (peer, attend, _) in held {
+            if is_to_join {
+                self.send_to_other_job(id, &peer);
+            } else {
+                let voters = ToNode::Voters(seats.clone());
+                self.send_down(&peer, Down::Message(Box::new(voters)));
+                self.answer_attend(id, peer, attend, Elected::Unknown);
+            }
         }
     }
 

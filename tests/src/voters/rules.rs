@@ -11,7 +11,7 @@
 //!   no agent dials more often than its pauses allow.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     mem,
     time::{Duration, Instant},
 };
@@ -51,6 +51,8 @@ pub(super) struct Record {
     /// late to receive the outcome begin one.
     is_another_run: bool,
     pub(super) jobs: Jobs,
+    /// The latest events, for a person who replays a seed.
+    story: VecDeque<String>,
     pub(super) broken: Option<String>,
     pub(super) events: u64,
 }
@@ -94,6 +96,9 @@ const REPLACED_WITHIN: Duration = Duration::from_secs(46);
 /// join timeout.
 const ENDS_WITHIN: Duration = Duration::from_secs(100);
 
+/// The number of lines of the story that are kept.
+const STORY_LINES: usize = 60;
+
 /// The number of dials that an agent may make at once after its start; in addition, those of each second of its age.
 const DIALS: u64 = 12;
 const DIALS_PER_SECOND: u64 = 3;
@@ -106,6 +111,20 @@ impl Record {
 }
 
 impl World {
+    /// Adds a line to the story.
+    pub(super) fn tell(&mut self, what: impl FnOnce() -> String) {
+        if self.record.story.len() >= STORY_LINES {
+            self.record.story.pop_front();
+        }
+        let line = format!("{:?} {}", self.elapsed(), what());
+        self.record.story.push_back(line);
+    }
+
+    /// Returns what has happened lately, a line for each event.
+    pub fn story(&self) -> String {
+        Vec::from(self.record.story.clone()).join("\n")
+    }
+
     /// Returns the numbers so far.
     pub fn totals(&self) -> Totals {
         Totals {
@@ -153,6 +172,7 @@ impl World {
     /// Checks rules c and d for a leadership that begins.
     pub(super) fn note_winner(&mut self, id: &NodeId, leadership: &Leadership) {
         let term = leadership.term;
+        self.tell(|| format!("{id} leads in term {term}"));
         if self.loses_states {
             self.record.winners.insert(term, id.clone());
             return;
@@ -187,6 +207,9 @@ impl World {
         if self.loses_states {
             self.record.started.insert(round.round, round.term);
             return self.check_jobs_of_workers(id, round);
+        }
+        if self.follows_an_ended_job(round) {
+            self.record.started.clear();
         }
         let other = self.alive().find(|(_, other)| *other != round);
         if let Some((node, other)) = other.map(|(node, round)| (node.clone(), round)) {

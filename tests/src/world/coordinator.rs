@@ -36,6 +36,7 @@ impl World {
             voter_count: VoterCount::One,
             keeps_charges: self.planted.is_none() || self.sabotage == Sabotage::OthersCharges,
             leases: LEASES,
+            begins_at: None,
         };
         // The new coordinator is not bound by assignments of its predecessor, which may never have
         // arrived.
@@ -136,9 +137,10 @@ impl World {
                 Effect::Record(event) => self.replay(&event),
                 Effect::Remember(memory) => self.remember(*memory),
                 // The only coordinator of a job has no other one above it.
-                Effect::Resign { .. } | Effect::HandOver | Effect::Finish { .. } => {
-                    self.stage = Stage::Finished
-                }
+                Effect::Resign { .. }
+                | Effect::HandOver
+                | Effect::Forget
+                | Effect::Finish { .. } => self.stage = Stage::Finished,
             }
         }
     }

@@ -113,6 +113,7 @@ impl World {
         let settings = AgentSettings {
             stop_grace: self.shared.timeouts.stop_grace,
             join_timeout: self.shared.timeouts.join,
+            silence: Duration::ZERO,
             known_round: self.machines.get(&machine).copied().unwrap_or_default(),
             runs_unleased: false,
             has_voters: false,
@@ -334,7 +335,8 @@ impl World {
         };
         let Claims { job_uid, known_round, restarts_used, charged_through, standing, .. } = claims;
         let mut message = Attend {
-            voters: Vec::new(),
+            job: None,
+            waited: Duration::MAX,
             protocol_version: PROTOCOL_VERSION,
             run_id: Self::run_id(),
             job_uid,
@@ -394,7 +396,9 @@ impl World {
         match ending {
             Ending::Closed(_) | Ending::Left(_) => {}
             // Restarted by a service manager.
-            Ending::Refused(_) | Ending::Unreachable { .. } => self.start_again(id, 50),
+            Ending::Refused(_) | Ending::Outlived | Ending::Unreachable { .. } => {
+                self.start_again(id, 50);
+            }
         }
     }
 

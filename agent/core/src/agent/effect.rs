@@ -92,6 +92,8 @@ pub enum Ending {
     Left(Signal),
     /// The coordinator refused this node.
     Refused(RefuseReason),
+    /// The job has ended while this node had no coordinator, so its outcome is not known here.
+    Outlived,
     /// The coordinator could not be reached for as long as nodes wait for each other.
     Unreachable {
         /// The time without a connection.
@@ -104,7 +106,7 @@ pub enum Ending {
 }
 
 /// The exit code of an agent whose coordinator's host left or was lost and did not come back, or that has
-/// not reached a majority of the voters, or etcd. Starting the same job again can succeed.
+/// not reached a majority of the voters, or etcd, or whose job does not go on because another one of its name does. Starting the same job again can succeed.
 pub const HOST_GONE: u8 = 3;
 /// The exit code of an agent that registered after its job had failed for good. Starting it again
 /// cannot succeed.
@@ -120,7 +122,11 @@ impl Ending {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Unreachable { was_attended: true, .. } => HOST_GONE,
-            Self::Closed(Outcome { result: JobResult::RecoveryTimeout { .. }, .. }) => HOST_GONE,
+            Self::Closed(Outcome {
+                result: JobResult::RecoveryTimeout { .. } | JobResult::OtherJob { .. },
+                ..
+            })
+            | Self::Outlived => HOST_GONE,
             Self::Refused(RefuseReason::Closed(outcome)) if outcome.result.is_lasting() => {
                 CLOSED_BEFORE
             }

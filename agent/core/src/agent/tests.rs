@@ -34,6 +34,7 @@ impl Fixture {
         let settings = AgentSettings {
             stop_grace: GRACE,
             join_timeout: 600 * SECOND,
+            silence: Duration::ZERO,
             known_round: KnownRound::default(),
             runs_unleased: false,
             has_voters: false,

@@ -15,6 +15,7 @@ fn node() -> (Node, Instant) {
     let settings = AgentSettings {
         stop_grace: 1000 * MS,
         join_timeout: 600_000 * MS,
+        silence: Duration::ZERO,
         known_round: KnownRound::default(),
         runs_unleased: false,
         has_voters: false,
@@ -116,6 +117,7 @@ fn unleased_workers_run_on() {
     let settings = AgentSettings {
         stop_grace: 1000 * MS,
         join_timeout: 600_000 * MS,
+        silence: Duration::ZERO,
         known_round: KnownRound::default(),
         runs_unleased: true,
         has_voters: false,

@@ -95,7 +95,10 @@ pub(crate) fn write(spec: &JobSpec, result: &Result<Outcome, LaunchError>) {
             Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome)) => {
                 Some(outcome)
             }
-            Ending::Left(_) | Ending::Refused(_) | Ending::Unreachable { .. } => None,
+            Ending::Left(_)
+            | Ending::Refused(_)
+            | Ending::Outlived
+            | Ending::Unreachable { .. } => None,
         },
         Err(_) => None,
     };
@@ -131,6 +134,7 @@ fn word(result: &Result<Outcome, LaunchError>) -> &'static str {
             Ending::Closed(outcome) => outcome.result.kind(),
             Ending::Left(_) => "left",
             Ending::Refused(_) => "refused",
+            Ending::Outlived => "outlived",
             Ending::Unreachable { .. } => "unreachable",
         },
         Err(LaunchError::StaysClosed { .. }) => "refused",

@@ -99,6 +99,7 @@ fn settings() -> Settings {
         voter_count: VoterCount::One,
         keeps_charges: true,
         leases: Leases::default(),
+        begins_at: None,
     }
 }
 
@@ -137,7 +138,8 @@ pub(crate) fn attend(name: &str) -> Attend {
         run_id: RunId::new(RUN),
         job_uid: None,
         attend: AttendNumber(1),
-        voters: Vec::new(),
+        job: None,
+        waited: Duration::from_secs(3_600),
         node: NodeDescription {
             voter: None,
             node_id: NodeId::new(name),
@@ -361,7 +363,6 @@ fn elected(right: Right, until: Instant) -> Coordination {
     let tenure = Tenure::Elected(Elected {
         term: Term(5),
         until,
-        begins_at: clock::now(),
         workers_until: clock::now(),
         former: None,
     });
@@ -392,12 +393,14 @@ async fn silence_of_a_voter_is_recorded() {
     let right = Right::Elected {
         until: watch::channel(until).1,
         listed: ListedVoters { stored: stored.clone(), own, since, answered },
-        voters: Some(ElectedByVoters {
+        voters: Some(Box::new(ElectedByVoters {
             stored,
             members: MemberReports::default(),
+            others: watch::channel(Vec::new()).1,
+            superseded: watch::channel(None).1,
             commands,
             registered: watch::Sender::new(NotHere::unknown()),
-        }),
+        })),
     };
     let _task = tokio::spawn(drive(elected(right, until), queue));
     let mut reader = journal(&inputs).await.unwrap();
@@ -450,12 +453,14 @@ async fn elected_coordinator_gives_way() {
             since: clock::now(),
             answered: watch::channel(BTreeMap::new()).1,
         },
-        voters: Some(ElectedByVoters {
+        voters: Some(Box::new(ElectedByVoters {
             stored,
             members: MemberReports::default(),
+            others: watch::channel(Vec::new()).1,
+            superseded: watch::channel(None).1,
             commands,
             registered: registered.clone(),
-        }),
+        })),
     };
     let task = tokio::spawn(drive(elected(right, until), queue));
     let elsewhere: Endpoint = "10.0.0.9:29400".parse().unwrap();

@@ -48,7 +48,7 @@ enum Kind {
     Memory,
     /// An obituary next to a state file.
     Obituary,
-    /// A temporary file of a process that was killed while it wrote.
+    /// A temporary file of a process that was killed while it wrote, or a list of ended jobs: nobody needs an old one.
     Draft,
     /// Any other file.
     Other,
@@ -60,6 +60,7 @@ fn kind(path: &Path) -> Kind {
     match path.extension().and_then(OsStr::to_str) {
         Some("json") if is_of_job => Kind::Memory,
         Some("obituary") if is_of_job => Kind::Obituary,
+        Some("json") if name.starts_with("ended-") => Kind::Draft,
         Some("tmp") if is_of_job || name.starts_with("agent-") => Kind::Draft,
         Some(_) | None => Kind::Other,
     }

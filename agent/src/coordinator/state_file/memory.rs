@@ -33,6 +33,9 @@ pub(super) struct Remembered {
     #[serde(default)]
     kept_ms: u64,
     job_uid: String,
+    /// Missing in files of older builds.
+    #[serde(default)]
+    born_ms: u64,
     term: u64,
     round: u64,
     round_size: u32,
@@ -259,6 +262,7 @@ impl From<Remembered> for Memory {
     fn from(remembered: Remembered) -> Self {
         Self {
             job_uid: JobUid::new(remembered.job_uid),
+            born_ms: remembered.born_ms,
             term: Term(remembered.term),
             round: Round(remembered.round),
             round_size: remembered.round_size,
@@ -330,6 +334,7 @@ fn write(
         written: Stamp::now(),
         kept_ms: u64::try_from(kept.as_millis()).unwrap_or(u64::MAX),
         job_uid: memory.job_uid.to_string(),
+        born_ms: memory.born_ms,
         term: memory.term.0,
         round: memory.round.0,
         round_size: memory.round_size,

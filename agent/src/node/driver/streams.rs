@@ -9,6 +9,7 @@ use ragent_proto::{
 };
 use ragent_rendezvous::{
     ids::{AttendNumber, Round, VoterAddress},
+    known_job::KnownJob,
     message::{Attend, FromNode, KnownRound, PROTOCOL_VERSION, ToNode, Welcome},
 };
 use tokio::{
@@ -25,7 +26,7 @@ use crate::{
     report::telemetry,
     spec::Endpoint,
     sys::{clock, host::ThisHost},
-    voter::Command,
+    voter::{Command, Superseded},
 };
 
 impl Driver<'_> {
@@ -82,9 +83,10 @@ impl Driver<'_> {
         describe(&mut node, local.ip(), self.addresses.clone());
         let Claims { job_uid, known_round, restarts_used, charged_through, standing, lost_term } =
             claims;
-        let voters = self.voters_of_job(&known_round);
+        let job = self.known_job(&known_round);
         let message = Attend {
-            voters,
+            job,
+            waited: self.spec.waited(),
             protocol_version: PROTOCOL_VERSION,
             run_id: self.spec.run_id.clone(),
             // Under a new node id, the agent is a new node to the job.
@@ -153,7 +155,7 @@ impl Driver<'_> {
         self.handle_voter_list(&welcome.voters);
         let remote = self.remotes.get(&attend).copied();
         if let (Some(voter), Some(remote)) = (&self.spec.voter, remote) {
-            voter.try_send(Command::Registered(vec![remote.ip()]));
+            self.is_registered = voter.try_send(Command::Registered(vec![remote.ip()]));
         }
         let name = self.spec.destination.handle_welcome(attend, welcome.term, remote);
         let endpoint = name.map(|name| name.to_string()).unwrap_or_default();
@@ -206,13 +208,37 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the voters of the job that this process knows to have a round.
-    fn voters_of_job(&self, known_round: &KnownRound) -> Vec<VoterAddress> {
-        let own = self.spec.voter.as_ref().map(OwnVoter::voters_of_job).unwrap_or_default();
-        if !own.is_empty() || known_round.round.round == Round(0) {
+    /// Returns the job that this process knows to have a round.
+    fn known_job(&self, known_round: &KnownRound) -> Option<KnownJob> {
+        let own = self.spec.voter.as_ref().and_then(OwnVoter::known_job);
+        if own.is_some() || known_round.round.round == Round(0) {
             return own;
         }
-        self.spec.destination.voter_list()
+        let voters = self.spec.destination.voter_list();
+        let uid = self.node.agent().job_uid().cloned();
+        uid.filter(|_| !voters.is_empty()).map(|uid| KnownJob { uid, voters })
+    }
+
+    /// Reports to the voter of this process that this agent is not registered any more.
+    pub(super) fn review_registration(&mut self) {
+        if self.is_registered
+            && !self.node.is_attended()
+            && let Some(voter) = &self.spec.voter
+        {
+            self.is_registered = !voter.try_send(Command::Registered(Vec::new()));
+        }
+    }
+
+    /// Ends this agent's part, because the job does not go on in this process. The coordinator of a job closes it instead.
+    pub(super) fn handle_superseded(&mut self, superseded: Superseded) {
+        let now = clock::now();
+        match superseded {
+            _ if self.spec.destination.is_own_leader() => {}
+            Superseded::ByJob { job, at } => {
+                self.node.handle_other_job(now, at.to_string(), job.born_ms);
+            }
+            Superseded::ByEnd => self.node.handle_outlived(now),
+        }
     }
 
     /// Registers again if the coordinator does not know this machine's present addresses. It must

@@ -8,7 +8,7 @@ use ragent_rendezvous::{
 };
 
 use super::*;
-use crate::convert::account::some_totals;
+use crate::convert::{account::some_totals, tests::known_job};
 
 /// The header of a job's messages.
 pub(in crate::convert) fn header() -> ElectionHeader {
@@ -27,8 +27,24 @@ fn with<Body>(body: Body) -> VoterMessage<Body> {
         process: NodeId::new("node1_17_ab"),
         is_fresh: true,
         highest: Term(NUMBER_MAX),
+        job: Some(known_job()),
+        leads: Some(Leads { born_ms: u64::MAX, term: Term(9 << 16 | 3), has_nodes: true }),
+        ended: (0..9).map(|n| JobUid::new(format!("uid{n}"))).collect(),
         sequence: 17,
         body,
+    }
+}
+
+/// A message of a process that knows no job.
+fn without_job<Body>(body: Body) -> VoterMessage<Body> {
+    let message = with(body);
+    VoterMessage {
+        knows: Knowledge::default(),
+        is_fresh: false,
+        job: None,
+        leads: None,
+        ended: Vec::new(),
+        ..message
     }
 }
 
@@ -46,6 +62,7 @@ fn memory() -> Memory {
     let (time, restarts) = some_totals();
     Memory {
         job_uid: JobUid::new("uid"),
+        born_ms: 1_767_225_600_123,
         term: Term(8),
         round: Round(41),
         round_size: 3,
@@ -97,23 +114,26 @@ fn answer() -> Answer {
 
 /// Each kind of message.
 pub(in crate::convert) fn all() -> Vec<FromVoter> {
-    let (term, cold) = (Term(9 << 16 | 3), Some(NodeId::new("m")));
+    let term = Term(9 << 16 | 3);
     let fresh = Memory::fresh(JobUid::new("uid"));
     let requests = [
         Request::PreVote,
-        Request::Vote { term, cold: None },
-        Request::Vote { term, cold: cold.clone() },
-        Request::Renew { term, cold: None, replica: replica(None), is_copied: false },
-        Request::Renew { term, cold: None, replica: replica(Some(fresh)), is_copied: false },
-        Request::Renew { term, cold, replica: replica(Some(memory())), is_copied: true },
+        Request::Vote { term },
+        Request::Renew { term, replica: replica(None), is_copied: false },
+        Request::Renew { term, replica: replica(Some(fresh)), is_copied: false },
+        Request::Renew { term, replica: replica(Some(memory())), is_copied: true },
         Request::Release { term },
         Request::Leave,
-        Request::Inform { voters: vec![VoterAddress::new("n4:29400")] },
+        Request::Hello,
     ];
     let refused = Answer { is_granted: false, former: None, replica: None, ..answer() };
+    let unknown = [
+        FromVoter::Request(without_job(Request::Hello)),
+        FromVoter::Answer(without_job(refused.clone())),
+    ];
     let requests = requests.map(|request| FromVoter::Request(with(request)));
     let answers = [answer(), refused].map(|answer| FromVoter::Answer(with(answer)));
-    requests.into_iter().chain(answers).collect()
+    requests.into_iter().chain(answers).chain(unknown).collect()
 }
 
 /// Returns the error of a message that `change` makes invalid.
@@ -127,7 +147,7 @@ fn refusal(message: FromVoter, change: impl FnOnce(&mut v1::VoterMessage)) -> Ma
 /// Returns the error of a renewal whose memory `change` makes invalid.
 fn refusal_of_memory(change: impl FnOnce(&mut v1::Memory)) -> Malformed {
     let replica = replica(Some(memory()));
-    let renew = Request::Renew { term: Term(1), cold: None, replica, is_copied: false };
+    let renew = Request::Renew { term: Term(1), replica, is_copied: false };
     refusal(FromVoter::Request(with(renew)), |message| {
         let Some(voter_message::Body::Renew(renew)) = &mut message.body else {
             panic!("{message:?}")
@@ -183,6 +203,19 @@ fn malformed_messages_are_refused_by_name() {
     assert_eq!(request(&|m| m.address.clear()), Malformed::Missing("voter.address"));
     assert_eq!(request(&|m| m.version = None), Malformed::Missing("voter.version"));
     assert_eq!(request(&|m| m.highest = NUMBER_MAX + 1), Malformed::OutOfRange("voter.highest"));
+    let job = |change: &dyn Fn(&mut v1::KnownJob)| request(&|m| change(m.job.as_mut().unwrap()));
+    assert_eq!(job(&|j| j.job_uid.clear()), Malformed::Missing("known_job.job_uid"));
+    let too_long = Malformed::TooLong { field: "known_job.voters", len: 11, limit: 10 };
+    assert_eq!(job(&|j| j.voters.push("n10:1".into())), too_long);
+    assert_eq!(job(&|j| j.voters[0].clear()), Malformed::Missing("known_job.voters"));
+    assert_eq!(
+        request(&|m| m.leads.as_mut().unwrap().term = NUMBER_MAX + 1),
+        Malformed::OutOfRange("leads.term")
+    );
+    let too_long = Malformed::TooLong { field: "voter.ended", len: 10, limit: 9 };
+    assert_eq!(request(&|m| m.ended.push("uid9".into())), too_long);
+    assert_eq!(request(&|m| m.ended[8].clear()), Malformed::Missing("voter.ended"));
+    assert_eq!(request(&|m| m.ended[0] = "\u{1b}".into()), Malformed::OutOfRange("voter.ended"));
     for len in [1, 31, 33] {
         assert_eq!(request(&|m| m.listed = vec![0; len]), Malformed::OutOfRange("voter.listed"));
     }
@@ -192,11 +225,7 @@ fn malformed_messages_are_refused_by_name() {
     };
     use voter_message::Body as Wire;
     let term = NUMBER_MAX + 1;
-    let vote = voter_message::Vote { term, cold: String::new() };
-    assert_eq!(body(Wire::Vote(vote)), Malformed::OutOfRange("vote.term"));
-    let vote = voter_message::Vote { term: 1, cold: "x".repeat(257) };
-    let too_long = Malformed::TooLong { field: "voter.cold", len: 257, limit: 256 };
-    assert_eq!(body(Wire::Vote(vote)), too_long);
+    assert_eq!(body(Wire::Vote(voter_message::Vote { term })), Malformed::OutOfRange("vote.term"));
     let renew = voter_message::Renew { term: 1, ..voter_message::Renew::default() };
     assert_eq!(body(Wire::Renew(renew)), Malformed::Missing("renew.replica"));
     let mut wrong = voter_message::Answer::from(answer());
@@ -206,9 +235,6 @@ fn malformed_messages_are_refused_by_name() {
     wrong.replica.as_mut().unwrap().last = vec![v1::Seat::default(); 6];
     let too_long = Malformed::TooLong { field: "replica.last", len: 6, limit: 5 };
     assert_eq!(body(Wire::Answer(wrong)), too_long);
-    let voters = vec!["n0:1".to_owned(); 11];
-    let too_long = Malformed::TooLong { field: "inform.voters", len: 11, limit: 10 };
-    assert_eq!(body(Wire::Inform(voter_message::Inform { voters })), too_long);
     let wrong = voter_message::Answer { workers_for_ms: u64::MAX, ..answer().into() };
     assert_eq!(body(Wire::Answer(wrong)), Malformed::OutOfRange("answer.workers_for_ms"));
 }
@@ -237,12 +263,12 @@ proptest! {
     /// Decoding never panics, however the bytes were cut or changed.
     #[test]
     fn no_bytes_panic(
-        which in 0_usize..11,
+        which in any::<prop::sample::Index>(),
         at in any::<prop::sample::Index>(),
         byte in any::<u8>(),
         noise in prop::collection::vec(any::<u8>(), 0..64),
     ) {
-        let mut bytes = encode(&header(), all()[which].clone());
+        let mut bytes = encode(&header(), which.get(&all()).clone());
         let place = at.index(bytes.len());
         bytes[place] = byte;
         let _ = (decode(&bytes), decode(&noise), decode(&bytes[..place]));

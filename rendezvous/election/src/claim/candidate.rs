@@ -173,16 +173,8 @@ impl Claim {
             stored: 0,
         }));
         self.announced = Some((self.settings.endpoint.clone(), term));
-        let leadership = Leadership {
-            term,
-            until,
-            // All processes of the job use the same store, so no other job can have begun.
-            begins_at: now,
-            workers_until,
-            former,
-            memory,
-            voters: Vec::new(),
-        };
+        let leadership =
+            Leadership { term, until, workers_until, former, memory, voters: Vec::new() };
         self.effects.push_back(Effect::Lead(Box::new(leadership)));
     }
 

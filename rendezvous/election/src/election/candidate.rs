@@ -12,7 +12,7 @@ use crate::{
         Election, Role,
         leader::Leader,
         message::{Answer, Request},
-        poll::{Cold, Outcome, Poll},
+        poll::{Outcome, Poll},
         timers::Timers,
     },
     limits::{PAUSE_DOUBLINGS_MAX, POLL_DOUBLINGS_MAX},
@@ -24,11 +24,7 @@ impl Election {
         let Timers { pause, pause_max, .. } = self.settings.timers;
         let doubled = pause * (1 << self.failures.min(PAUSE_DOUBLINGS_MAX));
         self.failures = self.failures.saturating_add(1);
-        let mut delay = doubled.min(pause_max);
-        if self.is_fresh(now) {
-            delay = delay.min(self.voter.silent_until().saturating_duration_since(now));
-        }
-        self.stand_after(now, delay);
+        self.stand_after(now, doubled.min(pause_max));
     }
 
     /// Becomes a candidate: begins the pre-vote.
@@ -53,29 +49,19 @@ impl Election {
         match &self.role {
             Role::Follower { .. } | Role::Leader(_) => {}
             Role::PreCandidate(poll) => match poll.outcome(replica) {
-                Outcome::AllFresh => self.ask_for_votes(now, poll.processes()),
-                // This voter may itself have forgotten a lease.
-                Outcome::Won if self.is_fresh(now) => self.pause(now),
-                Outcome::Won => self.ask_for_votes(now, Cold::new()),
+                Outcome::Won => self.ask_for_votes(now),
                 Outcome::Lost => self.pause(now),
                 Outcome::Open => {}
             },
-            Role::Candidate { poll, cold, .. } => {
-                let outcome = if cold.is_empty() {
-                    poll.outcome(replica)
-                } else {
-                    poll.outcome_among(replica, cold)
-                };
-                match outcome {
-                    Outcome::Won => self.begin_to_lead(now),
-                    Outcome::Lost | Outcome::AllFresh => self.pause(now),
-                    Outcome::Open => {}
-                }
-            }
+            Role::Candidate { poll, .. } => match poll.outcome(replica) {
+                Outcome::Won => self.begin_to_lead(now),
+                Outcome::Lost => self.pause(now),
+                Outcome::Open => {}
+            },
         }
     }
 
-    fn ask_for_votes(&mut self, now: Instant, cold: Cold) {
+    fn ask_for_votes(&mut self, now: Instant) {
         let nonce = u16::try_from(self.jitter.bits() >> 48).unwrap_or(u16::MAX);
         let term = self.highest.proposed(nonce);
         let knows = self.voter.replica().knowledge();
@@ -84,28 +70,24 @@ impl Election {
         let answer = self.voter.answer(now, is_granted, knows);
         let poll = self.new_poll(now, answer);
         let sequence = poll.sequence;
-        debug!(%term, is_cold = !cold.is_empty(), "asking for votes");
+        debug!(%term, "asking for votes");
         for address in self.others() {
-            let cold = cold.get(&address).cloned();
-            self.send(now, address, sequence, Request::Vote { term, cold });
+            self.send(now, address, sequence, Request::Vote { term });
         }
-        self.role = Role::Candidate { poll, term, cold };
+        self.role = Role::Candidate { poll, term };
         self.count(now);
     }
 
     /// Begins to send renewals; this process leads when a majority has granted the first one.
     fn begin_to_lead(&mut self, now: Instant) {
         let role = mem::replace(&mut self.role, Role::Follower { stands_at: now });
-        let Role::Candidate { poll, term, cold } = role else {
+        let Role::Candidate { poll, term } = role else {
             self.role = role;
             return;
         };
         let inheritance = poll.inheritance(now);
-        if !cold.is_empty() {
-            self.voter.end_silence(now);
-        }
         let deadline = now + self.poll_time();
-        let leader = Leader::new(now, deadline, term, cold, inheritance);
+        let leader = Leader::new(now, deadline, term, inheritance);
         self.role = Role::Leader(Box::new(leader));
         self.write_in_own_term(now);
     }

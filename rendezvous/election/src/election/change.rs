@@ -10,7 +10,7 @@ use std::{
 };
 
 use ragent_rendezvous::{
-    heir::Member,
+    heir::{Member, MembersReport},
     ids::{NodeId, VoterAddress, VoterId},
     limits::VOTERS_MAX,
 };
@@ -18,7 +18,7 @@ use tracing::info;
 
 use crate::{
     election::{
-        Effect, Election, Role,
+        Answers, Effect, Election, Role,
         leader::Leader,
         message::{Answer, Lists, Replica, Request, Seat, VoterMessage},
     },
@@ -36,7 +36,10 @@ pub(super) struct Membership {
     leaving: Vec<(VoterId, NodeId)>,
     /// The beginning of the leadership: no voter is silent for longer than that.
     since: Instant,
-    next_inform: Instant,
+    /// The time of the last change of the voters.
+    changed: Option<Instant>,
+    /// The number of reports of the members.
+    reports: u32,
     /// True while the last step of a change is being copied to a majority of the new voters.
     is_completing: bool,
 }
@@ -58,14 +61,16 @@ const LEARNER_SILENT: Duration = Duration::from_secs(1);
 /// The time for which the lease of the leader must last under both lists at the beginning of a change.
 const LEASE_LEFT: Duration = Duration::from_millis(1_500);
 
-/// The time within which members register with a new leader.
-const MEMBERS_WITHIN: Duration = Duration::from_secs(1);
+/// The time within which members register with a new leader, unless it has received two reports of them: the first one has the members
+/// that were there first.
+const MEMBERS_WITHIN: Duration = Duration::from_secs(3);
+
+/// The time between two changes of the voters, except those for voters that leave: two processes at one address could otherwise
+/// replace each other as fast as the network allows.
+const CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The interval at which a voter asks the leader to replace it.
 const LEAVE_INTERVAL: Duration = Duration::from_millis(50);
-
-/// The interval at which the leader informs the hosts in the list that the user gave.
-const INFORM_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Membership {
     pub(super) fn new(now: Instant) -> Self {
@@ -74,7 +79,8 @@ impl Membership {
             wanted: 0,
             leaving: Vec::new(),
             since: now,
-            next_inform: now,
+            changed: None,
+            reports: 0,
             is_completing: false,
         }
     }
@@ -87,7 +93,8 @@ impl Leader {
             let mut seats = replica.lists.seats();
             seats.any(|seat| replica.is_seat_of(seat, member.voter, &member.address))
         };
-        let members = self.membership.members.iter().filter(|_| replica.has_round());
+        let has_begun = replica.has_round() && self.first_round.is_none();
+        let members = self.membership.members.iter().filter(move |_| has_begun);
         members.filter(move |member| !is_voter(member)).take(LEARNERS_MAX)
     }
 
@@ -110,7 +117,13 @@ impl Leader {
     }
 
     /// Returns the next list of voters; `None` if nothing can be improved.
-    fn next_list(&self, now: Instant, replica: &Replica, own: VoterId) -> Option<Vec<Seat>> {
+    fn next_list(
+        &self,
+        now: Instant,
+        replica: &Replica,
+        own: VoterId,
+        answers: &Answers,
+    ) -> Option<Vec<Seat>> {
         let list = &replica.lists.last;
         let is_free = |seat: &Seat| list.iter().all(|other| other.address != seat.address);
         let wanted = self.membership.wanted.min(VOTERS_MAX);
@@ -120,7 +133,12 @@ impl Leader {
         if missing > 0 && added.len() == missing {
             return Some(list.iter().cloned().chain(added).collect());
         }
-        let is_bad = |seat: &&Seat| seat.voter != Some(own) && self.is_bad(now, replica, seat);
+        let has_changed =
+            self.membership.changed.is_some_and(|changed| now < changed + CHANGE_INTERVAL);
+        let is_bad = |seat: &&Seat| {
+            let may_change = !has_changed || self.is_leaving(seat.voter);
+            may_change && seat.voter != Some(own) && self.is_bad(now, replica, seat, answers)
+        };
         let mut bad: Vec<&Seat> = list.iter().filter(is_bad).collect();
         // A voter that leaves is replaced first: its process waits for it.
         bad.sort_by_key(|seat| !self.is_leaving(seat.voter));
@@ -136,26 +154,30 @@ impl Leader {
 
     /// Returns true if a voter is to be replaced: it was never there, it leaves, another process at its host has not
     /// its state, or it is silent.
-    fn is_bad(&self, now: Instant, replica: &Replica, seat: &Seat) -> bool {
+    fn is_bad(&self, now: Instant, replica: &Replica, seat: &Seat, answers: &Answers) -> bool {
         let Some(voter) = seat.voter else { return true };
         let is_at_host = |member: &&Member| member.address == seat.address;
         let mut at_host = self.membership.members.iter().filter(is_at_host);
+        let answer = answers.get(&seat.address).filter(|answer| answer.at + LEARNER_SILENT > now);
+        let is_other = match answer {
+            Some(answer) => answer.voter != voter,
+            None => at_host.any(|member| member.voter != voter),
+        };
         let answered = self.grant_of(replica, seat).map(|grant| grant.answered);
         let last = answered.unwrap_or(self.membership.since);
-        self.is_leaving(Some(voter))
-            || at_host.any(|member| member.voter != voter)
-            || last + SILENT <= now
+        self.is_leaving(Some(voter)) || is_other || last + SILENT <= now
     }
 }
 
 impl Election {
-    /// Handles the voters of the job's members, those with the lowest ranks first, and the number of voters that the
-    /// job should have.
-    pub fn handle_members(&mut self, now: Instant, members: Vec<Member>, wanted: usize) {
+    /// Handles a report of the members of the job.
+    pub fn handle_members(&mut self, now: Instant, report: MembersReport) {
         self.begin(now);
         if let Role::Leader(leader) = &mut self.role {
-            leader.membership.members = members;
-            leader.membership.wanted = wanted;
+            leader.membership.members = report.members;
+            leader.membership.wanted = report.wanted;
+            leader.membership.reports = leader.membership.reports.saturating_add(1);
+            leader.has_nodes = report.has_nodes;
             self.review(now);
         }
     }
@@ -236,7 +258,8 @@ impl Election {
         let is_seated = replica.lists.seats().any(|seat| seat.voter == Some(voter));
         let is_changing = replica.lists.before.is_some() || replica.version != leader.copied;
         // A leader that was just elected does not know the members yet.
-        let may_know_more = now < leader.membership.since + MEMBERS_WITHIN;
+        let may_know_more =
+            leader.membership.reports < 2 && now < leader.membership.since + MEMBERS_WITHIN;
         let has_learner = || leader.learners(replica).any(|m| !leader.is_leaving(Some(m.voter)));
         is_seated && (is_changing || may_know_more || has_learner())
     }
@@ -262,47 +285,15 @@ impl Election {
             info!(voters = ?addresses(&voters), "the voters have changed");
             self.effects.push_back(Effect::Voters(voters));
         }
-        let Some(next) = leader.next_list(now, &replica, self.settings.voter) else { return };
+        let next = leader.next_list(now, &replica, self.settings.voter, &self.answers);
+        let Some(next) = next else { return };
         let lists = replica.lists.changing_to(next);
         let lasts = leader
             .granted_by(&replica, &lists)
             .is_some_and(|sent| now + LEASE_LEFT <= sent + lease);
         if lasts {
+            leader.membership.changed = Some(now);
             self.write(now, lists, replica.memory);
-        }
-    }
-
-    /// Informs the hosts of the list that the user gave, unless they are voters.
-    pub(super) fn inform(&mut self, now: Instant) {
-        let Role::Leader(leader) = &mut self.role else { return };
-        if now < leader.membership.next_inform || !self.voter.replica().has_round() {
-            return;
-        }
-        leader.membership.next_inform = now + INFORM_INTERVAL;
-        let voters = self.others();
-        let is_other = |address: &&VoterAddress| {
-            **address != self.settings.address && !voters.contains(*address)
-        };
-        let others: Vec<_> = self.settings.listed.iter().filter(is_other).cloned().collect();
-        let voters: Vec<_> =
-            self.voter.replica().lists.seats().map(|seat| seat.address.clone()).collect();
-        for address in others {
-            let voters = voters.clone();
-            self.send(now, address, self.sequence, Request::Inform { voters });
-        }
-    }
-
-    /// Handles the addresses of the voters of a job that has a round, unless this process knows such a job: asks them for
-    /// their state.
-    pub fn handle_hint(&mut self, now: Instant, voters: &[VoterAddress]) {
-        self.begin(now);
-        if self.voter.replica().has_round() {
-            return;
-        }
-        let others = voters.iter().filter(|address| **address != self.settings.address);
-        self.hints = others.take(2 * VOTERS_MAX).cloned().collect();
-        for address in self.hints.clone() {
-            self.send(now, address, self.sequence, Request::PreVote);
         }
     }
 

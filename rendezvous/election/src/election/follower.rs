@@ -19,11 +19,8 @@ impl Election {
         now: Instant,
         (process, knows): (&NodeId, Knowledge),
         term: Term,
-        cold: Option<NodeId>,
     ) -> Answer {
-        let is_asked = cold.is_none_or(|cold| cold == self.settings.process);
-        let is_granted = is_asked
-            && !self.is_leading()
+        let is_granted = !self.is_leading()
             && term.0 <= NUMBER_MAX
             && self.voter.vote(now, (process, knows), term);
         if is_granted {
@@ -41,19 +38,14 @@ impl Election {
         now: Instant,
         address: &VoterAddress,
         (process, term): (&NodeId, Term),
-        cold: Option<NodeId>,
         replica: &Replica,
     ) -> Answer {
-        let is_cold = cold.is_some_and(|cold| cold == self.settings.process);
-        let may_grant = !self.is_leading() && (is_cold || !self.is_fresh(now));
+        let may_grant = !self.is_leading() && !self.is_fresh(now);
         let timers = self.settings.timers;
         let is_granted = may_grant
             && term.0 <= NUMBER_MAX
             && self.voter.renew(now, timers, (process, term), replica);
         if is_granted {
-            if is_cold {
-                self.voter.end_silence(now);
-            }
             self.highest = self.highest.max(term);
             self.failures = 0;
             self.note_process(address, process);
@@ -83,7 +75,9 @@ impl Election {
         let is_alone = seats.len() == 1 && turn == 0;
         let stagger = if is_alone { Duration::ZERO } else { self.settings.timers.stagger };
         let random = stagger.mul_f64(self.jitter.fraction());
-        let stands_at = now + delay + stagger.saturating_mul(turn) + random;
+        // A voter that was just started may have forgotten a lease, so it does not stand before that has ended.
+        let free_at = if self.is_fresh(now) { self.voter.silent_until() } else { now };
+        let stands_at = free_at.max(now + delay) + stagger.saturating_mul(turn) + random;
         self.role = Role::Follower { stands_at };
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use ragent_rendezvous::{
-    ids::{NodeId, Term, VoterAddress, VoterId},
+    ids::{JobUid, NodeId, Term, VoterAddress, VoterId},
+    known_job::Seniority,
     settings::Memory,
 };
 
@@ -19,6 +20,10 @@ pub struct Settings {
     pub voter: VoterId,
     /// True if this process is the first one of the voter, so that no earlier one has promised anything.
     pub is_new: bool,
+    /// True if no earlier job of this name can exist. Then the voter votes at once.
+    pub is_first_start: bool,
+    /// The jobs of this name that have ended, as far as an earlier process at this place knew.
+    pub ended: Vec<JobUid>,
     /// The endpoint at which other voters reach it.
     pub address: VoterAddress,
     /// The endpoints that the user gave, in this order, or the one that was found by a search; the voters of a job without
@@ -30,17 +35,6 @@ pub struct Settings {
     pub timers: Timers,
     /// The seed of terms and delays; different in each process.
     pub seed: u64,
-}
-
-/// The requests that a process accepts on a connection.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Admittance {
-    /// All requests: the other process may be a voter.
-    Voter,
-    /// One request, which names the voters of a job that this process does not know.
-    Informer,
-    /// None: the connection is closed.
-    None,
 }
 
 /// An action for the driver.
@@ -69,6 +63,19 @@ pub enum Effect {
         /// The leader's address; `None` if none is known.
         leader: Option<VoterAddress>,
     },
+    /// The jobs that this process was shown have changed: [`Election::other_jobs`](super::Election::other_jobs) has them.
+    OtherJobs,
+    /// A job of this name has ended; keep it for the next process at this place.
+    Ended(JobUid),
+    /// Another job of this name goes on, and this one does not: a leader closes it, and any other process ends.
+    Yield {
+        /// The other job.
+        other: Seniority,
+        /// The address of its leader.
+        at: VoterAddress,
+    },
+    /// The job of this process has ended while it had no leader; the process ends.
+    Outlived,
     /// Report that two addresses of the list belong to the same process.
     Duplicate {
         /// The address whose process also answers at another one.
@@ -83,9 +90,6 @@ pub struct Leadership {
     pub term: Term,
     /// Its end, unless it is extended.
     pub until: Instant,
-    /// The time before which the first round needs all nodes: until then, a member may still report that the job has
-    /// begun elsewhere.
-    pub begins_at: Instant,
     /// The time until which workers under earlier leaders may run.
     pub workers_until: Instant,
     /// The previous leader, if one is known.

@@ -13,10 +13,10 @@ use tracing::info;
 
 use crate::{
     election::{
-        Effect, Election, Leadership, Role,
+        Answers, Effect, Election, Leadership, Role,
         change::Membership,
         message::{Answer, Lists, Replica, Request, Seat, Version, VoterMessage},
-        poll::{Cold, Inheritance},
+        poll::Inheritance,
         timers::Timers,
     },
     limits::RENEWALS_UNDER_WAY_MAX,
@@ -29,8 +29,6 @@ const RECENT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Leader {
     pub(super) term: Term,
-    /// The processes whose silence this term ends, by address; empty unless the election was cold.
-    pub(super) cold: Cold,
     pub(super) inheritance: Inheritance,
     /// The end of the leadership; `None` until a majority has granted the first lease.
     pub(super) until: Option<Instant>,
@@ -42,6 +40,10 @@ pub(super) struct Leader {
     /// The newest grant of each voter, and of members that could become voters, by address.
     pub(super) grants: BTreeMap<VoterAddress, Grant>,
     pub(super) copied: Version,
+    /// The version with the first round of the job, until a majority has it.
+    pub(super) first_round: Option<Version>,
+    /// True if the job runs, or has enough nodes to.
+    pub(super) has_nodes: bool,
     pub(super) membership: Membership,
 }
 
@@ -72,12 +74,10 @@ impl Leader {
         now: Instant,
         deadline: Instant,
         term: Term,
-        cold: Cold,
         inheritance: Inheritance,
     ) -> Self {
         Self {
             term,
-            cold,
             inheritance,
             until: None,
             deadline,
@@ -85,6 +85,8 @@ impl Leader {
             sent: VecDeque::new(),
             grants: BTreeMap::new(),
             copied: Version::default(),
+            first_round: None,
+            has_nodes: false,
             membership: Membership::new(now),
         }
     }
@@ -156,21 +158,27 @@ impl Leader {
         let is_new = version > self.copied && version.term == self.term;
         is_new.then(|| {
             self.copied = version;
+            self.first_round.take_if(|first| *first <= version);
             version
         })
     }
 
-    /// Returns the list of a job whose first round begins: each voter that grants leases is known now. Returns `None` if
-    /// they are not a majority: one that has left since could be missing permanently.
-    pub(super) fn seated(&self, now: Instant, lists: &Lists) -> Option<Lists> {
-        let is_recent = |grant: &&Grant| grant.answered + RECENT >= now;
-        let voter = |seat: &Seat| self.grants.get(&seat.address).filter(is_recent);
+    /// Returns the list of a job whose first round begins: each voter that has answered in the last second is known now, also one
+    /// that was just started and grants no leases yet. Returns `None` if fewer than a majority grant leases: a voter that has
+    /// left since could be missing permanently.
+    pub(super) fn seated(&self, now: Instant, lists: &Lists, answers: &Answers) -> Option<Lists> {
+        let is_recent = |at: Instant| at + RECENT >= now;
+        let grant =
+            |seat: &Seat| self.grants.get(&seat.address).filter(|grant| is_recent(grant.answered));
+        let answer = |seat: &Seat| answers.get(&seat.address).filter(|one| is_recent(one.at));
         let seated = |seat: &Seat| Seat {
             address: seat.address.clone(),
-            voter: voter(seat).map(|grant| grant.voter),
+            voter: answer(seat)
+                .map(|answer| answer.voter)
+                .or_else(|| grant(seat).map(|grant| grant.voter)),
         };
         let last = lists.last.iter().map(seated).collect();
-        let has_majority = lists.has_majority(|seat| voter(seat).is_some());
+        let has_majority = lists.has_majority(|seat| grant(seat).is_some());
         has_majority.then_some(Lists { before: None, last })
     }
 }
@@ -195,12 +203,11 @@ impl Election {
             is_connected: true,
         };
         leader.grant(&self.settings.address, own);
-        let (term, cold) = (leader.term, leader.cold.clone());
+        let term = leader.term;
         let is_copied = leader.copied == replica.version;
         for address in to {
             let replica = Box::new(replica.clone());
-            let cold = cold.get(&address).cloned();
-            self.send(now, address, sequence, Request::Renew { term, cold, replica, is_copied });
+            self.send(now, address, sequence, Request::Renew { term, replica, is_copied });
         }
         self.extend(now);
     }
@@ -249,7 +256,6 @@ impl Election {
             let leadership = Leadership {
                 term,
                 until,
-                begins_at: now + timers.first_round_after(),
                 workers_until: leader.inheritance.workers_until,
                 former: leader.inheritance.former.clone(),
                 memory: replica.memory.clone(),
@@ -258,6 +264,7 @@ impl Election {
             self.effects.push_back(Effect::Lead(Box::new(leadership)));
             self.failures = 0;
             self.leader = Some((self.settings.address.clone(), term));
+            (self.has_had_leader, self.leaderless) = (true, None);
             info!(%term, "elected");
         } else if is_longer {
             self.effects.push_back(Effect::Extend(until));
@@ -280,12 +287,15 @@ impl Election {
     pub(super) fn step_down(&mut self, now: Instant, reason: &str) {
         let Role::Leader(leader) = &self.role else { return };
         let (term, has_led) = (leader.term, leader.until.is_some());
+        // The process may have to end later, which its coordinator would have done.
+        self.has_yielded = false;
         if has_led {
             info!(%term, reason, "the leadership has ended");
         }
         if has_led {
             // Before others learn of it and elect a successor.
             self.leader = None;
+            self.leaderless = Some(now);
             self.effects.push_back(Effect::Follow { leader: None });
         }
         let process = self.settings.process.clone();

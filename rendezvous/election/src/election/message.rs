@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use ragent_rendezvous::{
-    ids::{NodeId, Round, Term, VoterAddress, VoterId},
+    ids::{JobUid, NodeId, Round, Term, VoterAddress, VoterId},
+    known_job::KnownJob,
     settings::Memory,
 };
 
@@ -25,10 +26,27 @@ pub struct VoterMessage<Body> {
     pub highest: Term,
     /// The state of the job that the sender knows.
     pub knows: Knowledge,
+    /// The unfinished job with a round that the sender knows.
+    pub job: Option<KnownJob>,
+    /// The leadership of the sender in that job.
+    pub leads: Option<Leads>,
+    /// Jobs of this name that have ended, as far as the sender knows.
+    pub ended: Vec<JobUid>,
     /// The number of the request; an answer repeats it.
     pub sequence: u64,
     /// The request or the answer.
     pub body: Body,
+}
+
+/// The leadership of a process in a job that has a round.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Leads {
+    /// The time at which the job's first coordinator began, in milliseconds since the epoch.
+    pub born_ms: u64,
+    /// The term of the leadership.
+    pub term: Term,
+    /// True if the job runs, or has enough nodes to.
+    pub has_nodes: bool,
 }
 
 /// A request to a voter.
@@ -40,15 +58,11 @@ pub enum Request {
     Vote {
         /// The term.
         term: Term,
-        /// In a cold election, the process that is asked; no other process at its place may vote.
-        cold: Option<NodeId>,
     },
     /// Asks for a lease, and copies the leader's memory.
     Renew {
         /// The leader's term.
         term: Term,
-        /// After a cold election, the process whose silence after its start ends with this renewal.
-        cold: Option<NodeId>,
         /// The leader's memory.
         replica: Box<Replica>,
         /// True if a majority has this memory.
@@ -61,12 +75,8 @@ pub enum Request {
     },
     /// Asks the leader to replace the sender, whose process will end.
     Leave,
-    /// Informs a host of the list that the user gave, which may have returned without its state file, of the voters of
-    /// the job. It has no answer: the host asks those voters.
-    Inform {
-        /// The addresses of the voters.
-        voters: Vec<VoterAddress>,
-    },
+    /// Shows the job of the sender, and asks for the receiver's: the answer shows it.
+    Hello,
 }
 
 /// The answer to a request.
@@ -105,9 +115,9 @@ pub struct Version {
     pub number: u64,
 }
 
-/// The state of the job that a voter knows. A job that has a round is greater than one that has none, whatever their
-/// versions: terms of two jobs cannot be compared, and a process without a state file cannot distinguish a job that
-/// begins from one that it has forgotten.
+/// The state of the job that a voter knows. A job that has a round is greater than one that has none, even if their
+/// versions are lower: terms of two jobs cannot be compared, and a process without a state file cannot distinguish a job that
+/// begins from a forgotten one.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Knowledge {
     /// True if the job has completed a round.

@@ -21,16 +21,12 @@ pub(super) struct Poll {
 #[derive(Debug)]
 pub(super) struct Ballot {
     voter: VoterId,
-    process: NodeId,
     is_fresh: bool,
     is_granted: bool,
     /// The time until which workers of earlier leaders may run.
     workers_until: Instant,
     former: Option<(Term, NodeId)>,
 }
-
-/// The processes whose votes count in a cold election, by address; empty in any other election.
-pub(super) type Cold = BTreeMap<VoterAddress, NodeId>;
 
 /// The outcome of a poll so far.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -39,8 +35,6 @@ pub(super) enum Outcome {
     Open,
     /// A majority has granted the request.
     Won,
-    /// All voters have granted the request, and all are fresh.
-    AllFresh,
     /// The missing answers cannot make a majority.
     Lost,
 }
@@ -55,10 +49,9 @@ pub(super) struct Inheritance {
 impl Ballot {
     /// Creates the ballot of a voter from its answer.
     pub(super) fn new(now: Instant, timers: Timers, message: VoterMessage<Answer>) -> Self {
-        let VoterMessage { voter, process, is_fresh, body, .. } = message;
+        let VoterMessage { voter, is_fresh, body, .. } = message;
         Self {
             voter,
-            process,
             is_fresh,
             is_granted: body.is_granted,
             // No worker outlives the longest lease of a voter.
@@ -92,49 +85,16 @@ impl Poll {
         self.ballots.contains_key(address)
     }
 
-    /// Returns the processes that have answered, by address.
-    pub(super) fn processes(&self) -> Cold {
-        let process =
-            |(address, ballot): (&VoterAddress, &Ballot)| (address.clone(), ballot.process.clone());
-        self.ballots.iter().map(process).collect()
-    }
-
-    /// Counts the answers of the voters in `replica`. Those of fresh voters count only if all voters are fresh.
+    /// Counts the answers of the voters in `replica`, without those of voters that were just started.
     pub(super) fn outcome(&self, replica: &Replica) -> Outcome {
         let lists = &replica.lists;
-        let is_fresh = |ballot: &Ballot| ballot.is_fresh && ballot.is_granted;
-        if lists.seats().all(|seat| self.ballot(replica, seat).is_some_and(is_fresh)) {
-            return Outcome::AllFresh;
-        }
         let grants = |seat: &Seat| {
             self.ballot(replica, seat).is_some_and(|ballot| ballot.is_granted && !ballot.is_fresh)
         };
         let is_missing = |seat: &Seat| !self.ballots.contains_key(&seat.address);
-        let may_be_fresh =
-            lists.seats().all(|s| is_missing(s) || self.ballot(replica, s).is_some_and(is_fresh));
         if lists.has_majority(grants) {
             Outcome::Won
-        } else if may_be_fresh || lists.has_majority(|seat| grants(seat) || is_missing(seat)) {
-            Outcome::Open
-        } else {
-            Outcome::Lost
-        }
-    }
-
-    /// Counts the votes of a cold election: all processes in `asked` must vote.
-    ///
-    /// A majority is not enough: the voters have answered one after another, so one of them may have
-    /// been elected by another one, which was then replaced by a fresh process.
-    pub(super) fn outcome_among(&self, replica: &Replica, asked: &Cold) -> Outcome {
-        let has_voted = |seat: &Seat| {
-            let is_asked =
-                |ballot: &&Ballot| asked.get(&seat.address).is_some_and(|id| *id == ballot.process);
-            self.ballot(replica, seat).filter(is_asked).is_some_and(|ballot| ballot.is_granted)
-        };
-        let mut seats = replica.lists.seats();
-        if replica.lists.seats().all(has_voted) {
-            Outcome::Won
-        } else if seats.all(|s| has_voted(s) || !self.ballots.contains_key(&s.address)) {
+        } else if lists.has_majority(|seat| grants(seat) || is_missing(seat)) {
             Outcome::Open
         } else {
             Outcome::Lost

@@ -7,10 +7,11 @@ use std::time::Duration;
 use ragent_rendezvous::ids::{JobUid, VoterId};
 
 mod changes;
+mod other_jobs;
 
 use super::{timers::Timers, *};
 
-/// Voters of one list; a voter that is down receives nothing.
+/// Voters of one list; a voter that is down receives nothing, and at other places nobody is.
 struct Voters {
     now: Instant,
     voters: Vec<Election>,
@@ -35,10 +36,13 @@ fn empty() -> Replica {
     Replica::default()
 }
 
+/// Starts a voter of a job of which no earlier one can exist.
 fn voter(now: Instant, place: usize, voters: usize) -> Election {
     let settings = Settings {
         voter: VoterId(place as u64),
         is_new: true,
+        is_first_start: true,
+        ended: Vec::new(),
         address: address(place),
         listed: (0..voters).map(address).collect(),
         process: process(place),
@@ -91,7 +95,8 @@ impl Voters {
             }
             let Some((to, message)) = requests.pop_front() else { return };
             let (from, to) = (place(&message.address), place(&to));
-            if self.is_down[to] || self.is_down[from] {
+            let is_down = |place: usize| self.is_down.get(place).is_none_or(|is_down| *is_down);
+            if is_down(to) || is_down(from) {
                 continue;
             }
             if let Some(answer) = self.voters[to].handle_request(self.now, message) {
@@ -119,12 +124,40 @@ impl Voters {
         self.seen[place].iter().filter_map(leadership).collect()
     }
 
-    /// Starts another process at a place.
+    /// Creates voters of which each may have forgotten a job: they were just started.
+    fn fresh(count: usize) -> Self {
+        let mut voters = Self::new(count);
+        for place in 0..count {
+            voters.restart(place, Term(0));
+        }
+        voters
+    }
+
+    /// Starts another process at a place. It may have forgotten a promise, or a job.
     fn restart(&mut self, place: usize, highest: Term) {
         let mut settings = self.voters[place].settings.clone();
         settings.process = NodeId::new(format!("another{place}"));
+        settings.is_first_start = false;
+        self.start(place, settings, highest);
+    }
+
+    /// Starts another process at a place, which has lost its state file: it is another voter.
+    fn lose_file(&mut self, place: usize, voter: u64) {
+        let mut settings = self.voters[place].settings.clone();
+        settings.process = NodeId::new(format!("another{place}"));
+        settings.is_first_start = false;
+        settings.voter = VoterId(voter);
+        self.start(place, settings, Term(0));
+    }
+
+    /// Starts a process without a state at a place. The connections to the process before it end.
+    fn start(&mut self, place: usize, settings: Settings, highest: Term) {
         self.voters[place] = Election::new(self.now, settings, empty(), highest);
         self.is_down[place] = false;
+        self.seen[place].clear();
+        for voter in &mut self.voters {
+            voter.handle_disconnected(&address(place));
+        }
     }
 }
 
@@ -137,7 +170,7 @@ fn memory(round: u64) -> Memory {
 }
 
 /// A vote that `place` asks for.
-fn vote(place: usize, term: Term, cold: Option<NodeId>) -> VoterMessage<Request> {
+fn vote(place: usize, term: Term) -> VoterMessage<Request> {
     VoterMessage {
         voter: VoterId(place as u64),
         address: address(place),
@@ -145,14 +178,17 @@ fn vote(place: usize, term: Term, cold: Option<NodeId>) -> VoterMessage<Request>
         process: process(place),
         is_fresh: false,
         highest: term,
+        job: None,
+        leads: None,
+        ended: Vec::new(),
         sequence: 1,
-        body: Request::Vote { term, cold },
+        body: Request::Vote { term },
     }
 }
 
-/// If all voters are fresh, they elect one of them at once, and it remains the leader.
+/// If no earlier job can exist, voters elect one of them at once, and it remains the leader.
 #[test]
-fn fresh_voters_elect_at_once() {
+fn voters_of_a_first_job_elect_at_once() {
     for count in [1, 3, 5] {
         let mut voters = Voters::new(count);
         voters.pass(millis(400));
@@ -192,9 +228,9 @@ fn first_listed_voter_leads() {
 fn voter_waits_for_the_longest_poll() {
     let now = Voters::new(1).now;
     let mut voter = voter(now, 0, 3);
-    let answer = voter.handle_request(now, vote(1, Term(7), None)).expect("an answer");
+    let answer = voter.handle_request(now, vote(1, Term(7))).expect("an answer");
     assert!(answer.body.is_granted);
-    let stands_at = voter.poll_timeout().expect("it stands");
+    let Role::Follower { stands_at } = voter.role else { panic!("it does not stand yet") };
     assert!(stands_at >= now + millis(1_200) + Timers::default().pause);
 }
 
@@ -229,14 +265,30 @@ fn leader_resigns_with_its_coordinator() {
     assert!(voters.leader().is_some());
 }
 
-/// If one voter is missing, fresh voters may have forgotten that it leads: they wait for a lease.
+/// Voters that were just started may have forgotten a job, and a lease of it: they elect no leader before such a lease has
+/// ended, whether all of them are there or a majority is, and one of them right after it.
 #[test]
-fn fresh_voters_wait_for_a_lease_if_one_is_missing() {
+fn fresh_voters_wait_for_a_lease() {
+    for (count, missing) in [(1, 0), (3, 0), (3, 1), (5, 2)] {
+        let mut voters = Voters::fresh(count);
+        voters.is_down[count - missing..].fill(true);
+        voters.pass(millis(2_999));
+        assert_eq!(voters.leader(), None);
+        assert!((0..count).all(|place| voters.led(place).is_empty()));
+        voters.pass(millis(400));
+        assert!(voters.leader().is_some(), "{missing} of {count} are missing");
+    }
+}
+
+/// Voters that were just started do not elect a candidate that was not, either.
+#[test]
+fn fresh_votes_do_not_count() {
     let mut voters = Voters::new(3);
-    voters.is_down[2] = true;
-    voters.pass(millis(2_900));
+    voters.restart(1, Term(0));
+    voters.restart(2, Term(0));
+    voters.pass(millis(2_999));
     assert_eq!(voters.leader(), None);
-    voters.pass(millis(600));
+    voters.pass(millis(1_000));
     assert!(voters.leader().is_some());
 }
 
@@ -362,29 +414,18 @@ fn one_vote_in_a_term_and_none_under_a_lease() {
     let leader = voters.leader().expect("a leader");
     let follower = (leader + 1) % 3;
     let (now, high) = (voters.now, Term(u64::from(u32::MAX)));
-    let answer = voters.voters[follower].handle_request(now, vote((leader + 2) % 3, high, None));
+    let answer = voters.voters[follower].handle_request(now, vote((leader + 2) % 3, high));
     assert!(!answer.expect("an answer").body.is_granted, "another leads");
 
     let mut alone = voter(now, 0, 3);
     let granted = |alone: &mut Election, place, term| {
-        let answer = alone.handle_request(now, vote(place, term, None));
+        let answer = alone.handle_request(now, vote(place, term));
         answer.expect("an answer").body.is_granted
     };
     assert!(granted(&mut alone, 1, Term(5)));
     assert!(!granted(&mut alone, 2, Term(5)), "the same term");
     assert!(granted(&mut alone, 2, Term(6)));
     assert!(!granted(&mut alone, 1, Term(u64::MAX)), "no term is left above it");
-}
-
-/// In a cold election, only the processes that took part in the pre-vote may vote.
-#[test]
-fn cold_vote_is_for_one_process() {
-    let now = Voters::new(1).now;
-    let mut fresh = voter(now, 0, 3);
-    let other = vote(1, Term(5), Some(NodeId::new("another0")));
-    assert!(!fresh.handle_request(now, other).expect("an answer").body.is_granted);
-    let own = vote(1, Term(6), Some(process(0)));
-    assert!(fresh.handle_request(now, own).expect("an answer").body.is_granted);
 }
 
 /// A voter that was restarted while another one leads follows it; its grants do not count for a
@@ -468,46 +509,6 @@ fn leases_leave_time_for_keepers() {
     assert!((leader_lease + keeper).mul_f64(1.01) <= voter_lease.mul_f64(0.99));
 }
 
-/// A cold election needs all processes that took part in the pre-vote: one of them may lead since.
-#[test]
-fn cold_election_needs_all_voters() {
-    let mut voters = Voters::new(3);
-    let (now, mut first) = (voters.now, voter(voters.now, 0, 3));
-    first.handle_timeout(now + millis(60));
-    let now = now + millis(60);
-    // The pre-vote of place 1 is answered before it is elected, that of place 2 by a new process.
-    let mut answers = Vec::new();
-    for effect in iter::from_fn(|| first.poll_effect()) {
-        if let Effect::Send { to, message } = effect
-            && to == address(1)
-        {
-            answers.extend(voters.voters[1].handle_request(now, message.clone()));
-            voters.is_down[0] = true;
-            let mut renewed = voter(now, 2, 3);
-            renewed.settings.process = NodeId::new("another2");
-            answers.extend(renewed.handle_request(now, message));
-            voters.voters[2] = renewed;
-        }
-    }
-    assert_eq!(answers.len(), 2);
-    for answer in answers {
-        first.handle_answer(now, answer);
-    }
-    let votes: Vec<_> = iter::from_fn(|| first.poll_effect()).collect();
-    assert_eq!(votes.len(), 2, "it asks both for their votes: {votes:?}");
-    for effect in votes {
-        if let Effect::Send { to, message } = effect
-            && to == address(2)
-        {
-            let answer = voters.voters[2].handle_request(now, message).expect("an answer");
-            assert!(answer.body.is_granted);
-            first.handle_answer(now, answer);
-        }
-    }
-    let effects: Vec<_> = iter::from_fn(|| first.poll_effect()).collect();
-    assert_eq!(effects, [], "a majority of two does not elect it");
-}
-
 /// Answers that arrive after the poll has ended do not count, even before the timer has fired.
 #[test]
 fn late_answers_do_not_count() {
@@ -527,8 +528,11 @@ fn late_answers_do_not_count() {
     let answer = voters.voters[place(&to)].handle_request(now, message).expect("an answer");
     assert!(answer.body.is_granted);
     voters.voters[candidate].handle_answer(now + millis(5_000), answer);
-    let sends = iter::from_fn(|| voters.voters[candidate].poll_effect());
-    assert_eq!(sends.filter(|effect| matches!(effect, Effect::Send { .. })).count(), 0);
+    let asks_for_votes = |effect: &Effect| match effect {
+        Effect::Send { message, .. } => matches!(message.body, Request::Vote { .. }),
+        _ => false,
+    };
+    assert!(!iter::from_fn(|| voters.voters[candidate].poll_effect()).any(|e| asks_for_votes(&e)));
 }
 
 /// A candidate waits longer for answers after each failure, so a slow network elects a leader too.
@@ -549,7 +553,7 @@ fn restarted_voter_keeps_to_the_highest_term() {
     settings.process = NodeId::new("another0");
     let mut restarted = Election::new(now, settings, empty(), Term(7));
     let granted = |voter: &mut Election, term| {
-        voter.handle_request(now, vote(1, term, None)).expect("an answer").body.is_granted
+        voter.handle_request(now, vote(1, term)).expect("an answer").body.is_granted
     };
     assert!(!granted(&mut restarted, Term(7)));
     assert!(granted(&mut restarted, Term(8)));

@@ -15,8 +15,8 @@ pub struct Timers {
     pub renewal: Duration,
     /// The leader's lease, from the sending of the newest renewal that a majority has granted.
     pub leader_lease: Duration,
-    /// A voter's lease, from the receipt of the newest renewal; also the silence after its start,
-    /// while it is fresh.
+    /// A voter's lease, from the receipt of the newest renewal; also the time after its
+    /// start for which it does not vote, unless no earlier job can exist.
     pub voter_lease: Duration,
     /// The time for which a candidate waits for answers.
     pub poll: Duration,
@@ -43,15 +43,21 @@ impl Timers {
         }
     }
 
-    /// Returns the time after an election before which a job does not complete its first round, unless all its nodes
-    /// attend. A leader that has lost its state file is informed of an existing job within this time.
-    pub(super) fn first_round_after(&self) -> Duration {
-        self.voter_lease + FIRST_ROUND_MARGIN
+    /// The interval at which a process shows its job to others, or asks them for theirs. A few of these fit into a voter's lease,
+    /// for which a process without a state file listens before it may be elected.
+    pub(super) fn hello(&self) -> Duration {
+        self.voter_lease / 6
+    }
+
+    /// The time after which something is given up: a job that no process shows any more, or a job without a leader while another one
+    /// has a leader.
+    pub fn patience(&self) -> Duration {
+        PATIENCE.max(self.voter_lease * 3)
     }
 }
 
-/// The time for an election, and for the first message that informs the listed hosts.
-const FIRST_ROUND_MARGIN: Duration = Duration::from_secs(3);
+/// The least patience: a host restarts its agent in less.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Default for Timers {
     fn default() -> Self {

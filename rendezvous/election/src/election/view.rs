@@ -8,7 +8,7 @@ use std::{
 use ragent_rendezvous::ids::{Term, VoterAddress};
 
 use crate::election::{
-    Admittance, Election, Role, Settings,
+    Election, Role, Settings,
     message::{Replica, Seat},
 };
 
@@ -27,19 +27,21 @@ impl Election {
     }
 
     /// Returns, by address, the time at which each other voter last answered a request of this process.
-    pub fn answered(&self) -> &BTreeMap<VoterAddress, Instant> {
-        &self.answered
+    pub fn answered(&self) -> BTreeMap<VoterAddress, Instant> {
+        self.answers.iter().map(|(address, answer)| (address.clone(), answer.at)).collect()
     }
 
     /// Returns the addresses to which this voter sends requests.
     pub fn connections(&self) -> BTreeSet<VoterAddress> {
-        let seats = self.voter.replica().lists.seats().map(|seat| seat.address.clone());
-        let mut addresses: BTreeSet<VoterAddress> = seats.collect();
+        let mut addresses = self.greeted(self.clock);
+        // A process that has no seat follows its leader, and needs no other voter.
+        if !self.is_outside() {
+            let seats = self.voter.replica().lists.seats().map(|seat| seat.address.clone());
+            addresses.extend(seats);
+        }
         if let Role::Leader(leader) = &self.role {
             addresses.extend(leader.learners(self.voter.replica()).map(|m| m.address.clone()));
-            addresses.extend(self.settings.listed.iter().cloned());
         }
-        addresses.extend(self.hints.iter().cloned());
         if let Some((leader, _)) = &self.leader {
             addresses.insert(leader.clone());
         }
@@ -58,16 +60,6 @@ impl Election {
         self.voter.replica()
     }
 
-    /// Returns the requests that this process accepts on a connection from another host. `is_known` is true if that host
-    /// is one to which this process connects, or at which its agent is registered.
-    pub fn admits(&self, is_known: bool) -> Admittance {
-        match is_known {
-            true => Admittance::Voter,
-            false if self.voter.replica().has_round() => Admittance::None,
-            false => Admittance::Informer,
-        }
-    }
-
     /// Returns true if this process is not a voter, and cannot become a candidate.
     pub fn is_outside(&self) -> bool {
         let Settings { voter, address, .. } = &self.settings;
@@ -83,12 +75,14 @@ impl Election {
         self.connections().contains(address)
     }
 
-    /// Returns true if this process may become a candidate: it is on the newest list, and does not leave.
+    /// Returns true if this process may become a candidate: it is on the newest list, does not leave, and
+    /// was not shown a job that is led.
     pub(super) fn is_eligible(&self) -> bool {
         let Settings { voter, address, .. } = &self.settings;
         let replica = self.voter.replica();
         let is_own = |seat: &Seat| replica.is_seat_of(seat, *voter, address);
-        self.leaving.is_none() && replica.lists.last.iter().any(is_own)
+        let is_seated = replica.lists.last.iter().any(is_own);
+        self.leaving.is_none() && is_seated && !self.is_to_join()
     }
 
     /// Returns true if this process may have forgotten a promise of an earlier process of this voter. Before the first

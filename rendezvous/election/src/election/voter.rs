@@ -34,13 +34,18 @@ pub(super) struct Lease {
 }
 
 impl Voter {
-    /// Starts a voter. It may have voted in any term up to `highest`.
-    pub(super) fn new(now: Instant, timers: Timers, replica: Replica, highest: Term) -> Self {
+    /// Starts a voter. It may have voted in any term up to `highest`, and is silent until then.
+    pub(super) fn new(
+        now: Instant,
+        silent_until: Instant,
+        replica: Replica,
+        highest: Term,
+    ) -> Self {
         Self {
             promised: highest,
             lease: None,
             workers_until: now,
-            silent_until: now + timers.voter_lease,
+            silent_until,
             replica,
             former: None,
         }
@@ -129,14 +134,6 @@ impl Voter {
         self.workers_until = self.workers_until.max(until);
         self.former = Some((term, process.clone()));
         true
-    }
-
-    /// Ends the silence after the start: all voters were started at the same time.
-    ///
-    /// Workers under a forgotten lease may still run until the silence would have ended.
-    pub(super) fn end_silence(&mut self, now: Instant) {
-        self.workers_until = self.workers_until.max(self.silent_until);
-        self.silent_until = self.silent_until.min(now);
     }
 
     /// Ends the lease of `process`, in `term` if that is given. Returns true if there was one.

@@ -26,6 +26,9 @@ use crate::{
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
+/// The time for which nodes have waited for news of an earlier job: long enough for any first round.
+const LONG: Duration = Duration::from_secs(3_600);
+
 /// A machine, its clock, and the state of the nodes that send messages to it.
 pub(super) struct Fixture {
     pub(super) machine: Rendezvous,
@@ -85,6 +88,8 @@ pub(super) enum Did {
     Resign(u64),
     /// The coordinator ended, so that another voter is elected.
     HandOver,
+    /// The coordinator ended, and its voters are to forget the job.
+    Forget,
     /// The coordinator may exit.
     Finish,
 }
@@ -115,6 +120,7 @@ impl Fixture {
             voter_count: VoterCount::One,
             keeps_charges: true,
             leases: Leases::default(),
+            begins_at: None,
         };
         let mut fixture = Self::start(settings, shared, Memory::fresh(JobUid::new("uid")));
         fixture.drain();
@@ -163,7 +169,8 @@ impl Fixture {
         Attend {
             protocol_version: PROTOCOL_VERSION,
             run_id: RunId::new("run"),
-            voters: Vec::new(),
+            job: None,
+            waited: LONG,
             job_uid: None,
             attend,
             node: describe(name),
@@ -349,6 +356,7 @@ impl Fixture {
             Effect::Record(_) => unreachable!("events are collected"),
             Effect::Resign { term } => return Did::Resign(term.0),
             Effect::HandOver => return Did::HandOver,
+            Effect::Forget => return Did::Forget,
             Effect::Finish { .. } => return Did::Finish,
             Effect::HangUp { to } => return Did::HangUp(known(&to)),
             Effect::Remember(memory) => {
@@ -390,7 +398,6 @@ impl Fixture {
 }
 
 /// The names that tests give to nodes.
-/// The names of nodes.
 pub(super) const NAMES: [&str; 23] = [
     "a", "a2", "b", "b2", "b3", "b4", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n",
     "o", "p", "q", "x", "y",

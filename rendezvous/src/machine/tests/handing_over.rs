@@ -21,7 +21,6 @@ fn elected(max: u32) -> Fixture {
     let elected = Elected {
         term: Term(1 << 16),
         until: t.now + 3_600 * SECOND,
-        begins_at: t.now,
         workers_until: t.now,
         former: None,
     };

@@ -36,6 +36,7 @@ fn welcome(t: &mut Fixture, name: &'static str) -> Welcome {
         | Effect::Remember(_)
         | Effect::Resign { .. }
         | Effect::HandOver
+        | Effect::Forget
         | Effect::Record(_)
         | Effect::Finish { .. } => None,
     });

@@ -6,7 +6,7 @@ use super::fixture::{Did, Fixture, SECOND, known_round, ready};
 use crate::{
     Rendezvous,
     effect::Effect,
-    ids::{JobUid, NodeId, Round, RoundId, Term},
+    ids::{JobUid, NodeId, Round, RoundId, Term, VoterAddress},
     message::{Assignment, FromNode, NodeState, RestartReason, ToNode, WaitReason},
     tenure::{Elected, Tenure},
 };
@@ -20,7 +20,6 @@ pub(super) fn take_over(t: &mut Fixture, others: Duration, former: Option<&str>)
     let elected = Elected {
         term: TERM,
         until: t.now + 3_600 * SECOND,
-        begins_at: t.now,
         workers_until: t.now + others,
         former: former.map(NodeId::new),
     };
@@ -312,13 +311,7 @@ fn higher_term_ends_the_coordinator() {
 #[test]
 fn coordinator_ends_with_its_lease() {
     let mut t = taken_over(&["a"], Duration::ZERO);
-    let elected = Elected {
-        term: TERM,
-        until: t.now + SECOND,
-        begins_at: t.now,
-        workers_until: t.now,
-        former: None,
-    };
+    let elected = Elected { term: TERM, until: t.now + SECOND, workers_until: t.now, former: None };
     let (settings, memory) = (t.settings.clone(), t.memory.clone());
     t.machine = Rendezvous::new(t.now, settings, memory, Tenure::Elected(elected));
     t.drain();
@@ -396,18 +389,19 @@ fn new_voters_begin_a_new_run() {
     assert!(t.memory.closed.is_none());
 }
 
-/// A node of a new run that registers with voters of a closed one begins it, although they remember the outcome.
+/// Voters of a closed job forget it when nodes of a new run register, none of the old one is left, and a lease is over.
 #[test]
-fn newcomer_begins_a_new_run_with_the_same_voters() {
+fn newcomer_begins_no_run_with_the_voters_of_a_closed_job() {
     let mut t = job(1);
     t.run(&["a"]);
     t.report("a", NodeState::Succeeded);
     assert!(t.memory.closed.is_some());
+    t.settings.voters = vec![VoterAddress::new("n1:1")];
     take_over(&mut t, Duration::ZERO, Some("x"));
     t.join("b");
     let mut did = t.back("b");
     did.extend(t.live(&["b"], 2 * SECOND));
-    assert!(did.contains(&Did::Admit("b", 2, 0)), "{did:?}");
+    assert!(did.contains(&Did::Forget), "{did:?}");
 }
 
 /// A coordinator without an agent that is elected after the job was closed ends, although no node registers.
@@ -443,42 +437,12 @@ fn workers_of_an_old_registration_are_waited_for() {
     assert!(t.live(&["a", "b"], SECOND).contains(&Did::Admit("a", 2, 0)));
 }
 
-/// Before the first round, a coordinator that was just elected waits for nodes that report a job which began elsewhere,
-/// unless all nodes are there.
-#[test]
-fn first_round_waits_for_jobs_elsewhere() {
-    let mut t = Fixture::with(1, 2, |shared| shared.timeouts.last_call = SECOND);
-    let elected = |t: &Fixture| Elected {
-        term: TERM,
-        until: t.now + 3_600 * SECOND,
-        begins_at: t.now + 3 * SECOND,
-        workers_until: t.now,
-        former: None,
-    };
-    let tenure = Tenure::Elected(elected(&t));
-    t.machine = Rendezvous::new(t.now, t.settings.clone(), t.memory.clone(), tenure);
-    t.drain();
-    t.join("a");
-    t.back("a");
-    assert!(t.live(&["a"], 2 * SECOND).iter().all(|did| !matches!(did, Did::Admit(..))));
-    assert!(t.live(&["a"], 2 * SECOND).contains(&Did::Admit("a", 1, 0)));
-
-    let mut t = Fixture::new(1, 2);
-    let tenure = Tenure::Elected(elected(&t));
-    t.machine = Rendezvous::new(t.now, t.settings.clone(), t.memory.clone(), tenure);
-    t.drain();
-    for name in ["a", "b"] {
-        t.join(name);
-    }
-    t.back("a");
-    assert!(t.back("b").contains(&Did::Admit("a", 1, 0)), "all nodes are there");
-}
-
 /// An elected coordinator without a round neither adopts the job of a node that has one nor refuses the node: its voters
 /// lead that job.
 #[test]
 fn node_of_a_job_with_a_round_looks_elsewhere() {
     let mut t = job(3);
+    t.settings.voters = vec![VoterAddress::new("n0:1")];
     take_over(&mut t, Duration::ZERO, None);
     let mut attend = t.attend_of("a", ready());
     let round = RoundId { term: Term(1), round: Round(4) };

@@ -1,6 +1,9 @@
 //! Changes of the voters.
 
-use ragent_rendezvous::{heir::Member, limits::VOTERS_MAX};
+use ragent_rendezvous::{
+    heir::{Member, MembersReport},
+    limits::VOTERS_MAX,
+};
 
 use super::*;
 use crate::election::message::Seat;
@@ -28,7 +31,8 @@ impl Voters {
         let up = (0..self.voters.len()).filter(|place| !self.is_down[*place]);
         let members = self.members(up);
         let leader = self.leader().expect("a leader");
-        self.voters[leader].handle_members(self.now, members, wanted);
+        let report = MembersReport { members, wanted, has_nodes: true };
+        self.voters[leader].handle_members(self.now, report);
         self.deliver();
     }
 
@@ -112,7 +116,8 @@ fn change_waits_for_the_lease() {
     others.clone().for_each(|place| voters.is_down[place] = true);
     voters.pass(millis(1_200));
     let members = voters.members(0..5);
-    voters.voters[leader].handle_members(voters.now, members, 5);
+    let report = MembersReport { members, wanted: 5, has_nodes: true };
+    voters.voters[leader].handle_members(voters.now, report);
     voters.deliver();
     assert_eq!(voters.list(leader).len(), 3);
     others.for_each(|place| voters.is_down[place] = false);
@@ -199,12 +204,7 @@ fn voter_without_its_file_is_another_one() {
     let mut voters = Voters::listed(3, 3);
     let leader = voters.begin();
     let lost = (leader + 1) % 3;
-    voters.is_down[lost] = true;
-    let mut settings = voters.voters[lost].settings.clone();
-    settings.process = NodeId::new("another");
-    settings.voter = VoterId(77);
-    voters.voters[lost] = Election::new(voters.now, settings, empty(), Term(0));
-    voters.is_down[lost] = false;
+    voters.lose_file(lost, 77);
     voters.pass(millis(10_000));
     assert_eq!(voters.led(leader).len(), 1);
     assert!(!voters.list(leader).contains(&Some(77)), "it is not a member");
@@ -214,8 +214,8 @@ fn voter_without_its_file_is_another_one() {
     assert_eq!(voters.led(leader).len(), 1);
 }
 
-/// A listed host that returns without its state file, while all voters are on other hosts, learns of the job from the
-/// leader instead of beginning another one.
+/// A listed host that returns without its state file, while all voters are on other hosts, learns of the job from these
+/// instead of beginning another one. As a member, it receives the state of the job.
 #[test]
 fn returning_host_learns_of_the_job() {
     let mut voters = Voters::listed(4, 1);
@@ -227,22 +227,15 @@ fn returning_host_learns_of_the_job() {
     voters.attend(3);
     voters.pass(millis(40_000));
     let leader = voters.leader().expect("a leader");
-    let mut settings = voters.voters[0].settings.clone();
-    settings.process = NodeId::new("another");
-    settings.voter = VoterId(77);
-    voters.voters[0] = Election::new(voters.now, settings, empty(), Term(0));
-    voters.seen[0].clear();
-    // Two processes lead for a moment, of which the new one has no round.
-    voters.is_down[0] = false;
-    for place in 1..4 {
-        voters.voters[place].settings.listed = vec![address(0)];
-    }
-    let now = voters.now;
-    voters.voters[0].handle_hint(now, &[address(1), address(2), address(3)]);
-    voters.deliver();
+    voters.lose_file(0, 77);
     voters.pass(millis(10_000));
     assert_eq!(voters.leader(), Some(leader));
+    assert_eq!(voters.led(0).len(), 0, "it began no other job");
+    assert!(!voters.voters[0].replica().has_round(), "it is not a member");
+    voters.attend(3);
+    voters.pass(millis(1_000));
     assert!(voters.voters[0].replica().has_round());
+    assert_eq!(voters.leader(), Some(leader));
 }
 
 /// The lists of a later term replace those of an earlier one, however many changes the earlier leader has written.
@@ -278,14 +271,14 @@ fn lists_are_limited() {
     let replica = Box::new(Replica { version, lists, memory: Some(memory(1)) });
     let mut from = voter(voters.now, 1, 2);
     from.voter.take(&replica);
-    let renew = Request::Renew { term: Term(9), cold: None, replica, is_copied: false };
+    let renew = Request::Renew { term: Term(9), replica, is_copied: false };
     let request = from.message(voters.now, 1, renew);
     voters.voters[0].handle_request(voters.now, request);
     assert!(!voters.voters[0].replica().has_round());
 }
 
-/// Two processes each lead the job that they have begun. Without a round, one gives way to the other: it never leads again, and
-/// becomes a voter as any other member does.
+/// Two processes each lead the job that they have begun. Without a round, one gives way to the other: it never leads
+/// again, and becomes a voter as any other member does.
 #[test]
 fn process_gives_way_before_the_first_round() {
     let mut voters = Voters::listed(3, 1);

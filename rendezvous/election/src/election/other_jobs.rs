@@ -1,0 +1,473 @@
+//! What other processes have shown of a job of the same name, and what follows from it.
+//!
+//! A process without a state file cannot know whether its job exists already. So two things happen:
+//!
+//! - Voters of an unfinished job *show* it to the hosts that the user listed and to each other, on each new connection and
+//!   then again and again, until these show the same job.
+//! - Processes without a job that is led *ask* every address that they know.
+//!
+//! What a process was shown is not stored, and never becomes its own state. It names addresses to ask, and it prevents the birth of
+//! another job until one of these happens:
+//!
+//! - A process shows that the job has ended.
+//! - A process answers that it leads the job: this one joins it.
+//! - No process has shown it for [`Timers::patience`](super::timers::Timers::patience).
+//!
+//! If two jobs have begun nevertheless, the one that was born first goes on, and the other one closes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Instant,
+};
+
+use ragent_rendezvous::{
+    ids::{JobUid, Term, VoterAddress},
+    known_job::{KnownJob, Seniority},
+    limits::VOTERS_MAX,
+};
+use tracing::{info, warn};
+
+use crate::{
+    election::{
+        Effect, Election, Role,
+        message::{Leads, Replica, Request, VoterMessage},
+    },
+    limits::{ENDED_MAX, OTHER_JOBS_MAX},
+};
+
+/// The jobs that other processes have shown.
+#[derive(Debug, Default)]
+pub(super) struct OtherJobs {
+    jobs: BTreeMap<JobUid, ShownJob>,
+    /// The jobs that have ended, the newest last.
+    ended: VecDeque<JobUid>,
+    /// The addresses that have shown the job of this process since they were connected, and the times at which they did so last.
+    shown: BTreeMap<VoterAddress, Instant>,
+    /// Addresses of this process's own job, from a process that knows a newer state of it, and the times at which it named them.
+    newer: BTreeMap<VoterAddress, Instant>,
+    next_hello: Option<Instant>,
+}
+
+/// The sender of a message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Source {
+    /// The process that this one has dialed has answered.
+    Answer,
+    /// A process that may be a voter of the job has sent a request.
+    Voter,
+    /// Any other process has sent a request.
+    Stranger,
+}
+
+/// A job that another process has shown.
+#[derive(Debug)]
+struct ShownJob {
+    /// The addresses of its voters, and of the processes that have shown it.
+    addresses: BTreeSet<VoterAddress>,
+    /// The time at which it was shown last.
+    at: Instant,
+    /// The process that has answered last that it leads the job, and the time of the answer.
+    leader: Option<(VoterAddress, Term, Instant)>,
+}
+
+/// A job that this process was shown.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct OtherJob {
+    /// The job.
+    pub uid: JobUid,
+    /// The addresses at which it can be found.
+    pub addresses: Vec<VoterAddress>,
+    /// The process that leads it, and the term, if one has answered.
+    pub leader: Option<(VoterAddress, Term)>,
+}
+
+impl OtherJobs {
+    /// Records the jobs that an earlier process knew to have ended.
+    pub(super) fn know_ended(&mut self, ended: &[JobUid]) {
+        self.ended = ended.iter().rev().take(ENDED_MAX).rev().cloned().collect();
+    }
+}
+
+impl Election {
+    /// Returns the unfinished job that this process knows from its own state, as it is shown to others.
+    pub(super) fn known_job(&self) -> Option<KnownJob> {
+        let replica = self.voter.replica();
+        let uid = job_uid(replica)?;
+        let has_ended = replica.is_closed() && self.copied == replica.version;
+        let voters = replica.lists.seats().map(|seat| seat.address.clone()).collect();
+        (!has_ended).then(|| KnownJob { uid: uid.clone(), voters })
+    }
+
+    /// Returns the leadership of this process in a job with a round, as it is shown to others.
+    pub(super) fn leads(&self) -> Option<Leads> {
+        let Role::Leader(leader) = &self.role else { return None };
+        leader.until?;
+        let born_ms = self.own_seniority()?.born_ms;
+        Some(Leads { born_ms, term: leader.term, has_nodes: leader.has_nodes })
+    }
+
+    fn own_seniority(&self) -> Option<Seniority> {
+        let replica = self.voter.replica();
+        let uid = job_uid(replica)?.clone();
+        let born_ms = replica.memory.as_ref()?.born_ms;
+        Some(Seniority { born_ms, uid })
+    }
+
+    /// Returns the jobs that have ended, as far as this process knows.
+    pub(super) fn ended(&self) -> Vec<JobUid> {
+        let replica = self.voter.replica();
+        let own =
+            job_uid(replica).filter(|_| replica.is_closed() && self.copied == replica.version);
+        let own = own.filter(|uid| !self.other_jobs.ended.contains(uid));
+        self.other_jobs.ended.iter().chain(own).cloned().collect()
+    }
+
+    /// Returns the jobs that this process was shown, and that may run.
+    pub fn other_jobs(&self) -> impl Iterator<Item = OtherJob> {
+        let own = job_uid(self.voter.replica());
+        let jobs = self.other_jobs.jobs.iter().filter(move |(uid, _)| Some(*uid) != own);
+        jobs.map(|(uid, job)| OtherJob {
+            uid: uid.clone(),
+            addresses: job.addresses.iter().cloned().collect(),
+            leader: job.leader.as_ref().map(|(at, term, _)| (at.clone(), *term)),
+        })
+    }
+
+    /// Returns true if this process knows of no other job, so that one may begin here.
+    pub(super) fn may_begin_a_job(&self) -> bool {
+        self.other_jobs.jobs.is_empty()
+    }
+
+    /// Returns true if this process has no round, and was shown a job that is led.
+    pub(super) fn is_to_join(&self) -> bool {
+        let is_led = |job: &ShownJob| job.leader.is_some();
+        let replica = self.voter.replica();
+        (!replica.has_round() || replica.is_closed()) && self.other_jobs.jobs.values().any(is_led)
+    }
+
+    /// Returns the addresses that other processes have shown.
+    fn shown_addresses(&self) -> impl Iterator<Item = &VoterAddress> {
+        let OtherJobs { jobs, newer, .. } = &self.other_jobs;
+        jobs.values().flat_map(|job| &job.addresses).chain(newer.keys())
+    }
+
+    /// Records a job that a registration shows.
+    pub fn handle_known_job(&mut self, now: Instant, job: &KnownJob) {
+        self.begin(now);
+        self.note_job(now, job, None);
+        self.say_hello(now);
+    }
+
+    /// Records that a job has ended.
+    pub fn handle_ended(&mut self, now: Instant, uid: &JobUid) {
+        self.begin(now);
+        self.note_ended(uid);
+    }
+
+    /// Records that the agent of this process is registered, or that it is not any more.
+    pub fn handle_registered(&mut self, now: Instant, is_registered: bool) {
+        self.begin(now);
+        self.is_registered = is_registered;
+        self.schedule_hello(now);
+    }
+
+    /// Records what a message shows. `from` is the address that this process has dialed, for an answer; a request comes from the
+    /// address that it names.
+    pub(super) fn note_message<Body>(
+        &mut self,
+        now: Instant,
+        from: &VoterAddress,
+        message: &VoterMessage<Body>,
+        source: Source,
+    ) {
+        // Any process may name addresses, at which this one asks; the end of a job is believed only there.
+        let ended = message.ended.iter().filter(|_| source != Source::Stranger);
+        for uid in ended {
+            self.note_ended(uid);
+            if job_uid(self.voter.replica()) == Some(uid) {
+                self.outlive_job(now, uid);
+            }
+        }
+        let Some(job) = &message.job else {
+            if self.other_jobs.shown.remove(from).is_some() {
+                self.schedule_hello(now);
+            }
+            return;
+        };
+        let is_own = job_uid(self.voter.replica()) == Some(&job.uid);
+        if is_own {
+            let knows_as_much = message.knows.version >= self.voter.replica().version;
+            if knows_as_much || message.leads.is_some() {
+                self.other_jobs.shown.insert(from.clone(), now);
+            }
+            if message.knows.version > self.voter.replica().version && !self.is_at_home(now) {
+                self.note_newer(now, job, from);
+            }
+            return;
+        }
+        self.other_jobs.shown.remove(from);
+        self.note_job(now, job, Some(from));
+        if let (Some(leads), Source::Answer) = (message.leads, source) {
+            self.note_leader(now, &job.uid, from, leads);
+        }
+    }
+
+    /// Records the addresses of a newer list of this process's job: its own list may have no voter any more.
+    fn note_newer(&mut self, now: Instant, job: &KnownJob, from: &VoterAddress) {
+        let own = &self.settings.address;
+        let newer = &mut self.other_jobs.newer;
+        for address in job.voters.iter().take(2 * VOTERS_MAX).chain([from]) {
+            let has_room = newer.len() < 4 * VOTERS_MAX || newer.contains_key(address);
+            if address != own && has_room {
+                newer.insert(address.clone(), now);
+            }
+        }
+        self.schedule_hello(now);
+    }
+
+    fn note_job(&mut self, now: Instant, job: &KnownJob, from: Option<&VoterAddress>) {
+        let is_own = job_uid(self.voter.replica()) == Some(&job.uid);
+        if is_own || self.other_jobs.ended.contains(&job.uid) {
+            return;
+        }
+        let is_new = !self.other_jobs.jobs.contains_key(&job.uid);
+        if is_new && self.other_jobs.jobs.len() >= OTHER_JOBS_MAX {
+            return;
+        }
+        let own = self.settings.address.clone();
+        let known = self.other_jobs.jobs.entry(job.uid.clone()).or_insert_with(|| ShownJob {
+            addresses: BTreeSet::new(),
+            at: now,
+            leader: None,
+        });
+        known.at = now;
+        for address in job.voters.iter().take(2 * VOTERS_MAX).chain(from) {
+            if *address != own && known.addresses.len() < 4 * VOTERS_MAX {
+                known.addresses.insert(address.clone());
+            }
+        }
+        if is_new {
+            info!(uid = %job.uid, voters = ?job.voters, "another process knows a job of this name");
+            self.effects.push_back(Effect::OtherJobs);
+            self.schedule_hello(now);
+        }
+    }
+
+    fn note_leader(&mut self, now: Instant, uid: &JobUid, at: &VoterAddress, leads: Leads) {
+        let Some(job) = self.other_jobs.jobs.get_mut(uid) else { return };
+        let before = job.leader.replace((at.clone(), leads.term, now));
+        if before.is_none_or(|(known, term, _)| known != *at || term != leads.term) {
+            self.effects.push_back(Effect::OtherJobs);
+        }
+        let other = Seniority { born_ms: leads.born_ms, uid: uid.clone() };
+        match self.own_seniority() {
+            None if self.is_leading() => self.step_down(now, "another process leads the job"),
+            None => {}
+            Some(own) => self.yield_to(now, (&own, &other), at, leads),
+        }
+    }
+
+    /// Ends this process's part in its job, if the other job goes on instead.
+    fn yield_to(
+        &mut self,
+        now: Instant,
+        (own, other): (&Seniority, &Seniority),
+        at: &VoterAddress,
+        leads: Leads,
+    ) {
+        let timers = self.settings.timers;
+        let lacks_leader_for = |time| self.leaderless.is_some_and(|since| since + time <= now);
+        let yields = if self.voter.replica().is_closed() {
+            false
+        } else if other < own {
+            leads.has_nodes && (self.leads().is_some() || lacks_leader_for(timers.voter_lease))
+        } else {
+            lacks_leader_for(timers.patience())
+        };
+        if yields && !self.has_yielded {
+            self.has_yielded = true;
+            warn!(
+                uid = %own.uid, other = %other.uid, endpoint = %at,
+                "another job of this name runs; this one is closed"
+            );
+            let other = other.clone();
+            self.effects.push_back(Effect::Yield { other, at: at.clone() });
+        }
+    }
+
+    pub(super) fn note_ended(&mut self, uid: &JobUid) {
+        if self.other_jobs.ended.contains(uid) {
+            return;
+        }
+        if self.other_jobs.ended.len() >= ENDED_MAX {
+            self.other_jobs.ended.pop_front();
+        }
+        self.other_jobs.ended.push_back(uid.clone());
+        self.effects.push_back(Effect::Ended(uid.clone()));
+        if self.other_jobs.jobs.remove(uid).is_some() {
+            self.effects.push_back(Effect::OtherJobs);
+        }
+    }
+
+    /// Leaves the job of this process, which has ended elsewhere. A process that had a leader ends. A process that knows the job only
+    /// from its state file forgets it, and takes part in the next one.
+    fn outlive_job(&mut self, now: Instant, uid: &JobUid) {
+        let lasts = self.settings.timers.voter_lease;
+        if self.has_had_leader && !self.voter.replica().is_closed() {
+            let is_left = self.leaderless.is_some_and(|since| since + lasts <= now);
+            if is_left && !self.has_yielded {
+                self.has_yielded = true;
+                warn!(%uid, "the job has ended; this process was not there");
+                self.effects.push_back(Effect::Outlived);
+            }
+        } else if !self.is_leading() {
+            self.forget_job(now);
+        }
+    }
+
+    /// Handles the end of a coordinator whose job had ended before, and of which no node is left: this process forgets the job.
+    pub fn handle_forgotten(&mut self, now: Instant) {
+        self.begin(now);
+        let replica = self.voter.replica();
+        let Some(uid) = job_uid(replica).filter(|_| replica.is_closed()).cloned() else { return };
+        self.note_ended(&uid);
+        if self.is_leading() {
+            self.step_down(now, "the job has ended");
+        }
+        self.forget_job(now);
+    }
+
+    fn forget_job(&mut self, now: Instant) {
+        info!("the job has ended; its state is forgotten");
+        self.voter.forget(super::Lists::listed(&self.settings.listed));
+        self.has_had_leader = false;
+        self.effects.push_back(Effect::Store);
+        self.forget_addresses();
+        self.follow(now);
+    }
+
+    /// Forgets what no process has shown for a while, and leaders that do not answer any more.
+    pub(super) fn expire_shown(&mut self, now: Instant) {
+        let timers = self.settings.timers;
+        let own = job_uid(self.voter.replica()).cloned();
+        let count = self.other_jobs.jobs.len();
+        self.other_jobs.jobs.retain(|uid, job| {
+            job.leader.take_if(|(_, _, at)| *at + timers.voter_lease <= now);
+            job.at + timers.patience() > now && Some(uid) != own.as_ref()
+        });
+        self.other_jobs.newer.retain(|_, at| *at + timers.patience() > now);
+        if self.other_jobs.jobs.len() != count {
+            self.effects.push_back(Effect::OtherJobs);
+        }
+    }
+
+    /// Returns true if this process is in a job that is led.
+    fn is_at_home(&self, now: Instant) -> bool {
+        let is_led = self.voter.lease(now).is_some() || self.leads().is_some();
+        self.is_registered || self.voter.replica().has_round() && is_led
+    }
+
+    /// Returns true if this process shows its job to others: it is a voter of an unfinished one.
+    fn shows(&self) -> bool {
+        !self.is_outside() && self.known_job().is_some() && self.has_copied_round()
+    }
+
+    /// Returns false while the first round of the job is not known by a majority.
+    pub(super) fn has_copied_round(&self) -> bool {
+        match &self.role {
+            Role::Leader(leader) => leader.first_round.is_none(),
+            Role::Follower { .. } | Role::PreCandidate(_) | Role::Candidate { .. } => true,
+        }
+    }
+
+    /// Returns true if this process asks others for its job: it may be a voter, has a state file, or was shown a job.
+    fn asks(&self, now: Instant) -> bool {
+        let may_ask = self.voter.replica().has_round()
+            || !self.is_outside()
+            || !self.other_jobs.jobs.is_empty();
+        may_ask && !self.is_at_home(now)
+    }
+
+    /// Returns the addresses to which this process shows its job, or which it asks for one.
+    pub(super) fn greeted(&self, now: Instant) -> BTreeSet<VoterAddress> {
+        let mut all = BTreeSet::new();
+        if self.shows() || self.asks(now) {
+            let seats = self.voter.replica().lists.seats().map(|seat| &seat.address);
+            all.extend(seats.chain(&self.settings.listed).cloned());
+        }
+        all.extend(self.shown_addresses().cloned());
+        all.remove(&self.settings.address);
+        all
+    }
+
+    /// Shows the job of this process to all addresses that have not shown the same one, and asks for theirs.
+    pub(super) fn say_hello(&mut self, now: Instant) {
+        let asks = self.asks(now);
+        let mut to = self.greeted(now);
+        if !asks {
+            to.retain(|address| !self.has_shown(now, address));
+        }
+        for address in to {
+            self.send(now, address, self.sequence, Request::Hello);
+        }
+        self.other_jobs.next_hello = None;
+        self.schedule_hello(now);
+    }
+
+    /// Greets a process to which this one is connected now.
+    pub(super) fn greet(&mut self, now: Instant, address: &VoterAddress) {
+        if self.greeted(now).contains(address) {
+            self.send(now, address.clone(), self.sequence, Request::Hello);
+        }
+    }
+
+    pub(super) fn forget_shown(&mut self, address: &VoterAddress) {
+        self.other_jobs.shown.remove(address);
+    }
+
+    pub(super) fn schedule_hello(&mut self, now: Instant) {
+        let is_needed = !self.greeted(now).is_empty();
+        self.other_jobs.next_hello = if is_needed {
+            let next = now + self.settings.timers.hello();
+            Some(self.other_jobs.next_hello.map_or(next, |at| at.min(next)))
+        } else {
+            None
+        };
+    }
+
+    /// Returns true if the process at an address has shown the same job a moment ago. Another process may be there soon, of which
+    /// this one does not learn before it sends something.
+    fn has_shown(&self, now: Instant, address: &VoterAddress) -> bool {
+        let lasts = self.settings.timers.voter_lease / 2;
+        self.other_jobs.shown.get(address).is_some_and(|at| now < *at + lasts)
+    }
+
+    /// Returns the time of the next message that shows or asks for a job, and of the end of what was shown.
+    pub(super) fn shown_deadline(&self) -> Option<Instant> {
+        let timers = self.settings.timers;
+        let expiry = |job: &ShownJob| {
+            let leader = job.leader.as_ref().map(|(_, _, at)| *at + timers.voter_lease);
+            leader.into_iter().chain([job.at + timers.patience()]).min()
+        };
+        let OtherJobs { jobs, newer, next_hello, .. } = &self.other_jobs;
+        let expires = jobs.values().filter_map(expiry).min();
+        let outdated = newer.values().min().map(|at| *at + timers.patience());
+        next_hello.iter().copied().chain(expires).chain(outdated).min()
+    }
+
+    /// Handles the deadlines of this module.
+    pub(super) fn time_out_shown(&mut self, now: Instant) {
+        self.expire_shown(now);
+        if self.other_jobs.next_hello.is_some_and(|at| at <= now) {
+            self.say_hello(now);
+        } else {
+            self.schedule_hello(now);
+        }
+    }
+}
+
+/// Returns the job of a replica, if it has a round.
+pub(super) fn job_uid(replica: &Replica) -> Option<&JobUid> {
+    let memory = replica.memory.as_ref().filter(|_| replica.has_round())?;
+    Some(&memory.job_uid)
+}

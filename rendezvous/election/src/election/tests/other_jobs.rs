@@ -1,0 +1,866 @@
+//! Jobs of the same name: which of them other processes show, which one begins, and which one yields.
+
+use std::collections::BTreeSet;
+
+use ragent_rendezvous::{
+    heir::{Member, MembersReport},
+    known_job::{KnownJob, Seniority},
+    message::{JobResult, Outcome},
+};
+
+use super::*;
+use crate::{
+    election::{
+        message::{Leads, Seat},
+        other_jobs::job_uid,
+    },
+    limits::{ENDED_MAX, OTHER_JOBS_MAX},
+};
+
+/// The place of a process without a seat in the job.
+const OTHER: usize = 7;
+
+fn uid(name: &str) -> JobUid {
+    JobUid::new(name)
+}
+
+fn job(name: &str, places: &[usize]) -> KnownJob {
+    KnownJob { uid: uid(name), voters: places.iter().copied().map(address).collect() }
+}
+
+/// The memory of a job with a round.
+fn memory_of(name: &str, born_ms: u64) -> Memory {
+    Memory { round: Round(1), born_ms, ..Memory::fresh(uid(name)) }
+}
+
+fn closed(memory: Memory) -> Memory {
+    let outcome = Outcome {
+        result: JobResult::Succeeded,
+        first_failure: None,
+        other_failures: 0,
+        further_failures: Vec::new(),
+        restarts_used: 0,
+    };
+    Memory { closed: Some(outcome), ..memory }
+}
+
+/// A message of the process at `place`, which knows no job.
+fn from<Body>(place: usize, body: Body) -> VoterMessage<Body> {
+    VoterMessage {
+        voter: VoterId(place as u64),
+        address: address(place),
+        process: process(place),
+        is_fresh: false,
+        highest: Term(0),
+        knows: Knowledge::default(),
+        job: None,
+        leads: None,
+        ended: Vec::new(),
+        sequence: 1,
+        body,
+    }
+}
+
+/// A message of the process at `place`, which knows this job, and of a later version than any other process.
+fn showing<Body>(place: usize, job: KnownJob, body: Body) -> VoterMessage<Body> {
+    let version = Version { term: Term(1 << 40), number: 0 };
+    let knows = Knowledge { has_round: true, version };
+    VoterMessage { knows, job: Some(job), ..from(place, body) }
+}
+
+fn leads(born_ms: u64) -> Option<Leads> {
+    Some(Leads { born_ms, term: Term(5 << 16), has_nodes: true })
+}
+
+/// An answer that grants nothing.
+fn refusal() -> Answer {
+    Answer {
+        is_granted: false,
+        is_connected: true,
+        workers_for: Duration::ZERO,
+        former: None,
+        replica: None,
+    }
+}
+
+/// A replica with a round, with a seat for the voter at each of `places`.
+fn replica(memory: Memory, places: &[usize]) -> Replica {
+    let seat =
+        |place: &usize| Seat { address: address(*place), voter: Some(VoterId(*place as u64)) };
+    Replica {
+        version: Version { term: Term(1 << 16), number: 1 },
+        lists: Lists { before: None, last: places.iter().map(seat).collect() },
+        memory: Some(memory),
+    }
+}
+
+/// Starts a voter whose state file has this replica. It lists the first three hosts.
+fn with_file(now: Instant, place: usize, replica: Replica) -> Election {
+    let settings = Settings { is_first_start: false, ..voter(now, place, 3).settings };
+    Election::new(now, settings, replica, Term(1 << 16))
+}
+
+fn effects(voter: &mut Election) -> Vec<Effect> {
+    iter::from_fn(|| voter.poll_effect()).collect()
+}
+
+/// Returns the places to which a voter has sent a request of this kind since the last call.
+fn asked(voter: &mut Election, is_asked: impl Fn(&Request) -> bool) -> BTreeSet<usize> {
+    let to = |effect: Effect| match effect {
+        Effect::Send { to, message } if is_asked(&message.body) => Some(place(&to)),
+        _ => None,
+    };
+    effects(voter).into_iter().filter_map(to).collect()
+}
+
+fn greeted(voter: &mut Election) -> BTreeSet<usize> {
+    asked(voter, |request| *request == Request::Hello)
+}
+
+fn others(voter: &Election) -> Vec<OtherJob> {
+    voter.other_jobs().collect()
+}
+
+/// Lets time pass for one voter, without any answer.
+fn pass(voter: &mut Election, now: &mut Instant, time: Duration) {
+    let end = *now + time;
+    while let Some(at) = voter.poll_timeout().filter(|at| *at <= end) {
+        *now = at.max(*now);
+        voter.handle_timeout(*now);
+    }
+    *now = end;
+}
+
+/// Creates the only voter of a job with a round, which leads it.
+fn leader_of(name: &str, born_ms: u64) -> Voters {
+    let mut voters = Voters::new(1);
+    voters.pass(Duration::ZERO);
+    voters.voters[0].handle_remember(voters.now, memory_of(name, born_ms)).expect("it leads");
+    voters.deliver();
+    voters
+}
+
+/// Creates the only voter of a job without a round, which leads it.
+fn beginner() -> Voters {
+    let mut voters = Voters::new(1);
+    voters.pass(Duration::ZERO);
+    assert_eq!(voters.leader(), Some(0));
+    voters
+}
+
+fn yields(voter: &mut Election) -> Vec<(JobUid, usize)> {
+    let yielded = |effect: Effect| match effect {
+        Effect::Yield { other, at } => Some((other.uid, place(&at))),
+        _ => None,
+    };
+    effects(voter).into_iter().filter_map(yielded).collect()
+}
+
+/// A voter of a job with a round shows it to each listed host and each other voter as soon as it is connected, again at
+/// short intervals, and at once on the next connection.
+#[test]
+fn listed_hosts_are_told_at_once_and_again() {
+    let mut now = Voters::new(1).now;
+    let replica = replica(memory_of("job", 1), &[0, 3, 4]);
+    let shown = Some(job("job", &[0, 3, 4]));
+    let mut voter = with_file(now, 0, replica);
+    assert!(voter.connections().contains(&address(1)));
+    for _ in 0..2 {
+        voter.handle_connected(now, &address(1));
+        let is_hello = |effect: &Effect| {
+            matches!(effect, Effect::Send { to, message }
+            if *to == address(1) && message.body == Request::Hello && message.job == shown)
+        };
+        assert!(effects(&mut voter).iter().any(is_hello));
+        for _ in 0..3 {
+            pass(&mut voter, &mut now, millis(500));
+            assert_eq!(greeted(&mut voter), BTreeSet::from([1, 2, 3, 4]));
+        }
+        voter.handle_disconnected(&address(1));
+    }
+}
+
+/// The job is not shown to a host that shows the same one, until its connection ends or it has shown nothing for a
+/// while: then another process may be there.
+#[test]
+fn hosts_that_know_the_job_are_not_told() {
+    let mut now = Voters::new(1).now;
+    let replica = replica(memory_of("job", 1), &[0, 3, 4]);
+    let mut voter = with_file(now, 0, replica);
+    voter.handle_registered(now, true);
+    voter.handle_connected(now, &address(1));
+    voter.handle_answer(now, showing(1, job("job", &[0, 3, 4]), refusal()));
+    effects(&mut voter);
+    pass(&mut voter, &mut now, millis(1_000));
+    assert_eq!(greeted(&mut voter), BTreeSet::from([2, 3, 4]));
+    pass(&mut voter, &mut now, millis(500));
+    assert_eq!(greeted(&mut voter), BTreeSet::from([1, 2, 3, 4]));
+    voter.handle_answer(now, showing(1, job("job", &[0, 3, 4]), refusal()));
+    voter.handle_disconnected(&address(1));
+    pass(&mut voter, &mut now, millis(500));
+    assert_eq!(greeted(&mut voter), BTreeSet::from([1, 2, 3, 4]));
+    // A process without the job is at that address now.
+    voter.handle_answer(now, showing(1, job("job", &[0, 3, 4]), refusal()));
+    voter.handle_answer(now, from(1, refusal()));
+    pass(&mut voter, &mut now, millis(500));
+    assert_eq!(greeted(&mut voter), BTreeSet::from([1, 2, 3, 4]));
+}
+
+/// A process without a job asks the hosts that could know one: the listed ones, and those of jobs that others have
+/// shown. A process that is not a voter, and knows of none, asks no host.
+#[test]
+fn process_without_a_job_asks_for_one() {
+    let mut now = Voters::new(1).now;
+    let mut fresh = voter(now, 0, 3);
+    pass(&mut fresh, &mut now, millis(500));
+    assert_eq!(greeted(&mut fresh), BTreeSet::from([1, 2]));
+    fresh.handle_known_job(now, &job("earlier", &[8, OTHER]));
+    assert_eq!(greeted(&mut fresh), BTreeSet::from([1, 2, OTHER, 8]));
+
+    let mut outside = voter(now, OTHER, 3);
+    pass(&mut outside, &mut now, millis(5_000));
+    assert_eq!(greeted(&mut outside), BTreeSet::new());
+    outside.handle_known_job(now, &job("earlier", &[8]));
+    assert!(greeted(&mut outside).contains(&8));
+}
+
+/// The first round of a job is not shown before a majority knows it: until then it may be lost.
+#[test]
+fn first_round_is_shown_when_a_majority_has_it() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(1_000));
+    let leader = voters.leader().expect("a leader");
+    let now = voters.now;
+    let shown = |voters: &Voters| voters.voters[leader].message(now, 1, ()).job;
+    assert_eq!(shown(&voters), None);
+    voters.voters[leader].handle_remember(now, memory(1)).expect("it leads");
+    assert_eq!(shown(&voters), None);
+    voters.deliver();
+    assert_eq!(shown(&voters), Some(job("job", &[0, 1, 2])));
+}
+
+/// A frame of a process that is not known as a voter is a hint, and nothing more: it gives no replica, receives no vote
+/// and no lease, and changes no term and no leader. The process asks at the addresses that the frame names.
+#[test]
+fn strangers_only_give_hints() {
+    let now = Voters::new(1).now;
+    let high = Term(1 << 20);
+    let earlier = || job("earlier", &[4, 5]);
+    let renewed = Box::new(replica(memory_of("earlier", 1), &[0, 1, OTHER]));
+    let requests = [
+        Request::PreVote,
+        Request::Vote { term: high },
+        Request::Renew { term: high, replica: renewed, is_copied: true },
+        Request::Hello,
+    ];
+    for request in requests {
+        let mut voter = voter(now, 0, 3);
+        let message = showing(OTHER, earlier(), request);
+        let message = VoterMessage { highest: high, leads: leads(1), ..message };
+        let answer = voter.handle_stranger(now, message).expect("an answer");
+        assert!(!answer.body.is_granted);
+        assert_eq!((answer.body.replica, answer.job), (None, None));
+        assert_eq!((voter.highest(), voter.lease_term()), (Term(0), None));
+        assert!(!voter.replica().has_round());
+        let hint = OtherJob {
+            uid: uid("earlier"),
+            addresses: vec![address(4), address(5), address(OTHER)],
+            leader: None,
+        };
+        assert_eq!(others(&voter), [hint], "its leader is believed only if it answers");
+        let connections = voter.connections();
+        assert!([4, 5, OTHER].iter().all(|place| connections.contains(&address(*place))));
+        assert!(effects(&mut voter).iter().all(|effect| *effect == Effect::OtherJobs));
+        let vote = voter.handle_request(now, vote(1, Term(1))).expect("an answer");
+        assert!(vote.body.is_granted, "no promise was given");
+    }
+}
+
+/// A stranger ends no lease, and may leave: no process would replace it.
+#[test]
+fn strangers_end_no_lease() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(5_000));
+    let leader = voters.leader().expect("a leader");
+    let (now, follower) = (voters.now, (leader + 1) % 3);
+    let term = voters.voters[follower].lease_term().expect("a lease");
+    let release =
+        VoterMessage { process: process(leader), ..from(OTHER, Request::Release { term }) };
+    assert_eq!(voters.voters[follower].handle_stranger(now, release), None);
+    assert_eq!(voters.voters[follower].lease_term(), Some(term));
+    let answer = voters.voters[leader].handle_stranger(now, from(OTHER, Request::Leave));
+    assert!(answer.expect("an answer").body.is_granted);
+}
+
+/// The replica of a job in which a process has no seat is not taken from an answer: perhaps no process can lead that
+/// job any more. Only a leader gives it to a process.
+#[test]
+fn job_without_a_seat_is_not_learned() {
+    for (places, is_taken) in [([1, 2, 3], false), ([0, 1, 2], true)] {
+        let now = Voters::new(1).now;
+        let mut voter = voter(now, 0, 3);
+        let answer = Answer {
+            replica: Some(Box::new(replica(memory_of("earlier", 1), &places))),
+            ..refusal()
+        };
+        voter.handle_answer(now, showing(1, job("earlier", &places), answer));
+        assert_eq!(voter.replica().has_round(), is_taken);
+        assert_eq!(others(&voter).len(), usize::from(!is_taken));
+    }
+}
+
+/// A process that knows of another job does not begin one: its leadership ends instead of completing a first round.
+/// When no process has shown that job for a while, it begins its own.
+#[test]
+fn told_process_begins_no_job() {
+    let mut voters = beginner();
+    voters.voters[0].handle_known_job(voters.now, &job("earlier", &[OTHER]));
+    assert_eq!(voters.leader(), Some(0), "the job may have ended");
+    let now = voters.now;
+    assert!(voters.voters[0].handle_remember(now, memory(0)).is_some(), "it is no round");
+    assert_eq!(voters.voters[0].handle_remember(now, memory(1)), None);
+    assert_eq!(voters.leader(), None);
+    let effects = effects(&mut voters.voters[0]);
+    assert!(effects.contains(&Effect::Follow { leader: None }), "{effects:?}");
+    voters.pass(Timers::default().patience());
+    assert_eq!(voters.leader(), Some(0));
+    assert!(voters.voters[0].handle_remember(voters.now, memory(1)).is_some());
+}
+
+/// Two of three hosts have lost their state files. They begin no other job as long as the third one shows theirs.
+#[test]
+fn one_voter_with_its_file_prevents_another_job() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(1_000));
+    let leader = voters.leader().expect("a leader");
+    voters.voters[leader].handle_remember(voters.now, memory(1)).expect("it leads");
+    voters.deliver();
+    let lost = [(leader + 1) % 3, (leader + 2) % 3];
+    // Until its lease has ended, it would still give its state to both.
+    voters.is_down[leader] = true;
+    voters.pass(Timers::default().leader_lease);
+    voters.is_down[leader] = false;
+    for place in lost {
+        voters.lose_file(place, 70 + place as u64);
+    }
+    let begins = |voters: &mut Voters| {
+        let now = voters.now;
+        let begun = lost.map(|place| {
+            voters.voters[place].handle_remember(now, memory_of("another", 2)).is_some()
+        });
+        voters.deliver();
+        begun.contains(&true)
+    };
+    for _ in 0..120 {
+        voters.pass(millis(1_000));
+        assert!(!begins(&mut voters));
+    }
+    for place in lost {
+        assert_eq!(others(&voters.voters[place])[0].uid, uid("job"));
+    }
+    voters.is_down[leader] = true;
+    voters.pass(Timers::default().patience() + millis(5_000));
+    assert!(begins(&mut voters), "nobody knows the job any more");
+}
+
+/// A job is forgotten when no process has shown it for a while. The driver is informed of both.
+#[test]
+fn what_was_told_expires() {
+    let patience = Timers::default().patience();
+    let mut now = Voters::new(1).now;
+    let mut voter = voter(now, 0, 1);
+    let is_shown = |voter: &mut Election| effects(voter).contains(&Effect::OtherJobs);
+    voter.handle_known_job(now, &job("earlier", &[OTHER]));
+    assert!(is_shown(&mut voter));
+    pass(&mut voter, &mut now, patience - millis(1));
+    voter.handle_known_job(now, &job("earlier", &[OTHER]));
+    pass(&mut voter, &mut now, patience - millis(1));
+    assert_eq!(others(&voter).len(), 1, "it was shown again");
+    assert!(!is_shown(&mut voter), "nothing has changed");
+    pass(&mut voter, &mut now, millis(1));
+    assert_eq!(others(&voter), []);
+    assert!(is_shown(&mut voter));
+    assert!(!voter.connections().contains(&address(OTHER)));
+}
+
+/// The jobs that others have shown, and their addresses, are limited. The own address and the own job are not among
+/// them.
+#[test]
+fn what_is_told_is_limited() {
+    let now = Voters::new(1).now;
+    let mut voter = voter(now, 0, 1);
+    for number in 0..2 * OTHER_JOBS_MAX {
+        voter.handle_known_job(now, &job(&format!("job{number}"), &[0, OTHER]));
+    }
+    assert_eq!(others(&voter).len(), OTHER_JOBS_MAX);
+    assert!(others(&voter).iter().all(|job| job.addresses == [address(OTHER)]));
+    for first in 0..10 {
+        let places: Vec<_> = (10 * first..10 * first + 20).collect();
+        voter.handle_known_job(now, &job("job0", &places));
+    }
+    assert!(others(&voter)[0].addresses.len() <= 20);
+
+    let mut leader = leader_of("own", 1);
+    leader.voters[0].handle_known_job(leader.now, &job("own", &[OTHER]));
+    assert_eq!(others(&leader.voters[0]), []);
+}
+
+/// A job of which another process shows the end prevents nothing any more, even if a third one shows it again. The
+/// driver is informed once, so that the next process at this place knows it, too.
+#[test]
+fn end_refutes_what_was_told() {
+    let mut voters = beginner();
+    let now = voters.now;
+    let earlier = job("earlier", &[OTHER]);
+    voters.voters[0].handle_known_job(now, &earlier);
+    let hello = VoterMessage { ended: vec![uid("earlier")], ..from(OTHER, Request::Hello) };
+    for _ in 0..2 {
+        voters.voters[0].handle_request(now, hello.clone());
+    }
+    let ended = |effect: &Effect| *effect == Effect::Ended(uid("earlier"));
+    assert_eq!(effects(&mut voters.voters[0]).into_iter().filter(ended).count(), 1);
+    voters.voters[0].handle_known_job(now, &earlier);
+    assert_eq!(others(&voters.voters[0]), []);
+    let shown = voters.voters[0].message(now, 1, ());
+    assert_eq!(shown.ended, [uid("earlier")], "it refutes the job to others");
+    assert!(voters.voters[0].handle_remember(now, memory(1)).is_some());
+
+    let mut next = Election::new(
+        now,
+        Settings { ended: shown.ended, ..voters.voters[0].settings.clone() },
+        empty(),
+        Term(0),
+    );
+    next.handle_known_job(now, &earlier);
+    assert_eq!(others(&next), []);
+}
+
+/// A voter that missed a change of the voters asks a new one, which is not on its own list. An older list is of no use.
+#[test]
+fn newer_list_of_the_own_job_is_asked_for() {
+    let now = Voters::new(1).now;
+    let file = replica(memory_of("job", 1), &[0, 3, 4]);
+    let shows = |number| {
+        let mut knows = file.knowledge();
+        knows.version.number = number;
+        let job = Some(job("job", &[0, 4, OTHER]));
+        VoterMessage { knows, job, ..from(OTHER, Request::PreVote) }
+    };
+    let number = file.version.number;
+    let mut voter = with_file(now, 0, file.clone());
+    voter.handle_stranger(now, shows(number));
+    assert!(!voter.connections().contains(&address(OTHER)));
+    voter.handle_stranger(now, shows(number + 1));
+    assert!(voter.connections().contains(&address(OTHER)));
+    let mut later = now;
+    pass(&mut voter, &mut later, Timers::default().patience());
+    assert!(!voter.connections().contains(&address(OTHER)));
+}
+
+/// The end of a job is not believed if a stranger shows it.
+#[test]
+fn strangers_do_not_end_jobs() {
+    let now = Voters::new(1).now;
+    let hello = || VoterMessage { ended: vec![uid("job")], ..from(OTHER, Request::Hello) };
+    let mut fresh = voter(now, 0, 3);
+    fresh.handle_known_job(now, &job("job", &[OTHER]));
+    fresh.handle_stranger(now, hello());
+    assert_eq!(others(&fresh).len(), 1);
+    assert_eq!(fresh.message(now, 1, ()).ended, []);
+    let file = replica(memory_of("job", 1), &[0, 3, 4]);
+    let mut with_file = with_file(now, 0, file.clone());
+    with_file.handle_stranger(now, hello());
+    assert_eq!(*with_file.replica(), file);
+}
+
+/// A registration may show the end of a job as well as another voter.
+#[test]
+fn end_is_shown_by_a_registration() {
+    let mut voters = beginner();
+    voters.voters[0].handle_known_job(voters.now, &job("earlier", &[OTHER]));
+    voters.voters[0].handle_ended(voters.now, &uid("earlier"));
+    assert_eq!(others(&voters.voters[0]), []);
+}
+
+/// The newest jobs that have ended are remembered, up to a limit.
+#[test]
+fn ended_jobs_are_limited() {
+    let now = Voters::new(1).now;
+    let mut voter = voter(now, 0, 1);
+    for number in 0..3 * ENDED_MAX {
+        voter.handle_ended(now, &uid(&format!("job{number}")));
+    }
+    let ended = voter.message(now, 1, ()).ended;
+    assert_eq!(ended.len(), ENDED_MAX);
+    assert_eq!(ended.last(), Some(&uid(&format!("job{}", 3 * ENDED_MAX - 1))));
+    let settings = Settings {
+        ended: (0..3 * ENDED_MAX).map(|number| uid(&format!("job{number}"))).collect(),
+        ..voter.settings.clone()
+    };
+    assert_eq!(Election::new(now, settings, empty(), Term(0)).message(now, 1, ()).ended, ended);
+}
+
+/// A voter shows the end of its job when a majority knows it, and shows the job until then.
+#[test]
+fn end_is_shown_when_a_majority_has_it() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(1_000));
+    let leader = voters.leader().expect("a leader");
+    let now = voters.now;
+    voters.voters[leader].handle_remember(now, memory(1)).expect("it leads");
+    voters.deliver();
+    voters.voters[leader].handle_remember(now, closed(memory(1))).expect("it leads");
+    let shown = voters.voters[leader].message(now, 1, ());
+    assert_eq!((shown.job.is_some(), shown.ended), (true, vec![]));
+    voters.deliver();
+    for voter in &voters.voters {
+        let shown = voter.message(now, 1, ());
+        assert!(shown.job.is_none() && shown.ended.contains(&uid("job")), "{shown:?}");
+    }
+}
+
+/// A job that has ended, and of which no node is left, is forgotten by its leader and then by the other voters, so that another
+/// one can begin.
+#[test]
+fn ended_job_is_forgotten() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(1_000));
+    let leader = voters.leader().expect("a leader");
+    for memory in [memory(1), closed(memory(1))] {
+        voters.voters[leader].handle_remember(voters.now, memory).expect("it leads");
+        voters.deliver();
+        voters.pass(millis(500));
+    }
+    voters.voters[leader].handle_forgotten(voters.now);
+    voters.deliver();
+    voters.pass(millis(5_000));
+    assert!(voters.voters.iter().all(|voter| !voter.replica().has_round()));
+    assert!(voters.leader().is_some());
+}
+
+/// A leader without a round resigns as soon as another process answers that it leads a job that has one. It is believed
+/// only in an answer.
+#[test]
+fn leader_without_a_round_resigns_to_one_with_a_round() {
+    let mut voters = beginner();
+    let now = voters.now;
+    let earlier = || job("earlier", &[OTHER]);
+    let request = showing(OTHER, earlier(), Request::Hello);
+    voters.voters[0].handle_request(now, VoterMessage { leads: leads(1), ..request });
+    assert_eq!(voters.leader(), Some(0));
+    voters.voters[0].handle_answer(now, showing(OTHER, earlier(), refusal()));
+    assert_eq!(voters.leader(), Some(0), "it does not lead");
+    let answer = showing(OTHER, earlier(), refusal());
+    voters.voters[0].handle_answer(now, VoterMessage { leads: leads(1), ..answer });
+    assert_eq!(voters.leader(), None);
+    let leader = Some((address(OTHER), Term(5 << 16)));
+    assert_eq!(others(&voters.voters[0])[0].leader, leader);
+    let effects = effects(&mut voters.voters[0]);
+    assert!(
+        effects.contains(&Effect::OtherJobs) && effects.contains(&Effect::Follow { leader: None })
+    );
+}
+
+/// A process that knows of a job that is led does not stand, until no leader of that job has answered for a lease.
+#[test]
+fn process_told_of_a_led_job_does_not_stand() {
+    let mut now = Voters::new(1).now;
+    let mut voter = voter(now, 0, 3);
+    let stands = |voter: &mut Election| !asked(voter, |r| *r == Request::PreVote).is_empty();
+    voter.handle_known_job(now, &job("earlier", &[OTHER]));
+    for _ in 0..20 {
+        let answer = showing(OTHER, job("earlier", &[OTHER]), refusal());
+        voter.handle_answer(now, VoterMessage { leads: leads(1), ..answer });
+        pass(&mut voter, &mut now, millis(2_900));
+        assert!(!stands(&mut voter));
+    }
+    pass(&mut voter, &mut now, millis(1_000));
+    assert!(stands(&mut voter));
+}
+
+/// A process that joins a led job receives its state from the leader. Then the job that others show is its own one.
+#[test]
+fn told_job_becomes_the_own_one() {
+    let now = Voters::new(1).now;
+    let mut voter = voter(now, 3, 3);
+    voter.handle_known_job(now, &job("job", &[0, 1, 2]));
+    assert_eq!(others(&voter).len(), 1);
+    let term = Term(2 << 16);
+    let renewed = Box::new(replica(memory(1), &[0, 1, 2]));
+    let renew = Request::Renew { term, replica: renewed, is_copied: true };
+    let answer = voter.handle_request(now, showing(0, job("job", &[0, 1, 2]), renew));
+    assert!(answer.expect("an answer").body.is_granted);
+    assert_eq!(others(&voter), []);
+    assert!(voter.replica().has_round());
+}
+
+/// The answer of another voter at the address of a seat makes the leader replace that seat at once by the member there.
+/// Within a second after that, it is not replaced again: two processes at one address would replace each other without
+/// end.
+#[test]
+fn another_voter_at_a_seat_replaces_it_at_once() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(1_000));
+    let leader = voters.leader().expect("a leader");
+    voters.voters[leader].handle_remember(voters.now, memory(1)).expect("it leads");
+    voters.deliver();
+    voters.pass(millis(1_000));
+    let lost = (leader + 1) % 3;
+    let seated = |voters: &Voters, voter: u64| {
+        let lists = &voters.voters[leader].replica().lists;
+        lists.last.iter().any(|seat| seat.voter == Some(VoterId(voter)))
+    };
+    let attend = |voters: &mut Voters| {
+        let members = (0..3).map(|place| {
+            let Settings { voter, address, .. } = &voters.voters[place].settings;
+            Member { voter: *voter, address: address.clone() }
+        });
+        let report = MembersReport { members: members.collect(), wanted: 3, has_nodes: true };
+        voters.voters[leader].handle_members(voters.now, report);
+        voters.deliver();
+    };
+    voters.lose_file(lost, 77);
+    attend(&mut voters);
+    voters.pass(millis(250));
+    assert!(seated(&voters, 77) && !seated(&voters, lost as u64));
+    voters.lose_file(lost, 78);
+    attend(&mut voters);
+    voters.pass(millis(700));
+    assert!(seated(&voters, 77) && !seated(&voters, 78));
+    voters.pass(millis(400));
+    assert!(seated(&voters, 78) && !seated(&voters, 77));
+    assert_eq!(voters.leader(), Some(leader));
+    assert_eq!(voters.led(leader).len(), 1, "its lease did not end");
+}
+
+/// A leader that ends its leadership releases the leases of members that could become voters, too.
+#[test]
+fn learners_are_released() {
+    let mut voters = leader_of("job", 1);
+    let member = |place: usize| Member { voter: VoterId(place as u64), address: address(place) };
+    let members = vec![member(0), member(OTHER)];
+    let report = MembersReport { members, wanted: 1, has_nodes: true };
+    voters.voters[0].handle_members(voters.now, report);
+    let renewal = voters.now + Timers::default().renewal;
+    voters.voters[0].handle_timeout(renewal);
+    let renewed = asked(&mut voters.voters[0], |r| matches!(r, Request::Renew { .. }));
+    assert_eq!(renewed, BTreeSet::from([OTHER]));
+    voters.voters[0].handle_leaving(renewal);
+    let released = asked(&mut voters.voters[0], |r| matches!(r, Request::Release { .. }));
+    assert_eq!(released, BTreeSet::from([OTHER]));
+}
+
+/// Terms of another job mean nothing in this one: its requests receive no vote and no lease, and end no leadership; its
+/// answers elect no leader.
+#[test]
+fn terms_of_another_job_are_ignored() {
+    let mut voters = leader_of("own", 1);
+    let (now, high) = (voters.now, Term(1 << 40));
+    let (highest, until) = (voters.voters[0].highest(), voters.voters[0].leads_until());
+    let another = || job("another", &[OTHER]);
+    let renewed = Box::new(replica(memory_of("another", 2), &[0, OTHER]));
+    let requests = [
+        Request::PreVote,
+        Request::Vote { term: high },
+        Request::Renew { term: high, replica: renewed.clone(), is_copied: true },
+        Request::Release { term: highest },
+    ];
+    for request in requests {
+        let message = VoterMessage { highest: high, ..showing(OTHER, another(), request) };
+        let answer = voters.voters[0].handle_request(now, message);
+        assert!(
+            answer.is_none_or(|answer| !answer.body.is_granted && answer.body.replica.is_none())
+        );
+    }
+    let answer = Answer { is_granted: true, replica: Some(renewed), ..refusal() };
+    let answer = VoterMessage { highest: high, ..showing(OTHER, another(), answer) };
+    voters.voters[0].handle_answer(now, answer);
+    let leader = &voters.voters[0];
+    assert_eq!((leader.highest(), leader.leads_until()), (highest, until));
+    assert_eq!(job_uid(leader.replica()), Some(&uid("own")));
+}
+
+/// A candidate does not count the votes of voters of another job.
+#[test]
+fn votes_of_another_job_do_not_count() {
+    let mut now = Voters::new(1).now;
+    let mut voter = with_file(now, 0, replica(memory_of("own", 1), &[0, 1, 2]));
+    pass(&mut voter, &mut now, millis(3_100));
+    assert!(matches!(voter.role, Role::PreCandidate(_)));
+    let sequence = voter.sequence;
+    for place in [1, 2] {
+        let answer =
+            showing(place, job("another", &[1, 2]), Answer { is_granted: true, ..refusal() });
+        voter.handle_answer(now, VoterMessage { sequence, ..answer });
+    }
+    assert!(matches!(voter.role, Role::PreCandidate(_)));
+}
+
+/// Of two jobs that are led, the younger one yields, once: as soon as the elder one's leader answers and has nodes.
+#[test]
+fn younger_job_yields() {
+    for (born_ms, name, is_younger) in [(200, "a", true), (100, "b", true), (100, "0", false)] {
+        let mut voters = leader_of(name, born_ms);
+        let now = voters.now;
+        let leader = &mut voters.voters[0];
+        let elder = || job("a0", &[OTHER]);
+        let request = showing(OTHER, elder(), Request::Hello);
+        leader.handle_request(now, VoterMessage { leads: leads(100), ..request });
+        leader.handle_answer(now, showing(OTHER, elder(), refusal()));
+        let alone = Leads { has_nodes: false, ..leads(100).expect("it leads") };
+        let answer = VoterMessage { leads: Some(alone), ..showing(OTHER, elder(), refusal()) };
+        leader.handle_answer(now, answer.clone());
+        assert_eq!(yields(leader), [], "{name}");
+        let answer = VoterMessage { leads: leads(100), ..answer };
+        leader.handle_answer(now, answer.clone());
+        let other = (uid("a0"), OTHER);
+        assert_eq!(yields(leader), Vec::from_iter(is_younger.then_some(other)), "{name}");
+        leader.handle_answer(now, answer);
+        assert_eq!(yields(leader), [], "it does so once");
+    }
+}
+
+/// Jobs are ordered by the time of their birth, and then by their uids.
+#[test]
+fn seniority() {
+    let born = |born_ms, name| Seniority { born_ms, uid: uid(name) };
+    assert!(born(1, "b") < born(2, "a") && born(1, "a") < born(1, "b"));
+}
+
+/// A voter of the younger job that does not lead it yields only if that job has had no leader for a lease: its leader
+/// closes it for all nodes.
+#[test]
+fn followers_leave_the_end_to_their_leader() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(1_000));
+    let leader = voters.leader().expect("a leader");
+    voters.voters[leader].handle_remember(voters.now, memory_of("own", 200)).expect("it leads");
+    voters.deliver();
+    let follower = (leader + 1) % 3;
+    let answer = || {
+        let answer = showing(OTHER, job("elder", &[OTHER]), refusal());
+        VoterMessage { leads: leads(100), ..answer }
+    };
+    voters.voters[follower].handle_known_job(voters.now, &job("elder", &[OTHER]));
+    voters.voters[follower].handle_answer(voters.now, answer());
+    assert_eq!(yields(&mut voters.voters[follower]), []);
+    let mut now = voters.now;
+    let follower = &mut voters.voters[follower];
+    // Its lease, and then another one without a leader.
+    pass(follower, &mut now, Timers::default().voter_lease);
+    follower.handle_answer(now, answer());
+    assert_eq!(yields(follower), []);
+    pass(follower, &mut now, Timers::default().voter_lease);
+    follower.handle_answer(now, answer());
+    assert_eq!(yields(follower), [(uid("elder"), OTHER)]);
+}
+
+/// An elder job never yields to a younger one while it has a leader. Without one it does after a while: its majority
+/// may be lost.
+#[test]
+fn elder_job_yields_only_without_a_leader() {
+    let mut voters = leader_of("own", 100);
+    let answer = || {
+        let answer = showing(OTHER, job("younger", &[OTHER]), refusal());
+        VoterMessage { leads: leads(200), ..answer }
+    };
+    voters.voters[0].handle_known_job(voters.now, &job("younger", &[OTHER]));
+    for _ in 0..60 {
+        voters.pass(millis(1_000));
+        voters.voters[0].handle_answer(voters.now, answer());
+        assert_eq!(yields(&mut voters.voters[0]), []);
+    }
+
+    let mut now = voters.now;
+    let mut voter = with_file(now, 0, replica(memory_of("own", 100), &[0, 1, 2]));
+    voter.handle_known_job(now, &job("younger", &[OTHER]));
+    let patience = Timers::default().patience();
+    pass(&mut voter, &mut now, patience - millis(1));
+    voter.handle_known_job(now, &job("younger", &[OTHER]));
+    voter.handle_answer(now, answer());
+    assert_eq!(yields(&mut voter), []);
+    pass(&mut voter, &mut now, millis(1));
+    voter.handle_answer(now, answer());
+    assert_eq!(yields(&mut voter), [(uid("younger"), OTHER)]);
+}
+
+/// A job that has ended does not yield: its nodes receive its own outcome.
+#[test]
+fn ended_job_does_not_yield() {
+    let mut voters = leader_of("own", 200);
+    voters.voters[0].handle_remember(voters.now, closed(memory_of("own", 200))).expect("it leads");
+    voters.voters[0].handle_known_job(voters.now, &job("elder", &[OTHER]));
+    let answer = showing(OTHER, job("elder", &[OTHER]), refusal());
+    voters.voters[0].handle_answer(voters.now, VoterMessage { leads: leads(100), ..answer });
+    assert_eq!(yields(&mut voters.voters[0]), []);
+}
+
+/// A voter whose state file has a job that has ended forgets it, as soon as another process shows the end, and takes
+/// part in the next job as a listed host.
+#[test]
+fn ended_job_of_the_file_is_forgotten() {
+    let now = Voters::new(1).now;
+    let mut voter = with_file(now, 0, replica(memory_of("job", 1), &[0, 3, 4]));
+    effects(&mut voter);
+    let answer = VoterMessage { ended: vec![uid("job")], ..from(3, refusal()) };
+    voter.handle_answer(now, answer);
+    assert_eq!(*voter.replica(), Replica { lists: listed(), ..Replica::default() });
+    let effects = effects(&mut voter);
+    assert!(effects.contains(&Effect::Store) && effects.contains(&Effect::Ended(uid("job"))));
+    assert!(voter.is_eligible());
+}
+
+/// A process that knows from its file that the file's job has ended does not begin with it.
+#[test]
+fn known_end_is_stronger_than_the_file() {
+    let now = Voters::new(1).now;
+    let settings = Settings { ended: vec![uid("job")], ..voter(now, 0, 3).settings };
+    let file = replica(memory_of("job", 1), &[0, 3, 4]);
+    let voter = Election::new(now, settings, file, Term(1 << 16));
+    assert_eq!(*voter.replica(), Replica { lists: listed(), ..Replica::default() });
+}
+
+/// A process that had a leader in a job keeps that job while the leader leads it, even if another process shows its
+/// end.
+#[test]
+fn job_with_a_leader_is_not_forgotten() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(1_000));
+    let leader = voters.leader().expect("a leader");
+    voters.voters[leader].handle_remember(voters.now, memory(1)).expect("it leads");
+    voters.deliver();
+    for place in 0..3 {
+        let hello = VoterMessage { ended: vec![uid("job")], ..from(OTHER, Request::Hello) };
+        voters.voters[place].handle_request(voters.now, hello);
+        assert_eq!(job_uid(voters.voters[place].replica()), Some(&uid("job")));
+    }
+    voters.pass(millis(10_000));
+    assert_eq!(voters.leader(), Some(leader));
+    assert_eq!(voters.led(leader).len(), 1);
+}
+
+/// A process whose job has ended while it had no leader for a lease ends, once: it was not there, and does not know the
+/// outcome. It keeps its replica until then.
+#[test]
+fn process_outlives_its_job_without_a_leader() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(1_000));
+    let leader = voters.leader().expect("a leader");
+    voters.voters[leader].handle_remember(voters.now, memory(1)).expect("it leads");
+    voters.deliver();
+    let (mut now, follower) = (voters.now, &mut voters.voters[(leader + 1) % 3]);
+    let lease = Timers::default().voter_lease;
+    for (time, is_outlived) in
+        [(lease, false), (lease - millis(1), false), (millis(1), true), (lease, false)]
+    {
+        pass(follower, &mut now, time);
+        let hello = VoterMessage { ended: vec![uid("job")], ..from(OTHER, Request::Hello) };
+        follower.handle_request(now, hello);
+        assert_eq!(effects(follower).contains(&Effect::Outlived), is_outlived, "{time:?}");
+        assert_eq!(job_uid(follower.replica()), Some(&uid("job")));
+    }
+}
+
+fn listed() -> Lists {
+    Lists::listed(&[0, 1, 2].map(address))
+}
