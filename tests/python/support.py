@@ -43,7 +43,6 @@ class Sandbox:
             TMPDIR=str(self.temporary),
             XDG_RUNTIME_DIR=str(path / "run"),
             PYTHONPATH=str(self.site),
-            PYTHONUNBUFFERED="1",
             PYTHONDONTWRITEBYTECODE="1",
             RAGENT_TEST=marker,
             # Resolving the names of this machine must not depend on the network.
