@@ -21,8 +21,16 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 /// The number of rows that are provoked at the same time: most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
-const PROVOCATIONS: [(&str, Provocation); 50] = [
+const PROVOCATIONS: [(&str, Provocation); 51] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
+    ("the job had succeeded before a service manager started this agent", |sandbox| {
+        let service = sandbox.path("service");
+        // A second worker would fail.
+        let words = format!("--no-python mkdir {}", sandbox.path("once").display());
+        let agent = || sandbox.ragent(&words).env("RUNTIME_DIRECTORY", &service).run();
+        agent().assert_code(0);
+        vec![agent(), agent()]
+    }),
     (
         "`ragent status`, `ragent events` or `ragent explain` has printed what was asked",
         |sandbox| {

@@ -93,34 +93,65 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
         journal_file::open(path).map_err(unwritable("--journal", path))?;
     }
     let result = match closed.as_ref().and_then(|closed| closed.outcome().zip(Some(closed))) {
-        Some((outcome, closed)) => {
-            let (title, path) = (spec.command.title.clone(), closed.path().to_owned());
-            Err(LaunchError::StaysClosed { outcome: Box::new(outcome), title, path })
-        }
+        Some((outcome, closed)) => had_ended(&spec, closed, outcome),
         None => {
             log_choices(&spec);
-            launch_with_logs(&spec, core_dump, log)
+            let result = launch_with_logs(&spec, core_dump, log);
+            match &closed {
+                Some(closed) => remember_end(&spec, closed, result),
+                None => result,
+            }
         }
     };
-    if let (Some(closed), Err(LaunchError::Ended(ended))) = (&closed, &result) {
-        remember_end(closed, &ended.end.ending);
-    }
     result_file::write(&spec, &result);
     result.map(|_| ExitCode::SUCCESS)
 }
 
-/// Records that the job has failed, for the next agent that a service manager starts on this
-/// machine.
-fn remember_end(closed: &ClosedJob, ending: &Ending) {
-    let (Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome))) = ending else {
-        return;
+/// Returns the result of a job that had ended before a service manager started this agent.
+fn had_ended(spec: &JobSpec, closed: &ClosedJob, outcome: Outcome) -> Result<Outcome, LaunchError> {
+    let path = closed.path();
+    if outcome.result == JobResult::Succeeded {
+        info!(
+            run_id = %spec.run_id,
+            "the job has already succeeded; to run it again, stop its unit first, or remove {}",
+            path.display()
+        );
+        return Ok(outcome);
+    }
+    let (title, path) = (spec.command.title.clone(), path.to_owned());
+    Err(LaunchError::StaysClosed { outcome: Box::new(outcome), title, path })
+}
+
+/// Records that the job has succeeded or failed, for the next agent that a service manager starts on this machine. Returns
+/// the result; a job that had succeeded before this agent registered is a success.
+fn remember_end(
+    spec: &JobSpec,
+    closed: &ClosedJob,
+    result: Result<Outcome, LaunchError>,
+) -> Result<Outcome, LaunchError> {
+    let outcome = match &result {
+        Ok(outcome) => outcome,
+        Err(LaunchError::Ended(ended)) => match &ended.end.ending {
+            Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome)) => outcome,
+            Ending::Left(_)
+            | Ending::Refused(_)
+            | Ending::Outlived
+            | Ending::Unreachable { .. } => return result,
+        },
+        Err(_) => return result,
     };
-    if outcome.result.is_lasting()
+    let has_succeeded = outcome.result == JobResult::Succeeded;
+    if (has_succeeded || outcome.result.is_lasting())
         && let Err(error) = closed.remember(outcome)
     {
         let path = closed.path().display();
-        warn!(%path, %error, "failed to record that the job has failed");
+        warn!(%path, %error, "failed to record the end of the job");
     }
+    if has_succeeded && result.is_err() {
+        let outcome = outcome.clone();
+        return had_ended(spec, closed, outcome);
+    }
+    result
 }
 
 /// Logs the choices made for the user.

@@ -3,7 +3,7 @@
 //! `PrivateFolder`.
 //!
 //! `memory` is the state file of a coordinator, `obituary` the file next to it that proves the end of
-//! its host. `closed_job` records a job that has failed permanently, `registration` a running agent.
+//! its host. `closed_job` records a job that has ended for good, `registration` a running agent.
 
 mod age;
 mod cleaning;

@@ -81,6 +81,11 @@ const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
 const DRIFT_MAX: u64 = 10_000;
 
 impl Host {
+    /// Returns true if its state file has a round.
+    pub(super) fn knows_job(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| file.replica.has_round())
+    }
+
     pub(super) fn new(start: Instant, random: &mut Random) -> Self {
         let drift = random.between(0, 2 * DRIFT_MAX) as f64 - DRIFT_MAX as f64;
         let rate = 1.0 + drift / 1e6;

@@ -321,8 +321,7 @@ impl World {
     pub(super) fn can_lose(&mut self, host: usize) -> bool {
         let left = self.hosts.iter().enumerate().filter(|(at, h)| *at != host && !h.is_lost);
         let listed = left.clone().filter(|(at, _)| *at < self.listed).count();
-        let knows_job = |host: &Host| host.file.as_ref().is_some_and(|f| f.replica.has_round());
-        let is_known = left.clone().all(|(_, host)| knows_job(host));
+        let is_known = left.clone().all(|(_, host)| host.knows_job());
         if left.count() < self.shared.nodes.min() as usize {
             return false;
         }
@@ -335,6 +334,10 @@ impl World {
 
     /// Returns true if the job keeps a majority of its voters without the state file of a host.
     pub(super) fn can_lose_file(&mut self, host: usize) -> bool {
+        let knowing = self.hosts.iter().filter(|host| host.knows_job()).count();
+        if self.hosts[host].knows_job() && knowing == 1 {
+            return false;
+        }
         let file = self.hosts[host].file.take();
         self.check_majority();
         self.hosts[host].file = file;

@@ -1,4 +1,4 @@
-//! The record of a job that has failed permanently, for agents that a service manager restarts.
+//! The record of a job that has ended for good, for agents that a service manager restarts.
 
 use std::{
     io,
@@ -13,7 +13,7 @@ use crate::{
     sys::host::ThisHost,
 };
 
-/// A file with the outcome of a job that has failed permanently, in a folder that a service manager
+/// A file with the outcome of a job that has succeeded or failed permanently, in a folder that a service manager
 /// keeps for as long as it restarts the agent.
 ///
 /// Without such a folder nothing is recorded: a user who starts an agent again by hand wants the
@@ -28,7 +28,7 @@ impl ClosedJob {
         Some(Self(folder.join(format!("closed-{}.json", key(run_id, rendezvous)))))
     }
 
-    /// Returns the outcome of the job, if it has failed permanently.
+    /// Returns the outcome of the job, if it is recorded.
     pub fn outcome(&self) -> Option<Outcome> {
         read(&self.0)
     }
