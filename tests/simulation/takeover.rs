@@ -74,7 +74,7 @@ fn rules_hold_under_faults_aimed_at_voters() {
 /// No two groups train at the same time, and a process that returns is registered soon, if hosts lose their state at any moment,
 /// leave, and are started late.
 #[test]
-fn one_job_whatever_hosts_lose() {
+fn one_job_rules_hold_whatever_hosts_lose() {
     assert_rules_hold(World::with_lost_states, "one_job");
 }
 

@@ -35,6 +35,7 @@ use ragent_election::election::{
 use ragent_rendezvous::{
     ids::{NodeId, Peer, Round, RoundId, RunId, VoterAddress},
     known_job::Seniority,
+    message::Outcome,
     settings::{NodeRange, SharedSettings, StoreAccess, Timeouts},
 };
 
@@ -133,8 +134,10 @@ enum Input {
     Voters(Vec<VoterAddress>),
     /// The other jobs of this name have changed.
     OtherJobs(Vec<String>),
-    /// The job of this process does not go on; another one may, which is led at this address.
-    Yield(Option<(Seniority, VoterAddress)>),
+    /// The job of this process does not go on, because another one does, which is led at this address.
+    Yield(Seniority, VoterAddress),
+    /// The job of this process has ended without it.
+    Outlived(Option<Box<Outcome>>),
     /// The change of the memory with this number is stored, or will never be.
     Stored(u64, bool),
     /// A message arrives at the port.
@@ -330,7 +333,10 @@ impl World {
             Input::Leader => self.follow_leader(&id),
             Input::Voters(voters) => self.call_coordinator(&id, Waiting::Voters(voters)),
             Input::OtherJobs(jobs) => self.call_coordinator(&id, Waiting::OtherJobs(jobs)),
-            Input::Yield(other) => self.yield_to(&id, other),
+            Input::Yield(other, at) => self.yield_to(&id, other, at),
+            Input::Outlived(outcome) => {
+                self.with_node(&id, |node, now| node.handle_outlived(now, outcome.map(|o| *o)));
+            }
             Input::Stored(number, is_copied) => self.handle_stored(&id, number, is_copied),
             Input::Up(peer, message) => self.arrive_up(&id, peer, message),
             Input::Obituary(node, round) => self.arrive_obituary(&id, node, round),
@@ -392,6 +398,7 @@ impl Input {
             | Self::Voters(_)
             | Self::OtherJobs(_)
             | Self::Yield(..)
+            | Self::Outlived(_)
             | Self::Stored(..)
             | Self::Up(..)
             | Self::Obituary(..)

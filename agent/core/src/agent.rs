@@ -268,9 +268,9 @@ impl Agent {
         }));
     }
 
-    /// Ends this node's part, because its job has ended while it had no coordinator.
-    pub fn handle_outlived(&mut self) {
-        self.end_at_once(Ending::Outlived);
+    /// Ends this node's part, because its job has ended while it had no coordinator; with the outcome, if it is known.
+    pub fn handle_outlived(&mut self, outcome: Option<Outcome>) {
+        self.end_at_once(outcome.map_or(Ending::Outlived, Ending::Closed));
     }
 
     /// Kills the workers, and ends this node's part.

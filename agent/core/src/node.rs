@@ -9,8 +9,8 @@ use std::{collections::VecDeque, net::IpAddr, time::Instant};
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, Round, Term},
     message::{
-        FromNode, KnownRound, StandbyCounts, Standing, StoreConnection, ToNode, Vouched, Welcome,
-        WorkerFailure,
+        FromNode, KnownRound, Outcome, StandbyCounts, Standing, StoreConnection, ToNode, Vouched,
+        Welcome, WorkerFailure,
     },
 };
 
@@ -259,10 +259,10 @@ impl Node {
         self.collect(now);
     }
 
-    /// Ends this node's part, because its job has ended while it had no coordinator.
-    pub fn handle_outlived(&mut self, now: Instant) {
+    /// Ends this node's part, because its job has ended while it had no coordinator; with the outcome, if it is known.
+    pub fn handle_outlived(&mut self, now: Instant, outcome: Option<Outcome>) {
         self.begin(now);
-        self.agent.handle_outlived();
+        self.agent.handle_outlived(outcome);
         self.collect(now);
     }
 

@@ -425,7 +425,7 @@ impl Driver {
                 self.rendezvous.handle_elder_job(now, at.to_string(), job.born_ms);
             }
             // The leader of a job has no other leader, so that it learns of no end.
-            VoterNews::Superseded(Some(Superseded::ByEnd) | None) | VoterNews::Answered => {}
+            VoterNews::Superseded(Some(Superseded::ByEnd(_)) | None) | VoterNews::Answered => {}
         }
         self.check_silence(now);
     }

@@ -453,8 +453,8 @@ impl Driver {
             Effect::Yield { other: job, at } => {
                 self.published.superseded.send_replace(Some(Superseded::ByJob { job, at }));
             }
-            Effect::Outlived => {
-                self.published.superseded.send_replace(Some(Superseded::ByEnd));
+            Effect::Outlived(outcome) => {
+                self.published.superseded.send_replace(Some(Superseded::ByEnd(outcome)));
             }
             // The coordinator reads them from the published state.
             Effect::Voters(_) => {}

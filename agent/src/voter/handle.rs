@@ -7,6 +7,7 @@ use ragent_rendezvous::{
     heir::{MembersReport, Successor},
     ids::{NodeId, Term, VoterAddress, VoterId},
     known_job::{KnownJob, Seniority},
+    message::Outcome,
     settings::Memory,
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -96,8 +97,8 @@ pub enum Superseded {
         /// The endpoint of its leader.
         at: VoterAddress,
     },
-    /// It has ended while this process had no leader.
-    ByEnd,
+    /// It has ended while this process had no leader. The outcome, if it is known.
+    ByEnd(Option<Box<Outcome>>),
 }
 
 /// The leader of the voters.

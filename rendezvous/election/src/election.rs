@@ -105,7 +105,7 @@ pub struct Election {
     other_jobs: OtherJobs,
     /// True if the agent of this process is registered with a coordinator.
     is_registered: bool,
-    /// True if this process had a leader.
+    /// True if this process had a leader of a job that had not ended.
     has_had_leader: bool,
     /// The time since which no leader is known.
     leaderless: Option<Instant>,
@@ -539,7 +539,7 @@ impl Election {
     /// Reports the leader, if it or its term has changed.
     fn announce(&mut self, leader: Option<(VoterAddress, Term)>) {
         if self.leader != leader {
-            self.has_had_leader |= leader.is_some();
+            self.has_had_leader |= leader.is_some() && !self.voter.replica().is_closed();
             self.leaderless = if leader.is_some() { None } else { Some(self.clock) };
             self.leader = leader.clone();
             self.effects.push_back(Effect::Follow { leader: leader.map(|(address, _)| address) });

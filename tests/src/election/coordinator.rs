@@ -124,6 +124,12 @@ impl World {
         let local = self.hosts[host].local(self.now);
         let until = self.hosts[host].leads_until(self.bug).filter(|until| local < *until)?;
         let coordinator = self.hosts[host].process.as_mut()?.coordinator.as_mut()?;
+        if message.term > coordinator.term {
+            // A leader with a higher term may be known no more where voters lose their state files.
+            let highest = message.term;
+            self.with_election(host, |election, now| election.handle_highest(now, highest));
+            return None;
+        }
         if message.term == coordinator.term || counts_early {
             coordinator.registered.insert(message.from);
         }

@@ -316,7 +316,7 @@ impl World {
             // The file is written after each call.
             Effect::Store | Effect::Voters(_) => {}
             // All voters are of one job.
-            Effect::OtherJobs | Effect::Ended(_) | Effect::Yield { .. } | Effect::Outlived => {}
+            Effect::OtherJobs | Effect::Ended(_) | Effect::Yield { .. } | Effect::Outlived(_) => {}
             Effect::Duplicate { address } => {
                 self.record.broken = Some(format!("a process answers at {address} as well"));
             }

@@ -283,8 +283,8 @@ impl World {
                 let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
                 self.hosts[host].ended.push(uid);
             }
-            Effect::Yield { other, at } => self.pass(id, Input::Yield(Some((other, at)))),
-            Effect::Outlived => self.pass(id, Input::Yield(None)),
+            Effect::Yield { other, at } => self.pass(id, Input::Yield(other, at)),
+            Effect::Outlived(outcome) => self.pass(id, Input::Outlived(outcome)),
             Effect::Duplicate { address } => {
                 self.record.breaks(|| format!("rule c: a process answers at {address} as well"));
             }

@@ -97,7 +97,7 @@ impl World {
     }
 
     /// Calls the machine of an agent with the time on its clock, and carries out the effects.
-    fn with_node<T>(
+    pub(super) fn with_node<T>(
         &mut self,
         id: &NodeId,
         call: impl FnOnce(&mut Node, Instant) -> T,
@@ -365,19 +365,13 @@ impl World {
     }
 
     /// Ends a process whose job does not go on, or its job if it leads it.
-    pub(super) fn yield_to(&mut self, id: &NodeId, other: Option<(Seniority, VoterAddress)>) {
+    pub(super) fn yield_to(&mut self, id: &NodeId, other: Seniority, at: VoterAddress) {
         let Some(voter) = self.voter(id) else { return };
-        match other {
-            Some((other, at)) if voter.coordination.running().is_some() => {
-                self.call_coordinator(id, Waiting::Yield(other, at));
-            }
-            Some((other, at)) => {
-                let (endpoint, born_ms) = (at.to_string(), other.born_ms);
-                self.with_node(id, |node, now| node.handle_other_job(now, endpoint, born_ms));
-            }
-            None => {
-                self.with_node(id, |node, now| node.handle_outlived(now));
-            }
+        if voter.coordination.running().is_some() {
+            self.call_coordinator(id, Waiting::Yield(other, at));
+        } else {
+            let (endpoint, born_ms) = (at.to_string(), other.born_ms);
+            self.with_node(id, |node, now| node.handle_other_job(now, endpoint, born_ms));
         }
     }
 

@@ -27,7 +27,7 @@ use ragent_rendezvous::{
     snapshot::PhaseName,
 };
 
-use super::{World, election::StateFile, host::Host, jobs::Jobs};
+use super::{World, election::StateFile, jobs::Jobs};
 use crate::addresses::host_of;
 
 /// The history that the rules need.

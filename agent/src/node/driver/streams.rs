@@ -237,7 +237,9 @@ impl Driver<'_> {
             Superseded::ByJob { job, at } => {
                 self.node.handle_other_job(now, at.to_string(), job.born_ms);
             }
-            Superseded::ByEnd => self.node.handle_outlived(now),
+            Superseded::ByEnd(outcome) => {
+                self.node.handle_outlived(now, outcome.map(|outcome| *outcome));
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 use ragent_rendezvous::{
     ids::{JobUid, NodeId, Term, VoterAddress, VoterId},
     known_job::Seniority,
+    message::Outcome,
     settings::Memory,
 };
 
@@ -74,8 +75,8 @@ pub enum Effect {
         /// The address of its leader.
         at: VoterAddress,
     },
-    /// The job of this process has ended while it had no leader; the process ends.
-    Outlived,
+    /// The job of this process has ended while it had no leader; the process ends. The outcome, if it is known.
+    Outlived(Option<Box<Outcome>>),
     /// Report that two addresses of the list belong to the same process.
     Duplicate {
         /// The address whose process also answers at another one.

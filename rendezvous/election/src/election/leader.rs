@@ -264,7 +264,8 @@ impl Election {
             self.effects.push_back(Effect::Lead(Box::new(leadership)));
             self.failures = 0;
             self.leader = Some((self.settings.address.clone(), term));
-            (self.has_had_leader, self.leaderless) = (true, None);
+            self.has_had_leader |= !self.voter.replica().is_closed();
+            self.leaderless = None;
             info!(%term, "elected");
         } else if is_longer {
             self.effects.push_back(Effect::Extend(until));

@@ -115,10 +115,7 @@ impl Election {
 
     /// Returns the jobs that have ended, as far as this process knows.
     pub(super) fn ended(&self) -> Vec<JobUid> {
-        let replica = self.voter.replica();
-        let own =
-            job_uid(replica).filter(|_| replica.is_closed() && self.copied == replica.version);
-        let own = own.filter(|uid| !self.other_jobs.ended.contains(uid));
+        let own = self.own_end().filter(|uid| !self.other_jobs.ended.contains(uid));
         self.other_jobs.ended.iter().chain(own).cloned().collect()
     }
 
@@ -312,17 +309,31 @@ impl Election {
     /// Leaves the job of this process, which has ended elsewhere. A process that had a leader ends. A process that knows the job only
     /// from its state file forgets it, and takes part in the next one.
     fn outlive_job(&mut self, now: Instant, uid: &JobUid) {
-        let lasts = self.settings.timers.voter_lease;
-        if self.has_had_leader && !self.voter.replica().is_closed() {
-            let is_left = self.leaderless.is_some_and(|since| since + lasts <= now);
-            if is_left && !self.has_yielded {
-                self.has_yielded = true;
-                warn!(%uid, "the job has ended; this process was not there");
-                self.effects.push_back(Effect::Outlived);
-            }
-        } else if !self.is_leading() {
+        if !self.has_had_leader && !self.is_leading() {
             self.forget_job(now);
+        } else if self.outlives_at().is_some_and(|at| at <= now) {
+            self.has_yielded = true;
+            warn!(%uid, "the job has ended; this process was not there");
+            let replica = self.voter.replica();
+            let outcome = replica.memory.as_ref().and_then(|memory| memory.closed.clone());
+            self.effects.push_back(Effect::Outlived(outcome.map(Box::new)));
         }
+    }
+
+    /// Returns the time at which this process ends because its job has ended and it has no leader. A process that knows the
+    /// outcome waits for longer: it may be the next leader, from which others learn it.
+    fn outlives_at(&self) -> Option<Instant> {
+        let (replica, timers) = (self.voter.replica(), self.settings.timers);
+        let is_known = self.own_end().is_some() && self.has_had_leader && !self.has_yielded;
+        let lasts = if replica.is_closed() { timers.patience() } else { timers.voter_lease };
+        self.leaderless.filter(|_| is_known).map(|since| since + lasts)
+    }
+
+    /// Returns the job of this process if it is known to have ended.
+    fn own_end(&self) -> Option<&JobUid> {
+        let replica = self.voter.replica();
+        let is_copied = replica.is_closed() && self.copied == replica.version;
+        job_uid(replica).filter(|uid| is_copied || self.other_jobs.ended.contains(uid))
     }
 
     /// Handles the end of a coordinator whose job had ended before, and of which no node is left: this process forgets the job.
@@ -452,12 +463,18 @@ impl Election {
         let OtherJobs { jobs, newer, next_hello, .. } = &self.other_jobs;
         let expires = jobs.values().filter_map(expiry).min();
         let outdated = newer.values().min().map(|at| *at + timers.patience());
-        next_hello.iter().copied().chain(expires).chain(outdated).min()
+        let own = [*next_hello, self.outlives_at()].into_iter().flatten();
+        own.chain(expires).chain(outdated).min()
     }
 
     /// Handles the deadlines of this module.
     pub(super) fn time_out_shown(&mut self, now: Instant) {
         self.expire_shown(now);
+        if self.outlives_at().is_some_and(|at| at <= now)
+            && let Some(uid) = self.own_end().cloned()
+        {
+            self.outlive_job(now, &uid);
+        }
         if self.other_jobs.next_hello.is_some_and(|at| at <= now) {
             self.say_hello(now);
         } else {

@@ -520,7 +520,7 @@ fn end_is_shown_when_a_majority_has_it() {
 }
 
 /// A job that has ended, and of which no node is left, is forgotten by its leader and then by the other voters, so that another
-/// one can begin.
+/// one can begin. All of them were started after its end.
 #[test]
 fn ended_job_is_forgotten() {
     let mut voters = Voters::new(3);
@@ -531,6 +531,11 @@ fn ended_job_is_forgotten() {
         voters.deliver();
         voters.pass(millis(500));
     }
+    for place in 0..3 {
+        voters.restart(place, voters.voters[place].highest());
+    }
+    voters.pass(millis(10_000));
+    let leader = voters.leader().expect("a leader");
     voters.voters[leader].handle_forgotten(voters.now);
     voters.deliver();
     voters.pass(millis(5_000));
@@ -856,7 +861,34 @@ fn process_outlives_its_job_without_a_leader() {
         pass(follower, &mut now, time);
         let hello = VoterMessage { ended: vec![uid("job")], ..from(OTHER, Request::Hello) };
         follower.handle_request(now, hello);
-        assert_eq!(effects(follower).contains(&Effect::Outlived), is_outlived, "{time:?}");
+        assert_eq!(effects(follower).contains(&Effect::Outlived(None)), is_outlived, "{time:?}");
+        assert_eq!(job_uid(follower.replica()), Some(&uid("job")));
+    }
+}
+
+/// A process that knows the outcome of its job, and has no leader any more, ends with that outcome after a while, once. Until
+/// then it may become the leader from which others learn the outcome.
+#[test]
+fn process_ends_with_the_outcome_that_it_knows() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(1_000));
+    let leader = voters.leader().expect("a leader");
+    for memory in [memory(1), closed(memory(1))] {
+        voters.voters[leader].handle_remember(voters.now, memory).expect("it leads");
+        voters.deliver();
+        voters.pass(millis(500));
+    }
+    let (mut now, follower) = (voters.now, &mut voters.voters[(leader + 1) % 3]);
+    let timers = Timers::default();
+    let outcome = Effect::Outlived(closed(memory(1)).closed.map(Box::new));
+    // The lease may have ended before, or may still last.
+    for (time, is_outlived) in [
+        (timers.patience() - millis(500), false),
+        (millis(500) + timers.voter_lease, true),
+        (timers.patience(), false),
+    ] {
+        pass(follower, &mut now, time);
+        assert_eq!(effects(follower).contains(&outcome), is_outlived, "{time:?}");
         assert_eq!(job_uid(follower.replica()), Some(&uid("job")));
     }
 }
