@@ -83,6 +83,8 @@ use crate::{
 pub struct JobSpec {
     /// The job's name.
     pub run_id: RunId,
+    /// True if only agents that were started together have this name, and this process is not known to be a later one.
+    pub is_new_name: bool,
     /// The method by which the nodes find each other, with its endpoint.
     pub rendezvous: RendezvousMethod,
     /// The number of voters that elect the coordinator, if as many nodes attend.
@@ -158,6 +160,9 @@ impl JobSpec {
     /// Returns true if no earlier job of this name can exist, so that the first round does not wait for a process that may know
     /// one.
     pub(crate) fn is_first_start(&self) -> bool {
+        if self.is_new_name {
+            return true;
+        }
         // Its agent before this one has left a state file, or was on this machine as well, with all of its workers.
         let is_local = |endpoint: &Endpoint| self.shared.nodes.max() == 1 && endpoint.is_loopback();
         match &self.rendezvous {
@@ -248,6 +253,7 @@ impl JobSpec {
         let path = |given: Option<String>| given.filter(|path| !path.is_empty()).map(PathBuf::from);
         let spec = Self {
             run_id,
+            is_new_name: args.first_start || arguments.has_steps_name(),
             voters,
             shared: SharedSettings {
                 nodes,

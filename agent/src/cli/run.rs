@@ -165,6 +165,9 @@ pub struct LaunchArgs {
     /// Print lines about rounds as group rank 0 only; used by `ragent launch`
     #[arg(long, hide = true)]
     pub first_node_lines: bool,
+    /// No agent was started under this `--rdzv-id` before; used by `ragent launch`
+    #[arg(long, hide = true)]
+    pub first_start: bool,
     /// Local ranks to show on the console [default: all]
     #[arg(
         long,

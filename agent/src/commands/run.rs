@@ -24,7 +24,7 @@ use crate::{
     coordinator::{
         driver::{Input, Inputs},
         journal_file,
-        state_file::{ClosedJob, Registration, RunningAgent, Stage},
+        state_file::{self, ClosedJob, Registration, RunningAgent, Stage},
     },
     endpoint::{
         LocateError, host_or_join, hosted_coordinator::HostedCoordinator, hosted_voter::VoterEnd,
@@ -85,6 +85,10 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
     }
     for (flag, folder) in spec.files.folders(&spec.launch_method) {
         files::make_folder(&folder).map_err(unwritable(flag, &folder))?;
+    }
+    if spec.is_new_name {
+        let node_rank = spec.launcher_group.as_ref().map(|group| group.node_rank);
+        spec.is_new_name = state_file::mark_start(&spec.run_id, node_rank);
     }
     if let Some(path) = &spec.report {
         result_file::prepare(path).map_err(unwritable("--report", path))?;

@@ -89,6 +89,13 @@ impl<H: Host> Arguments<'_, H> {
         self.placement.as_ref()?.name.as_deref()
     }
 
+    /// Returns true if the job is named after a step of Slurm: no other step has that name, also if the job is queued again.
+    /// Names of MPI launchers may occur again.
+    pub(super) fn has_steps_name(&self) -> bool {
+        let is_step = |placement: &Placement| placement.launcher == Launcher::Slurm;
+        self.placement.as_ref().is_some_and(is_step) && !self.is_named()
+    }
+
     /// Returns the rendezvous of the agents of a launcher.
     pub(super) fn launcher_rendezvous(
         &self,

@@ -401,6 +401,24 @@ fn voters_of_a_step() {
     }
 }
 
+/// The name of a Slurm step is new, and `ragent launch` reports that its own is. A name that the user has given is not, nor is
+/// a default one.
+#[test]
+fn new_names() {
+    let (none, step) = (machine(&[]), slurm_step(3));
+    for (host, flags, is_new) in [
+        (&step, "", true),
+        (&step, "--rdzv-id a", false),
+        (&step, "--nnodes 3 --rdzv-endpoint n1", false),
+        (&none, "--nnodes 3 --rdzv-endpoint n1", false),
+        (&none, "--nnodes 3 --rdzv-endpoint n1 --rdzv-id a", false),
+        (&none, "--nnodes 3 --rdzv-endpoint n1 --rdzv-id a --first-start", true),
+    ] {
+        let spec = resolve_on(host, &format!("ragent {flags} t.py")).unwrap();
+        assert_eq!((spec.is_new_name, spec.is_first_start()), (is_new, is_new), "{flags}");
+    }
+}
+
 /// Returns the port that a Slurm step of `nodes` nodes gets.
 fn port_of_step(nodes: u32) -> u16 {
     let spec = resolve_on(&slurm_step(nodes), "ragent --rdzv-conf voters=1 t.py").unwrap();

@@ -125,7 +125,7 @@ impl Driver<'_> {
                         .plan
                         .registration(&hosts)
                         .and_then(|registration| Registration::new(&registration).ok());
-                    self.branches.start(&self.plan.job, &self.jobs);
+                    self.branches.start(&self.plan.first_job(), &self.jobs);
                 }
                 Effect::StartAgain(host) => {
                     let own = |job: &&HostJob| job.number == host;

@@ -252,6 +252,13 @@ impl Plan {
         }
     }
 
+    /// Returns the part of the agents' commands that is the same on all hosts, for their first start.
+    pub(super) fn first_job(&self) -> Job {
+        let flag = self.rendezvous.has_new_name().then(|| "--first-start".into());
+        let flags = self.job.flags.iter().cloned().chain(flag).collect();
+        Job { flags, ..self.job.clone() }
+    }
+
     /// Returns the time that agents may take to end.
     pub(super) fn stop(&self) -> Duration {
         Duration::from_millis(self.job.stop_ms)

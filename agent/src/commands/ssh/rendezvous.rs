@@ -190,6 +190,11 @@ impl RendezvousPlan {
         Endpoint { host, port: own.port }
     }
 
+    /// Returns true if the launch has named the job.
+    pub(super) fn has_new_name(&self) -> bool {
+        self.run_id.is_some()
+    }
+
     /// Returns the flags of all agents.
     pub(super) fn common_flags(&self) -> Vec<OsString> {
         let run_id = self.run_id.iter().map(|id| format!("--rdzv-id={id}").into());

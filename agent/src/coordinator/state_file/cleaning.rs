@@ -7,6 +7,7 @@ use super::{
     files::{folder_of, name_of},
     memory::{Age, age_of_memory},
     obituary::obituary_path,
+    start,
 };
 use crate::{coordinator::limits, sys::private_folder::PrivateFolder};
 
@@ -31,6 +32,7 @@ pub fn clean(own: &Path) {
                 !private.has(name_of(&path.with_extension("json"))) && is_forgotten(&path)
             }
             Kind::Draft => is_forgotten(&path),
+            Kind::Start => age::changed(&path) > limits::START_FORGOTTEN_AFTER,
             Kind::Other => false,
         };
         if is_outdated {
@@ -50,6 +52,8 @@ enum Kind {
     Obituary,
     /// A temporary file of a process that was killed while it wrote, or a list of ended jobs: nobody needs an old one.
     Draft,
+    /// The mark of an agent's first start.
+    Start,
     /// Any other file.
     Other,
 }
@@ -62,6 +66,7 @@ fn kind(path: &Path) -> Kind {
         Some("obituary") if is_of_job => Kind::Obituary,
         Some("json") if name.starts_with("ended-") => Kind::Draft,
         Some("tmp") if is_of_job || name.starts_with("agent-") => Kind::Draft,
+        None if name.starts_with(start::PREFIX) => Kind::Start,
         Some(_) | None => Kind::Other,
     }
 }

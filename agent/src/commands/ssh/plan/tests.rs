@@ -64,6 +64,10 @@ fn words_of_agents() {
     };
     let expected = [own(0, " --nproc-per-node=8"), own(1, ""), own(2, " --nproc-per-node=4")];
     assert_eq!(agents(&plan, &[0, 1, 2]), expected);
+    // An agent that is started again is not the first one of its host.
+    let first = plan.first_job();
+    assert_eq!(first.flags.last(), Some(&"--first-start".into()));
+    assert_eq!(first.flags[..first.flags.len() - 1], plan.job.flags);
     assert_eq!(plan.job.env, [("SECRET".to_owned(), "s3cret".into())]);
     assert_eq!(plan.job.folder, PathBuf::from("/work here"));
 }
@@ -121,6 +125,7 @@ fn hosts_without_an_address() {
 #[test]
 fn given_endpoints_stay() {
     let given = plan("--rdzv-endpoint h:1 --rdzv-id mine t.py").unwrap();
+    assert_eq!(given.first_job(), given.job);
     let words = agents(&given, &[0, 1, 2]).join("\n");
     assert!(!words.contains("is_host") && !words.contains("fresh"), "{words}");
     assert_eq!(words.matches("--rdzv-endpoint").count(), 3);
