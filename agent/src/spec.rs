@@ -39,7 +39,7 @@ pub(crate) use self::{
     etcd::{AskedEtcd, asked_etcd},
     launch_method::{MethodArguments, read_deepspeed_config},
     launcher::port_of,
-    rendezvous::one_node,
+    rendezvous::{asked_nodes, one_node},
     search::{AskedEndpoint, JobEndpoint, asked_endpoint},
     standby::standby_modules,
     step_pattern::StepFinder,

@@ -486,6 +486,7 @@ fn state_files() -> Vec<Vec<u8>> {
         voter: Some(VoterId(4)),
         replica: Replica { version, lists, memory: Some(full) },
         highest: Term(3 << 16),
+        is_led: true,
     };
     write_copy(&path, &stored, kept).unwrap();
     texts.push(written());

@@ -10,6 +10,7 @@ mod etcd;
 mod limits;
 mod loopback;
 mod machine;
+mod one_job;
 mod peers;
 mod program;
 mod python;
@@ -116,6 +117,7 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
         Asked::Endpoint(AskedEndpoint::At(job)) => Some(job),
         Asked::Endpoint(AskedEndpoint::Found | AskedEndpoint::NotGiven) | Asked::Etcd(_) => None,
     };
+    let nodes = spec::asked_nodes(args.nnodes.clone(), &ThisHost)?;
     let credentials = credentials::of_job(&args.auth, job)?;
     let endpoints = match job {
         Some(JobEndpoint::One(endpoint)) => vec![endpoint.clone()],
@@ -129,6 +131,9 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
         machine::examine(workers, &mut findings).await;
         standby::examine(modules, args.script.as_deref(), workers, &mut findings).await;
         let credentials = credentials.for_processes_at(&endpoints).await;
+        if let (Asked::Endpoint(asked), Some(nodes)) = (&asked, nodes) {
+            one_job::judge(asked, nodes).into_iter().for_each(|finding| findings.report(finding));
+        }
         over_the_network(asked, &credentials, args.peers, &mut findings).await;
         Ok::<(), LaunchError>(())
     })??;

@@ -103,7 +103,7 @@ mod tests {
         };
         let lists = Lists { last: vec![seat(1), seat(2)], before: Some(vec![seat(number)]) };
         let replica = Replica { version, lists, memory: Some(memory) };
-        Stored { voter: Some(VoterId(2)), replica, highest: Term(9) }
+        Stored { voter: Some(VoterId(2)), replica, highest: Term(9), is_led: true }
     }
 
     /// Each copy is written with its version, including the last copy before the voter ends.
@@ -120,10 +120,39 @@ mod tests {
         drop(sender);
         keeping.await.unwrap();
         // A dropped sender does not hide its last value.
-        assert_eq!(state_file::read_copy(&path), Some(stored(2)));
+        let read = Stored { is_led: false, ..stored(2) };
+        assert_eq!(state_file::read_copy(&path), Some(read.clone()));
         assert_eq!(state_file::read_memory(&path).map(|memory| memory.round), Some(Round(2)));
         file.write(&stored(1)).unwrap();
-        assert_eq!(state_file::read_copy(&path), Some(stored(2)), "an older state came later");
+        assert_eq!(state_file::read_copy(&path), Some(read), "an older state came later");
+    }
+
+    /// The file of a job without a leader grows old, although processes that are started again write it.
+    #[test]
+    fn file_of_a_job_without_a_leader_grows_old() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.json");
+        // A file is read for a while longer.
+        let file = || ReplicaFile::new(path.clone(), Duration::ZERO);
+        let age = |path: &std::path::Path| {
+            let text = std::fs::read_to_string(path).unwrap();
+            let mut content: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let at = content["written"]["boot_time_ms"].as_u64().unwrap();
+            content["written"]["boot_time_ms"] = (at - 20_000).into();
+            std::fs::write(path, content.to_string()).unwrap();
+        };
+        file().write(&stored(1)).unwrap();
+        assert!(state_file::read_copy(&path).is_some());
+        age(&path);
+        file().write(&Stored { is_led: false, ..stored(1) }).unwrap();
+        assert_eq!(state_file::read_copy(&path), None);
+        file().write(&stored(1)).unwrap();
+        assert!(state_file::read_copy(&path).is_some(), "a leader is known again");
+        age(&path);
+        let memory = Some(Memory { round: Round(1), ..Memory::fresh(JobUid::new("other")) });
+        let replica = Replica { memory, ..stored(1).replica };
+        file().write(&Stored { is_led: false, replica, ..stored(1) }).unwrap();
+        assert!(state_file::read_copy(&path).is_some(), "another job");
     }
 
     /// The file of a sole coordinator is not read as a copy.

@@ -201,7 +201,7 @@ impl Driver {
             if is_new {
                 let replica =
                     Replica { version, memory: record.memory.clone(), ..Replica::default() };
-                *stored = Stored { voter: None, replica, highest };
+                *stored = Stored { voter: None, replica, highest, is_led: true };
             }
             is_new
         });

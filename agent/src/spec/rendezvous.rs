@@ -8,7 +8,10 @@ use super::{
     Argument, Endpoint, EndpointError, EtcdSpec, RdzvConf, SearchSpec, UsageError, VoterList,
     arguments::Arguments, endpoint::ADDRESS_HINT, voters::check_asked_voters,
 };
-use crate::{cli::ProgramName, sys::host::Host};
+use crate::{
+    cli::{JobArgs, LaunchArgs, ProgramName},
+    sys::host::Host,
+};
 
 /// The method by which the nodes find each other, with its endpoint.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -261,6 +264,21 @@ impl Argument {
         };
         Err(self.is_not("supported").with_hint(hint))
     }
+}
+
+/// Returns the number of nodes that a command about a job was given, in `--nnodes` or a variable; `None` if it was given none.
+///
+/// # Errors
+///
+/// Returns [`UsageError`] if it is not a range of nodes.
+pub(crate) fn asked_nodes(
+    typed: Option<String>,
+    host: &impl Host,
+) -> Result<Option<NodeRange>, UsageError> {
+    let job = JobArgs { nnodes: typed, ..JobArgs::default() };
+    let args = LaunchArgs { job, ..LaunchArgs::default() };
+    let arguments = Arguments { args: &args, host, placement: None };
+    arguments.argument("nnodes", &args.job.nnodes).map(|given| given.nodes()).transpose()
 }
 
 pub(crate) fn one_node() -> NodeRange {

@@ -411,8 +411,10 @@ impl Driver {
         self.connect();
         self.review_state();
         let (version, highest) = (self.election.replica().version, self.election.highest());
+        let is_led = self.election.has_leader();
         self.published.stored.send_if_modified(|stored| {
-            let is_new = stored.replica.version != version || stored.highest != highest;
+            let known = (stored.replica.version, stored.highest, stored.is_led);
+            let is_new = known != (version, highest, is_led);
             if is_new {
                 *stored = self.stored();
             }
@@ -440,6 +442,7 @@ impl Driver {
             voter: Some(self.voter),
             replica: self.election.replica().clone(),
             highest: self.election.highest(),
+            is_led: self.election.has_leader(),
         }
     }
 

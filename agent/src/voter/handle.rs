@@ -130,6 +130,8 @@ pub(crate) struct Stored {
     pub replica: Replica,
     /// The highest term that is known.
     pub highest: Term,
+    /// True while a leader is known. The file of a job that has none grows old.
+    pub is_led: bool,
 }
 
 impl Stored {

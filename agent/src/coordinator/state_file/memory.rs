@@ -27,6 +27,7 @@ pub(super) struct Remembered {
     /// [`SCHEMA`]; zero in files of older builds.
     #[serde(default)]
     schema: u32,
+    /// In the file of a voter, the time at which a leader was known last.
     #[serde(default)]
     written: Stamp,
     /// The time after `written` for which agents of the run may wait for the next coordinator.
@@ -227,7 +228,7 @@ pub(crate) fn read_copy(path: &Path) -> Option<Stored> {
     let replica = accept(path, Replica::try_from(v1::Replica::from(replica)))?;
     let in_range = (copy.highest <= NUMBER_MAX).then_some(Term(copy.highest));
     let highest = accept(path, in_range.ok_or(Malformed::OutOfRange("highest")))?;
-    Some(Stored { voter: Some(VoterId(copy.voter?)), replica, highest })
+    Some(Stored { voter: Some(VoterId(copy.voter?)), replica, highest, is_led: false })
 }
 
 /// Returns the content of a file if it has the form that messages between voters must have. Accepting a number at its limit
@@ -297,7 +298,7 @@ impl From<Remembered> for Memory {
 ///
 /// Returns the system's error.
 pub(crate) fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::Result<()> {
-    write(path, memory, None, kept)
+    write(path, memory, None, (Stamp::now(), kept))
 }
 
 /// Replaces the state of a voter in the same way, if it has a copy of the memory.
@@ -306,11 +307,8 @@ pub(crate) fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::
 ///
 /// Returns the system's error.
 pub(crate) fn write_copy(path: &Path, stored: &Stored, kept: Duration) -> io::Result<()> {
-    let Stored { voter, replica: Replica { version, lists, memory: Some(memory) }, highest } =
-        stored
-    else {
-        return Ok(());
-    };
+    let Stored { voter, replica, highest, is_led } = stored;
+    let Replica { version, lists, memory: Some(memory) } = replica else { return Ok(()) };
     let seats = |list: &[Seat]| list.iter().map(Into::into).collect();
     let copy = RememberedCopy {
         version_term: version.term.0,
@@ -320,18 +318,26 @@ pub(crate) fn write_copy(path: &Path, stored: &Stored, kept: Duration) -> io::Re
         last: seats(&lists.last),
         before: lists.before.as_deref().map(seats).unwrap_or_default(),
     };
-    write(path, memory, Some(copy), kept)
+    // Processes that are started again and again write the file of a job that no process can lead.
+    let led = (!is_led).then(|| led_until(path, memory)).flatten();
+    write(path, memory, Some(copy), (led.unwrap_or_else(Stamp::now), kept))
+}
+
+/// Returns the time at which the job had a leader last, according to a state file of it.
+fn led_until(path: &Path, memory: &Memory) -> Option<Stamp> {
+    let before: Remembered = read(path)?;
+    (before.job_uid == memory.job_uid.as_str()).then_some(before.written)
 }
 
 fn write(
     path: &Path,
     memory: &Memory,
     copy: Option<RememberedCopy>,
-    kept: Duration,
+    (written, kept): (Stamp, Duration),
 ) -> io::Result<()> {
     let mut remembered = Remembered {
         schema: SCHEMA,
-        written: Stamp::now(),
+        written,
         kept_ms: u64::try_from(kept.as_millis()).unwrap_or(u64::MAX),
         job_uid: memory.job_uid.to_string(),
         born_ms: memory.born_ms,

@@ -60,6 +60,11 @@ impl Election {
         self.voter.replica()
     }
 
+    /// Returns true if a leader is known.
+    pub fn has_leader(&self) -> bool {
+        self.leaderless.is_none()
+    }
+
     /// Returns true if this process is not a voter, and cannot become a candidate.
     pub fn is_outside(&self) -> bool {
         let Settings { voter, address, .. } = &self.settings;

@@ -1,0 +1,75 @@
+//! Judges whether a second job of the same name can begin, from the endpoint and the number of nodes.
+
+use ragent_rendezvous::settings::NodeRange;
+
+use super::Finding;
+use crate::spec::{AskedEndpoint, JobEndpoint};
+
+/// The name of the check.
+const CHECK: &str = "one_job";
+
+/// Judges the command of a job; `None` if it is not known where its agents meet, or if they meet on this machine.
+pub(super) fn judge(asked: &AskedEndpoint, nodes: NodeRange) -> Option<Finding> {
+    let (place, host) = match asked {
+        AskedEndpoint::At(JobEndpoint::One(endpoint)) if endpoint.is_loopback() => return None,
+        AskedEndpoint::At(JobEndpoint::One(endpoint)) => {
+            (format!("`--rdzv-endpoint {endpoint}` is one host"), endpoint.host.as_str())
+        }
+        AskedEndpoint::Found => ("with `auto` no host is listed".to_owned(), "a host"),
+        AskedEndpoint::At(JobEndpoint::Voters(voters)) => {
+            let (all, majority) = (voters.endpoints().len(), voters.count().majority());
+            return Some(Finding::pass(
+                CHECK,
+                format!(
+                    "no second job of this name begins while {majority} of {all} hosts keep their state"
+                ),
+            ));
+        }
+        AskedEndpoint::NotGiven => return None,
+    };
+    let (min, max) = (nodes.min(), nodes.max());
+    if max < 2 * min {
+        return Some(Finding::pass(
+            CHECK,
+            format!("{max} nodes cannot form two jobs of at least {min}"),
+        ));
+    }
+    Some(Finding::warn(
+        CHECK,
+        format!(
+            "{place}, and {max} nodes can form two jobs of at least {min}: a second job can begin at {host} if it loses its \
+             state and is cut off from the first job"
+        ),
+        format!(
+            "list three hosts, as in `--rdzv-endpoint node0,node1,node2`, or let MIN be more than half of MAX: `--nnodes {}:{max}`",
+            max / 2 + 1
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::Verdict;
+
+    /// One endpoint is a risk if the nodes suffice for two jobs. Three are none.
+    #[test]
+    fn second_jobs_are_judged() {
+        let one = |text: &str| AskedEndpoint::At(JobEndpoint::One(text.parse().unwrap()));
+        let voters = || AskedEndpoint::At(JobEndpoint::Voters("a,b,c".parse().unwrap()));
+        for (asked, nodes, verdict) in [
+            (one("a:1"), "2:4", Some(Verdict::Warn)),
+            (one("a:1"), "2:3", Some(Verdict::Pass)),
+            (one("a:1"), "4", Some(Verdict::Pass)),
+            (one("127.0.0.1:1"), "1:4", None),
+            (AskedEndpoint::Found, "1:2", Some(Verdict::Warn)),
+            (voters(), "1:8", Some(Verdict::Pass)),
+            (AskedEndpoint::NotGiven, "1:8", None),
+        ] {
+            let found = judge(&asked, nodes.parse().unwrap());
+            assert_eq!(found.as_ref().map(|found| found.verdict), verdict, "{asked:?} {nodes}");
+            let hint = found.and_then(|found| found.hint);
+            assert_eq!(hint.is_some(), verdict == Some(Verdict::Warn));
+        }
+    }
+}
