@@ -123,8 +123,9 @@ SCENARIOS = {
     "host-silent": Scenario("agent that hosts lost for good, silent", 3.4, host_loss(Job.freeze_node)),
     "host-killed": Scenario("agent that hosts killed for good", 0.6, host_loss(Job.kill_agent)),
     "host-leaves": Scenario("agent that hosts leaves (SIGTERM)", 0.5, host_loss(terminate)),
-    "start": Scenario("start of 3 agents, one endpoint", 0.1, cold_start(3, 1), {RAGENT}),
-    "start-listed": Scenario("start of 3 agents, 3 listed voters", 0.2, cold_start(3, 3), {RAGENT}),
+    # A first round waits for 3 s after the start of its agents.
+    "start": Scenario("start of 3 agents, one endpoint", 3.2, cold_start(3, 1), {RAGENT}),
+    "start-listed": Scenario("start of 3 agents, 3 listed voters", 3.3, cold_start(3, 3), {RAGENT}),
     "start-absent": Scenario("start of 2 agents, third voter absent", 3.5, cold_start(2, 3), {RAGENT}),
 }
 
