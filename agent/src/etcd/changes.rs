@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ragent_election::claim::{Outcome, Record, Revision};
+use ragent_election::claim::{Outcome, Record, Stamp};
 use tokio::sync::mpsc;
 
 use super::{client::Client, driver::Event, error::EtcdError, limits};
@@ -12,7 +12,7 @@ use crate::sys::clock;
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) number: u64,
-    pub(super) expected: Revision,
+    pub(super) expected: Stamp,
     pub(super) record: Option<Box<Record>>,
 }
 
@@ -43,7 +43,7 @@ pub(super) async fn execute(
 async fn change(
     client: &mut Client,
     lease: &mut Option<KeyLease>,
-    expected: Revision,
+    expected: Stamp,
     record: Option<Box<Record>>,
 ) -> Result<Outcome, EtcdError> {
     let is_old = |lease: &KeyLease| {

@@ -4,8 +4,9 @@
 use std::net::SocketAddr;
 
 use hyper_util::rt::TokioIo;
-use ragent_election::claim::{Entry, Outcome, Record, Revision, Value};
+use ragent_election::claim::{Entry, Outcome, Record, Revision, Stamp, Value};
 use ragent_proto::{
+    Malformed,
     convert::claim,
     etcd::{
         AuthenticateRequest, Compare, KeyValue, LeaseGrantRequest, RangeRequest, RequestOp,
@@ -24,7 +25,7 @@ use ragent_rendezvous::ids::RunId;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tonic::{
-    Request, Response, Status, Streaming,
+    Code, Request, Response, Status, Streaming,
     metadata::{Ascii, MetadataValue},
     transport::{Channel, Endpoint as GrpcEndpoint},
 };
@@ -49,8 +50,11 @@ pub(crate) struct Client {
     connected: Option<Connected>,
 }
 
-/// A revision that no key ever has.
-const NEVER: Revision = Revision(i64::MAX as u64);
+/// The identity of a content that the key never has.
+const NEVER: Stamp = Stamp { revision: Revision(i64::MAX as u64), lease: 0 };
+
+/// The cause of the error for a value that is not a record.
+const NO_RECORD: &str = "it is not a record of a job";
 
 /// A connection to a member.
 #[derive(Clone, Debug)]
@@ -78,9 +82,20 @@ impl Client {
         self.connected.as_ref().map(|connected| connected.remote)
     }
 
-    /// Reads the key; the answer is confirmed by a majority of the members.
+    /// Reads the key; the answer is confirmed by a majority of the members. A value above the limit is not read.
     pub(crate) async fn read(&mut self) -> Result<Value, EtcdError> {
-        let message = RangeRequest { key: self.key.clone() };
+        let value = self.range(false).await;
+        let Err(EtcdError::Oversized { .. }) = value else { return value };
+        let without_value = self.range(true).await?;
+        // A record may have replaced it before that.
+        match self.range(false).await {
+            Err(EtcdError::Oversized { .. }) => Ok(without_value),
+            value => value,
+        }
+    }
+
+    async fn range(&mut self, keys_only: bool) -> Result<Value, EtcdError> {
+        let message = RangeRequest { key: self.key.clone(), keys_only };
         let answer = self
             .send(message, |channel, request| async move { kv(channel).range(request).await })
             .await?;
@@ -88,11 +103,11 @@ impl Client {
         self.value(revision, answer.kvs.into_iter().next())
     }
 
-    /// Replaces the record, or deletes it if there is none, if the key has the expected revision. The new record has this
+    /// Replaces the record, or deletes it if there is none, if the key has the expected content. The new record has this
     /// lease of etcd, if any.
     pub(super) async fn change(
         &mut self,
-        expected: Revision,
+        expected: Stamp,
         record: Option<Record>,
         lease: i64,
     ) -> Result<Outcome, EtcdError> {
@@ -112,24 +127,36 @@ impl Client {
                 request_op::Request::RequestDeleteRange(delete)
             }
         };
-        let range = request_op::Request::RequestRange(RangeRequest { key: key() });
+        let range = RangeRequest { key: key(), keys_only: false };
+        let range = request_op::Request::RequestRange(range);
         let operation = |request| vec![RequestOp { request: Some(request) }];
+        let equal = |target: CompareTarget, value| Compare {
+            result: CompareResult::Equal.into(),
+            target: target.into(),
+            key: key(),
+            target_union: Some(value),
+        };
         let message = TxnRequest {
-            compare: vec![Compare {
-                result: CompareResult::Equal.into(),
-                target: CompareTarget::Mod.into(),
-                key: key(),
-                target_union: Some(TargetUnion::ModRevision(signed(expected))),
-            }],
+            compare: vec![
+                equal(CompareTarget::Mod, TargetUnion::ModRevision(signed(expected.revision))),
+                equal(CompareTarget::Lease, TargetUnion::Lease(expected.lease)),
+            ],
             success: operation(request),
             failure: operation(range),
         };
         let answer = self
             .send(message, |channel, request| async move { kv(channel).txn(request).await })
-            .await?;
+            .await;
+        let answer = match answer {
+            // Only the answer to a refused change has the content of the key.
+            Err(EtcdError::Oversized { .. }) => {
+                return self.read().await.map(|value| Outcome::Refused(Box::new(value)));
+            }
+            answer => answer?,
+        };
         let revision = answer.header.map_or(0, |header| header.revision);
         if answer.succeeded {
-            return Ok(Outcome::Made(unsigned(revision)));
+            return Ok(Outcome::Made(Stamp { revision: unsigned(revision), lease }));
         }
         let content = answer.responses.into_iter().find_map(|response| response.response);
         let content = content.and_then(|content| match content {
@@ -141,9 +168,12 @@ impl Client {
     }
 
     /// Reads the key as [`Client::read`] does, by a transaction that would also change it: so etcd checks the permission to
-    /// write. Its condition is never true.
+    /// write. Its condition is never true. A value that is not a record is an error.
     pub(crate) async fn probe(&mut self) -> Result<Value, EtcdError> {
         match self.change(NEVER, None, 0).await? {
+            Outcome::Refused(value) if value.garbage.is_some() => {
+                Err(EtcdError::Record { key: self.key_text(), cause: NO_RECORD.to_owned() })
+            }
             Outcome::Refused(value) => Ok(*value),
             Outcome::Made(_) | Outcome::Unknown => {
                 Err(self.failed("it has made a change whose condition is false"))
@@ -193,21 +223,27 @@ impl Client {
         .await
     }
 
-    /// Converts the content of the key at a revision of the store.
+    /// Converts the content of the key at a revision of the store. An error is a record of another version.
     pub(super) fn value(
         &self,
         revision: i64,
         content: Option<KeyValue>,
     ) -> Result<Value, EtcdError> {
         let Some(content) = content else {
-            return Ok(Value { revision: unsigned(revision), entry: None });
+            return Ok(Value { revision: unsigned(revision), entry: None, garbage: None });
         };
-        let record = claim::decode(&content.value).map_err(|error| EtcdError::Record {
-            key: self.key_text(),
-            cause: error.to_string(),
-        })?;
-        let entry = Entry { revision: unsigned(content.mod_revision), record };
-        Ok(Value { revision: unsigned(revision.max(content.mod_revision)), entry: Some(entry) })
+        let revision = unsigned(revision.max(content.mod_revision));
+        let stamp = Stamp { revision: unsigned(content.mod_revision), lease: content.lease };
+        match claim::decode(&content.value) {
+            Ok(record) => {
+                Ok(Value { revision, entry: Some(Entry { stamp, record }), garbage: None })
+            }
+            // Another version of ragent runs there; zero is the version of a value that has none.
+            Err(error @ Malformed::ProtocolVersion { theirs: 1.., .. }) => {
+                Err(EtcdError::Record { key: self.key_text(), cause: error.to_string() })
+            }
+            Err(_) => Ok(Value { revision, entry: None, garbage: Some(stamp) }),
+        }
     }
 
     /// Sends the next request to another member.
@@ -221,8 +257,8 @@ impl Client {
         EtcdError::Failed { member: self.member(), message: message.into() }
     }
 
-    /// Sends a request, and again with a new token if etcd refuses the token. After an error, the next request
-    /// goes to another member.
+    /// Sends a request, and again with a new token if etcd refuses the token. After an error of the member, the next
+    /// request goes to another one.
     async fn send<Q: Clone, A, F>(
         &mut self,
         message: Q,
@@ -242,7 +278,9 @@ impl Client {
                 }
                 Err(Failure::Token(error) | Failure::Other(error)) => error,
             };
-            self.change_member();
+            if !matches!(error, EtcdError::Oversized { .. }) {
+                self.change_member();
+            }
             return Err(error);
         }
     }
@@ -359,6 +397,10 @@ impl Client {
         if is_refusal(status) {
             return EtcdError::Refused { member, message };
         }
+        // etcd itself has this code only for ranges at a revision.
+        if status.code() == Code::OutOfRange {
+            return EtcdError::Oversized { member, message };
+        }
         EtcdError::Failed { member, message }
     }
 
@@ -366,7 +408,8 @@ impl Client {
         self.spec.members.get(self.at).cloned().unwrap_or_default()
     }
 
-    fn key_text(&self) -> String {
+    /// Returns the key as text.
+    pub(super) fn key_text(&self) -> String {
         String::from_utf8_lossy(&self.key).into_owned()
     }
 }

@@ -55,6 +55,8 @@ pub(super) struct Driver {
     claim: Claim,
     published: Published,
     outage: Outage,
+    /// The name of the key.
+    key: String,
     /// The causes that were logged.
     reported: ReportedCauses,
     /// The term in which this process leads, and its end; `None` if it does not.
@@ -87,6 +89,7 @@ impl Driver {
             outage: Outage::new(now, settings.timers.leader_lease),
             claim: Claim::new(now, settings),
             published,
+            key: client().key_text(),
             reported: ReportedCauses::default(),
             leading: None,
             storing: Vec::new(),
@@ -250,6 +253,12 @@ impl Driver {
                     None => Leader::Unknown,
                 });
             }
+            Effect::GarbageReplaced => warn!(
+                "the key {} in etcd had a value that is not a record of ragent; this agent has replaced it by the \
+                 record of the job. Find out which program writes to this key, or give the job another one with \
+                 `--rdzv-conf etcd_prefix=PREFIX`",
+                self.key
+            ),
             Effect::Released => {
                 for left in self.leaving.drain(..) {
                     // The agent may have stopped waiting.

@@ -41,6 +41,14 @@ pub enum EtcdError {
         /// Its message.
         message: String,
     },
+    /// The answer is above the limit.
+    #[error("the answer of etcd at {member} is not read: {message}")]
+    Oversized {
+        /// The member.
+        member: Endpoint,
+        /// The length and the limit.
+        message: String,
+    },
     /// etcd does not permit the request.
     #[error("etcd at {member} refuses this agent: {message}")]
     Refused {
@@ -71,7 +79,10 @@ impl EtcdError {
     /// Returns true if a repetition of the request would fail in the same way.
     pub(crate) fn is_permanent(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::Silent { .. } | Self::Failed { .. } => false,
+            Self::Connect { .. }
+            | Self::Silent { .. }
+            | Self::Failed { .. }
+            | Self::Oversized { .. } => false,
             Self::Tls { .. } | Self::Refused { .. } | Self::File { .. } | Self::Record { .. } => {
                 true
             }
@@ -84,7 +95,8 @@ impl EtcdError {
             Self::Connect { member, .. }
             | Self::Tls { member, .. }
             | Self::Silent { member, .. }
-            | Self::Failed { member, .. } => Some(member),
+            | Self::Failed { member, .. }
+            | Self::Oversized { member, .. } => Some(member),
             Self::Refused { .. } | Self::File { .. } | Self::Record { .. } => None,
         }
     }

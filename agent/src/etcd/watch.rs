@@ -20,7 +20,8 @@ pub(super) async fn report(mut client: Client, mut jitter: Jitter, events: mpsc:
         let silence = silence.mul_f64(1.0 + jitter.fraction() / 2.0);
         let mut newest = known;
         let end = follow(&mut client, silence, &mut newest, &events).await;
-        let has_changed = newest > known;
+        // It is lower if etcd was restored.
+        let has_changed = newest != known;
         known = newest;
         if has_changed {
             (failures, silences) = (0, 0);
@@ -52,7 +53,7 @@ enum End {
     Failed(EtcdError),
 }
 
-/// Reads the key and reports its changes until nothing is reported for `silence`. `newest` is the newest revision of
+/// Reads the key and reports its changes until nothing is reported for `silence`. `newest` is the last revision of
 /// the key that was reported.
 async fn follow(
     client: &mut Client,
@@ -65,7 +66,7 @@ async fn follow(
         Err(error) => return End::Failed(error),
     };
     let revision = value.revision;
-    *newest = value.entry.as_ref().map_or(*newest, |entry| entry.revision.max(*newest));
+    *newest = value.entry.as_ref().map_or(*newest, |entry| entry.stamp.revision);
     if events.send(Event::Value(Box::new(value))).await.is_err() {
         return End::Closed;
     }
@@ -92,7 +93,7 @@ async fn follow(
             let value = client.value(revision, Some(content).filter(|_| !is_deleted));
             let event = match value {
                 Ok(value) => {
-                    *newest = value.revision.max(*newest);
+                    *newest = value.revision;
                     Event::Value(Box::new(value))
                 }
                 Err(error) => Event::Away(error),

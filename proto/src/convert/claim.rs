@@ -17,8 +17,17 @@ use crate::{Malformed, v1};
 
 /// Encodes a record.
 pub fn encode(record: Record) -> Vec<u8> {
-    let Record { process, endpoint, term, number, silence, is_resigned, successors, memory } =
-        record;
+    let Record {
+        process,
+        endpoint,
+        term,
+        number,
+        silence,
+        is_resigned,
+        is_placeholder,
+        successors,
+        memory,
+    } = record;
     let successor = |Successor { process, endpoint }: Successor| v1::Successor {
         process: process.to_string(),
         endpoint,
@@ -30,6 +39,7 @@ pub fn encode(record: Record) -> Vec<u8> {
         term: term.0,
         number,
         is_resigned,
+        is_placeholder,
         successors: successors.into_iter().map(successor).collect(),
         memory: memory.map(Into::into),
         silence_ms: to_millis_up(silence),
@@ -62,6 +72,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
         number: record.number,
         silence: millis(record.silence_ms, "record.silence_ms")?,
         is_resigned: record.is_resigned,
+        is_placeholder: record.is_placeholder,
         successors: list(record.successors, "record.successors", SUCCESSORS_MAX, successor)?,
         memory: record.memory.map(TryInto::try_into).transpose()?,
     })
@@ -89,6 +100,7 @@ pub(super) mod tests {
             number: 3,
             silence: Duration::from_secs(6),
             is_resigned: true,
+            is_placeholder: true,
             successors: ["b", "c", "d"].map(successor).to_vec(),
             memory: Some(Memory {
                 proof_key: Some(ProofKey::new([7; 32])),

@@ -7,6 +7,18 @@
 //! Every change is conditional on the revision that its sender has seen, so of two processes only
 //! one succeeds, and a record that was renewed in the meantime is not replaced.
 //!
+//! The key may lose the record: a user deletes it, or the store comes back empty or as an older copy. All
+//! processes keep the newest record that they have seen. The leader writes its own again at once, for as long
+//! as its lease lasts. Without a leader:
+//!
+//! 1. A process creates the key with a *placeholder*, which has the state of the job. Any process that has seen a
+//!    newer record replaces it by one with that.
+//! 2. When the key has had the same revision for a silence, no change of a leader was made in that time, and all
+//!    leases are over. So the placeholder is replaced as the record of a lost leader is.
+//!
+//! A new job begins in the same way: its first process cannot know whether the key was deleted just before. A value
+//! that is not a record, written by another program, is replaced as if the key were absent.
+//!
 //! ```text
 //!            silence over, stagger           record written
 //!  Follower ───────────────────────▶ Candidate ────────────▶ Leader
@@ -47,10 +59,12 @@ use ragent_rendezvous::{
 };
 use tracing::{debug, info};
 
-pub use self::interface::{Effect, Entry, Outcome, Record, Revision, Settings, Timers, Value};
+pub use self::interface::{
+    Effect, Entry, Outcome, Record, Revision, Settings, Stamp, Timers, Value,
+};
 use crate::limits::PAUSE_DOUBLINGS_MAX;
 use candidate::Inheritance;
-use known::Known;
+use known::{Content, Known};
 use leader::{Leader, Release, Sent};
 
 /// One process that may lead: it watches the record, replaces it, and renews its own.
@@ -77,8 +91,10 @@ pub struct Claim {
     announced: Option<(String, Term)>,
     /// The process that has ended, according to the last obituary.
     ended: Option<NodeId>,
-    /// The time of this process's candidacy, while it is a follower.
+    /// The time of this process's candidacy, or of its placeholder, while it is a follower.
     stands_at: Option<Instant>,
+    /// The number of the last change that was to create the key with a record of this process, which may be made late.
+    created: u64,
     is_leaving: bool,
     number: u64,
     jitter: Jitter,
@@ -91,7 +107,7 @@ enum Role {
     /// Watches the record.
     Follower,
     /// Tries to replace the record.
-    Candidate { term: Term, expected: Revision, inheritance: Box<Inheritance> },
+    Candidate { term: Term, expected: Stamp, inheritance: Box<Inheritance> },
     /// Renews its record.
     Leader(Box<Leader>),
 }
@@ -100,6 +116,7 @@ enum Role {
 struct Pending {
     number: u64,
     record: Option<Box<Record>>,
+    replaces_garbage: bool,
 }
 
 impl Claim {
@@ -109,7 +126,7 @@ impl Claim {
         Self {
             settings,
             role: Role::Follower,
-            known: Known::Nothing,
+            known: Known::default(),
             store: Revision::default(),
             pending: None,
             sent: VecDeque::new(),
@@ -120,6 +137,7 @@ impl Claim {
             announced: None,
             ended: None,
             stands_at: None,
+            created: 0,
             is_leaving: false,
             number: 0,
             jitter,
@@ -131,6 +149,7 @@ impl Claim {
     /// Handles the content of the key, as it was read or as the store has reported its change.
     pub fn handle_value(&mut self, now: Instant, value: Value) {
         self.begin(now);
+        self.note_watched(&value);
         self.observe(now, value);
         self.proceed(now);
     }
@@ -142,18 +161,23 @@ impl Claim {
             return;
         };
         match outcome {
-            Outcome::Made(revision) => {
+            Outcome::Made(stamp) => {
                 self.succeed();
+                if pending.replaces_garbage {
+                    self.effects.push_back(Effect::GarbageReplaced);
+                }
                 let record = pending.record.map(|record| *record);
-                let entry = record.map(|record| Entry { revision, record });
-                self.observe(now, Value { revision, entry });
+                let entry = record.map(|record| Entry { stamp, record });
+                self.observe(now, Value { revision: stamp.revision, entry, garbage: None });
             }
             Outcome::Refused(value) => {
                 self.succeed();
-                self.note_reset(now, &value);
+                self.note_refused(&value);
                 self.observe(now, *value);
-                if matches!(self.role, Role::Candidate { .. }) {
-                    self.lose_record(now);
+                match &mut self.role {
+                    Role::Leader(leader) => leader.next_renewal = now,
+                    Role::Candidate { .. } => self.handle_loss(now),
+                    Role::Follower => {}
                 }
             }
             Outcome::Unknown => self.fail(now),
@@ -165,7 +189,8 @@ impl Claim {
     pub fn handle_obituary(&mut self, now: Instant, process: &NodeId) {
         self.begin(now);
         self.ended = Some(process.clone());
-        let is_leader = self.record().is_some_and(|record| record.process == *process);
+        let record = self.known.content.record();
+        let is_leader = record.is_some_and(|record| record.process == *process);
         if is_leader && *process != self.settings.process {
             info!(%process, "the leader's process has ended");
             self.follow(now);
@@ -251,7 +276,8 @@ impl Claim {
     /// Returns the earliest deadline.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let until = self.leads_until();
-        let silent = self.announced.as_ref().and_then(|_| self.silent_at());
+        let follows = self.announced.is_some() && !matches!(self.role, Role::Leader(_));
+        let silent = self.silent_at().filter(|_| follows);
         [until, silent, self.release.map(|release| release.until), self.next_change()]
             .into_iter()
             .flatten()
@@ -271,12 +297,9 @@ impl Claim {
         }
     }
 
-    /// Returns the record in the store, as far as this process knows it.
+    /// Returns the newest record that this process has seen in the store.
     pub fn record(&self) -> Option<&Record> {
-        match &self.known {
-            Known::Present { entry, .. } => Some(&entry.record),
-            Known::Nothing | Known::Absent { .. } => None,
-        }
+        self.known.newest.as_deref()
     }
 
     /// Returns the highest term that this process knows.
@@ -307,7 +330,8 @@ impl Claim {
             self.end_leadership("the store has made no change in time");
             self.follow(now);
         }
-        if self.announced.is_some() && self.silent_at().is_none_or(|at| at <= now) {
+        let follows = self.announced.is_some() && !matches!(self.role, Role::Leader(_));
+        if follows && self.silent_at().is_none_or(|at| at <= now) {
             self.announce(None);
         }
     }
@@ -330,12 +354,19 @@ impl Claim {
     }
 
     /// Sends a change.
-    fn change(&mut self, now: Instant, expected: Revision, record: Option<Record>) {
+    fn change(&mut self, now: Instant, expected: Stamp, record: Option<Record>) {
         self.number += 1;
         let number = self.number;
-        let record = record.map(|record| Box::new(Record { number, ..record }));
+        let record = record.map(|record| match record.is_placeholder {
+            true => Box::new(record),
+            false => Box::new(Record { number, ..record }),
+        });
+        if expected == Stamp::default() {
+            self.created = number;
+        }
         self.note_sent(now, number);
-        self.pending = Some(Pending { number, record: record.clone() });
+        let replaces_garbage = matches!(self.known.content, Content::Garbage { .. });
+        self.pending = Some(Pending { number, record: record.clone(), replaces_garbage });
         self.effects.push_back(Effect::Change { number, expected, record });
     }
 

@@ -11,8 +11,8 @@ use tracing::info;
 
 use crate::{
     claim::{
-        Claim, Effect, Record, Revision, Role,
-        known::Known,
+        Claim, Effect, Record, Role, Stamp, Timers,
+        known::Content,
         leader::{Leader, Release},
     },
     election::Leadership,
@@ -30,21 +30,19 @@ pub(super) struct Inheritance {
 }
 
 impl Claim {
-    /// Reports the leader, and sets the time of this process's candidacy.
+    /// Reports the leader, and sets the time of this process's candidacy or placeholder.
     pub(super) fn follow(&mut self, now: Instant) {
         let is_silent = self.silent_at().is_none_or(|at| at <= now);
-        let leader = match self.record() {
-            Some(record) if !is_silent && !self.is_over(record) => {
+        let leader = match self.known.content.record() {
+            Some(record) if !is_silent && !self.is_vacant(record) && !self.is_over(record) => {
                 Some((record.endpoint.clone(), record.term))
             }
             Some(_) | None => None,
         };
         self.announce(leader);
         self.stands_at = self.candidacy(now);
-        let is_own =
-            |record: &Record| record.process == self.settings.process && !record.is_resigned;
         // The record of a candidacy whose result arrived late.
-        if self.is_leaving && self.release.is_none() && self.record().is_some_and(is_own) {
+        if self.is_leaving && self.release.is_none() && self.unreleased().is_some() {
             let until = self.silent_at().unwrap_or(now);
             self.release = Some(Release { is_job_over: false, until });
         }
@@ -57,21 +55,58 @@ impl Claim {
         record.is_resigned || is_own || self.ended.as_ref() == Some(&record.process)
     }
 
-    /// Returns the time of this process's candidacy.
+    /// Returns true if another process may have led since the leader of `record` did.
+    fn is_vacant(&self, record: &Record) -> bool {
+        let is_late = record.process == self.settings.process && record.number <= self.created;
+        record.is_placeholder || is_late || self.known.is_outdated(record)
+    }
+
+    /// Returns true if the key has no record, or an older one than this process has seen, so that a placeholder is
+    /// needed.
+    fn lacks_record(&self) -> bool {
+        match &self.known.content {
+            Content::Nothing => false,
+            Content::Absent { .. } | Content::Garbage { .. } => true,
+            Content::Present { entry, .. } => self.known.is_outdated(&entry.record),
+        }
+    }
+
+    /// Returns true if the key was deleted because the job has ended: its leader does so when all nodes have the outcome.
+    fn is_deleted(&self) -> bool {
+        matches!(self.known.content, Content::Absent { .. }) && self.known.has_ended()
+    }
+
+    /// Returns the time of this process's candidacy, or of its placeholder.
     fn candidacy(&mut self, now: Instant) -> Option<Instant> {
         let timers = self.settings.timers;
         let random = self.jitter.fraction();
-        let (record, seen) = match &self.known {
-            Known::Nothing => return None,
-            Known::Absent { since: None, .. } => return Some(now + timers.stagger.mul_f64(random)),
-            Known::Absent { since: Some(since), .. } => {
-                let free = (*since + timers.silence).max(now);
-                return Some(free + timers.spread.mul_f64(random));
+        let (record, seen) = match &self.known.content {
+            Content::Nothing => return None,
+            Content::Present { entry, seen } => (&entry.record, *seen),
+            Content::Absent { seen, .. } | Content::Garbage { seen, .. } => {
+                return Some(match &self.known.newest {
+                    None => now + timers.stagger.mul_f64(random),
+                    // This process begins another job, if it is still there.
+                    Some(newest) if self.is_deleted() => {
+                        let free = (*seen + self.silence(newest)).max(now);
+                        free + timers.spread.mul_f64(random)
+                    }
+                    Some(_) => self.restoration(now, *seen, random),
+                });
             }
-            Known::Present { entry, seen } => (&entry.record, *seen),
         };
-        let free = if self.is_over(record) { now } else { (seen + self.silence(record)).max(now) };
+        if let Some(since) = self.known.outdated_since {
+            return Some(self.restoration(now, since, random));
+        }
+        let is_free = self.is_over(record) && !self.is_vacant(record);
+        let free = if is_free { now } else { (seen + self.silence(record)).max(now) };
         Some(free + self.turn(record, random))
+    }
+
+    /// Returns the time of a placeholder for a record that the key lacks since then: a leader has written it again before.
+    fn restoration(&self, now: Instant, since: Instant, random: f64) -> Instant {
+        let Timers { renewal, spread, .. } = self.settings.timers;
+        (since + renewal).max(now) + spread.mul_f64(random)
     }
 
     /// Returns the delay of this process's candidacy after the end of the leader of `record`.
@@ -91,26 +126,29 @@ impl Claim {
         }
     }
 
-    /// Becomes a candidate.
+    /// Becomes a candidate, or writes a placeholder first.
     pub(super) fn stand(&mut self, now: Instant) {
-        let silence = self.settings.timers.silence;
-        let (expected, inheritance) = match &self.known {
-            Known::Nothing => return,
-            Known::Absent { since, .. } => {
-                let workers_until = since.map_or(now, |since| since + silence);
-                let (former, successors, memory) = (None, Vec::new(), None);
-                (Revision(0), Inheritance { workers_until, former, successors, memory })
+        if self.is_deleted() {
+            self.known.newest = None;
+        }
+        let Some(expected) = self.known.content.expected() else { return };
+        if self.lacks_record() {
+            return self.write_placeholder(now, expected);
+        }
+        // Workers of earlier leaders run until then.
+        let workers_until = self.silent_at().unwrap_or(now);
+        let inheritance = match self.known.newest.as_deref() {
+            None => {
+                Inheritance { workers_until, former: None, successors: Vec::new(), memory: None }
             }
-            Known::Present { entry, seen } => {
-                let Record { process, successors, memory, .. } = &entry.record;
+            Some(Record { process, successors, memory, .. }) => {
                 let is_other = |one: &&Successor| one.process != self.settings.process;
-                let inheritance = Inheritance {
-                    workers_until: *seen + self.silence(&entry.record),
+                Inheritance {
+                    workers_until,
                     former: Some(process.clone()),
                     successors: successors.iter().filter(is_other).cloned().collect(),
                     memory: memory.clone(),
-                };
-                (entry.revision, inheritance)
+                }
             }
         };
         let nonce = u16::try_from(self.jitter.bits() >> 48).unwrap_or(u16::MAX);
@@ -118,6 +156,13 @@ impl Claim {
         self.sent.clear();
         self.role = Role::Candidate { term, expected, inheritance: Box::new(inheritance) };
         self.write_claim(now);
+    }
+
+    /// Requests to put the newest record that is known into the key, without leading.
+    fn write_placeholder(&mut self, now: Instant, expected: Stamp) {
+        let newest = self.known.newest.as_deref().cloned();
+        let record = newest.unwrap_or_else(|| self.new_record(Term(0), Vec::new(), None));
+        self.change(now, expected, Some(Record { is_placeholder: true, ..record }));
     }
 
     /// Requests to replace the record.
@@ -192,6 +237,7 @@ impl Claim {
             number: 0,
             silence: self.settings.timers.silence,
             is_resigned: false,
+            is_placeholder: false,
             successors,
             memory,
         }

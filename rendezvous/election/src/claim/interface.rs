@@ -14,6 +14,16 @@ use crate::election::Leadership;
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Revision(pub u64);
 
+/// The identity of a content of the key. Revisions alone repeat if the store comes back empty or as an older copy.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Stamp {
+    /// The revision of the change that has written it; zero if the key does not exist.
+    pub revision: Revision,
+    /// The lease of the store with which it was written; zero without one. A process obtains another one after each request
+    /// that has failed, so none is used before and after the store was restored.
+    pub lease: i64,
+}
+
 /// The record of the leader in the store, in the only key of the job.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Record {
@@ -30,6 +40,10 @@ pub struct Record {
     pub silence: Duration,
     /// True if the leader has resigned.
     pub is_resigned: bool,
+    /// True if the process that has written this does not lead: the key had lost the record. Now it has the state of the job
+    /// again, and a revision that shows for how long no leader has changed it. The rest is from the newest record that this
+    /// process has seen; without one, the term is zero.
+    pub is_placeholder: bool,
     /// The processes that become candidates first if this leader is lost, in this order.
     pub successors: Vec<Successor>,
     /// The state of the job; `None` until the first leader has written one.
@@ -41,22 +55,29 @@ pub struct Record {
 pub struct Value {
     /// The revision of the store at which this was its content.
     pub revision: Revision,
-    /// The record, if the key exists.
+    /// The record, if the key has one.
     pub entry: Option<Entry>,
+    /// The identity of a value of the key that is not a record.
+    pub garbage: Option<Stamp>,
 }
 
 impl Value {
     /// Returns the revision of the last change of the key; without a record, that of the store.
     pub(super) fn of_key(&self) -> Revision {
-        self.entry.as_ref().map_or(self.revision, |entry| entry.revision)
+        self.stamp().map_or(self.revision, |stamp| stamp.revision)
+    }
+
+    /// Returns the identity of the content; `None` if the key does not exist.
+    pub(super) fn stamp(&self) -> Option<Stamp> {
+        self.entry.as_ref().map(|entry| entry.stamp).or(self.garbage)
     }
 }
 
 /// A record that is in the store.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Entry {
-    /// The revision of the change that has written it.
-    pub revision: Revision,
+    /// Its identity.
+    pub stamp: Stamp,
     /// The record.
     pub record: Record,
 }
@@ -64,9 +85,9 @@ pub struct Entry {
 /// The result of a change.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Outcome {
-    /// The store has made the change, at this revision.
-    Made(Revision),
-    /// The store has not made the change, because the key's revision is not the expected one; its
+    /// The store has made the change; the revision, and the lease of a new record.
+    Made(Stamp),
+    /// The store has not made the change, because the key does not have the expected content; its
     /// content.
     Refused(Box<Value>),
     /// No answer was received: the store may have made the change, or may still make it.
@@ -146,13 +167,13 @@ impl Default for Timers {
 /// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
-    /// Change the job's key if its revision is the expected one. Exactly one result must follow; no
+    /// Change the job's key if it has the expected content. Exactly one result must follow; no
     /// other change is requested before it.
     Change {
         /// The number of the change.
         number: u64,
-        /// The expected revision of the key; zero if it must not exist.
-        expected: Revision,
+        /// The expected content of the key; zero if it must not exist.
+        expected: Stamp,
         /// The new record; `None` to delete the key.
         record: Option<Box<Record>>,
     },
@@ -167,6 +188,8 @@ pub enum Effect {
         /// The leader's endpoint and term; `None` if none is known.
         leader: Option<(String, Term)>,
     },
+    /// The record of this process has replaced a value that was not a record.
+    GarbageReplaced,
     /// The record of this process is released, or its lease is over. It may end.
     Released,
 }

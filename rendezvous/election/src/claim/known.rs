@@ -1,74 +1,159 @@
-//! The content of the job's key, as far as this process knows it.
+//! The content of the job's key, as far as this process knows it, and the newest record that it has had.
 
 use std::time::{Duration, Instant};
 
 use ragent_rendezvous::limits::NUMBER_MAX;
 use tracing::info;
 
-use crate::claim::{Claim, Entry, Record, Revision, Role, Value};
+use crate::claim::{Claim, Entry, Record, Revision, Role, Stamp, Value};
 
-/// The content of the key, as far as this process knows it.
-#[derive(Debug)]
-pub(super) enum Known {
+/// The state of the job, as far as this process has seen it.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The content of the key.
+    pub(super) content: Content,
+    /// The newest record, also if the key no longer has it.
+    pub(super) newest: Option<Box<Record>>,
+    /// The time since which the key has an older record than that one.
+    pub(super) outdated_since: Option<Instant>,
+    /// The highest revision that was reported by watching the key.
+    watched: Revision,
+}
+
+/// The content of the key.
+#[derive(Debug, Default)]
+pub(super) enum Content {
     /// The key was not read yet.
+    #[default]
     Nothing,
-    /// The key did not exist at `revision`. It has existed until `since`, or never as far as this
-    /// process knows.
-    Absent { revision: Revision, since: Option<Instant> },
+    /// The key does not exist at `revision`. This is known since `seen`.
+    Absent { revision: Revision, seen: Instant },
+    /// The key has a value that is not a record, which was received at `seen`.
+    Garbage { stamp: Stamp, seen: Instant },
     /// The key has this record since its revision, which was received at `seen`.
     Present { entry: Box<Entry>, seen: Instant },
 }
 
-impl Known {
-    /// Returns the newest revision of the key.
-    pub(super) fn revision(&self) -> Option<Revision> {
+impl Content {
+    /// Returns the revision of the newest content that is known.
+    fn revision(&self) -> Option<Revision> {
         match self {
             Self::Nothing => None,
             Self::Absent { revision, .. } => Some(*revision),
-            Self::Present { entry, .. } => Some(entry.revision),
+            Self::Garbage { stamp, .. } => Some(stamp.revision),
+            Self::Present { entry, .. } => Some(entry.stamp.revision),
+        }
+    }
+
+    /// Returns the identity that a change of this content expects; zero if the key does not exist.
+    pub(super) fn expected(&self) -> Option<Stamp> {
+        match self {
+            Self::Nothing => None,
+            Self::Absent { .. } => Some(Stamp::default()),
+            Self::Garbage { stamp, .. } => Some(*stamp),
+            Self::Present { entry, .. } => Some(entry.stamp),
+        }
+    }
+
+    /// Returns true if the store has gone back: it cannot have had both this content and `value`.
+    fn contradicts(&self, value: &Value) -> bool {
+        let is_other = self.expected() != Some(value.stamp().unwrap_or_default());
+        self.revision() == Some(value.of_key()) && is_other
+    }
+
+    /// Returns the record that the key has.
+    pub(super) fn record(&self) -> Option<&Record> {
+        match self {
+            Self::Present { entry, .. } => Some(&entry.record),
+            Self::Nothing | Self::Absent { .. } | Self::Garbage { .. } => None,
         }
     }
 }
 
-impl Claim {
-    /// Forgets the known revision if the store refuses a change with a lower one: it was restored from a copy. What it has
-    /// now is replaced only after a silence.
-    pub(super) fn note_reset(&mut self, now: Instant, refused: &Value) {
-        if self.known.revision().is_some_and(|known| refused.of_key() < known) {
-            info!("the revision of the store has gone back; it may have been restored");
-            self.store = refused.revision;
-            self.known = Known::Absent { revision: Revision(0), since: Some(now) };
+impl Known {
+    /// Keeps a record if it is newer than all others. Terms and numbers order records, because revisions do not
+    /// if the store was restored.
+    fn keep(&mut self, record: &Record) {
+        if record.term.0 > 0 && !self.is_outdated(record) {
+            self.newest = Some(Box::new(Record { is_placeholder: false, ..record.clone() }));
         }
+    }
+
+    /// Returns true if a newer record is known: the store was restored, or another process has not seen that one.
+    pub(super) fn is_outdated(&self, record: &Record) -> bool {
+        let order = |record: &Record| (record.term, record.number);
+        self.newest.as_ref().is_some_and(|newest| order(record) < order(newest))
+    }
+
+    /// Notes the time at which the key first had an older record.
+    fn note_outdated(&mut self, now: Instant) {
+        let is_outdated = self.content.record().is_some_and(|record| self.is_outdated(record));
+        self.outdated_since = self.outdated_since.or(Some(now)).filter(|_| is_outdated);
+    }
+
+    /// Returns true if the newest record has the outcome of the job.
+    pub(super) fn has_ended(&self) -> bool {
+        let memory = self.newest.as_ref().and_then(|newest| newest.memory.as_ref());
+        memory.is_some_and(|memory| memory.closed.is_some())
+    }
+}
+
+impl Claim {
+    /// Forgets the known revision if watching reports a lower one: the store is empty, or was restored from a copy.
+    pub(super) fn note_watched(&mut self, value: &Value) {
+        if value.revision < self.known.watched || self.known.content.contradicts(value) {
+            self.reset(value);
+        }
+        self.known.watched = value.revision;
+    }
+
+    /// Forgets the known revision if the store refuses a change with a lower one.
+    pub(super) fn note_refused(&mut self, value: &Value) {
+        let content = &self.known.content;
+        let is_lower = content.revision().is_some_and(|known| value.of_key() < known);
+        if is_lower || content.contradicts(value) {
+            self.reset(value);
+        }
+    }
+
+    fn reset(&mut self, value: &Value) {
+        info!("the revision of the store has gone back; it may have been restored");
+        self.store = value.revision;
+        self.known.content = Content::Nothing;
     }
 
     /// Records the content of the key, unless a later one is known.
     pub(super) fn observe(&mut self, now: Instant, value: Value) {
         self.store = self.store.max(value.revision);
         let revision = value.of_key();
-        let since = match &self.known {
-            Known::Nothing => None,
-            Known::Absent { since, .. } => *since,
-            Known::Present { .. } => Some(now),
-        };
-        if self.known.revision().is_some_and(|known| revision <= known) {
-            return;
-        }
-        let was_absent = matches!(self.known, Known::Absent { .. });
-        let Some(entry) = value.entry else {
-            self.known = Known::Absent { revision, since };
-            if !was_absent || matches!(self.role, Role::Leader(_)) {
-                self.lose_record(now);
+        if let Some(Entry { record, .. }) = &value.entry {
+            self.known.keep(record);
+            if record.term.0 <= NUMBER_MAX {
+                self.highest = self.highest.max(record.term);
             }
-            return;
-        };
-        if entry.record.term.0 <= NUMBER_MAX {
-            self.highest = self.highest.max(entry.record.term);
         }
-        let own = self.own_change(&entry.record);
-        self.known = Known::Present { entry: Box::new(entry), seen: now };
+        if self.known.content.revision().is_some_and(|known| revision <= known) {
+            return;
+        }
+        let (content, own) = match (value.entry, value.garbage) {
+            (Some(entry), _) => {
+                let own = self.own_change(&entry.record);
+                (Content::Present { entry: Box::new(entry), seen: now }, own)
+            }
+            (None, Some(stamp)) => (Content::Garbage { stamp, seen: now }, None),
+            (None, None) => {
+                if let Content::Absent { revision: known, .. } = &mut self.known.content {
+                    *known = revision;
+                    return;
+                }
+                (Content::Absent { revision, seen: now }, None)
+            }
+        };
+        self.known.content = content;
+        self.known.note_outdated(now);
         match own {
             Some(number) => self.confirm(now, number),
-            None => self.lose_record(now),
+            None => self.handle_loss(now),
         }
     }
 
@@ -81,23 +166,32 @@ impl Claim {
             Role::Leader(leader) => leader.term,
         };
         let is_own = record.process == self.settings.process && record.term == term;
-        is_own.then_some(record.number)
+        (is_own && !record.is_placeholder).then_some(record.number)
     }
 
-    /// Follows, because the key no longer has the expected record.
-    pub(super) fn lose_record(&mut self, now: Instant) {
-        match self.role {
-            Role::Leader(_) => self.end_leadership("another process has replaced the record"),
-            Role::Candidate { .. } | Role::Follower => self.role = Role::Follower,
+    /// Handles that the key does not have the record of this process. A leader writes it again, unless another process has
+    /// led: none does within a silence after the key was deleted or overwritten, so none leads as long as the lease
+    /// lasts. All others follow.
+    pub(super) fn handle_loss(&mut self, now: Instant) {
+        if let Role::Leader(leader) = &mut self.role {
+            let is_replaced = self.known.content.record().is_some_and(|record| {
+                record.term > leader.term || record.term == leader.term && !record.is_placeholder
+            });
+            if !is_replaced {
+                leader.next_renewal = now;
+                return;
+            }
+            self.end_leadership("another process has replaced the record");
         }
+        self.role = Role::Follower;
         self.follow(now);
     }
 
-    /// Returns the time at which the record in the store may be replaced, because it was not renewed.
+    /// Returns the time at which the record in the key may be replaced, because it was not renewed.
     pub(super) fn silent_at(&self) -> Option<Instant> {
-        match &self.known {
-            Known::Present { entry, seen } => Some(*seen + self.silence(&entry.record)),
-            Known::Nothing | Known::Absent { .. } => None,
+        match &self.known.content {
+            Content::Present { entry, seen } => Some(*seen + self.silence(&entry.record)),
+            Content::Nothing | Content::Absent { .. } | Content::Garbage { .. } => None,
         }
     }
 

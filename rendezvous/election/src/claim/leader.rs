@@ -6,7 +6,7 @@ use ragent_rendezvous::{heir::Successor, ids::Term, settings::Memory};
 use tracing::info;
 
 use crate::{
-    claim::{Claim, Effect, Record, Revision, Role, known::Known},
+    claim::{Claim, Effect, Record, Role},
     limits::CHANGES_UNDER_WAY_MAX,
 };
 
@@ -57,9 +57,9 @@ impl Leader {
 }
 
 impl Claim {
-    /// Writes the record again.
+    /// Writes the record again, also if the key has lost it.
     pub(super) fn write_renewal(&mut self, now: Instant) {
-        let Some(expected) = self.own_revision() else { return };
+        let Some(expected) = self.known.content.expected() else { return };
         let renewal = self.settings.timers.renewal;
         let Role::Leader(leader) = &mut self.role else { return };
         leader.next_renewal = now + renewal;
@@ -106,9 +106,7 @@ impl Claim {
     /// Ends the release if the store has made it, or if it has no purpose any more.
     pub(super) fn check_release(&mut self, now: Instant) {
         let Some(release) = self.release else { return };
-        let is_unreleased =
-            |record: &Record| record.process == self.settings.process && !record.is_resigned;
-        if now < release.until && self.record().is_some_and(is_unreleased) {
+        if now < release.until && self.unreleased().is_some() {
             return;
         }
         self.release = None;
@@ -120,17 +118,19 @@ impl Claim {
 
     /// Requests to delete the record, or to mark it as resigned.
     pub(super) fn write_release(&mut self, now: Instant) {
-        let (Some(release), Some(expected)) = (self.release, self.own_revision()) else { return };
-        let record = self.record().filter(|_| !release.is_job_over);
+        let (Some(release), Some(expected)) = (self.release, self.known.content.expected()) else {
+            return;
+        };
+        let record = self.unreleased().filter(|_| !release.is_job_over);
         let record = record.map(|record| Record { is_resigned: true, ..record.clone() });
         self.change(now, expected, record);
     }
 
-    /// Returns the revision of the record in the store.
-    fn own_revision(&self) -> Option<Revision> {
-        match &self.known {
-            Known::Present { entry, .. } => Some(entry.revision),
-            Known::Nothing | Known::Absent { .. } => None,
-        }
+    /// Returns the record of this process, if the key has it, and not as one that has resigned.
+    pub(super) fn unreleased(&self) -> Option<&Record> {
+        let is_own = |record: &&Record| {
+            record.process == self.settings.process && !record.is_resigned && !record.is_placeholder
+        };
+        self.known.content.record().filter(is_own)
     }
 }

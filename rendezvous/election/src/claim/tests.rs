@@ -5,6 +5,7 @@ use std::{iter, time::Duration};
 use ragent_rendezvous::{
     heir::Successor,
     ids::{JobUid, Round},
+    message::{self, JobResult},
 };
 
 use super::*;
@@ -24,26 +25,44 @@ struct Job {
 }
 
 /// A store with one key.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Store {
     revision: u64,
     entry: Option<Entry>,
+    /// The identity of a value that is not a record.
+    garbage: Option<Stamp>,
+    /// The lease of all records.
+    lease: i64,
 }
 
 impl Store {
-    fn change(&mut self, expected: Revision, record: Option<Box<Record>>) -> Outcome {
-        let present = self.entry.as_ref().map_or(Revision(0), |entry| entry.revision);
-        if present != expected {
+    fn change(&mut self, expected: Stamp, record: Option<Box<Record>>) -> Outcome {
+        if self.value().stamp().unwrap_or_default() != expected {
             return Outcome::Refused(Box::new(self.value()));
         }
         self.revision += 1;
-        let revision = Revision(self.revision);
-        self.entry = record.map(|record| Entry { revision, record: *record });
-        Outcome::Made(revision)
+        let stamp = Stamp { revision: Revision(self.revision), lease: self.lease };
+        self.entry = record.map(|record| Entry { stamp, record: *record });
+        self.garbage = None;
+        Outcome::Made(stamp)
     }
 
     fn value(&self) -> Value {
-        Value { revision: Revision(self.revision), entry: self.entry.clone() }
+        let (revision, garbage) = (Revision(self.revision), self.garbage);
+        Value { revision, entry: self.entry.clone(), garbage }
+    }
+
+    /// Writes a value that is not a record.
+    fn spoil(&mut self) {
+        self.revision += 1;
+        self.entry = None;
+        self.garbage = Some(Stamp { revision: Revision(self.revision), lease: 0 });
+    }
+
+    /// Deletes the key.
+    fn delete(&mut self) {
+        self.revision += 1;
+        (self.entry, self.garbage) = (None, None);
     }
 }
 
@@ -72,7 +91,7 @@ impl Job {
         };
         Self {
             now,
-            store: Store { revision: 7, entry: None },
+            store: Store { revision: 7, ..Store::default() },
             processes: (0..count).map(claim).collect(),
             seen: vec![Vec::new(); count],
             are_cut_off: vec![false; count],
@@ -84,8 +103,29 @@ impl Job {
     fn started(count: usize) -> (Self, usize) {
         let mut job = Self::new(count);
         job.watch();
-        job.pass(SECOND);
+        job.pass(Timers::default().silence + SECOND);
         let leader = job.leader().expect("one process leads");
+        (job, leader)
+    }
+
+    /// Starts the job, and ends it: its leader deletes the key and leaves.
+    fn ended(count: usize) -> (Self, usize) {
+        let (mut job, leader) = Self::started(count);
+        job.remember(leader, 1, &[1 - leader]);
+        let outcome = message::Outcome {
+            result: JobResult::Succeeded,
+            first_failure: None,
+            other_failures: 0,
+            further_failures: Vec::new(),
+            restarts_used: 0,
+        };
+        let closed = Memory { closed: Some(outcome), ..memory(1) };
+        job.processes[leader].handle_remember(job.now, closed);
+        job.carry_out();
+        let term = job.led(leader)[0].term;
+        job.processes[leader].handle_job_over(job.now, term);
+        job.processes[leader].handle_leaving(job.now);
+        job.carry_out();
         (job, leader)
     }
 
@@ -141,6 +181,12 @@ impl Job {
         }
     }
 
+    /// The record in the store.
+    #[track_caller]
+    fn written(&self) -> &Record {
+        &self.store.entry.as_ref().expect("the key has a record").record
+    }
+
     fn leader(&self) -> Option<usize> {
         let leads = |index: &usize| {
             self.processes[*index].leads_until().is_some_and(|until| self.now < until)
@@ -190,7 +236,7 @@ fn one_process_leads() {
     }
     job.pass(60 * SECOND);
     assert_eq!(job.leader(), Some(leader));
-    let writes = job.store.revision - 8;
+    let writes = job.store.revision - 9;
     assert!((100..=130).contains(&writes), "{writes} renewals in a minute");
 }
 
@@ -296,10 +342,12 @@ fn memory_is_stored() {
 fn lost_answers_are_resolved() {
     let mut job = Job::new(1);
     job.watch();
+    job.pass(SECOND);
+    job.now += Timers::default().silence;
     job.are_unanswered[0] = true;
     let began = job.now;
     job.pass(Duration::from_millis(100));
-    assert!(job.store.entry.is_some() && job.leader().is_none());
+    assert!(!job.written().is_placeholder && job.leader().is_none());
     job.are_unanswered[0] = false;
     job.pass(SECOND);
     let [leadership] = &job.led(0)[..] else { panic!("it leads once") };
@@ -322,7 +370,8 @@ fn lost_answers_are_resolved() {
 fn late_answer_is_no_leadership() {
     let mut job = Job::new(1);
     job.watch();
-    job.now += SECOND;
+    job.pass(SECOND);
+    job.now += Timers::default().silence;
     job.processes[0].handle_timeout(job.now);
     let Some(Effect::Change { number, expected, record }) = job.processes[0].poll_effect() else {
         panic!("it claims")
@@ -405,7 +454,8 @@ fn record_is_deleted() {
 fn candidate_that_leaves_releases_its_record() {
     let mut job = Job::new(1);
     job.watch();
-    job.now += SECOND;
+    job.pass(SECOND);
+    job.now += Timers::default().silence;
     job.processes[0].handle_timeout(job.now);
     let Some(Effect::Change { number, expected, record }) = job.processes[0].poll_effect() else {
         panic!("it claims")
@@ -451,18 +501,219 @@ fn restored_store_is_accepted() {
     assert_eq!(job.led(1 - leader)[0].memory, Some(memory(1)));
 }
 
-/// If the copy has no record, a process waits for a silence before it creates one.
+/// A store that comes back empty does not end the leadership: the leader writes its record again at once. If it is lost
+/// afterwards, its memory is not.
 #[test]
-fn store_that_has_lost_the_record_is_accepted() {
+fn empty_store_is_accepted() {
     let (mut job, leader) = Job::started(2);
+    job.remember(leader, 1, &[1 - leader]);
     job.pass(20 * SECOND);
-    job.store = Store { revision: 3, entry: None };
-    let lost = job.now;
+    job.store = Store { revision: 1, lease: 1, ..Store::default() };
+    job.watch();
+    job.carry_out();
+    assert_eq!(job.written().memory, Some(memory(1)));
+    job.pass(20 * SECOND);
+    assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
+    job.cut_off(&[leader], true);
+    job.pass(10 * SECOND);
+    assert_eq!(job.leader(), Some(1 - leader));
+    assert_eq!(job.led(1 - leader)[0].memory, Some(memory(1)));
+}
+
+/// A leader whose record is deleted writes it again at once, as often as that happens, and leads in the same term. The
+/// others follow it.
+#[test]
+fn deleted_record_is_written_again() {
+    let (mut job, leader) = Job::started(3);
+    job.remember(leader, 1, &[]);
+    for _ in 0..3 {
+        job.store.delete();
+        job.watch();
+        job.carry_out();
+        assert_eq!(job.written().memory, Some(memory(1)));
+        assert!(!job.written().is_placeholder);
+        job.pass(10 * SECOND);
+        assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
+    }
+    let term = job.led(leader)[0].term;
+    let follows = Effect::Follow { leader: Some((format!("h{leader}:1"), term)) };
+    for other in (0..3).filter(|other| *other != leader) {
+        assert_eq!(job.seen[other].last(), Some(&follows));
+    }
+}
+
+/// The key is deleted while the leader does not reach the store. Another process puts the memory back, and leads with it
+/// when the key has not changed for a silence: the leader's lease is over, and so are its workers.
+#[test]
+fn memory_outlives_a_deleted_key() {
+    let (mut job, leader) = Job::started(3);
+    let others: Vec<usize> = (0..3).filter(|other| *other != leader).collect();
+    job.remember(leader, 3, &[others[1], others[0]]);
+    job.cut_off(&[leader], true);
+    let until = job.processes[leader].leads_until().unwrap();
+    job.store.delete();
+    job.watch();
+    job.carry_out();
     job.pass(SECOND);
+    let placeholder = job.written().clone();
+    assert!(placeholder.is_placeholder);
+    assert_eq!((placeholder.process, placeholder.memory), (process(leader), Some(memory(3))));
+    let timers = Timers::default();
+    job.pass(timers.silence - SECOND);
     assert_eq!(job.leader(), None);
-    job.pass(20 * SECOND);
-    let again = job.leader().expect("one of them leads");
-    let leadership = job.led(again).pop().unwrap();
-    assert!(leadership.workers_until >= lost + Timers::default().leader_lease);
+    job.pass(2 * SECOND);
+    assert_eq!(job.leader(), Some(others[1]), "the first successor");
+    let [leadership] = &job.led(others[1])[..] else { panic!("it leads once") };
+    assert_eq!(leadership.former, Some(process(leader)));
+    assert_eq!(leadership.memory, Some(memory(3)));
     assert!(leadership.term > job.led(leader)[0].term);
+    assert!(leadership.workers_until <= job.now);
+    assert!(leadership.workers_until >= until + (timers.silence - timers.leader_lease));
+}
+
+/// A leader replaces the placeholder of another process, because that one does not lead.
+#[test]
+fn placeholder_does_not_end_the_leadership() {
+    let (mut job, leader) = Job::started(2);
+    job.remember(leader, 1, &[]);
+    job.cut_off(&[leader], true);
+    job.store.delete();
+    job.watch();
+    job.carry_out();
+    job.pass(SECOND);
+    assert!(job.written().is_placeholder);
+    job.cut_off(&[leader], false);
+    job.pass(20 * SECOND);
+    assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
+    assert!(!job.written().is_placeholder);
+}
+
+/// A process that has never seen a record does not know whether one was deleted just before. It leads when the key that
+/// it has created has not changed for a silence, with neither memory nor former leader. If it is lost, another one does.
+#[test]
+fn founder_waits_for_a_silence() {
+    let mut job = Job::new(2);
+    job.watch();
+    job.pass(SECOND);
+    let placeholder = job.written().clone();
+    assert!(placeholder.is_placeholder);
+    assert_eq!((placeholder.term, placeholder.memory), (Term(0), None));
+    let silence = Timers::default().silence;
+    job.pass(silence - SECOND);
+    assert_eq!(job.leader(), None);
+    let founder = usize::from(placeholder.process == process(1));
+    job.cut_off(&[founder], true);
+    job.pass(SECOND);
+    assert_eq!(job.leader(), Some(1 - founder));
+    let [leadership] = &job.led(1 - founder)[..] else { panic!("it leads once") };
+    assert_eq!((leadership.former.clone(), leadership.memory.clone()), (None, None));
+    assert!(leadership.workers_until <= job.now);
+}
+
+/// A founder begins no other job while a second process knows one: this process puts the memory into the key.
+#[test]
+fn founder_receives_the_memory_of_others() {
+    let (mut job, leader) = Job::started(3);
+    let others: Vec<usize> = (0..3).filter(|other| *other != leader).collect();
+    job.remember(leader, 4, &[others[0]]);
+    job.cut_off(&[0, 1, 2], true);
+    job.store.delete();
+    job.processes[others[0]] = Job::new(3).processes.remove(others[0]);
+    job.cut_off(&[others[0]], false);
+    job.pass(SECOND);
+    assert_eq!((job.written().term, job.written().is_placeholder), (Term(0), true));
+    job.cut_off(&[others[1]], false);
+    job.pass(SECOND);
+    assert_eq!(
+        (job.written().memory.clone(), job.written().is_placeholder),
+        (Some(memory(4)), true)
+    );
+    job.pass(20 * SECOND);
+    let next = job.leader().expect("one of them leads");
+    assert_eq!(job.led(next)[0].memory, Some(memory(4)));
+}
+
+/// A value that is not a record is replaced: by the leader at once, otherwise by one process, which puts the memory back.
+/// The replacement is reported once.
+#[test]
+fn garbage_is_replaced() {
+    let (mut job, leader) = Job::started(3);
+    job.remember(leader, 1, &[]);
+    let replaced = |job: &Job| {
+        job.seen.iter().flatten().filter(|effect| **effect == Effect::GarbageReplaced).count()
+    };
+    job.store.spoil();
+    job.watch();
+    job.carry_out();
+    assert_eq!((job.written().memory.clone(), replaced(&job)), (Some(memory(1)), 1));
+    job.pass(20 * SECOND);
+    assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
+    job.cut_off(&[leader], true);
+    job.store.spoil();
+    job.watch();
+    job.carry_out();
+    job.pass(Timers::default().silence);
+    assert_eq!((job.leader(), replaced(&job)), (None, 2));
+    job.pass(20 * SECOND);
+    let next = job.leader().expect("one of them leads");
+    assert_eq!((job.led(next)[0].memory.clone(), replaced(&job)), (Some(memory(1)), 2));
+}
+
+/// An older record than the newest one that was seen is replaced, and its leader does not lead again because of it.
+#[test]
+fn older_record_is_replaced() {
+    let (mut job, first) = Job::started(3);
+    job.remember(first, 1, &[]);
+    let copy = job.store.clone();
+    job.processes[first].handle_highest(job.now, Term(1_000_000 << 16));
+    job.pass(10 * SECOND);
+    let second = job.leader().expect("one of them leads");
+    job.remember(second, 2, &[first]);
+    job.pass(SECOND);
+    job.cut_off(&[second], true);
+    job.store = Store { lease: 1, ..copy };
+    job.watch();
+    job.carry_out();
+    assert!(job.leader().is_none_or(|leader| leader == second));
+    job.pass(SECOND);
+    assert_eq!(
+        (job.written().memory.clone(), job.written().is_placeholder),
+        (Some(memory(2)), true)
+    );
+    job.pass(20 * SECOND);
+    let third = job.leader().expect("one of them leads");
+    assert_eq!(job.led(third).pop().unwrap().memory, Some(memory(2)));
+}
+
+/// The store was emptied, and its new record has the revision that a process knows from before. This is not taken for the
+/// record that it has seen.
+#[test]
+fn same_revision_after_a_reset_is_another_record() {
+    let (mut job, leader) = Job::started(2);
+    job.remember(leader, 1, &[1 - leader]);
+    job.cut_off(&[1 - leader], true);
+    let stamp = Stamp { revision: Revision(job.store.revision), lease: 1 };
+    job.pass(Timers::default().silence - SECOND);
+    let record = job.written().clone();
+    let entry = Some(Entry { stamp, record });
+    job.store = Store { revision: stamp.revision.0, entry, lease: 1, garbage: None };
+    job.are_cut_off[1 - leader] = false;
+    job.now += 2 * SECOND;
+    job.processes[1 - leader].handle_timeout(job.now);
+    job.carry_out();
+    assert_eq!(job.led(1 - leader), []);
+    job.pass(20 * SECOND);
+    assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
+}
+
+/// A key whose last record has the outcome of the job was deleted because the job has ended. It is not put back; a process
+/// that stays for longer begins another job.
+#[test]
+fn ended_job_is_not_put_back() {
+    let (mut job, leader) = Job::ended(2);
+    job.pass(Timers::default().silence - SECOND);
+    assert_eq!(job.store.entry, None);
+    job.pass(20 * SECOND);
+    let [leadership] = &job.led(1 - leader)[..] else { panic!("it leads once") };
+    assert_eq!((leadership.former.clone(), leadership.memory.clone()), (None, None));
 }

@@ -1,0 +1,83 @@
+//! The store: one key, its history, and what others do to it.
+
+use crate::claim::{Entry, Outcome, Record, Revision, Stamp, Value};
+
+/// A store with one key.
+pub(super) struct Store {
+    /// All contents of the key, the newest last. Watches refer to them by index.
+    history: Vec<Value>,
+    /// The index of the first content since the store was emptied.
+    begins: usize,
+    revision: u64,
+    /// The number of times that it was restored or emptied; all leases are others afterwards.
+    restored: i64,
+}
+
+/// An action of others on the key.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Loss {
+    /// The key is deleted, or its lease is over.
+    Deleted,
+    /// The store comes back empty, with its first revision.
+    Wiped,
+    /// The store is restored from a copy: the one at this index, modulo their number.
+    Restored(usize),
+    /// The key receives a value that is not a record.
+    Garbage,
+}
+
+impl Store {
+    pub(super) fn new() -> Self {
+        let value = Value { revision: Revision(5), entry: None, garbage: None };
+        Self { history: vec![value], begins: 0, revision: 5, restored: 0 }
+    }
+
+    /// Returns the index of the newest content.
+    pub(super) fn newest(&self) -> usize {
+        self.history.len() - 1
+    }
+
+    /// Returns the content at this index of the history.
+    pub(super) fn at(&self, index: usize) -> &Value {
+        &self.history[index]
+    }
+
+    /// Makes a change if the key has the expected content.
+    pub(super) fn change(&mut self, expected: Stamp, record: Option<Box<Record>>) -> Outcome {
+        let newest = self.at(self.newest());
+        if newest.stamp().unwrap_or_default() != expected {
+            let revision = Revision(self.revision);
+            return Outcome::Refused(Box::new(Value { revision, ..newest.clone() }));
+        }
+        self.revision += 1;
+        let revision = Revision(self.revision);
+        let stamp = Stamp { revision, lease: self.restored + 1 };
+        let entry = record.map(|record| Entry { stamp, record: *record });
+        self.history.push(Value { revision, entry, garbage: None });
+        Outcome::Made(stamp)
+    }
+
+    /// Applies an action of others.
+    pub(super) fn lose(&mut self, loss: Loss) {
+        self.restored += i64::from(matches!(loss, Loss::Wiped | Loss::Restored(_)));
+        let (revision, garbage) = match loss {
+            Loss::Deleted => (Revision(self.revision + 1), None),
+            Loss::Garbage => {
+                let revision = Revision(self.revision + 1);
+                (revision, Some(Stamp { revision, lease: 0 }))
+            }
+            Loss::Wiped => {
+                self.begins = self.history.len();
+                (Revision(1), None)
+            }
+            Loss::Restored(index) => {
+                let count = self.history.len() - self.begins;
+                let value = self.history[self.begins + index % count].clone();
+                self.revision = value.revision.0;
+                return self.history.push(value);
+            }
+        };
+        self.revision = revision.0;
+        self.history.push(Value { revision, entry: None, garbage });
+    }
+}
