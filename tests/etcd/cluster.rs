@@ -24,6 +24,9 @@ struct Member {
     program: Option<Program>,
 }
 
+/// The key of the job `j`.
+pub(crate) const KEY: &str = "/ragent/j/leader";
+
 /// The names of the files that [`Cluster::with_tls`] makes.
 pub(crate) const AUTHORITY: &str = "ca.pem";
 
@@ -91,6 +94,11 @@ impl<'a> Cluster<'a> {
         self.members[index].program = Some(program);
     }
 
+    /// Removes the data of a member that was killed.
+    pub(crate) fn empty(&self, index: usize) {
+        std::fs::remove_dir_all(self.data_of(index)).unwrap();
+    }
+
     /// Signals all members.
     pub(crate) fn signal(&self, signal: Signal) {
         for member in &self.members {
@@ -123,10 +131,46 @@ impl<'a> Cluster<'a> {
         end.stdout
     }
 
+    /// A member that is not the leader within etcd, and the endpoints of the others.
+    pub(crate) fn follower(&self) -> (usize, String) {
+        let status = self.control("endpoint status");
+        let leads = |index: &usize| {
+            let line = status.lines().find(|line| line.contains(&self.endpoint(*index)));
+            line.unwrap().split(", ").nth(4) == Some("true")
+        };
+        let follower = (0..self.members.len()).find(|index| !leads(index)).unwrap();
+        let others = (0..self.members.len()).filter(|index| *index != follower);
+        (follower, others.map(|index| self.endpoint(index)).collect::<Vec<_>>().join(","))
+    }
+
+    /// Runs `etcdctl` with all members but one, which was killed.
+    #[track_caller]
+    pub(crate) fn control_others(&self, killed: usize, words: &str) {
+        let others = self.members.iter().enumerate().filter(|(index, _)| *index != killed);
+        let endpoints: Vec<_> =
+            others.map(|(_, member)| format!("127.0.0.1:{}", member.port)).collect();
+        let mut start = self.sandbox.program("etcdctl").env("ETCDCTL_API", "3");
+        for word in words.split_ascii_whitespace() {
+            start = start.arg(word);
+        }
+        start.arg(format!("--endpoints={}", endpoints.join(","))).run().assert_code(0);
+    }
+
+    /// Writes a value that is too large for an argument to the key of the job `j`.
+    #[track_caller]
+    pub(crate) fn put_file(&self, value: &[u8]) {
+        let path = self.sandbox.path("value");
+        std::fs::write(&path, value).unwrap();
+        let endpoints = self.endpoints();
+        let command = format!("etcdctl put {KEY} --endpoints={endpoints} < {}", path.display());
+        let start = self.sandbox.program("sh").env("ETCDCTL_API", "3");
+        start.arg("-c").arg(command).run().assert_code(0);
+    }
+
     /// Waits until the record of the job `j` was written `times` times.
     #[track_caller]
     pub(crate) fn wait_for_writes(&self, times: usize) {
-        let mut watch = self.controller("watch /ragent/j/leader").start();
+        let mut watch = self.controller(&format!("watch {KEY}")).start();
         for _ in 0..times {
             watch.prints("PUT");
         }
@@ -154,6 +198,10 @@ impl<'a> Cluster<'a> {
         start
     }
 
+    fn data_of(&self, index: usize) -> PathBuf {
+        self.sandbox.path(&format!("m{index}.etcd"))
+    }
+
     fn member(&self, index: usize) -> Start {
         let Member { port, peer_port, .. } = self.members[index];
         let scheme = if self.has_tls { "https" } else { "http" };
@@ -166,7 +214,7 @@ impl<'a> Cluster<'a> {
         let mut start = self.sandbox.program("etcd");
         for (flag, value) in [
             ("name", format!("m{index}")),
-            ("data-dir", self.sandbox.path(&format!("m{index}.etcd")).display().to_string()),
+            ("data-dir", text_of(self.data_of(index))),
             ("listen-client-urls", own_client.clone()),
             ("advertise-client-urls", own_client),
             ("listen-peer-urls", own_peer.clone()),

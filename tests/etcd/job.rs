@@ -24,7 +24,7 @@ pub(crate) struct Job<'a> {
     /// The logs of the agents that have ended.
     ended: Vec<String>,
     /// The last round that was waited for.
-    round: RoundId,
+    pub(crate) round: RoundId,
 }
 
 impl<'a> Job<'a> {

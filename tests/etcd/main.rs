@@ -1,5 +1,5 @@
-//! Jobs whose coordinator is chosen through a real etcd, all on this machine: losses of the leader, outages of
-//! etcd, users and certificates. Skipped where `etcd` is not installed.
+//! Jobs whose coordinator is chosen through a real etcd, all on this machine: losses of the leader and of its
+//! record, outages of etcd, users and certificates. Skipped where `etcd` is not installed.
 //!
 //! The workers record when they run; no two rounds of a job run at the same time.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
@@ -8,6 +8,7 @@ mod access;
 mod cluster;
 mod doctor;
 mod job;
+mod losses;
 mod outages;
 #[path = "../partition/records.rs"]
 mod records;

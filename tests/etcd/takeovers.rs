@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 
 use crate::{
-    cluster::Cluster,
+    cluster::{Cluster, KEY},
     job::Job,
     support::{Sandbox, listening_ports},
 };
@@ -12,11 +12,7 @@ use crate::{
 pub(crate) const FLAGS: &str = "--nnodes 2:3 --max-restarts 0 --rdzv-conf \
                                 last_call_timeout=3600,shrink_timeout=0,join_settle=0";
 
-/// The key of the job.
-const KEY: &str = "get /ragent/j/leader --keys-only";
-
-/// A job that succeeds deletes its record, so that another job of the same name begins at once, with a budget of its
-/// own.
+/// A job that succeeds deletes its record, so that another job of the same name begins with a budget of its own.
 #[test]
 fn record_is_deleted_at_the_end() {
     let sandbox = Sandbox::new();
@@ -32,7 +28,7 @@ fn record_is_deleted_at_the_end() {
             end.assert_code(0);
             assert!(!end.stderr.contains("recovered round"), "{}", end.stderr);
         }
-        assert_eq!(etcd.control(KEY), "");
+        assert_eq!(etcd.control(&format!("get {KEY} --keys-only")), "");
     }
 }
 
