@@ -74,6 +74,10 @@ impl Known {
     /// Keeps a record if it is newer than all others. Terms and numbers order records, because revisions do not
     /// if the store was restored.
     fn keep(&mut self, record: &Record) {
+        // A process that has seen no record begins another job.
+        if record.term.0 == 0 && self.has_ended() {
+            self.newest = None;
+        }
         if record.term.0 > 0 && !self.is_outdated(record) {
             self.newest = Some(Box::new(Record { is_placeholder: false, ..record.clone() }));
         }

@@ -717,3 +717,16 @@ fn ended_job_is_not_put_back() {
     let [leadership] = &job.led(1 - leader)[..] else { panic!("it leads once") };
     assert_eq!((leadership.former.clone(), leadership.memory.clone()), (None, None));
 }
+
+/// A process of a job that has ended, which is still there, does not put it back when another process begins a job.
+#[test]
+fn ended_job_is_not_put_back_into_another_one() {
+    let (mut job, leader) = Job::ended(2);
+    job.processes[leader] = Job::new(2).processes.remove(leader);
+    job.pass(SECOND);
+    job.watch();
+    job.pass(20 * SECOND);
+    let next = job.leader().expect("one of them leads");
+    let leadership = job.led(next).pop().unwrap();
+    assert_eq!((leadership.former, leadership.memory), (None, None));
+}
