@@ -119,6 +119,18 @@ fn etcd_stays_away() {
     job.end();
 }
 
+/// The first coordinator of a job leads after a silence. This does not count for `join_timeout`.
+#[test]
+fn silence_is_no_part_of_join_timeout() {
+    let sandbox = Sandbox::new();
+    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
+    let words = etcd.words("--rdzv-conf join_timeout=5 --no-python true");
+    let agents: Vec<_> = (0..2).map(|_| sandbox.ragent(&words).start()).collect();
+    for agent in agents {
+        agent.end().assert_code(0);
+    }
+}
+
 /// An agent that reaches no member of etcd ends after `join_timeout`, with the code after which a restart helps, and
 /// names the cause.
 #[test]

@@ -8,6 +8,7 @@ use std::{
 };
 
 use ragent_core::agent::AgentSettings;
+use ragent_election::claim;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::NodeId,
@@ -113,10 +114,13 @@ impl NodeServices {
             node_rank: spec.node_rank,
             voter: voter.as_ref().map(|voter| voter.member.clone()),
         };
-        // No coordinator is elected before the voters have made sure that no earlier job runs.
+        // No coordinator is elected before the voters, or a silence in etcd, have made sure that no earlier job runs.
         let leases = Leases::default().for_nodes(spec.shared.nodes);
-        let is_silent = voter.is_some() && since.is_some();
-        let silence = if is_silent { leases.coordinator } else { Duration::ZERO };
+        let silence = match spec.rendezvous {
+            RendezvousMethod::Etcd(_) => claim::Timers::for_nodes(spec.shared.nodes).silence,
+            _ if voter.is_some() && since.is_some() => leases.coordinator,
+            _ => Duration::ZERO,
+        };
         AgentSpec {
             lines: RoundLines::new(&spec.shared, spec.output.first_node_lines),
             log: log.clone(),
