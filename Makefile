@@ -61,6 +61,7 @@ test: venv packages
 test-all: venv packages
 	SEEDS=200000 ELECTION_SEEDS=20000 TAKEOVER_SEEDS=10000 \
 		$(CARGO) test --workspace --locked --test simulation -- rules_hold
+	CLAIM_SEEDS=50000 $(CARGO) test --workspace --locked --lib -- claim::simulation::rules_hold
 	CASES=200000 $(CARGO) test --workspace --locked --test fuzz -- made_up_inputs
 	CASES=200000 $(CARGO) test --workspace --locked --lib -- made_up_inputs
 	$(CARGO) test --workspace --locked --test abuse -- --ignored --test-threads 2
