@@ -86,7 +86,8 @@ impl Driver {
         tasks.spawn(changes::execute(client(), requested, events.clone()));
         tasks.spawn(key_watch::report(client(), Jitter::new(jitter.bits()), events));
         Self {
-            outage: Outage::new(now, settings.timers.leader_lease),
+            // No agent leads a new job before a silence.
+            outage: Outage::new(now + settings.timers.silence, settings.timers.leader_lease),
             claim: Claim::new(now, settings),
             published,
             key: client().key_text(),
