@@ -144,9 +144,14 @@ impl ElectedJob {
 
     /// Starts the job with the endpoint of node 1 alone and waits until all of its workers run.
     pub(crate) fn start_at_one_endpoint(name: &str) -> (Self, Round) {
-        let mut job = Self::new(name, &Self::all());
+        Self::start_at_one_endpoint_on(name, &Self::all())
+    }
+
+    /// Starts the job on these nodes with the endpoint of node 1 alone and waits until they run.
+    pub(crate) fn start_at_one_endpoint_on(name: &str, nodes: &[u32]) -> (Self, Round) {
+        let mut job = Self::new(name, nodes);
         job.found_by = FoundBy::OneEndpoint;
-        Self::with_agents(job, &Self::all())
+        Self::with_agents(job, nodes)
     }
 
     /// Starts a job on these nodes, whose agents find each other by a search, and waits until its workers run.
@@ -406,6 +411,14 @@ impl ElectedJob {
         }
     }
 
+    /// Fails unless the workers of these nodes in a round are alive.
+    #[track_caller]
+    pub(crate) fn assert_alive(round: &Round, nodes: &[u32]) {
+        for node in nodes {
+            assert!(is_alive(round.workers[node]), "the worker of node {node} has ended");
+        }
+    }
+
     /// Fails if the records of the workers so far break a rule.
     #[track_caller]
     pub(crate) fn assert_rules(&mut self) {
@@ -429,6 +442,25 @@ impl ElectedJob {
         for node in nodes {
             self.wait_for_end(node);
         }
+    }
+
+    /// Forgets the records of the job, whose agents have all ended, so that another one may begin. Fails if they break a rule.
+    #[track_caller]
+    pub(crate) fn forget_records(&mut self) {
+        assert!(self.agents.is_empty(), "an agent runs");
+        self.assert_rules();
+        for file in self.sandbox.files_below("") {
+            if file.starts_with("alive.") {
+                fs::remove_file(self.sandbox.path(&file)).expect("the sandbox is writable");
+            }
+        }
+        self.ended.clear();
+        self.forget_round();
+    }
+
+    /// Lets [`Self::runs_on`] wait for any round, also of another job.
+    pub(crate) fn forget_round(&mut self) {
+        self.round = RoundId::default();
     }
 
     /// The rules that the records of the workers so far break.
