@@ -254,13 +254,19 @@ impl ElectedJob {
         self.sandbox.path(&folder).join(file)
     }
 
-    /// The identity of the job.
+    /// Waits until a leader answers, and returns the identity of the job. No event reports that to this process, so it polls.
     #[track_caller]
     pub(crate) fn uid(&self) -> String {
-        let end = self.status(WITNESS, "--json --auth none");
-        end.assert_code(0);
-        let status: Value = serde_json::from_str(&end.stdout).expect("the status is JSON");
-        status["job_uid"].as_str().expect("a job has an identity").to_owned()
+        let deadline = clock::now_blocking() + PATIENCE;
+        loop {
+            let end = self.status(WITNESS, "--json --auth none");
+            if end.code == Some(0) {
+                let status: Value = serde_json::from_str(&end.stdout).expect("the status is JSON");
+                return status["job_uid"].as_str().expect("a job has an identity").to_owned();
+            }
+            assert!(clock::now_blocking() < deadline, "{}", end.stderr);
+            let_pass(Duration::from_millis(100));
+        }
     }
 
     /// Kills the agent of a node.
@@ -408,14 +414,6 @@ impl ElectedJob {
     pub(crate) fn assert_dead(round: &Round, nodes: &[u32]) {
         for node in nodes {
             assert!(!is_alive(round.workers[node]), "the worker of node {node} runs");
-        }
-    }
-
-    /// Fails unless the workers of these nodes in a round are alive.
-    #[track_caller]
-    pub(crate) fn assert_alive(round: &Round, nodes: &[u32]) {
-        for node in nodes {
-            assert!(is_alive(round.workers[node]), "the worker of node {node} has ended");
         }
     }
 
