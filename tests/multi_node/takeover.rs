@@ -224,7 +224,8 @@ fn host_that_is_listed_twice_is_refused() {
     end.assert_stderr(&[&same, "hint: list each host once"]);
 }
 
-/// The same command runs again after each kind of end: another job begins with a full budget.
+/// The same command runs again after each kind of end, with a full budget. After a success or a failure it is another job. If all agents
+/// leave, the last ones may keep the state, since they do not know the end of the job: then it goes on.
 #[test]
 fn same_command_runs_again_after_each_end() {
     for (order, code) in [(Some("exit 0"), 0), (Some("exit 7"), 1), (None, 1)] {
@@ -247,7 +248,9 @@ fn same_command_runs_again_after_each_end() {
         let mut agents = [(); 3].map(|()| start());
         assert_round(&mut agents, 3);
         let second = job.status();
-        assert_ne!(second["job_uid"], first["job_uid"], "{order:?}");
+        if order.is_some() {
+            assert_ne!(second["job_uid"], first["job_uid"], "{order:?}");
+        }
         assert_eq!(second["restarts_used"], 0, "{order:?}");
     }
 }
