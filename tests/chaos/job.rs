@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::{
     history::{self, History},
     losses::Losses,
-    node::{Chronicle, Node},
+    node::{Chronicle, Newcomers, Node},
     oracle,
     schedule::{NODES, Schedule},
     support::{
@@ -133,13 +133,19 @@ pub(crate) fn run(
     let site = Site::new(schedule.voters);
     let chronicle = Chronicle::default();
     let nodes = nodes(schedule, worker, &site, &chronicle);
-    let losses = Losses { site: &site, nodes: &nodes, chronicle: &chronicle };
+    let newcomers = Newcomers::default();
+    let losses =
+        Losses { site: &site, nodes: &nodes, chronicle: &chronicle, newcomers: &newcomers };
     let start = history::now();
     let end_of_losses = thread::scope(|scope| {
         for node in &nodes {
-            scope.spawn(move || Node::live(node, start));
+            let newcomers = &newcomers;
+            scope.spawn(move || Node::live(node, start, newcomers));
         }
-        if site.is_elected() { losses.bring_about(&schedule.losses) } else { Ok(()) }
+        let end = if site.is_elected() { losses.bring_about(&schedule.losses) } else { Ok(()) };
+        // If a loss did not take place, the job ends with all nodes nevertheless.
+        newcomers.call();
+        end
     });
     let mut complaints: Vec<String> = end_of_losses.err().into_iter().collect();
     let inner = |node: Mutex<_>| node.into_inner().expect("a thread that panics ends the test");

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{
     history,
     job::Site,
-    node::{self, Chronicle, Node},
+    node::{self, Chronicle, Newcomers, Node},
     schedule::Loss,
     support::{Network, PATIENCE, let_pass},
 };
@@ -28,6 +28,7 @@ pub(crate) struct Losses<'n, 'a> {
     pub(crate) site: &'n Site,
     pub(crate) nodes: &'n [Mutex<Node<'a>>],
     pub(crate) chronicle: &'n Chronicle,
+    pub(crate) newcomers: &'n Newcomers,
 }
 
 /// The voters, as the leader reports them.
@@ -115,20 +116,23 @@ impl<'n, 'a> Losses<'n, 'a> {
                 node.start_again();
                 next?;
             }
-            Loss::FirstHost(pause) => {
-                let mut first = node::lock(&self.nodes[0]);
+            Loss::State { node, pause, is_with_newcomer } => {
+                let mut host = self.lock_started(node);
                 let voters = self.wait("a leader answers", |_| true)?;
-                let is_first = |endpoint: &String| host_of(endpoint) == Network::address(1);
-                let was_voter = voters.endpoints.iter().any(is_first);
-                first.kill_all();
-                let changes = self.count_changes();
-                first.forget_state();
+                let is_its = |endpoint: &String| host_of(endpoint) == Network::address(node);
+                let was_voter = voters.endpoints.iter().any(is_its);
+                host.kill_all();
+                let changes = self.count_changes(node);
+                host.forget_state();
+                if is_with_newcomer {
+                    self.newcomers.call();
+                }
                 let_pass(pause);
-                first.start_again();
-                drop(first);
+                host.start_again();
+                drop(host);
                 // Another loss could take the state from the majority before.
                 self.wait("the voter without its state is replaced", |_| {
-                    !was_voter || self.count_changes() > changes
+                    !was_voter || self.count_changes(node) > changes
                 })?;
             }
         }
@@ -194,6 +198,18 @@ impl<'n, 'a> Losses<'n, 'a> {
         Ok((endpoint, node))
     }
 
+    /// Waits for the first start of a node's agent, and for the end of its present fault. No event reports that, so this polls.
+    fn lock_started(&self, number: u32) -> MutexGuard<'n, Node<'a>> {
+        loop {
+            let node = self.lock_at(&format!("{}:0", Network::address(number)));
+            if node.has_started() {
+                return node;
+            }
+            drop(node);
+            let_pass(Duration::from_millis(100));
+        }
+    }
+
     fn lock_at(&self, endpoint: &str) -> MutexGuard<'n, Node<'a>> {
         let is_there = |(node, _): &(u32, _)| Network::address(*node) == host_of(endpoint);
         let mut nodes = (1..).zip(self.nodes);
@@ -201,9 +217,10 @@ impl<'n, 'a> Losses<'n, 'a> {
         node::lock(node)
     }
 
-    /// Returns the number of changes of the voters that nodes other than the first have completed.
-    fn count_changes(&self) -> usize {
-        self.nodes[1..].iter().map(|node| node::lock(node).count_changes()).sum()
+    /// Returns the number of changes of the voters that nodes other than this one have completed.
+    fn count_changes(&self, except: u32) -> usize {
+        let others = (1..).zip(self.nodes).filter(|(node, _)| *node != except);
+        others.map(|(_, node)| node::lock(node).count_changes()).sum()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Jobs of five nodes with faults of all kinds at once, chosen by a seed: agents, keepers and workers are killed, frozen
 //! and asked to leave, links are cut, nodes join. In half of the jobs three or five nodes elect the coordinator; there the
-//! hosts of the leader, of voters one after another, and the first listed host with its state are lost as well. The workers
+//! hosts of the leader, of voters one after another, and any host with its state are lost as well, and the agent of a further node
+//! may be started at that moment. The workers
 //! record their environment and the times at which they were alive; the rules of `docs/rendezvous.md` are checked on these
 //! records.
 //!

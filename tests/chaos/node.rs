@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    sync::{Mutex, MutexGuard},
+    sync::{Condvar, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -57,6 +57,27 @@ impl Chronicle {
     }
 }
 
+/// The start of agents of nodes that were not there before.
+#[derive(Debug, Default)]
+pub(crate) struct Newcomers {
+    are_called: Mutex<bool>,
+    called: Condvar,
+}
+
+impl Newcomers {
+    /// Lets them start.
+    pub(crate) fn call(&self) {
+        *self.are_called.lock().expect("no thread panics while it has the lock") = true;
+        self.called.notify_all();
+    }
+
+    fn wait(&self) {
+        let called = self.are_called.lock().expect("no thread panics while it has the lock");
+        let called = self.called.wait_while(called, |are_called| !*are_called);
+        drop(called.expect("no thread panics while it has the lock"));
+    }
+}
+
 impl<'a> Node<'a> {
     /// A node whose agent is not started yet; `words` are the flags of all nodes.
     pub(crate) fn new(
@@ -89,9 +110,12 @@ impl<'a> Node<'a> {
     }
 
     /// Runs the node's plan, which begins at `start`; leaves an agent running.
-    pub(crate) fn live(node: &Mutex<Self>, start: Duration) {
+    pub(crate) fn live(node: &Mutex<Self>, start: Duration, newcomers: &Newcomers) {
         let plan = lock(node).plan;
         let_pass((start + plan.joins).saturating_sub(history::now()));
+        if plan.is_newcomer {
+            newcomers.wait();
+        }
         lock(node).start();
         for (at, fault) in &plan.faults {
             let_pass((start + *at).saturating_sub(history::now()));
@@ -123,6 +147,12 @@ impl<'a> Node<'a> {
                 self.start();
                 let_pass(time / 2);
                 self.site.heal(self.number);
+            }
+            Fault::LoseState(pause) => {
+                self.kill_all();
+                self.forget_state();
+                let_pass(pause);
+                self.start();
             }
             Fault::KillKeeper => {
                 let Some(keeper) = find_keeper(self.agent().pid()) else { return };
@@ -166,8 +196,13 @@ impl<'a> Node<'a> {
 
     /// Removes the state folder, as if another machine had taken the place of this one.
     pub(crate) fn forget_state(&self) {
-        let folder = self.sandbox.path(&format!("run{}", self.number));
-        fs::remove_dir_all(folder).expect("an agent has run there, and has ended");
+        // Without namespaces, the folder has another name.
+        for name in [&format!("run{}", self.number), "run/ragent"] {
+            let folder = self.sandbox.path(name);
+            if folder.exists() {
+                fs::remove_dir_all(folder).expect("the agent that has run there has ended");
+            }
+        }
         self.note("the state is removed");
     }
 
@@ -198,6 +233,11 @@ impl<'a> Node<'a> {
             kill(*pid, Signal::SIGCONT);
         }
         self.known.thaws.push((self.number, thaw..=history::now()));
+    }
+
+    /// Returns true if an agent was started.
+    pub(crate) fn has_started(&self) -> bool {
+        self.agent.is_some()
     }
 
     fn agent(&self) -> &Program {

@@ -30,6 +30,9 @@ pub(crate) enum Fault {
     KillAgent(Duration),
     /// While the link is cut, the agent is killed and started again.
     KillAgentOffline(Duration),
+    /// All processes of the node are killed, its state is removed, and its agent is started again after a while. Not on the host of the
+    /// only endpoint: its job is lost if it returns while all other agents are being restarted.
+    LoseState(Duration),
     /// The keeper is killed.
     KillKeeper,
     /// A worker is killed.
@@ -46,7 +49,8 @@ impl Fault {
             29..=42 => Self::FreezeAgent(dice.millis(500, 5_000)),
             43..=50 => Self::KillAgent(dice.millis(0, 200)),
             51..=58 => Self::KillAgent(dice.millis(200, 3_000)),
-            59..=66 => Self::KillAgentOffline(dice.millis(500, 4_000)),
+            59..=62 => Self::KillAgentOffline(dice.millis(500, 4_000)),
+            63..=66 => Self::LoseState(dice.millis(0, 3_000)),
             67..=74 => Self::KillKeeper,
             75..=90 => Self::KillWorker,
             _ => Self::Terminate(dice.millis(0, 3_000)),
@@ -68,6 +72,7 @@ impl Fault {
             | Self::FreezeAll(time)
             | Self::KillAgent(time)
             | Self::KillAgentOffline(time)
+            | Self::LoseState(time)
             | Self::Terminate(time) => time,
         }
     }
@@ -90,9 +95,15 @@ pub(crate) enum Loss {
     /// The same, but the first voter has been replaced by a member before the second is lost. Then both agents are
     /// started again.
     NextAfterReplacement([usize; 2]),
-    /// All processes of the first host in the user's list are killed. Its agent is started again after a while, without
-    /// its state.
-    FirstHost(Duration),
+    /// All processes of a host are killed. Its agent is started again after a while, without its state.
+    State {
+        /// The number of the node.
+        node: u32,
+        /// The time until its agent is started again.
+        pause: Duration,
+        /// True if the agent of a node that was not there before is started at the moment of the loss.
+        is_with_newcomer: bool,
+    },
 }
 
 impl Loss {
@@ -106,7 +117,12 @@ impl Loss {
             1..=40 => Self::Leader(pause),
             41..=70 if has_spares => Self::NextAfterReplacement(places),
             41..=70 => Self::NextAfterReturn { places, pause },
-            _ => Self::FirstHost(pause),
+            _ => {
+                // Newcomers, and agents without a state, dial the first host first.
+                let node = if dice.chance(40) { 1 } else { dice.between(1, NODES.into()) };
+                let node = u32::try_from(node).expect("a small number");
+                Self::State { node, pause, is_with_newcomer: false }
+            }
         }
     }
 }
@@ -161,6 +177,8 @@ pub(crate) struct Plan {
     pub(crate) manner: Manner,
     /// The time of the first start of its agent.
     pub(crate) joins: Duration,
+    /// True if its agent is started later than that: when the state of another host is lost.
+    pub(crate) is_newcomer: bool,
     /// Its faults, with their earliest times.
     pub(crate) faults: Vec<(Duration, Fault)>,
 }
@@ -224,6 +242,21 @@ impl Schedule {
             let has_spares = self.voters == 3 && self.min_nodes < 3;
             let loss = |_| (dice.millis(0, 3_000), Loss::any(dice, self.voters, has_spares));
             self.losses = (0..LOSSES).map(loss).collect();
+            // These losses are random ones of one host at a time instead: the loss of the state of a majority ends the job.
+            for (_, fault) in self.plans.iter_mut().flat_map(|plan| &mut plan.faults) {
+                if let Fault::LoseState(pause) = *fault {
+                    *fault = Fault::KillAgent(pause);
+                }
+            }
+            // All listed hosts must be there before the first loss.
+            if self.voters == 3 && dice.chance(50) {
+                let newcomer = self.plans.last_mut().expect("there are some");
+                (newcomer.is_newcomer, newcomer.joins) = (true, Duration::ZERO);
+                let node = u32::try_from(dice.between(1, 4)).expect("a small number");
+                let loss =
+                    Loss::State { node, pause: dice.millis(0, 4_000), is_with_newcomer: true };
+                self.losses[0].1 = loss;
+            }
         }
     }
 
@@ -237,6 +270,7 @@ impl Schedule {
             } else {
                 dice.millis(1_000, 6_000)
             },
+            is_newcomer: false,
             faults: Vec::new(),
         }
     }
@@ -250,6 +284,7 @@ impl Schedule {
             }
             *leaves = now + BETWEEN_LEAVERS;
         }
+        let first = if matches!(fault, Fault::LoseState(_)) { first.max(1) } else { first };
         if let Some(node) = self.free(dice, first, now) {
             self.plans[node].faults.push((now, fault));
         }
@@ -286,8 +321,13 @@ impl fmt::Display for Schedule {
         let Self { seed, min_nodes, voters, ending, .. } = self;
         writeln!(f, "seed {seed}, --nnodes {min_nodes}:{NODES}, {voters} endpoint(s), {ending:?}")?;
         for (node, plan) in (1..).zip(&self.plans) {
-            let Plan { workers, manner, joins, faults } = plan;
-            writeln!(f, "node {node}: {workers} {manner:?} worker(s), joins at {joins:.2?}")?;
+            let Plan { workers, manner, joins, is_newcomer, faults } = plan;
+            let joins = if *is_newcomer {
+                "with the loss of a state".to_owned()
+            } else {
+                format!("at {joins:.2?}")
+            };
+            writeln!(f, "node {node}: {workers} {manner:?} worker(s), joins {joins}")?;
             for (at, fault) in faults {
                 writeln!(f, "  {at:.2?} {fault:.2?}")?;
             }
@@ -329,6 +369,9 @@ mod tests {
         assert!(is_there(|fault| matches!(fault, Fault::KillKeeper)));
         assert!(is_there(|fault| matches!(fault, Fault::KillWorker)));
         assert!(is_there(|fault| matches!(fault, Fault::Terminate(_))));
+        assert!(!is_there(|fault| matches!(fault, Fault::LoseState(_))));
+        let mut others = schedules.iter().flat_map(|s| s.plans[1..].iter().flat_map(of));
+        assert!(others.any(|fault| matches!(fault, Fault::LoseState(_))));
         for plan in schedules.iter().flat_map(|schedule| &schedule.plans) {
             for pair in plan.faults.windows(2) {
                 assert!(pair[0].0 + pair[0].1.time() + RECOVERY <= pair[1].0);
@@ -350,8 +393,14 @@ mod tests {
             let is_there = |which: fn(Loss) -> bool| losses_of(voters).any(which);
             assert!(is_there(|loss| matches!(loss, Loss::Leader(_))));
             assert!(is_there(|loss| matches!(loss, Loss::NextAfterReturn { .. })));
-            assert!(is_there(|loss| matches!(loss, Loss::FirstHost(_))));
+            for node in 1..=NODES {
+                let is_of = |loss| matches!(loss, Loss::State { node: lost, .. } if lost == node);
+                assert!(losses_of(voters).any(is_of), "{node}");
+            }
         }
+        let is_with_newcomer = |loss| matches!(loss, Loss::State { is_with_newcomer: true, .. });
+        assert!(losses_of(3).any(is_with_newcomer));
+        assert!(!losses_of(5).any(is_with_newcomer));
         assert!(losses_of(3).any(|loss| matches!(loss, Loss::NextAfterReplacement(_))));
     }
 
@@ -371,6 +420,6 @@ mod tests {
         assert!(is_there(|loss| matches!(loss, Loss::Leader(_))));
         assert!(is_there(|loss| matches!(loss, Loss::NextAfterReturn { .. })));
         assert!(is_there(|loss| matches!(loss, Loss::NextAfterReplacement(_))));
-        assert!(is_there(|loss| matches!(loss, Loss::FirstHost(_))));
+        assert!(is_there(|loss| matches!(loss, Loss::State { .. })));
     }
 }

@@ -12,7 +12,7 @@ use ragent::sys::clock;
 
 use crate::{
     job::{Job, hosting, numbers, workers},
-    support::{PATIENCE, Sandbox, Stream, keeper_of, kill, let_pass},
+    support::{PATIENCE, Program, Sandbox, Stream, keeper_of, kill, let_pass},
 };
 
 /// The agent with the coordinator is killed and started again. The other agent stays; one new round
@@ -73,6 +73,56 @@ fn host_without_its_state_adopts_the_job() {
     assert_eq!(after["job_uid"], before["job_uid"]);
     let stderr = guest.text(Stream::Stderr);
     assert!(!stderr.contains("refuses this node"), "{stderr}");
+}
+
+/// The same if its state file is malformed, which it reports once with the path.
+#[test]
+fn host_with_a_bad_state_file_adopts_the_job() {
+    for bad in [&b""[..], b"{\"schema\":1", &[0xFF; 4096]] {
+        let sandbox = Sandbox::new();
+        let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
+        let mut host = job.host("--no-python stay.sh");
+        let mut guest = job.guest("--no-python stay.sh");
+        workers([&mut host, &mut guest]);
+        let before = job.status();
+        host.signal(Signal::SIGKILL);
+        host.wait_until_silent();
+        let files = sandbox.files_below("run/ragent");
+        let name = files.iter().find(|name| name.starts_with("job-") && name.ends_with(".json"));
+        let path = sandbox.path("run/ragent").join(name.expect("the state was written"));
+        fs::write(&path, bad).unwrap();
+        let mut host = job.host("--no-python stay.sh");
+        host.logs("adopted the run of a node");
+        workers([&mut host, &mut guest]);
+        assert_eq!(job.status()["job_uid"], before["job_uid"]);
+        assert_one_warning(&host, &path.display().to_string(), "ignored a malformed state file");
+    }
+}
+
+/// A host that cannot write its state file reports that once with the path, although it tries again with each round, and its job runs.
+#[test]
+fn host_that_cannot_write_its_state_reports_it_once() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 2");
+    let start = job.agent("--no-python stay.sh").env("XDG_RUNTIME_DIR", "/proc/none");
+    let mut host = hosting(start);
+    let mut guest = job.guest("--no-python stay.sh");
+    for _ in 0..2 {
+        workers([&mut host, &mut guest])[1].signal(Signal::SIGKILL);
+    }
+    workers([&mut host, &mut guest]);
+    let cause = "failed to write the state of the job";
+    assert_one_warning(&host, "/proc/none/ragent/job-", cause);
+}
+
+/// Fails unless the agent has printed one warning with the path of a state file, and with this cause.
+#[track_caller]
+fn assert_one_warning(agent: &Program, path: &str, cause: &str) {
+    let log = agent.text(Stream::Stderr);
+    let mut warnings = log.lines().filter(|line| line.contains(" WARN ") && line.contains(path));
+    let warning = warnings.next().unwrap_or_else(|| panic!("no warning names {path}:\n{log}"));
+    assert!(warning.contains(cause), "{warning}");
+    assert_eq!(warnings.next(), None);
 }
 
 /// Without an obituary of the old agent, because its keeper was killed too, the coordinator waits

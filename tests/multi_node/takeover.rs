@@ -224,6 +224,37 @@ fn host_that_is_listed_twice_is_refused() {
     end.assert_stderr(&[&same, "hint: list each host once"]);
 }
 
+/// The same command runs again after each kind of end, with a full budget. After a success or a failure it is another job. If all agents
+/// leave, the last ones may keep the state, since they do not know the end of the job: then it goes on.
+#[test]
+fn same_command_runs_again_after_each_end() {
+    for (order, code) in [(Some("exit 0"), 0), (Some("exit 7"), 1), (None, 1)] {
+        let sandbox = Sandbox::with_standbys();
+        let orders: Vec<_> = (0..3).map(|rank| sandbox.orders(rank)).collect();
+        let job = elected(&sandbox, &endpoints(), &format!("--nnodes 3 {FLAGS}"));
+        let start = || job.guest("--no-python obey.sh");
+        let mut agents = [(); 3].map(|()| start());
+        assert_round(&mut agents, 3);
+        let first = job.status();
+        for index in 0..3 {
+            match order {
+                Some(order) => orders[index].give(order),
+                None => agents[index].signal(Signal::SIGTERM),
+            }
+        }
+        for agent in agents {
+            agent.end().assert_code(code);
+        }
+        let mut agents = [(); 3].map(|()| start());
+        assert_round(&mut agents, 3);
+        let second = job.status();
+        if order.is_some() {
+            assert_ne!(second["job_uid"], first["job_uid"], "{order:?}");
+        }
+        assert_eq!(second["restarts_used"], 0, "{order:?}");
+    }
+}
+
 /// The failure that ends a job is reported by every agent, also by the voters that do not coordinate.
 #[test]
 fn failed_job_ends_everywhere() {

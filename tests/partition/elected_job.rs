@@ -1,13 +1,14 @@
 //! A job whose coordinator is elected: five agents on a network with failures, of which the first three are
 //! voters, or which choose one of them through etcd. Their workers record when they run.
 
-use std::{collections::BTreeMap, fs, thread, time::Duration};
+use std::{collections::BTreeMap, fs, path::PathBuf, thread, time::Duration};
 
 use nix::sys::signal::Signal;
 use ragent::{
     secret::{Secret, file},
     sys::clock,
 };
+use serde_json::Value;
 
 use crate::{
     records::{Lifetime, RoundId, Rounds, violations},
@@ -130,11 +131,27 @@ impl ElectedJob {
         Self::with_agents(Self::new(name, nodes), nodes)
     }
 
+    /// Starts the job on all nodes, each after a shell has carried out `mounts`, which only its agent notices, and waits until its workers
+    /// run.
+    pub(crate) fn start_after(name: &str, mounts: &str) -> Self {
+        let mut job = Self::in_sandbox(Sandbox::new(), name, &Self::all());
+        for node in Self::all() {
+            job.start_agent_after(node, mounts);
+        }
+        job.runs_on(&Self::all());
+        job
+    }
+
     /// Starts the job with the endpoint of node 1 alone and waits until all of its workers run.
     pub(crate) fn start_at_one_endpoint(name: &str) -> (Self, Round) {
-        let mut job = Self::new(name, &Self::all());
+        Self::start_at_one_endpoint_on(name, &Self::all())
+    }
+
+    /// Starts the job on these nodes with the endpoint of node 1 alone and waits until they run.
+    pub(crate) fn start_at_one_endpoint_on(name: &str, nodes: &[u32]) -> (Self, Round) {
+        let mut job = Self::new(name, nodes);
         job.found_by = FoundBy::OneEndpoint;
-        Self::with_agents(job, &Self::all())
+        Self::with_agents(job, nodes)
     }
 
     /// Starts a job on these nodes, whose agents find each other by a search, and waits until its workers run.
@@ -198,6 +215,12 @@ impl ElectedJob {
 
     /// Starts the agent of a node.
     pub(crate) fn start_agent(&mut self, node: u32) {
+        self.start_agent_after(node, "true");
+    }
+
+    /// Starts the agent of a node after a shell has carried out `mounts`, which only this agent notices. `$XDG_RUNTIME_DIR` is the
+    /// runtime folder of the node.
+    pub(crate) fn start_agent_after(&mut self, node: u32, mounts: &str) {
         let rendezvous = match (&self.etcd, self.found_by) {
             (Some(_), _) => {
                 let etcd = Network::address(ETCD);
@@ -215,8 +238,35 @@ impl ElectedJob {
              {} --no-python alive.py",
             self.last_call_s, self.join_timeout_s, self.auth
         );
-        let agent = self.network.ragent(&self.sandbox, node, &words).start();
+        let agent = self.network.ragent_after(&self.sandbox, node, mounts, &words).start();
         self.agents.insert(node, agent);
+    }
+
+    /// The state file of the voter on a node.
+    #[track_caller]
+    pub(crate) fn state_file(&self, node: u32) -> PathBuf {
+        let folder = format!("run{node}/ragent");
+        let files = self.sandbox.files_below(&folder);
+        let mut files =
+            files.iter().filter(|file| file.starts_with("job-") && file.ends_with(".json"));
+        let file = files.next().expect("a voter has run there");
+        assert_eq!(files.next(), None, "one voter has run there");
+        self.sandbox.path(&folder).join(file)
+    }
+
+    /// Waits until a leader answers, and returns the identity of the job. No event reports that to this process, so it polls.
+    #[track_caller]
+    pub(crate) fn uid(&self) -> String {
+        let deadline = clock::now_blocking() + PATIENCE;
+        loop {
+            let end = self.status(WITNESS, "--json --auth none");
+            if end.code == Some(0) {
+                let status: Value = serde_json::from_str(&end.stdout).expect("the status is JSON");
+                return status["job_uid"].as_str().expect("a job has an identity").to_owned();
+            }
+            assert!(clock::now_blocking() < deadline, "{}", end.stderr);
+            let_pass(Duration::from_millis(100));
+        }
     }
 
     /// Kills the agent of a node.
@@ -377,6 +427,12 @@ impl ElectedJob {
     /// Ends the job, and fails if the records of its workers break a rule.
     #[track_caller]
     pub(crate) fn end(mut self) {
+        self.kill_agents();
+        self.assert_rules();
+    }
+
+    /// Kills all agents, and waits for their ends.
+    pub(crate) fn kill_agents(&mut self) {
         let nodes: Vec<u32> = self.agents.keys().copied().collect();
         for node in &nodes {
             self.kill_agent(*node);
@@ -384,7 +440,25 @@ impl ElectedJob {
         for node in nodes {
             self.wait_for_end(node);
         }
+    }
+
+    /// Forgets the records of the job, whose agents have all ended, so that another one may begin. Fails if they break a rule.
+    #[track_caller]
+    pub(crate) fn forget_records(&mut self) {
+        assert!(self.agents.is_empty(), "an agent runs");
         self.assert_rules();
+        for file in self.sandbox.files_below("") {
+            if file.starts_with("alive.") {
+                fs::remove_file(self.sandbox.path(&file)).expect("the sandbox is writable");
+            }
+        }
+        self.ended.clear();
+        self.forget_round();
+    }
+
+    /// Lets [`Self::runs_on`] wait for any round, also of another job.
+    pub(crate) fn forget_round(&mut self) {
+        self.round = RoundId::default();
     }
 
     /// The rules that the records of the workers so far break.

@@ -10,6 +10,7 @@ use support::{
 mod elected_job;
 mod records;
 mod returning;
+mod state_files;
 #[path = "../support/mod.rs"]
 mod support;
 mod takeovers;

@@ -1,10 +1,12 @@
 //! Hosts that lose their state, leave and return, in a job with one endpoint: they find their job again, and begin no second one.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use crate::{
     elected_job::{ElectedJob, Leader, WITNESS},
-    support::{Network, may_make_networks},
+    support::{Network, let_pass, may_make_networks},
 };
 
 /// The node of the only endpoint.
@@ -76,4 +78,89 @@ fn agents_are_restarted_one_after_another() {
         job.runs_on(&ElectedJob::all());
     }
     job.end();
+}
+
+/// The host of the endpoint loses its state while another voter is away, so that one of three is left: the host begins no job, although
+/// it and other nodes are MIN nodes, and all of them go on with their job when the other voter returns.
+#[test]
+fn host_loses_its_state_while_one_voter_is_left() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, leader, other) = job_with_voters("rone");
+    assert_eq!(leader.node, HOST);
+    let voters = ElectedJob::without(&[HOST, WITNESS, other]);
+    let [away, left] = voters[..] else { panic!("{voters:?} are not two voters") };
+    job.kill_agent(away);
+    job.wait_for_end(away);
+    job.lose_host(HOST);
+    job.start_agent(HOST);
+    job.agent(HOST).logs("another process knows a job of this name");
+    // By then, the host has been mute for longer than before a first round.
+    job.agent(left).logs("no coordinator was elected for 10 s");
+    job.start_agent(away);
+    job.runs_on(&ElectedJob::all());
+    job.end();
+}
+
+/// All agents receive SIGTERM, with a pause between each and the next one, and the same command runs again on all nodes.
+#[test]
+fn agents_leave_one_after_another_and_return_together() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, ..) = job_with_voters("rleave");
+    for pause in [10, 1_000, 3_000] {
+        for node in ElectedJob::all() {
+            job.agent(node).signal(Signal::SIGTERM);
+            let_pass(Duration::from_millis(pause));
+        }
+        for node in ElectedJob::all() {
+            job.wait_for_end(node).assert_code(1);
+        }
+        // The job has ended, so the next one may begin with round 1.
+        job.forget_records();
+        for node in ElectedJob::all() {
+            job.start_agent(node);
+        }
+        job.runs_on(&ElectedJob::all());
+    }
+    job.end();
+}
+
+/// The host of the endpoint is cut off from its job, has lost its state, and begins another job with a new node. When the network is
+/// repaired, the younger job closes with the exit code 3, and its agents join the elder one when they are started again.
+#[test]
+fn two_jobs_meet() {
+    if !may_make_networks() {
+        return;
+    }
+    let elder = [2, 3];
+    let younger = [HOST, 4];
+    let (mut job, _) = ElectedJob::start_at_one_endpoint_on("rmeet", &[HOST, 2, 3]);
+    let uid = job.uid();
+    let leader = job.leader(2);
+    job.agent(leader.node).logs("the voters have changed");
+    job.network.split(&younger);
+    job.lose_host(HOST);
+    job.runs_on(&elder);
+    job.forget_round();
+    for node in younger {
+        job.start_agent(node);
+    }
+    job.runs_on(&younger);
+    job.network.unite(&younger);
+    for node in younger {
+        let end = job.wait_for_end(node);
+        end.assert_code(3);
+        end.assert_stderr(&["another job of this name", "hint: start the agents again"]);
+    }
+    for node in younger {
+        job.start_agent(node);
+    }
+    job.forget_round();
+    job.runs_on(&[HOST, 2, 3, 4]);
+    assert_eq!(job.uid(), uid);
+    // No rule holds for the records of two jobs.
+    job.kill_agents();
 }

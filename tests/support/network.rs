@@ -57,10 +57,18 @@ impl Network {
     /// Returns `ragent` with these arguments on a node. Each node has its own runtime folder, as a
     /// machine of its own would.
     pub fn ragent(&self, sandbox: &Sandbox, node: u32, words: &str) -> Start {
+        self.ragent_after(sandbox, node, "true", words)
+    }
+
+    /// The same, after a shell has carried out `mounts` in the runtime folder of the node. No other process notices these mounts, which
+    /// end with the agent and its children.
+    pub fn ragent_after(&self, sandbox: &Sandbox, node: u32, mounts: &str, words: &str) -> Start {
         let runtime_dir = sandbox.path(&format!("run{node}"));
         fs::create_dir_all(&runtime_dir).expect("the sandbox is writable");
-        let start = self.program(sandbox, node, env!("CARGO_BIN_EXE_ragent"));
+        let script = format!("{mounts} && exec \"$0\" \"$@\"");
+        let start = self.program(sandbox, node, "bash").arg("-c").arg(script);
         let (words, gate) = sandbox.job(words);
+        let start = start.arg(env!("CARGO_BIN_EXE_ragent"));
         let start = start.env("XDG_RUNTIME_DIR", runtime_dir).gated_by(gate);
         words.split_ascii_whitespace().fold(start, Start::arg)
     }

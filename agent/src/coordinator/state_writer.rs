@@ -34,6 +34,8 @@ pub(crate) struct StateWriter {
     kept: Duration,
     /// The time until which effects wait for the write under way.
     patience: Option<Instant>,
+    /// True if the last write has failed, which is reported once.
+    has_failed: bool,
 }
 
 impl StateWriter {
@@ -47,6 +49,7 @@ impl StateWriter {
             touch_at: None,
             kept: Duration::ZERO,
             patience: None,
+            has_failed: false,
         }
     }
 
@@ -107,7 +110,8 @@ impl StateWriter {
         let Some(writing) = &mut self.writing else { return std::future::pending().await };
         let result = writing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
         self.writing = None;
-        if let (Err(error), Some(path)) = (result, &self.path) {
+        let had_failed = mem::replace(&mut self.has_failed, result.is_err());
+        if let (Err(error), Some(path), false) = (result, &self.path, had_failed) {
             warn!(
                 path = %path.display(), %error,
                 "failed to write the state of the job; a restarted coordinator will not know it"

@@ -18,7 +18,7 @@ use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
 };
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{hosted_coordinator::EndpointPort, server::Server};
 use crate::{
@@ -141,7 +141,8 @@ pub(crate) fn host_voter(
         registered,
     } = spec;
     let run_id = settings.run_id.clone();
-    let stored = state_file::read_copy(&state_file);
+    let stored = state_file::read_copy(&state_file)
+        .filter(|stored| is_of_this_voter(stored, &state_file, &endpoint));
     let is_new = stored.is_none();
     let mut stored = stored.unwrap_or_default();
     let voter = *stored.voter.get_or_insert_with(|| VoterId(rand::random()));
@@ -215,6 +216,21 @@ pub(crate) fn host_voter(
         registered,
     };
     serve_elector(port, elector)
+}
+
+/// Returns false if a state file is that of a voter at another endpoint, for example because two containers share a state folder: two
+/// processes with the identity of one voter could elect two leaders.
+fn is_of_this_voter(stored: &Stored, path: &Path, endpoint: &Endpoint) -> bool {
+    let mut seats = stored.replica.lists.seats();
+    let seat = seats.find(|seat| seat.voter.is_some() && seat.voter == stored.voter);
+    let other = seat.filter(|seat| seat.address.as_str() != endpoint.to_string());
+    if let Some(seat) = other {
+        warn!(
+            path = %path.display(), voter = %seat.address,
+            "ignored the state file of another voter; the job continues without it"
+        );
+    }
+    other.is_none()
 }
 
 /// Starts the coordinator of a process that takes part in the choice of the leader, and serves its port.

@@ -59,6 +59,20 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_str(&read_text(path)?).ok()
 }
 
+/// Parses a file; `None` if there is none. A folder that is not used was reported when it was opened.
+///
+/// # Errors
+///
+/// Returns the reason why an existing file cannot be read, or has other content.
+pub(super) fn read_if_there<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    let Ok(folder) = PrivateFolder::open(folder_of(path)) else { return Ok(None) };
+    match folder.read(name_of(path)) {
+        Ok(text) => Ok(Some(serde_json::from_str(&text)?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 pub(super) fn read_text(path: &Path) -> Option<String> {
     PrivateFolder::open(folder_of(path)).ok()?.read(name_of(path)).ok()
 }

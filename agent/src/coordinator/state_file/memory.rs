@@ -1,6 +1,13 @@
 //! The state file of a coordinator, from which a restarted one recovers its job.
 
-use std::{io, path::Path, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt::Display,
+    io,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use ragent_election::election::message::{Lists, Replica, Seat, Version};
 use ragent_proto::{Malformed, v1};
@@ -17,7 +24,7 @@ use tracing::{info, warn};
 
 use super::{
     age::{self, Stamp},
-    files::{folder_of, name_of, read},
+    files::{folder_of, name_of, read, read_if_there},
 };
 use crate::{coordinator::limits, sys::private_folder::PrivateFolder, voter::Stored};
 
@@ -234,14 +241,26 @@ pub(crate) fn read_copy(path: &Path) -> Option<Stored> {
 /// Returns the content of a file if it has the form that messages between voters must have. Accepting a number at its limit
 /// would leave no number for the next.
 fn accept<T>(path: &Path, content: Result<T, Malformed>) -> Option<T> {
-    let content = content.inspect_err(|error| {
+    content.inspect_err(|error| warn_once(path, error)).ok()
+}
+
+/// Warns that a file is malformed, once per process and file: an agent reads its file again when it starts its voter.
+fn warn_once(path: &Path, error: &dyn Display) {
+    static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+    if warned.insert(path.to_owned()) {
         warn!(path = %path.display(), %error, "ignored a malformed state file; the job continues without it");
-    });
-    content.ok()
+    }
 }
 
 fn read_fresh(path: &Path) -> Option<Remembered> {
-    let remembered: Remembered = read(path)?;
+    let remembered: Remembered = match read_if_there(path) {
+        Ok(remembered) => remembered?,
+        Err(error) => {
+            warn_once(path, &error);
+            return None;
+        }
+    };
     match remembered.age(path) {
         Age::Fresh => {}
         Age::Outdated => {
