@@ -197,14 +197,15 @@ impl Driver {
     /// Opens the connections that the voter needs, and closes the others.
     fn connect(&mut self) {
         let needed = self.election.connections();
-        if needed.iter().eq(self.outgoing.keys()) {
-            return;
-        }
         let lists = &self.election.replica().lists;
         let seats = || lists.seats().map(|seat| seat.address.clone());
         let voters = seats().filter(|address| *address != self.address).collect();
         let count = (lists.last.len(), !self.election.is_outside());
+        // A process may stay connected, although it is no voter any more.
         self.reach.handle_voters(clock::now(), &needed, &voters, count);
+        if needed.iter().eq(self.outgoing.keys()) {
+            return;
+        }
         let is_unneeded = |address: &VoterAddress, _: &mut Connection| !needed.contains(address);
         for (_, Connection { requests, task, .. }) in self.outgoing.extract_if(.., is_unneeded) {
             // The task ends when it has sent what is queued: a leader that resigns releases the leases of all its voters.

@@ -88,7 +88,8 @@ impl Rendezvous {
         let begins_at = self.settings.begins_at.filter(is_ahead);
         let last_call = gathering.last_call_until.filter(is_ahead);
         let join = gathering.since.map(|since| after(since, shared.timeouts.join));
-        let is_waiting = self.other_jobs.is_empty() && gathering.last_call_until.is_some();
+        let is_called = gathering.last_call_until.is_some();
+        let is_waiting = last_call.is_some() || is_called && self.other_jobs.is_empty();
         let join = join.filter(|_| !is_waiting);
         [last_call, begins_at, join].into_iter().flatten().min()
     }

@@ -190,6 +190,26 @@ fn other_jobs_hold_the_first_round() {
     }
 }
 
+/// While another job may run, the job is closed after the join timeout; a last call that has begun before is waited for.
+#[test]
+fn join_timeout_waits_for_the_last_call() {
+    let mut t = Fixture::with(2, 3, |shared| {
+        shared.timeouts.last_call = SECOND;
+        shared.timeouts.join = 10 * SECOND;
+    });
+    t.machine.handle_other_jobs(t.now, vec!["job x at n1:1".to_owned()]);
+    t.join("a");
+    assert_eq!(t.live(&["a"], 10 * SECOND - MS), []);
+    t.join("b");
+    t.drain();
+    t.now += MS;
+    t.machine.handle_timeout(t.now);
+    assert_eq!(t.drain(), []);
+    assert!(t.machine.poll_timeout() > Some(t.now), "nothing is due");
+    let closed = t.live(&["a", "b"], SECOND);
+    assert!(closed.iter().any(|did| matches!(did, Did::Remember(..))), "{closed:?}");
+}
+
 /// Other jobs do not hold a later round, whether the coordinator was restarted or a worker has failed.
 #[test]
 fn other_jobs_hold_no_later_round() {
