@@ -115,7 +115,7 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
 fn had_ended(spec: &JobSpec, closed: &ClosedJob, outcome: Outcome) -> Result<Outcome, LaunchError> {
     let path = closed.path();
     if outcome.result == JobResult::Succeeded {
-        info!(
+        warn!(
             run_id = %spec.run_id,
             "the job has already succeeded; to run it again, stop its unit first, or remove {}",
             path.display()
