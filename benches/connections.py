@@ -3,9 +3,9 @@
 
     .venv/bin/python benches/connections.py --ragent target/release/ragent [--agents N] [--seconds N] [--markdown]
 
-Needs root, for a network namespace of its own, in which the kernel counts connections. All agents run on loopback with one
-worker each; the endpoint is one listed host. A figure is the number of connections a second and agent: in a running job, and
-in the seconds after the agent that leads was killed, in which all others find the next leader.
+Run it as root: it creates a network namespace, so that the counter of the kernel has only these connections. All agents run on
+loopback with one worker each; the endpoint is one listed host. The first row counts in a running job, the second one from the
+kill of the leading agent until 5 s after all others run again.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from recovery import RAGENT_DEFAULT, STAMP_WORKER, check_programs, end_orderly
 from table import Column, Table
 
 COLUMNS = [Column("what happens", 44), Column("agents", 7, True), Column("connections", 12, True),
-           Column("a second and agent", 19, True)]
+           Column("per agent and second", 20, True)]
 # Time for the work after a start to complete.
 CALM_S = 5
 # The variable that marks the process inside the namespace.

@@ -83,7 +83,8 @@ use crate::{
 pub struct JobSpec {
     /// The job's name.
     pub run_id: RunId,
-    /// True if only agents that were started together have this name, and this process is not known to be a later one.
+    /// True if no earlier job can have this name, and no earlier agent of this node. Then the first round need not wait for an
+    /// earlier job.
     pub is_new_name: bool,
     /// The method by which the nodes find each other, with its endpoint.
     pub rendezvous: RendezvousMethod,
@@ -253,7 +254,7 @@ impl JobSpec {
         let path = |given: Option<String>| given.filter(|path| !path.is_empty()).map(PathBuf::from);
         let spec = Self {
             run_id,
-            is_new_name: args.first_start || arguments.has_steps_name(),
+            is_new_name: args.first_start || arguments.is_task_of_step(),
             voters,
             shared: SharedSettings {
                 nodes,

@@ -95,7 +95,11 @@ fn host_with_a_bad_state_file_adopts_the_job() {
         host.logs("adopted the run of a node");
         workers([&mut host, &mut guest]);
         assert_eq!(job.status()["job_uid"], before["job_uid"]);
-        assert_one_warning(&host, &path.display().to_string(), "ignored a malformed state file");
+        assert_one_warning(
+            &host,
+            &path.display().to_string(),
+            "ignored a state file that cannot be read or is malformed",
+        );
     }
 }
 

@@ -96,7 +96,7 @@ fn host_loses_its_state_while_one_voter_is_left() {
     job.lose_host(HOST);
     job.start_agent(HOST);
     job.agent(HOST).logs("another process knows a job of this name");
-    // By then, the host has been mute for longer than before a first round.
+    // By then, the host has waited for longer than the 3 s before a first round.
     job.agent(left).logs("no coordinator was elected for 10 s");
     job.start_agent(away);
     job.runs_on(&ElectedJob::all());

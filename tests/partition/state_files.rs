@@ -119,7 +119,7 @@ fn bad_contents(role: Role) {
         assert_eq!(job.uid(), uid, "{content:?}");
         let words = match content {
             Content::OfOtherVoter => "ignored the state file of another voter; the job continues",
-            _ => "ignored a malformed state file; the job continues",
+            _ => "ignored a state file that cannot be read or is malformed; the job continues",
         };
         assert_one_warning(job.agent(node), words);
         // Its voter is another one now, and takes the place of the lost one.

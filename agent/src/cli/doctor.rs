@@ -21,7 +21,7 @@ pub struct DoctorArgs {
     /// Settings for the connection to etcd, as given to the agents
     #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…")]
     pub rdzv_conf: Option<String>,
-    /// Nodes of the job, as given to its agents: whether two jobs of its name can begin [default: not checked]
+    /// Check whether two jobs of one name can begin with these nodes, as given to the agents [default: not checked]
     #[arg(long, value_name = "MIN:MAX")]
     pub nnodes: Option<String>,
     /// The authentication of the job.

@@ -74,4 +74,8 @@ impl Host for AssumedHost<'_> {
     fn ancestor_without(&self, _: &str) -> u32 {
         0
     }
+
+    fn parent_name(&self) -> Option<String> {
+        None
+    }
 }

@@ -24,7 +24,7 @@ use crate::{
     coordinator::{
         driver::{Input, Inputs},
         journal_file,
-        state_file::{self, ClosedJob, Registration, RunningAgent, Stage},
+        state_file::{ClosedJob, Registration, RunningAgent, Stage},
     },
     endpoint::{
         LocateError, host_or_join, hosted_coordinator::HostedCoordinator, hosted_voter::VoterEnd,
@@ -86,10 +86,6 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
     for (flag, folder) in spec.files.folders(&spec.launch_method) {
         files::make_folder(&folder).map_err(unwritable(flag, &folder))?;
     }
-    if spec.is_new_name {
-        let node_rank = spec.launcher_group.as_ref().map(|group| group.node_rank);
-        spec.is_new_name = state_file::mark_start(&spec.run_id, node_rank);
-    }
     if let Some(path) = &spec.report {
         result_file::prepare(path).map_err(unwritable("--report", path))?;
     }
@@ -111,13 +107,13 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
     result.map(|_| ExitCode::SUCCESS)
 }
 
-/// Returns the result of a job that had ended before a service manager started this agent.
+/// Returns the result of a job that has ended without this agent: success, or an error with the recorded failure.
 fn had_ended(spec: &JobSpec, closed: &ClosedJob, outcome: Outcome) -> Result<Outcome, LaunchError> {
     let path = closed.path();
     if outcome.result == JobResult::Succeeded {
         warn!(
             run_id = %spec.run_id,
-            "the job has already succeeded; to run it again, stop its unit first, or remove {}",
+            "the job has already succeeded, and this agent starts nothing; to run the job again, stop its unit first, or remove {}",
             path.display()
         );
         return Ok(outcome);
@@ -149,7 +145,7 @@ fn remember_end(
         && let Err(error) = closed.remember(outcome)
     {
         let path = closed.path().display();
-        warn!(%path, %error, "failed to record the end of the job");
+        warn!(%path, %error, "failed to record the end of the job; an agent that is started again may run it again");
     }
     if has_succeeded && result.is_err() {
         let outcome = outcome.clone();

@@ -20,8 +20,6 @@ pub(crate) const STATE_FILE_INTERVAL: Duration = Duration::from_secs(10);
 /// Age at which a file of that folder that does not belong to a job is removed: longer than any
 /// process takes between two files that belong together.
 pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
-/// Age at which the mark of an agent's first start is removed: longer than any job of a scheduler takes.
-pub(crate) const START_FORGOTTEN_AFTER: Duration = Duration::from_secs(90 * 24 * 3600);
 /// The time after which an agent that reconnects uses the known address instead of waiting for a
 /// resolver.
 pub(crate) const RESOLVE_PATIENCE: Duration = Duration::from_millis(250);

@@ -127,9 +127,9 @@ mod tests {
         assert_eq!(state_file::read_copy(&path), Some(read), "an older state came later");
     }
 
-    /// The file of a job without a leader grows old, although processes that are started again write it.
+    /// The file of a job without a leader expires, although processes that are started again write it.
     #[test]
-    fn file_of_a_job_without_a_leader_grows_old() {
+    fn file_of_a_job_without_a_leader_expires() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
         // A file is read for a while longer.

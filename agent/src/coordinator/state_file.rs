@@ -3,8 +3,7 @@
 //! `PrivateFolder`.
 //!
 //! `memory` is the state file of a coordinator, `obituary` the file next to it that proves the end of
-//! its host. `closed_job` records a job that has ended for good, `registration` a running agent,
-//! and `start` the first start of an agent under a name that no other job has.
+//! its host. `closed_job` records a job that has ended for good, `registration` a running agent.
 
 mod age;
 mod cleaning;
@@ -14,7 +13,6 @@ mod files;
 mod memory;
 mod obituary;
 mod registration;
-mod start;
 
 use std::path::Path;
 
@@ -27,7 +25,6 @@ pub use self::{
     memory::read_memory,
     obituary::{Obituary, has_obituary, parse_obituary, write_obituary},
     registration::{RegisteredCredentials, Registration, RunningAgent, Stage, running_agents},
-    start::mark_start,
 };
 pub(crate) use self::{
     ended_jobs::EndedJobs,

@@ -163,7 +163,8 @@ pub(crate) fn host_voter(
         settings: election::Settings {
             voter,
             is_new,
-            is_first_start,
+            // A process before this one may have granted a lease.
+            is_first_start: is_first_start && is_new,
             ended: ended_before,
             address: address.clone(),
             listed: listed.iter().map(|listed| VoterAddress::new(listed.to_string())).collect(),
@@ -227,7 +228,7 @@ fn is_of_this_voter(stored: &Stored, path: &Path, endpoint: &Endpoint) -> bool {
     if let Some(seat) = other {
         warn!(
             path = %path.display(), voter = %seat.address,
-            "ignored the state file of another voter; the job continues without it"
+            "ignored the state file of another voter; the job continues without it. If two containers share this folder, give each its own"
         );
     }
     other.is_none()
@@ -393,8 +394,14 @@ impl HostedVoter {
     }
 
     /// Waits until the job has ended: the coordinator in this process has closed it, or another one has, and no
-    /// further coordinator is elected.
+    /// further coordinator is elected; or until it does not go on in this process.
     pub(crate) async fn job_ended(&mut self) {
+        let superseded = async {
+            match &mut self.voter {
+                Some(voter) => drop(voter.superseded().await),
+                None => std::future::pending().await,
+            }
+        };
         let closed = async {
             // Before the first election, this voter's copy may be that of an earlier job of the same name.
             let is_led =
@@ -420,6 +427,7 @@ impl HostedVoter {
         tokio::select! {
             _ = &mut self.coordinator => {}
             () = closed => {}
+            () = superseded => {}
         }
     }
 }

@@ -148,7 +148,7 @@ impl Client {
             .send(message, |channel, request| async move { kv(channel).txn(request).await })
             .await;
         let answer = match answer {
-            // Only the answer to a refused change has the content of the key.
+            // Only the answer to a refused change contains the value, so the change was not made.
             Err(EtcdError::Oversized { .. }) => {
                 return self.read().await.map(|value| Outcome::Refused(Box::new(value)));
             }
@@ -238,7 +238,7 @@ impl Client {
             Ok(record) => {
                 Ok(Value { revision, entry: Some(Entry { stamp, record }), garbage: None })
             }
-            // Another version of ragent runs there; zero is the version of a value that has none.
+            // A record of another version of ragent. A value that is not a record decodes with version zero.
             Err(error @ Malformed::ProtocolVersion { theirs: 1.., .. }) => {
                 Err(EtcdError::Record { key: self.key_text(), cause: error.to_string() })
             }

@@ -41,8 +41,8 @@ pub enum EtcdError {
         /// Its message.
         message: String,
     },
-    /// The answer is above the limit.
-    #[error("the answer of etcd at {member} is not read: {message}")]
+    /// The answer is longer than this agent accepts.
+    #[error("failed to read the answer of etcd at {member}, which is too large: {message}")]
     Oversized {
         /// The member.
         member: Endpoint,

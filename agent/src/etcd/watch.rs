@@ -20,7 +20,7 @@ pub(super) async fn report(mut client: Client, mut jitter: Jitter, events: mpsc:
         let silence = silence.mul_f64(1.0 + jitter.fraction() / 2.0);
         let mut newest = known;
         let end = follow(&mut client, silence, &mut newest, &events).await;
-        // It is lower if etcd was restored.
+        // The revision is lower than before if etcd was restored.
         let has_changed = newest != known;
         known = newest;
         if has_changed {

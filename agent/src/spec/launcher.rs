@@ -89,11 +89,13 @@ impl<H: Host> Arguments<'_, H> {
         self.placement.as_ref()?.name.as_deref()
     }
 
-    /// Returns true if the job is named after a step of Slurm: no other step has that name, also if the job is queued again.
-    /// Names of MPI launchers may occur again.
-    pub(super) fn has_steps_name(&self) -> bool {
+    /// Returns true if the job is named after a step of Slurm, and this process is a task of it: no other step has that name, also if
+    /// the job is queued again, and a task is started once. A script that Slurm has started may start agents again and
+    /// again. Names of MPI launchers may occur again.
+    pub(super) fn is_task_of_step(&self) -> bool {
         let is_step = |placement: &Placement| placement.launcher == Launcher::Slurm;
-        self.placement.as_ref().is_some_and(is_step) && !self.is_named()
+        let has_steps_name = self.placement.as_ref().is_some_and(is_step) && !self.is_named();
+        has_steps_name && self.host.parent_name().as_deref() == Some("slurmstepd")
     }
 
     /// Returns the rendezvous of the agents of a launcher.

@@ -401,15 +401,18 @@ fn voters_of_a_step() {
     }
 }
 
-/// The name of a Slurm step is new, and `ragent launch` reports that its own is. A name that the user has given is not, nor is
-/// a default one.
+/// The name of a Slurm step is new to a task of the step, and `ragent launch` reports that its own is. A name that the user has
+/// given is not, nor is a default one.
 #[test]
 fn new_names() {
-    let (none, step) = (machine(&[]), slurm_step(3));
+    let started_by = |parent: &str| FakeHost { parent: Some(parent.to_owned()), ..slurm_step(3) };
+    let (none, task, in_script) = (machine(&[]), started_by("slurmstepd"), started_by("bash"));
     for (host, flags, is_new) in [
-        (&step, "", true),
-        (&step, "--rdzv-id a", false),
-        (&step, "--nnodes 3 --rdzv-endpoint n1", false),
+        (&task, "", true),
+        (&in_script, "", false),
+        (&slurm_step(3), "", false),
+        (&task, "--rdzv-id a", false),
+        (&task, "--nnodes 3 --rdzv-endpoint n1", false),
         (&none, "--nnodes 3 --rdzv-endpoint n1", false),
         (&none, "--nnodes 3 --rdzv-endpoint n1 --rdzv-id a", false),
         (&none, "--nnodes 3 --rdzv-endpoint n1 --rdzv-id a --first-start", true),

@@ -64,6 +64,8 @@ pub trait Host {
     fn ask_pmi(&self, rank: u32, own_host: Option<String>) -> Option<(String, String)>;
     /// Returns the nearest ancestor of this process in whose environment `variable` is not set.
     fn ancestor_without(&self, variable: &str) -> u32;
+    /// Returns the name of the program that has started this process; `None` if it is not visible, for example in a container.
+    fn parent_name(&self) -> Option<String>;
 
     /// The number of processors that this process may use.
     fn cpus(&self) -> NonZeroU32 {
@@ -201,6 +203,11 @@ impl Host for ThisHost {
             pid = proc::stat(pid).map_or(1, |stat| stat.parent);
         }
         pid
+    }
+
+    fn parent_name(&self) -> Option<String> {
+        let name = proc::read(&format!("{}/comm", unistd::getppid()))?;
+        Some(name.trim_end().to_owned())
     }
 
     fn ask_pmi(&self, rank: u32, own_host: Option<String>) -> Option<(String, String)> {

@@ -112,20 +112,12 @@ impl PrivateFolder {
         draft.push(format!(".{}.tmp", std::process::id()));
         // A temporary file of an earlier process with the same number.
         self.remove(&draft);
-        self.create(&draft)?.write_all(text)?;
-        renameat(&self.0, draft.as_os_str(), &self.0, name)?;
-        Ok(())
-    }
-
-    /// Creates a file.
-    ///
-    /// # Errors
-    ///
-    /// Returns the system's error: [`io::ErrorKind::AlreadyExists`] if there is a file of that name.
-    pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-        Ok(openat(&self.0, name, flags | OFlag::O_NOFOLLOW, mode)?.into())
+        let file = openat(&self.0, draft.as_os_str(), flags | OFlag::O_NOFOLLOW, mode)?;
+        File::from(file).write_all(text)?;
+        renameat(&self.0, draft.as_os_str(), &self.0, name)?;
+        Ok(())
     }
 
     /// Removes a file; there may be none.

@@ -201,7 +201,7 @@ impl Driver {
         let seats = || lists.seats().map(|seat| seat.address.clone());
         let voters = seats().filter(|address| *address != self.address).collect();
         let count = (lists.last.len(), !self.election.is_outside());
-        // A process may stay connected, although it is no voter any more.
+        // The voters may change while the connections stay the same.
         self.reach.handle_voters(clock::now(), &needed, &voters, count);
         if needed.iter().eq(self.outgoing.keys()) {
             return;

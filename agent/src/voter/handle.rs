@@ -97,7 +97,7 @@ pub enum Superseded {
         /// The endpoint of its leader.
         at: VoterAddress,
     },
-    /// It has ended while this process had no leader. The outcome, if it is known.
+    /// It has ended while this process had no leader. Contains the outcome if this process knows it.
     ByEnd(Option<Box<Outcome>>),
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct Stored {
     pub replica: Replica,
     /// The highest term that is known.
     pub highest: Term,
-    /// True while a leader is known. The file of a job that has none grows old.
+    /// True while a leader is known. Otherwise a new file keeps the time of the old one, so that it expires.
     pub is_led: bool,
 }
 

@@ -12,7 +12,7 @@
 //! as its lease lasts. Without a leader:
 //!
 //! 1. A process creates the key with a *placeholder*, which has the state of the job. Any process that has seen a
-//!    newer record replaces it by one with that.
+//!    newer record replaces the placeholder by one with the newer state.
 //! 2. When the key has had the same revision for a silence, no change of a leader was made in that time, and all
 //!    leases are over. So the placeholder is replaced as the record of a lost leader is.
 //!
@@ -93,7 +93,8 @@ pub struct Claim {
     ended: Option<NodeId>,
     /// The time of this process's candidacy, or of its placeholder, while it is a follower.
     stands_at: Option<Instant>,
-    /// The number of the last change that was to create the key with a record of this process, which may be made late.
+    /// The number of the last change with which this process tried to create the key. The store may carry it out late, when another
+    /// process has led in between.
     created: u64,
     is_leaving: bool,
     number: u64,

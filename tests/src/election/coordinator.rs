@@ -125,7 +125,7 @@ impl World {
         let until = self.hosts[host].leads_until(self.bug).filter(|until| local < *until)?;
         let coordinator = self.hosts[host].process.as_mut()?.coordinator.as_mut()?;
         if message.term > coordinator.term {
-            // A leader with a higher term may be known no more where voters lose their state files.
+            // Voters that lost their state files may no longer know the leader with the higher term.
             let highest = message.term;
             self.with_election(host, |election, now| election.handle_highest(now, highest));
             return None;

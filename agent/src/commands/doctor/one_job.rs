@@ -31,14 +31,14 @@ pub(super) fn judge(asked: &AskedEndpoint, nodes: NodeRange) -> Option<Finding> 
     if max < 2 * min {
         return Some(Finding::pass(
             CHECK,
-            format!("{max} nodes cannot form two jobs of at least {min}"),
+            format!("{max} nodes cannot form two jobs of at least {min} nodes each"),
         ));
     }
     Some(Finding::warn(
         CHECK,
         format!(
-            "{place}, and {max} nodes can form two jobs of at least {min}: a second job can begin at {host} if it loses its \
-             state and is cut off from the first job"
+            "{place}, and {max} nodes can form two jobs of at least {min}: if {host} loses its state and is cut off from the \
+             first job, a second job can begin there"
         ),
         format!(
             "list three hosts, as in `--rdzv-endpoint node0,node1,node2`, or let MIN be more than half of MAX: `--nnodes {}:{max}`",

@@ -190,7 +190,7 @@ impl RendezvousPlan {
         Endpoint { host, port: own.port }
     }
 
-    /// Returns true if the launch has named the job.
+    /// Returns true if the launch has chosen the job's name, so that no earlier job has it.
     pub(super) fn has_new_name(&self) -> bool {
         self.run_id.is_some()
     }

@@ -7,15 +7,13 @@ use super::{
     files::{folder_of, name_of},
     memory::{Age, age_of_memory},
     obituary::obituary_path,
-    start,
 };
 use crate::{coordinator::limits, sys::private_folder::PrivateFolder};
 
 /// Removes state files of runs that no agent can be waiting for, and files without a state file,
 /// from the folder of `own`, the state file of the starting coordinator.
 ///
-/// A running coordinator rewrites its own file every `limits::STATE_FILE_INTERVAL`, so that it is
-/// never outdated. Only the first `limits::MAX_STATE_ENTRIES` entries are examined, and none in a
+/// A running coordinator or voter writes its own file every `limits::STATE_FILE_INTERVAL`, so that it is not removed. Only the first `limits::MAX_STATE_ENTRIES` entries are examined, and none in a
 /// folder that is not private.
 pub fn clean(own: &Path) {
     let folder = folder_of(own);
@@ -27,12 +25,14 @@ pub fn clean(own: &Path) {
             continue;
         }
         let is_outdated = match kind(&path) {
-            Kind::Memory => is_outdated(&path),
+            // A voter without a leader writes its file again and again, although it is outdated.
+            Kind::Memory => {
+                age::changed(&path) > 3 * limits::STATE_FILE_INTERVAL && is_outdated(&path)
+            }
             Kind::Obituary => {
                 !private.has(name_of(&path.with_extension("json"))) && is_forgotten(&path)
             }
             Kind::Draft => is_forgotten(&path),
-            Kind::Start => age::changed(&path) > limits::START_FORGOTTEN_AFTER,
             Kind::Other => false,
         };
         if is_outdated {
@@ -52,8 +52,6 @@ enum Kind {
     Obituary,
     /// A temporary file of a process that was killed while it wrote, or a list of ended jobs: nobody needs an old one.
     Draft,
-    /// The mark of an agent's first start.
-    Start,
     /// Any other file.
     Other,
 }
@@ -66,7 +64,6 @@ fn kind(path: &Path) -> Kind {
         Some("obituary") if is_of_job => Kind::Obituary,
         Some("json") if name.starts_with("ended-") => Kind::Draft,
         Some("tmp") if is_of_job || name.starts_with("agent-") => Kind::Draft,
-        None if name.starts_with(start::PREFIX) => Kind::Start,
         Some(_) | None => Kind::Other,
     }
 }
@@ -98,12 +95,17 @@ mod tests {
         write_aged(&path("job-fresh.json"), 0, |_| {});
         write_aged(&path("job-old.json"), 620, |_| {});
         let forgotten = std::time::UNIX_EPOCH;
+        let set_modified = |name: &str, at| {
+            let file = File::options().append(true).open(path(name)).unwrap();
+            file.set_modified(at).unwrap();
+        };
+        write_aged(&path("job-leaderless.json"), 620, |_| {});
+        set_modified("job-old.json", forgotten);
         for name in
             ["job-fresh.obituary", "job-old.obituary", "job-lone.obituary", "job-x.9.tmp", "else"]
         {
             fs::write(path(name), "n 1").unwrap();
-            let file = File::options().append(true).open(path(name)).unwrap();
-            file.set_modified(forgotten).unwrap();
+            set_modified(name, forgotten);
         }
         fs::write(path("job-new.obituary"), "n 1").unwrap();
         fs::write(path("job-other.json"), "{}").unwrap();
@@ -118,6 +120,7 @@ mod tests {
             "else",
             "job-fresh.json",
             "job-fresh.obituary",
+            "job-leaderless.json",
             "job-new.obituary",
             "job-other.json",
             "job-own.json",

@@ -244,12 +244,13 @@ fn accept<T>(path: &Path, content: Result<T, Malformed>) -> Option<T> {
     content.inspect_err(|error| warn_once(path, error)).ok()
 }
 
-/// Warns that a file is malformed, once per process and file: an agent reads its file again when it starts its voter.
+/// Warns of a file that cannot be read or is malformed, once per process and file: an agent reads its file again when it starts its
+/// voter.
 fn warn_once(path: &Path, error: &dyn Display) {
     static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
     if warned.insert(path.to_owned()) {
-        warn!(path = %path.display(), %error, "ignored a malformed state file; the job continues without it");
+        warn!(path = %path.display(), %error, "ignored a state file that cannot be read or is malformed; the job continues without it");
     }
 }
 
@@ -337,7 +338,8 @@ pub(crate) fn write_copy(path: &Path, stored: &Stored, kept: Duration) -> io::Re
         last: seats(&lists.last),
         before: lists.before.as_deref().map(seats).unwrap_or_default(),
     };
-    // Processes that are started again and again write the file of a job that no process can lead.
+    // Without a leader the earlier time stays. Otherwise agents that are restarted again and again would keep the state of a job
+    // that no process can lead.
     let led = (!is_led).then(|| led_until(path, memory)).flatten();
     write(path, memory, Some(copy), (led.unwrap_or_else(Stamp::now), kept))
 }

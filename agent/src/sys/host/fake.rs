@@ -27,6 +27,8 @@ pub(crate) struct FakeHost {
     pub(crate) files: Vec<PathBuf>,
     /// Its folders on a network file system.
     pub(crate) shared: Vec<PathBuf>,
+    /// The program that has started this process.
+    pub(crate) parent: Option<String>,
 }
 
 impl FakeHost {
@@ -82,6 +84,10 @@ impl Host for FakeHost {
 
     fn ancestor_without(&self, _: &str) -> u32 {
         4711
+    }
+
+    fn parent_name(&self) -> Option<String> {
+        self.parent.clone()
     }
 
     fn is_on_network(&self, path: &Path) -> bool {

@@ -103,7 +103,8 @@ impl Claim {
         Some(free + self.turn(record, random))
     }
 
-    /// Returns the time of a placeholder for a record that the key lacks since then: a leader has written it again before.
+    /// Returns the time at which this process may write a placeholder, if the key lacks the record since `since`. A leader that reaches
+    /// the store writes its record again before.
     fn restoration(&self, now: Instant, since: Instant, random: f64) -> Instant {
         let Timers { renewal, spread, .. } = self.settings.timers;
         (since + renewal).max(now) + spread.mul_f64(random)

@@ -73,9 +73,10 @@ impl Content {
 impl Known {
     /// Keeps a record if it is newer than all others. Terms and numbers order records, because revisions do not
     /// if the store was restored.
-    fn keep(&mut self, record: &Record) {
+    pub(super) fn keep(&mut self, record: &Record) {
         // A process that has seen no record begins another job.
-        if record.term.0 == 0 && self.has_ended() {
+        let begins = record.term.0 == 0;
+        if self.has_ended() && (begins || self.is_of_another_job(record)) {
             self.newest = None;
         }
         if record.term.0 > 0 && !self.is_outdated(record) {
@@ -87,6 +88,13 @@ impl Known {
     pub(super) fn is_outdated(&self, record: &Record) -> bool {
         let order = |record: &Record| (record.term, record.number);
         self.newest.as_ref().is_some_and(|newest| order(record) < order(newest))
+    }
+
+    /// Returns true if a record has the state of another job than the newest record.
+    fn is_of_another_job(&self, record: &Record) -> bool {
+        let uid = |record: &Record| record.memory.as_ref().map(|memory| memory.job_uid.clone());
+        let newest = self.newest.as_deref().and_then(uid);
+        uid(record).zip(newest).is_some_and(|(other, newest)| other != newest)
     }
 
     /// Notes the time at which the key first had an older record.
@@ -173,9 +181,9 @@ impl Claim {
         (is_own && !record.is_placeholder).then_some(record.number)
     }
 
-    /// Handles that the key does not have the record of this process. A leader writes it again, unless another process has
-    /// led: none does within a silence after the key was deleted or overwritten, so none leads as long as the lease
-    /// lasts. All others follow.
+    /// Handles that the key does not have the record of this process. A leader writes its record again, unless the key has that
+    /// of another leader. This is safe: after the key was lost, no process leads for a silence, which is longer than the
+    /// lease. Other processes follow.
     pub(super) fn handle_loss(&mut self, now: Instant) {
         if let Role::Leader(leader) = &mut self.role {
             let is_replaced = self.known.content.record().is_some_and(|record| {

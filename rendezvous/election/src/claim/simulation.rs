@@ -61,7 +61,7 @@ enum Bug {
     /// A leader whose record is gone does not write it again.
     RecordNotWritten,
     /// Garbage is not replaced.
-    GarbageWaitedFor,
+    GarbageKept,
 }
 
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -334,7 +334,7 @@ impl World {
                 let mut outcome = outcome.filter(|_| is_known).unwrap_or(Outcome::Unknown);
                 if let Outcome::Refused(value) = &outcome {
                     process.see(value);
-                    if value.garbage.is_some() && self.bug == Some(Bug::GarbageWaitedFor) {
+                    if value.garbage.is_some() && self.bug == Some(Bug::GarbageKept) {
                         outcome = Outcome::Unknown;
                     }
                 }
@@ -345,7 +345,7 @@ impl World {
                     return Ok(());
                 }
                 let value = self.store.at(at).clone();
-                if value.garbage.is_some() && self.bug == Some(Bug::GarbageWaitedFor) {
+                if value.garbage.is_some() && self.bug == Some(Bug::GarbageKept) {
                     return Ok(());
                 }
                 process.see(&value);
@@ -736,7 +736,7 @@ fn bugs_are_found() {
         (Bug::MemoryDropped, &["(f)", "(c)"][..]),
         (Bug::CreatorAtOnce, &["(a)", "(b)"]),
         (Bug::RecordNotWritten, &["(h)"]),
-        (Bug::GarbageWaitedFor, &["(g)", "(h)"]),
+        (Bug::GarbageKept, &["(g)", "(h)"]),
     ] {
         let (_, violation) = worlds(0..1_000, Timers::default(), Some(bug)).unwrap_err();
         assert!(rules.iter().any(|rule| violation.starts_with(rule)), "{bug:?}: {violation}");

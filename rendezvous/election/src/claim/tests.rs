@@ -24,6 +24,16 @@ struct Job {
     are_unanswered: Vec<bool>,
 }
 
+fn outcome() -> message::Outcome {
+    message::Outcome {
+        result: JobResult::Succeeded,
+        first_failure: None,
+        other_failures: 0,
+        further_failures: Vec::new(),
+        restarts_used: 0,
+    }
+}
+
 /// A store with one key.
 #[derive(Clone, Default)]
 struct Store {
@@ -112,14 +122,7 @@ impl Job {
     fn ended(count: usize) -> (Self, usize) {
         let (mut job, leader) = Self::started(count);
         job.remember(leader, 1, &[1 - leader]);
-        let outcome = message::Outcome {
-            result: JobResult::Succeeded,
-            first_failure: None,
-            other_failures: 0,
-            further_failures: Vec::new(),
-            restarts_used: 0,
-        };
-        let closed = Memory { closed: Some(outcome), ..memory(1) };
+        let closed = Memory { closed: Some(outcome()), ..memory(1) };
         job.processes[leader].handle_remember(job.now, closed);
         job.carry_out();
         let term = job.led(leader)[0].term;
@@ -704,6 +707,32 @@ fn same_revision_after_a_reset_is_another_record() {
     assert_eq!(job.led(1 - leader), []);
     job.pass(20 * SECOND);
     assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
+}
+
+/// After the store was emptied, another job has lower terms than one that has ended. A process that knows the end does not replace
+/// its record.
+#[test]
+fn ended_job_does_not_replace_another_one() {
+    let mut known = Known::default();
+    let record = |term: u64, uid: &str| Record {
+        process: process(0),
+        endpoint: "h0:1".to_owned(),
+        term: Term(term),
+        number: 1,
+        silence: Duration::ZERO,
+        is_resigned: false,
+        is_placeholder: false,
+        successors: Vec::new(),
+        memory: Some(Memory::fresh(JobUid::new(uid))),
+    };
+    let mut ended = record(9, "a");
+    if let Some(memory) = &mut ended.memory {
+        memory.closed = Some(outcome());
+    }
+    known.keep(&ended);
+    assert!(known.is_outdated(&record(3, "a")));
+    known.keep(&record(3, "b"));
+    assert!(!known.is_outdated(&record(3, "b")) && !known.has_ended());
 }
 
 /// A key whose last record has the outcome of the job was deleted because the job has ended. It is not put back; a process

@@ -75,7 +75,7 @@ pub enum Effect {
         /// The address of its leader.
         at: VoterAddress,
     },
-    /// The job of this process has ended while it had no leader; the process ends. The outcome, if it is known.
+    /// The job of this process has ended while it had no leader; the process ends. Contains the outcome if this process knows it.
     Outlived(Option<Box<Outcome>>),
     /// Report that two addresses of the list belong to the same process.
     Duplicate {

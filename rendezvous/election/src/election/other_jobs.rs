@@ -181,8 +181,10 @@ impl Election {
         let ended = message.ended.iter().filter(|_| source != Source::Stranger);
         for uid in ended {
             self.note_ended(uid);
-            if job_uid(self.voter.replica()) == Some(uid) {
-                self.outlive_job(now, uid);
+            // A process that knows the job only from its state file takes part in the next one.
+            let is_own = job_uid(self.voter.replica()) == Some(uid);
+            if is_own && !self.has_had_leader && !self.is_leading() {
+                self.forget_job(now);
             }
         }
         let Some(job) = &message.job else {
@@ -306,18 +308,15 @@ impl Election {
         }
     }
 
-    /// Leaves the job of this process, which has ended elsewhere. A process that had a leader ends. A process that knows the job only
-    /// from its state file forgets it, and takes part in the next one.
-    fn outlive_job(&mut self, now: Instant, uid: &JobUid) {
-        if !self.has_had_leader && !self.is_leading() {
-            self.forget_job(now);
-        } else if self.outlives_at().is_some_and(|at| at <= now) {
-            self.has_yielded = true;
-            warn!(%uid, "the job has ended; this process was not there");
-            let replica = self.voter.replica();
-            let outcome = replica.memory.as_ref().and_then(|memory| memory.closed.clone());
-            self.effects.push_back(Effect::Outlived(outcome.map(Box::new)));
-        }
+    /// Ends this process, whose job has ended elsewhere while it had no leader. An outcome that no majority is known to have may not be
+    /// that of the job.
+    fn outlive_job(&mut self) {
+        self.has_yielded = true;
+        warn!("the job has ended while this process had no leader; this process ends");
+        let replica = self.voter.replica();
+        let memory = replica.memory.as_ref().filter(|_| self.copied == replica.version);
+        let outcome = memory.and_then(|memory| memory.closed.clone());
+        self.effects.push_back(Effect::Outlived(outcome.map(Box::new)));
     }
 
     /// Returns the time at which this process ends because its job has ended and it has no leader. A process that knows the
@@ -470,10 +469,8 @@ impl Election {
     /// Handles the deadlines of this module.
     pub(super) fn time_out_shown(&mut self, now: Instant) {
         self.expire_shown(now);
-        if self.outlives_at().is_some_and(|at| at <= now)
-            && let Some(uid) = self.own_end().cloned()
-        {
-            self.outlive_job(now, &uid);
+        if self.outlives_at().is_some_and(|at| at <= now) {
+            self.outlive_job();
         }
         if self.other_jobs.next_hello.is_some_and(|at| at <= now) {
             self.say_hello(now);

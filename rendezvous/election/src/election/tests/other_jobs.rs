@@ -861,6 +861,7 @@ fn process_outlives_its_job_without_a_leader() {
         pass(follower, &mut now, time);
         let hello = VoterMessage { ended: vec![uid("job")], ..from(OTHER, Request::Hello) };
         follower.handle_request(now, hello);
+        follower.handle_timeout(now);
         assert_eq!(effects(follower).contains(&Effect::Outlived(None)), is_outlived, "{time:?}");
         assert_eq!(job_uid(follower.replica()), Some(&uid("job")));
     }
@@ -891,6 +892,25 @@ fn process_ends_with_the_outcome_that_it_knows() {
         assert_eq!(effects(follower).contains(&outcome), is_outlived, "{time:?}");
         assert_eq!(job_uid(follower.replica()), Some(&uid("job")));
     }
+}
+
+/// An outcome that no majority is known to have may not be that of the job. A leader that was cut off with it ends without one when it
+/// learns that the job has ended.
+#[test]
+fn outcome_that_no_majority_has_is_not_reported() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(1_000));
+    let leader = voters.leader().expect("a leader");
+    voters.voters[leader].handle_remember(voters.now, memory(1)).expect("it leads");
+    voters.deliver();
+    let (mut now, leader) = (voters.now, &mut voters.voters[leader]);
+    leader.handle_remember(now, closed(memory(1))).expect("it leads");
+    pass(leader, &mut now, 2 * Timers::default().patience());
+    effects(leader);
+    let hello = VoterMessage { ended: vec![uid("job")], ..from(OTHER, Request::Hello) };
+    leader.handle_request(now, hello);
+    leader.handle_timeout(now);
+    assert!(effects(leader).contains(&Effect::Outlived(None)));
 }
 
 fn listed() -> Lists {
