@@ -323,7 +323,12 @@ fn killed_job_continues() {
         return;
     }
     let (network, sandbox) = (Network::new("allkilled", 5), Sandbox::new());
-    let start = |node| agent(&network, &sandbox, node, "job", "--nnodes 2:5").start();
+    // Each node finds its own state file again, as on machines of their own.
+    let folder = |node: u32| sandbox.path(&format!("node{node}"));
+    let start = |node: u32| {
+        let agent = agent(&network, &sandbox, node, "job", "--nnodes 2:5");
+        agent.env("XDG_RUNTIME_DIR", folder(node)).start()
+    };
     let mut agents = [1, 2, 3, 4, 5].map(start);
     assert_admitted(&mut agents);
     let is_host = |agent: &Program| agent.text(Stream::Stderr).contains("coordinating the job");

@@ -50,7 +50,6 @@ use crate::{
     coordinator::limits,
     net::{connection::PeerAddress, http::BodyRead, port::Routers, refusals::Refusals},
     secret::Credentials,
-    sys::clock,
 };
 
 /// The path for obituaries.
@@ -330,10 +329,9 @@ impl Taken {
 async fn pass_on(
     role: Arc<Role>,
     lost: Term,
-    mut registration: Registration,
+    registration: Registration,
     messages: Streaming<AgentMessage>,
 ) {
-    let received = clock::now();
     if let Some(elsewhere) = role.elsewhere(&registration.attend) {
         return send_elsewhere(&role, elsewhere, &registration).await;
     }
@@ -347,8 +345,6 @@ async fn pass_on(
     };
     match coordinator.unwrap_or_else(|_| Err(NotHere::unknown())) {
         Ok(inputs) => {
-            let attend = &mut registration.attend;
-            attend.waited = attend.waited.saturating_add(clock::now() - received);
             // The job may have ended.
             if let Ok(taken) = registration.send(&inputs).await {
                 taken.forward(messages, inputs).await;

@@ -40,7 +40,7 @@ pub enum Bug {
     /// The leases that members grant count before these members are voters. Breaks rules a and d.
     CountedNewcomer,
     /// A candidate that knows less than a voter is not answered with the newer memory. Breaks rules a, b and d: hosts
-    /// without a state file begin a second job.
+    /// without a state file begin a second job; and rule i: a lost voter is not replaced.
     UnansweredCandidate,
     /// A candidate that knows less than a voter is elected. Breaks rule d.
     IgnorantCandidate,
