@@ -268,7 +268,7 @@ impl Agent {
         }));
     }
 
-    /// Ends this node's part, because its job has ended while it had no coordinator. `outcome` is that of the job, if it is known.
+    /// Ends this node's part: its job has ended while it had no coordinator. `outcome` is the job's, if this node knows it.
     pub fn handle_outlived(&mut self, outcome: Option<Outcome>) {
         self.end_at_once(outcome.map_or(Ending::Outlived, Ending::Closed));
     }

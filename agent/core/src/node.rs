@@ -259,7 +259,7 @@ impl Node {
         self.collect(now);
     }
 
-    /// Ends this node's part, because its job has ended while it had no coordinator. `outcome` is that of the job, if it is known.
+    /// Ends this node's part: its job has ended while it had no coordinator. `outcome` is the job's, if this node knows it.
     pub fn handle_outlived(&mut self, now: Instant, outcome: Option<Outcome>) {
         self.begin(now);
         self.agent.handle_outlived(outcome);

@@ -219,7 +219,7 @@ pub(crate) fn host_voter(
     serve_elector(port, elector)
 }
 
-/// Returns false if a state file is that of a voter at another endpoint, for example because two containers share a state folder: two
+/// Returns false if the voter of a state file has its seat at another endpoint. Example: two containers share a state folder. Two
 /// processes with the identity of one voter could elect two leaders.
 fn is_of_this_voter(stored: &Stored, path: &Path, endpoint: &Endpoint) -> bool {
     let mut seats = stored.replica.lists.seats();
