@@ -97,7 +97,9 @@ impl Argument {
                 NodeRangeError::Empty { .. } => {
                     invalid.with_hint("give at least 1 node, as in `--nnodes 1` or `--nnodes 1:4`")
                 }
-                NodeRangeError::Format | NodeRangeError::NoMultiple { .. } => invalid,
+                NodeRangeError::Format => invalid
+                    .with_hint("give the number of nodes, as in `--nnodes 4` or `--nnodes 2:8`"),
+                NodeRangeError::NoMultiple { .. } => invalid,
             }
         })
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ragent_rendezvous::ids::{JobUid, VoterId};
 
 mod changes;
+mod ended_jobs;
 mod other_jobs;
 
 use super::{timers::Timers, *};

@@ -14,26 +14,26 @@ use crate::{
         message::{Leads, Seat},
         other_jobs::job_uid,
     },
-    limits::{ENDED_MAX, OTHER_JOBS_MAX},
+    limits::OTHER_JOBS_MAX,
 };
 
 /// The place of a process without a seat in the job.
-const OTHER: usize = 7;
+pub(super) const OTHER: usize = 7;
 
-fn uid(name: &str) -> JobUid {
+pub(super) fn uid(name: &str) -> JobUid {
     JobUid::new(name)
 }
 
-fn job(name: &str, places: &[usize]) -> KnownJob {
+pub(super) fn job(name: &str, places: &[usize]) -> KnownJob {
     KnownJob { uid: uid(name), voters: places.iter().copied().map(address).collect() }
 }
 
 /// The memory of a job with a round.
-fn memory_of(name: &str, born_ms: u64) -> Memory {
+pub(super) fn memory_of(name: &str, born_ms: u64) -> Memory {
     Memory { round: Round(1), born_ms, ..Memory::fresh(uid(name)) }
 }
 
-fn closed(memory: Memory) -> Memory {
+pub(super) fn closed(memory: Memory) -> Memory {
     let outcome = Outcome {
         result: JobResult::Succeeded,
         first_failure: None,
@@ -45,7 +45,7 @@ fn closed(memory: Memory) -> Memory {
 }
 
 /// A message of the process at `place`, which knows no job.
-fn from<Body>(place: usize, body: Body) -> VoterMessage<Body> {
+pub(super) fn from<Body>(place: usize, body: Body) -> VoterMessage<Body> {
     VoterMessage {
         voter: VoterId(place as u64),
         address: address(place),
@@ -73,7 +73,7 @@ fn leads(born_ms: u64) -> Option<Leads> {
 }
 
 /// An answer that grants nothing.
-fn refusal() -> Answer {
+pub(super) fn refusal() -> Answer {
     Answer {
         is_granted: false,
         is_connected: true,
@@ -84,7 +84,7 @@ fn refusal() -> Answer {
 }
 
 /// A replica with a round, with a seat for the voter at each of `places`.
-fn replica(memory: Memory, places: &[usize]) -> Replica {
+pub(super) fn replica(memory: Memory, places: &[usize]) -> Replica {
     let seat =
         |place: &usize| Seat { address: address(*place), voter: Some(VoterId(*place as u64)) };
     Replica {
@@ -95,12 +95,12 @@ fn replica(memory: Memory, places: &[usize]) -> Replica {
 }
 
 /// Starts a voter whose state file has this replica. It lists the first three hosts.
-fn with_file(now: Instant, place: usize, replica: Replica) -> Election {
+pub(super) fn with_file(now: Instant, place: usize, replica: Replica) -> Election {
     let settings = Settings { is_first_start: false, ..voter(now, place, 3).settings };
     Election::new(now, settings, replica, Term(1 << 16))
 }
 
-fn effects(voter: &mut Election) -> Vec<Effect> {
+pub(super) fn effects(voter: &mut Election) -> Vec<Effect> {
     iter::from_fn(|| voter.poll_effect()).collect()
 }
 
@@ -117,12 +117,12 @@ fn greeted(voter: &mut Election) -> BTreeSet<usize> {
     asked(voter, |request| *request == Request::Hello)
 }
 
-fn others(voter: &Election) -> Vec<OtherJob> {
+pub(super) fn others(voter: &Election) -> Vec<OtherJob> {
     voter.other_jobs().collect()
 }
 
 /// Lets time pass for one voter, without any answer.
-fn pass(voter: &mut Election, now: &mut Instant, time: Duration) {
+pub(super) fn pass(voter: &mut Election, now: &mut Instant, time: Duration) {
     let end = *now + time;
     while let Some(at) = voter.poll_timeout().filter(|at| *at <= end) {
         *now = at.max(*now);
@@ -141,7 +141,7 @@ fn leader_of(name: &str, born_ms: u64) -> Voters {
 }
 
 /// Creates the only voter of a job without a round, which leads it.
-fn beginner() -> Voters {
+pub(super) fn beginner() -> Voters {
     let mut voters = Voters::new(1);
     voters.pass(Duration::ZERO);
     assert_eq!(voters.leader(), Some(0));
@@ -159,7 +159,7 @@ fn yields(voter: &mut Election) -> Vec<(JobUid, usize)> {
 /// A voter of a job with a round shows it to each listed host and each other voter as soon as it is connected, again at
 /// short intervals, and at once on the next connection.
 #[test]
-fn listed_hosts_are_told_at_once_and_again() {
+fn job_is_shown_to_listed_hosts_at_once_and_again() {
     let mut now = Voters::new(1).now;
     let replica = replica(memory_of("job", 1), &[0, 3, 4]);
     let shown = Some(job("job", &[0, 3, 4]));
@@ -183,7 +183,7 @@ fn listed_hosts_are_told_at_once_and_again() {
 /// The job is not shown to a host that shows the same one, until its connection ends or it has shown nothing for a
 /// while: then another process may be there.
 #[test]
-fn hosts_that_know_the_job_are_not_told() {
+fn job_is_not_shown_to_hosts_that_know_it() {
     let mut now = Voters::new(1).now;
     let replica = replica(memory_of("job", 1), &[0, 3, 4]);
     let mut voter = with_file(now, 0, replica);
@@ -312,7 +312,7 @@ fn job_without_a_seat_is_not_learned() {
 /// A process that knows of another job does not begin one: its leadership ends instead of completing a first round.
 /// When no process has shown that job for a while, it begins its own.
 #[test]
-fn told_process_begins_no_job() {
+fn process_that_was_shown_a_job_begins_none() {
     let mut voters = beginner();
     voters.voters[0].handle_known_job(voters.now, &job("earlier", &[OTHER]));
     assert_eq!(voters.leader(), Some(0), "the job may have ended");
@@ -365,7 +365,7 @@ fn one_voter_with_its_file_prevents_another_job() {
 
 /// A job is forgotten when no process has shown it for a while. The driver is informed of both.
 #[test]
-fn what_was_told_expires() {
+fn what_was_shown_expires() {
     let patience = Timers::default().patience();
     let mut now = Voters::new(1).now;
     let mut voter = voter(now, 0, 1);
@@ -386,7 +386,7 @@ fn what_was_told_expires() {
 /// The jobs that others have shown, and their addresses, are limited. The own address and the own job are not among
 /// them.
 #[test]
-fn what_is_told_is_limited() {
+fn what_is_shown_is_limited() {
     let now = Voters::new(1).now;
     let mut voter = voter(now, 0, 1);
     for number in 0..2 * OTHER_JOBS_MAX {
@@ -408,7 +408,7 @@ fn what_is_told_is_limited() {
 /// A job of which another process shows the end prevents nothing any more, even if a third one shows it again. The
 /// driver is informed once, so that the next process at this place knows it, too.
 #[test]
-fn end_refutes_what_was_told() {
+fn end_refutes_what_was_shown() {
     let mut voters = beginner();
     let now = voters.now;
     let earlier = job("earlier", &[OTHER]);
@@ -473,76 +473,6 @@ fn strangers_do_not_end_jobs() {
     assert_eq!(*with_file.replica(), file);
 }
 
-/// A registration may show the end of a job as well as another voter.
-#[test]
-fn end_is_shown_by_a_registration() {
-    let mut voters = beginner();
-    voters.voters[0].handle_known_job(voters.now, &job("earlier", &[OTHER]));
-    voters.voters[0].handle_ended(voters.now, &uid("earlier"));
-    assert_eq!(others(&voters.voters[0]), []);
-}
-
-/// The newest jobs that have ended are remembered, up to a limit.
-#[test]
-fn ended_jobs_are_limited() {
-    let now = Voters::new(1).now;
-    let mut voter = voter(now, 0, 1);
-    for number in 0..3 * ENDED_MAX {
-        voter.handle_ended(now, &uid(&format!("job{number}")));
-    }
-    let ended = voter.message(now, 1, ()).ended;
-    assert_eq!(ended.len(), ENDED_MAX);
-    assert_eq!(ended.last(), Some(&uid(&format!("job{}", 3 * ENDED_MAX - 1))));
-    let settings = Settings {
-        ended: (0..3 * ENDED_MAX).map(|number| uid(&format!("job{number}"))).collect(),
-        ..voter.settings.clone()
-    };
-    assert_eq!(Election::new(now, settings, empty(), Term(0)).message(now, 1, ()).ended, ended);
-}
-
-/// A voter shows the end of its job when a majority knows it, and shows the job until then.
-#[test]
-fn end_is_shown_when_a_majority_has_it() {
-    let mut voters = Voters::new(3);
-    voters.pass(millis(1_000));
-    let leader = voters.leader().expect("a leader");
-    let now = voters.now;
-    voters.voters[leader].handle_remember(now, memory(1)).expect("it leads");
-    voters.deliver();
-    voters.voters[leader].handle_remember(now, closed(memory(1))).expect("it leads");
-    let shown = voters.voters[leader].message(now, 1, ());
-    assert_eq!((shown.job.is_some(), shown.ended), (true, vec![]));
-    voters.deliver();
-    for voter in &voters.voters {
-        let shown = voter.message(now, 1, ());
-        assert!(shown.job.is_none() && shown.ended.contains(&uid("job")), "{shown:?}");
-    }
-}
-
-/// A job that has ended, and of which no node is left, is forgotten by its leader and then by the other voters, so that another
-/// one can begin. All of them were started after its end.
-#[test]
-fn ended_job_is_forgotten() {
-    let mut voters = Voters::new(3);
-    voters.pass(millis(1_000));
-    let leader = voters.leader().expect("a leader");
-    for memory in [memory(1), closed(memory(1))] {
-        voters.voters[leader].handle_remember(voters.now, memory).expect("it leads");
-        voters.deliver();
-        voters.pass(millis(500));
-    }
-    for place in 0..3 {
-        voters.restart(place, voters.voters[place].highest());
-    }
-    voters.pass(millis(10_000));
-    let leader = voters.leader().expect("a leader");
-    voters.voters[leader].handle_forgotten(voters.now);
-    voters.deliver();
-    voters.pass(millis(5_000));
-    assert!(voters.voters.iter().all(|voter| !voter.replica().has_round()));
-    assert!(voters.leader().is_some());
-}
-
 /// A leader without a round resigns as soon as another process answers that it leads a job that has one. It is believed
 /// only in an answer.
 #[test]
@@ -568,7 +498,7 @@ fn leader_without_a_round_resigns_to_one_with_a_round() {
 
 /// A process that knows of a job that is led does not stand, until no leader of that job has answered for a lease.
 #[test]
-fn process_told_of_a_led_job_does_not_stand() {
+fn process_that_was_shown_a_led_job_does_not_stand() {
     let mut now = Voters::new(1).now;
     let mut voter = voter(now, 0, 3);
     let stands = |voter: &mut Election| !asked(voter, |r| *r == Request::PreVote).is_empty();
@@ -585,7 +515,7 @@ fn process_told_of_a_led_job_does_not_stand() {
 
 /// A process that joins a led job receives its state from the leader. Then the job that others show is its own one.
 #[test]
-fn told_job_becomes_the_own_one() {
+fn shown_job_becomes_the_own_one() {
     let now = Voters::new(1).now;
     let mut voter = voter(now, 3, 3);
     voter.handle_known_job(now, &job("job", &[0, 1, 2]));
@@ -800,119 +730,6 @@ fn ended_job_does_not_yield() {
     assert_eq!(yields(&mut voters.voters[0]), []);
 }
 
-/// A voter whose state file has a job that has ended forgets it, as soon as another process shows the end, and takes
-/// part in the next job as a listed host.
-#[test]
-fn ended_job_of_the_file_is_forgotten() {
-    let now = Voters::new(1).now;
-    let mut voter = with_file(now, 0, replica(memory_of("job", 1), &[0, 3, 4]));
-    effects(&mut voter);
-    let answer = VoterMessage { ended: vec![uid("job")], ..from(3, refusal()) };
-    voter.handle_answer(now, answer);
-    assert_eq!(*voter.replica(), Replica { lists: listed(), ..Replica::default() });
-    let effects = effects(&mut voter);
-    assert!(effects.contains(&Effect::Store) && effects.contains(&Effect::Ended(uid("job"))));
-    assert!(voter.is_eligible());
-}
-
-/// A process that knows from its file that the file's job has ended does not begin with it.
-#[test]
-fn known_end_is_stronger_than_the_file() {
-    let now = Voters::new(1).now;
-    let settings = Settings { ended: vec![uid("job")], ..voter(now, 0, 3).settings };
-    let file = replica(memory_of("job", 1), &[0, 3, 4]);
-    let voter = Election::new(now, settings, file, Term(1 << 16));
-    assert_eq!(*voter.replica(), Replica { lists: listed(), ..Replica::default() });
-}
-
-/// A process that had a leader in a job keeps that job while the leader leads it, even if another process shows its
-/// end.
-#[test]
-fn job_with_a_leader_is_not_forgotten() {
-    let mut voters = Voters::new(3);
-    voters.pass(millis(1_000));
-    let leader = voters.leader().expect("a leader");
-    voters.voters[leader].handle_remember(voters.now, memory(1)).expect("it leads");
-    voters.deliver();
-    for place in 0..3 {
-        let hello = VoterMessage { ended: vec![uid("job")], ..from(OTHER, Request::Hello) };
-        voters.voters[place].handle_request(voters.now, hello);
-        assert_eq!(job_uid(voters.voters[place].replica()), Some(&uid("job")));
-    }
-    voters.pass(millis(10_000));
-    assert_eq!(voters.leader(), Some(leader));
-    assert_eq!(voters.led(leader).len(), 1);
-}
-
-/// A process whose job has ended while it had no leader for a lease ends, once: it was not there, and does not know the
-/// outcome. It keeps its replica until then.
-#[test]
-fn process_outlives_its_job_without_a_leader() {
-    let mut voters = Voters::new(3);
-    voters.pass(millis(1_000));
-    let leader = voters.leader().expect("a leader");
-    voters.voters[leader].handle_remember(voters.now, memory(1)).expect("it leads");
-    voters.deliver();
-    let (mut now, follower) = (voters.now, &mut voters.voters[(leader + 1) % 3]);
-    let lease = Timers::default().voter_lease;
-    for (time, is_outlived) in
-        [(lease, false), (lease - millis(1), false), (millis(1), true), (lease, false)]
-    {
-        pass(follower, &mut now, time);
-        let hello = VoterMessage { ended: vec![uid("job")], ..from(OTHER, Request::Hello) };
-        follower.handle_request(now, hello);
-        follower.handle_timeout(now);
-        assert_eq!(effects(follower).contains(&Effect::Outlived(None)), is_outlived, "{time:?}");
-        assert_eq!(job_uid(follower.replica()), Some(&uid("job")));
-    }
-}
-
-/// A process that knows the outcome of its job, and has no leader any more, ends with that outcome after a while, once. Until
-/// then it may become the leader from which others learn the outcome.
-#[test]
-fn process_ends_with_the_outcome_that_it_knows() {
-    let mut voters = Voters::new(3);
-    voters.pass(millis(1_000));
-    let leader = voters.leader().expect("a leader");
-    for memory in [memory(1), closed(memory(1))] {
-        voters.voters[leader].handle_remember(voters.now, memory).expect("it leads");
-        voters.deliver();
-        voters.pass(millis(500));
-    }
-    let (mut now, follower) = (voters.now, &mut voters.voters[(leader + 1) % 3]);
-    let timers = Timers::default();
-    let outcome = Effect::Outlived(closed(memory(1)).closed.map(Box::new));
-    // The lease may have ended before, or may still last.
-    for (time, is_outlived) in [
-        (timers.patience() - millis(500), false),
-        (millis(500) + timers.voter_lease, true),
-        (timers.patience(), false),
-    ] {
-        pass(follower, &mut now, time);
-        assert_eq!(effects(follower).contains(&outcome), is_outlived, "{time:?}");
-        assert_eq!(job_uid(follower.replica()), Some(&uid("job")));
-    }
-}
-
-/// An outcome that no majority is known to have may not be that of the job. A leader that was cut off with it ends without one when it
-/// learns that the job has ended.
-#[test]
-fn outcome_that_no_majority_has_is_not_reported() {
-    let mut voters = Voters::new(3);
-    voters.pass(millis(1_000));
-    let leader = voters.leader().expect("a leader");
-    voters.voters[leader].handle_remember(voters.now, memory(1)).expect("it leads");
-    voters.deliver();
-    let (mut now, leader) = (voters.now, &mut voters.voters[leader]);
-    leader.handle_remember(now, closed(memory(1))).expect("it leads");
-    pass(leader, &mut now, 2 * Timers::default().patience());
-    effects(leader);
-    let hello = VoterMessage { ended: vec![uid("job")], ..from(OTHER, Request::Hello) };
-    leader.handle_request(now, hello);
-    leader.handle_timeout(now);
-    assert!(effects(leader).contains(&Effect::Outlived(None)));
-}
-
-fn listed() -> Lists {
+pub(super) fn listed() -> Lists {
     Lists::listed(&[0, 1, 2].map(address))
 }
