@@ -31,7 +31,9 @@ use tokio::{
 
 use self::driver::{Driver, Inputs, Published};
 pub use self::handle::Superseded;
-pub(crate) use self::handle::{Answered, Command, Commands, Leader, Stored, Tenancy, VoterHandle};
+pub(crate) use self::handle::{
+    Answered, Command, Commands, Leader, StateNeed, Stored, Tenancy, VoterHandle,
+};
 pub use self::state_loss::StateLoss;
 use crate::secret::Credentials;
 
@@ -75,7 +77,8 @@ pub(crate) fn start(spec: VoterSpec) -> io::Result<VoterHandle> {
     let (state_loss, state_loss_known) = watch::channel(None);
     let (others, others_known) = watch::channel(Vec::new());
     let (superseded, superseded_known) = watch::channel(None);
-    let published = Published { leader, answered, stored, state_loss, others, superseded };
+    let (ended, ended_known) = watch::channel(spec.settings.ended.clone());
+    let published = Published { leader, answered, stored, state_loss, others, superseded, ended };
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let inputs = Inputs { commands: received_commands, connections: received_connections };
     thread::Builder::new().name("voter".to_owned()).spawn(move || {
@@ -89,6 +92,7 @@ pub(crate) fn start(spec: VoterSpec) -> io::Result<VoterHandle> {
         state_loss: state_loss_known,
         others: others_known,
         superseded: superseded_known,
+        ended: ended_known,
         connections,
     })
 }

@@ -85,6 +85,7 @@ fn gather(now: Instant, attends: Vec<Attend>) -> usize {
 
 fn attend(number: u32, nodes: u32) -> Attend {
     Attend {
+        ended: Vec::new(),
         job: None,
         waited: Duration::MAX,
         protocol_version: PROTOCOL_VERSION,

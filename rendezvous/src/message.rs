@@ -41,6 +41,9 @@ pub const PROGRESS_MAX: usize = 200;
 /// The most addresses refused by a round's store that are reported.
 pub const REFUSED_CLIENTS_MAX: usize = 16;
 
+/// The most jobs that one message reports to have ended: those that a process remembers, and its own.
+pub const ENDED_SHOWN_MAX: usize = 9;
+
 /// The version of the attend protocol in this build; `docs/protocol.md` lists all versions.
 pub const PROTOCOL_VERSION: u32 = 5;
 
@@ -49,6 +52,9 @@ pub const PROTOCOL_VERSION: u32 = 5;
 pub struct Attend {
     /// The unfinished job with a round that the node knows. A process without a state file asks its voters.
     pub job: Option<KnownJob>,
+    /// The jobs of this name that have ended, as far as the node knows; at most [`ENDED_SHOWN_MAX`]. Only the first registration of an
+    /// agent shows them.
+    pub ended: Vec<JobUid>,
     /// The time for which the agent could have been shown an earlier job: that since its start, or the longest possible one if
     /// no earlier job can exist.
     pub waited: Duration,

@@ -64,6 +64,7 @@ pub(crate) fn python(network: &Network, node: u32, uid: u32, script: &str) -> St
 pub(crate) fn attend(node_id: &str, address: &str, agent_port: u32) -> v1::Attend {
     let round = || Some(v1::RoundId { term: 0, round: 0 });
     v1::Attend {
+        ended: Vec::new(),
         protocol_version: ragent_rendezvous::message::PROTOCOL_VERSION,
         run_id: "job".to_owned(),
         job: None,

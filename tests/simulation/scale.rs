@@ -38,6 +38,7 @@ fn peer(n: u32) -> Peer {
 
 fn attend(n: u32) -> Attend {
     Attend {
+        ended: Vec::new(),
         job: None,
         waited: Duration::MAX,
         protocol_version: PROTOCOL_VERSION,

@@ -39,7 +39,7 @@ use ragent_rendezvous::{
     settings::{NodeRange, SharedSettings, StoreAccess, Timeouts},
 };
 
-use crate::random::Random;
+use crate::{addresses::Place, random::Random};
 pub use bug::Bug;
 use driver::Waiting;
 use fault::Fault;
@@ -96,7 +96,7 @@ enum Event {
     /// A suspended host resumes.
     Resume(usize),
     /// A keeper's obituary arrives at the voter of a host.
-    Obituary { to: usize, node: NodeId, round: Round },
+    Obituary { to: Place, node: NodeId, round: Round },
     /// A connection request arrives.
     Dial(Peer),
     /// A lost connection request is sent again.
@@ -299,7 +299,9 @@ impl World {
             Event::Resume(host) => self.resume(host),
             Event::Obituary { to, node, round } => {
                 let node = self.buried(node);
-                self.give_to_host(to, Input::Obituary(node, round));
+                if let Some(to) = self.process_at(to) {
+                    self.give(to, Input::Obituary(node, round));
+                }
             }
             Event::Dial(peer) => self.arrive_dial(peer),
             Event::Redial(peer) => self.dial(peer),
@@ -345,13 +347,6 @@ impl World {
             Input::Down(peer, message) => self.arrive_down(&peer, message),
             Input::Agent(input) => self.input(&id, input),
             Input::Timer(part, at) => self.time_out(&id, part, at),
-        }
-    }
-
-    /// Gives an input to the process that runs on a host, if one does.
-    fn give_to_host(&mut self, host: usize, input: Input) {
-        if let Some(id) = self.hosts[host].process.clone() {
-            self.give(id, input);
         }
     }
 

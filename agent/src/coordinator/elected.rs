@@ -31,7 +31,7 @@ use crate::{
     coordinator::limits,
     net::port::Attended,
     sys::clock,
-    voter::{Answered, Command, Commands, Leader, Stored, Tenancy},
+    voter::{Answered, Command, Commands, Leader, StateNeed, Stored, Tenancy},
 };
 
 /// The coordinator of a voter's process, and its interfaces.
@@ -149,7 +149,9 @@ impl VoterCoordinator {
                 return true;
             }
             // Its last messages are sent.
-            End::HandedOver => drop(leave(&self.commands, false).await),
+            End::HandedOver => {
+                leave(&self.commands, false).await;
+            }
             End::GivenWay(to) => {
                 let to = VoterAddress::new(to.to_string());
                 // The voter may have ended.
@@ -263,17 +265,17 @@ impl RecentObituaries {
 
 /// Resigns if this process leads, and never becomes a candidate again; waits until the release of the leases
 /// has been sent to the other voters, and if `is_replaced` until a member has replaced this voter, for a limited time.
-/// Returns true if the job still needs the state of this voter.
-pub(crate) async fn leave(commands: &Commands, is_replaced: bool) -> bool {
+/// Returns the need for the state of this voter.
+pub(crate) async fn leave(commands: &Commands, is_replaced: bool) -> StateNeed {
     let (left, has_left) = oneshot::channel();
     let leaving = async {
         if commands.send(Command::Leave { is_replaced, left }).await.is_ok() {
             // The voter may end at this moment.
-            return has_left.await.unwrap_or(true);
+            return has_left.await.unwrap_or(StateNeed::Needed);
         }
-        true
+        StateNeed::Needed
     };
-    timeout(LEAVE_PATIENCE, leaving).await.unwrap_or(true)
+    timeout(LEAVE_PATIENCE, leaving).await.unwrap_or(StateNeed::Needed)
 }
 
 /// The maximum wait for the voter's thread, which sends its last messages within a shorter limit of its own.

@@ -58,6 +58,8 @@ pub struct OwnVoter {
     pub(crate) others: watch::Receiver<Vec<OtherJob>>,
     /// Set when the job does not go on in this process.
     pub(crate) superseded: watch::Receiver<Option<Superseded>>,
+    /// The jobs of this name that have ended.
+    pub(crate) ended: watch::Receiver<Vec<JobUid>>,
 }
 
 impl OwnVoter {
@@ -199,6 +201,9 @@ impl Role {
     /// another process knows a job that has one. Returns `None` if the registration is to wait for a coordinator.
     pub(super) fn elsewhere(&self, attend: &Attend) -> Option<Elsewhere> {
         let Self::Voter { voter: Some(voter), .. } = self else { return None };
+        if !attend.ended.is_empty() {
+            let _ = voter.try_send(Command::Ended(attend.ended.clone()));
+        }
         let own = voter.known_job();
         if let Some(job) =
             attend.job.as_ref().filter(|job| own.as_ref().is_none_or(|own| own.uid != job.uid))
@@ -301,6 +306,7 @@ mod tests {
                 state_loss: watch::channel(None).1,
                 others: watch::channel(Vec::new()).1,
                 superseded: watch::channel(None).1,
+                ended: watch::channel(Vec::new()).1,
             }),
             registered: watch::channel(registered).1,
         }

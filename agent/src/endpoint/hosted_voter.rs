@@ -35,7 +35,7 @@ use crate::{
     net::port::{PortProtocols, VoterConnection},
     spec::Endpoint,
     sys::system_error::{SystemError, system},
-    voter::{self, Answered, Commands, Leader, Stored, VoterHandle, VoterSpec},
+    voter::{self, Answered, Commands, Leader, StateNeed, Stored, VoterHandle, VoterSpec},
 };
 
 /// A running voter.
@@ -192,6 +192,7 @@ pub(crate) fn host_voter(
         state_loss,
         others,
         superseded,
+        ended: ended_jobs,
         connections,
     } = handle;
     let task = replica_file::keep(replica_file, stored.clone());
@@ -203,6 +204,7 @@ pub(crate) fn host_voter(
         state_loss,
         others,
         superseded,
+        ended: ended_jobs,
     };
     let elector = Elector {
         settings,
@@ -342,8 +344,8 @@ impl HostedVoter {
                 let _ = inputs.send(Input::Shutdown).await;
             }
         }
-        let is_needed = elected::leave(&self.commands, how == VoterEnd::Left).await;
-        self.stop(how, is_needed).await;
+        let need = elected::leave(&self.commands, how == VoterEnd::Left).await;
+        self.stop(how, need).await;
     }
 
     /// Waits until the job has been closed for all nodes.
@@ -366,7 +368,7 @@ impl HostedVoter {
         let _ = self.elected.wait_for(is_over).await;
     }
 
-    async fn stop(self, how: VoterEnd, is_needed: bool) {
+    async fn stop(self, how: VoterEnd, need: StateNeed) {
         let Self { commands, coordinator, file, voter, stored, .. } = self;
         drop(voter);
         let memory = stored.borrow().replica.memory.clone();
@@ -380,16 +382,17 @@ impl HostedVoter {
         }
         let Some(StateFile { task, path, ended }) = file else { return };
         let _ = task.await;
-        match how {
-            VoterEnd::Closed => {
-                forget(&path).await;
-                if let Some(job) = job {
-                    let _ = tokio::task::spawn_blocking(move || ended.add(&job)).await;
-                }
-            }
+        let end = match (how, need) {
             // No majority may be left without this voter, if no member could replace it.
-            VoterEnd::Left if !is_needed => forget(&path).await,
-            VoterEnd::Left | VoterEnd::Other => {}
+            (VoterEnd::Other, _) | (VoterEnd::Left, StateNeed::Needed) => return,
+            (VoterEnd::Left, StateNeed::Replaced) => None,
+            (VoterEnd::Left, StateNeed::Ended(job)) => Some(job),
+            (VoterEnd::Closed, _) => job,
+        };
+        forget(&path).await;
+        if let Some(job) = end {
+            // Other hosts may still have a state file of it.
+            let _ = tokio::task::spawn_blocking(move || ended.add(&job)).await;
         }
     }
 

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     spec::Endpoint,
     sys::clock,
-    voter::{Command, Leader, Stored, Tenancy},
+    voter::{Command, Leader, StateNeed, Stored, Tenancy},
 };
 
 /// An event of a connection to etcd.
@@ -64,7 +64,7 @@ pub(super) struct Driver {
     /// Changes of the memory that are being stored, in their order.
     storing: Vec<(u64, oneshot::Sender<()>)>,
     /// Notified when the record of this process is released.
-    leaving: Vec<oneshot::Sender<bool>>,
+    leaving: Vec<oneshot::Sender<StateNeed>>,
     changes: mpsc::Sender<Change>,
     queue: mpsc::Receiver<Event>,
     /// The tasks of the connections.
@@ -175,6 +175,7 @@ impl Driver {
             // The record in etcd names no voters.
             Command::Members(..)
             | Command::KnownJob(_)
+            | Command::Ended(_)
             | Command::Forget
             | Command::GiveWay(_)
             | Command::Registered(_) => {}
@@ -263,7 +264,7 @@ impl Driver {
             Effect::Released => {
                 for left in self.leaving.drain(..) {
                     // The agent may have stopped waiting.
-                    let _ = left.send(false);
+                    let _ = left.send(StateNeed::Replaced);
                 }
             }
         }

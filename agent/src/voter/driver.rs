@@ -29,7 +29,7 @@ use super::{
     StateLoss, VoterSpec,
     connections::Connections,
     frames::Format,
-    handle::{Answered, Command, Leader, Stored, Superseded, Tenancy},
+    handle::{Answered, Command, Leader, StateNeed, Stored, Superseded, Tenancy},
     incoming, limits,
     outgoing::{Outgoing, OutgoingRequest},
     reach::Reachability,
@@ -86,6 +86,7 @@ pub(super) struct Published {
     pub state_loss: watch::Sender<Option<StateLoss>>,
     pub others: watch::Sender<Vec<OtherJob>>,
     pub superseded: watch::Sender<Option<Superseded>>,
+    pub ended: watch::Sender<Vec<JobUid>>,
 }
 
 /// The connection to another voter.
@@ -99,7 +100,7 @@ struct Connection {
 /// The wait of a process that leaves, until a member has replaced its voter.
 struct Leaving {
     until: Instant,
-    left: oneshot::Sender<bool>,
+    left: oneshot::Sender<StateNeed>,
 }
 
 /// The driver of one voter.
@@ -343,6 +344,7 @@ impl Driver {
             Command::Members(report) => self.election.handle_members(now, report),
             Command::Forget => self.election.handle_forgotten(now),
             Command::KnownJob(job) => self.election.handle_known_job(now, &job),
+            Command::Ended(jobs) => self.election.handle_ended(now, &jobs),
             Command::GiveWay(to) => self.election.handle_giving_way(now, to),
             Command::Registered(ips) => {
                 self.election.handle_registered(now, !ips.is_empty());
@@ -362,13 +364,17 @@ impl Driver {
         let is_over =
             |leaving: &mut Leaving| self.election.may_end() || leaving.until <= clock::now();
         let Some(Leaving { left, .. }) = self.leaving.take_if(is_over) else { return };
-        let is_needed = self.election.is_needed();
+        let need = match self.election.own_end() {
+            Some(uid) => StateNeed::Ended(uid.clone()),
+            None if self.election.is_needed() => StateNeed::Needed,
+            None => StateNeed::Replaced,
+        };
         let connected =
             self.outgoing.iter().filter(|(address, _)| self.reach.is_connected(address));
         let outgoing: Vec<_> = connected.map(|(_, to)| to.requests.clone()).collect();
         self.tasks.spawn(async move {
             let _ = timeout(limits::LEAVE_TIMEOUT, flush(outgoing)).await;
-            let _ = left.send(is_needed);
+            let _ = left.send(need);
         });
     }
 
@@ -453,7 +459,10 @@ impl Driver {
             Effect::OtherJobs => {
                 self.published.others.send_replace(self.election.other_jobs().collect());
             }
-            Effect::Ended(uid) => (self.record_end)(&uid),
+            Effect::Ended(uid) => {
+                (self.record_end)(&uid);
+                self.published.ended.send_replace(self.election.ended());
+            }
             Effect::Yield { other: job, at } => {
                 self.published.superseded.send_replace(Some(Superseded::ByJob { job, at }));
             }

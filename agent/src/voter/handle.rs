@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Instant};
 use ragent_election::election::{Leadership, OtherJob, message::Replica};
 use ragent_rendezvous::{
     heir::{MembersReport, Successor},
-    ids::{NodeId, Term, VoterAddress, VoterId},
+    ids::{JobUid, NodeId, Term, VoterAddress, VoterId},
     known_job::{KnownJob, Seniority},
     message::Outcome,
     settings::Memory,
@@ -32,6 +32,8 @@ pub(crate) struct VoterHandle {
     pub others: watch::Receiver<Vec<OtherJob>>,
     /// Set when the job does not go on in this process.
     pub superseded: watch::Receiver<Option<Superseded>>,
+    /// The jobs of this name that have ended.
+    pub ended: watch::Receiver<Vec<JobUid>>,
     /// The queue of connections of other voters, for the agent's port.
     pub connections: mpsc::Sender<VoterConnection>,
 }
@@ -71,6 +73,8 @@ pub(crate) enum Command {
     Forget,
     /// A registration shows this job.
     KnownJob(KnownJob),
+    /// A registration shows that these jobs have ended.
+    Ended(Vec<JobUid>),
     /// The process at this address leads the job, which has no round here: this process is to end its leadership, and to
     /// join that job.
     GiveWay(VoterAddress),
@@ -82,9 +86,20 @@ pub(crate) enum Command {
     Leave {
         /// True if the node leaves a job that continues: a member is to replace this voter first, if one can.
         is_replaced: bool,
-        /// Notified with true if the job still needs the state of this voter.
-        left: oneshot::Sender<bool>,
+        /// Notified with the need for the state of this voter.
+        left: oneshot::Sender<StateNeed>,
     },
+}
+
+/// Why the state of a voter whose process ends is still needed, or not.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum StateNeed {
+    /// The job needs it.
+    Needed,
+    /// Another voter has replaced this one.
+    Replaced,
+    /// This job, in which the voter took part, has ended.
+    Ended(JobUid),
 }
 
 /// The reason for which the job does not go on in this process.

@@ -143,6 +143,7 @@ fn id(number: u32) -> NodeId {
 
 fn attend(number: u32, nodes: NodeRange) -> Attend {
     Attend {
+        ended: Vec::new(),
         job: None,
         waited: Duration::MAX,
         protocol_version: PROTOCOL_VERSION,

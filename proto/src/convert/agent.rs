@@ -169,6 +169,7 @@ impl From<Attend> for v1::Attend {
             proof: Vec::new(),
             lost_term: 0,
             job: attend.job.map(Into::into),
+            ended: attend.ended.iter().map(ToString::to_string).collect(),
             waited_ms: to_millis(attend.waited),
         }
     }
@@ -196,6 +197,7 @@ impl TryFrom<v1::Attend> for Attend {
             charged_through: Round(attend.charged_through),
             standing: required(attend.standing, "attend.standing")?.try_into()?,
             job: attend.job.map(TryInto::try_into).transpose()?,
+            ended: voter::ended_jobs(attend.ended, "attend.ended")?,
             waited: Duration::from_millis(attend.waited_ms),
         })
     }

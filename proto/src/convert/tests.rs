@@ -115,6 +115,7 @@ pub(super) fn known_job() -> KnownJob {
 fn attend(state: NodeState) -> Attend {
     Attend {
         job: Some(known_job()),
+        ended: vec![JobUid::new("ended")],
         waited: Duration::from_millis(2_999),
         protocol_version: 1,
         run_id: RunId::new("job7"),
@@ -462,6 +463,11 @@ fn malformed_messages_are_refused_by_name() {
         refusal(&|a| a.settings.as_mut().unwrap().min_nodes = 9),
         Malformed::OutOfRange("settings.min_nodes")
     );
+    assert_eq!(
+        refusal(&|a| a.ended = vec!["uid".to_owned(); 10]),
+        Malformed::TooLong { field: "attend.ended", len: 10, limit: 9 }
+    );
+    assert_eq!(refusal(&|a| a.ended.push(String::new())), Malformed::Missing("attend.ended"));
     let job = |attend: &mut v1::Attend, change: &dyn Fn(&mut v1::KnownJob)| {
         change(attend.job.as_mut().unwrap());
     };

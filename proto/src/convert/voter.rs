@@ -11,7 +11,7 @@ use ragent_election::election::message::{
 use ragent_rendezvous::{
     ids::{JobUid, NodeId, RunId, Term, VoterAddress, VoterId},
     limits::{NUMBER_MAX, VOTERS_MAX},
-    message::PROTOCOL_VERSION,
+    message::{ENDED_SHOWN_MAX, PROTOCOL_VERSION},
 };
 
 use super::{list, millis, nonempty, required};
@@ -87,9 +87,7 @@ pub fn decode(bytes: &[u8]) -> Result<(ElectionHeader, FromVoter), Malformed> {
         highest: term(message.highest, "voter.highest")?,
         job: message.job.map(TryInto::try_into).transpose()?,
         leads: message.leads.map(TryInto::try_into).transpose()?,
-        ended: list(message.ended, "voter.ended", ENDED_SHOWN_MAX, |uid| {
-            nonempty(uid, "voter.ended").map(JobUid::new)
-        })?,
+        ended: ended_jobs(message.ended, "voter.ended")?,
         sequence: message.sequence,
         body: (),
     };
@@ -194,12 +192,14 @@ pub(super) fn number(value: u64, field: &'static str) -> Result<u64, Malformed> 
     if value > NUMBER_MAX { Err(Malformed::OutOfRange(field)) } else { Ok(value) }
 }
 
+/// Converts the jobs that have ended, as a message names them.
+pub(super) fn ended_jobs(uids: Vec<String>, field: &'static str) -> Result<Vec<JobUid>, Malformed> {
+    list(uids, field, ENDED_SHOWN_MAX, |uid| nonempty(uid, field).map(JobUid::new))
+}
+
 fn term(value: u64, field: &'static str) -> Result<Term, Malformed> {
     number(value, field).map(Term)
 }
-
-/// The maximum number of ended jobs in a message: those that a process remembers, and its own.
-const ENDED_SHOWN_MAX: usize = 9;
 
 impl From<Leads> for voter_message::Leads {
     fn from(leads: Leads) -> Self {

@@ -257,8 +257,10 @@ impl Election {
             | Request::Leave
             | Request::Hello => {}
         }
-        // Its voter would leave without being replaced.
-        let is_granted = matches!(message.body, Request::Leave);
+        let is_own_job = !self.is_of_other_job(&message);
+        // A voter would leave without being replaced.
+        let is_granted = matches!(message.body, Request::Leave)
+            && !(is_own_job && self.has_replaced(message.voter));
         let answer = Answer { replica: None, ..self.voter.answer(now, is_granted, message.knows) };
         Some(self.message(now, message.sequence, answer))
     }

@@ -49,6 +49,8 @@ pub enum Bug {
     /// No voter shows its job to others, or asks for theirs, and jobs that agents report are ignored. Breaks rules a, b, d, i
     /// and j, as above.
     UninformedHosts,
+    /// No registration shows which jobs have ended. Breaks rule m.
+    UnshownEnds,
     /// A process votes at once after its start. Breaks rules a and d.
     NoMute,
     /// Nodes that were just started take part in a first round. Breaks rule b.

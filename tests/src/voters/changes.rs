@@ -15,7 +15,7 @@ use ragent_rendezvous::{
 };
 
 use super::{Bug, World, election::StateFile};
-use crate::addresses::{address as place, host_of};
+use crate::addresses::Place;
 
 /// The addresses that have granted each of the newest requests of a voter.
 pub(super) type Tally = BTreeMap<u64, BTreeSet<VoterAddress>>;
@@ -119,8 +119,9 @@ impl World {
     /// Records a grant, and adds those of all other voters if the bug counts it as that of a majority.
     fn tally(&mut self, id: &NodeId, sequence: u64, address: VoterAddress) {
         let bug = self.bug;
+        let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
+        let own = self.place(host).address();
         let Some(process) = self.processes.get_mut(id) else { return };
-        let own = place(process.host);
         let Some(voter) = &mut process.voter else { return };
         if voter.tally.len() >= TALLIED {
             voter.tally.pop_first();
@@ -141,8 +142,7 @@ impl World {
 
     /// Returns the grant of a voter that has not granted the request.
     fn forged_grant(&self, seat: Seat, sequence: u64) -> VoterMessage<Answer> {
-        let host = host_of(&seat.address).and_then(|host| self.hosts.get(host));
-        let process = host.and_then(|host| host.process.clone());
+        let process = Place::of(&seat.address).and_then(|place| self.process_at(place));
         VoterMessage {
             voter: seat.voter.unwrap_or_default(),
             process: process.unwrap_or_else(|| NodeId::new(seat.address.as_str())),

@@ -12,7 +12,7 @@ use ragent_election::election::{
 };
 use ragent_rendezvous::{
     heir::MembersReport,
-    ids::{NodeId, Peer, Round, Term, VoterAddress, VoterId},
+    ids::{JobUid, NodeId, Peer, Round, Term, VoterAddress, VoterId},
     known_job::KnownJob,
     message::Attend,
     settings::Memory,
@@ -22,7 +22,7 @@ use super::{
     Bug, Input, Part, World, changes::Tally, coordinator::Coordination, host::ProcessEnd,
     links::Link,
 };
-use crate::addresses::address;
+use crate::addresses::{address, host_of};
 
 /// The voter, the coordinator and the port of a process.
 #[derive(Debug)]
@@ -71,7 +71,8 @@ impl Voter {
     /// Returns true if a process on that host may be a voter of the job: this process connects to it, or its agent is registered
     /// there.
     pub(super) fn knows(&self, host: usize) -> bool {
-        self.election.connections().contains(&address(host)) || self.registered == Some(host)
+        let connections = self.election.connections();
+        connections.iter().any(|to| host_of(to) == Some(host)) || self.registered == Some(host)
     }
 }
 
@@ -92,6 +93,7 @@ pub(super) enum Command {
     Obituary(NodeId),
     Members(MembersReport),
     KnownJob(KnownJob),
+    Ended(Vec<JobUid>),
     Forget,
     Leave,
 }
@@ -105,8 +107,8 @@ impl World {
             voter,
             is_new: id_of_file.is_none(),
             is_first_start: self.bug == Bug::NoMute,
-            ended: self.hosts[host].ended.clone(),
-            address: address(host),
+            ended: self.hosts[host].ended.iter().map(|(uid, _)| uid.clone()).collect(),
+            address: self.place(host).address(),
             listed: (0..self.listed).map(address).collect(),
             process: id.clone(),
             timers: self.timers,
@@ -189,6 +191,10 @@ impl World {
             Command::KnownJob(_) if self.bug == Bug::UninformedHosts => {}
             Command::KnownJob(job) => {
                 self.with_election(id, |election, now| election.handle_known_job(now, &job));
+            }
+            Command::Ended(_) if self.bug == Bug::UnshownEnds => {}
+            Command::Ended(jobs) => {
+                self.with_election(id, |election, now| election.handle_ended(now, &jobs));
             }
             Command::Forget => {
                 self.with_election(id, |election, now| election.handle_forgotten(now));
@@ -281,7 +287,7 @@ impl World {
             }
             Effect::Ended(uid) => {
                 let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
-                self.hosts[host].ended.push(uid);
+                self.learn_end(host, Some(uid));
             }
             Effect::Yield { other, at } => self.pass(id, Input::Yield(other, at)),
             Effect::Outlived(outcome) => self.pass(id, Input::Outlived(outcome)),

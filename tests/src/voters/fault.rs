@@ -47,6 +47,8 @@ pub(super) enum Fault {
     Return { victim: Victim, way: Way, down: Duration },
     /// Each host receives SIGTERM in turn, and is started again.
     Roll { down: Duration },
+    /// Each host receives SIGTERM, `pause` after the one before; when all agents have ended, they are started again.
+    LeaveTogether { pause: Duration },
     /// A worker fails, and perhaps others because of it.
     WorkerFails,
     /// The workers of a node succeed, and soon those of the others.
@@ -176,6 +178,7 @@ impl World {
                 self.go_down(host, way, down, false);
             }
             Fault::Roll { down } => self.roll(down),
+            Fault::LeaveTogether { pause } => self.leave_together(pause),
             Fault::WorkerFails => self.fail_some_workers(),
             Fault::Succeeds => self.succeed(),
         }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ragent_core::targets::Targets;
+use ragent_election::election::Election;
 use ragent_rendezvous::ids::{JobUid, NodeId};
 
 use super::{
@@ -11,7 +12,10 @@ use super::{
     node::Agent,
     rules::Stage,
 };
-use crate::random::Random;
+use crate::{
+    addresses::{LISTED_PORT, Place},
+    random::Random,
+};
 
 /// A host.
 #[derive(Debug)]
@@ -24,8 +28,10 @@ pub(super) struct Host {
     pub(super) is_off: bool,
     /// The machine is suspended until then; its clock goes on.
     pub(super) suspended: Option<Instant>,
-    /// The jobs that have ended, as this host knows.
-    pub(super) ended: Vec<JobUid>,
+    /// The jobs that have ended, and the times since which this host knows it.
+    pub(super) ended: Vec<(JobUid, Instant)>,
+    /// The port of its voter: the one of the seat that its state file has, and otherwise a new one at each start.
+    port: u16,
     /// The voter's state file.
     pub(super) file: Option<StateFile>,
     /// True if the machine never returns.
@@ -43,7 +49,7 @@ pub(super) struct Process {
     pub(super) voter: Option<Voter>,
     /// The agent, until it has ended.
     pub(super) agent: Option<Agent>,
-    pub(super) targets: Targets<usize>,
+    pub(super) targets: Targets<Place>,
     pub(super) started: Instant,
     pub(super) dials: u64,
     pub(super) parts: [PartState; 3],
@@ -81,6 +87,15 @@ const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
 const DRIFT_MAX: u64 = 10_000;
 
 impl Host {
+    /// Returns true if this host knows since `before` that a job has ended.
+    pub(super) fn knows_end(&self, job: &JobUid, before: Instant) -> bool {
+        self.ended.iter().any(|(uid, since)| uid == job && *since <= before)
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Returns true if its state file has a round.
     pub(super) fn knows_job(&self) -> bool {
         self.file.as_ref().is_some_and(|file| file.replica.has_round())
@@ -96,6 +111,7 @@ impl Host {
             is_off: true,
             suspended: None,
             ended: Vec::new(),
+            port: LISTED_PORT,
             file: None,
             is_lost: false,
             returns: None,
@@ -149,11 +165,14 @@ impl World {
             self.stage = Stage::Healed(self.now, elections);
         }
         let id = NodeId::new(format!("h{host}-{}", self.processes_started));
+        if !self.is_listed(host) && self.hosts[host].file.is_none() {
+            // Whoever knew the last one does not reach this process.
+            self.hosts[host].port += 1;
+        }
         let now = self.now;
         let local = self.hosts[host].local(now);
         let voter = self.new_voter(host, &id, local);
-        let is_listed = host < self.listed;
-        let first = if is_listed {
+        let first = if self.is_listed(host) {
             host
         } else {
             usize::try_from(self.random.between(0, self.listed as u64 - 1)).unwrap_or(0)
@@ -165,7 +184,10 @@ impl World {
             host,
             voter,
             agent: Some(agent),
-            targets: Targets::new((0..self.listed).collect(), Some(first)),
+            targets: Targets::new(
+                (0..self.listed).map(Place::listed).collect(),
+                Some(Place::listed(first)),
+            ),
             started: now,
             dials: 0,
             parts: [part(), part(), part()],
@@ -177,6 +199,30 @@ impl World {
         self.learn_voters_of_file(&id);
         self.settle_voter(&id);
         self.settle_agent(&id);
+    }
+
+    /// Notes that a host knows the end of a job.
+    pub(super) fn learn_end(&mut self, host: usize, job: Option<JobUid>) {
+        let now = self.now;
+        let ended = &mut self.hosts[host].ended;
+        let job = job.filter(|job| ended.iter().all(|(known, _)| known != job));
+        ended.extend(job.map(|job| (job, now)));
+    }
+
+    /// Returns true if the user has listed a host.
+    pub(super) fn is_listed(&self, host: usize) -> bool {
+        host < self.listed
+    }
+
+    /// Returns the place of the voter on a host.
+    pub(super) fn place(&self, host: usize) -> Place {
+        Place { host, port: self.hosts[host].port }
+    }
+
+    /// Returns the process that is reached at a place.
+    pub(super) fn process_at(&self, place: Place) -> Option<NodeId> {
+        let host = self.hosts.get(place.host).filter(|host| host.port == place.port)?;
+        host.process.clone()
     }
 
     /// Sets the timer of a part for its earliest deadline, which is on the clock of its host.
@@ -292,7 +338,9 @@ impl World {
         let Some(process) = self.processes.remove(id) else { return };
         self.tell(|| format!("{id} ends: {:?}", process.ending));
         let host = process.host;
-        let is_needed = process.voter.is_some_and(|voter| voter.election.is_needed());
+        let election = process.voter.map(|voter| voter.election);
+        let is_needed = election.as_ref().is_some_and(Election::is_needed);
+        let ended = election.and_then(|election| election.own_end().cloned());
         self.hosts[host].process = None;
         self.end_streams(id, host);
         self.end_links(id, host);
@@ -300,10 +348,13 @@ impl World {
             Some(ProcessEnd::Closed | ProcessEnd::Yielded) => {
                 let file = self.hosts[host].file.take();
                 let memory = file.and_then(|file| file.replica.memory);
-                self.hosts[host].ended.extend(memory.map(|memory| memory.job_uid));
+                self.learn_end(host, memory.map(|memory| memory.job_uid));
             }
             // The job does not need the voter any more.
-            Some(ProcessEnd::Left) if !is_needed => self.hosts[host].file = None,
+            Some(ProcessEnd::Left) if !is_needed => {
+                self.hosts[host].file = None;
+                self.learn_end(host, ended);
+            }
             Some(ProcessEnd::Left | ProcessEnd::Other) | None => {}
         }
         if let Some((down, loses)) = self.hosts[host].returns.take() {

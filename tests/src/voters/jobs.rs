@@ -5,6 +5,8 @@
 //!   excused: see j.
 //! - j: no job is born while a voter of an unfinished job can reach its founder. A birth is excused if processes know such a job, and
 //!   none of them could reach the founder for as long as a founder must have waited.
+//! - m: a job that has ended prevents the beginning of the next one for 10 s at most, if a process that knows the end is registered and
+//!   nothing else happens.
 //! - l: a process that is started is registered within 10 s, if its job is led and nothing else happens.
 
 use std::{
@@ -15,7 +17,7 @@ use std::{
 
 use ragent_rendezvous::ids::{JobUid, NodeId, RoundId};
 
-use super::World;
+use super::{World, host::Process};
 
 /// The history of the jobs of a world.
 #[derive(Debug, Default)]
@@ -36,6 +38,9 @@ pub(super) struct Jobs {
 
 /// The time within which a process is registered after its start.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(10);
+
+/// The time within which the leader of processes of which one knows the end of a job knows it, too.
+const ENDS_KNOWN_WITHIN: Duration = Duration::from_secs(10);
 
 impl World {
     /// Notes that something disturbs the network or the hosts until then.
@@ -117,7 +122,7 @@ impl World {
         let job = jobs.rounds.get(&round).cloned();
         let before = mem::replace(&mut jobs.started, job.clone());
         let has_ended = |uid: &JobUid| {
-            jobs.ended.contains(uid) || self.hosts.iter().any(|host| host.ended.contains(uid))
+            jobs.ended.contains(uid) || self.hosts.iter().any(|host| host.knows_end(uid, self.now))
         };
         before.is_some_and(|before| Some(&before) != job.as_ref() && has_ended(&before))
     }
@@ -167,7 +172,35 @@ impl World {
             Some(_) | None => (job, now),
         });
         self.check_registrations();
+        self.check_ended();
         now < self.start + super::FAULTY + LASTS
+    }
+
+    /// Checks rule m.
+    fn check_ended(&mut self) {
+        let calm = self.record.jobs.disturbed_until.unwrap_or(self.start);
+        if self.now < calm + ENDS_KNOWN_WITHIN {
+            return;
+        }
+        let before = self.now - ENDS_KNOWN_WITHIN;
+        let is_old = |process: &Process| process.started <= before;
+        let leading = self.leading_hosts().filter_map(|host| self.hosts[host].process.as_ref());
+        let waiting = leading.filter_map(|id| Some((id, self.processes.get(id)?)));
+        let broken = waiting.filter(|(_, process)| is_old(process)).find_map(|(id, process)| {
+            let election = &process.voter.as_ref()?.election;
+            let shown = election.other_jobs().map(|job| job.uid);
+            let mut ended = shown.filter(|uid| self.record.jobs.ended.contains(uid));
+            let job = ended.next().filter(|_| !election.replica().has_round())?;
+            let knows = |other: &&Process| {
+                let is_there = other.agent.as_ref().is_some_and(|agent| agent.node.is_attended());
+                is_there && is_old(other) && self.hosts[other.host].knows_end(&job, before)
+            };
+            let knowing = self.processes.values().find(knows)?;
+            Some(format!("rule m: {id} waits for {job}; host {} knows its end", knowing.host))
+        });
+        if let Some(broken) = broken {
+            self.record.breaks(|| broken);
+        }
     }
 
     fn check_registrations(&mut self) {

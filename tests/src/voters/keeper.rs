@@ -6,6 +6,7 @@ use ragent_core::supervisor;
 use ragent_rendezvous::ids::{NodeId, Round, RoundId};
 
 use super::{Bug, Event, World, node::AgentInput};
+use crate::addresses::Place;
 
 /// The keeper of an agent, which outlives it.
 #[derive(Debug)]
@@ -14,8 +15,8 @@ pub(super) struct Keeper {
     /// The end of the lease, by the clock of the host.
     lease: Option<Instant>,
     pub(super) workers: Option<Workers>,
-    /// The hosts to which it sends the obituary.
-    pub(super) voters: Vec<usize>,
+    /// The voters to which it sends the obituary.
+    pub(super) voters: Vec<Place>,
     /// The newest round that ran there.
     ran: Round,
 }
@@ -35,7 +36,7 @@ const SLOW_KILLING_MS: u64 = 2_000;
 
 impl World {
     pub(super) fn new_keeper(&mut self, id: &NodeId, host: usize) {
-        let voters = (0..self.listed).collect();
+        let voters = (0..self.listed).map(Place::listed).collect();
         let keeper = Keeper { host, lease: None, workers: None, voters, ran: Round(0) };
         self.keepers.insert(id.clone(), keeper);
     }
@@ -195,7 +196,7 @@ impl World {
             return self.schedule_at(until, Event::Bury(id.clone()));
         }
         for to in voters {
-            if let Some(delay) = self.transit(host, to) {
+            if let Some(delay) = self.transit(host, to.host) {
                 self.schedule(delay, Event::Obituary { to, node: id.clone(), round });
             }
         }

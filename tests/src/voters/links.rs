@@ -10,7 +10,7 @@ use ragent_election::election::message::{Answer, Request, VoterMessage};
 use ragent_rendezvous::ids::{NodeId, VoterAddress};
 
 use super::{Bug, Input, World};
-use crate::addresses::{address, host_of};
+use crate::addresses::{Place, host_of};
 
 /// A connection of a voter to another one.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ impl World {
         let Some(host) = host_of(&to) else { return };
         let Some(there) = self.hosts.get(host) else { return };
         let is_silent = there.is_off || there.is_suspended(self.now);
-        let process = there.process.clone();
+        let process = Place::of(&to).and_then(|place| self.process_at(place));
         // The request, and its answer.
         let (delay, event) = match (self.transit(from, host), self.transit(host, from), process) {
             (Some(one), Some(other), Some(process)) if !is_silent => {
@@ -227,7 +227,7 @@ impl World {
         link.free_at = now;
         link.queue.clear();
         // The other voter runs now, so the process that it has reached does not wait before its next attempt.
-        let back = address(from);
+        let back = self.place(from).address();
         let waiting = self.voter(&process).and_then(|voter| voter.links.get(&back));
         if let Some(link) = waiting.filter(|link| link.state == State::Waiting) {
             let redial = Input::Link(back, link.number, LinkEvent::Redial);
@@ -239,7 +239,7 @@ impl World {
     /// Ends the connections that lead to a process that has ended.
     pub(super) fn end_links(&mut self, ended: &NodeId, host: usize) {
         let is_off = self.hosts[host].is_off;
-        let to = address(host);
+        let to = self.place(host).address();
         let mut lost = Vec::new();
         for (id, process) in &self.processes {
             let link = process.voter.as_ref().and_then(|voter| voter.links.get(&to));
@@ -271,7 +271,7 @@ impl World {
         let Some(answer) = answer else { return };
         let Some(to) = self.processes.get(&from).map(|process| process.host) else { return };
         let at = self.arrival(own, to);
-        let answer = Input::Answer(address(own), link, Box::new(answer));
+        let answer = Input::Answer(self.place(own).address(), link, Box::new(answer));
         self.schedule_at(at, super::Event::Process(from, answer));
     }
 

@@ -76,7 +76,8 @@ impl World {
         match self.random.between(1, 100) {
             1..=45 => Fault::LoseState { victim, others, way, down },
             46..=65 => Fault::Return { victim, way, down },
-            66..=75 => Fault::Roll { down: self.random.pick(&ROLLS).unwrap_or(ROLLS[0]) },
+            66..=72 => Fault::Roll { down: self.random.pick(&ROLLS).unwrap_or(ROLLS[0]) },
+            73..=75 => Fault::LeaveTogether { pause: self.random.pick(&ROLLS).unwrap_or(ROLLS[0]) },
             76..=85 => Fault::Cut { from: first, to: second, time },
             86..=95 => {
                 Fault::Partition { first, time: time * self.random.pick(&[1, 1, 4]).unwrap_or(1) }
@@ -124,6 +125,17 @@ impl World {
             let fault = Fault::Return { victim: Victim::Host(host), way: Way::Term, down };
             self.schedule(at, Event::Fault(fault));
             at += down + self.random.millis(0, 6_000);
+        }
+    }
+
+    /// Sends SIGTERM to all hosts, which are started again when all of them have ended.
+    pub(super) fn leave_together(&mut self, pause: Duration) {
+        let hosts = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+        for host in 0..hosts {
+            let down = pause * (hosts - host) + self.random.millis(6_000, 8_000);
+            let victim = Victim::Host(host as usize);
+            let fault = Fault::Return { victim, way: Way::Term, down };
+            self.schedule(pause * host, Event::Fault(fault));
         }
     }
 }

@@ -9,12 +9,13 @@ use super::{
     port::{Down, Up},
     rules::Stage,
 };
+use crate::addresses::Place;
 
 /// A stream from an agent to a voter: messages arrive in order, and losses delay them.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// The host of the voter.
-    pub(super) to: usize,
+    /// The place of the voter.
+    pub(super) to: Place,
     /// The process on that host that has accepted the connection.
     process: Option<NodeId>,
     pub(super) server: Server,
@@ -85,7 +86,7 @@ impl World {
     }
 
     /// Begins to open a stream to the voter of a host.
-    pub(super) fn open_stream(&mut self, peer: Peer, to: usize) {
+    pub(super) fn open_stream(&mut self, peer: Peer, to: Place) {
         let stream = Stream {
             to,
             process: None,
@@ -110,7 +111,7 @@ impl World {
             let node = peer.node.clone();
             return self.wake(&node, Duration::ZERO, Input::Down(peer, Down::End));
         }
-        match self.transit(from, to) {
+        match self.transit(from, to.host) {
             Some(delay) => self.schedule(delay, Event::Dial(peer)),
             None => self.schedule(SYN_AGAIN, Event::Redial(peer)),
         }
@@ -121,11 +122,14 @@ impl World {
         let Some(stream) = self.streams.get_mut(&peer).filter(|stream| stream.is_read) else {
             return;
         };
-        let host = &self.hosts[stream.to];
+        let host = &self.hosts[stream.to.host];
         if host.is_off || host.is_suspended(self.now) {
             return self.schedule(SYN_AGAIN, Event::Redial(peer));
         }
-        let Some(process) = host.process.clone() else { return self.hang_up(&peer) };
+        let is_there = host.port() == stream.to.port;
+        let Some(process) = host.process.clone().filter(|_| is_there) else {
+            return self.hang_up(&peer);
+        };
         stream.process = Some(process);
         stream.server = Server::Connected;
         self.send_down(&peer, Down::Connected);
@@ -139,7 +143,7 @@ impl World {
 
     fn send_up_from(&mut self, from: usize, peer: &Peer, message: Up) {
         let Some(stream) = self.streams.get(peer).filter(|stream| stream.is_whole) else { return };
-        let at = self.arrival(from, stream.to);
+        let at = self.arrival(from, stream.to.host);
         let Some(stream) = self.streams.get_mut(peer) else { return };
         stream.up_free_at = stream.up_free_at.max(at);
         let (at, process) = (stream.up_free_at, stream.process.clone());
@@ -152,7 +156,7 @@ impl World {
     pub(super) fn send_down(&mut self, peer: &Peer, message: Down) {
         let Some(to) = self.processes.get(&peer.node).map(|process| process.host) else { return };
         let Some(stream) = self.streams.get(peer).filter(|stream| stream.is_whole) else { return };
-        let at = self.arrival(stream.to, to);
+        let at = self.arrival(stream.to.host, to);
         let Some(stream) = self.streams.get_mut(peer) else { return };
         stream.down_free_at = stream.down_free_at.max(at);
         let at = stream.down_free_at;
@@ -177,7 +181,7 @@ impl World {
     }
 
     /// Ends a stream at the side of the agent. Returns the voter to which it was opened.
-    pub(super) fn close_stream(&mut self, peer: &Peer) -> Option<usize> {
+    pub(super) fn close_stream(&mut self, peer: &Peer) -> Option<Place> {
         let stream = self.streams.get_mut(peer).filter(|stream| stream.is_read)?;
         stream.is_read = false;
         let to = stream.to;

@@ -22,7 +22,7 @@ use ragent_rendezvous::{
     settings::Leases,
 };
 
-use crate::addresses::{address, host_of};
+use crate::addresses::Place;
 
 use super::{
     Bug, Input, Part, World,
@@ -75,7 +75,7 @@ impl World {
             role: "default".to_owned(),
             local_world_size: NonZeroU32::new(workers).unwrap_or(NonZeroU32::MIN),
             node_rank: None,
-            voter: Some(Member { voter, address: address(host) }),
+            voter: Some(Member { voter, address: self.place(host).address() }),
         };
         let settings = AgentSettings {
             stop_grace: self.shared.timeouts.stop_grace,
@@ -191,7 +191,7 @@ impl World {
             process.targets.handle_welcome(to, welcome.term);
             self.learn_voters(id, &welcome.voters);
             if let Some(voter) = self.voter(id) {
-                voter.registered = Some(to);
+                voter.registered = Some(to.host);
             }
             self.with_election(id, |election, now| election.handle_registered(now, true));
             if let Some(stream) = self.streams.get_mut(peer) {
@@ -203,9 +203,9 @@ impl World {
     /// Records the voters of the job, to which the agent and its keeper send messages.
     pub(super) fn learn_voters(&mut self, id: &NodeId, voters: &[VoterAddress]) {
         let Some(process) = self.processes.get_mut(id) else { return };
-        let host = process.host;
-        let voters: Vec<usize> = voters.iter().filter_map(host_of).collect();
-        let first = voters.contains(&host).then_some(host);
+        let own = Place { host: process.host, port: self.hosts[process.host].port() };
+        let voters: Vec<Place> = voters.iter().filter_map(Place::of).collect();
+        let first = voters.contains(&own).then_some(own);
         process.targets.handle_voters(voters, first);
         let all = process.targets.all();
         if let Some(keeper) = self.keepers.get_mut(id) {
@@ -229,10 +229,12 @@ impl World {
 
     /// Lets the agent of a process dial the leader that its voter knows, if it is new to the agent.
     pub(super) fn dial_own_leader(&mut self, id: &NodeId) {
+        let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
+        let own = self.place(host);
         let Some(process) = self.processes.get_mut(id) else { return };
         let leader = match process.voter.as_ref().map(|voter| &voter.leader) {
-            Some(Leader::Other(at, term)) => host_of(at).map(|at| (at, *term)),
-            Some(Leader::Here(leadership)) => Some((process.host, leadership.term)),
+            Some(Leader::Other(at, term)) => Place::of(at).map(|at| (at, *term)),
+            Some(Leader::Here(leadership)) => Some((own, leadership.term)),
             Some(Leader::Unknown) | None => None,
         };
         let Some((at, term)) = leader else { return };
@@ -241,7 +243,7 @@ impl World {
         }
     }
 
-    fn go_elsewhere(&mut self, peer: &Peer, place: Option<usize>, term: Term) {
+    fn go_elsewhere(&mut self, peer: &Peer, place: Option<Place>, term: Term) {
         let is_eager = self.bug == Bug::EagerDials;
         let Some(process) = self.processes.get_mut(&peer.node) else { return };
         let is_new = place.is_some_and(|place| process.targets.handle_redirect(place, term));
@@ -270,7 +272,7 @@ impl World {
         let mut voters = self.known_voters(&peer.node);
         if voters.is_empty() && known_round.round.round > Round(0) {
             let known = self.processes.get(&peer.node).map(|process| process.targets.all());
-            voters = known.into_iter().flatten().map(address).collect();
+            voters = known.into_iter().flatten().map(Place::address).collect();
         }
         let uid_of_file = self.voter(&peer.node).and_then(|voter| {
             let replica = voter.election.replica();
@@ -281,8 +283,10 @@ impl World {
         let job = uid.filter(|_| !voters.is_empty()).map(|uid| KnownJob { uid, voters });
         let started = self.processes.get(&peer.node).map(|process| process.started);
         let waited = started.map(|started| self.now.saturating_duration_since(started));
+        let ended = self.voter(&peer.node).filter(|_| job_uid.is_none());
         let attend = Attend {
             job,
+            ended: ended.map(|voter| voter.election.ended()).unwrap_or_default(),
             waited: if self.bug == Bug::YoungNodes {
                 Duration::MAX
             } else {

@@ -14,7 +14,7 @@ use super::{
     election::{Command, Elected},
     network::Server,
 };
-use crate::addresses::host_of;
+use crate::addresses::Place;
 
 /// A message to a port.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(super) enum Down {
     /// The answer begins.
     Accepted,
     /// The process does not lead; the leader and its term, if known.
-    NotHere(Option<usize>, Term),
+    NotHere(Option<Place>, Term),
     Message(Box<ToNode>),
     /// The stream has ended, or could not be opened.
     End,
@@ -75,6 +75,9 @@ impl World {
         let is_outside = voter.election.is_outside() && elected == Elected::Unknown;
         let seats = replica.lists.seats().map(|seat| seat.address.clone()).collect();
         self.send_down(&peer, Down::Accepted);
+        if !attend.ended.is_empty() {
+            self.pass(id, Input::Command(Command::Ended(attend.ended.clone())));
+        }
         if let Some(job) = attend.job.clone().filter(|job| Some(&job.uid) != own.as_ref()) {
             // The node's voters lead a job that this process does not know, or another one.
             self.pass(id, Input::Command(Command::KnownJob(job)));
@@ -107,7 +110,7 @@ impl World {
         let Some((leader, term)) = voter.election.other_jobs().find_map(|job| job.leader) else {
             return false;
         };
-        self.send_down(peer, Down::NotHere(host_of(&leader), term));
+        self.send_down(peer, Down::NotHere(Place::of(&leader), term));
         self.hang_up(peer);
         true
     }
@@ -144,7 +147,7 @@ impl World {
             // Its coordinator has just ended.
             Elected::Here(_) => self.hang_up(&peer),
             Elected::There(address, term) => {
-                self.send_down(&peer, Down::NotHere(host_of(&address), term));
+                self.send_down(&peer, Down::NotHere(Place::of(&address), term));
                 self.hang_up(&peer);
             }
             Elected::Unknown => {

@@ -335,6 +335,7 @@ impl World {
         };
         let Claims { job_uid, known_round, restarts_used, charged_through, standing, .. } = claims;
         let mut message = Attend {
+            ended: Vec::new(),
             job: None,
             waited: Duration::MAX,
             protocol_version: PROTOCOL_VERSION,

@@ -134,6 +134,7 @@ pub(crate) fn empty_snapshot() -> Snapshot {
 pub(crate) fn attend(name: &str) -> Attend {
     let round = RoundId::default();
     Attend {
+        ended: Vec::new(),
         protocol_version: PROTOCOL_VERSION,
         run_id: RunId::new(RUN),
         job_uid: None,

@@ -84,8 +84,10 @@ impl Driver<'_> {
         let Claims { job_uid, known_round, restarts_used, charged_through, standing, lost_term } =
             claims;
         let job = self.known_job(&known_round);
+        let ended = self.spec.voter.as_ref().filter(|_| job_uid.is_none());
         let message = Attend {
             job,
+            ended: ended.map(|voter| voter.ended.borrow().clone()).unwrap_or_default(),
             waited: self.spec.waited(),
             protocol_version: PROTOCOL_VERSION,
             run_id: self.spec.run_id.clone(),

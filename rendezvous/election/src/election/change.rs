@@ -200,10 +200,8 @@ impl Election {
     /// Returns true if the job needs this voter's state: it is a voter, and the job has not ended. An end that no
     /// majority knows may be forgotten.
     pub fn is_needed(&self) -> bool {
-        let replica = self.voter.replica();
         let is_own = |seat: &Seat| seat.voter == Some(self.settings.voter);
-        let has_ended = replica.is_closed() && self.copied == replica.version;
-        replica.lists.seats().any(is_own) && !has_ended
+        self.voter.replica().lists.seats().any(is_own) && self.own_end().is_none()
     }
 
     /// Returns true if the process of this voter, which leaves, may end: the job does not need it, or no other process
@@ -262,6 +260,15 @@ impl Election {
             leader.membership.reports < 2 && now < leader.membership.since + MEMBERS_WITHIN;
         let has_learner = || leader.learners(replica).any(|m| !leader.is_leaving(Some(m.voter)));
         is_seated && (is_changing || may_know_more || has_learner())
+    }
+
+    /// Returns true if this process leads, and a majority knows that a voter has no seat. Its requests come from an address that is not
+    /// that of a voter any more.
+    pub(super) fn has_replaced(&self, voter: VoterId) -> bool {
+        let Role::Leader(leader) = &self.role else { return false };
+        let replica = self.voter.replica();
+        let is_copied = leader.until.is_some() && leader.copied == replica.version;
+        is_copied && replica.lists.seats().all(|seat| seat.voter.is_some_and(|v| v != voter))
     }
 
     /// Begins, continues or completes a change of the voters, if one is needed and possible.

@@ -9,7 +9,7 @@
 //! What a process was shown is not stored, and never becomes its own state. It names addresses to ask, and it prevents the birth of
 //! another job until one of these happens:
 //!
-//! - A process shows that the job has ended.
+//! - A process shows that the job has ended: it answers so, or registers with this knowledge.
 //! - A process answers that it leads the job: this one joins it.
 //! - No process has shown it for [`Timers::patience`](super::timers::Timers::patience).
 //!
@@ -114,7 +114,7 @@ impl Election {
     }
 
     /// Returns the jobs that have ended, as far as this process knows.
-    pub(super) fn ended(&self) -> Vec<JobUid> {
+    pub fn ended(&self) -> Vec<JobUid> {
         let own = self.own_end().filter(|uid| !self.other_jobs.ended.contains(uid));
         self.other_jobs.ended.iter().chain(own).cloned().collect()
     }
@@ -155,10 +155,12 @@ impl Election {
         self.say_hello(now);
     }
 
-    /// Records that a job has ended.
-    pub fn handle_ended(&mut self, now: Instant, uid: &JobUid) {
+    /// Records that jobs have ended, as a registration shows it.
+    pub fn handle_ended(&mut self, now: Instant, ended: &[JobUid]) {
         self.begin(now);
-        self.note_ended(uid);
+        for uid in ended {
+            self.learn_end(now, uid);
+        }
     }
 
     /// Records that the agent of this process is registered, or that it is not any more.
@@ -180,12 +182,7 @@ impl Election {
         // Any process may name addresses, at which this one asks; the end of a job is believed only there.
         let ended = message.ended.iter().filter(|_| source != Source::Stranger);
         for uid in ended {
-            self.note_ended(uid);
-            // A process that knows the job only from its state file takes part in the next one.
-            let is_own = job_uid(self.voter.replica()) == Some(uid);
-            if is_own && !self.has_had_leader && !self.is_leading() {
-                self.forget_job(now);
-            }
+            self.learn_end(now, uid);
         }
         let Some(job) = &message.job else {
             if self.other_jobs.shown.remove(from).is_some() {
@@ -294,7 +291,16 @@ impl Election {
         }
     }
 
-    pub(super) fn note_ended(&mut self, uid: &JobUid) {
+    /// Records that a job has ended. A process that knows the job only from its state file takes part in the next one.
+    fn learn_end(&mut self, now: Instant, uid: &JobUid) {
+        self.note_ended(uid);
+        let is_own = job_uid(self.voter.replica()) == Some(uid);
+        if is_own && !self.has_had_leader && !self.is_leading() {
+            self.forget_job(now);
+        }
+    }
+
+    fn note_ended(&mut self, uid: &JobUid) {
         if self.other_jobs.ended.contains(uid) {
             return;
         }
@@ -329,7 +335,7 @@ impl Election {
     }
 
     /// Returns the job of this process if it is known to have ended.
-    fn own_end(&self) -> Option<&JobUid> {
+    pub fn own_end(&self) -> Option<&JobUid> {
         let replica = self.voter.replica();
         let is_copied = replica.is_closed() && self.copied == replica.version;
         job_uid(replica).filter(|uid| is_copied || self.other_jobs.ended.contains(uid))

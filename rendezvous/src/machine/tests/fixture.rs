@@ -167,6 +167,7 @@ impl Fixture {
         let round = self.rounds.get(name).copied().unwrap_or_default();
         let admission = self.admissions.get(name);
         Attend {
+            ended: Vec::new(),
             protocol_version: PROTOCOL_VERSION,
             run_id: RunId::new("run"),
             job: None,

@@ -177,6 +177,28 @@ fn leaving_voter_is_replaced() {
     }
 }
 
+/// A voter that was replaced need not wait, although its requests come from an address that is not that of a voter any more. Before,
+/// such a request does not end its wait: it may come from a voter behind an address that the leader does not know.
+#[test]
+fn replaced_voter_may_leave() {
+    let mut voters = Voters::listed(4, 3);
+    let leader = voters.begin();
+    voters.attend(3);
+    voters.pass(millis(1_000));
+    let leaving = (leader + 1) % 3;
+    let request = voters.voters[leaving].message(voters.now, 1, Request::Leave);
+    let waits = |voters: &mut Voters| {
+        let answer = voters.voters[leader].handle_stranger(voters.now, request.clone());
+        answer.expect("an answer").body.is_granted
+    };
+    assert!(waits(&mut voters));
+    voters.voters[leaving].handle_leaving(voters.now);
+    voters.deliver();
+    voters.pass(millis(500));
+    assert!(!voters.list(leader).contains(&Some(leaving as u64)));
+    assert!(!waits(&mut voters));
+}
+
 /// A leader that leaves resigns, and asks the next leader to replace it.
 #[test]
 fn leaving_leader_is_replaced() {

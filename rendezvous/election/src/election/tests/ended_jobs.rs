@@ -33,8 +33,18 @@ fn with_an_ended_job() -> (Voters, usize) {
 fn end_is_shown_by_a_registration() {
     let mut voters = beginner();
     voters.voters[0].handle_known_job(voters.now, &job("earlier", &[OTHER]));
-    voters.voters[0].handle_ended(voters.now, &uid("earlier"));
+    voters.voters[0].handle_ended(voters.now, &[uid("earlier")]);
     assert_eq!(others(&voters.voters[0]), []);
+}
+
+/// A voter that knows a job only from its state file forgets it when a registration shows its end.
+#[test]
+fn registration_frees_a_voter_with_a_file() {
+    let now = Voters::new(1).now;
+    let mut voter = with_file(now, 0, replica(memory_of("job", 1), &[0, 3, 4]));
+    voter.handle_ended(now, &[uid("job")]);
+    assert_eq!(*voter.replica(), Replica { lists: listed(), ..Replica::default() });
+    assert!(voter.is_eligible());
 }
 
 /// The newest jobs that have ended are remembered, up to a limit.
@@ -43,7 +53,7 @@ fn ended_jobs_are_limited() {
     let now = Voters::new(1).now;
     let mut voter = voter(now, 0, 1);
     for number in 0..3 * ENDED_MAX {
-        voter.handle_ended(now, &uid(&format!("job{number}")));
+        voter.handle_ended(now, &[uid(&format!("job{number}"))]);
     }
     let ended = voter.message(now, 1, ()).ended;
     assert_eq!(ended.len(), ENDED_MAX);
