@@ -387,6 +387,32 @@ fn running_job_takes_in(name: &str, voters: &str) {
     assert!((1..=4).all(lists), "{}", status.stdout);
 }
 
+/// Two jobs with voters, which have begun in two parts of the network, find each other when it is whole again: the younger one closes,
+/// and its agents join the elder one when they are started again.
+#[test]
+fn younger_job_with_voters_closes() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("vmeet", 4), Sandbox::new());
+    let words = "--nnodes 2:4 --rdzv-conf last_call_timeout=0.1,join_settle=0.1";
+    let start = |node: u32| agent(&network, &sandbox, node, "job", words).start();
+    network.split(&[3, 4]);
+    let mut elder = [1, 2].map(start);
+    assert_admitted(&mut elder);
+    let mut younger = [3, 4].map(start);
+    assert_admitted(&mut younger);
+    network.unite(&[3, 4]);
+    for agent in younger {
+        let end = agent.end();
+        end.assert_code(3);
+        end.assert_stderr(&["another job of this name", "hint: start the agents again"]);
+    }
+    let mut agents = Vec::from(elder);
+    agents.extend([3, 4].map(start));
+    assert_admitted(&mut agents);
+}
+
 /// Two jobs with the same name and different settings stay separate, and their hosts log it.
 #[test]
 fn jobs_that_differ_stay_two() {

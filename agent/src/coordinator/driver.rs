@@ -14,6 +14,7 @@ use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
     ids::{JobUid, Peer, RunId, VoterAddress},
+    known_job::KnownJob,
     member_reports::MemberReports,
     message::{Attend, FromNode, ToNode},
     settings::{Memory, Settings},
@@ -76,6 +77,8 @@ pub(crate) enum Input {
     Journal(oneshot::Sender<JournalReader>),
     /// Another agent coordinates the same job there: this coordinator is to give way if it can.
     GiveWay(Endpoint),
+    /// Another job of this name has begun.
+    OtherJob(KnownJob),
     /// The process received a signal to end.
     Shutdown,
 }
@@ -500,6 +503,7 @@ impl Driver {
             // The receiver may be gone.
             Input::Journal(answer) => drop(answer.send(self.journal.reader())),
             Input::GiveWay(to) => self.give_way(now, to),
+            Input::OtherJob(job) => self.show_other_job(job),
             Input::Shutdown => self.rendezvous.handle_shutdown(now),
         }
     }
@@ -533,6 +537,14 @@ impl Driver {
             self.rendezvous.handle_obituary(now, node, *round);
         } else {
             debug!(%node, "obituary ignored: it lacks the proof of its node id");
+        }
+    }
+
+    /// Lets the voter of this process ask another job of the same name. Without voters, nobody can compare the jobs.
+    fn show_other_job(&self, job: KnownJob) {
+        if let Right::Elected { voters: Some(voters), .. } = &self.right {
+            // The next answer of the other job shows it again.
+            let _ = voters.commands.try_send(Command::KnownJob(job));
         }
     }
 

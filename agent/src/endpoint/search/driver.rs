@@ -8,7 +8,10 @@ use std::{
 };
 
 use ragent_proto::convert::{NotHere, StatusAnswer};
-use ragent_rendezvous::ids::RunId;
+use ragent_rendezvous::{
+    ids::{RunId, VoterAddress},
+    known_job::KnownJob,
+};
 use tokio::{
     sync::watch,
     task::{self, AbortHandle, JoinHandle, JoinSet},
@@ -503,7 +506,14 @@ async fn ask_rival(
     let own = coordinator_driver::snapshot(&hosted).await?;
     match rivals::verdict(&own, &theirs) {
         Verdict::Stay => None,
-        Verdict::Clash(why) => Some((rival, why)),
+        Verdict::Clash => Some((rival, "the settings differ")),
+        Verdict::BothBegun => {
+            let voters = vec![VoterAddress::new(endpoint.to_string())];
+            let job = KnownJob { uid: theirs.job_uid.clone(), voters };
+            // The coordinator may have ended at this moment.
+            let _ = hosted.send(Input::OtherJob(job)).await;
+            Some((rival, "both jobs have started"))
+        }
         Verdict::GiveWay => {
             info!(to = %rival, "another agent also coordinates this job; joining it there");
             // The coordinator may have ended at this moment.

@@ -15,8 +15,10 @@ pub(crate) enum Verdict {
     GiveWay,
     /// This host stays; the other one gives way, or ends.
     Stay,
-    /// Both stay, and there will be two jobs.
-    Clash(&'static str),
+    /// Both jobs have begun. Their voters ask each other, and the younger job closes; without voters, there are two jobs.
+    BothBegun,
+    /// Both stay, and there will be two jobs, because their settings differ.
+    Clash,
 }
 
 /// Decides for the host with the state `own` about a host with the state `theirs`.
@@ -27,10 +29,10 @@ pub(crate) fn verdict(own: &Snapshot, theirs: &Snapshot) -> Verdict {
     if !is_other || is_ending(theirs) || is_ending(own) {
         Verdict::Stay
     } else if settings(own) != settings(theirs) {
-        Verdict::Clash("the settings differ")
+        Verdict::Clash
     } else {
         match (has_begun(own), has_begun(theirs)) {
-            (true, true) => Verdict::Clash("both jobs have started"),
+            (true, true) => Verdict::BothBegun,
             (true, false) => Verdict::Stay,
             (false, true) => Verdict::GiveWay,
             (false, false) if theirs.job_uid < own.job_uid => Verdict::GiveWay,
@@ -92,14 +94,14 @@ mod tests {
     #[test]
     fn two_jobs_clash() {
         let (one, other) = (begun("a"), begun("b"));
-        assert_eq!(verdict(&one, &other), Verdict::Clash("both jobs have started"));
-        assert_eq!(verdict(&other, &one), Verdict::Clash("both jobs have started"));
+        assert_eq!(verdict(&one, &other), Verdict::BothBegun);
+        assert_eq!(verdict(&other, &one), Verdict::BothBegun);
         for other in [
             Snapshot { min_nodes: 1, ..job("a") },
             Snapshot { max_nodes: 5, ..begun("a") },
             Snapshot { max_restarts: 0, ..job("a") },
         ] {
-            assert_eq!(verdict(&job("b"), &other), Verdict::Clash("the settings differ"));
+            assert_eq!(verdict(&job("b"), &other), Verdict::Clash);
         }
     }
 
