@@ -12,6 +12,7 @@ use ragent_rendezvous::{
     ids::{JobUid, NodeId, RunId, Term, VoterAddress, VoterId},
     known_job::KnownJob,
     limits::NUMBER_MAX,
+    message::PROTOCOL_VERSION,
     settings::NodeRange,
 };
 use serde_json::Value;
@@ -266,6 +267,44 @@ fn election_messages_of_strangers() {
         assert_eq!(answers, vec!["closed"; answers.len()], "from another host to {to}");
     }
     job.assert_unharmed();
+}
+
+/// A voter of an older version shows that it has a job of this name: no other one begins, although nothing else can be read from its
+/// messages.
+#[test]
+fn job_of_another_version_prevents_a_second_one() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("eversion", 3), Sandbox::new());
+    let mut text = request(&NodeId::new("old"), 1, 1, Request::Hello);
+    // After the protocol's byte and the length, the first field is the version.
+    assert_eq!(text[5..7], [0x08, PROTOCOL_VERSION as u8]);
+    text[6] = 4;
+    let script = format!(
+        "
+import socket, time
+for attempt in range(600):
+    try:
+        stream = socket.create_connection(('10.77.0.1', 29400))
+        stream.sendall(bytes.fromhex('{}'))
+        break
+    except OSError: time.sleep(0.1)
+print('sent', flush=True)
+time.sleep(1000)
+",
+        hex(&text)
+    );
+    let old = network.program(&sandbox, 2, "/usr/bin/python3").arg("-c").arg(script);
+    let mut old = old.start();
+    let words = "--nnodes 2:3 --rdzv-id job --rdzv-endpoint 10.77.0.1:29400 --no-python stay.sh";
+    let mut agents = [1, 3].map(|node| network.ragent(&sandbox, node, words).start());
+    old.prints("sent");
+    agents[0].logs("another process knows a job of this name");
+    agents[0].logs("the peer uses protocol version 4");
+    for agent in &mut agents {
+        agent.logs("the next round is not complete: job job was begun before");
+    }
 }
 
 /// 26: a thousand connections, silent or with the beginning of a message, keep no voter from another one.

@@ -4,9 +4,9 @@ use ragent_election::election::OtherJob;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     heir::Member,
-    ids::{JobUid, Term, VoterAddress},
+    ids::{JobUid, Round, Term, VoterAddress},
     known_job::KnownJob,
-    message::Attend,
+    message::{Attend, PROTOCOL_VERSION},
 };
 use tokio::sync::{mpsc, watch};
 
@@ -205,11 +205,10 @@ impl Role {
             let _ = voter.try_send(Command::Ended(attend.ended.clone()));
         }
         let own = voter.known_job();
-        if let Some(job) =
-            attend.job.as_ref().filter(|job| own.as_ref().is_none_or(|own| own.uid != job.uid))
-        {
+        let shown = attend.job.clone().or_else(|| shown_by_other_version(attend));
+        if let Some(job) = shown.filter(|job| own.as_ref().is_none_or(|own| own.uid != job.uid)) {
             // The node repeats it with its next registration.
-            let _ = voter.try_send(Command::KnownJob(job.clone()));
+            let _ = voter.try_send(Command::KnownJob(job));
             if own.is_none() {
                 return Some(Elsewhere::Leader(NotHere::unknown()));
             }
@@ -272,6 +271,15 @@ impl Role {
         }
         self.coordinator()
     }
+}
+
+/// Returns the job with a round to which an agent of another protocol version belongs: it does not show it otherwise.
+fn shown_by_other_version(attend: &Attend) -> Option<KnownJob> {
+    let is_other = attend.protocol_version != PROTOCOL_VERSION;
+    let uid =
+        attend.job_uid.clone().filter(|_| is_other && attend.known_round.round.round > Round(0))?;
+    let voters = attend.node.voter.iter().map(|member| member.address.clone()).collect();
+    Some(KnownJob { uid, voters })
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use ragent_rendezvous::{
     heir::Member,
     ids::{JobUid, Term, VoterAddress, VoterId},
     jitter::Jitter,
+    known_job::KnownJob,
 };
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
@@ -62,6 +63,8 @@ pub(super) enum Event {
     Opened(Id),
     /// A process at this address has sent a message that does not belong to this election, for this reason.
     Mismatch(IpAddr, String),
+    /// A process of another protocol version has shown this job.
+    Shown(KnownJob),
 }
 
 /// The process at the other end of an accepted connection.
@@ -317,12 +320,10 @@ impl Driver {
             Event::Opened(task) => self.handle_opened(task),
             Event::Mismatch(ip, cause) => {
                 if self.reach.is_new_mismatch(ip, &cause) {
-                    warn!(
-                        "the message of a voter at {ip} was refused: {cause}; give the same `--rdzv-id`, \
-                         `--rdzv-endpoint` and `--nnodes` on all nodes"
-                    );
+                    warn!("the message of a voter at {ip} was refused: {cause}");
                 }
             }
+            Event::Shown(job) => self.election.handle_known_job(now, &job),
         }
     }
 

@@ -9,7 +9,10 @@ use ragent_proto::{
     Malformed,
     convert::voter::{self, ElectionHeader, FromVoter},
 };
-use ragent_rendezvous::ids::{RunId, VoterAddress};
+use ragent_rendezvous::{
+    ids::{RunId, VoterAddress},
+    known_job::KnownJob,
+};
 use sha2::{Digest, Sha256};
 use tokio_util::codec::{Encoder, LengthDelimitedCodec};
 
@@ -23,13 +26,16 @@ pub(super) struct Format(Arc<ElectionHeader>);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FrameError {
     /// The message is malformed.
-    #[error("its message is malformed")]
+    #[error("{0}")]
     Malformed(#[from] Malformed),
+    /// The voter has another protocol version, and perhaps a job of this name.
+    #[error("{0}")]
+    OtherVersion(Malformed, Option<KnownJob>),
     /// The voter belongs to another job.
-    #[error("it belongs to the job {0}")]
+    #[error("it belongs to the job {0}; give the same `--rdzv-id` on all nodes")]
     OtherJob(RunId),
     /// The voter has another list, or other leases.
-    #[error("its `--rdzv-endpoint` or its `--nnodes` differs")]
+    #[error("its `--rdzv-endpoint` or its `--nnodes` differs; give the same ones on all nodes")]
     OtherList,
 }
 
@@ -62,7 +68,14 @@ impl Format {
 
     /// Decodes a message.
     pub(super) fn decode(&self, frame: &[u8]) -> Result<FromVoter, FrameError> {
-        let (header, message) = voter::decode(frame)?;
+        let (header, message) = voter::decode(frame).map_err(|error| match error {
+            Malformed::ProtocolVersion { .. } => {
+                let shown = voter::shown_by_other_version(frame);
+                let of_this_run = shown.filter(|(run_id, _)| *run_id == self.0.run_id);
+                FrameError::OtherVersion(error, of_this_run.map(|(_, job)| job))
+            }
+            malformed => malformed.into(),
+        })?;
         if header.run_id != self.0.run_id {
             return Err(FrameError::OtherJob(header.run_id));
         }

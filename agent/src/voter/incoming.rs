@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::{
     driver::{Event, Sender},
-    frames::{Format, codec},
+    frames::{Format, FrameError, codec},
     limits,
 };
 use crate::{
@@ -103,6 +103,9 @@ pub(super) async fn serve(
                 return debug!(peer = %peer.ip, "connection of a voter closed: it sends an answer");
             }
             Err(error) => {
+                if let FrameError::OtherVersion(_, Some(job)) = &error {
+                    let _ = events.send(Event::Shown(job.clone())).await;
+                }
                 // The event fails only if this voter has ended.
                 let _ = events.send(Event::Mismatch(peer.ip, error.to_string())).await;
                 return;

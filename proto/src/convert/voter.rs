@@ -10,6 +10,7 @@ use ragent_election::election::message::{
 };
 use ragent_rendezvous::{
     ids::{JobUid, NodeId, RunId, Term, VoterAddress, VoterId},
+    known_job::KnownJob,
     limits::{NUMBER_MAX, VOTERS_MAX},
     message::{ENDED_SHOWN_MAX, PROTOCOL_VERSION},
 };
@@ -195,6 +196,24 @@ pub(super) fn number(value: u64, field: &'static str) -> Result<u64, Malformed> 
 /// Converts the jobs that have ended, as a message names them.
 pub(super) fn ended_jobs(uids: Vec<String>, field: &'static str) -> Result<Vec<JobUid>, Malformed> {
     list(uids, field, ENDED_SHOWN_MAX, |uid| nonempty(uid, field).map(JobUid::new))
+}
+
+/// Returns the run and the job that a message of another protocol version shows. No version changes the meaning of the fields that name
+/// its sender. A version before 5 does not name the job, so the version stands for it.
+pub fn shown_by_other_version(bytes: &[u8]) -> Option<(RunId, KnownJob)> {
+    let message = v1::VoterMessage::decode(bytes).ok()?;
+    let theirs = message.protocol_version;
+    if theirs == PROTOCOL_VERSION || !message.has_round {
+        return None;
+    }
+    let run_id = RunId::new(nonempty(message.run_id, "voter.run_id").ok()?);
+    let address = address(message.address, "voter.address").ok()?;
+    let named = message.job.and_then(|job| KnownJob::try_from(job).ok());
+    let unnamed = || KnownJob {
+        uid: JobUid::new(format!("a job of protocol version {theirs}")),
+        voters: vec![address],
+    };
+    Some((run_id, named.unwrap_or_else(unnamed)))
 }
 
 fn term(value: u64, field: &'static str) -> Result<Term, Malformed> {

@@ -189,6 +189,28 @@ fn other_versions_are_named() {
     assert!(text.contains('9') && text.contains(&PROTOCOL_VERSION.to_string()), "{text}");
 }
 
+/// A message of another version shows the job that its sender has, if it has a round; a version that does not name it shows at least that
+/// there is one.
+#[test]
+fn other_versions_show_their_job() {
+    let shown = |change: &dyn Fn(&mut v1::VoterMessage)| {
+        let bytes = encode(&header(), FromVoter::Request(with(Request::PreVote)));
+        let mut message = v1::VoterMessage::decode(&*bytes).unwrap();
+        (message.has_round, message.protocol_version) = (true, 4);
+        change(&mut message);
+        shown_by_other_version(&message.encode_to_vec())
+    };
+    let run_id = header().run_id;
+    assert_eq!(shown(&|_| {}), Some((run_id.clone(), known_job())));
+    let (same, unnamed) = shown(&|m| m.job = None).unwrap();
+    assert_eq!(same, run_id);
+    assert_eq!(unnamed.voters, [with(Request::PreVote).address]);
+    assert_eq!(shown(&|m| m.has_round = false), None);
+    assert_eq!(shown(&|m| m.protocol_version = PROTOCOL_VERSION), None);
+    assert_eq!(shown(&|m| m.address.clear()), None);
+    assert_eq!(shown_by_other_version(&[0xff]), None);
+}
+
 /// A missing, too long or invalid field is refused with an error that names it.
 #[test]
 fn malformed_messages_are_refused_by_name() {
