@@ -41,7 +41,7 @@ pub const PROGRESS_MAX: usize = 200;
 /// The most addresses refused by a round's store that are reported.
 pub const REFUSED_CLIENTS_MAX: usize = 16;
 
-/// The most jobs that one message reports to have ended: those that a process remembers, and its own.
+/// The maximum number of ended jobs in one message: the remembered jobs, and the job of its sender.
 pub const ENDED_SHOWN_MAX: usize = 9;
 
 /// The version of the attend protocol in this build; `docs/protocol.md` lists all versions.

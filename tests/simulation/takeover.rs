@@ -153,6 +153,7 @@ fn every_bug_of_births_is_noticed() {
         (Bug::StrangersDropped, "bjl", 0),
         (Bug::UninformedHosts, "bjl", 300),
         (Bug::UnshownEnds, "m", 0),
+        (Bug::YieldIsAnEnd, "n", 0),
     ];
     assert_noticed(World::with_lost_states, bugs);
 }

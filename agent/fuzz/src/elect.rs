@@ -5,12 +5,12 @@ use ragent_proto::convert::{
     claim,
     voter::{self, FromVoter},
 };
-use ragent_rendezvous::limits::{NUMBER_MAX, SUCCESSORS_MAX, VOTERS_MAX};
+use ragent_rendezvous::{
+    limits::{NUMBER_MAX, SUCCESSORS_MAX, VOTERS_MAX},
+    message::ENDED_SHOWN_MAX,
+};
 
 use super::parts::assert_shown;
-
-/// The most ended jobs of a message.
-const ENDED_MAX: usize = 9;
 
 /// Decodes the record of a leader if the first byte is odd, else a message of a voter.
 pub fn elect(input: &[u8]) {
@@ -63,7 +63,7 @@ fn check_common<Body>(message: &VoterMessage<Body>) {
     if let Some(leads) = &message.leads {
         number(leads.term.0);
     }
-    assert!(message.ended.len() <= ENDED_MAX);
+    assert!(message.ended.len() <= ENDED_SHOWN_MAX);
     assert!(message.ended.iter().all(|uid| !uid.to_string().is_empty()));
 }
 

@@ -540,7 +540,7 @@ impl Driver {
         }
     }
 
-    /// Lets the voter of this process ask another job of the same name. Without voters, nobody can compare the jobs.
+    /// Lets the voter of this process ask another job of the same name. Jobs without voters are not compared.
     fn show_other_job(&self, job: KnownJob) {
         if let Right::Elected { voters: Some(voters), .. } = &self.right {
             // The next answer of the other job shows it again.

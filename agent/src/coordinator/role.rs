@@ -4,7 +4,7 @@ use ragent_election::election::OtherJob;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     heir::Member,
-    ids::{JobUid, Round, Term, VoterAddress},
+    ids::{JobUid, Round, RunId, Term, VoterAddress},
     known_job::KnownJob,
     message::{Attend, PROTOCOL_VERSION},
 };
@@ -40,6 +40,8 @@ pub(crate) enum Role {
         voter: Option<OwnVoter>,
         /// The coordinator with which the agent of this process is registered.
         registered: watch::Receiver<NotHere>,
+        /// The job.
+        run_id: RunId,
     },
 }
 
@@ -200,15 +202,27 @@ impl Role {
     /// Returns where a registration is to be sent instead: this process is not a voter, or knows of no round, and the node or
     /// another process knows a job that has one. Returns `None` if the registration is to wait for a coordinator.
     pub(super) fn elsewhere(&self, attend: &Attend) -> Option<Elsewhere> {
-        let Self::Voter { voter: Some(voter), .. } = self else { return None };
+        let Self::Voter { voter: Some(voter), run_id, .. } = self else { return None };
+        if attend.run_id != *run_id {
+            // The coordinator refuses it.
+            return None;
+        }
+        let is_other_version = attend.protocol_version != PROTOCOL_VERSION;
+        if let Some(job) = shown_by_other_version(attend).filter(|_| is_other_version) {
+            let _ = voter.try_send(Command::KnownJob(job));
+        }
+        if is_other_version {
+            return None;
+        }
         if !attend.ended.is_empty() {
             let _ = voter.try_send(Command::Ended(attend.ended.clone()));
         }
         let own = voter.known_job();
-        let shown = attend.job.clone().or_else(|| shown_by_other_version(attend));
-        if let Some(job) = shown.filter(|job| own.as_ref().is_none_or(|own| own.uid != job.uid)) {
+        if let Some(job) =
+            attend.job.as_ref().filter(|job| own.as_ref().is_none_or(|own| own.uid != job.uid))
+        {
             // The node repeats it with its next registration.
-            let _ = voter.try_send(Command::KnownJob(job));
+            let _ = voter.try_send(Command::KnownJob(job.clone()));
             if own.is_none() {
                 return Some(Elsewhere::Leader(NotHere::unknown()));
             }
@@ -273,11 +287,10 @@ impl Role {
     }
 }
 
-/// Returns the job with a round to which an agent of another protocol version belongs: it does not show it otherwise.
+/// Returns the job with a round to which an agent of another protocol version belongs. Such an agent does not name its job in
+/// [`Attend::job`].
 fn shown_by_other_version(attend: &Attend) -> Option<KnownJob> {
-    let is_other = attend.protocol_version != PROTOCOL_VERSION;
-    let uid =
-        attend.job_uid.clone().filter(|_| is_other && attend.known_round.round.round > Round(0))?;
+    let uid = attend.job_uid.clone().filter(|_| attend.known_round.round.round > Round(0))?;
     let voters = attend.node.voter.iter().map(|member| member.address.clone()).collect();
     Some(KnownJob { uid, voters })
 }
@@ -317,7 +330,39 @@ mod tests {
                 ended: watch::channel(Vec::new()).1,
             }),
             registered: watch::channel(registered).1,
+            run_id: RunId::new("job"),
         }
+    }
+
+    /// A registration for another run is not believed what it shows, and neither is one of another protocol version, but for the job to
+    /// which its agent belongs. The coordinator refuses both.
+    #[tokio::test]
+    async fn registrations_that_are_refused_show_little() {
+        let (commands, mut queue) = mpsc::channel(8);
+        let mut own = role(&[2]);
+        if let Role::Voter { voter: Some(voter), .. } = &mut own {
+            voter.commands = commands.downgrade();
+        }
+        let known = KnownJob { uid: JobUid::new("v"), voters: vec![VoterAddress::new("n3:1")] };
+        let showing = |change: &dyn Fn(&mut Attend)| {
+            let mut attend = crate::coordinator::driver::tests::attend("a");
+            (attend.run_id, attend.job) = (RunId::new("job"), Some(known.clone()));
+            (attend.ended, attend.job_uid) = (vec![JobUid::new("e")], Some(JobUid::new("w")));
+            attend.known_round.round.round = Round(1);
+            change(&mut attend);
+            attend
+        };
+        let other_run = showing(&|attend| attend.run_id = RunId::new("other"));
+        assert_eq!(own.elsewhere(&other_run), None);
+        assert!(queue.try_recv().is_err());
+        let other_version = showing(&|attend| attend.protocol_version = 4);
+        assert_eq!(own.elsewhere(&other_version), None);
+        let Ok(Command::KnownJob(job)) = queue.try_recv() else { panic!("it shows a job") };
+        assert_eq!(job.uid, JobUid::new("w"));
+        assert!(queue.try_recv().is_err());
+        own.elsewhere(&showing(&|_| {}));
+        assert!(matches!(queue.try_recv(), Ok(Command::Ended(_))));
+        assert!(matches!(queue.try_recv(), Ok(Command::KnownJob(job)) if job == known));
     }
 
     /// A process that is not a voter sends others to the coordinator with which its agent is registered. A voter without a

@@ -11,7 +11,7 @@ use ragent_election::election::{self, timers::Timers};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     heir::Member,
-    ids::{NodeId, Round, VoterAddress, VoterId},
+    ids::{NodeId, VoterAddress, VoterId},
     settings::Settings,
 };
 use tokio::{
@@ -286,6 +286,7 @@ pub(super) fn serve_elector(
         obituaries,
         voter: voter.clone(),
         registered: not_here,
+        run_id: run_id.clone(),
     };
     let (http, shared) = service::routers(&run_id, role, &credentials);
     shared.metrics.add_coordinator(measures);
@@ -371,8 +372,7 @@ impl HostedVoter {
     async fn stop(self, how: VoterEnd, need: StateNeed) {
         let Self { commands, coordinator, file, voter, stored, .. } = self;
         drop(voter);
-        let memory = stored.borrow().replica.memory.clone();
-        let job = memory.filter(|memory| memory.round > Round(0)).map(|memory| memory.job_uid);
+        drop(stored);
         coordinator.abort();
         // The voter ends when no sender of commands is left, and then the task that writes its file.
         drop(commands);
@@ -382,15 +382,13 @@ impl HostedVoter {
         }
         let Some(StateFile { task, path, ended }) = file else { return };
         let _ = task.await;
-        let end = match (how, need) {
-            // No majority may be left without this voter, if no member could replace it.
-            (VoterEnd::Other, _) | (VoterEnd::Left, StateNeed::Needed) => return,
-            (VoterEnd::Left, StateNeed::Replaced) => None,
-            (VoterEnd::Left, StateNeed::Ended(job)) => Some(job),
-            (VoterEnd::Closed, _) => job,
-        };
+        // No majority may be left without this voter, if no member could replace it.
+        let is_left = how == VoterEnd::Left && need == StateNeed::Needed;
+        if how == VoterEnd::Other || is_left {
+            return;
+        }
         forget(&path).await;
-        if let Some(job) = end {
+        if let StateNeed::Ended(job) = need {
             // Other hosts may still have a state file of it.
             let _ = tokio::task::spawn_blocking(move || ended.add(&job)).await;
         }

@@ -61,8 +61,8 @@ pub(super) enum Event {
     Request(Id, Sender, Box<VoterMessage<Request>>, oneshot::Sender<Bytes>),
     /// The connection that this task serves is open, and is authenticated if there is a secret.
     Opened(Id),
-    /// A process at this address has sent a message that does not belong to this election, for this reason.
-    Mismatch(IpAddr, String),
+    /// A process at this address has sent a message that does not belong to this election, for this reason; and what to do.
+    Mismatch(IpAddr, String, &'static str),
     /// A process of another protocol version has shown this job.
     Shown(KnownJob),
 }
@@ -318,9 +318,9 @@ impl Driver {
                 }
             }
             Event::Opened(task) => self.handle_opened(task),
-            Event::Mismatch(ip, cause) => {
+            Event::Mismatch(ip, cause, hint) => {
                 if self.reach.is_new_mismatch(ip, &cause) {
-                    warn!("the message of a voter at {ip} was refused: {cause}");
+                    warn!("the message of a voter at {ip} was refused: {cause}; {hint}");
                 }
             }
             Event::Shown(job) => self.election.handle_known_job(now, &job),
@@ -365,7 +365,7 @@ impl Driver {
         let is_over =
             |leaving: &mut Leaving| self.election.may_end() || leaving.until <= clock::now();
         let Some(Leaving { left, .. }) = self.leaving.take_if(is_over) else { return };
-        let need = match self.election.own_end() {
+        let need = match self.election.ended_job() {
             Some(uid) => StateNeed::Ended(uid.clone()),
             None if self.election.is_needed() => StateNeed::Needed,
             None => StateNeed::Replaced,

@@ -26,17 +26,31 @@ pub(super) struct Format(Arc<ElectionHeader>);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FrameError {
     /// The message is malformed.
-    #[error("{0}")]
+    #[error("its message is malformed: {0}")]
     Malformed(#[from] Malformed),
     /// The voter has another protocol version, and perhaps a job of this name.
     #[error("{0}")]
     OtherVersion(Malformed, Option<KnownJob>),
     /// The voter belongs to another job.
-    #[error("it belongs to the job {0}; give the same `--rdzv-id` on all nodes")]
+    #[error("it belongs to the job {0}")]
     OtherJob(RunId),
     /// The voter has another list, or other leases.
-    #[error("its `--rdzv-endpoint` or its `--nnodes` differs; give the same ones on all nodes")]
+    #[error("its `--rdzv-endpoint` or its `--nnodes` differs")]
     OtherList,
+}
+
+impl FrameError {
+    /// Returns what to do.
+    pub(super) fn hint(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) | Self::OtherVersion(..) => {
+                "install the same version of ragent on all nodes"
+            }
+            Self::OtherJob(_) | Self::OtherList => {
+                "give the same `--rdzv-id`, `--rdzv-endpoint` and `--nnodes` on all nodes"
+            }
+        }
+    }
 }
 
 impl Format {

@@ -91,7 +91,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Why the state of a voter whose process ends is still needed, or not.
+/// The need for the state of a voter whose process ends.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum StateNeed {
     /// The job needs it.
@@ -105,7 +105,7 @@ pub(crate) enum StateNeed {
 /// The reason for which the job does not go on in this process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Superseded {
-    /// Another job of its name was born first, or is the only one that has a leader.
+    /// Another job of its name was born first, or only that job has a leader.
     ByJob {
         /// The other job.
         job: Seniority,

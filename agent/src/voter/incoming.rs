@@ -107,7 +107,8 @@ pub(super) async fn serve(
                     let _ = events.send(Event::Shown(job.clone())).await;
                 }
                 // The event fails only if this voter has ended.
-                let _ = events.send(Event::Mismatch(peer.ip, error.to_string())).await;
+                let _ =
+                    events.send(Event::Mismatch(peer.ip, error.to_string(), error.hint())).await;
                 return;
             }
         };

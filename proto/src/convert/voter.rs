@@ -198,8 +198,11 @@ pub(super) fn ended_jobs(uids: Vec<String>, field: &'static str) -> Result<Vec<J
     list(uids, field, ENDED_SHOWN_MAX, |uid| nonempty(uid, field).map(JobUid::new))
 }
 
+/// The first protocol version whose messages between voters name the sender's unfinished job.
+const FIRST_TO_NAME_JOBS: u32 = 5;
+
 /// Returns the run and the job that a message of another protocol version shows. No version changes the meaning of the fields that name
-/// its sender. A version before 5 does not name the job, so the version stands for it.
+/// its sender. If it does not name the job, the uid consists of the version.
 pub fn shown_by_other_version(bytes: &[u8]) -> Option<(RunId, KnownJob)> {
     let message = v1::VoterMessage::decode(bytes).ok()?;
     let theirs = message.protocol_version;
@@ -208,12 +211,16 @@ pub fn shown_by_other_version(bytes: &[u8]) -> Option<(RunId, KnownJob)> {
     }
     let run_id = RunId::new(nonempty(message.run_id, "voter.run_id").ok()?);
     let address = address(message.address, "voter.address").ok()?;
-    let named = message.job.and_then(|job| KnownJob::try_from(job).ok());
-    let unnamed = || KnownJob {
-        uid: JobUid::new(format!("a job of protocol version {theirs}")),
-        voters: vec![address],
+    let job = match message.job {
+        Some(job) => KnownJob::try_from(job).ok()?,
+        None if theirs < FIRST_TO_NAME_JOBS => KnownJob {
+            uid: JobUid::new(format!("a job of protocol version {theirs}")),
+            voters: vec![address],
+        },
+        // Its job has ended, or no majority knows its first round.
+        None => return None,
     };
-    Some((run_id, named.unwrap_or_else(unnamed)))
+    Some((run_id, job))
 }
 
 fn term(value: u64, field: &'static str) -> Result<Term, Malformed> {

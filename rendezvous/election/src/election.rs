@@ -266,7 +266,7 @@ impl Election {
     }
 
     /// Handles the answer to a request. Its `address` must be that of the voter to which the request was sent,
-    /// whatever the answer contains: two names in the list may lead to one process.
+    /// even if the answer contains another one: two names in the list may lead to one process.
     pub fn handle_answer(&mut self, now: Instant, message: VoterMessage<Answer>) {
         self.begin(now);
         if !self.is_connection(&message.address) {

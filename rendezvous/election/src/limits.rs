@@ -1,6 +1,6 @@
 //! The limits of the choice of a coordinator, each with its reason.
 
-use ragent_rendezvous::limits::VOTERS_MAX;
+use ragent_rendezvous::{limits::VOTERS_MAX, message::ENDED_SHOWN_MAX};
 
 /// The maximum number of members that grant leases without being voters: enough to replace all voters at once.
 pub(crate) const LEARNERS_MAX: usize = VOTERS_MAX;
@@ -9,8 +9,13 @@ pub(crate) const LEARNERS_MAX: usize = VOTERS_MAX;
 /// lost their state at different times.
 pub(crate) const OTHER_JOBS_MAX: usize = 4;
 
-/// The maximum number of ended jobs that are remembered: a host that was away returns within the next runs or not at all.
-pub(crate) const ENDED_MAX: usize = 8;
+/// The maximum number of addresses that are remembered to have shown the job of this process: those of two lists, of the listed hosts and
+/// of as many learners.
+pub(crate) const SHOWN_BY_MAX: usize = 8 * VOTERS_MAX;
+
+/// The maximum number of ended jobs that are remembered: a host that was away returns within the next runs or not at all. A message has
+/// that of its sender, too.
+pub(crate) const ENDED_MAX: usize = ENDED_SHOWN_MAX - 1;
 
 /// The maximum number of renewals whose answers count: 12 of one lease, and the further ones that
 /// changes of the memory cause in between.

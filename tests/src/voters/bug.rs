@@ -51,6 +51,8 @@ pub enum Bug {
     UninformedHosts,
     /// No registration shows which jobs have ended. Breaks rule m.
     UnshownEnds,
+    /// A process that gives up its job for another one records the end of its own. Breaks rule n.
+    YieldIsAnEnd,
     /// A process votes at once after its start. Breaks rules a and d.
     NoMute,
     /// Nodes that were just started take part in a first round. Breaks rule b.

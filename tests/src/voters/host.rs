@@ -7,7 +7,7 @@ use ragent_election::election::Election;
 use ragent_rendezvous::ids::{JobUid, NodeId};
 
 use super::{
-    Event, Input, Part, World,
+    Bug, Event, Input, Part, World,
     election::{StateFile, Voter},
     node::Agent,
     rules::Stage,
@@ -30,7 +30,7 @@ pub(super) struct Host {
     pub(super) suspended: Option<Instant>,
     /// The jobs that have ended, and the times since which this host knows it.
     pub(super) ended: Vec<(JobUid, Instant)>,
-    /// The port of its voter: the one of the seat that its state file has, and otherwise a new one at each start.
+    /// The port of its voter. It is a new one at each start without a state file, except on a listed host.
     port: u16,
     /// The voter's state file.
     pub(super) file: Option<StateFile>,
@@ -166,7 +166,7 @@ impl World {
         }
         let id = NodeId::new(format!("h{host}-{}", self.processes_started));
         if !self.is_listed(host) && self.hosts[host].file.is_none() {
-            // Whoever knew the last one does not reach this process.
+            // A process that knows the last one does not reach this process.
             self.hosts[host].port += 1;
         }
         let now = self.now;
@@ -205,8 +205,11 @@ impl World {
     pub(super) fn learn_end(&mut self, host: usize, job: Option<JobUid>) {
         let now = self.now;
         let ended = &mut self.hosts[host].ended;
-        let job = job.filter(|job| ended.iter().all(|(known, _)| known != job));
-        ended.extend(job.map(|job| (job, now)));
+        let Some(job) = job.filter(|job| ended.iter().all(|(known, _)| known != job)) else {
+            return;
+        };
+        ended.push((job.clone(), now));
+        self.check_recorded_end(host, &job);
     }
 
     /// Returns true if the user has listed a host.
@@ -340,22 +343,26 @@ impl World {
         let host = process.host;
         let election = process.voter.map(|voter| voter.election);
         let is_needed = election.as_ref().is_some_and(Election::is_needed);
-        let ended = election.and_then(|election| election.own_end().cloned());
+        let ended = election.and_then(|election| election.ended_job().cloned());
+        let yields = process.ending == Some(ProcessEnd::Yielded);
+        let ended = ended.or_else(|| {
+            let file = self.hosts[host].file.as_ref().filter(|file| file.replica.has_round());
+            let memory = file.and_then(|file| file.replica.memory.as_ref());
+            memory
+                .map(|memory| memory.job_uid.clone())
+                .filter(|_| yields && self.bug == Bug::YieldIsAnEnd)
+        });
         self.hosts[host].process = None;
         self.end_streams(id, host);
         self.end_links(id, host);
         match process.ending {
-            Some(ProcessEnd::Closed | ProcessEnd::Yielded) => {
-                let file = self.hosts[host].file.take();
-                let memory = file.and_then(|file| file.replica.memory);
-                self.learn_end(host, memory.map(|memory| memory.job_uid));
-            }
-            // The job does not need the voter any more.
-            Some(ProcessEnd::Left) if !is_needed => {
-                self.hosts[host].file = None;
+            Some(ProcessEnd::Left) if is_needed => {}
+            // The job does not need the voter any more, or does not go on in this process.
+            Some(ProcessEnd::Closed | ProcessEnd::Yielded | ProcessEnd::Left) => {
                 self.learn_end(host, ended);
+                self.hosts[host].file = None;
             }
-            Some(ProcessEnd::Left | ProcessEnd::Other) | None => {}
+            Some(ProcessEnd::Other) | None => {}
         }
         if let Some((down, loses)) = self.hosts[host].returns.take() {
             if loses {

@@ -5,9 +5,10 @@
 //!   excused: see j.
 //! - j: no job is born while a voter of an unfinished job can reach its founder. A birth is excused if processes know such a job, and
 //!   none of them could reach the founder for as long as a founder must have waited.
+//! - l: a process that is started is registered within 10 s, if its job is led and nothing else happens.
 //! - m: a job that has ended prevents the beginning of the next one for 10 s at most, if a process that knows the end is registered and
 //!   nothing else happens.
-//! - l: a process that is started is registered within 10 s, if its job is led and nothing else happens.
+//! - n: a host records the end of a job only if the job has an outcome.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ragent_election::election::message::Replica;
 use ragent_rendezvous::ids::{JobUid, NodeId, RoundId};
 
 use super::{World, host::Process};
@@ -39,7 +41,7 @@ pub(super) struct Jobs {
 /// The time within which a process is registered after its start.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(10);
 
-/// The time within which the leader of processes of which one knows the end of a job knows it, too.
+/// The time within which a leader learns of an end that a registered process knows.
 const ENDS_KNOWN_WITHIN: Duration = Duration::from_secs(10);
 
 impl World {
@@ -121,9 +123,7 @@ impl World {
         let jobs = &mut self.record.jobs;
         let job = jobs.rounds.get(&round).cloned();
         let before = mem::replace(&mut jobs.started, job.clone());
-        let has_ended = |uid: &JobUid| {
-            jobs.ended.contains(uid) || self.hosts.iter().any(|host| host.knows_end(uid, self.now))
-        };
+        let has_ended = |uid: &JobUid| jobs.ended.contains(uid);
         before.is_some_and(|before| Some(&before) != job.as_ref() && has_ended(&before))
     }
 
@@ -174,6 +174,23 @@ impl World {
         self.check_registrations();
         self.check_ended();
         now < self.start + super::FAULTY + LASTS
+    }
+
+    /// Checks rule n for the end of a job that a host records.
+    pub(super) fn check_recorded_end(&mut self, host: usize, job: &JobUid) {
+        let has_outcome = |replica: &Replica| {
+            let memory = replica.memory.as_ref().filter(|memory| memory.closed.is_some());
+            memory.is_some_and(|memory| memory.job_uid == *job)
+        };
+        let voters = self.processes.values().filter_map(|process| process.voter.as_ref());
+        let files = self.hosts.iter().filter_map(|host| host.file.as_ref());
+        let mut all =
+            voters.map(|voter| voter.election.replica()).chain(files.map(|file| &file.replica));
+        let mut others = self.hosts.iter().enumerate().filter(|(other, _)| *other != host);
+        let is_heard = others.any(|(_, other)| other.knows_end(job, self.now));
+        if !is_heard && !all.any(has_outcome) {
+            self.record.breaks(|| format!("rule n: host {host} records an end of {job}"));
+        }
     }
 
     /// Checks rule m.

@@ -3,6 +3,7 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -22,6 +23,8 @@ pub(crate) struct EndedJobs {
     path: PathBuf,
     /// The time for which a state file may live.
     kept: Duration,
+    /// Held while the file is changed: each change reads it first.
+    changes: Arc<Mutex<()>>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -40,7 +43,7 @@ impl EndedJobs {
     /// Returns those of a job's name. Its state files live for `kept` after they were written last.
     pub(crate) fn of(run_id: &RunId, kept: Duration) -> Self {
         let name = format!("ended-{}.json", job_key(run_id, "ended"));
-        Self { path: ThisHost.state_dir().join(name), kept }
+        Self { path: ThisHost.state_dir().join(name), kept, changes: Arc::default() }
     }
 
     /// Returns the jobs, the newest last; none if the file is missing or malformed.
@@ -51,6 +54,8 @@ impl EndedJobs {
     /// Adds a job. An error is logged only: without this record, a process that returns with a state file of that job waits until the
     /// file is too old.
     pub(crate) fn add(&self, uid: &JobUid) {
+        // A poisoned lock protects nothing that could be inconsistent.
+        let _held = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut jobs = self.entries();
         jobs.retain(|job| job.uid != uid.as_str());
         jobs.push(EndedJob { uid: uid.to_string(), written: Stamp::now() });
@@ -84,7 +89,11 @@ mod tests {
     fn newest_jobs_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ended-x.json");
-        let jobs = EndedJobs { path: path.clone(), kept: Duration::from_secs(600) };
+        let jobs = EndedJobs {
+            path: path.clone(),
+            kept: Duration::from_secs(600),
+            changes: Arc::default(),
+        };
         assert_eq!(jobs.read(), []);
         std::fs::write(&path, "[{").unwrap();
         assert_eq!(jobs.read(), []);

@@ -507,12 +507,16 @@ async fn ask_rival(
     match rivals::verdict(&own, &theirs) {
         Verdict::Stay => None,
         Verdict::Clash => Some((rival, "the settings differ")),
+        Verdict::BothBegun if own.voters.is_empty() || theirs.voters.is_empty() => {
+            Some((rival, "both jobs have started"))
+        }
         Verdict::BothBegun => {
+            info!(at = %rival, "another job of this name has begun; the voters of both compare them");
             let voters = vec![VoterAddress::new(endpoint.to_string())];
             let job = KnownJob { uid: theirs.job_uid.clone(), voters };
             // The coordinator may have ended at this moment.
             let _ = hosted.send(Input::OtherJob(job)).await;
-            Some((rival, "both jobs have started"))
+            None
         }
         Verdict::GiveWay => {
             info!(to = %rival, "another agent also coordinates this job; joining it there");

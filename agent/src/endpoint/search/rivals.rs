@@ -1,7 +1,7 @@
 //! Decides between two hosts of one job that learn of each other.
 //!
 //! Both have the same information, so at most one of them gives way: never a host whose job has
-//! begun, and of two that have not begun the one with the higher uid.
+//! begun, and of two that have not begun the one with the higher uid. If both jobs have begun, their voters decide which one closes.
 
 use ragent_rendezvous::{
     ids::Round,

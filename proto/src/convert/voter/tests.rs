@@ -205,6 +205,13 @@ fn other_versions_show_their_job() {
     let (same, unnamed) = shown(&|m| m.job = None).unwrap();
     assert_eq!(same, run_id);
     assert_eq!(unnamed.voters, [with(Request::PreVote).address]);
+    let newer = |message: &mut v1::VoterMessage| message.protocol_version = PROTOCOL_VERSION + 1;
+    assert_eq!(shown(&newer), Some((same, known_job())));
+    let without_job = |message: &mut v1::VoterMessage| {
+        newer(message);
+        message.job = None;
+    };
+    assert_eq!(shown(&without_job), None, "it has ended");
     assert_eq!(shown(&|m| m.has_round = false), None);
     assert_eq!(shown(&|m| m.protocol_version = PROTOCOL_VERSION), None);
     assert_eq!(shown(&|m| m.address.clear()), None);

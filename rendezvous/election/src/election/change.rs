@@ -201,7 +201,7 @@ impl Election {
     /// majority knows may be forgotten.
     pub fn is_needed(&self) -> bool {
         let is_own = |seat: &Seat| seat.voter == Some(self.settings.voter);
-        self.voter.replica().lists.seats().any(is_own) && self.own_end().is_none()
+        self.voter.replica().lists.seats().any(is_own) && self.ended_job().is_none()
     }
 
     /// Returns true if the process of this voter, which leaves, may end: the job does not need it, or no other process
@@ -262,8 +262,8 @@ impl Election {
         is_seated && (is_changing || may_know_more || has_learner())
     }
 
-    /// Returns true if this process leads, and a majority knows that a voter has no seat. Its requests come from an address that is not
-    /// that of a voter any more.
+    /// Returns true if this process leads, and a majority knows that a voter has no seat. The leader does
+    /// not know the address of such a voter any more.
     pub(super) fn has_replaced(&self, voter: VoterId) -> bool {
         let Role::Leader(leader) = &self.role else { return false };
         let replica = self.voter.replica();

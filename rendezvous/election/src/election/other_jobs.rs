@@ -32,7 +32,7 @@ use crate::{
         Effect, Election, Role,
         message::{Leads, Replica, Request, VoterMessage},
     },
-    limits::{ENDED_MAX, OTHER_JOBS_MAX},
+    limits::{ENDED_MAX, OTHER_JOBS_MAX, SHOWN_BY_MAX},
 };
 
 /// The jobs that other processes have shown.
@@ -179,7 +179,7 @@ impl Election {
         message: &VoterMessage<Body>,
         source: Source,
     ) {
-        // Any process may name addresses, at which this one asks; the end of a job is believed only there.
+        // Any process may name addresses, at which this one asks. The end of a job is believed only there, and of nodes that register.
         let ended = message.ended.iter().filter(|_| source != Source::Stranger);
         for uid in ended {
             self.learn_end(now, uid);
@@ -193,8 +193,10 @@ impl Election {
         let is_own = job_uid(self.voter.replica()) == Some(&job.uid);
         if is_own {
             let knows_as_much = message.knows.version >= self.voter.replica().version;
-            if knows_as_much || message.leads.is_some() {
-                self.other_jobs.shown.insert(from.clone(), now);
+            let shown = &mut self.other_jobs.shown;
+            let has_room = shown.len() < SHOWN_BY_MAX || shown.contains_key(from);
+            if has_room && (knows_as_much || message.leads.is_some()) {
+                shown.insert(from.clone(), now);
             }
             if message.knows.version > self.voter.replica().version && !self.is_at_home(now) {
                 self.note_newer(now, job, from);
@@ -301,7 +303,11 @@ impl Election {
     }
 
     fn note_ended(&mut self, uid: &JobUid) {
-        if self.other_jobs.ended.contains(uid) {
+        let replica = self.voter.replica();
+        let is_led = job_uid(replica) == Some(uid) && self.leaderless.is_none();
+        // A process that has a leader in that job knows better.
+        let is_contradicted = is_led && !replica.is_closed();
+        if is_contradicted || self.other_jobs.ended.contains(uid) {
             return;
         }
         if self.other_jobs.ended.len() >= ENDED_MAX {
@@ -334,8 +340,18 @@ impl Election {
         self.leaderless.filter(|_| is_known).map(|since| since + lasts)
     }
 
+    /// Returns the job of this process if its state is of no more use, because the job has ended. What other processes have shown counts
+    /// only if no leader contradicts it.
+    pub fn ended_job(&self) -> Option<&JobUid> {
+        let replica = self.voter.replica();
+        let is_copied = replica.is_closed() && self.copied == replica.version;
+        let lease = self.settings.timers.voter_lease;
+        let lacks_leader = self.leaderless.is_some_and(|since| since + lease <= self.clock);
+        self.own_end().filter(|_| is_copied || lacks_leader)
+    }
+
     /// Returns the job of this process if it is known to have ended.
-    pub fn own_end(&self) -> Option<&JobUid> {
+    fn own_end(&self) -> Option<&JobUid> {
         let replica = self.voter.replica();
         let is_copied = replica.is_closed() && self.copied == replica.version;
         job_uid(replica).filter(|uid| is_copied || self.other_jobs.ended.contains(uid))
@@ -372,6 +388,7 @@ impl Election {
             job.at + timers.patience() > now && Some(uid) != own.as_ref()
         });
         self.other_jobs.newer.retain(|_, at| *at + timers.patience() > now);
+        self.other_jobs.shown.retain(|_, at| *at + timers.voter_lease > now);
         if self.other_jobs.jobs.len() != count {
             self.effects.push_back(Effect::OtherJobs);
         }

@@ -178,7 +178,7 @@ fn leaving_voter_is_replaced() {
 }
 
 /// A voter that was replaced need not wait, although its requests come from an address that is not that of a voter any more. Before,
-/// such a request does not end its wait: it may come from a voter behind an address that the leader does not know.
+/// such a request does not end its wait: the leader may not know the address of a voter.
 #[test]
 fn replaced_voter_may_leave() {
     let mut voters = Voters::listed(4, 3);

@@ -138,6 +138,14 @@ fn job_with_a_leader_is_not_forgotten() {
     }
     voters.pass(millis(10_000));
     assert_eq!(voters.leader(), Some(leader));
+    assert!(voters.voters.iter().all(|voter| voter.ended().is_empty()), "it is passed on");
+    for place in [(leader + 1) % 3, leader] {
+        let voter = &mut voters.voters[place];
+        voter.handle_ended(voters.now, &[uid("job")]);
+        voter.handle_leaving(voters.now);
+        voter.handle_ended(voters.now, &[uid("job")]);
+        assert!(voter.is_needed(), "it would remove its state file");
+    }
     assert_eq!(voters.led(leader).len(), 1);
 }
 
