@@ -154,6 +154,7 @@ fn every_bug_of_births_is_noticed() {
         (Bug::UninformedHosts, "bjl", 300),
         (Bug::UnshownEnds, "m", 0),
         (Bug::YieldIsAnEnd, "n", 0),
+        (Bug::NoYield, "k", 0),
     ];
     assert_noticed(World::with_lost_states, bugs);
 }

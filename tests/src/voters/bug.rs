@@ -51,6 +51,8 @@ pub enum Bug {
     UninformedHosts,
     /// No registration shows which jobs have ended. Breaks rule m.
     UnshownEnds,
+    /// Both of two jobs that meet go on. Breaks rule k.
+    NoYield,
     /// A process that gives up its job for another one records the end of its own. Breaks rule n.
     YieldIsAnEnd,
     /// A process votes at once after its start. Breaks rules a and d.

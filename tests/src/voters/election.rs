@@ -289,6 +289,7 @@ impl World {
                 let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
                 self.learn_end(host, Some(uid));
             }
+            Effect::Yield { .. } if self.bug == Bug::NoYield => {}
             Effect::Yield { other, at } => self.pass(id, Input::Yield(other, at)),
             Effect::Outlived(outcome) => self.pass(id, Input::Outlived(outcome)),
             Effect::Duplicate { address } => {

@@ -5,6 +5,7 @@
 //!   excused: see j.
 //! - j: no job is born while a voter of an unfinished job can reach its founder. A birth is excused if processes know such a job, and
 //!   none of them could reach the founder for as long as a founder must have waited.
+//! - k: two jobs are not led for longer than 15 s, if a listed host is there and nothing else happens.
 //! - l: a process that is started is registered within 10 s, if its job is led and nothing else happens.
 //! - m: a job that has ended prevents the beginning of the next one for 10 s at most, if a process that knows the end is registered and
 //!   nothing else happens.
@@ -36,10 +37,15 @@ pub(super) struct Jobs {
     disturbed_until: Option<Instant>,
     /// The job that is led, and the time since which it is.
     led: Option<(JobUid, Instant)>,
+    /// The time since which two jobs are led.
+    two_led: Option<Instant>,
 }
 
 /// The time within which a process is registered after its start.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(10);
+
+/// The time within which the younger one of two jobs closes.
+const ONE_JOB_WITHIN: Duration = Duration::from_secs(15);
 
 /// The time within which a leader learns of an end that a registered process knows.
 const ENDS_KNOWN_WITHIN: Duration = Duration::from_secs(10);
@@ -162,6 +168,13 @@ impl World {
             }
         }
         let now = self.now;
+        let two_led = self.record.jobs.two_led.filter(|_| leaders.len() > 1);
+        self.record.jobs.two_led = two_led.or_else(|| (leaders.len() > 1).then_some(now));
+        let can_meet = self.listed_host_is_there(ONE_JOB_WITHIN);
+        let calm = self.record.jobs.disturbed_until.max(two_led).unwrap_or(self.start);
+        if two_led.is_some() && can_meet && now >= calm + ONE_JOB_WITHIN {
+            self.record.breaks(|| format!("rule k: two jobs are led: {leaders:?}"));
+        }
         let led = match leaders.len() {
             1 => leaders.pop_first().map(|(job, _)| job),
             _ => None,
@@ -174,6 +187,15 @@ impl World {
         self.check_registrations();
         self.check_ended();
         now < self.start + super::FAULTY + LASTS
+    }
+
+    /// Returns true if a process has run on a listed host for this time.
+    fn listed_host_is_there(&self, time: Duration) -> bool {
+        let is_old = |host: usize| {
+            let process = self.hosts[host].process.as_ref().and_then(|id| self.processes.get(id));
+            process.is_some_and(|process| self.now >= process.started + time)
+        };
+        (0..self.listed).any(is_old)
     }
 
     /// Checks rule n for the end of a job that a host records.
@@ -227,11 +249,7 @@ impl World {
             return;
         }
         // A process that knows no job finds it through a listed host.
-        let is_old = |host: usize| {
-            let process = self.hosts[host].process.as_ref().and_then(|id| self.processes.get(id));
-            process.is_some_and(|process| self.now >= process.started + REGISTERED_WITHIN)
-        };
-        let can_be_found = (0..self.listed).any(is_old);
+        let can_be_found = self.listed_host_is_there(REGISTERED_WITHIN);
         let is_late = |id: &&NodeId| {
             let process = &self.processes[*id];
             let agent = process.agent.as_ref();
