@@ -155,6 +155,7 @@ fn every_bug_of_births_is_noticed() {
         (Bug::UnshownEnds, "m", 0),
         (Bug::YieldIsAnEnd, "n", 0),
         (Bug::NoYield, "k", 0),
+        (Bug::OnlyLeadersShow, "bj", 0),
     ];
     assert_noticed(World::with_lost_states, bugs);
 }

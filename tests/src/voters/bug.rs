@@ -51,6 +51,8 @@ pub enum Bug {
     UninformedHosts,
     /// No registration shows which jobs have ended. Breaks rule m.
     UnshownEnds,
+    /// Voters that do not lead show their job to no other process. Breaks rules b and j.
+    OnlyLeadersShow,
     /// Both of two jobs that meet go on. Breaks rule k.
     NoYield,
     /// A process that gives up its job for another one records the end of its own. Breaks rule n.

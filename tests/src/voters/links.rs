@@ -109,8 +109,11 @@ impl World {
         &mut self,
         id: &NodeId,
         to: &VoterAddress,
-        message: VoterMessage<Request>,
+        mut message: VoterMessage<Request>,
     ) {
+        if self.bug == Bug::OnlyLeadersShow && message.leads.is_none() {
+            message.job = None;
+        }
         let Some(link) = self.voter(id).and_then(|voter| voter.links.get_mut(to)) else { return };
         if link.queue.len() < FRAMES {
             link.queue.push(message);
