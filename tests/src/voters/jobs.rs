@@ -5,7 +5,7 @@
 //!   excused: see j.
 //! - j: no job is born while a voter of an unfinished job can reach its founder. A birth is excused if processes know such a job, and
 //!   none of them could reach the founder for as long as a founder must have waited.
-//! - k: two jobs are not led for longer than 15 s, if a listed host is there and nothing else happens.
+//! - k: the workers of two jobs do not run for longer than 15 s, if a listed host is there and nothing else happens.
 //! - l: a process that is started is registered within 10 s, if its job is led and nothing else happens.
 //! - m: a job that has ended prevents the beginning of the next one for 10 s at most, if a process that knows the end is registered and
 //!   nothing else happens.
@@ -37,8 +37,8 @@ pub(super) struct Jobs {
     disturbed_until: Option<Instant>,
     /// The job that is led, and the time since which it is.
     led: Option<(JobUid, Instant)>,
-    /// The time since which two jobs are led.
-    two_led: Option<Instant>,
+    /// The time since which the workers of two jobs run.
+    two_run: Option<Instant>,
 }
 
 /// The time within which a process is registered after its start.
@@ -168,13 +168,6 @@ impl World {
             }
         }
         let now = self.now;
-        let two_led = self.record.jobs.two_led.filter(|_| leaders.len() > 1);
-        self.record.jobs.two_led = two_led.or_else(|| (leaders.len() > 1).then_some(now));
-        let can_meet = self.listed_host_is_there(ONE_JOB_WITHIN);
-        let calm = self.record.jobs.disturbed_until.max(two_led).unwrap_or(self.start);
-        if two_led.is_some() && can_meet && now >= calm + ONE_JOB_WITHIN {
-            self.record.breaks(|| format!("rule k: two jobs are led: {leaders:?}"));
-        }
         let led = match leaders.len() {
             1 => leaders.pop_first().map(|(job, _)| job),
             _ => None,
@@ -184,9 +177,24 @@ impl World {
             Some((same, since)) if same == job => (same, since),
             Some(_) | None => (job, now),
         });
+        self.check_running_jobs();
         self.check_registrations();
         self.check_ended();
         now < self.start + super::FAULTY + LASTS
+    }
+
+    /// Checks rule k.
+    fn check_running_jobs(&mut self) {
+        let (now, jobs) = (self.now, &self.record.jobs);
+        let running: BTreeSet<JobUid> =
+            self.alive().filter_map(|(_, round)| jobs.rounds.get(&round).cloned()).collect();
+        let since = (running.len() > 1).then(|| jobs.two_run.unwrap_or(now));
+        let calm = jobs.disturbed_until.max(since).unwrap_or(self.start);
+        let can_meet = self.listed_host_is_there(ONE_JOB_WITHIN);
+        self.record.jobs.two_run = since;
+        if since.is_some() && can_meet && now >= calm + ONE_JOB_WITHIN {
+            self.record.breaks(|| format!("rule k: the workers of {running:?} run"));
+        }
     }
 
     /// Returns true if a process has run on a listed host for this time.
