@@ -3,8 +3,8 @@
 //! - a: at no moment do two processes lead the same job.
 //! - b: no worker starts while a worker of another round runs on any host. Two jobs may break it only if the birth of one is
 //!   excused: see j.
-//! - j: no job is born while a voter of an unfinished job can reach its founder. A birth is excused if processes know such a job, and
-//!   none of them could reach the founder for as long as a founder must have waited.
+//! - j: no job is born while a voter of an unfinished job can reach its founder. A birth is excused if processes or the state files of
+//!   hosts that are down know such a job, and no process that knows it could reach the founder for as long as a founder must have waited.
 //! - k: the workers of two jobs do not run for longer than 15 s, if a listed host is there and nothing else happens.
 //! - l: a process that is started is registered within 10 s, if its job is led and nothing else happens.
 //! - m: a job that has ended prevents the beginning of the next one for 10 s at most, if a process that knows the end is registered and
@@ -86,7 +86,8 @@ impl World {
             .cloned()
             .collect();
         let teller = knowing.iter().find(|id| self.could_tell(id, founder)).cloned();
-        let is_excused = !knowing.is_empty() && teller.is_none();
+        let is_known = !knowing.is_empty() || self.is_in_a_file(&uid);
+        let is_excused = is_known && teller.is_none();
         let host = self.processes.get(founder).map_or(0, |process| process.host);
         self.record.jobs.births.insert(uid.clone(), (host, is_excused));
         if let Some(teller) = teller {
@@ -94,6 +95,20 @@ impl World {
             self.record
                 .breaks(|| format!("rule j: {founder} begins {uid} while {teller} knows {job:?}"));
         }
+    }
+
+    /// Returns true if a host that is down has the state file of another unfinished job.
+    fn is_in_a_file(&self, uid: &JobUid) -> bool {
+        let of_other_job = |replica: &Replica| {
+            let memory = replica.memory.as_ref().filter(|_| replica.has_round());
+            memory.is_some_and(|memory| {
+                let has_ended =
+                    memory.closed.is_some() || self.record.jobs.ended.contains(&memory.job_uid);
+                memory.job_uid != *uid && !has_ended
+            })
+        };
+        let down = self.hosts.iter().filter(|host| host.process.is_none());
+        down.filter_map(|host| host.file.as_ref()).any(|file| of_other_job(&file.replica))
     }
 
     /// Returns true if a process is a voter of its job, and could reach another one during the whole last lease.
