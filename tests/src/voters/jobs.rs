@@ -144,7 +144,9 @@ impl World {
         let jobs = &mut self.record.jobs;
         let job = jobs.rounds.get(&round).cloned();
         let before = mem::replace(&mut jobs.started, job.clone());
-        let has_ended = |uid: &JobUid| jobs.ended.contains(uid);
+        let has_ended = |uid: &JobUid| {
+            jobs.ended.contains(uid) || self.hosts.iter().any(|host| host.knows_end(uid, self.now))
+        };
         before.is_some_and(|before| Some(&before) != job.as_ref() && has_ended(&before))
     }
 
