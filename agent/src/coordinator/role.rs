@@ -207,11 +207,10 @@ impl Role {
             // The coordinator refuses it.
             return None;
         }
-        let is_other_version = attend.protocol_version != PROTOCOL_VERSION;
-        if let Some(job) = shown_by_other_version(attend).filter(|_| is_other_version) {
-            let _ = voter.try_send(Command::KnownJob(job));
-        }
-        if is_other_version {
+        if attend.protocol_version != PROTOCOL_VERSION {
+            if let Some(job) = shown_by_other_version(attend) {
+                let _ = voter.try_send(Command::KnownJob(job));
+            }
             return None;
         }
         if !attend.ended.is_empty() {
@@ -334,8 +333,8 @@ mod tests {
         }
     }
 
-    /// A registration for another run is not believed what it shows, and neither is one of another protocol version, but for the job to
-    /// which its agent belongs. The coordinator refuses both.
+    /// The coordinator refuses a registration for another run, and one of another protocol version. The first shows nothing, the second
+    /// only the job of its agent.
     #[tokio::test]
     async fn registrations_that_are_refused_show_little() {
         let (commands, mut queue) = mpsc::channel(8);

@@ -383,8 +383,8 @@ impl HostedVoter {
         let Some(StateFile { task, path, ended }) = file else { return };
         let _ = task.await;
         // No majority may be left without this voter, if no member could replace it.
-        let is_left = how == VoterEnd::Left && need == StateNeed::Needed;
-        if how == VoterEnd::Other || is_left {
+        let is_needed = how == VoterEnd::Left && need == StateNeed::Needed;
+        if how == VoterEnd::Other || is_needed {
             return;
         }
         forget(&path).await;

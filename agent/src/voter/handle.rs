@@ -98,7 +98,7 @@ pub(crate) enum StateNeed {
     Needed,
     /// Another voter has replaced this one.
     Replaced,
-    /// This job, in which the voter took part, has ended.
+    /// The voter's job has ended. Contains that job.
     Ended(JobUid),
 }
 

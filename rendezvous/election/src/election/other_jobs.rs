@@ -93,9 +93,8 @@ impl Election {
     pub(super) fn known_job(&self) -> Option<KnownJob> {
         let replica = self.voter.replica();
         let uid = job_uid(replica)?;
-        let has_ended = replica.is_closed() && self.copied == replica.version;
         let voters = replica.lists.seats().map(|seat| seat.address.clone()).collect();
-        (!has_ended).then(|| KnownJob { uid: uid.clone(), voters })
+        (!self.has_copied_outcome()).then(|| KnownJob { uid: uid.clone(), voters })
     }
 
     /// Returns the leadership of this process in a job with a round, as it is shown to others.
@@ -343,18 +342,21 @@ impl Election {
     /// Returns the job of this process if its state is of no more use, because the job has ended. What other processes have shown counts
     /// only if no leader contradicts it.
     pub fn ended_job(&self) -> Option<&JobUid> {
-        let replica = self.voter.replica();
-        let is_copied = replica.is_closed() && self.copied == replica.version;
         let lease = self.settings.timers.voter_lease;
         let lacks_leader = self.leaderless.is_some_and(|since| since + lease <= self.clock);
-        self.own_end().filter(|_| is_copied || lacks_leader)
+        self.own_end().filter(|_| self.has_copied_outcome() || lacks_leader)
+    }
+
+    /// Returns true if a majority is known to have the outcome of this process's job.
+    fn has_copied_outcome(&self) -> bool {
+        let replica = self.voter.replica();
+        replica.is_closed() && self.copied == replica.version
     }
 
     /// Returns the job of this process if it is known to have ended.
     fn own_end(&self) -> Option<&JobUid> {
-        let replica = self.voter.replica();
-        let is_copied = replica.is_closed() && self.copied == replica.version;
-        job_uid(replica).filter(|uid| is_copied || self.other_jobs.ended.contains(uid))
+        let is_copied = self.has_copied_outcome();
+        job_uid(self.voter.replica()).filter(|uid| is_copied || self.other_jobs.ended.contains(uid))
     }
 
     /// Handles the end of a coordinator whose job had ended before, and of which no node is left: this process forgets the job.

@@ -177,8 +177,8 @@ fn leaving_voter_is_replaced() {
     }
 }
 
-/// A voter that was replaced need not wait, although its requests come from an address that is not that of a voter any more. Before,
-/// such a request does not end its wait: the leader may not know the address of a voter.
+/// A voter leaves as soon as it was replaced, although the leader does not know its address any more. A voter that was not replaced waits,
+/// even if the leader does not know its address.
 #[test]
 fn replaced_voter_may_leave() {
     let mut voters = Voters::listed(4, 3);

@@ -68,12 +68,8 @@ fn ended_jobs_are_limited() {
 /// A voter shows the end of its job when a majority knows it, and shows the job until then.
 #[test]
 fn end_is_shown_when_a_majority_has_it() {
-    let mut voters = Voters::new(3);
-    voters.pass(millis(1_000));
-    let leader = voters.leader().expect("a leader");
+    let (mut voters, leader) = with_a_job();
     let now = voters.now;
-    voters.voters[leader].handle_remember(now, memory(1)).expect("it leads");
-    voters.deliver();
     voters.voters[leader].handle_remember(now, closed(memory(1))).expect("it leads");
     let shown = voters.voters[leader].message(now, 1, ());
     assert_eq!((shown.job.is_some(), shown.ended), (true, vec![]));
