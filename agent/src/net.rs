@@ -7,7 +7,7 @@
 
 pub(crate) mod authentication;
 pub(crate) mod connection;
-mod connection_quota;
+pub(crate) mod connection_quota;
 pub(crate) mod http;
 pub(crate) mod http_client;
 mod limits;

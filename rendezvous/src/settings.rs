@@ -223,6 +223,13 @@ pub struct Settings {
     pub begins_at: Option<Instant>,
 }
 
+impl Settings {
+    /// The most nodes that the job may have; any number, while that is not known.
+    pub fn nodes_max(&self) -> usize {
+        self.shared.as_ref().map_or(limits::NODES_MAX, |shared| shared.nodes.max() as usize)
+    }
+}
+
 /// The leases and the keep-alive interval.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Leases {

@@ -7,6 +7,7 @@ mod certificates;
 mod coordinator;
 mod election;
 mod files;
+mod floods;
 mod handshakes;
 mod members;
 mod middle;

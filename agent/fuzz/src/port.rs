@@ -123,6 +123,7 @@ impl Visit<'_> {
             store: None,
             voters: setting.has_voter.then_some(voters),
             attended,
+            nodes_max: 1,
         };
         let caused = tokio::spawn(record(queue));
         let (answer, voter) = self.exchange(&protocols, &mut voter_connections).await;
@@ -162,7 +163,7 @@ impl Visit<'_> {
         let progress = Progress::new(id, steps);
         let Setting { own_user, is_private, is_closed, .. } = self.setting;
         let source = PeerAddress { ip: peer.ip(), is_here: own_user != OwnUser::No };
-        let about = Client { peer: source, own_user, is_private };
+        let about = Client { peer: source, own_user, is_private, may_read: None };
         let serve = async {
             let served = serve_connection(stream, about, protocols, &progress);
             let ended = timeout(PATIENCE, served).await;

@@ -3,7 +3,8 @@
 //! A page of any site can make a browser send requests to this machine and the networks that it
 //! reaches. It cannot read the answers, unless a name of its site resolves to our address (DNS
 //! rebinding): so the `Host` of a request must be a name or an address of this host. And it can
-//! cause effects without reading anything: so requests other than GET must not come from a page.
+//! cause effects without reading anything: so requests other than GET must not come from a page, nor
+//! those that make this process open connections.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -17,7 +18,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::role::Role;
+use super::{reachability::REACH_PATH, role::Role};
 use crate::{spec::Endpoint, sys::host::ThisHost};
 
 /// The host names that requests to a port may use.
@@ -60,7 +61,8 @@ pub(super) async fn check(
     if !is_ours {
         return (StatusCode::MISDIRECTED_REQUEST, "unknown host name\n").into_response();
     }
-    if request.method() != Method::GET && is_of_a_page(request.headers()) {
+    let has_effects = request.method() != Method::GET || request.uri().path() == REACH_PATH;
+    if has_effects && is_of_a_page(request.headers()) {
         return (StatusCode::FORBIDDEN, "requests from web pages are refused\n").into_response();
     }
     next.run(request).await

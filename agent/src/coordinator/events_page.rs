@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
+    Extension,
     body::Body,
     extract::{RawQuery, State},
     http::{StatusCode, header::CONTENT_TYPE},
@@ -20,7 +21,7 @@ use super::{
     role::Role,
     status_page::{Trail, bad_gateway, unavailable},
 };
-use crate::{coordinator::limits, secret::Credentials};
+use crate::{coordinator::limits, net::connection_quota::Origin, secret::Credentials};
 
 /// The journal, for a limited number of readers.
 pub(super) struct EventsPage {
@@ -43,12 +44,13 @@ impl EventsPage {
     pub(super) async fn open_here(
         &self,
         request: JournalRequest,
+        origin: Origin,
     ) -> Result<Result<Parts, NotHere>, Refusal> {
         let inputs = match self.role.coordinator_to_read() {
             Ok(inputs) => inputs,
             Err(not_here) => return Ok(Err(not_here)),
         };
-        let place = self.admit(request)?;
+        let place = self.admit(request, origin)?;
         let reader = driver::journal(&inputs).await;
         let reader = reader.ok_or_else(|| unavailable("the job has ended"))?;
         let (to, parts) = mpsc::channel(1);
@@ -57,12 +59,12 @@ impl EventsPage {
     }
 
     /// Opens the journal, which may be at another process.
-    async fn open(&self, request: JournalRequest) -> Result<Parts, Refusal> {
-        let mut not_here = match self.open_here(request).await? {
+    async fn open(&self, request: JournalRequest, origin: Origin) -> Result<Parts, Refusal> {
+        let mut not_here = match self.open_here(request, origin).await? {
             Ok(parts) => return Ok(parts),
             Err(not_here) => not_here,
         };
-        let place = self.admit(request)?;
+        let place = self.admit(request, origin)?;
         let mut trail = Trail::default();
         loop {
             let endpoint = trail.next(not_here)?;
@@ -78,8 +80,12 @@ impl EventsPage {
         }
     }
 
-    fn admit(&self, request: JournalRequest) -> Result<Place, Refusal> {
-        let place = if request.follow { self.readers.follow() } else { self.readers.read_once() };
+    fn admit(&self, request: JournalRequest, origin: Origin) -> Result<Place, Refusal> {
+        let place = if request.follow {
+            self.readers.follow(origin)
+        } else {
+            self.readers.read_once(origin)
+        };
         place.map_err(unavailable)
     }
 }
@@ -133,10 +139,11 @@ async fn relay(mut parts: client::Parts, to: mpsc::Sender<String>, _place: Place
 /// Answers a request for the journal.
 pub(super) async fn events_page(
     State(page): State<Arc<EventsPage>>,
+    Extension(origin): Extension<Origin>,
     RawQuery(query): RawQuery,
 ) -> Response {
     let opened = match request(query.as_deref().unwrap_or_default()) {
-        Ok(request) => page.open(request).await,
+        Ok(request) => page.open(request, origin).await,
         Err(why) => Err((StatusCode::BAD_REQUEST, why)),
     };
     match opened {

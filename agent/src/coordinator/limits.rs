@@ -45,6 +45,10 @@ pub(super) const JOURNAL_PATIENCE: Duration = Duration::from_millis(500);
 /// The clients that follow a journal or watch the state at once, in one process, and those that read the journal once: each
 /// holds a part of it.
 pub(super) const READERS: usize = 64;
+/// Those of them that may belong to anybody: the others are for users and hosts of the job.
+pub(super) const UNKNOWN_READERS: usize = READERS / 2;
+/// The least interval between two measurements of the connections to other nodes: strangers may ask for one in a job without a secret.
+pub(super) const REACH_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval between two states of a client that watches, if no event is recorded: as fast as people read.
 pub(super) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which the end of a process waits for clients that follow the job, so that they receive its last state.
@@ -71,6 +75,10 @@ pub(crate) const OBITUARY_AGE: Duration = Duration::from_secs(60);
 /// The time for which a voter holds a registration until a coordinator is elected: two leases of an agent. The
 /// agent asks another voter after one.
 pub(crate) const HELD_TIMEOUT: Duration = Duration::from_secs(5);
+/// The size of an obituary, with a reserve: it has a node id, a job uid and a proof.
+pub(crate) const MAX_OBITUARY: usize = 1024;
+/// The size of a message of an agent. The largest one names 256 connections to a store, and has 30 KiB.
+pub(crate) const MAX_AGENT_MESSAGE: usize = 64 << 10;
 /// The number of obituaries that a voter keeps; further ones replace the oldest. A node whose obituary is lost is
 /// evicted at the end of its lease.
 pub(crate) const MAX_OBITUARIES: usize = 512;

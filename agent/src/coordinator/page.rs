@@ -8,7 +8,7 @@ mod view;
 use std::{convert::Infallible, sync::Arc};
 
 use axum::{
-    Router,
+    Extension, Router,
     body::Body,
     extract::State,
     http::{StatusCode, header},
@@ -28,7 +28,7 @@ use super::{
     states::States,
     status_page::{Trail, bad_gateway, unavailable},
 };
-use crate::{coordinator::limits, secret::Credentials};
+use crate::{coordinator::limits, net::connection_quota::Origin, secret::Credentials};
 
 /// The path of the page's events.
 pub(crate) const WATCH_PATH: &str = "/v1/watch";
@@ -53,25 +53,28 @@ impl Page {
     /// # Errors
     ///
     /// Returns [`Status`] if the job has ended, or too many clients read.
-    pub(super) async fn open_here(&self) -> Result<Result<Events, NotHere>, Status> {
+    pub(super) async fn open_here(
+        &self,
+        origin: Origin,
+    ) -> Result<Result<Events, NotHere>, Status> {
         let frames = match Arc::clone(&self.publisher).subscribe().await? {
             Ok(frames) => frames,
             Err(not_here) => return Ok(Err(not_here)),
         };
-        let place = self.readers.follow().map_err(Status::unavailable)?;
+        let place = self.readers.follow(origin).map_err(Status::unavailable)?;
         let (to, events) = mpsc::channel(1);
         tokio::spawn(publisher::pass_on(frames, to, place));
         Ok(Ok(ReceiverStream::new(events)))
     }
 
     /// Opens the events, which may be at another process.
-    async fn open(&self) -> Result<Events, (StatusCode, String)> {
-        let opened = self.open_here().await;
+    async fn open(&self, origin: Origin) -> Result<Events, (StatusCode, String)> {
+        let opened = self.open_here(origin).await;
         let mut not_here = match opened.map_err(|status| unavailable(status.message()))? {
             Ok(events) => return Ok(events),
             Err(not_here) => not_here,
         };
-        let place = self.readers.follow().map_err(unavailable)?;
+        let place = self.readers.follow(origin).map_err(unavailable)?;
         let mut trail = Trail::default();
         loop {
             let endpoint = trail.next(not_here)?;
@@ -112,9 +115,9 @@ pub(super) fn routes(page: Arc<Page>, document: Document) -> Router {
         .route(WATCH_PATH, get(watch).with_state(page))
 }
 
-async fn watch(State(page): State<Arc<Page>>) -> Response {
+async fn watch(State(page): State<Arc<Page>>, Extension(origin): Extension<Origin>) -> Response {
     let common = [(header::CACHE_CONTROL, "no-store"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
-    match page.open().await {
+    match page.open(origin).await {
         Ok(events) => {
             let events = events.map(|event| Ok::<_, Infallible>(event.to_string()));
             let kind = [(header::CONTENT_TYPE, "text/event-stream")];

@@ -1,6 +1,6 @@
 //! Measures how this agent reaches the other nodes of its job, for `ragent doctor --peers`.
 //!
-//! A request cannot name addresses: only registered nodes are tried, for one request at a time.
+//! A request cannot name addresses: only registered nodes are tried, for one request at a time, and at most once a second.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -58,10 +58,17 @@ pub(super) struct Reach {
 pub(super) async fn report(State(reach): State<Reach>) -> Response {
     let Reach { role, credentials } = reach;
     static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
-    let Ok(_turn) = ONE_AT_A_TIME.try_acquire() else {
+    let Ok(turn) = ONE_AT_A_TIME.try_acquire() else {
         return (StatusCode::TOO_MANY_REQUESTS, "another measurement is in progress\n")
             .into_response();
     };
+    // It ends with the measurement, but not before the interval.
+    let turn = Arc::new(turn);
+    let (kept, next) = (Arc::clone(&turn), clock::now() + limits::REACH_INTERVAL);
+    tokio::spawn(async move {
+        clock::until(Some(next)).await;
+        drop(kept);
+    });
     let (snapshot, endpoint) = match role.coordinator_to_read() {
         Ok(inputs) => (driver::snapshot(&inputs).await, Vec::new()),
         Err(not_here) => match not_here.endpoint.parse::<Endpoint>() {

@@ -7,29 +7,43 @@ use tokio::{
     time::timeout,
 };
 
-use crate::coordinator::limits;
+use crate::{coordinator::limits, net::connection_quota::Origin};
 
-/// The places for readers: some for clients that follow, which may stay, and others for those that read once.
+/// The places for readers: some for clients that follow, which may stay, and others for those that read once. Clients that may be
+/// anybody share half of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Readers {
-    following: Arc<Semaphore>,
-    once: Arc<Semaphore>,
+    following: Places,
+    once: Places,
+}
+
+#[derive(Clone, Debug)]
+struct Places {
+    all: Arc<Semaphore>,
+    of_unknown: Arc<Semaphore>,
 }
 
 /// The place of a reader.
-pub(super) type Place = OwnedSemaphorePermit;
+#[derive(Debug)]
+pub(super) struct Place {
+    #[expect(dead_code, reason = "it is taken until it is dropped")]
+    permits: [Option<OwnedSemaphorePermit>; 2],
+}
 
 impl Default for Readers {
     fn default() -> Self {
-        let places = || Arc::new(Semaphore::new(limits::READERS));
+        let places = || Places {
+            all: Arc::new(Semaphore::new(limits::READERS)),
+            of_unknown: Arc::new(Semaphore::new(limits::UNKNOWN_READERS)),
+        };
         Self { following: places(), once: places() }
     }
 }
 
 impl Readers {
     /// Takes a place of a client that follows; returns the reason if there is none.
-    pub(super) fn follow(&self) -> Result<Place, String> {
-        take(&self.following)
+    pub(super) fn follow(&self, origin: Origin) -> Result<Place, String> {
+        self.following.take(origin)
     }
 
     /// Waits until no client follows, for a limited time: those that follow the coordinator of this process end with it, when they
@@ -37,20 +51,30 @@ impl Readers {
     pub(crate) async fn wait_for_followers(&self) {
         let all = u32::try_from(limits::READERS).unwrap_or(u32::MAX);
         // After the time, or if the places were closed, nothing is left to wait for.
-        let _ = timeout(limits::LAST_STATE_PATIENCE, self.following.acquire_many(all)).await;
+        let _ = timeout(limits::LAST_STATE_PATIENCE, self.following.all.acquire_many(all)).await;
     }
 
     /// Takes a place of a client that reads once; returns the reason if there is none.
-    pub(super) fn read_once(&self) -> Result<Place, String> {
-        take(&self.once)
+    pub(super) fn read_once(&self, origin: Origin) -> Result<Place, String> {
+        self.once.take(origin)
     }
 }
 
-fn take(places: &Arc<Semaphore>) -> Result<Place, String> {
-    Arc::clone(places).try_acquire_owned().map_err(|_| {
-        let readers = limits::READERS;
-        format!("{readers} clients already read from this process; try again later")
-    })
+impl Places {
+    fn take(&self, origin: Origin) -> Result<Place, String> {
+        let of_unknown = match origin {
+            Origin::Known => None,
+            Origin::Unknown => Some(take(&self.of_unknown, limits::UNKNOWN_READERS)?),
+        };
+        let permits = [of_unknown, Some(take(&self.all, limits::READERS)?)];
+        Ok(Place { permits })
+    }
+}
+
+fn take(places: &Arc<Semaphore>, max: usize) -> Result<OwnedSemaphorePermit, String> {
+    Arc::clone(places)
+        .try_acquire_owned()
+        .map_err(|_| format!("{max} clients already read from this process; try again later"))
 }
 
 /// Sends a part to a client. Returns false if the client has ended, or has not read for [`limits::READER_PATIENCE`].
@@ -62,17 +86,22 @@ pub(super) async fn send<T>(to: &mpsc::Sender<T>, part: T) -> bool {
 mod tests {
     use super::*;
 
-    /// Clients that follow leave the places of others free, and one that does not read loses its place.
+    /// Clients that follow leave the places of others free, strangers leave half of the places to the job, and a client that does not
+    /// read loses its place.
     #[tokio::test(start_paused = true)]
     async fn places_are_bounded() {
         let readers = Readers::default();
-        let places: Vec<Place> =
-            std::iter::from_fn(|| readers.follow().ok()).take(limits::READERS + 1).collect();
-        assert_eq!(places.len(), limits::READERS);
-        assert!(readers.follow().unwrap_err().contains("64 clients already read"));
-        drop(readers.read_once().unwrap());
-        drop(places);
-        assert!(readers.follow().is_ok());
+        let take = |origin| -> Vec<Place> {
+            std::iter::from_fn(|| readers.follow(origin).ok()).take(limits::READERS + 1).collect()
+        };
+        let (of_unknown, of_known) = (take(Origin::Unknown), take(Origin::Known));
+        assert_eq!((of_unknown.len(), of_known.len()), (32, 32));
+        assert!(readers.follow(Origin::Known).unwrap_err().contains("64 clients already read"));
+        drop(of_known);
+        assert!(readers.follow(Origin::Unknown).unwrap_err().contains("32 clients"));
+        drop(readers.read_once(Origin::Unknown).unwrap());
+        drop(of_unknown);
+        assert!(readers.follow(Origin::Unknown).is_ok());
         let (to, mut parts) = mpsc::channel(1);
         assert!(send(&to, 1).await);
         assert!(!send(&to, 2).await, "the queue is full");

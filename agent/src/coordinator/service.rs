@@ -4,7 +4,7 @@ use std::{pin::Pin, sync::Arc};
 
 use axum::{
     Router,
-    extract::{Request as HttpRequest, State},
+    extract::{DefaultBodyLimit, Request as HttpRequest, State},
     http::{HeaderValue, StatusCode, header::CONTENT_TYPE},
     middleware,
     response::{IntoResponse, Response as HttpResponse},
@@ -48,7 +48,10 @@ use super::{
 };
 use crate::{
     coordinator::limits,
-    net::{connection::PeerAddress, http::BodyRead, port::Routers, refusals::Refusals},
+    net::{
+        connection::PeerAddress, connection_quota::Origin, http::BodyRead, port::Routers,
+        refusals::Refusals,
+    },
     secret::Credentials,
 };
 
@@ -84,6 +87,7 @@ pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> 
         .merge(metrics::route(Arc::clone(&metrics)));
     let obituaries =
         Router::new().route(OBITUARY_PATH, post(obituary)).with_state(Arc::clone(&role));
+    let obituaries = obituaries.layer(DefaultBodyLimit::max(limits::MAX_OBITUARY));
     let identity = |run_id: Option<RunId>| {
         let page = IdentityPage { run_id, credentials: credentials.clone() };
         obituaries.clone().route(IDENTITY_PATH, get(identity::page).with_state(page))
@@ -95,7 +99,9 @@ pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> 
         router.layer(middleware::from_fn_with_state(Arc::clone(&guard), browser_guard::check))
     };
     let service = Service { role, states, events, page, readers: readers.clone() };
-    let grpc = Routes::new(CoordinationServer::new(service)).into_axum_router();
+    let grpc =
+        CoordinationServer::new(service).max_decoding_message_size(limits::MAX_AGENT_MESSAGE);
+    let grpc = Routes::new(grpc).into_axum_router();
     let refused = Refused { credentials: credentials.clone(), refusals: Arc::clone(&refusals) };
     let routers = Routers {
         members: guarded(
@@ -219,7 +225,8 @@ impl Coordination for Service {
         &self,
         request: Request<JournalRequest>,
     ) -> Result<Response<JournalReplies>, Status> {
-        let opened = self.events.open_here(request.into_inner().into()).await;
+        let origin = origin_of(&request);
+        let opened = self.events.open_here(request.into_inner().into(), origin).await;
         let replies: JournalReplies = match opened.map_err(|(_, why)| Status::unavailable(why))? {
             Ok(parts) => Box::pin(parts.map(|lines| Ok(JournalAnswer::Lines(lines).into()))),
             Err(not_here) => {
@@ -231,8 +238,8 @@ impl Coordination for Service {
 
     type PageStream = PageReplies;
 
-    async fn page(&self, _request: Request<PageRequest>) -> Result<Response<PageReplies>, Status> {
-        let replies: PageReplies = match self.page.open_here().await? {
+    async fn page(&self, request: Request<PageRequest>) -> Result<Response<PageReplies>, Status> {
+        let replies: PageReplies = match self.page.open_here(origin_of(&request)).await? {
             Ok(parts) => {
                 Box::pin(parts.map(|part| Ok(PageAnswer::Events(part.to_string()).into())))
             }
@@ -256,14 +263,15 @@ impl Coordination for Service {
 
     async fn watch(
         &self,
-        _request: Request<StatusRequest>,
+        request: Request<StatusRequest>,
     ) -> Result<Response<StatusReplies>, Status> {
         let replies: StatusReplies = match self.states.get().await? {
             Err(not_here) => {
                 Box::pin(tokio_stream::once(Ok(StatusAnswer::NotHere(not_here).into())))
             }
             Ok(snapshot) => {
-                let place = self.readers.follow().map_err(Status::unavailable)?;
+                let place =
+                    self.readers.follow(origin_of(&request)).map_err(Status::unavailable)?;
                 let first = StatusAnswer::Snapshot(Box::new((*snapshot).clone()));
                 let (to, later) = mpsc::channel(1);
                 let states = Arc::clone(&self.states);
@@ -275,6 +283,11 @@ impl Coordination for Service {
         };
         Ok(Response::new(replies))
     }
+}
+
+/// Returns the origin of a request: unknown, unless the port has named another.
+fn origin_of<T>(request: &Request<T>) -> Origin {
+    request.extensions().get().copied().unwrap_or(Origin::Unknown)
 }
 
 type StatusReplies = Pin<Box<dyn Stream<Item = Result<StatusReply, Status>> + Send>>;
@@ -430,7 +443,8 @@ mod tests {
     }
 
     async fn get_status(router: Router, path: &str) -> StatusCode {
-        let request = Request::get(path).body(Body::empty()).unwrap();
+        let unknown = crate::net::connection_quota::Origin::Unknown;
+        let request = Request::get(path).extension(unknown).body(Body::empty()).unwrap();
         router.oneshot(request).await.unwrap().status()
     }
 

@@ -80,6 +80,7 @@ pub(crate) fn host_coordinator(
     }
     let (inputs, queue) = mpsc::channel::<Input>(limits::COORDINATOR_QUEUE);
     let run_id = settings.run_id.clone();
+    let nodes_max = settings.nodes_max();
     let (known, endpoint) = (not_here.subscribe(), not_here.borrow().endpoint.clone());
     let role = Role::Coordinator { inputs: inputs.clone(), endpoint, known };
     let EndpointPort { listener, store, credentials, attended, journal } = port;
@@ -95,7 +96,13 @@ pub(crate) fn host_coordinator(
     });
     let (http, shared) = service::routers(&run_id, role, &credentials);
     shared.metrics.add_coordinator(measures);
-    let protocols =
-        PortProtocols { http, credentials, store, voters: None, attended: protocols_attended };
+    let protocols = PortProtocols {
+        http,
+        credentials,
+        store,
+        voters: None,
+        attended: protocols_attended,
+        nodes_max,
+    };
     Ok((HostedCoordinator { inputs, coordinator }, Server::start(listener, protocols, shared)?))
 }

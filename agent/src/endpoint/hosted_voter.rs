@@ -258,6 +258,7 @@ pub(super) fn serve_elector(
         registered,
     } = elector;
     let run_id = settings.run_id.clone();
+    let nodes_max = settings.nodes_max();
     let (published, elected) = watch::channel(ElectedCoordinator::Unknown);
     let (obituaries, received) = mpsc::channel(limits::OBITUARIES);
     let EndpointPort { listener, store, credentials, attended, journal } = port;
@@ -296,6 +297,7 @@ pub(super) fn serve_elector(
         store,
         voters: connections,
         attended: protocols_attended,
+        nodes_max,
     };
     let hosted = HostedVoter {
         commands,

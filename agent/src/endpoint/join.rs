@@ -36,7 +36,8 @@ pub(super) fn join(
     let credentials = spec.credentials.clone();
     let (http, shared) = service::routers(&spec.run_id, Role::Elsewhere(known), &credentials);
     let attended = watch::channel(Attended::default()).1;
-    let protocols = PortProtocols { http, credentials, store: None, voters: None, attended };
+    let protocols =
+        PortProtocols { http, credentials, store: None, voters: None, attended, nodes_max: 0 };
     Ok(NodeServices {
         name: endpoint.to_string(),
         destination: Destination::endpoint(endpoint.clone(), endpoint),

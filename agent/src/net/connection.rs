@@ -32,6 +32,10 @@ impl PeerAddress {
 /// The progress of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
+    /// The first byte has arrived, from an unknown connection.
+    Begun,
+    /// The peer has proven that it belongs to the job.
+    Authenticated,
     /// The protocol is HTTP.
     IsHttp,
     /// The first request is complete.

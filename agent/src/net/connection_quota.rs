@@ -1,11 +1,15 @@
-//! Decides which connections a port keeps: how long each may take to send its first request, and
-//! how many unknown ones may be waiting at once.
+//! Decides which connections a port keeps: how long each may take to send its first request, how
+//! many unknown ones may wait at once, and how many of them are read at once.
 //!
 //! ```text
-//! accepted ──▶ waiting ── first whole request ──▶ served ──▶ ended
-//!                 │ too late, or too many wait      │ the port is full, and it is unknown
-//!                 └──────────▶ to be closed ◀───────┘ ──────▶ ended
+//! accepted ──▶ silent ── first byte ──▶ read ── first whole request ──▶ served ──▶ ended
+//!                 │        (waits for     │                               │
+//!                 │         a place)      │ too late, or too many wait    │ too many unknown ones
+//!                 └───────────────────────┴───────▶ to be closed ◀────────┘ ──────▶ ended
 //! ```
+//!
+//! A connection that is not read costs little memory. So strangers can fill only as much memory as
+//! the places for reading and for served connections allow.
 //!
 //! A pure machine: takes the time as an argument, and returns the connections to close.
 
@@ -15,7 +19,10 @@ use std::{
     time::Instant,
 };
 
+use self::places::Places;
 use crate::net::limits;
+
+mod places;
 
 /// A connection of one port; numbers increase in the order of arrival.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -37,8 +44,14 @@ pub(crate) struct Bounds {
     pub(crate) connections: usize,
     /// Waiting unknown connections in total.
     pub(crate) unknown: usize,
-    /// Waiting unknown connections of one address.
+    /// Waiting unknown connections of one address, and served ones.
     pub(crate) unknown_per_address: usize,
+    /// Unknown connections that are read at once, until their first request is complete.
+    pub(crate) read: usize,
+    /// The same of one address.
+    pub(crate) read_per_address: usize,
+    /// Served unknown connections in total.
+    pub(crate) served: usize,
 }
 
 impl Default for Bounds {
@@ -47,6 +60,9 @@ impl Default for Bounds {
             connections: limits::MAX_CONNECTIONS,
             unknown: limits::MAX_UNKNOWN,
             unknown_per_address: limits::MAX_UNKNOWN_PER_ADDRESS,
+            read: limits::MAX_READ,
+            read_per_address: limits::MAX_READ_PER_ADDRESS,
+            served: limits::MAX_SERVED_UNKNOWN,
         }
     }
 }
@@ -55,8 +71,8 @@ impl Default for Bounds {
 ///
 /// Invariant: `deadlines` has all waiting connections, `unknown` the waiting unknown connections,
 /// `overdue` the unknown connections that are no longer in `young`. `served_unknown` has
-/// connections that no longer wait and were unknown when they were accepted. `leaving` is a part of
-/// the `len` connections.
+/// connections that no longer wait and were unknown when they were served, and so has
+/// `served_by_network`. `leaving` is a part of the `len` connections.
 #[derive(Debug)]
 pub(crate) struct ConnectionQuota {
     bounds: Bounds,
@@ -72,8 +88,10 @@ pub(crate) struct ConnectionQuota {
     /// Unknown connections that have waited for longer, to which the quotas apply.
     overdue: BTreeSet<ConnectionId>,
     overdue_by_network: BTreeMap<IpAddr, BTreeSet<ConnectionId>>,
+    places: Places,
     /// In the order of arrival, with their addresses, which may have become known since.
     served_unknown: BTreeMap<ConnectionId, IpAddr>,
+    served_by_network: BTreeMap<IpAddr, BTreeSet<ConnectionId>>,
     /// The number of waiting connections with the longer time limit of store clients.
     store_clients: usize,
     closing: VecDeque<ConnectionId>,
@@ -102,7 +120,9 @@ impl ConnectionQuota {
             young: VecDeque::new(),
             overdue: BTreeSet::new(),
             overdue_by_network: BTreeMap::new(),
+            places: Places::new(bounds.read, bounds.read_per_address, limits::READ_PATIENCE),
             served_unknown: BTreeMap::new(),
+            served_by_network: BTreeMap::new(),
             store_clients: 0,
             closing: VecDeque::new(),
             leaving: BTreeSet::new(),
@@ -154,19 +174,51 @@ impl ConnectionQuota {
         self.store_clients -= 1;
     }
 
-    /// Notes that a connection has sent its first request, including the body.
-    pub(crate) fn handle_served(&mut self, id: ConnectionId) {
-        if let Some(waiting) = self.forget(id)
-            && let Some(address) = waiting.address
-        {
-            self.served_unknown.insert(id, address);
+    /// Notes that an unknown connection has sent its first byte. It is read when
+    /// [`Self::poll_read`] returns it.
+    pub(crate) fn handle_begun(&mut self, id: ConnectionId) {
+        if let Some(address) = self.waiting.get(&id).and_then(|waiting| waiting.address) {
+            self.places.wait(id, network_of(address));
         }
+    }
+
+    /// Returns the next connection that may be read.
+    pub(crate) fn poll_read(&mut self, now: Instant) -> Option<ConnectionId> {
+        self.places.poll(now)
+    }
+
+    /// Notes that a connection has proven that it belongs to the job: it no longer counts as
+    /// unknown.
+    pub(crate) fn handle_authenticated(&mut self, id: ConnectionId) {
+        if let Some(waiting) = self.forget(id) {
+            self.deadlines.insert((waiting.deadline, id));
+            self.store_clients += usize::from(waiting.is_store_client);
+            self.waiting.insert(id, Waiting { address: None, ..waiting });
+        }
+    }
+
+    /// Notes that a connection has sent its first request, including the body. If too many unknown
+    /// connections are served, the oldest is closed, first one of the same address. Those that
+    /// `is_known` recognises by now do not count.
+    pub(crate) fn handle_served(&mut self, id: ConnectionId, is_known: impl Fn(IpAddr) -> bool) {
+        let Some(address) = self.forget(id).and_then(|waiting| waiting.address) else { return };
+        if is_known(address) {
+            return;
+        }
+        self.served_unknown.insert(id, address);
+        let of_network = self.served_by_network.entry(network_of(address)).or_default();
+        of_network.insert(id);
+        if of_network.len() > self.bounds.unknown_per_address {
+            let oldest = of_network.first().copied();
+            oldest.into_iter().for_each(|oldest| self.close(oldest));
+        }
+        while self.served_unknown.len() > self.bounds.served && self.close_served(&is_known) {}
     }
 
     /// Notes that a connection has ended, by itself or because it was closed.
     pub(crate) fn handle_ended(&mut self, id: ConnectionId) {
         self.forget(id);
-        self.served_unknown.remove(&id);
+        self.forget_served(id);
         self.leaving.remove(&id);
         self.len -= 1;
     }
@@ -182,23 +234,31 @@ impl ConnectionQuota {
     /// numerous; served ones that `is_known` recognises are passed over. Returns false if there is
     /// none.
     pub(crate) fn make_room(&mut self, is_known: impl Fn(IpAddr) -> bool) -> bool {
-        while self.unknown.len() < self.served_unknown.len()
-            && let Some((id, address)) = self.served_unknown.pop_first()
-        {
+        if self.unknown.len() < self.served_unknown.len() && self.close_served(&is_known) {
+            return true;
+        }
+        let longest = self.unknown.first().copied();
+        longest.inspect(|id| self.close(*id)).is_some()
+    }
+
+    /// Closes the oldest served unknown connection; those that `is_known` recognises no longer count.
+    /// Returns false if there is none.
+    fn close_served(&mut self, is_known: impl Fn(IpAddr) -> bool) -> bool {
+        while let Some((&id, &address)) = self.served_unknown.first_key_value() {
+            self.forget_served(id);
             if !is_known(address) {
                 self.close(id);
                 return true;
             }
         }
-        let longest = self.unknown.first().copied();
-        longest.inspect(|id| self.close(*id)).is_some()
+        false
     }
 
     /// Returns the earliest deadline.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
         let grown = self.young.front().map(|(grown, _)| *grown);
-        deadline.into_iter().chain(grown).min()
+        deadline.into_iter().chain(grown).chain(self.places.poll_timeout()).min()
     }
 
     /// Applies every deadline that has passed.
@@ -225,6 +285,10 @@ impl ConnectionQuota {
         {
             self.close(id);
         }
+        // Its place is free afterwards, so this ends.
+        while let Some(id) = self.places.expired(now) {
+            self.close(id);
+        }
     }
 
     /// Returns the next connection to close; it ends afterwards.
@@ -234,6 +298,7 @@ impl ConnectionQuota {
 
     fn close(&mut self, id: ConnectionId) {
         self.forget(id);
+        self.forget_served(id);
         self.closing.push_back(id);
         self.leaving.insert(id);
     }
@@ -245,15 +310,32 @@ impl ConnectionQuota {
         self.store_clients -= usize::from(waiting.is_store_client);
         self.unknown.remove(&id);
         self.overdue.remove(&id);
-        if let Some(network) = waiting.address.map(network_of)
-            && let Some(of_network) = self.overdue_by_network.get_mut(&network)
-        {
-            of_network.remove(&id);
-            if of_network.is_empty() {
-                self.overdue_by_network.remove(&network);
-            }
+        if let Some(network) = waiting.address.map(network_of) {
+            self.places.leave(id, network);
+            remove(&mut self.overdue_by_network, network, id);
         }
         Some(waiting)
+    }
+
+    /// Notes that a served unknown connection no longer counts.
+    fn forget_served(&mut self, id: ConnectionId) {
+        if let Some(address) = self.served_unknown.remove(&id) {
+            remove(&mut self.served_by_network, network_of(address), id);
+        }
+    }
+}
+
+/// Removes a connection of a network.
+fn remove(
+    by_network: &mut BTreeMap<IpAddr, BTreeSet<ConnectionId>>,
+    network: IpAddr,
+    id: ConnectionId,
+) {
+    if let Some(of_network) = by_network.get_mut(&network) {
+        of_network.remove(&id);
+        if of_network.is_empty() {
+            by_network.remove(&network);
+        }
     }
 }
 

@@ -30,27 +30,45 @@ use tokio::{
 use tower::ServiceExt;
 use tracing::debug;
 
-use super::connection::{PeerAddress, Progress};
+use super::{
+    connection::{PeerAddress, Progress},
+    connection_quota::Origin,
+};
 use crate::net::limits;
 
-/// Serves a connection until it ends or is idle for too long.
+/// Serves a connection until it ends or is idle for too long. Handlers find its origin among the
+/// extensions of a request.
 pub(super) async fn serve(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     peer: PeerAddress,
     router: Router,
+    origin: Origin,
     progress: &Progress,
 ) {
+    let streams = match origin {
+        Origin::Known => limits::STREAMS,
+        Origin::Unknown => limits::UNKNOWN_STREAMS,
+    };
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits::REQUEST_TIMEOUT);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits::REQUEST_TIMEOUT)
+        .max_buf_size(limits::MAX_HEAD as usize);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(16)
+        .max_concurrent_streams(streams)
+        .initial_stream_window_size(limits::WINDOW)
+        .initial_connection_window_size(limits::WINDOW)
+        .max_header_list_size(limits::MAX_HEAD)
+        .max_send_buf_size(limits::WINDOW as usize)
         .keep_alive_interval(limits::PING_INTERVAL)
         .keep_alive_timeout(limits::PING_TIMEOUT);
     let (requests, busy) = watch::channel(0);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(origin);
         let served = BeingServed::new(&requests);
         let answer = answer(request, router.clone(), progress.clone());
         async move { Ok::<_, Infallible>(answer.await.map(|body| Body::new(Answer { body, served }))) }

@@ -36,6 +36,26 @@ pub(crate) const UNKNOWN_GRACE: Duration = Duration::from_secs(1);
 pub(crate) const MAX_UNKNOWN: usize = 512;
 /// The same per address, or IPv6 network: one host must not use up the quota of all.
 pub(crate) const MAX_UNKNOWN_PER_ADDRESS: usize = 64;
+/// Unknown connections that are read at once, until their first request is complete: enough for thousands a second, since a member
+/// takes milliseconds. Each uses at most 200 KiB.
+pub(crate) const MAX_READ: usize = 128;
+/// The same per address, or IPv6 network: more than the agents of one host need, and a small part of [`MAX_READ`].
+pub(crate) const MAX_READ_PER_ADDRESS: usize = 16;
+/// The time after which an unknown connection that is read makes room for one that waits: enough for a handshake and a request over
+/// a slow link.
+pub(crate) const READ_PATIENCE: Duration = Duration::from_secs(1);
+/// Unknown connections that stay after their first request, such as those of browsers and scrapers, in addition to the
+/// nodes of a job without a secret: each uses at most 200 KiB.
+pub(crate) const MAX_SERVED_UNKNOWN: usize = 128;
+/// The requests at the same time on one HTTP/2 connection of a member.
+pub(crate) const STREAMS: u32 = 16;
+/// The same on an unknown connection: an agent needs one.
+pub(crate) const UNKNOWN_STREAMS: u32 = 2;
+/// The bytes of an HTTP/2 connection, and of each of its requests, that are received before they are read: the smallest window of a
+/// connection.
+pub(crate) const WINDOW: u32 = 65_535;
+/// The bytes of the head of a request, and the size of the buffers of an HTTP/1.1 connection.
+pub(crate) const MAX_HEAD: u32 = 16 << 10;
 /// File descriptors reserved for uses other than connections, if the limit allows it.
 pub(crate) const SPARE_FILES: usize = 1024;
 /// Queued progress reports of connections to their port; connections wait while it is full.

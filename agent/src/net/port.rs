@@ -21,7 +21,7 @@ use ragent_store::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::{self, AbortHandle, JoinSet},
     time::timeout,
 };
@@ -98,6 +98,8 @@ pub(crate) struct PortProtocols {
     pub voters: Option<mpsc::Sender<VoterConnection>>,
     /// The registered nodes.
     pub attended: watch::Receiver<Attended>,
+    /// The nodes of the job, whose first registrations may wait here at the same time.
+    pub nodes_max: usize,
 }
 
 impl PortProtocols {
@@ -115,7 +117,15 @@ impl PortProtocols {
             voters: None,
             // No address is known.
             attended: watch::channel(Attended::default()).1,
+            nodes_max: 0,
         }
+    }
+
+    /// Returns the maximum number of unknown connections that stay open. Without a secret, nodes are unknown until
+    /// they are registered.
+    fn served_unknown_max(&self) -> usize {
+        let nodes = if self.credentials.is_secured() { 0 } else { self.nodes_max };
+        limits::MAX_SERVED_UNKNOWN.saturating_add(nodes)
     }
 
     /// Returns the pages for a client without TLS. `is_private`: the port serves this user only.
@@ -150,7 +160,8 @@ pub(crate) async fn serve_port(
     let is_private =
         listener.local_addr()?.ip().is_loopback() && !protocols.credentials.is_declined();
     let (progress, mut progressed) = mpsc::channel(limits::PROGRESS_QUEUE);
-    let bounds = Bounds { connections: connections_max, ..Bounds::default() };
+    let served = protocols.served_unknown_max();
+    let bounds = Bounds { connections: connections_max, served, ..Bounds::default() };
     let mut port = Port {
         quota: ConnectionQuota::new(bounds),
         owners: Owners::new(),
@@ -165,6 +176,7 @@ pub(crate) async fn serve_port(
     };
     loop {
         port.close_all();
+        port.read_all();
         let may_accept = port.rest_until.is_none() && port.quota.has_room();
         tokio::select! {
             // Ended connections and progress first, then deadlines, then new connections.
@@ -187,13 +199,20 @@ pub(crate) fn connections_max() -> usize {
     limits::MAX_CONNECTIONS.min(files - (files / 4).min(limits::SPARE_FILES))
 }
 
+/// What the port needs of the task of a connection.
+struct Handle {
+    task: AbortHandle,
+    /// Lets the task read; `None` if it may read at once.
+    read: Option<oneshot::Sender<()>>,
+}
+
 struct Port {
     quota: ConnectionQuota,
     owners: Owners,
     protocols: Arc<PortProtocols>,
     tasks: JoinSet<()>,
     connections: HashMap<task::Id, ConnectionId>,
-    handles: BTreeMap<ConnectionId, AbortHandle>,
+    handles: BTreeMap<ConnectionId, Handle>,
     /// True if the port serves this user only.
     is_private: bool,
     progress: mpsc::Sender<(ConnectionId, Step)>,
@@ -211,7 +230,17 @@ impl Port {
                     "connection closed: no request in time, or too many connections without a \
                      request"
                 );
-                handle.abort();
+                handle.task.abort();
+            }
+        }
+    }
+
+    fn read_all(&mut self) {
+        while let Some(connection) = self.quota.poll_read(clock::now()) {
+            let handle = self.handles.get_mut(&connection);
+            if let Some(read) = handle.and_then(|handle| handle.read.take()) {
+                // The task may have ended.
+                let _ = read.send(());
             }
         }
     }
@@ -225,8 +254,13 @@ impl Port {
 
     fn handle_step(&mut self, connection: ConnectionId, step: Step) {
         match step {
+            Step::Begun => self.quota.handle_begun(connection),
+            Step::Authenticated => self.quota.handle_authenticated(connection),
             Step::IsHttp => self.quota.handle_not_store_client(clock::now(), connection),
-            Step::Served => self.quota.handle_served(connection),
+            Step::Served => {
+                let protocols = Arc::clone(&self.protocols);
+                self.quota.handle_served(connection, |ip| protocols.knows(ip));
+            }
         }
     }
 
@@ -283,12 +317,17 @@ impl Port {
         let connection =
             self.quota.handle_accepted(now, address.ip, origin, store_clients_max, is_known);
         let progress = Progress::new(connection, self.progress.clone());
-        let client = Client { peer: address, own_user, is_private: self.is_private };
+        let (read, may_read) = oneshot::channel();
+        let (read, may_read) = match origin {
+            Origin::Known => (None, None),
+            Origin::Unknown => (Some(read), Some(may_read)),
+        };
+        let client = Client { peer: address, own_user, is_private: self.is_private, may_read };
         let handle = self.tasks.spawn(async move {
             serve_connection(stream, client, &protocols, &progress).await;
         });
         self.connections.insert(handle.id(), connection);
-        self.handles.insert(connection, handle);
+        self.handles.insert(connection, Handle { task: handle, read });
     }
 
     /// Returns whether a connection is a socket of this user on this machine.
@@ -342,6 +381,8 @@ struct Client {
     own_user: OwnUser,
     /// True if the port serves this user only.
     is_private: bool,
+    /// Ready when an unknown connection may be read; `None` if it is known.
+    may_read: Option<oneshot::Receiver<()>>,
 }
 
 /// The pause before the next accept, while connections are closed to make room.
@@ -353,13 +394,24 @@ async fn serve_connection(
     protocols: &PortProtocols,
     progress: &Progress,
 ) {
-    let Client { peer, own_user, is_private } = client;
+    let Client { peer, own_user, is_private, may_read } = client;
     let mut first = [0];
     // The quota has the deadline.
     let first = match stream.peek(&mut first).await {
         Ok(1) => first[0],
         Ok(_) | Err(_) => return,
     };
+    let is_http = matches!(first, b'A'..=b'Z' | TLS);
+    if is_http {
+        progress.report(Step::IsHttp).await;
+    }
+    let origin = if may_read.is_none() { Origin::Known } else { Origin::Unknown };
+    if is_http && let Some(may_read) = may_read {
+        progress.report(Step::Begun).await;
+        if may_read.await.is_err() {
+            return;
+        }
+    }
     match first {
         // The first message of a `TCPStore` client is VALIDATE, code zero.
         0 => match &protocols.store {
@@ -367,16 +419,13 @@ async fn serve_connection(
             None => debug!(peer = %peer.ip, "connection closed: this port serves no store"),
         },
         b'A'..=b'Z' => {
-            progress.report(Step::IsHttp).await;
             let router = protocols.router(own_user, is_private).clone();
             // Otherwise answers wait for the peer's delayed acknowledgement.
             let _ = stream.set_nodelay(true);
-            http::serve(stream, peer, router, progress).await;
+            // In a box, so that connections that are not read yet stay small.
+            Box::pin(http::serve(stream, peer, router, origin, progress)).await;
         }
-        TLS => {
-            progress.report(Step::IsHttp).await;
-            serve_tls(stream, peer, protocols, progress).await;
-        }
+        TLS => Box::pin(serve_tls(stream, peer, protocols, progress)).await,
         VOTER_PROTOCOL => match (&protocols.voters, stream.into_std()) {
             (Some(voters), Ok(stream)) => {
                 // If the queue is full or the voter has ended, the connection is closed.
@@ -414,7 +463,11 @@ async fn serve_tls(
         Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(ALPN_VOTER) => {
             debug!(peer = %peer.ip, "connection closed: the protocol of voters has a byte before TLS");
         }
-        Ok(stream) => http::serve(stream, peer, protocols.http.members.clone(), progress).await,
+        Ok(stream) => {
+            progress.report(Step::Authenticated).await;
+            let router = protocols.http.members.clone();
+            http::serve(stream, peer, router, Origin::Known, progress).await;
+        }
         Err(AcceptError::Incomplete) => {
             debug!(peer = %peer.ip, "connection closed: the handshake was not completed");
         }

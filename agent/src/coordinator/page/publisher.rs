@@ -228,7 +228,9 @@ mod tests {
         let publisher = coordinator(&journal);
         let frames = Arc::clone(&publisher).subscribe().await.unwrap().unwrap();
         let (to, mut messages) = mpsc::channel(1);
-        let place = crate::coordinator::readers::Readers::default().follow().unwrap();
+        let place = crate::coordinator::readers::Readers::default()
+            .follow(crate::net::connection_quota::Origin::Known)
+            .unwrap();
         tokio::spawn(pass_on(frames, to, place));
         assert!(messages.recv().await.unwrap().contains(r#""max_restarts":0"#));
         let last = Snapshot { max_restarts: 77, ..empty_snapshot() };

@@ -6,6 +6,10 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+fn nobody(_: IpAddr) -> bool {
+    false
+}
+
 struct Fixture {
     quota: ConnectionQuota,
     now: Instant,
@@ -17,7 +21,6 @@ impl Fixture {
     }
 
     fn accept(&mut self, peer: &str, origin: Origin) -> ConnectionId {
-        let nobody = |_| false;
         self.quota.handle_accepted(self.now, peer.parse().unwrap(), origin, 2, nobody)
     }
 
@@ -50,7 +53,7 @@ impl Fixture {
 fn first_request_has_a_deadline() {
     let mut t = Fixture::new(Bounds::default());
     let (slow, quick) = (t.unknown("10.0.0.1"), t.unknown("10.0.0.1"));
-    t.quota.handle_served(quick);
+    t.quota.handle_served(quick, nobody);
     assert_eq!(t.advance(5 * SECOND - Duration::from_nanos(1)), []);
     assert_eq!(t.advance(SECOND), [slow]);
     assert_eq!(t.advance(100 * SECOND), []);
@@ -77,7 +80,8 @@ fn store_clients_may_be_silent() {
 /// IPv6 addresses count by network.
 #[test]
 fn one_address_has_a_quota() {
-    let bounds = Bounds { connections: 100, unknown: 50, unknown_per_address: 2 };
+    let bounds =
+        Bounds { connections: 100, unknown: 50, unknown_per_address: 2, ..Bounds::default() };
     for (same, other) in [
         (["10.0.0.1", "10.0.0.1", "::ffff:10.0.0.1"], "10.0.0.2"),
         (["2001:db8::1", "2001:db8::2", "2001:db8::3"], "2001:db8:0:1::1"),
@@ -95,24 +99,71 @@ fn one_address_has_a_quota() {
     }
 }
 
-/// Connections that send a request at once do not count, as from thousands of agents of one
-/// machine before any is known.
+/// Served unknown connections have quotas of their own: in total, and for each address. Those whose address has become known,
+/// as that of a registered node, do not count.
 #[test]
-fn connections_with_an_early_request_do_not_count() {
-    let bounds = Bounds { connections: 5000, unknown: 2, unknown_per_address: 1 };
+fn served_unknown_connections_are_limited() {
+    let bounds = Bounds { unknown: 2, unknown_per_address: 3, served: 4, ..Bounds::default() };
     let mut t = Fixture::new(bounds);
-    for _ in 0..4000 {
-        let id = t.unknown("10.0.0.1");
-        t.quota.handle_served(id);
+    let serve = |t: &mut Fixture, peer: &str, known: &str| {
+        let id = t.unknown(peer);
+        t.quota.handle_served(id, |ip| ip.to_string() == known);
+        id
+    };
+    let of_one: Vec<_> = (0..4).map(|_| serve(&mut t, "10.0.0.1", "")).collect();
+    assert_eq!(t.closed(), of_one[..1], "the oldest of the address");
+    for _ in 0..10 {
+        serve(&mut t, "10.0.0.9", "10.0.0.9");
     }
+    let other = serve(&mut t, "10.0.0.2", "");
+    assert_eq!(t.closed(), []);
+    serve(&mut t, "10.0.0.3", "10.0.0.1");
+    assert_eq!(t.closed(), [other], "the oldest of all that is not known");
     assert_eq!(t.advance(10 * SECOND), []);
-    assert_eq!(t.quota.len, 4000);
+}
+
+/// Few unknown connections are read at once, and fewer of one address; the addresses take turns.
+#[test]
+fn addresses_take_turns_to_be_read() {
+    let mut t = Fixture::new(Bounds { read: 3, read_per_address: 2, ..Bounds::default() });
+    let flood: Vec<_> = (0..5).map(|_| t.unknown("10.0.0.1")).collect();
+    let (one, two) = (t.unknown("10.0.0.2"), t.unknown("10.0.0.3"));
+    flood.iter().chain([&one, &two]).for_each(|id| t.quota.handle_begun(*id));
+    let read =
+        |t: &mut Fixture| -> Vec<_> { std::iter::from_fn(|| t.quota.poll_read(t.now)).collect() };
+    assert_eq!(read(&mut t), [flood[0], one, two]);
+    t.quota.handle_served(one, nobody);
+    assert_eq!(read(&mut t), [flood[1]]);
+    t.quota.handle_authenticated(two);
+    assert_eq!(read(&mut t), [], "the address has its two");
+    t.quota.handle_ended(flood[2]);
+    t.quota.handle_ended(flood[0]);
+    assert_eq!(read(&mut t), [flood[3]]);
+}
+
+/// An unknown connection that is read for long makes room if others wait for its place, and only then.
+#[test]
+fn slow_connections_make_room_for_others() {
+    let mut t = Fixture::new(Bounds { read: 1, ..Bounds::default() });
+    let (slow, next) = (t.unknown("10.0.0.1"), t.unknown("10.0.0.2"));
+    t.quota.handle_begun(slow);
+    assert_eq!(t.quota.poll_read(t.now), Some(slow));
+    assert_eq!(t.advance(2 * SECOND), []);
+    t.quota.handle_begun(next);
+    assert_eq!(t.quota.poll_read(t.now), None);
+    assert_eq!(t.advance(Duration::from_nanos(1)), [slow]);
+    assert_eq!(t.quota.poll_read(t.now), Some(next));
+    t.quota.handle_authenticated(next);
+    assert_eq!(t.quota.poll_read(t.now), None);
+    assert_eq!(t.advance(10 * SECOND), [next], "it has sent no request");
+    assert!(t.quota.places.is_empty());
 }
 
 /// Unknown connections of many addresses together have a quota, too.
 #[test]
 fn unknown_connections_are_limited() {
-    let bounds = Bounds { connections: 100, unknown: 3, unknown_per_address: 2 };
+    let bounds =
+        Bounds { connections: 100, unknown: 3, unknown_per_address: 2, ..Bounds::default() };
     let mut t = Fixture::new(bounds);
     let all: Vec<_> = (0..5).map(|n| t.unknown(&format!("10.0.0.{n}"))).collect();
     assert_eq!(t.advance(SECOND), all[..2]);
@@ -124,15 +175,15 @@ fn unknown_connections_are_limited() {
 fn full_port_makes_room() {
     let mut t = Fixture::new(Bounds { connections: 3, ..Bounds::default() });
     let known = t.accept("10.0.0.1", Origin::Known);
-    t.quota.handle_served(known);
+    t.quota.handle_served(known, nobody);
     let (first, second) = (t.unknown("10.0.0.2"), t.unknown("10.0.0.2"));
-    t.quota.handle_served(first);
+    t.quota.handle_served(first, nobody);
     let third = t.unknown("10.0.0.3");
     assert_eq!(t.closed(), [second]);
-    t.quota.handle_served(third);
+    t.quota.handle_served(third, nobody);
     let newcomer = t.accept("10.0.0.4", Origin::Known);
     assert_eq!(t.closed(), [first]);
-    t.quota.handle_served(newcomer);
+    t.quota.handle_served(newcomer, nobody);
     let last = t.accept("10.0.0.5", Origin::Known);
     assert_eq!(t.closed(), [third]);
     assert!(!t.quota.has_room(), "all are known");
@@ -148,8 +199,8 @@ fn full_port_makes_room() {
 fn unknown_connection_may_become_known() {
     let mut t = Fixture::new(Bounds { connections: 2, ..Bounds::default() });
     let (agent, other) = (t.unknown("10.0.0.1"), t.unknown("10.0.0.2"));
-    t.quota.handle_served(agent);
-    t.quota.handle_served(other);
+    t.quota.handle_served(agent, nobody);
+    t.quota.handle_served(other, nobody);
     let is_agent = |ip: IpAddr| ip.to_string() == "10.0.0.1";
     t.quota.handle_accepted(t.now, [10, 0, 0, 3].into(), Origin::Known, 2, is_agent);
     assert_eq!(t.closed(), [other]);
@@ -160,10 +211,12 @@ fn unknown_connection_may_become_known() {
 /// are served.
 #[test]
 fn served_unknown_connections_make_room() {
-    let mut t = Fixture::new(Bounds { connections: 100, ..Bounds::default() });
+    let bounds =
+        Bounds { connections: 100, unknown_per_address: 1000, served: 1000, ..Bounds::default() };
+    let mut t = Fixture::new(bounds);
     for _ in 0..1000 {
         let id = t.unknown("10.0.0.1");
-        t.quota.handle_served(id);
+        t.quota.handle_served(id, nobody);
         assert!(!t.closed().contains(&id));
     }
     assert_eq!((t.quota.len, t.quota.has_room()), (100, true));
@@ -177,7 +230,7 @@ fn served_unknown_connections_make_room() {
 fn flood_leaves_the_known_alone() {
     let mut t = Fixture::new(Bounds::default());
     let known: Vec<_> = (0..100).map(|_| t.accept("10.0.0.9", Origin::Known)).collect();
-    known.iter().for_each(|id| t.quota.handle_served(*id));
+    known.iter().for_each(|id| t.quota.handle_served(*id, nobody));
     for _ in 0..25_000 {
         t.unknown("10.0.0.1");
         t.closed();

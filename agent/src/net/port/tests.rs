@@ -50,6 +50,7 @@ impl Fixture {
             store: Some(watch::channel(Some(store)).1),
             voters: None,
             attended: known,
+            nodes_max: 0,
         };
         let server = tokio::spawn(serve_port(listener, protocols, connections_max()));
         Self { address, _stores: stores, _attended: attended, server }
