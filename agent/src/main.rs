@@ -27,8 +27,9 @@ fn main() -> ExitCode {
         let error =
             LaunchError::from(SystemError { attempt: "set the dispositions of signals", source });
         let _ = writeln!(io::stderr(), "{}", error.report());
-        return error.exit_code();
+        return error.exit_code(ProgramName::Ragent);
     }
+    let name = cli.launch.name;
     let result = match cli.command {
         Some(Command::Keeper) => return keep(),
         Some(Command::Relay) => ssh::relay().map(|()| ExitCode::SUCCESS),
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // A closed console does not change the exit code.
             let _ = writeln!(io::stderr(), "{}", error.report());
-            error.exit_code()
+            error.exit_code(name)
         }
     }
 }
@@ -64,7 +65,8 @@ fn main() -> ExitCode {
 fn launch_here(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
     parent::watch(&ThisHost)?;
     let format = LogFormat::of(&args);
-    let lines = match args.name {
+    let name = args.name;
+    let lines = match name {
         ProgramName::Ragent => DefaultLines::Few,
         ProgramName::Torchrun => DefaultLines::Warnings,
     };
@@ -76,26 +78,27 @@ fn launch_here(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
             return Err(errors.into());
         }
     };
-    logged(format, lines, |log| run::launch(spec, log))
+    logged(format, lines, name, |log| run::launch(spec, log))
 }
 
 fn launch_over_ssh(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
     parent::watch(&ThisHost)?;
     // An invalid format is reported with the other usage errors.
     let format = LogFormat::of(&args.launch).unwrap_or(LogFormat::Text);
-    logged(format, DefaultLines::Few, |_| ssh::launch(args))
+    logged(format, DefaultLines::Few, ProgramName::Ragent, |_| ssh::launch(args))
 }
 
 fn serving(
     command: impl FnOnce() -> Result<ExitCode, LaunchError>,
 ) -> Result<ExitCode, LaunchError> {
-    logged(LogFormat::Text, DefaultLines::Info, |_| command())
+    logged(LogFormat::Text, DefaultLines::Info, ProgramName::Ragent, |_| command())
 }
 
 /// Runs `command` with log lines on stderr, all of which are written when it returns.
 fn logged(
     format: LogFormat,
     default: DefaultLines,
+    name: ProgramName,
     command: impl FnOnce(&Log) -> Result<ExitCode, LaunchError>,
 ) -> Result<ExitCode, LaunchError> {
     let log = telemetry::start(format, default, &ThisHost);
@@ -110,7 +113,7 @@ fn logged(
             if let Some(path) = log.kept() {
                 log.print(&format!("ragent: the log of this agent is {}", path.display()));
             }
-            error.exit_code()
+            error.exit_code(name)
         }
     };
     log.flush(limits::FLUSH_TIMEOUT);

@@ -73,7 +73,7 @@ pub use self::{
     voters::{VoterList, VoterListError},
 };
 use crate::{
-    cli::LaunchArgs,
+    cli::{LaunchArgs, ProgramName},
     secret::{AuthRequest, Credentials},
     sys::host::{Host, numa::CpuSet},
 };
@@ -81,6 +81,8 @@ use crate::{
 /// One node's part of a job, as its command line and its environment define it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobSpec {
+    /// The name by which the program was called.
+    pub name: ProgramName,
     /// The job's name.
     pub run_id: RunId,
     /// True if no earlier job can have this name, and no earlier agent of this node. Then the first round need not wait for an
@@ -253,6 +255,7 @@ impl JobSpec {
         let error_file = arguments.variable("TORCHELASTIC_ERROR_FILE");
         let path = |given: Option<String>| given.filter(|path| !path.is_empty()).map(PathBuf::from);
         let spec = Self {
+            name: args.name,
             run_id,
             is_new_name: args.first_start || arguments.is_task_of_step(),
             voters,

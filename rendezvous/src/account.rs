@@ -3,7 +3,7 @@
 //! Time of running workers is known to be productive only afterwards: an interval between two signs of progress
 //! is, unless it is far longer than usual. Until then the interval is *open*: `TimeAccount::seen` assigns it
 //! to the state that it appears to have, and `TimeAccount::settled`, whose times never fall, leaves it out.
-//! The workers of a job that never gives a sign of progress are assumed to be productive.
+//! Whether the workers of a job that never gives a sign of progress are productive is unknown.
 
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,8 @@ pub enum TimeState {
     Hung,
     /// The workers of a round are being stopped.
     Stopping,
+    /// The workers run, and have never given a sign of progress.
+    Unknown,
 }
 
 /// The number of states.
@@ -31,7 +33,7 @@ const STATES: usize = TimeState::ALL.len();
 
 impl TimeState {
     /// All states.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Waiting,
         Self::Rendezvous,
         Self::Starting,
@@ -39,6 +41,7 @@ impl TimeState {
         Self::Stalled,
         Self::Hung,
         Self::Stopping,
+        Self::Unknown,
     ];
 
     /// Returns the name of the state, for programs and for people.
@@ -51,6 +54,7 @@ impl TimeState {
             Self::Stalled => "stalled",
             Self::Hung => "hung",
             Self::Stopping => "stopping",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -73,13 +77,6 @@ impl TimeTotals {
     /// Returns the sum of all states: the age of the job.
     pub fn age(&self) -> Duration {
         self.by_state.iter().fold(Duration::ZERO, |sum, time| sum.saturating_add(*time))
-    }
-
-    /// Returns the productive part of the age that was not redone, from 0 to 1; `None` if the age is zero.
-    pub fn productive_ratio(&self) -> Option<f64> {
-        let age = self.age();
-        let kept = self.of(TimeState::Productive).saturating_sub(self.redone);
-        (!age.is_zero()).then(|| kept.as_secs_f64() / age.as_secs_f64())
     }
 
     /// Returns the times in whole milliseconds, as they are stored.
@@ -156,7 +153,7 @@ enum Open {
     /// It belongs to this state.
     In(TimeState),
     /// The workers run, in a job without a sign of progress.
-    Assumed,
+    Unknown,
     /// The workers have given a sign of progress in this round, the last one at its start.
     Measured,
     /// The job is closed.
@@ -193,7 +190,7 @@ impl TimeAccount {
     pub(crate) fn started(&mut self, now: Instant) {
         if self.open == Open::In(TimeState::Starting) && !self.has_progress {
             self.settle(now, None);
-            self.open = Open::Assumed;
+            self.open = Open::Unknown;
         }
     }
 
@@ -218,7 +215,7 @@ impl TimeAccount {
         }
         match self.open {
             // The time since the workers were started was spent on their start, until the first sign.
-            Open::In(TimeState::Starting) | Open::Assumed => {
+            Open::In(TimeState::Starting) | Open::Unknown => {
                 let first = self.read.map_or(now, |(first, _)| first.min(now));
                 self.settle_as(first, TimeState::Starting);
                 self.settle_as(now, TimeState::Productive);
@@ -276,8 +273,8 @@ impl TimeAccount {
     }
 
     /// Returns true if the workers run in a job without a sign of progress.
-    pub(crate) fn is_assumed(&self) -> bool {
-        self.open == Open::Assumed
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.open == Open::Unknown
     }
 
     /// Returns the state that the job appears to be in; `None` if it is closed.
@@ -304,7 +301,7 @@ impl TimeAccount {
                 times
             }
             (Open::In(_), None) => self.seen(now),
-            (Open::Assumed | Open::Measured | Open::Closed, _) => self.settled.clone(),
+            (Open::Unknown | Open::Measured | Open::Closed, _) => self.settled.clone(),
         }
     }
 
@@ -314,16 +311,16 @@ impl TimeAccount {
         let Some(state) = self.appearance(time) else { return };
         match (self.open, hung_for) {
             (Open::Measured, Some(_)) => self.settle_as(now, TimeState::Hung),
-            (Open::Assumed, Some(hung_for)) => {
+            (Open::Unknown, Some(hung_for)) => {
                 let begin = now.checked_sub(hung_for).unwrap_or(self.since);
-                self.settle_as(begin, TimeState::Productive);
+                self.settle_as(begin, TimeState::Unknown);
                 self.settle_as(now, TimeState::Hung);
             }
             (Open::Measured, None) => {
                 self.learn(time);
                 self.settle_as(now, state);
             }
-            (Open::In(_) | Open::Closed, _) | (Open::Assumed, None) => self.settle_as(now, state),
+            (Open::In(_) | Open::Closed, _) | (Open::Unknown, None) => self.settle_as(now, state),
         }
     }
 
@@ -345,7 +342,7 @@ impl TimeAccount {
     fn appearance(&self, time: Duration) -> Option<TimeState> {
         match self.open {
             Open::In(state) => Some(state),
-            Open::Assumed => Some(TimeState::Productive),
+            Open::Unknown => Some(TimeState::Unknown),
             Open::Measured => {
                 Some(if time > self.stall() { TimeState::Stalled } else { TimeState::Productive })
             }
@@ -392,7 +389,7 @@ mod tests {
         account.enter(now, TimeState::Starting);
         account.started(now);
         now += 3 * SECOND;
-        assert_eq!(account.state(now), Some(TimeState::Productive), "assumed");
+        assert_eq!(account.state(now), Some(TimeState::Unknown));
         assert_eq!(account.progress(now, 1, None, false), Some(0));
         for step in 2..=20 {
             now += SECOND;
@@ -416,7 +413,6 @@ mod tests {
         ];
         assert_eq!(seconds(&times), expected);
         assert_eq!(times.redone, 5 * SECOND);
-        assert_eq!(times.productive_ratio(), Some(14.0 / 34.0));
         account.close(now);
         assert_eq!(account.seen(now + SECOND), times, "a closed job grows no older");
     }
@@ -470,7 +466,7 @@ mod tests {
         assert_eq!(account.state(now + 600 * SECOND), Some(TimeState::Stalled));
     }
 
-    /// Workers without signs of progress are assumed to be productive until they hang.
+    /// What workers without signs of progress do is unknown until they hang.
     #[test]
     fn hang_without_signs_is_counted_from_its_begin() {
         let mut now = some_instant();
@@ -479,7 +475,7 @@ mod tests {
         account.started(now);
         now += 36_000 * SECOND;
         account.round_ended(now, Some(60 * SECOND));
-        assert_eq!(seconds(&account.seen(now)), [("productive", 35_940), ("hung", 60)]);
+        assert_eq!(seconds(&account.seen(now)), [("hung", 60), ("unknown", 35_940)]);
     }
 
     /// A few numbers in the output that look like steps are ignored; steps that go on count from the first one.
@@ -493,7 +489,7 @@ mod tests {
             now += 5 * SECOND;
             assert_eq!(account.progress(now, shard, None, true), None);
         }
-        assert!(account.is_assumed());
+        assert!(account.is_unknown());
         account.round_ended(now, None);
         account.enter(now, TimeState::Starting);
         account.started(now);
@@ -503,7 +499,10 @@ mod tests {
             account.progress(now, *step, None, true).is_some()
         });
         assert_eq!(counted, Some(60));
-        assert_eq!(seconds(&account.seen(now)), [("starting", 31), ("productive", 80)]);
+        assert_eq!(
+            seconds(&account.seen(now)),
+            [("starting", 31), ("productive", 60), ("unknown", 20)]
+        );
     }
 
     /// For any order of inputs, the states sum to the age of the job, settled times never fall, and no more is redone than was

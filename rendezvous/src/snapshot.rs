@@ -127,8 +127,6 @@ pub struct JobTime {
     pub redone_ms: u64,
     /// The state that the job appears to be in; `None` if it is closed.
     pub now: Option<String>,
-    /// True if the workers run, and are assumed to be productive because they give no sign of progress.
-    pub is_assumed: bool,
 }
 
 impl JobTime {
@@ -142,10 +140,17 @@ impl JobTime {
         self.states.iter().find(|time| time.state == state).map_or(0, |time| time.ms)
     }
 
-    /// Returns the productive part of the age that was not redone, from 0 to 1; `None` if the age is zero.
+    /// Returns the time of which is known whether it was productive.
+    pub fn known_ms(&self) -> u64 {
+        self.age_ms().saturating_sub(self.of("unknown"))
+    }
+
+    /// Returns the productive part of the known time that was not redone, from 0 to 1. `None` if the age is zero, or if the workers
+    /// run and have never given a sign of progress.
     pub fn productive_ratio(&self) -> Option<f64> {
-        let (age, kept) = (self.age_ms(), self.of("productive").saturating_sub(self.redone_ms));
-        (age > 0).then(|| kept as f64 / age as f64)
+        let (known, productive) = (self.known_ms(), self.of("productive"));
+        let is_unknown = known == 0 || productive == 0 && self.of("unknown") > 0;
+        (!is_unknown).then(|| productive.saturating_sub(self.redone_ms) as f64 / known as f64)
     }
 }
 

@@ -111,7 +111,7 @@ fn registration_without_a_certificate() {
         ("--auth none".to_owned(), "requires a certificate"),
     ] {
         let end = victim.attend(ATTACKER, &flags);
-        end.assert_code(1);
+        end.assert_code(9);
         end.assert_stderr(&[part]);
     }
     crate::secret::attend_without_tls(&victim, "--tls-cert");
@@ -203,7 +203,7 @@ fn impostor_without_a_certificate() {
              {flags} --no-python stay.sh"
         );
         let end = sandbox.ragent(&words).run();
-        end.assert_code(1);
+        end.assert_code(9);
         assert_eq!(end.stdout, "", "a worker was started");
         end.assert_stderr(&[part]);
     };

@@ -375,7 +375,7 @@ fn secret_file_becomes_unsound() {
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         // Asks for the identity of the host, which reads its file before it answers.
         let refused = victim.attend(ATTACKER, &format!("--secret-file {}", other.display()));
-        refused.assert_code(1);
+        refused.assert_code(9);
         refused.assert_stderr(&["has another secret"]);
         let line = victim.host.logs("the present ones stay in use");
         assert!(line.contains(problem), "{plant}: {line}");
@@ -405,7 +405,7 @@ fn loopback_endpoint_of_another_user() {
         format!("--auth {auth} --nnodes 1 --rdzv-endpoint 127.0.0.1:{port} --no-python true")
     };
     let refused = sandbox.ragent(&words("auto")).run();
-    refused.assert_code(1);
+    refused.assert_code(9);
     refused.assert_stderr(&[
         &format!("belongs to uid {OTHER} of this machine, not to this user or to root"),
         "hint: choose another port",

@@ -53,7 +53,7 @@ fn coordinators_of_other_versions() {
             "--nnodes 2 --rdzv-id job --rdzv-endpoint {address} --rdzv-conf is_host=0 --no-python stay.sh"
         );
         let end = sandbox.ragent(&words).run();
-        end.assert_code(1);
+        end.assert_code(9);
         let versions = format!(
             "it uses version {PROTOCOL_VERSION} of the protocol, the coordinator uses version {version}"
         );

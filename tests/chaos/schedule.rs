@@ -140,7 +140,7 @@ impl Ending {
     /// The exit code of every agent.
     pub(crate) fn code(self) -> i32 {
         match self {
-            Self::Leave => 1,
+            Self::Leave => 8,
             Self::Success => 0,
         }
     }

@@ -31,7 +31,7 @@ fn another_secret_is_an_error() {
     );
     let assert_refused = || {
         let end = sandbox.ragent(&words).run();
-        end.assert_code(1);
+        end.assert_code(9);
         let theirs = format!("has another secret ({id}) than this one ({other_id}, from");
         end.assert_stderr(&[&theirs, "hint: copy the secret file"]);
     };

@@ -93,7 +93,7 @@ fn leader_leaves() {
     leader.signal(Signal::SIGTERM);
     job.runs();
     let end = job.end_of(leader);
-    end.assert_code(1);
+    end.assert_code(8);
     end.assert_stderr(&["left the job because of SIGTERM"]);
     assert_eq!(job.status()["restarts_used"], 0);
     job.end();

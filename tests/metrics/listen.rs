@@ -83,7 +83,7 @@ fn address_of_another_agent() {
     let mut first = sandbox.ragent(&words).start();
     first.worker();
     let second = sandbox.ragent(&words).run();
-    second.assert_code(1);
+    second.assert_code(10);
     let by = format!("another agent of this machine, process {} (ragent), has", first.pid());
     for part in ["for the metrics", &by, "hint: give each agent of a machine its own port"] {
         assert!(second.stderr.contains(part), "{part}: {}", second.stderr);

@@ -198,17 +198,17 @@ fn check(case: &Case<'_>) {
     let job = Job::new(&sandbox, "--nnodes 2");
     let mut host = job.host(&format!("{there} --no-python stay.sh"));
     let elsewhere = sandbox.path("tmp");
-    let check = |end: End| {
-        end.assert_code(1);
+    let check = |end: End, code| {
+        end.assert_code(code);
         let text = format!("{}{}", end.stdout, end.stderr);
         for part in *parts {
             assert!(text.contains(part), "no `{part}` with {here} and {there}:\n{text}");
         }
     };
-    check(job.guest(&format!("{here} --no-python stay.sh")).end());
-    for command in ["status", "doctor"] {
+    check(job.guest(&format!("{here} --no-python stay.sh")).end(), 9);
+    for (command, code) in [("status", 9), ("doctor", 1)] {
         let words = format!("{command} --rdzv-endpoint {} {here}", job.endpoint);
-        check(sandbox.ragent(&words).env("XDG_RUNTIME_DIR", &elsewhere).run());
+        check(sandbox.ragent(&words).env("XDG_RUNTIME_DIR", &elsewhere).run(), code);
     }
     assert_eq!(host.text(Stream::Stdout), "", "no worker was started");
     if !has_guest {
@@ -220,7 +220,7 @@ fn check(case: &Case<'_>) {
     guest.worker();
 }
 
-/// A process with certificates and one without get an error that names both sides, at once and with exit code 1; the job is
+/// A process with certificates and one without get an error that names both sides, at once and with exit code 9; the job is
 /// not disturbed.
 #[test]
 fn certificates_and_secrets_do_not_mix() {
@@ -264,7 +264,7 @@ fn certificates_and_secrets_do_not_mix() {
     }
 }
 
-/// Certificates that one side does not accept are an error that names both, at once and with exit code 1. The clock is
+/// Certificates that one side does not accept are an error that names both, at once and with exit code 9. The clock is
 /// named where the time is the reason.
 #[test]
 fn certificates_must_be_accepted() {

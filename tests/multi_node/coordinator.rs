@@ -319,5 +319,5 @@ fn workers_do_not_run_on_without_a_coordinator() {
     lifeline.wait_until_broken();
     // No coordinator can release the agent, so it leaves by itself.
     guest.signal(Signal::SIGTERM);
-    guest.end().assert_code(1);
+    guest.end().assert_code(8);
 }

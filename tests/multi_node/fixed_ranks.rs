@@ -162,7 +162,7 @@ fn second_node_of_a_rank_is_refused() {
     let mut guest = job.start(1, "stay.sh");
     guest.logs("waiting");
     let end = job.agent(1, "stay.sh").run();
-    end.assert_code(1);
+    end.assert_code(9);
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let refusal = format!("caused by: {} already has `--node-rank 1`", name.trim());
     end.assert_stderr(&[&refusal, "hint: give each node a different rank"]);
@@ -180,6 +180,6 @@ fn other_backend_is_refused() {
         job.port
     );
     let end = sandbox.ragent(&words).run();
-    end.assert_code(1);
+    end.assert_code(9);
     end.assert_stderr(&["--rdzv-backend is c10d here and static there"]);
 }

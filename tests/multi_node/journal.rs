@@ -61,7 +61,7 @@ fn failure_is_explained() {
         "the restart took ",
         "  1 × first start: ",
         "  1 × failure of a worker: ",
-        "% productive (assumed: the workers report no progress)",
+        "how much of it was productive is unknown: the workers report no progress",
     ] {
         assert!(explained.stdout.contains(part), "no `{part}` in:\n{}", explained.stdout);
     }

@@ -21,7 +21,7 @@ fn node_leaves_in_order() {
     guest.signal(Signal::SIGTERM);
     guest.prints("saved rank=1 on TERM");
     let end = guest.end();
-    end.assert_code(1);
+    end.assert_code(8);
     end.assert_stderr(&["left the job because of SIGTERM"]);
     let alone = host.worker();
     assert_eq!(alone.number("world_size"), 1);
@@ -54,7 +54,7 @@ fn others_run_on_while_a_node_saves() {
     orders.give("exit 0");
     lifeline.wait_until_broken();
     assert_eq!(host.worker().number("world_size"), 1);
-    guest.end().assert_code(1);
+    guest.end().assert_code(8);
 }
 
 /// If all nodes leave, all end, and no process is left.
@@ -67,7 +67,7 @@ fn all_nodes_leave() {
     workers([&mut host, &mut guest]);
     host.signal(Signal::SIGTERM);
     guest.signal(Signal::SIGTERM);
-    host.end().assert_code(1);
+    host.end().assert_code(8);
     guest.end().assert_code(1);
     sandbox.assert_nothing_left();
 }
@@ -83,7 +83,7 @@ fn host_that_leaves_reports_it_and_may_return() {
     host.signal(Signal::SIGTERM);
     guest.logs("the coordinator's host is leaving");
     host.prints("saved rank=0 on TERM");
-    host.end().assert_code(1);
+    host.end().assert_code(8);
     let mut host = job.host("--no-python polite.sh");
     let both = workers([&mut host, &mut guest]);
     assert_eq!(both[0].number("world_size"), 2);
@@ -100,5 +100,5 @@ fn waiting_node_leaves_at_once() {
     let mut guest = job.guest("--no-python stay.sh");
     guest.logs("waiting");
     guest.signal(Signal::SIGTERM);
-    guest.end().assert_code(1);
+    guest.end().assert_code(8);
 }

@@ -10,16 +10,21 @@ use crate::{
     support::{Sandbox, free_port},
 };
 
-/// Two agents with different `--nnodes`: the second is refused with both values.
+/// Two agents with different `--nnodes`: the second is refused with both values, and the host and the status of the job name it.
 #[test]
 fn different_numbers_of_nodes() {
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "");
     let mut host = job.host("--nnodes 2 --no-python stay.sh");
     let end = job.guest("--nnodes 2:3 --no-python stay.sh").end();
-    end.assert_code(1);
+    end.assert_code(9);
     end.assert_stderr(&["refuses this node", "--nnodes is 2:3 here and 2 there", "hint: "]);
     assert_eq!(end.stdout, "");
+    host.logs(
+        "an agent at 127.0.0.1 was refused as a node of this job: --nnodes is 2 here and 2:3 there",
+    );
+    let status = sandbox.ragent("status").run();
+    assert!(status.stdout.contains("--nnodes is 2 here and 2:3 there"), "{}", status.stdout);
     // The job goes on with a matching node.
     let mut guest = job.guest("--nnodes 2 --no-python stay.sh");
     workers([&mut host, &mut guest]);
@@ -33,7 +38,7 @@ fn several_differences() {
     let _host = job.host("--no-python stay.sh");
     let guest = job.guest("--max-restarts 3 --rdzv-conf join_timeout=60 --no-python stay.sh");
     let end = guest.end();
-    end.assert_code(1);
+    end.assert_code(9);
     let differences =
         ["--max-restarts is 3 here and 0 there", "join_timeout is 60 s here and 600 s"];
     end.assert_stderr(&differences);
@@ -48,7 +53,7 @@ fn other_run_id() {
     let words =
         format!("--nnodes 2 --rdzv-id other --rdzv-endpoint {} --no-python stay.sh", job.endpoint);
     let end = sandbox.ragent(&words).run();
-    end.assert_code(1);
+    end.assert_code(9);
     end.assert_stderr(&["the job at this endpoint is `j`", "--rdzv-id"]);
     assert_eq!(end.stdout, "");
 }
@@ -78,7 +83,7 @@ fn agent_of_an_earlier_run() {
     workers([&mut host, &mut other]);
     guest.signal(Signal::SIGCONT);
     let end = guest.end();
-    end.assert_code(1);
+    end.assert_code(9);
     end.assert_stderr(&["it belongs to an earlier run of the job", "hint: "]);
 }
 
@@ -92,7 +97,7 @@ fn store_port_that_another_agent_has() {
     let mut host = job.host("--no-python stay.sh");
     host.logs("waiting");
     let end = job.guest("--no-python stay.sh").end();
-    end.assert_code(1);
+    end.assert_code(10);
     end.assert_stderr(&[&format!("on port {port}"), "in use", "hint: ", "`store_port`"]);
     assert_eq!(end.stdout, "");
 }

@@ -114,11 +114,11 @@ fn secret_comes_from_stdin() {
     sandbox.ragent("status").run().assert_code(0);
     let elsewhere = sandbox.ragent(&format!("status --rdzv-endpoint {}", job.endpoint));
     let elsewhere = elsewhere.env("XDG_RUNTIME_DIR", sandbox.path("tmp")).run();
-    elsewhere.assert_code(1);
+    elsewhere.assert_code(9);
     elsewhere.assert_stderr(&[&id, "this one has none"]);
 }
 
-/// Every pair of nodes whose secrets differ gets an error that names both sides, at once and with exit code 1; the job
+/// Every pair of nodes whose secrets differ gets an error that names both sides, at once and with exit code 9; the job
 /// is not disturbed.
 #[test]
 fn different_secrets_are_errors() {
@@ -155,10 +155,10 @@ fn different_secrets_are_errors() {
             }
         };
         let endpoint = &job.endpoint;
-        check(job.guest(&format!("{here} --no-python stay.sh")).end(), 1);
-        for command in ["status", "doctor"] {
+        check(job.guest(&format!("{here} --no-python stay.sh")).end(), 9);
+        for (command, code) in [("status", 9), ("doctor", 1)] {
             let words = format!("{command} --rdzv-endpoint {endpoint} {here}");
-            check(sandbox.ragent(&words).env("XDG_RUNTIME_DIR", &elsewhere).run(), 1);
+            check(sandbox.ragent(&words).env("XDG_RUNTIME_DIR", &elsewhere).run(), code);
         }
         assert_eq!(host.text(Stream::Stdout), "", "no worker was started");
         let mut guest = job.guest(&format!("{there} --no-python stay.sh"));

@@ -251,7 +251,7 @@ fn status_of_an_agent_that_waits() {
     assert!(!end.stderr.contains("check that its agent is running"), "{}", end.stderr);
     // An agent that has ended leaves no registration.
     agent.signal(Signal::SIGTERM);
-    agent.end().assert_code(1);
+    agent.end().assert_code(8);
     sandbox
         .ragent("status")
         .run()

@@ -104,7 +104,7 @@ fn leader_is_killed() {
         agent.signal(Signal::SIGTERM);
     }
     for agent in agents {
-        agent.end().assert_code(1);
+        agent.end().assert_code(8);
     }
     lost.end();
     sandbox.wait_until_nothing_left();
@@ -143,7 +143,7 @@ fn leader_leaves() {
     leaver.signal(Signal::SIGTERM);
     leaver.prints("on TERM");
     let end = leaver.end();
-    end.assert_code(1);
+    end.assert_code(8);
     end.assert_stderr(&["left the job because of SIGTERM"]);
     assert_round(&mut agents, 2);
     assert_eq!(job.status()["restarts_used"], 0);
@@ -228,7 +228,7 @@ fn host_that_is_listed_twice_is_refused() {
 /// leave, the last ones may keep the state, since they do not know the end of the job: then it goes on.
 #[test]
 fn same_command_runs_again_after_each_end() {
-    for (order, code) in [(Some("exit 0"), 0), (Some("exit 7"), 1), (None, 1)] {
+    for (order, code) in [(Some("exit 0"), 0), (Some("exit 7"), 1), (None, 8)] {
         let sandbox = Sandbox::with_standbys();
         let orders: Vec<_> = (0..3).map(|rank| sandbox.orders(rank)).collect();
         let job = elected(&sandbox, &endpoints(), &format!("--nnodes 3 {FLAGS}"));
@@ -296,7 +296,7 @@ fn coordinators_without_agents() {
         agent.signal(Signal::SIGTERM);
     }
     for agent in agents {
-        agent.end().assert_code(1);
+        agent.end().assert_code(8);
     }
     for voter in voters {
         voter.end().assert_code(0);

@@ -83,7 +83,7 @@ fn failures_are_explained() {
     let mut agent = sandbox.ragent(&command).start();
     agent.worker();
     let end = sandbox.ragent(&format!("page --rdzv-endpoint {endpoint} --port {port}")).run();
-    end.assert_code(1);
+    end.assert_code(10);
     end.assert_stderr(&[&port.to_string(), "in use"]);
 }
 

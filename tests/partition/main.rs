@@ -257,7 +257,7 @@ fn host_of_an_address_that_is_not_its_own() {
     host.worker();
     host.signal(Signal::SIGTERM);
     host.prints("saved rank=0 on TERM");
-    host.end().assert_code(1);
+    host.end().assert_code(8);
     sandbox.assert_nothing_left();
 }
 

@@ -116,7 +116,7 @@ fn agents_leave_one_after_another_and_return_together() {
             let_pass(Duration::from_millis(pause));
         }
         for node in ElectedJob::all() {
-            job.wait_for_end(node).assert_code(1);
+            job.wait_for_end(node).assert_code(8);
         }
         // The job has ended, so the next one may begin with round 1.
         job.forget_records();

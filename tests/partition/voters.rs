@@ -486,7 +486,7 @@ fn authenticated(mut job: ElectedJob, needed: &str) {
     let words = "--nnodes 2:5 --auth none --rdzv-endpoint 10.77.0.1,10.77.0.2,10.77.0.3:29400 \
                  --no-python true";
     let refused = job.run_on(WITNESS, words);
-    refused.assert_code(1);
+    refused.assert_code(9);
     refused.assert_stderr(&[needed, "was started with `--auth none`"]);
     job.end();
 }

@@ -72,7 +72,7 @@ fn agents_with_certificates_find_each_other() {
     let mut agents = start_all(&network, &sandbox, "job", &words);
     assert_admitted(&mut agents);
     let stranger = agent(&network, &sandbox, 4, "job", "--nnodes 3 --rdzv-conf is_host=0").run();
-    stranger.assert_code(1);
+    stranger.assert_code(9);
     stranger.assert_stderr(&["requires a certificate, and this one has none", "--tls-ca"]);
 }
 
@@ -501,7 +501,7 @@ fn other_settings_are_refused() {
     let mut host = agent(&network, &sandbox, 1, "job", "--nnodes 3").start();
     host.logs("coordinating the job");
     let end = agent(&network, &sandbox, 2, "job", "--nnodes 2").run();
-    end.assert_code(1);
+    end.assert_code(9);
     end.assert_stderr(&["--nnodes is 2 here and 3 there"]);
 }
 

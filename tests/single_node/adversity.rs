@@ -88,7 +88,7 @@ fn signals_that_a_parent_ignores_or_blocks() {
     let mut agent = start("stay.sh").start();
     agent.logs("admitted; starting workers");
     agent.signal(Signal::SIGTERM);
-    agent.end().assert_code(1);
+    agent.end().assert_code(8);
     sandbox.assert_nothing_left();
 }
 
@@ -105,7 +105,7 @@ fn no_loopback() {
     agent.logs("cannot reach the coordinator");
     agent.signal(Signal::SIGTERM);
     let end = agent.end();
-    end.assert_code(1);
+    end.assert_code(8);
     end.assert_stderr(&["coordinator has finished"]);
 }
 

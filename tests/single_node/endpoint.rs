@@ -27,7 +27,7 @@ fn guest_of(endpoint: &str, join_timeout: u32) -> String {
 fn joining_a_foreign_server_at(port: u16) -> End {
     let sandbox = Sandbox::new();
     let end = sandbox.ragent(&guest_of(&format!("127.0.0.1:{port}"), 3600)).run();
-    end.assert_code(1);
+    end.assert_code(10);
     assert_eq!(end.stderr.matches("error:").count(), 1, "{}", end.stderr);
     assert_eq!(end.stdout, "");
     end.assert_stderr(&[
@@ -123,7 +123,7 @@ fn port_that_is_held() {
          stay.sh"
     );
     let end = sandbox.ragent(&words).run();
-    end.assert_code(1);
+    end.assert_code(10);
     end.assert_stderr(&[&format!("port {port} is in use by another program"), "hint: "]);
     assert_eq!(end.stdout, "");
 }
@@ -183,7 +183,7 @@ fn signal_ends_the_search() {
     agent.logs("waiting for the coordinator");
     agent.signal(nix::sys::signal::Signal::SIGTERM);
     let end = agent.end();
-    end.assert_code(1);
+    end.assert_code(8);
     end.assert_stderr(&["SIGTERM"]);
     sandbox.assert_nothing_left();
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs};
 
-use crate::support::{End, Sandbox};
+use crate::support::{self, End, Sandbox};
 
 /// The environment of each worker that ran `environment.sh`.
 fn environments(end: &End) -> BTreeMap<u32, BTreeMap<String, String>> {
@@ -131,6 +131,42 @@ fn workers_get_no_foreign_descriptors_and_the_old_limit() {
     let end = shell.arg("bash").arg(worker).run();
     end.assert_code(0);
     assert_eq!(end.stdout, "0\n1\n2\n500\n");
+}
+
+/// The agent and its keeper run with a higher priority where they may; workers and standbys have the one that the agent was
+/// started with. A start with a low priority that cannot be raised is warned of.
+#[test]
+fn priority_is_raised_for_the_agent_alone() {
+    if !nix::unistd::geteuid().is_root() {
+        return support::skip("only root may raise a priority");
+    }
+    let nice = "
+import os
+def nice(pid): return os.getpriority(os.PRIO_PROCESS, pid)
+keeper = os.getppid()
+agent = int(open(f'/proc/{keeper}/stat').read().rsplit(')', 1)[1].split()[1])
+print(nice(0), nice(keeper), nice(agent))
+";
+    let run = |command: &str| {
+        let sandbox = Sandbox::new();
+        fs::write(sandbox.path("t.py"), nice).unwrap();
+        let agent = env!("CARGO_BIN_EXE_ragent");
+        let script = format!("{command} {agent} --standalone t.py");
+        sandbox
+            .program("/bin/sh")
+            .arg("-c")
+            .arg(script)
+            .env("PYTHON_EXEC", "/usr/bin/python3")
+            .run()
+    };
+    let end = run("exec nice -n 15");
+    end.assert_code(0);
+    assert_eq!(end.stdout, "15 -10 -10\n");
+    assert!(!end.stderr.contains("nice value"), "{}", end.stderr);
+    let end = run("exec setpriv --bounding-set=-sys_nice nice -n 15");
+    end.assert_code(0);
+    assert_eq!(end.stdout, "15 15 15\n");
+    end.assert_stderr(&["this agent runs with the nice value 15: on a busy machine"]);
 }
 
 /// The report of a script that lacks a module names the interpreter, and how to choose another one.

@@ -11,7 +11,7 @@ use std::{
 use nix::{sys::signal::Signal, unistd::geteuid};
 
 use crate::support::{
-    Authority, End, Issue, Sandbox, ScreenTerminal, Start, free_port, skip, tls_flags,
+    self, Authority, End, Issue, Sandbox, ScreenTerminal, Start, free_port, skip, tls_flags,
     write_certificates,
 };
 
@@ -21,7 +21,7 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 /// The number of rows that are provoked at the same time: most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
-const PROVOCATIONS: [(&str, Provocation); 51] = [
+const PROVOCATIONS: [(&str, Provocation); 53] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     ("the job had succeeded before a service manager started this agent", |sandbox| {
         let service = sandbox.path("service");
@@ -199,33 +199,37 @@ const PROVOCATIONS: [(&str, Provocation); 51] = [
         let words = format!("--nnodes 1 --rdzv-endpoint {endpoint} --no-python true");
         vec![sandbox.ragent(&words).run()]
     }),
-    (
-        "the job's other agents cannot be searched for: no multicast, or the port is taken",
-        |sandbox| {
-            let held = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-            let port = held.local_addr().unwrap().port();
-            let words = format!("--rdzv-endpoint auto:{port} --rdzv-id a --no-python stay.sh");
-            vec![sandbox.ragent(&words).run()]
-        },
-    ),
+    ("the job's other agents cannot be searched for: no multicast", |sandbox| {
+        // The loopback interface of a new namespace is down.
+        let words = format!("--rdzv-endpoint auto --rdzv-id a --no-python stay.sh");
+        match support::may_make_networks() {
+            true => {
+                let start =
+                    sandbox.program("unshare").arg("--net").arg(env!("CARGO_BIN_EXE_ragent"));
+                vec![words.split(' ').fold(start, Start::arg).run()]
+            }
+            false => Vec::new(),
+        }
+    }),
+    ("the job's other agents cannot be searched for: the port is taken", |sandbox| {
+        let held = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        let port = held.local_addr().unwrap().port();
+        let words = format!("--rdzv-endpoint auto:{port} --rdzv-id a --no-python stay.sh");
+        vec![sandbox.ragent(&words).run()]
+    }),
     ("a launcher has started the first agent on another machine than the host", |sandbox| {
         let start = sandbox.ragent("--no-python stay.sh").env("OMPI_COMM_WORLD_RANK", "0");
         let start = start.env("OMPI_COMM_WORLD_SIZE", "2").env("OMPI_COMM_WORLD_LOCAL_RANK", "0");
         let start = start.env("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
         vec![start.env("OMPI_MCA_orte_hnp_uri", "0.0;tcp://198.51.100.1:1").run()]
     }),
-    ("the address of `--metrics-listen` is in use, or is not one of this machine", |sandbox| {
+    ("the address of `--metrics-listen` is not one of this machine", |sandbox| {
+        // This address is reserved for documentation.
+        run_with_metrics(sandbox, "192.0.2.1:0")
+    }),
+    ("the address of `--metrics-listen` is in use", |sandbox| {
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let held = held.local_addr().unwrap();
-        // The second address is reserved for documentation.
-        [format!("--metrics-listen {held}"), "--metrics-listen 192.0.2.1:0".to_owned()]
-            .into_iter()
-            .flat_map(|flag| {
-                let coordinator = format!("coordinator --host 127.0.0.1 --port 0 {flag}");
-                [format!("{flag} --no-python stay.sh"), coordinator]
-            })
-            .map(|words| sandbox.ragent(&words).run())
-            .collect()
+        run_with_metrics(sandbox, &held.local_addr().unwrap().to_string())
     }),
     ("no port of `store_port` is free", |sandbox| {
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -505,6 +509,17 @@ const PROVOCATIONS: [(&str, Provocation); 51] = [
         vec![sandbox.ragent("--log-dir /proc/no/logs --no-python stay.sh").run()]
     }),
 ];
+
+/// Runs an agent and a coordinator with `--metrics-listen`.
+fn run_with_metrics(sandbox: &Sandbox, address: &str) -> Vec<End> {
+    ["--no-python stay.sh", "coordinator --host 127.0.0.1 --port 0"]
+        .map(|words| match words.strip_prefix("coordinator") {
+            Some(flags) => format!("coordinator --metrics-listen {address}{flags}"),
+            None => format!("--metrics-listen {address} {words}"),
+        })
+        .map(|words| sandbox.ragent(&words).run())
+        .into()
+}
 
 /// Runs `ragent launch` on these hosts.
 fn launch(sandbox: &Sandbox, hosts: &str, words: &str) -> End {

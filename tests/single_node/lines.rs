@@ -69,7 +69,7 @@ fn stopped_job_keeps_no_log() {
     agent.worker();
     agent.signal(Signal::SIGINT);
     let end = agent.end();
-    end.assert_code(1);
+    end.assert_code(8);
     assert!(!end.stderr.contains("the log of this agent"), "{}", end.stderr);
     assert!(end.stderr.ends_with("ragent: the job was stopped by a signal\n"), "{}", end.stderr);
     assert_eq!(sandbox.files_below("tmp"), Vec::<String>::new());

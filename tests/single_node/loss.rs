@@ -58,7 +58,7 @@ fn killed_keeper_is_replaced() {
     agent.signal(Signal::SIGTERM);
     agent.prints("saved rank=0 on TERM");
     let end = agent.end();
-    end.assert_code(1);
+    end.assert_code(8);
     assert_eq!(end.stderr.matches("admitted; starting workers").count(), 2, "{}", end.stderr);
     sandbox.assert_nothing_left();
 }
@@ -110,6 +110,6 @@ fn keeper_that_does_not_answer_is_reported() {
     kill(keeper, Signal::SIGCONT);
     agent.logs("the keeper of the workers answers again");
     agent.signal(Signal::SIGTERM);
-    agent.end().assert_code(1);
+    agent.end().assert_code(8);
     sandbox.assert_nothing_left();
 }

@@ -77,7 +77,7 @@ fn delegated_cgroup_is_used() {
     assert_eq!(below.len(), 1, "{below:?}");
     assert!(own.contains(&below[0]), "{own}");
     agent.signal(Signal::SIGTERM);
-    agent.end().assert_code(1);
+    agent.end().assert_code(8);
     assert_eq!(cgroup.below(), Vec::<String>::new());
     sandbox.assert_nothing_left();
 }
@@ -111,7 +111,7 @@ fn next_agent_ends_what_is_left() {
     lifeline.wait_until_broken();
     agent.wait_until_silent();
     next.signal(Signal::SIGTERM);
-    next.end().assert_code(1);
+    next.end().assert_code(8);
     sandbox.assert_nothing_left();
 }
 
@@ -133,7 +133,9 @@ fn service_manager_stops_its_unit() {
         }
         agent.prints("saved rank=0 on TERM");
         agent.prints("saved rank=1 on TERM");
-        agent.end().assert_code(1);
+        let code = agent.end().code;
+        // If the manager signals all processes, a worker may end before the agent has its own signal.
+        assert!(code == Some(8) || !is_mixed && code == Some(1), "{code:?}");
         assert_eq!(cgroup.members(), Vec::<u32>::new());
         sandbox.assert_nothing_left();
     }

@@ -55,7 +55,7 @@ fn held_port_is_named() {
     let sandbox = Sandbox::new();
     for command in ["store", "coordinator"] {
         let end = sandbox.ragent(&format!("{command} --host 127.0.0.1 --port {port}")).run();
-        end.assert_code(1);
+        end.assert_code(10);
         end.assert_stderr(&[&format!("failed to listen on 127.0.0.1:{port}"), "in use"]);
     }
 }

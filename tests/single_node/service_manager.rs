@@ -68,7 +68,7 @@ fn failure_is_reported() {
     notices.until("STATUS=round 2, 1 node, running");
     agent.signal(Signal::SIGTERM);
     notices.until("STOPPING=1");
-    agent.end().assert_code(1);
+    agent.end().assert_code(8);
 }
 
 /// Watchdog notices are sent more often than required, by the main loop: a stopped agent sends

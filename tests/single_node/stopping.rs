@@ -25,7 +25,7 @@ fn workers_receive_the_signal_and_may_save() {
         agent.prints(&format!("saved rank=0 on {name}"));
         agent.prints(&format!("saved rank=1 on {name}"));
         let end = agent.end();
-        end.assert_code(1);
+        end.assert_code(8);
         end.assert_stderr(&["signal received; leaving the job", signal.as_str()]);
         sandbox.assert_nothing_left();
     }
@@ -41,7 +41,7 @@ fn ctrl_c_reaches_workers_through_the_agent() {
     agent.signal_group(Signal::SIGINT);
     agent.prints("saved rank=0 on INT");
     let end = agent.end();
-    end.assert_code(1);
+    end.assert_code(8);
     assert_eq!(end.stdout.matches("saved").count(), 1);
     sandbox.assert_nothing_left();
 }
@@ -88,7 +88,7 @@ fn stubborn_worker_is_killed_after_its_grace() {
     agent.workers(2);
     agent.signal(Signal::SIGTERM);
     agent.logs("workers did not end in time; killing them");
-    agent.end().assert_code(1);
+    agent.end().assert_code(8);
     sandbox.assert_nothing_left();
 }
 
@@ -103,7 +103,7 @@ fn second_ctrl_c_kills_at_once() {
         agent.signal(Signal::SIGINT);
         agent.logs("signal received; leaving the job");
     }
-    agent.end().assert_code(1);
+    agent.end().assert_code(8);
     sandbox.assert_nothing_left();
 }
 
@@ -145,7 +145,7 @@ fn second_sigterm_does_not_shorten_the_grace() {
     }
     orders.give("echo saved; exit 0");
     agent.prints("saved");
-    agent.end().assert_code(1);
+    agent.end().assert_code(8);
     sandbox.assert_nothing_left();
 }
 
@@ -229,7 +229,7 @@ fn nothing_is_left_after_a_signal() {
     let mut agent = sandbox.ragent(words).start();
     agent.workers(2);
     agent.signal(Signal::SIGTERM);
-    agent.end().assert_code(1);
+    agent.end().assert_code(8);
     sandbox.assert_nothing_left();
 }
 
@@ -275,7 +275,7 @@ fn full_stderr_does_not_hold_the_agent() {
     orders.give("seq 1000 >&2; exec 9>&-; seq 1000000 >&2");
     lifeline.wait_until_broken();
     agent.signal(Signal::SIGTERM);
-    agent.end().assert_code(1);
+    agent.end().assert_code(8);
     sandbox.assert_nothing_left();
 }
 

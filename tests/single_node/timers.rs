@@ -42,7 +42,7 @@ fn processes_of_others_are_not_killed() {
     );
     assert!(sandbox.path("timer").exists());
     agent.signal(nix::sys::signal::Signal::SIGTERM);
-    agent.end().assert_code(1);
+    agent.end().assert_code(8);
     other.signal(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(other.end().signal, Some(15));
 }

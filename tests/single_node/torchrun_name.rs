@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use nix::sys::signal::Signal;
+
 use crate::support::{End, Sandbox, Start};
 
 /// Writes a program that prints its name.
@@ -119,6 +121,10 @@ fn torchruns_behaviour() {
     assert!(!end.stderr.contains("round 2: 1 node"), "{}", end.stderr);
     let own = sandbox.ragent(words).arg(worker).default_lines().run();
     own.assert_stderr(&["round 2: 1 node"]);
+    let mut stopped = torchrun(&sandbox, &folder, "--no-python stay.sh").start();
+    stopped.worker();
+    stopped.signal(Signal::SIGTERM);
+    stopped.end().assert_code(1);
     let help = torchrun(&sandbox, &folder, "-h").run();
     assert!(help.stdout.contains("Usage: torchrun [OPTIONS] SCRIPT"), "{}", help.stdout);
     sandbox.assert_nothing_left();

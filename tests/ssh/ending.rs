@@ -94,7 +94,7 @@ fn killed_relay_is_a_lost_host() {
     let relay = relay_of(&cluster, "[node3:");
     kill(relay, Signal::SIGKILL);
     let end = launch.end();
-    end.assert_code(1);
+    end.assert_code(8);
     end.assert_stderr(&["host lost", "node3: it was lost"]);
     cluster.wait_until_nothing_left();
 }

@@ -63,7 +63,7 @@ fn launch_makes_a_secret() {
     let by_other_name = format!("--rdzv-endpoint [::ffff:10.77.0.1]:{port}");
     status(&cluster, &by_other_name).assert_code(0);
     let stranger = status(&cluster, &format!("--auth none --rdzv-endpoint {endpoint}"));
-    stranger.assert_code(1);
+    stranger.assert_code(9);
     stranger.assert_stderr(&[&format!("requires a secret ({id})")]);
     launch.signal(Signal::SIGTERM);
     launch.end().assert_code(1);
@@ -116,6 +116,6 @@ fn launch_with_certificates() {
     accepted.assert_code(0);
     assert!(accepted.stdout.contains("nodes 2  workers 2"), "{}", accepted.stdout);
     let stranger = asked("--auth none");
-    stranger.assert_code(1);
+    stranger.assert_code(9);
     stranger.assert_stderr(&["requires a certificate", "--tls-ca"]);
 }

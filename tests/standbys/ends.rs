@@ -207,7 +207,7 @@ fn importing_worker_has_no_grace() {
             node.logs("is_standby=true");
             node.signal(signal);
             let end = node.end();
-            end.assert_code(1);
+            end.assert_code(8);
             // It would wait for another node.
             other.signal(signal);
             assert_eq!(end.stdout, "");
@@ -229,7 +229,7 @@ fn stopped_standby_is_ended() {
     let other = job.complete();
     node.logs("is_standby=true");
     node.signal(Signal::SIGTERM);
-    node.end().assert_code(1);
+    node.end().assert_code(8);
     other.signal(Signal::SIGTERM);
     sandbox.wait_until_nothing_left();
 }
@@ -337,7 +337,7 @@ fn nothing_is_left(moment: Moment, has_cgroup: bool, victims: impl Fn(u32, u32) 
         // The agent goes on.
         wait_for_ends(&standbys);
         node.signal(Signal::SIGTERM);
-        node.end().assert_code(1);
+        node.end().assert_code(8);
     }
     sandbox.wait_until_nothing_left();
 }

@@ -106,7 +106,7 @@ fn unused_standbys_print_nothing() {
     wait_for_standbys(node.pid(), |standbys| standbys.len() == 1 && standbys != [first]);
     node.signal(Signal::SIGTERM);
     let end = node.end();
-    end.assert_code(1);
+    end.assert_code(8);
     assert!(!end.stdout.contains("printed") && !end.stderr.contains("written"), "{}", end.stdout);
     sandbox.assert_nothing_left();
 }

@@ -108,7 +108,7 @@ fn standbys_return_while_nodes_are_missing() {
     other.worker();
     node.prints(&format!("worker {}", standbys[0]));
     node.signal(Signal::SIGTERM);
-    node.end().assert_code(1);
+    node.end().assert_code(8);
 }
 
 /// A node that joins a running job interrupts it only when its standbys have imported their modules.

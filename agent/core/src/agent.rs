@@ -39,7 +39,9 @@ use ragent_rendezvous::{
     settings::Leases,
 };
 
-pub use self::effect::{Action, CLOSED_BEFORE, Effect, Ending, HOST_GONE, News, WaitReport};
+pub use self::effect::{
+    Action, CLOSED_BEFORE, Effect, Ending, HOST_GONE, LEFT, News, REFUSED, WaitReport,
+};
 use self::{
     import_gate::ImportGate,
     reports::{Progress, StandbyReports},

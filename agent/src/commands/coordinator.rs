@@ -46,6 +46,7 @@ use crate::{
 /// Returns [`LaunchError`] if the address cannot be bound.
 pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
     ThisHost.raise_open_files();
+    ThisHost.raise_priority();
     ThisHost.disable_core_dumps();
     let credentials = credentials(&args.auth, &ThisHost)?;
     let metrics = metrics_port(args)?;

@@ -8,7 +8,7 @@ use std::{
     process::ExitCode,
 };
 
-use ragent_core::agent::{CLOSED_BEFORE, Ending, HOST_GONE};
+use ragent_core::agent::{CLOSED_BEFORE, Ending, HOST_GONE, REFUSED};
 use ragent_proto::printable;
 use ragent_rendezvous::{
     message::{JobResult, Outcome, RefuseReason},
@@ -16,17 +16,23 @@ use ragent_rendezvous::{
 };
 
 use crate::{
+    cli::ProgramName,
     coordinator::{
         client::AttendError,
         state_file::{RunningAgent, Stage},
     },
-    endpoint::{CHECK_NAME, HostOrJoinError, LocateError, MetricsPortError},
+    endpoint::{
+        CHECK_NAME, HostOrJoinError, LocateError, MetricsPortError, search::sockets::SocketsError,
+    },
     node::driver::End,
-    report::outcome_text::{closed, with_hint},
+    report::outcome_text::{closed, differences, with_hint},
     spec::{Argument, StorePorts, UsageError},
     sys::system_error::SystemError,
     voter::StateLoss,
 };
+
+/// The exit code of a program that needs a port which another program has.
+pub(crate) const PORT_IN_USE: u8 = 10;
 
 /// The reason for which a launch failed.
 #[derive(Debug, thiserror::Error)]
@@ -144,12 +150,20 @@ pub struct Ended {
 
 impl LaunchError {
     /// Returns the exit code of the process. `docs/exit-codes.md` lists all of them.
-    pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(self.code())
+    pub fn exit_code(&self, name: ProgramName) -> ExitCode {
+        ExitCode::from(self.code(name))
     }
 
-    /// Returns the exit code as a number.
-    pub(crate) fn code(&self) -> u8 {
+    /// Returns the exit code as a number. torchrun has no other codes than 1 and 2, and tools that start it may not know
+    /// any.
+    pub(crate) fn code(&self, name: ProgramName) -> u8 {
+        match (name, self.own_code()) {
+            (ProgramName::Torchrun, code) if code != 2 => 1,
+            (ProgramName::Ragent | ProgramName::Torchrun, code) => code,
+        }
+    }
+
+    fn own_code(&self) -> u8 {
         match self {
             Self::Usage(_)
             | Self::HostOrJoin(HostOrJoinError::Locate(LocateError::SameAddress { .. })) => 2,
@@ -157,6 +171,9 @@ impl LaunchError {
             Self::Ended(ended) => ended.exit_code(),
             Self::StaysClosed { .. } => CLOSED_BEFORE,
             Self::HostOrJoin(HostOrJoinError::Locate(LocateError::EtcdAway { .. })) => HOST_GONE,
+            Self::HostOrJoin(HostOrJoinError::Locate(LocateError::Auth(_)))
+            | Self::Status { source: AttendError::Mismatch(_), .. } => REFUSED,
+            error if error.is_port_in_use() => PORT_IN_USE,
             Self::System(_)
             | Self::HostOrJoin(_)
             | Self::Metrics(_)
@@ -165,6 +182,23 @@ impl LaunchError {
             | Self::Status { .. }
             | Self::StatusOfVoters { .. }
             | Self::WorkerStore { .. } => 1,
+        }
+    }
+
+    /// Returns true if another program has a port that this one needs.
+    fn is_port_in_use(&self) -> bool {
+        let is_taken = |source: &io::Error| source.kind() == io::ErrorKind::AddrInUse;
+        match self {
+            Self::HostOrJoin(HostOrJoinError::Locate(error)) => match error {
+                LocateError::Held { .. } | LocateError::Other { .. } => true,
+                LocateError::Bind { source, .. }
+                | LocateError::Search(SocketsError::Bind { source, .. }) => is_taken(source),
+                _ => false,
+            },
+            Self::Metrics(error) => matches!(error, MetricsPortError::Held { .. }),
+            Self::WorkerStore { source, .. } => is_taken(source),
+            Self::System(error) => is_taken(&error.source),
+            _ => false,
         }
     }
 
@@ -435,30 +469,4 @@ fn refused(
              starts agents repeatedly",
         ),
     }
-}
-
-/// Lists the settings in which two nodes differ, with both values.
-fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
-    let seconds = |duration: std::time::Duration| format!("{} s", duration.as_secs_f64());
-    let backend = |settings: &SharedSettings| if settings.fixed_ranks { "static" } else { "c10d" };
-    let rows = [
-        ("--nnodes", here.nodes.to_string(), there.nodes.to_string()),
-        ("--rdzv-backend", backend(here).to_owned(), backend(there).to_owned()),
-        ("--max-restarts", here.max_restarts.to_string(), there.max_restarts.to_string()),
-        ("join_timeout", seconds(here.timeouts.join), seconds(there.timeouts.join)),
-        ("last_call_timeout", seconds(here.timeouts.last_call), seconds(there.timeouts.last_call)),
-        ("join_settle", seconds(here.timeouts.join_settle), seconds(there.timeouts.join_settle)),
-        ("shrink_timeout", seconds(here.timeouts.shrink), seconds(there.timeouts.shrink)),
-        (
-            "--shutdown-timeout",
-            seconds(here.timeouts.stop_grace),
-            seconds(there.timeouts.stop_grace),
-        ),
-        ("--store-access", here.store_access.to_string(), there.store_access.to_string()),
-    ];
-    let differing = rows.into_iter().filter(|(_, here, there)| here != there);
-    differing
-        .map(|(name, here, there)| format!("{name} is {here} here and {there} there"))
-        .collect::<Vec<_>>()
-        .join(", ")
 }

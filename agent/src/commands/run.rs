@@ -190,7 +190,13 @@ fn log_choices(spec: &JobSpec) {
 
 fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Outcome, LaunchError> {
     let (open_files, limit) = ThisHost.raise_open_files();
-    let given = GivenLimits { open_files, core_dump };
+    let nice = ThisHost.raise_priority();
+    if let Some((what, hint)) = ThisHost.starvation() {
+        warn!(
+            "{what}: on a busy machine it may not renew its lease in time, and its workers are killed then; {hint}"
+        );
+    }
+    let given = GivenLimits { open_files, core_dump, nice };
     let workers = u64::from(spec.local_world_size.get());
     let needed = limits::MIN_OPEN_FILES + limits::OPEN_FILES_PER_WORKER * workers;
     if limit < needed {
@@ -242,6 +248,7 @@ fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Outcome
 struct GivenLimits {
     open_files: u64,
     core_dump: u64,
+    nice: i32,
 }
 
 async fn launch_on_runtime(
@@ -569,6 +576,7 @@ fn supervisor_spec(
         socket_dir: ThisHost.socket_dir(),
         open_files: given.open_files,
         core_dump: given.core_dump,
+        nice: given.nice,
         host_name: ThisHost.name(),
         console,
     })

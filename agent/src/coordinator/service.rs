@@ -22,7 +22,8 @@ use ragent_proto::{
 };
 use ragent_rendezvous::{
     ids::{Peer, RunId, Term},
-    message::{Attend, ToNode},
+    message::{Attend, RefuseReason, ToNode},
+    settings::SharedSettings,
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -52,6 +53,7 @@ use crate::{
         connection::PeerAddress, connection_quota::Origin, http::BodyRead, port::Routers,
         refusals::Refusals,
     },
+    report::outcome_text::differences,
     secret::Credentials,
 };
 
@@ -98,7 +100,14 @@ pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> 
     let guarded = |router: Router| {
         router.layer(middleware::from_fn_with_state(Arc::clone(&guard), browser_guard::check))
     };
-    let service = Service { role, states, events, page, readers: readers.clone() };
+    let service = Service {
+        role,
+        states,
+        events,
+        page,
+        readers: readers.clone(),
+        refusals: Arc::clone(&refusals),
+    };
     let grpc =
         CoordinationServer::new(service).max_decoding_message_size(limits::MAX_AGENT_MESSAGE);
     let grpc = Routes::new(grpc).into_axum_router();
@@ -185,6 +194,7 @@ struct Service {
     events: Arc<EventsPage>,
     page: Arc<Page>,
     readers: Readers,
+    refusals: Arc<Refusals>,
 }
 
 type Answers = Pin<Box<dyn Stream<Item = Result<CoordinatorMessage, Status>> + Send>>;
@@ -211,11 +221,18 @@ impl Coordination for Service {
         };
         read.notify();
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
+        let (refusals, settings) = (Arc::clone(&self.refusals), attend.settings.clone());
         let registration = Registration { attend, proof, from, answers };
         // The answer to the stream begins at once, so that the agent can distinguish this process from one that
         // is stopped.
         tokio::spawn(pass_on(Arc::clone(&self.role), lost_term, registration, messages));
-        let answers = ReceiverStream::new(queue).map(|message| Ok(message.into()));
+        let answers = ReceiverStream::new(queue).map(move |message| {
+            if let (FromCoordinator::Message(ToNode::Refuse(reason)), Some(from)) = (&message, from)
+            {
+                refusals.handle_refused_node(from.ip, &why_refused(reason, &settings));
+            }
+            Ok(message.into())
+        });
         Ok(Response::new(Box::pin(answers)))
     }
 
@@ -282,6 +299,14 @@ impl Coordination for Service {
             }
         };
         Ok(Response::new(replies))
+    }
+}
+
+/// Describes why an agent with these settings is refused, for the user of the coordinator.
+fn why_refused(reason: &RefuseReason, settings: &SharedSettings) -> String {
+    match reason {
+        RefuseReason::Settings { ours } => differences(ours, settings),
+        reason => reason.kind().replace('_', " "),
     }
 }
 

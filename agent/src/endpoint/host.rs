@@ -120,9 +120,7 @@ pub(crate) fn warn_of_open_port(credentials: &Credentials, bound: SocketAddr) {
         return;
     }
     warn!(
-        "anyone who reaches port {} of this machine can take part in this job and run code in its workers; give \
-         all nodes a secret (`ragent secret --init`, or `--secret-file`), or certificates (`--tls-ca`), or \
-         `--auth none` if that is intended",
+        "anyone who reaches port {} can control this job; protect it with `ragent secret --init` (docs/security.md)",
         bound.port()
     );
 }

@@ -74,7 +74,7 @@ pub(super) async fn locate(
         }
         Effect::Warn { cause, is_resolved } => {
             let advice = if *is_resolved {
-                "check that the agent on that host is running"
+                "check that the agent on that host is running, that it has the same port, and that no firewall blocks it"
             } else {
                 "check the host name, /etc/hosts and DNS"
             };

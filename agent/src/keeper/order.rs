@@ -85,6 +85,8 @@ pub(crate) struct Program {
     pub open_files: u64,
     /// The soft limit of the core dump's size, as the agent has inherited it.
     pub core_dump: u64,
+    /// The nice value, as the agent has inherited it.
+    pub nice: i32,
     /// The worker's streams that the agent copies.
     pub(crate) flows: Vec<FlowOrder>,
 }

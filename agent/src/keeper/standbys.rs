@@ -350,5 +350,6 @@ pub(super) fn limits_of(program: &Program) -> WorkerLimits {
         cpus: program.cpus.clone(),
         open_files: program.open_files,
         core_dump: program.core_dump,
+        nice: program.nice,
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use ragent_proto::printable;
 use ragent_rendezvous::snapshot::{REFUSED_PEERS_MAX, RefusedPeer};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::net::limits;
 
@@ -29,6 +29,15 @@ impl Refusals {
             info!(peer = %ip, why, "connection refused; further ones from there are not logged");
         } else {
             debug!(peer = %ip, why, "connection refused");
+        }
+    }
+
+    /// Warns that an agent at `ip` was refused as a node of the job, and of the reason.
+    pub(crate) fn handle_refused_node(&self, ip: IpAddr, why: &str) {
+        if self.record(ip, why) {
+            warn!(
+                "an agent at {ip} was refused as a node of this job: {why}; further ones from there are not logged"
+            );
         }
     }
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use ragent_rendezvous::{
     ids::Round,
     message::{JobResult, Outcome},
+    settings::SharedSettings,
 };
 
 use super::{failure::failure, news};
@@ -92,4 +93,30 @@ pub(crate) fn with_hint(mut text: String, hint: Option<&str>) -> String {
         let _ = write!(text, "\nhint: {hint}");
     }
     text
+}
+
+/// Lists the settings in which two nodes differ, with both values.
+pub(crate) fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
+    let seconds = |duration: std::time::Duration| format!("{} s", duration.as_secs_f64());
+    let backend = |settings: &SharedSettings| if settings.fixed_ranks { "static" } else { "c10d" };
+    let rows = [
+        ("--nnodes", here.nodes.to_string(), there.nodes.to_string()),
+        ("--rdzv-backend", backend(here).to_owned(), backend(there).to_owned()),
+        ("--max-restarts", here.max_restarts.to_string(), there.max_restarts.to_string()),
+        ("join_timeout", seconds(here.timeouts.join), seconds(there.timeouts.join)),
+        ("last_call_timeout", seconds(here.timeouts.last_call), seconds(there.timeouts.last_call)),
+        ("join_settle", seconds(here.timeouts.join_settle), seconds(there.timeouts.join_settle)),
+        ("shrink_timeout", seconds(here.timeouts.shrink), seconds(there.timeouts.shrink)),
+        (
+            "--shutdown-timeout",
+            seconds(here.timeouts.stop_grace),
+            seconds(there.timeouts.stop_grace),
+        ),
+        ("--store-access", here.store_access.to_string(), there.store_access.to_string()),
+    ];
+    let differing = rows.into_iter().filter(|(_, here, there)| here != there);
+    differing
+        .map(|(name, here, there)| format!("{name} is {here} here and {there} there"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }

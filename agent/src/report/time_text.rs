@@ -17,19 +17,25 @@ pub(crate) fn short_time(ms: u64) -> String {
 
 /// Returns the time account in one line.
 pub(crate) fn of_account(time: &JobTime) -> String {
-    let Some(ratio) = time.productive_ratio() else { return "none yet".to_owned() };
-    let assumed = if time.is_assumed { " (assumed: the workers report no progress)" } else { "" };
+    if time.age_ms() == 0 {
+        return "none yet".to_owned();
+    }
+    let productive = match time.productive_ratio() {
+        Some(ratio) => format!("{:.1} % productive", ratio * 100.0),
+        None => {
+            "how much of it was productive is unknown: the workers report no progress".to_owned()
+        }
+    };
     let mut lost: Vec<(&str, u64)> = time
         .states
         .iter()
-        .filter(|state| state.state != "productive")
+        .filter(|state| !["productive", "unknown"].contains(&state.state.as_str()))
         .map(|state| (state.state.as_str(), state.ms))
         .chain([("redone", time.redone_ms)])
         .filter(|(_, ms)| *ms >= 10)
         .collect();
     lost.sort_by_key(|(_, ms)| Reverse(*ms));
-    let mut text =
-        format!("{} in all, {:.1} % productive{assumed}", short_time(time.age_ms()), ratio * 100.0);
+    let mut text = format!("{} in all, {productive}", short_time(time.age_ms()));
     if !lost.is_empty() {
         let list: Vec<String> =
             lost.iter().map(|(state, ms)| format!("{state} {}", short_time(*ms))).collect();

@@ -160,7 +160,17 @@ fn missing_script(path: &Path, host: &impl Host) -> UsageError {
         (_, true) => error("is a folder without a `__main__.py`").with_hint(hint),
         (true, false) => error("cannot be read").with_hint(hint),
         (false, false) => {
-            let command = path.to_str().and_then(cli::similar_command);
+            let name = path.to_str().unwrap_or_default();
+            if name
+                .strip_prefix("python")
+                .is_some_and(|rest| rest.trim_matches(|c| matches!(c, '0'..='9' | '.')).is_empty())
+            {
+                let hint = format!(
+                    "leave out `{name}`: ragent starts Python by itself, `ragent train.py`"
+                );
+                return error("does not exist").with_hint(hint);
+            }
+            let command = cli::similar_command(name);
             let command = command.map(|it| format!("a similar command exists: `ragent {it}`"));
             error("does not exist").with_hint(command.unwrap_or_else(|| hint.to_owned()))
         }

@@ -82,6 +82,10 @@ impl Argument {
         let hint = match error {
             EndpointError::NoPort => "with `static`, give the endpoint as `HOST:PORT`",
             EndpointError::PortInAddress => "give the port as `--master-port`",
+            // Only an IPv6 address has several colons.
+            EndpointError::Port if self.text.matches(':').count() > 1 => {
+                "write an IPv6 address with a port in brackets: `[fd00::1]:29400`"
+            }
             EndpointError::Host
             | EndpointError::NoHost
             | EndpointError::Port

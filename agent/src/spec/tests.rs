@@ -188,6 +188,9 @@ fn mistyped_commands() {
     let hint = |line| resolve(line).unwrap_err()[0].hint().unwrap().to_owned();
     assert_eq!(hint("ragent staus"), "a similar command exists: `ragent status`");
     assert!(hint("ragent train").contains("`-m` for a module"));
+    for line in ["ragent python train.py", "ragent python3.11 train.py"] {
+        assert!(hint(line).starts_with("leave out `python"), "{}", hint(line));
+    }
 }
 
 /// `--no-python` runs a program that is found as a shell would find it.

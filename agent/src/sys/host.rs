@@ -12,6 +12,7 @@ mod interfaces;
 pub mod numa;
 mod pmi;
 mod process;
+mod scheduling;
 
 use std::{
     ffi::{OsStr, OsString},

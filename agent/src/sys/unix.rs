@@ -182,6 +182,24 @@ pub(crate) struct WorkerLimits {
     pub(crate) open_files: u64,
     /// The soft limit of the core dump's size.
     pub(crate) core_dump: u64,
+    /// The nice value.
+    pub(crate) nice: i32,
+}
+
+/// Returns the nice value of the calling thread.
+pub(crate) fn nice() -> i32 {
+    // SAFETY: the call has no memory to read or write, and does not fail for the calling thread.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+/// Sets the nice value of the calling thread. Async-signal-safe.
+///
+/// # Errors
+///
+/// Returns the system's refusal.
+pub(crate) fn set_nice(nice: i32) -> Result<(), Errno> {
+    // SAFETY: the call has no memory to read or write.
+    Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).map(drop)
 }
 
 /// Starts a worker as the leader of a session of its own; the kernel kills it when the calling
@@ -196,7 +214,7 @@ pub(crate) fn spawn_worker(
     cgroup: Option<OwnedFd>,
 ) -> io::Result<Child> {
     let parent = unistd::getpid();
-    let (open_files, core_dump) = (limits.open_files, limits.core_dump);
+    let (open_files, core_dump, worker_nice) = (limits.open_files, limits.core_dump, limits.nice);
     let mut cpus = (!limits.cpus.is_empty()).then(CpuSet::new);
     for cpu in limits.cpus {
         if let Some(cpus) = &mut cpus {
@@ -221,6 +239,9 @@ pub(crate) fn spawn_worker(
         setrlimit(Resource::RLIMIT_NOFILE, open_files.min(hard), hard)?;
         let (_, hard) = getrlimit(Resource::RLIMIT_CORE)?;
         setrlimit(Resource::RLIMIT_CORE, core_dump.min(hard), hard)?;
+        if nice() < worker_nice {
+            set_nice(worker_nice)?;
+        }
         if let Some(cpus) = &cpus {
             sched_setaffinity(unistd::Pid::from_raw(0), cpus)?;
         }

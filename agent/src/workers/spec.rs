@@ -53,6 +53,8 @@ pub struct SupervisorSpec {
     pub open_files: u64,
     /// The soft limit of the core dump of each worker.
     pub core_dump: u64,
+    /// The nice value of each worker.
+    pub nice: i32,
     /// This machine's name, for reports.
     pub host_name: String,
     /// The writer of their output.

@@ -29,7 +29,6 @@ class Time:
     states: Tuple[StateTime, ...] = many(StateTime)
     redone_ms: Optional[int] = None
     now: Optional[str] = None
-    is_assumed: Optional[bool] = None
 
     def of(self, state: str) -> int:
         """Returns the time in a state, in milliseconds."""

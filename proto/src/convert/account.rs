@@ -55,7 +55,7 @@ impl From<v1::RestartSum> for RestartSum {
 }
 
 impl From<JobTime> for v1::JobTime {
-    fn from(JobTime { states, redone_ms, now, is_assumed }: JobTime) -> Self {
+    fn from(JobTime { states, redone_ms, now }: JobTime) -> Self {
         let states = states.into_iter();
         Self {
             states: states
@@ -63,7 +63,6 @@ impl From<JobTime> for v1::JobTime {
                 .collect(),
             redone_ms,
             now: now.unwrap_or_default(),
-            is_assumed,
         }
     }
 }
@@ -80,7 +79,6 @@ impl TryFrom<v1::JobTime> for JobTime {
             states: list(time.states, "time.states", NAMES_MAX, state_time)?,
             redone_ms: time.redone_ms,
             now,
-            is_assumed: time.is_assumed,
         })
     }
 }

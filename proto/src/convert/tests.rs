@@ -349,7 +349,6 @@ fn snapshot() -> Snapshot {
             }],
             redone_ms: 7,
             now: Some("productive".to_owned()),
-            is_assumed: true,
         },
         last_restart: Some(RestartCost {
             why: RestartCause::WorkerFailed,

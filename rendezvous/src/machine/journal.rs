@@ -279,7 +279,7 @@ impl Rendezvous {
     pub(super) fn record_workers_started(&mut self, now: Instant) {
         self.event(self.journal.admitted, None, EventKind::WorkersStarted);
         self.journal.account.started(now);
-        if self.journal.account.is_assumed() {
+        if self.journal.account.is_unknown() {
             self.count_restart(now, None, true);
         }
     }
@@ -433,7 +433,6 @@ impl Rendezvous {
             states: states.collect(),
             redone_ms: millis(seen.redone),
             now: account.state(now).map(|state| state.name().to_owned()),
-            is_assumed: account.is_assumed(),
         }
     }
 }

@@ -6,7 +6,8 @@
 //! - j: no job is born while a voter of an unfinished job can reach its founder. A birth is excused if processes or the state files of
 //!   hosts that are down know such a job, and no process that knows it could reach the founder for as long as a founder must have waited.
 //! - k: the workers of two jobs do not run for longer than 15 s, if a listed host is there and nothing else happens.
-//! - l: a process that is started is registered within 10 s, if its job is led and nothing else happens.
+//! - l: a process that is started is registered within 10 s, if its job is led and nothing else happens. A process that knows another
+//!   job first waits for that one.
 //! - m: a job that has ended prevents the beginning of the next one for 10 s at most, if a process that knows the end is registered and
 //!   nothing else happens.
 //! - n: a host records the end of a job only if the job has an outcome.
@@ -280,9 +281,12 @@ impl World {
             let agent = process.agent.as_ref();
             let has_registered =
                 process.voter.as_ref().is_some_and(|voter| voter.registered.is_some());
-            (can_be_found || self.job_of(id).is_some())
+            let own = self.job_of(id);
+            let waits_for_own = own.as_ref().is_some_and(|own| *own != job);
+            let patience = if waits_for_own { self.timers.patience() } else { Duration::ZERO };
+            (can_be_found || own.is_some())
                 && !has_registered
-                && self.now >= process.started + REGISTERED_WITHIN
+                && self.now >= process.started + patience + REGISTERED_WITHIN
                 && process.ending.is_none()
                 && agent.is_some_and(|agent| !agent.node.is_attended())
         };

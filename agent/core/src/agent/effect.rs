@@ -111,6 +111,10 @@ pub const HOST_GONE: u8 = 3;
 /// The exit code of an agent that registered after its job had failed for good. Starting it again
 /// cannot succeed.
 pub const CLOSED_BEFORE: u8 = 4;
+/// The exit code of an agent that a signal has made leave its job. The node rejoins when the agent is started again.
+pub const LEFT: u8 = 8;
+/// The exit code of an agent that its coordinator has refused. Its flags have to be changed first.
+pub const REFUSED: u8 = 9;
 
 impl Ending {
     /// Returns true if the job has succeeded.
@@ -130,10 +134,11 @@ impl Ending {
             Self::Refused(RefuseReason::Closed(outcome)) if outcome.result.is_lasting() => {
                 CLOSED_BEFORE
             }
+            Self::Left(_) | Self::Closed(Outcome { result: JobResult::AllLeft, .. }) => LEFT,
             Self::Closed(_)
-            | Self::Left(_)
-            | Self::Refused(_)
+            | Self::Refused(RefuseReason::Closed(_))
             | Self::Unreachable { was_attended: false, .. } => 1,
+            Self::Refused(_) => REFUSED,
         }
     }
 }

@@ -105,6 +105,7 @@ fn program(command: &WorkerCommand) -> Program {
         unset: Vec::new(),
         open_files: u64::MAX,
         core_dump: 0,
+        nice: 0,
         flows: Vec::new(),
     }
 }

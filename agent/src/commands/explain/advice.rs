@@ -20,7 +20,7 @@ const LOST_MIN_MS: u64 = 10_000;
 /// Returns the changes that the numbers of a job suggest; none that they do not carry.
 pub(super) fn of(snapshot: &Snapshot) -> Vec<Advice> {
     let time = &snapshot.time;
-    let lost = time.age_ms().saturating_sub(time.of("productive")).saturating_add(time.redone_ms);
+    let lost = time.known_ms().saturating_sub(time.of("productive")).saturating_add(time.redone_ms);
     // A state that takes a quarter of the lost time is worth a change.
     let weighs = |state: &str| {
         let ms = time.of(state);

@@ -239,7 +239,6 @@ mod tests {
                 states: vec![state("productive", 96_000), state("starting", 4_000)],
                 redone_ms: 1_000,
                 now: Some("productive".to_owned()),
-                is_assumed: false,
             },
             restarts: vec![RestartsByCause {
                 cause: RestartCause::WorkerFailed,

@@ -109,7 +109,7 @@ pub(crate) fn write(spec: &JobSpec, result: &Result<Outcome, LaunchError>) {
             run_id: spec.run_id.as_str(),
             script: &spec.command.title,
             result: word(result),
-            exit_code: result.as_ref().err().map_or(0, LaunchError::code),
+            exit_code: result.as_ref().err().map_or(0, |error| error.code(spec.name)),
             text: result.as_ref().err().map(LaunchError::report).unwrap_or_default(),
             restarts_used: outcome.map_or(0, |outcome| outcome.restarts_used),
             first_failure: failure.map(Failure::from),

@@ -4,7 +4,10 @@ use std::fmt::Write;
 
 use nix::sys::signal::Signal;
 
+use ragent_core::agent::{CLOSED_BEFORE, HOST_GONE, LEFT, REFUSED};
+
 use super::{order::AgentEnd, ssh_command};
+use crate::commands::error::PORT_IN_USE;
 
 /// The result of a launch.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -34,12 +37,15 @@ pub(crate) enum LaunchResult {
     },
 }
 
+/// The exit codes of agents, of which the first one that occurs counts.
+const PRECEDENCE: [u8; 6] = [1, CLOSED_BEFORE, HOST_GONE, REFUSED, PORT_IN_USE, LEFT];
+
 /// Returns the result that follows from the ends of all agents; `cause` is the signal by which the
 /// user has ended them.
 ///
 /// An agent exits with 0 only if the job has succeeded, so one such exit code is enough: other
-/// agents may have left before. Otherwise the code of a failed job, 1, takes precedence over codes
-/// that concern a single host.
+/// agents may have left before. Otherwise the codes of a failed job take precedence over those that
+/// concern a single host.
 pub(super) fn of_ends(
     ends: &[(String, Result<AgentEnd, String>)],
     cause: Option<Signal>,
@@ -58,8 +64,7 @@ pub(super) fn of_ends(
         return LaunchResult::Interrupted { signal };
     }
     // Code 2 concerns one host. From `ragent launch` it would mean a mistake in its arguments.
-    let lasting = codes.iter().find(|code| [3, 4].contains(*code)).filter(|_| !codes.contains(&1));
-    let code = lasting.and_then(|code| u8::try_from(*code).ok()).unwrap_or(1);
+    let code = PRECEDENCE.into_iter().find(|code| codes.contains(&i32::from(*code))).unwrap_or(1);
     let own = |(name, end): &(String, Result<AgentEnd, String>)| {
         let how = match end {
             Ok(AgentEnd::Exited(1)) => return None,

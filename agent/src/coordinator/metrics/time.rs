@@ -31,7 +31,7 @@ pub(super) fn add_time(registry: &mut Registry, snapshot: &Snapshot) {
     let help = "Time that was spent on steps that were done again";
     registry.register_with_unit("ragent_redone", help, Unit::Seconds, redone);
     if let Some(ratio) = time.productive_ratio() {
-        let help = "Productive part of the age of the job that was not redone";
+        let help = "Productive part of the known time of the job that was not redone";
         registry.register("ragent_productive_ratio", help, ConstGauge::new(ratio));
     }
     let restarts = Family::<[(&str, &str); 1], Counter>::default();

@@ -193,10 +193,12 @@
     }
     const age = t.states.reduce((sum, state) => sum + state.ms, 0);
     const productive = t.states.find((state) => state.state === "productive");
+    const unknown = t.states.find((state) => state.state === "unknown")?.ms ?? 0;
     if (age > 0 && productive) {
-      const ratio = (100 * Math.max(0, productive.ms - t.redone_ms)) / age;
+      const ratio = (100 * Math.max(0, productive.ms - t.redone_ms)) / Math.max(1, age - unknown);
       const why = p ? "until steps were read for a minute" : "as the workers report no progress";
-      parts.push(`${ratio.toFixed(1)} % productive${t.is_assumed ? ` (assumed, ${why})` : ""}`);
+      const isUnknown = productive.ms === 0 && unknown > 0;
+      parts.push(isUnknown ? `productive time unknown, ${why}` : `${ratio.toFixed(1)} % productive`);
       parts.push(`${time(age)} in all`);
     }
     $("progress").textContent = parts.join(" · ");

@@ -4,7 +4,11 @@ use ragent_core::outage::Report;
 use tracing::{info, warn};
 
 use super::Driver;
-use crate::{coordinator::client::AttendError, report::news, sys::clock};
+use crate::{
+    coordinator::client::AttendError,
+    report::news,
+    sys::{clock, host::ThisHost},
+};
 
 impl Driver<'_> {
     /// Reports that a stream, or an attempt to open one, has ended with `error`.
@@ -57,18 +61,20 @@ impl Driver<'_> {
         let give_up_after_s = settings.join_timeout.as_secs();
         let lease = settings.leases.agent.as_secs_f64();
         let stops_workers = self.has_workers && !settings.runs_unleased;
+        // A busy machine is the usual reason if the network is sound.
+        let load = ThisHost.load().map_or_else(String::new, |load| format!(" ({load} here)"));
         match self.outage.handle_lease_lost(stops_workers) {
             Report::First if stops_workers => warn!(
                 "the lease has ended: the coordinator at {endpoint} has not answered for {lease:.1} \
-                 s; killing the workers of this node, which start again in the next round \
+                 s{load}; killing the workers of this node, which start again in the next round \
                  (this agent gives up after {give_up_after_s} s)"
             ),
             Report::First => warn!(
                 "the lease has ended: the coordinator at {endpoint} has not answered for {lease:.1} \
-                 s; retrying for {give_up_after_s} s"
+                 s{load}; retrying for {give_up_after_s} s"
             ),
             Report::Further => {
-                info!("the lease has ended: the coordinator has not answered in time");
+                info!("the lease has ended: the coordinator has not answered in time{load}");
             }
         }
         self.spec.log.keep();

@@ -233,6 +233,7 @@ impl Driver {
             unset: NOT_INHERITED.map(str::to_owned).to_vec(),
             open_files: self.spec.open_files,
             core_dump: self.spec.core_dump,
+            nice: self.spec.nice,
             flows: Vec::new(),
         }
     }

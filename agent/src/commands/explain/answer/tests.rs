@@ -32,7 +32,6 @@ fn job() -> Snapshot {
             states: vec![state("productive", 96_000), state("starting", 4_000), state("hung", 0)],
             redone_ms: 1_000,
             now: Some("productive".to_owned()),
-            is_assumed: false,
         },
         restarts: vec![RestartsByCause {
             cause: RestartCause::WorkerFailed,

@@ -175,13 +175,16 @@ fn step(progress: &JobProgress, model: &Model, width: usize) -> String {
 /// Returns the line about the productive time.
 fn time(model: &Model, width: usize) -> String {
     let time = model.time();
-    let Some(ratio) = time.productive_ratio() else { return "productive: no time yet".to_owned() };
-    let assumed = if time.is_assumed { " (assumed)" } else { "" };
+    if time.age_ms() == 0 {
+        return "productive: no time yet".to_owned();
+    }
     let columns = if width < 60 { 8 } else { 20 };
-    let mut line =
-        format!("productive {:.1} %{assumed} {}", ratio * 100.0, text::bar(ratio, columns));
+    let mut line = match time.productive_ratio() {
+        Some(ratio) => format!("productive {:.1} % {}", ratio * 100.0, text::bar(ratio, columns)),
+        None => "productive: unknown, no progress is reported;".to_owned(),
+    };
     let mut lost: Vec<(&str, u64)> = (time.states.iter())
-        .filter(|state| state.state != "productive")
+        .filter(|state| !["productive", "unknown"].contains(&state.state.as_str()))
         .map(|state| (state.state.as_str(), state.ms))
         .chain([("redone", time.redone_ms)])
         .filter(|(_, ms)| *ms >= 10)

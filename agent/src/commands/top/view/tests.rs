@@ -55,7 +55,6 @@ fn snapshot(step: u64) -> Box<Snapshot> {
             states: vec![state("productive", 11_100), state("starting", 182), state("hung", 60)],
             redone_ms: 160_000,
             now: Some("productive".to_owned()),
-            is_assumed: false,
         },
         ..empty_snapshot()
     })
