@@ -1,13 +1,19 @@
 //! Reads and writes files with secrets. A file that others could have read or written is not used.
 
 use std::{
+    ffi::{OsStr, OsString},
     fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions},
     io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
     path::{Path, PathBuf},
 };
 
-use nix::{libc, unistd::geteuid};
+use nix::{
+    fcntl::{AtFlags, OFlag, openat, renameat},
+    libc,
+    sys::stat::Mode,
+    unistd::{UnlinkatFlags, geteuid, linkat, unlinkat},
+};
 use zeroize::Zeroizing;
 
 use super::{
@@ -138,6 +144,13 @@ pub fn read(path: &Path) -> Result<Vec<Secret>, FileError> {
 /// Reads a file that only this user or root can have written, and others cannot read.
 pub(super) fn read_text(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Metadata), FileProblem> {
     let (file, about) = open(path)?;
+    read_private(file, about)
+}
+
+fn read_private(
+    file: File,
+    about: Metadata,
+) -> Result<(Zeroizing<Vec<u8>>, Metadata), FileProblem> {
     let (owner, mode) = (about.uid(), about.mode() & 0o7777);
     if owner != geteuid().as_raw() && owner != 0 {
         return Err(FileProblem::Owner { owner, mode });
@@ -154,7 +167,11 @@ pub(super) fn open(path: &Path) -> Result<(File, Metadata), FileProblem> {
     // A pipe must not block.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let file = file.map_err(|error| match error.kind() {
+    regular(file.map_err(|error| not_opened(path, error))?)
+}
+
+fn not_opened(path: &Path, error: io::Error) -> FileProblem {
+    match error.kind() {
         // A link that leads nowhere is a mistake, and not an absent file.
         io::ErrorKind::NotFound if fs::symlink_metadata(path).is_ok() => {
             FileProblem::System { attempt: "opened", error }
@@ -162,7 +179,10 @@ pub(super) fn open(path: &Path) -> Result<(File, Metadata), FileProblem> {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => FileProblem::Missing,
         io::ErrorKind::PermissionDenied if fs::metadata(path).is_err() => FileProblem::Hidden,
         _ => FileProblem::System { attempt: "opened", error },
-    })?;
+    }
+}
+
+fn regular(file: File) -> Result<(File, Metadata), FileProblem> {
     let about = file.metadata().map_err(|error| FileProblem::System { attempt: "read", error })?;
     if !about.is_file() {
         return Err(FileProblem::NotRegular);
@@ -207,13 +227,19 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<Secret>, FileProblem> {
 ///
 /// Returns [`FileError`] if the file exists already or cannot be written.
 pub fn create(path: &Path, secret: &Secret) -> Result<(), FileError> {
+    let failed = |problem| FileError { path: path.to_owned(), problem };
     let text = Zeroizing::new(format!("{}\n", secret.text()));
-    with_draft(path, text.as_bytes(), |draft| {
-        // Unlike a rename, this never replaces a file.
-        fs::hard_link(draft, path).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => FileProblem::Exists,
-            _ => FileProblem::System { attempt: "written", error },
-        })
+    let make = || {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder_of(path))?;
+        open_folder(path)
+    };
+    let folder = make().map_err(|error| failed(not_written(error)))?;
+    let draft = Draft::new(&folder, path).map_err(|error| failed(not_written(error)))?;
+    draft.fill(text.as_bytes()).map_err(|error| failed(not_written(error)))?;
+    // Unlike a rename, this never replaces a file.
+    draft.link().map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => failed(FileProblem::Exists),
+        _ => failed(not_written(error)),
     })
 }
 
@@ -226,7 +252,19 @@ pub fn add(path: &Path, secret: &Secret) -> Result<(), FileError> {
     let failed = |problem| FileError { path: path.to_owned(), problem };
     // The file itself is replaced, not a link to it.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let (old, about) = read_text(path).map_err(failed)?;
+    let folder = open_folder(path).map_err(|error| failed(not_opened(path, error)))?;
+    // Another rotation between reading and writing would lose its secret. A file system without locks has no protection.
+    match folder.lock() {
+        Err(error) if error.kind() != io::ErrorKind::Unsupported => {
+            return Err(failed(FileProblem::System { attempt: "locked", error }));
+        }
+        Ok(()) | Err(_) => {}
+    }
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let file = openat(&folder, name_of(path), flags, Mode::empty());
+    let file = file.map_err(|errno| failed(not_opened(path, errno.into())))?;
+    let (file, about) = regular(file.into()).map_err(failed)?;
+    let (old, about) = read_private(file, about).map_err(failed)?;
     let mut text = Zeroizing::new(Vec::with_capacity(old.len() + limits::MAX_SECRET_LEN + 1));
     text.extend_from_slice(secret.text().as_bytes());
     text.push(b'\n');
@@ -235,48 +273,103 @@ pub fn add(path: &Path, secret: &Secret) -> Result<(), FileError> {
     if text.len() as u64 > limits::MAX_FILE {
         return Err(failed(FileProblem::TooLarge { max: limits::MAX_FILE }));
     }
-    with_draft(path, &text, |draft| {
-        // A group that reads the file goes on reading it.
-        let failed = |error| FileProblem::System { attempt: "written", error };
-        chown(draft, None, Some(about.gid())).map_err(failed)?;
-        fs::set_permissions(draft, Permissions::from_mode(about.mode() & 0o640)).map_err(failed)?;
-        fs::rename(draft, path).map_err(|error| FileProblem::System { attempt: "written", error })
-    })
+    let replace = || {
+        let draft = Draft::new(&folder, path)?;
+        draft.let_group_read(&about)?;
+        draft.fill(&text)?;
+        draft.rename()
+    };
+    replace().map_err(|error| failed(not_written(error)))
 }
 
-/// Writes `text` to a file of a temporary name next to `path`, which `publish` makes known as `path`.
-fn with_draft(
-    path: &Path,
-    text: &[u8],
-    publish: impl FnOnce(&Path) -> Result<(), FileProblem>,
-) -> Result<(), FileError> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    // Another machine may write to the same folder at the same time.
-    name.push(format!(".{:016x}.tmp", rand::random::<u64>()));
-    let draft = path.with_file_name(name);
-    let write = || -> io::Result<()> {
-        if let Some(folder) = path.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-        file.write_all(text)?;
-        file.sync_all()
-    };
-    let written = write().map_err(|error| FileProblem::System { attempt: "written", error });
-    let published = written.and_then(|()| publish(&draft));
-    let _ = fs::remove_file(&draft);
-    if let Some(folder) = path.parent().filter(|_| published.is_ok()) {
-        // The name survives a crash of the machine, where the file system supports it.
-        let _ = File::open(folder).and_then(|folder| folder.sync_all());
+fn not_written(error: io::Error) -> FileProblem {
+    FileProblem::System { attempt: "written", error }
+}
+
+fn open_folder(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(folder_of(path))
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or_else(|| Path::new("."))
+}
+
+fn name_of(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
+}
+
+/// A file of a temporary name next to the file of secrets; dropping this removes it.
+///
+/// Other users may be able to write to the folder and replace the name by a link. So owner, mode and content are set through
+/// the descriptor.
+struct Draft<'a> {
+    folder: &'a File,
+    file: File,
+    name: OsString,
+    /// The name of the file of secrets.
+    target: &'a OsStr,
+}
+
+impl<'a> Draft<'a> {
+    fn new(folder: &'a File, path: &'a Path) -> io::Result<Self> {
+        let target = name_of(path);
+        let mut name = target.to_owned();
+        // Another machine may write to the same folder at the same time.
+        name.push(format!(".{:016x}.tmp", rand::random::<u64>()));
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        let file = openat(folder, name.as_os_str(), flags | OFlag::O_CLOEXEC, mode)?.into();
+        Ok(Self { folder, file, name, target })
     }
-    published.map_err(|problem| FileError { path: path.to_owned(), problem })
+
+    /// Lets the group that reads the old file read this one.
+    fn let_group_read(&self, old: &Metadata) -> io::Result<()> {
+        fchown(&self.file, None, Some(old.gid()))?;
+        self.file.set_permissions(Permissions::from_mode(old.mode() & 0o640))
+    }
+
+    fn fill(&self, text: &[u8]) -> io::Result<()> {
+        (&self.file).write_all(text)?;
+        self.file.sync_all()
+    }
+
+    /// Gives the file its name, unless there is a file of that name.
+    fn link(&self) -> io::Result<()> {
+        let name = self.name.as_os_str();
+        linkat(self.folder, name, self.folder, self.target, AtFlags::empty())?;
+        self.keep_name();
+        Ok(())
+    }
+
+    /// Gives the file its name.
+    fn rename(&self) -> io::Result<()> {
+        renameat(self.folder, self.name.as_os_str(), self.folder, self.target)?;
+        self.keep_name();
+        Ok(())
+    }
+
+    /// Makes the name survive a crash of the machine, where the file system supports it.
+    fn keep_name(&self) {
+        let _ = self.folder.sync_all();
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        let _ = unlinkat(self.folder, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir);
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::{
+        os::unix::fs::{chown, symlink},
+        sync::Barrier,
+        thread,
+    };
 
-    use nix::{sys::stat::Mode, unistd::mkfifo};
+    use nix::unistd::mkfifo;
 
     use super::*;
 
@@ -398,5 +491,44 @@ mod tests {
         let full = add(&path, &secret("b")).unwrap_err();
         assert_eq!(full.problem.to_string(), "is larger than 64 KiB");
         assert_eq!(read(&path).unwrap(), [secret("a")]);
+    }
+
+    /// Rotations at the same time all add their secret.
+    #[test]
+    fn concurrent_rotations_lose_no_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        create(&path, &secret("a")).unwrap();
+        let begin = Barrier::new(15);
+        thread::scope(|scope| {
+            for _ in 0..15 {
+                scope.spawn(|| {
+                    begin.wait();
+                    add(&path, &Secret::random().unwrap()).unwrap();
+                });
+            }
+        });
+        assert_eq!(read(&path).unwrap().len(), 16);
+    }
+
+    /// Another user who may write to the folder puts a link in the place of the new file: the file that the link leads to
+    /// keeps its mode and content.
+    #[test]
+    fn link_in_place_of_a_new_file_is_not_followed() {
+        let temp = tempfile::tempdir().unwrap();
+        let (path, victim) = (temp.path().join("secret"), temp.path().join("victim"));
+        put(&path, b"", 0o640);
+        put(&victim, b"private", 0o600);
+        let folder = open_folder(&path).unwrap();
+        let draft = Draft::new(&folder, &path).unwrap();
+        let name = temp.path().join(&draft.name);
+        fs::remove_file(&name).unwrap();
+        symlink(&victim, &name).unwrap();
+        draft.let_group_read(&fs::metadata(&path).unwrap()).unwrap();
+        draft.fill(b"text").unwrap();
+        draft.rename().unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"private");
+        assert_eq!(fs::metadata(&victim).unwrap().mode() & 0o7777, 0o600);
+        assert_eq!(draft.file.metadata().unwrap().mode() & 0o7777, 0o640);
     }
 }
