@@ -15,3 +15,4 @@ pub(crate) mod stdout;
 pub mod system_error;
 pub(crate) mod tree;
 pub(crate) mod unix;
+pub(crate) mod users;

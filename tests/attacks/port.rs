@@ -1,9 +1,9 @@
 //! Floods and odd requests.
 
 use crate::{
-    attacker::python,
-    support::{Network, Sandbox, may_make_networks},
-    victim::{ATTACKER, Victim},
+    attacker::{OTHER, python},
+    support::{Network, Sandbox, Start, Stream, is_there, may_make_networks},
+    victim::{ATTACKER, Victim, make_secret},
 };
 
 const ANSWER: &str = "
@@ -63,14 +63,14 @@ time.sleep(1000)
     let mut newcomer = network.ragent(&sandbox, 2, words).start();
     newcomer.logs("nodes=2 world_size=2");
     newcomer.worker();
-    let text = host.text(crate::support::Stream::Stderr);
+    let text = host.text(Stream::Stderr);
     assert!(!text.contains("lease has ended") && !text.contains("node lost"), "{text}");
     // A member that has lost its connection reconnects during the flood.
     network.cut(2);
     crate::support::let_pass(std::time::Duration::from_millis(1000));
     network.heal(2);
     crate::support::let_pass(crate::support::LEASE);
-    let text = host.text(crate::support::Stream::Stderr);
+    let text = host.text(Stream::Stderr);
     assert!(!text.contains("node lost"), "{text}");
 }
 
@@ -138,4 +138,31 @@ print(code('GET /status', own), code('GET /status', 'Host: evil.example'),
     let codes = python(&victim.network, ATTACKER, 0, &script);
     assert_eq!(codes.trim(), "200 421 200 421 421 403 403 200 421 421 404 404");
     victim.assert_unharmed();
+}
+
+/// In a user namespace in which the agent has the uid that all unknown users have, no other user counts as the agent's own.
+#[test]
+fn other_user_has_the_overflow_uid() {
+    if !may_make_networks() || !is_there("unshare") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let network = Network::new("overflow", 1);
+    let map = ["--user", "--map-user=65534", env!("CARGO_BIN_EXE_ragent")];
+    // Without a secret, the agent would refuse its own connection.
+    let words = format!(
+        "--nnodes 1 --rdzv-id job --rdzv-endpoint 10.77.0.1:29400 --secret-file {} --no-python stay.sh",
+        make_secret(&sandbox).display()
+    );
+    let start = map.into_iter().chain(words.split(' '));
+    let start = start.fold(network.program(&sandbox, 1, "unshare"), Start::arg);
+    let mut agent = start.start();
+    agent.worker();
+    let script = "
+import http.client
+host = http.client.HTTPConnection('10.77.0.1', 29400, timeout=60)
+host.request('GET', '/status')
+print(host.getresponse().status)";
+    assert_eq!(python(&network, 1, OTHER, script).trim(), "403");
+    assert!(agent.text(Stream::Stderr).contains("no folder for state counts as this user's own"));
 }

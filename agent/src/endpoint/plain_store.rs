@@ -2,7 +2,6 @@
 
 use std::io;
 
-use nix::unistd::geteuid;
 use ragent_store::{Admission, Options, StoreThread};
 use tokio::sync::watch;
 
@@ -10,7 +9,10 @@ use crate::{
     endpoint::limits,
     net::port::{Attended, PortStore},
     secret::Credentials,
-    sys::system_error::{SystemError, system},
+    sys::{
+        system_error::{SystemError, system},
+        users,
+    },
 };
 
 /// Opens a store for PyTorch clients of the job that use the endpoint as one. There is none in a job with a secret or
@@ -47,7 +49,7 @@ fn plain_admission(attended: &Attended) -> Admission {
     Admission::Only {
         addresses: attended.addresses.clone(),
         are_vouched: false,
-        local_uids: [geteuid().as_raw(), 0].into(),
+        local_uids: users::trusted_uids(),
         silent_max: limits::silent_store_clients(attended.world_size),
     }
 }
@@ -55,6 +57,8 @@ fn plain_admission(attended: &Attended) -> Admission {
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
+
+    use nix::unistd::geteuid;
 
     use super::*;
 

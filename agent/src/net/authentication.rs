@@ -3,7 +3,6 @@
 
 use std::net::SocketAddr;
 
-use nix::unistd::geteuid;
 use ragent_store::server::{Owner, Owners};
 use tokio::time::timeout;
 use tracing::warn;
@@ -12,7 +11,7 @@ use super::http_client::{self, ExchangeEnd, Page};
 use crate::{
     net::limits,
     secret::{ClientTls, Credentials, Mismatch, NamedAuth, READ_INTERVAL},
-    sys::clock,
+    sys::{clock, users},
 };
 
 /// The path of an agent's identity.
@@ -80,7 +79,7 @@ pub(crate) fn check_user(
         return Ok(());
     }
     match Owners::new().of_peer(clock::now(), local, remote) {
-        Owner::User(uid) if uid != 0 && uid != geteuid().as_raw() => {
+        Owner::User(uid) if !users::is_trusted(uid) => {
             Err(UserError::Other(Mismatch::of_user(&remote.to_string(), uid)))
         }
         Owner::Nobody => Err(UserError::Closed),

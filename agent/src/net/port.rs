@@ -13,7 +13,6 @@ use axum::Router;
 use nix::{
     libc,
     sys::resource::{Resource, getrlimit},
-    unistd::geteuid,
 };
 use ragent_store::{
     StoreHandle,
@@ -37,7 +36,7 @@ use super::{
 use crate::{
     net::limits,
     secret::{ALPN_VOTER, Credentials, Unsecured},
-    sys::clock,
+    sys::{clock, users},
 };
 
 /// The store for new connections; while there is none, they wait.
@@ -347,7 +346,7 @@ impl Port {
             owner = self.owners.of_peer(clock::now(), local, peer);
         }
         match owner {
-            Owner::User(uid) if uid == 0 || uid == geteuid().as_raw() => OwnUser::Yes,
+            Owner::User(uid) if users::is_trusted(uid) => OwnUser::Yes,
             Owner::User(_) | Owner::Nobody => OwnUser::No,
             Owner::Later(_) | Owner::Unknown => OwnUser::Unknown,
         }

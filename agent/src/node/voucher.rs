@@ -2,13 +2,15 @@
 
 use std::{collections::VecDeque, mem, time::Instant};
 
-use nix::unistd::geteuid;
 use ragent_rendezvous::message::{StoreConnection, StoreConnections, Vouched};
 use ragent_store::server::{Owner, Owners};
 use tokio::task::{self, JoinHandle};
 use tracing::{debug, warn};
 
-use crate::{limits, sys::clock};
+use crate::{
+    limits,
+    sys::{clock, users},
+};
 
 /// Looks up which connections belong to this agent's user, or to root: on a thread of its own, since the kernel may have to
 /// list all sockets.
@@ -128,7 +130,7 @@ impl Pass {
         for connection in connections {
             let StoreConnection { number, client, store } = connection;
             match owners.of_peer(clock::now_blocking(), store, client) {
-                Owner::User(uid) if uid == geteuid().as_raw() || uid == 0 => own.push(number),
+                Owner::User(uid) if users::is_trusted(uid) => own.push(number),
                 Owner::User(_) | Owner::Nobody => {
                     debug!(%client, "the client of the store does not belong to this user");
                 }

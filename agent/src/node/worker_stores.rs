@@ -7,7 +7,6 @@
 
 use std::{io, net::IpAddr, sync::Arc};
 
-use nix::unistd::geteuid;
 use ragent_rendezvous::{ids::Round, message::REFUSED_CLIENTS_MAX, settings::StoreAccess};
 use ragent_store::{Admission, Options, StoreHandle, StoreThread, Unvouched};
 use tokio::sync::{mpsc, watch};
@@ -16,6 +15,7 @@ use crate::{
     limits,
     net::{self, Reach},
     spec::StorePorts,
+    sys::users,
 };
 
 /// The ports on which stores are served.
@@ -228,7 +228,7 @@ pub(super) fn admission_of(
             Admission::Only {
                 addresses: addresses.collect(),
                 are_vouched: access == StoreAccess::Vouched,
-                local_uids: [geteuid().as_raw(), 0].into(),
+                local_uids: users::trusted_uids(),
                 silent_max: limits::silent_store_clients(world_size),
             }
         }
@@ -258,6 +258,8 @@ async fn close(store: Option<StoreHandle>) {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU16;
+
+    use nix::unistd::geteuid;
 
     use super::*;
 

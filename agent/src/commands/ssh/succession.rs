@@ -7,7 +7,6 @@
 
 use std::{future::pending, path::PathBuf, time::Duration};
 
-use nix::unistd::geteuid;
 use tokio::{
     io::AsyncReadExt,
     net::{UnixListener, UnixStream},
@@ -16,7 +15,7 @@ use tokio::{
 use tracing::{debug, info};
 
 use super::order::{HostNumber, LaunchId};
-use crate::commands::ssh::limits;
+use crate::{commands::ssh::limits, sys::users};
 
 /// The socket at which a relay waits for its successor. It has a name in the abstract namespace, which exists
 /// for as long as the socket.
@@ -78,8 +77,7 @@ fn name(launch: &LaunchId, host: HostNumber) -> PathBuf {
 /// Returns true if the other side is a process of this user or of root: every user may connect, and any name may be
 /// taken by another user before a relay takes it.
 fn is_own(stream: &UnixStream) -> bool {
-    let own = geteuid().as_raw();
-    stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0)
+    stream.peer_cred().is_ok_and(|peer| users::is_trusted(peer.uid()))
 }
 
 #[cfg(test)]

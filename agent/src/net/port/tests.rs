@@ -27,7 +27,7 @@ impl Fixture {
         let admission = Admission::Only {
             addresses: BTreeSet::new(),
             are_vouched: false,
-            local_uids: [geteuid().as_raw()].into(),
+            local_uids: [nix::unistd::geteuid().as_raw()].into(),
             silent_max: 8,
         };
         let options = Options { admission, ..Options::default() };
