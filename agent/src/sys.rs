@@ -7,6 +7,7 @@ pub(crate) mod files;
 pub mod host;
 mod limits;
 pub(crate) mod memory;
+pub(crate) mod parents;
 pub(crate) mod port_holder;
 pub(crate) mod private_folder;
 pub(crate) mod proc;

@@ -70,7 +70,7 @@ fn far(text: &str) -> String {
 
 const TELL_ROUND: &str = "echo restarts $TORCHELASTIC_RESTART_COUNT";
 
-/// 17: a state folder that another user has made, or can write to, is neither read nor written; in
+/// 17: a state folder that another user has made, can write to or can replace is neither read nor written; in
 /// the user's own folder, a foreign, linked, special or huge file is ignored.
 #[test]
 fn planted_state_folder() {
@@ -79,7 +79,7 @@ fn planted_state_folder() {
     }
     let port = free_port();
     let (name, text) = state_file(port);
-    for plant in ["owner", "mode", "symlink"] {
+    for plant in ["owner", "mode", "symlink", "parent"] {
         let sandbox = Sandbox::new();
         let (folder, elsewhere) = (state_folder(&sandbox), sandbox.path("elsewhere"));
         let made = if plant == "symlink" { &elsewhere } else { &folder };
@@ -88,6 +88,9 @@ fn planted_state_folder() {
         match plant {
             "owner" => give_to_other(&folder),
             "mode" => fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap(),
+            "parent" => {
+                fs::set_permissions(sandbox.path("tmp"), Permissions::from_mode(0o777)).unwrap();
+            }
             _ => symlink(&elsewhere, &folder).unwrap(),
         }
         let end = launch(&sandbox, port, TELL_ROUND);

@@ -8,7 +8,7 @@ from support import free_port, needs
 
 from ragent import LaunchConfig, elastic_launch
 from ragent._elastic import _flags
-from ragent._worker import read_results
+from ragent._worker import _open_private, read_results, write_private
 
 
 def test_values_by_rank(sandbox):
@@ -90,6 +90,38 @@ def test_values_of_earlier_rounds(tmp_path):
         os.utime(path, (age, age))
     (tmp_path / "result-7~").write_bytes(b"incomplete")
     assert read_results(str(tmp_path)) == {2: "value 2", 3: "value 3"}
+
+
+def test_planted_files(tmp_path):
+    """A file that another user can have written is not unpickled, and no link is followed."""
+    path, elsewhere, link = tmp_path / "call", tmp_path / "elsewhere", tmp_path / "link"
+
+    def is_read(name):
+        try:
+            with _open_private(str(name)) as file:
+                return file.read() == b"mine"
+        except OSError:
+            return False
+
+    write_private(str(path), b"mine")
+    assert is_read(path) and path.stat().st_mode & 0o777 == 0o600
+    for mode, expected in ((0o666, False), (0o620, False), (0o644, True)):
+        path.chmod(mode)
+        assert is_read(path) == expected
+    link.symlink_to(path)
+    assert not is_read(link)
+    os.link(path, elsewhere)
+    assert not is_read(path)
+    elsewhere.unlink()
+    os.mkfifo(elsewhere)
+    assert is_read(path) and not is_read(elsewhere)
+    if os.geteuid() == 0:
+        os.chown(path, 1234, -1)
+        assert not is_read(path)
+        link.unlink()
+        link.symlink_to(path)
+        write_private(str(link), b"mine")
+        assert is_read(link) and not is_read(path)
 
 
 def test_exceptions(sandbox):

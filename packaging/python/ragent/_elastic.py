@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Union
 
 from ._launch import Command
-from ._worker import CALL, read_results
+from ._worker import CALL, read_results, write_private
 
 # Variables that the configuration and the entrypoint replace.
 _REPLACED = frozenset(
@@ -116,8 +116,7 @@ class elastic_launch:
         with _command(flags).forwarding() as signals:
             folder = tempfile.mkdtemp(prefix="ragent-")
             try:
-                with open(os.path.join(folder, CALL), "wb") as file:
-                    file.write(call)
+                write_private(os.path.join(folder, CALL), call)
                 _command([*flags, worker, folder], _name_of(self._entrypoint)).run(signals)
                 return read_results(folder)
             finally:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import stat
 import sys
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, Tuple
 
 CALL = "call"
 """The file in the folder with the state of the launching process, the function and its arguments."""
@@ -39,7 +40,7 @@ def main() -> None:
 def _call(folder: str) -> Any:
     from multiprocessing import process, spawn
 
-    with open(os.path.join(folder, CALL), "rb") as file:
+    with _open_private(os.path.join(folder, CALL)) as file:
         preparation: Dict[str, Any] = pickle.load(file)
         # A script that launches a job while it is imported is reported as by multiprocessing.
         current: Any = process.current_process()
@@ -68,10 +69,35 @@ def _store(folder: str, value: Any) -> None:
             "a value that can be pickled"
         ) from error
     path = os.path.join(folder, _RESULT + rank)
-    with open(path + "~", "wb") as file:
-        pickle.dump([os.environ.get(name) for name in _ROUND], file)
-        file.write(pickled)
-    os.replace(path + "~", path)
+    write_private(path, pickle.dumps([os.environ.get(name) for name in _ROUND]) + pickled)
+
+
+def write_private(path: str, text: bytes) -> None:
+    """Writes a file that only this user can read, and gives it its name when it is complete."""
+    draft = f"{path}.{os.getpid()}~"
+    # A link in its place is not followed.
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(text)
+    os.replace(draft, path)
+
+
+def _open_private(path: str) -> BinaryIO:
+    """Opens a file to unpickle, which runs code.
+
+    Where other users may write to the folder for temporary files, they may put a folder of theirs in the place of this one. But
+    they cannot make a file of this user.
+    """
+    file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    about = os.fstat(file.fileno())
+    is_own = about.st_uid == os.geteuid() and about.st_nlink == 1
+    if not is_own or not stat.S_ISREG(about.st_mode) or about.st_mode & 0o022:
+        file.close()
+        raise PermissionError(
+            f"failed to read `{path}`: another user may have written it: it belongs to uid {about.st_uid} and has mode "
+            f"{about.st_mode & 0o7777:04o}; set TMPDIR to a folder of this user"
+        )
+    return file
 
 
 def _pickled(value: Any) -> bytes:
@@ -112,7 +138,7 @@ def read_results(folder: str) -> Dict[int, Any]:
     newest: List[Any] = []
     for path in paths:
         rank = int(os.path.basename(path)[len(_RESULT) :])
-        with open(path, "rb") as file:
+        with _open_private(path) as file:
             round_of_file = pickle.load(file)
             newest = newest or round_of_file
             if round_of_file != newest:
