@@ -9,6 +9,8 @@ pub use ragent_core::limits::SWEEP_TIMEOUT;
 /// descriptors.
 pub const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Age at which a folder without a lock is removed: a younger one may not be locked yet.
+pub const UNUSED_AFTER: Duration = Duration::from_secs(60);
 /// The number of entries of the state folder that a cleaning examines: the files of a thousand
 /// killed jobs.
 pub const MAX_STATE_ENTRIES: usize = 4096;

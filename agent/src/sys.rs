@@ -4,6 +4,7 @@ pub(crate) mod alarm;
 pub(crate) mod cgroup;
 pub mod clock;
 pub(crate) mod files;
+pub(crate) mod folder_lock;
 pub mod host;
 mod limits;
 pub(crate) mod memory;

@@ -3,13 +3,13 @@
 use std::{
     fs::{File, OpenOptions},
     io::Write,
-    time::Duration,
+    time::{Duration, UNIX_EPOCH},
 };
 
 use nix::{sys::stat::Mode, unistd};
 use serde_json::Value;
 
-use crate::support::{Faults, Program, Sandbox, let_pass};
+use crate::support::{Faults, Program, Sandbox, Start, is_there, let_pass, may_make_networks};
 
 /// The pipe of the fake worker `beat.py`.
 fn beats(sandbox: &Sandbox) -> File {
@@ -122,9 +122,8 @@ fn folder_of_the_sockets() {
         let agent = format!("{} --no-python environment.sh", env!("CARGO_BIN_EXE_ragent"));
         sandbox.program("bash").arg("-c").arg(format!("{script}; exec {agent}")).run()
     };
-    // `exec` keeps the process, so `$$` is the agent's pid.
-    let stale = "umask 002; mkdir -p -m 700 run/ragent; mkdir -p run/ragent/sockets-$$; \
-                 touch run/ragent/sockets-$$/0";
+    let stale = "mkdir -p -m 700 run/ragent run/ragent/sockets-AAAAAAAA; \
+                 touch -d 2020-01-01 run/ragent/sockets-AAAAAAAA; umask 002";
     for (script, is_well) in [("umask 002", true), (stale, true), ("chmod 777 run/ragent", false)] {
         let end = run(script);
         end.assert_code(0);
@@ -135,7 +134,36 @@ fn folder_of_the_sockets() {
             "{}",
             end.stderr
         );
+        assert!(!sandbox.path("run/ragent/sockets-AAAAAAAA").exists());
     }
+}
+
+/// An agent in another container, where the processes of the first one do not exist, keeps the sockets and the registration of
+/// the first one.
+#[test]
+fn agent_in_another_container_keeps_the_sockets() {
+    if !may_make_networks() || !is_there("unshare") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let mut agent = sandbox.ragent("--no-python stay.sh").start();
+    agent.worker();
+    let files = || {
+        let entries = sandbox.path("run/ragent").read_dir().unwrap();
+        let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files
+    };
+    let before = files();
+    for name in ["agent-", "sockets-"] {
+        let is_named = |path: &&std::path::PathBuf| path.display().to_string().contains(name);
+        let file = before.iter().find(is_named).expect("it exists while the agent runs");
+        File::open(file).unwrap().set_modified(UNIX_EPOCH).unwrap();
+    }
+    let ragent = env!("CARGO_BIN_EXE_ragent");
+    let words = ["--pid", "--fork", "--mount-proc", ragent, "--no-python", "true"];
+    words.into_iter().fold(sandbox.program("unshare"), Start::arg).run().assert_code(0);
+    assert_eq!(files(), before);
 }
 
 /// Preparing files or waiting for a GPU is not a hang.

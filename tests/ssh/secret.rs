@@ -28,8 +28,10 @@ fn running(cluster: &Cluster, words: &str) -> Program {
 
 /// The registration of a launch; `None` if it has none.
 fn registration(cluster: &Cluster, launch: &Program) -> Option<Value> {
-    let file = folder(cluster).join(format!("ragent/agent-{}.json", launch.pid()));
-    serde_json::from_slice(&fs::read(file).ok()?).ok()
+    let start = format!("agent-{}-", launch.pid());
+    let mut entries = fs::read_dir(folder(cluster).join("ragent")).ok()?.flatten();
+    let file = entries.find(|entry| entry.file_name().to_string_lossy().starts_with(&start))?;
+    serde_json::from_slice(&fs::read(file.path()).ok()?).ok()
 }
 
 /// Runs `ragent status` on the launching host.

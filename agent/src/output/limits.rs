@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 pub(crate) use crate::limits::CONSOLE_CHUNK;
+#[cfg(test)]
+pub(crate) use crate::limits::UNUSED_AFTER;
 
 /// The number of bytes that a keeper copies at once from a pipe that its agent has not emptied: any
 /// writable pipe takes as many in one piece.
@@ -30,8 +32,6 @@ pub(crate) const SAMPLED_OUTPUT: usize = 4096;
 pub(crate) const KEPT_ATTEMPTS: u32 = 16;
 /// The number of entries of the folder for temporary files that an agent examines when it starts.
 pub(crate) const MAX_TEMP_ENTRIES: usize = 4096;
-/// Age at which an unused temporary folder is removed: a younger one may not be locked yet.
-pub(crate) const UNUSED_AFTER: Duration = Duration::from_secs(60);
 /// The number of temporary folders that are kept although they contain only reports of a failure: those of
 /// the failures that a user may still compare.
 pub(crate) const KEPT_REPORTS: usize = 64;

@@ -9,10 +9,16 @@ use std::{
 };
 
 use ragent_rendezvous::ids::{LocalRank, RunId};
-use rand::{RngExt, distr::Alphanumeric};
 
 use super::temp_folders;
-use crate::{output::limits, spec::Stream, sys::files};
+use crate::{
+    output::limits,
+    spec::Stream,
+    sys::{
+        files,
+        folder_lock::{self, random_name},
+    },
+};
 
 /// The folder for the files of the workers of one agent process.
 #[derive(Debug)]
@@ -59,7 +65,7 @@ impl LogFolder {
             None => {
                 let base = temp_dir.join(format!("{}{}", temp_folders::PREFIX, random_name()));
                 make(&base, 0o700)?;
-                let lock = temp_folders::lock(&base).ok();
+                let lock = folder_lock::lock(&base).ok();
                 let run = base.join(name);
                 make(&run, 0o700)?;
                 Ok(Self::Temporary { base, run, lock })
@@ -174,8 +180,4 @@ fn file_name(stream: Stream) -> &'static str {
 
 fn append(path: &Path) -> io::Result<File> {
     files::append(path)
-}
-
-fn random_name() -> String {
-    rand::rng().sample_iter(Alphanumeric).take(8).map(char::from).collect()
 }

@@ -6,16 +6,15 @@
 
 use std::{
     ffi::OsStr,
-    fs::{self, File},
-    io,
-    os::unix::fs::MetadataExt,
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use nix::unistd::geteuid;
-
-use crate::{output::limits, sys::clock};
+use crate::{
+    output::limits,
+    sys::folder_lock::{self, age, lock},
+};
 
 /// The prefix of the names of temporary log folders.
 pub(super) const PREFIX: &str = "ragent_";
@@ -32,13 +31,6 @@ pub(super) const ERROR_FILE: &str = "error.json";
 
 /// The file with the stack of a worker that hangs.
 pub(super) const STACK_FILE: &str = "stack.txt";
-
-/// Locks a folder as long as the returned file is open. Children do not inherit it.
-pub(super) fn lock(folder: &Path) -> io::Result<File> {
-    let lock = File::open(folder)?;
-    lock.try_lock()?;
-    Ok(lock)
-}
 
 /// Removes the temporary log folders in `temp_dir` that earlier agents of this user left and that
 /// contain no files, or only outdated reports.
@@ -83,20 +75,7 @@ fn outdated(mut folders: Vec<(Duration, PathBuf)>) -> Vec<PathBuf> {
 
 /// Returns true if an entry is a temporary log folder of this user, and an old one.
 fn is_own(entry: &fs::DirEntry) -> bool {
-    let name = entry.file_name();
-    let suffix = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-    let is_named = suffix.is_some_and(|suffix| {
-        suffix.len() == 8 && suffix.bytes().all(|byte| byte.is_ascii_alphanumeric())
-    });
-    // Symbolic links are not followed.
-    is_named
-        && entry.metadata().is_ok_and(|data| {
-            data.is_dir()
-                && data.uid() == geteuid().as_raw()
-                && data.mode() & 0o077 == 0
-                && age(&data) > limits::UNUSED_AFTER
-        })
-        && !is_run(&entry.path())
+    folder_lock::is_old(entry, PREFIX) && !is_run(&entry.path())
 }
 
 /// Returns true if a folder is that of a run, as `--log-dir` contains them: with the run id `ragent` its
@@ -111,11 +90,6 @@ fn is_run(folder: &Path) -> bool {
 /// Returns the number of the attempt whose folder has this name.
 fn attempt_number(name: &str) -> Option<u32> {
     name.strip_prefix("attempt_")?.parse().ok()
-}
-
-fn age(data: &fs::Metadata) -> Duration {
-    let changed = u64::try_from(data.mtime()).map_or(Duration::MAX, Duration::from_secs);
-    clock::wall_time().saturating_sub(changed)
 }
 
 /// Removes a folder that contains only folders.
@@ -200,11 +174,13 @@ fn remove_folders(folder: &Path) {
 #[cfg(test)]
 mod tests {
     use std::{
+        fs::File,
         os::unix::fs::{DirBuilderExt, symlink},
         time::UNIX_EPOCH,
     };
 
     use super::*;
+    use crate::sys::clock;
 
     fn make(path: &Path) {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path).unwrap();

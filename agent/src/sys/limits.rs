@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-pub(crate) use crate::limits::{MAX_STATE_ENTRIES, MAX_STATE_FILE};
+pub(crate) use crate::limits::{MAX_STATE_ENTRIES, MAX_STATE_FILE, UNUSED_AFTER};
 
 /// The length of the longest path that a Unix socket can have, including the terminating NUL.
 pub(crate) const MAX_SOCKET_PATH: usize = 108;

@@ -116,6 +116,15 @@ impl PrivateFolder {
     ///
     /// Returns the system's error.
     pub(crate) fn replace(&self, name: &OsStr, text: &[u8]) -> io::Result<()> {
+        self.replace_locked(name, text).map(drop)
+    }
+
+    /// As [`PrivateFolder::replace`]. The file is locked as long as the returned one is open, if the file system has locks.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error.
+    pub(crate) fn replace_locked(&self, name: &OsStr, text: &[u8]) -> io::Result<File> {
         let mut draft = name.to_owned();
         draft.push(format!(".{}.tmp", std::process::id()));
         // A temporary file of an earlier process with the same number.
@@ -123,9 +132,21 @@ impl PrivateFolder {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         let file = openat(&self.0, draft.as_os_str(), flags | OFlag::O_NOFOLLOW, mode)?;
-        File::from(file).write_all(text)?;
+        let mut file = File::from(file);
+        file.write_all(text)?;
+        let _ = file.try_lock();
         renameat(&self.0, draft.as_os_str(), &self.0, name)?;
-        Ok(())
+        Ok(file)
+    }
+
+    /// Removes a file that no process has locked.
+    pub(crate) fn remove_unlocked(&self, name: &OsStr) {
+        let open = || self.open_file(name, OFlag::O_RDONLY);
+        let Ok((file, about)) = open() else { return };
+        // A process that replaces its file unlocks the old one afterwards: then the name is that of another file.
+        if file.try_lock().is_ok() && open().is_ok_and(|(_, now)| now.ino() == about.ino()) {
+            self.remove(name);
+        }
     }
 
     /// Removes a file; there may be none.

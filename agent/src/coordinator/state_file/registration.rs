@@ -2,18 +2,20 @@
 
 use std::{
     ffi::OsString,
+    fs::File,
     io,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 use ragent_rendezvous::ids::RunId;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::files::{folder_of, name_of, replace};
+use super::files::{folder_of, name_of};
 use crate::{
     secret::{CertificateRequest, Credentials, OwnCertificate, WrittenSecret},
-    sys::{host::ThisHost, private_folder::PrivateFolder, proc},
+    sys::{host::ThisHost, private_folder::PrivateFolder, proc, random::random_id},
 };
 
 /// The registration of a running agent, for `ragent status`.
@@ -98,7 +100,11 @@ impl RunningAgent {
 
 /// The registration file of an agent, which exists until this value is dropped.
 #[derive(Debug)]
-pub struct Registration(PathBuf);
+pub struct Registration {
+    path: PathBuf,
+    /// The open file, which is locked: agents in other containers do not see this process.
+    locked: Mutex<Option<File>>,
+}
 
 impl Registration {
     /// Writes the registration of a running agent.
@@ -109,8 +115,12 @@ impl Registration {
     pub fn new(agent: &RunningAgent) -> io::Result<Self> {
         // Registrations of killed agents.
         drop(running_agents());
-        let path = ThisHost.runtime_dir().join(format!("agent-{}.json", agent.pid));
-        let registration = Self(path);
+        Self::new_in(&ThisHost.runtime_dir(), agent)
+    }
+
+    fn new_in(folder: &Path, agent: &RunningAgent) -> io::Result<Self> {
+        let path = folder.join(format!("agent-{}-{}.json", agent.pid, random_id()));
+        let registration = Self { path, locked: Mutex::default() };
         registration.renew(agent)?;
         Ok(registration)
     }
@@ -121,15 +131,19 @@ impl Registration {
     ///
     /// Returns the system's error.
     pub fn renew(&self, agent: &RunningAgent) -> io::Result<()> {
-        replace(&self.0, &Zeroizing::new(serde_json::to_vec(agent)?))
+        let text = Zeroizing::new(serde_json::to_vec(agent)?);
+        let folder = PrivateFolder::make(folder_of(&self.path))?;
+        let locked = folder.replace_locked(name_of(&self.path), &text)?;
+        *self.locked.lock().unwrap_or_else(PoisonError::into_inner) = Some(locked);
+        Ok(())
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         // Readers check that the process is alive, so a remaining file does no harm.
-        if let Ok(folder) = PrivateFolder::open(folder_of(&self.0)) {
-            folder.remove(name_of(&self.0));
+        if let Ok(folder) = PrivateFolder::open(folder_of(&self.path)) {
+            folder.remove(name_of(&self.path));
         }
     }
 }
@@ -151,8 +165,8 @@ pub(crate) fn running_agents_in(folder: &Path) -> Vec<RunningAgent> {
         let text = folder.read(&name).ok();
         match text.and_then(|text| serde_json::from_str::<RunningAgent>(&text).ok()) {
             Some(agent) if agent.is_alive() => agents.push(agent),
-            // The agent was killed, and could not remove it.
-            Some(_) => folder.remove(&name),
+            // The agent was killed, or is in another container.
+            Some(_) => folder.remove_unlocked(&name),
             None => {}
         }
     }
@@ -180,6 +194,25 @@ mod tests {
         assert_eq!(running_agents_in(folder.path()), [alive]);
         assert!(!folder.path().join("agent-1.json").exists());
         assert!(folder.path().join("agent-2.json").exists());
+    }
+
+    /// The registration of a running agent in another container is kept: its process is not seen here, and its process id may
+    /// be that of an agent here.
+    #[test]
+    fn registrations_in_other_containers_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (run_id, none) = (RunId::new("run"), Credentials::default());
+        let here = RunningAgent::this(&run_id, "h:1".to_owned(), Stage::Attending, &none);
+        let unseen = RunningAgent { began: here.began + 1, ..here.clone() };
+        let [one, other] =
+            [&unseen, &here].map(|agent| Registration::new_in(folder.path(), agent).unwrap());
+        for _ in 0..2 {
+            assert_eq!(running_agents_in(folder.path()), std::slice::from_ref(&here));
+            assert!(one.path.exists() && other.path.exists());
+            one.renew(&unseen).unwrap();
+        }
+        drop(other);
+        assert!(running_agents_in(folder.path()).is_empty() && one.path.exists());
     }
 
     /// `ragent status` finds the secret of an agent: its file, or the text that the agent received through stdin.

@@ -7,7 +7,7 @@ use nix::unistd;
 use super::{Host, ThisHost};
 use crate::sys::limits;
 
-/// The length of `/sockets-4194304/4095` with its terminator.
+/// The length of `/sockets-AAAAAAAA/4095` with its terminator.
 const SOCKET_NAME: usize = 24;
 
 impl ThisHost {

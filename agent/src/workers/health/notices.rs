@@ -4,8 +4,9 @@
 //! `WATCHDOG=trigger` reports a hang, and `STATUS=` is a line for users. All other lines are accepted and ignored.
 
 use std::{
-    fs, io,
-    os::fd::AsRawFd,
+    fs::{self, DirBuilder, File},
+    io,
+    os::{fd::AsRawFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -16,7 +17,10 @@ use ragent_rendezvous::{ids::LocalRank, message::PROGRESS_MAX};
 use tokio::{net::UnixDatagram, sync::mpsc, task::AbortHandle};
 
 use crate::{
-    sys::{private_folder::PrivateFolder, proc},
+    sys::{
+        folder_lock::{is_old, lock, random_name},
+        private_folder::PrivateFolder,
+    },
     workers::limits,
 };
 
@@ -64,6 +68,8 @@ fn short(text: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct NoticeSockets {
     folder: PathBuf,
+    /// `None` if the file system has no locks.
+    _lock: Option<File>,
     sockets: Vec<Arc<UnixDatagram>>,
     tasks: Vec<AbortHandle>,
     notices: mpsc::Receiver<(LocalRank, Notice)>,
@@ -78,10 +84,11 @@ impl NoticeSockets {
     pub(crate) fn open(dir: &Path, local_world_size: u32) -> io::Result<Self> {
         PrivateFolder::make(dir)?;
         remove_left(dir);
-        let folder = dir.join(format!("{PREFIX}{}", std::process::id()));
-        fs::create_dir(&folder)?;
-        let (_, notices) = mpsc::channel(1);
-        let mut opened = Self { folder, sockets: Vec::new(), tasks: Vec::new(), notices };
+        let folder = dir.join(format!("{PREFIX}{}", random_name()));
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        let (locked, (_, notices)) = (lock(&folder).ok(), mpsc::channel(1));
+        let (sockets, tasks) = (Vec::new(), Vec::new());
+        let mut opened = Self { folder, _lock: locked, sockets, tasks, notices };
         for local_rank in (0..local_world_size).map(LocalRank) {
             let socket = UnixDatagram::bind(opened.path(local_rank))?;
             opened.sockets.push(Arc::new(socket));
@@ -142,15 +149,15 @@ impl Drop for NoticeSockets {
     }
 }
 
-/// Removes the sockets of killed agents, including an agent that had this process's id.
+/// Removes the sockets of killed agents.
 fn remove_left(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
-        let is_left = |pid: u32| pid == std::process::id() || proc::start_time(pid).is_none();
-        if pid.is_some_and(is_left) {
+        let folder = entry.path();
+        if is_old(&entry, PREFIX)
+            && let Ok(_lock) = lock(&folder)
+        {
             // A folder that stays is harmless.
-            let _ = fs::remove_dir_all(entry.path());
+            let _ = fs::remove_dir_all(&folder);
         }
     }
 }
@@ -219,10 +226,10 @@ mod tests {
     async fn notices_of_the_last_round_are_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let mut sockets = NoticeSockets::open(&folder.path().join("sockets"), 2).unwrap();
-        let sender = UnixDatagram::unbound().unwrap();
+        let (sender, path) = (UnixDatagram::unbound().unwrap(), sockets.path(LocalRank(1)));
         let send = async |step: u64| {
             let datagram = format!("X_RAGENT_STEP={step}");
-            sender.send_to(datagram.as_bytes(), sockets_path(&folder)).await.unwrap();
+            sender.send_to(datagram.as_bytes(), &path).await.unwrap();
         };
         send(1).await;
         let (local_rank, notice) = sockets.next().await.unwrap();
@@ -236,8 +243,21 @@ mod tests {
         assert_eq!(sockets.next().await.unwrap().1.step, Step::new(9, None));
     }
 
-    /// The socket of the second worker.
-    fn sockets_path(folder: &tempfile::TempDir) -> PathBuf {
-        folder.path().join(format!("sockets/{PREFIX}{}/1", std::process::id()))
+    /// The sockets of a killed agent are removed. Those of a running one are kept however old they are, although its process id
+    /// is that of another process, or unknown, in another container.
+    #[tokio::test]
+    async fn only_sockets_of_killed_agents_are_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let open = || NoticeSockets::open(temp.path(), 1).unwrap();
+        let (running, killed) = (open(), temp.path().join(format!("{PREFIX}AAAAAAAA")));
+        DirBuilder::new().mode(0o700).create(&killed).unwrap();
+        for folder in [&running.folder, &killed] {
+            File::open(folder).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        }
+        let other = open();
+        assert_ne!(other.folder, running.folder);
+        assert!(running.path(LocalRank(0)).exists() && !killed.exists());
+        drop((running, other));
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
     }
 }
