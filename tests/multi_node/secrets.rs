@@ -216,6 +216,14 @@ fn unusable_secrets_are_usage_errors() {
             sandbox.ragent(&declined).env("HOME", sandbox.path("home")).run().assert_code(0);
         }
     }
+    for weak in ["a".repeat(43), "correct-horse-battery-staple-correct-horse-battery".to_owned()] {
+        let path = sandbox.path("weak");
+        fs::write(&path, weak).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let end = sandbox.ragent("--no-python true").env("PET_SECRET_FILE", &path).run();
+        end.assert_code(2);
+        end.assert_stderr(&["it can be guessed", "ragent secret > "]);
+    }
     let required = sandbox.ragent("--auth secret --no-python true").run();
     required.assert_code(2);
     required.assert_stderr(&["`--auth secret` requires a secret", "ragent secret --init"]);

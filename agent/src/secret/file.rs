@@ -110,6 +110,9 @@ impl FileError {
                 "replace a secret with `ragent secret --rotate`, or remove the file first"
                     .to_owned()
             }
+            FileProblem::Form { error: FormError::Repetition { .. } | FormError::Words, .. } => {
+                format!("replace it with a random one: `(umask 077; ragent secret > {path})`")
+            }
             FileProblem::Form { .. } | FileProblem::NoSecret => {
                 "a secret is one line, as `ragent secret` prints it; lines that begin with `#` are \
                  comments"
@@ -211,7 +214,8 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<Secret>, FileProblem> {
         if line.is_empty() || line.starts_with(b"#") {
             continue;
         }
-        let secret = str::from_utf8(line).map_err(|_| FormError::Character).and_then(Secret::new);
+        let secret =
+            str::from_utf8(line).map_err(|_| FormError::Character).and_then(Secret::chosen);
         secrets.push(secret.map_err(|error| FileProblem::Form { line: index + 1, error })?);
     }
     match secrets.len() {
@@ -374,7 +378,11 @@ mod tests {
     use super::*;
 
     fn secret(character: &str) -> Secret {
-        Secret::new(&character.repeat(43)).unwrap()
+        Secret::new(&text_of(character)).unwrap()
+    }
+
+    fn text_of(character: &str) -> String {
+        format!("ragent1_{}", character.repeat(43))
     }
 
     fn put(path: &Path, text: &[u8], mode: u32) {
@@ -399,7 +407,7 @@ mod tests {
         let in_line = |line| format!("is invalid in line {line}: it has");
         assert!(wrong(b"\n#\nshort").starts_with(&in_line(3)));
         assert!(wrong(b"\xff\xfe\n").starts_with(&in_line(1)));
-        let many = format!("{}\n", "a".repeat(43)).repeat(17);
+        let many = format!("{}\n", text_of("a")).repeat(17);
         assert_eq!(wrong(many.as_bytes()), "contains more than 16 secrets");
     }
 
@@ -408,7 +416,7 @@ mod tests {
     fn unsound_files_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");
-        let text = "a".repeat(43);
+        let text = text_of("a");
         assert!(read(&path).unwrap_err().is_missing());
         assert!(read(&path.join("below")).unwrap_err().is_missing());
         for mode in [0o600, 0o400, 0o440, 0o640, 0o700] {
@@ -485,7 +493,7 @@ mod tests {
         assert_eq!(full.problem.to_string(), "contains more than 16 secrets");
         assert_eq!(read(&path).unwrap().len(), 16);
         // A file that could not be read any more is not written.
-        let full = format!("{}\n{}", "a".repeat(43), "#".repeat(64 * 1024 - 50));
+        let full = format!("{}\n{}", text_of("a"), "#".repeat(64 * 1024 - 55));
         fs::write(&path, &full).unwrap();
         assert_eq!(read(&path).unwrap().len(), 1);
         let full = add(&path, &secret("b")).unwrap_err();

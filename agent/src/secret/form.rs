@@ -1,6 +1,6 @@
 //! The form of a secret, and the keys that are derived from it.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use hkdf::Hkdf;
 use sha2::Sha256;
@@ -35,6 +35,18 @@ pub enum FormError {
         /// The number of characters.
         len: usize,
     },
+    /// It has too few different characters.
+    #[error(
+        "it can be guessed: it has only {distinct} different characters, and a random one at least {}",
+        limits::MIN_DISTINCT
+    )]
+    Repetition {
+        /// The number of different characters.
+        distinct: usize,
+    },
+    /// It consists of words and numbers.
+    #[error("it can be guessed: it consists of words and numbers")]
+    Words,
 }
 
 /// The purpose of a key.
@@ -88,6 +100,26 @@ impl Secret {
         Ok(Self { text, id: SecretId(id) })
     }
 
+    /// As [`Secret::new`], for a text that a user may have thought of.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FormError`] also if the text is visibly not random. The form of this program's own secrets is not examined.
+    pub fn chosen(text: &str) -> Result<Self, FormError> {
+        let secret = Self::new(text)?;
+        if text.starts_with(PREFIX) {
+            return Ok(secret);
+        }
+        let distinct = text.bytes().collect::<BTreeSet<_>>().len();
+        if distinct < limits::MIN_DISTINCT {
+            return Err(FormError::Repetition { distinct });
+        }
+        if text.split(|c: char| !c.is_ascii_alphanumeric()).all(is_word_or_number) {
+            return Err(FormError::Words);
+        }
+        Ok(secret)
+    }
+
     /// Makes a secret of random bytes of the system.
     ///
     /// # Errors
@@ -130,6 +162,16 @@ impl Secret {
         expand(&self.text, label, &mut *key);
         key
     }
+}
+
+/// Returns true for digits, and for letters of one case, also after a capital.
+fn is_word_or_number(part: &str) -> bool {
+    let all = |is: fn(&u8) -> bool, part: &[u8]| part.iter().all(is);
+    let (bytes, rest) = (part.as_bytes(), part.as_bytes().get(1..).unwrap_or_default());
+    let is_number = all(u8::is_ascii_digit, bytes);
+    let is_capitalised = bytes.first().is_some_and(u8::is_ascii_alphabetic);
+    let is_word = is_capitalised && all(u8::is_ascii_lowercase, rest);
+    is_number || is_word || all(u8::is_ascii_uppercase, bytes)
 }
 
 const BASE64_URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -180,6 +222,39 @@ mod tests {
         for character in [" ", "\n", "ü", "$", "\0", "."] {
             let text = "k".repeat(42) + character;
             assert_eq!(Secret::new(&text), Err(FormError::Character), "{character:?}");
+        }
+    }
+
+    /// A text that a user may have thought of is refused. Random ones of other programs are accepted, and all that this program
+    /// makes.
+    #[test]
+    fn weak_secrets_are_refused() {
+        let words = [
+            "correct-horse-battery-staple-correct-horse-battery",
+            "Correct_Horse_Battery_Staple_2026_Correct_Horse_1",
+            "CORRECT/HORSE/BATTERY/STAPLE/CORRECT/HORSE/BATTERY=",
+            "correcthorsebatterystaplecorrecthorsebatterystaple",
+            "314159265358979323846264338327950288419716939937",
+        ];
+        for text in words {
+            assert_eq!(Secret::chosen(text), Err(FormError::Words), "{text}");
+        }
+        for (text, distinct) in [("a".repeat(43), 1), ("aZ09_+/=-".repeat(9), 9)] {
+            assert_eq!(Secret::chosen(&text), Err(FormError::Repetition { distinct }), "{text}");
+        }
+        // Of `openssl rand -base64 32`, `openssl rand -hex 32`, `uuidgen` twice, and base32.
+        let random = [
+            "Zm9vYmFyIGlzIG5vdCBhIHNlY3JldCBidXQgbG9uZyE=",
+            "8f14e45fceea167a5a36dedd4bea2543f1a3b0c7d9e2648511aabbccdde0ff19",
+            "7b2d9c1e-4f3a-4e8b-9a6d-0c5f1e2b3a4d-550e8400-e29b-41d4-a716-446655440000",
+            "MFRGGZDFMZTWQ2LKNNWG23TPOBYXE43UOV3HO6DZPIYTE",
+        ];
+        for text in random {
+            assert!(Secret::chosen(text).is_ok(), "{text}");
+        }
+        for byte in [0, 0xff] {
+            let made = Secret::of_bytes(&[byte; 32]);
+            assert_eq!(Secret::chosen(made.text()), Ok(made));
         }
     }
 

@@ -5,6 +5,8 @@
 pub(super) const MIN_SECRET_LEN: usize = 43;
 /// The maximum number of characters.
 pub(super) const MAX_SECRET_LEN: usize = 512;
+/// The number of different characters of a secret: of 43 random hexadecimal digits, one in a million has fewer.
+pub(super) const MIN_DISTINCT: usize = 10;
 /// The maximum size of a secret file, in bytes: all of its secrets, with comments.
 pub(super) const MAX_FILE: u64 = 64 * 1024;
 /// The maximum number of secrets in a file: two are needed while a secret is replaced.

@@ -170,7 +170,7 @@ mod tests {
 
     fn put(path: &Path, character: &str) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, character.repeat(43)).unwrap();
+        fs::write(path, format!("ragent1_{}", character.repeat(43))).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     }
 
