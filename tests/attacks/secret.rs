@@ -293,6 +293,36 @@ fn files_below(folder: &Path, files: &mut BTreeMap<String, Vec<u8>>) {
     }
 }
 
+/// Another user of the host cannot use the cookie of `ragent page`, which a browser sends to every port of 127.0.0.1.
+#[test]
+fn cookie_of_the_page_is_for_its_user() {
+    let Some(mut victim) = Victim::secured("cookie") else { return };
+    let mut page = victim.open_page();
+    let line = page.prints("http://");
+    let (address, token) =
+        line.split_once("http://").unwrap().1.trim().split_once("/?token=").unwrap();
+    let ask = |uid, path: &str, cookie: &str| {
+        let script = format!(
+            "
+import http.client
+host = http.client.HTTPConnection('{address}', timeout=60)
+host.request('GET', '{path}', headers={{'Cookie': '{cookie}'}})
+answer = host.getresponse()
+print(answer.status, (answer.getheader('Set-Cookie') or '').split(';')[0])"
+        );
+        python(&victim.network, 1, uid, &script).trim().to_owned()
+    };
+    let open = format!("/?token={token}");
+    assert_eq!(ask(OTHER, &open, ""), "403");
+    let entered = ask(0, &open, "");
+    let cookie = entered.strip_prefix("303 ").unwrap();
+    assert_eq!(ask(0, "/status", cookie), "200");
+    for path in ["/status", "/", "/v1/watch", &open] {
+        assert_eq!(ask(OTHER, path, cookie), "403", "{path}");
+    }
+    victim.assert_unharmed();
+}
+
 /// 23: the secret is in its file and, if it has none, in the registration of the agent; not in an argument, a variable,
 /// another file, a log line or the status.
 #[test]

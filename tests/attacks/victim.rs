@@ -151,6 +151,13 @@ impl Victim {
         self.network.ragent(&self.sandbox, node, &words).run()
     }
 
+    /// Starts `ragent page` on the node of the host, with the job's secret.
+    pub(crate) fn open_page(&self) -> Program {
+        let secret = self.sandbox.path("secret");
+        let words = format!("page --rdzv-endpoint {ENDPOINT} --secret-file {}", secret.display());
+        self.network.ragent(&self.sandbox, 1, &words).start()
+    }
+
     /// The id of the guest's agent.
     pub(crate) fn guest_id(&self) -> String {
         let status = self.status();

@@ -57,7 +57,9 @@ pub fn serve(args: &PageArgs) -> Result<ExitCode, LaunchError> {
         let (listener, address) = bind(&Ipv4Addr::LOCALHOST.to_string(), args.port)?;
         let gate = Gate::new(address.port()).map_err(system("make a token"))?;
         print_address(address, &found, gate.token())?;
-        let protocols = PortProtocols::public(pages(job, credentials, found, gate));
+        // The cookie alone is not enough: browsers send it to the other ports of this machine as well.
+        let others = Router::new().fallback(async || (StatusCode::FORBIDDEN, gate::OTHER_USER));
+        let protocols = PortProtocols::private(pages(job, credentials, found, gate), others);
         tokio::select! {
             served = port::serve_port(listener, protocols, CONNECTIONS_MAX) => {
                 served.map_err(system("serve the page"))?;

@@ -127,6 +127,15 @@ impl PortProtocols {
         limits::MAX_SERVED_UNKNOWN.saturating_add(nodes)
     }
 
+    /// Returns the protocols of a port that serves these pages to this user, and `strangers` to all other users.
+    pub(crate) fn private(pages: Router, strangers: Router) -> Self {
+        let mut protocols = Self::public(pages);
+        protocols.http.strangers = strangers;
+        protocols.credentials =
+            Credentials::unsecured(Unsecured::NotFound { searched: Vec::new() });
+        protocols
+    }
+
     /// Returns the pages for a client without TLS. `is_private`: the port serves this user only.
     fn router(&self, own_user: OwnUser, is_private: bool) -> &Router {
         let Routers { members, own_user: of_own_user, strangers, .. } = &self.http;

@@ -37,6 +37,9 @@ enum Verdict {
     Refuse(&'static str),
 }
 
+/// The answer to other users of this machine.
+pub(super) const OTHER_USER: &str =
+    "cannot open the page: it is for the user who runs `ragent page`; run it as this user\n";
 const NO_COOKIE: &str = "cannot open the page: this browser has no cookie for it; open the address that `ragent page` has printed\n";
 const USED: &str = "cannot open the page: its address was opened in another browser before; start `ragent page` \
                     again for this one\n";
