@@ -244,8 +244,19 @@ impl Machine {
     }
 
     fn ended(&mut self, host: HostNumber, end: AgentEnd) {
-        if *self.hosts.at(host) != Standing::Running {
-            return;
+        let not_started =
+            "its ragent sent an invalid message: an agent has ended that was not started";
+        match self.hosts.at(host) {
+            Standing::Running => {}
+            // No later report of this host would be passed on, so it must not be waited for.
+            Standing::Reaching | Standing::Reached(_) => {
+                return self.unreachable(host, not_started.to_owned());
+            }
+            Standing::Returning => {
+                warn!(host = self.hosts.name(host), cause = not_started, "host lost");
+                return self.hosts.set(host, Standing::Lost(not_started.to_owned()));
+            }
+            Standing::Unreachable(_) | Standing::Ended(_) | Standing::Lost(_) => return,
         }
         if let AgentEnd::NotStarted(why) = &end {
             warn!(host = self.hosts.name(host), cause = why, "agent not started");

@@ -327,3 +327,33 @@ fn end_of_a_succeeded_job_is_bounded() {
     let end = Report::Ended { host: 3, end: AgentEnd::Signaled(9) };
     assert_eq!(t.report(end), [Effect::Finish(LaunchResult::Succeeded)]);
 }
+
+/// A host whose relay reports the end of an agent that was not started takes no part in the job: the launch does not wait for
+/// an end that is never reported again.
+#[test]
+fn end_before_the_start_is_invalid() {
+    for is_reached in [false, true] {
+        let mut t = Fixture::new(3, 2);
+        if is_reached {
+            assert_eq!(t.reached(2), []);
+        }
+        assert_eq!(t.exited(2, 0), []);
+        assert_eq!(t.reached(0), []);
+        assert_eq!(t.reached(1), [start(&[0, 1])]);
+        // It is not counted as a success of the job.
+        assert_eq!(t.reached(2), []);
+        assert_eq!(t.exited(0, 0), []);
+        assert_eq!(t.exited(1, 0), [Effect::Finish(LaunchResult::Succeeded)]);
+    }
+}
+
+/// The same holds while a host is reached again.
+#[test]
+fn end_of_a_returning_host_is_invalid() {
+    let mut t = Fixture::running(3, 2);
+    assert_eq!(t.disconnected(2, false), [Effect::ReachDirectly(2)]);
+    assert_eq!(t.exited(2, 0), []);
+    assert_eq!(t.reached(2), []);
+    assert_eq!(t.exited(0, 0), []);
+    assert_eq!(t.exited(1, 0), [Effect::Finish(LaunchResult::Succeeded)]);
+}
