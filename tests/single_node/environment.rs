@@ -104,9 +104,11 @@ fn service_managers_variables_are_not_inherited() {
     let start = start.env("RAGENT_SOCKET", "/run/x").env("RAGENT_PYTHON", "/usr/bin/python3");
     // The parent of an agent is this process.
     let parent = std::process::id().to_string();
+    let start = start.env("RAGENT_ETCD_USER", "me").env("RAGENT_ETCD_PASSWORD_FILE", "/password");
     let end = start.env("RAGENT_EXIT_WITH_PARENT", parent).run();
     let environment = &environments(&end)[&0];
-    for name in ["RAGENT_PYTHON", "RAGENT_EXIT_WITH_PARENT"] {
+    let of_etcd = ["RAGENT_ETCD_USER", "RAGENT_ETCD_PASSWORD_FILE"];
+    for name in ["RAGENT_PYTHON", "RAGENT_EXIT_WITH_PARENT"].into_iter().chain(of_etcd) {
         assert!(!environment.contains_key(name), "{environment:?}");
     }
     assert!(!environment.contains_key("NOTIFY_SOCKET"), "{environment:?}");

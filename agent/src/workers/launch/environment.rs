@@ -48,9 +48,9 @@ pub fn of_reports(socket: &Path, hang_timeout: Option<Duration>) -> Vec<(String,
 }
 
 /// Variables for the agent alone: those that systemd sets, the socket of an agent whose worker this one is, those for the
-/// authentication of the job, that for the port of the metrics, which an agent that a worker starts could not use, and those
+/// authentication of the job and of etcd, that for the port of the metrics, which an agent that a worker starts could not use, and those
 /// of the Python module.
-pub const NOT_INHERITED: [&str; 18] = [
+pub const NOT_INHERITED: [&str; 20] = [
     "CREDENTIALS_DIRECTORY",
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
@@ -63,6 +63,8 @@ pub const NOT_INHERITED: [&str; 18] = [
     "PET_TLS_CERT",
     "PET_TLS_KEY",
     "PET_TLS_PEER",
+    "RAGENT_ETCD_PASSWORD_FILE",
+    "RAGENT_ETCD_USER",
     "RAGENT_EXIT_WITH_PARENT",
     "RAGENT_PYTHON",
     "RAGENT_SOCKET",
