@@ -81,7 +81,7 @@ build_wheel() {
 stage_files() {
     share=$stage/usr/share
     mkdir -p "$stage/usr/bin" "$share/man/man1" "$stage/lib/systemd/system"
-    install -m 755 "$stage"/wheel/ragent-*.data/scripts/ragent "$stage/usr/bin/ragent"
+    install -m 755 "$stage"/wheel/ragent_launch-*.data/scripts/ragent "$stage/usr/bin/ragent"
     for page in packaging/man/*.1; do
         gzip -9n <"$page" >"$share/man/man1/$(basename "$page").gz"
     done

@@ -48,7 +48,7 @@ def run(*words, code=0, **options):
 
 @pytest.fixture(scope="session")
 def wheel():
-    return package(f"ragent-*_{platform.machine()}.whl")
+    return package(f"ragent_launch-*_{platform.machine()}.whl")
 
 
 @pytest.fixture

@@ -101,6 +101,8 @@ def test_contents(wheel):
     assert "tokio" in components and "proptest" not in components, components.keys()
     assert components["ring"]["licenses"] and components["ring"]["hashes"]
     assert "Requires-Python: >=3.8" in metadata
+    # Another project has the name `ragent` in the public index.
+    assert "\nName: ragent-launch\n" in metadata
     assert "Requires-Dist" not in metadata
     assert not [name for name in names if name.endswith((".pyc", ".so"))], names
 
@@ -117,7 +119,7 @@ def test_installation_use_and_removal(wheel, venv, env, tmp_path):
         end = run(*program, "--nproc-per-node", 2, script, env=env)
         lines = sorted(line for line in end.stdout.splitlines() if line.startswith("sum"))
         assert lines == [f"sum 3 rank {rank}" for rank in range(2)], end.stdout + end.stderr
-    run(venv / "bin/pip", "uninstall", "--quiet", "--disable-pip-version-check", "--yes", "ragent")
+    run(venv / "bin/pip", "uninstall", "--quiet", "--disable-pip-version-check", "--yes", "ragent-launch")
     left = {name for name in files_below(venv) - before if "__pycache__" not in name}
     assert left == set(), left
 
@@ -179,5 +181,5 @@ def test_read_only_environment(wheel, venv, env, tmp_path):
         assert read_only(f"{program} {script}", 0).stdout == "trained\n"
     end = read_only(f"{venv}/bin/ragent install-torchrun {venv}/bin", 1)
     assert "failed to create the link `torchrun`" in end.stderr and "Read-only file system" in end.stderr, end.stderr
-    pip = read_only(f"{venv}/bin/pip uninstall --yes ragent", None)
+    pip = read_only(f"{venv}/bin/pip uninstall --yes ragent-launch", None)
     assert pip.returncode != 0

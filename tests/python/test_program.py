@@ -67,8 +67,10 @@ def test_missing_program(sandbox, bare_python):
     run = sandbox.run("-m", "ragent", "x.py", python=bare_python)
     assert run.code == 1
     assert "error: failed to find the program `ragent`" in run.stderr
-    for text in (str(sandbox.site / "bin"), str(bare_python.parent), "not in PATH", "hint: install"):
+    for text in (str(sandbox.site / "bin"), str(bare_python.parent), "not in PATH", "hint: install", "ragent_launch-*.whl"):
         assert text in run.stderr
+    # Another project has that name in the public index.
+    assert "pip install ragent" not in run.stderr
     assert "Traceback" not in run.stderr
 
 

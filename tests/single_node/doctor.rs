@@ -58,6 +58,26 @@ fn two_versions_are_named() {
     assert!(text(&found).ends_with(&format!("{} is 0.0.9", old.display())), "{found}");
 }
 
+/// A module `ragent` of another project, which Python finds first, is named; this project's own module is not.
+#[test]
+fn foreign_modules_are_named() {
+    let sandbox = Sandbox::new();
+    let foreign = sandbox.path("foreign");
+    fs::create_dir(&foreign).expect("the folder is new");
+    fs::write(foreign.join("ragent.py"), "raise SystemExit('it was imported')")
+        .expect("the folder is writable");
+    let end = sandbox.ragent("doctor --json").env("PYTHONPATH", &foreign).run();
+    end.assert_code(0);
+    let found = check(&end, "module");
+    assert_eq!(found["verdict"], "warn");
+    assert!(text(&found).ends_with("/foreign/ragent.py"), "{found}");
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/python");
+    for path in [own, ""] {
+        let end = sandbox.ragent("doctor --json").env("PYTHONPATH", path).run();
+        assert!(!end.stdout.contains("\"module\""), "{}", end.stdout);
+    }
+}
+
 /// Results are printed while a check waits: an interpreter that does not answer hides no other
 /// result.
 #[test]

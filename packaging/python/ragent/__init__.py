@@ -100,6 +100,6 @@ def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version(__name__)
+        return version("ragent-launch")
     except PackageNotFoundError:
         return "unknown"

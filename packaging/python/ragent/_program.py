@@ -33,8 +33,8 @@ def find() -> str:
     raise LaunchError(
         f"failed to find the program `{_NAME}`\n"
         f"  caused by: it is not in {folders}, and not in PATH\n"
-        f"hint: install the wheel of ragent with `{sys.executable or 'python3'} -m pip install`, or put the program into a "
-        "folder of PATH",
+        f"hint: install the wheel from its file, `{sys.executable or 'python3'} -m pip install ./ragent_launch-*.whl` "
+        "(`ragent` in the public index is another project), or put the program into a folder of PATH",
         exit_code=1,
     )
 
@@ -55,7 +55,7 @@ def cannot_start(program: str, error: OSError) -> LaunchError:
         errno.EACCES: "make it executable with `chmod +x`, on a file system that is not mounted with `noexec`",
     }
     # The kernel also returns ENOENT if the dynamic linker of the program is missing.
-    default = "install the wheel of ragent for this machine again"
+    default = "install the wheel `ragent_launch-*.whl` for this machine again"
     return LaunchError(
         f"failed to start {program}\n"
         f"  caused by: {error.strerror or error}\n"

@@ -21,9 +21,16 @@ pub(super) async fn examine(findings: &mut Findings) {
     };
     let path = interpreter.display();
     match ask(interpreter.clone(), limits::CHECK_TIMEOUT).await {
-        Ok(Versions { python, torch: found }) => {
+        Ok(Versions { python, torch: found, foreign }) => {
             findings.report(Finding::pass(check, format!("Python {python} at {path}")));
             findings.report(torch(found));
+            if let Some(module) = foreign {
+                findings.report(Finding::warn(
+                    "module",
+                    format!("`import ragent` imports another project, in {module}"),
+                    "remove it, or the folder from PYTHONPATH, and install the wheel `ragent_launch-….whl` from its file",
+                ));
+            }
         }
         Err(Unusable::Broken(why)) => {
             let text = format!("{path} does not run: {why}");
@@ -54,20 +61,30 @@ fn torch(version: Option<String>) -> Finding {
 struct Versions {
     python: String,
     torch: Option<String>,
+    /// The file of a module `ragent` that is not this project's.
+    foreign: Option<String>,
 }
 
-/// Asks for the versions. Importing torch would take seconds, so only its metadata is read.
+/// Asks for the versions. Importing torch would take seconds, so only its metadata is read. Nothing is imported of a module
+/// `ragent`, of which there is another one in the public index.
 async fn ask(interpreter: PathBuf, limit: Duration) -> Result<Versions, Unusable> {
     const QUESTION: &str = "\
-import platform, importlib.metadata as m
+import os, platform, importlib.metadata as m, importlib.util as u
 print(platform.python_version())
 try: print(m.version('torch'))
-except m.PackageNotFoundError: pass
+except m.PackageNotFoundError: print()
+try: origin = u.find_spec('ragent').origin or ''
+except Exception: origin = ''
+if not os.path.exists(os.path.join(os.path.dirname(origin), '_program.py')): print(origin)
 ";
     let stdout = child::stdout_of(interpreter, &["-c", QUESTION], limit).await?;
     let mut lines = stdout.lines().map(str::to_owned);
     match lines.next() {
-        Some(python) => Ok(Versions { python, torch: lines.next() }),
+        Some(python) => {
+            let mut next = || lines.next().filter(|line| !line.is_empty());
+            let (torch, foreign) = (next(), next());
+            Ok(Versions { python, torch, foreign })
+        }
         None => Err(Unusable::Broken("it prints nothing".to_owned())),
     }
 }
