@@ -3,8 +3,7 @@
 //! Other users may be able to write to the parent folder, as to `/tmp`: an entry of the same name
 //! may be theirs, or a link to anywhere. So the folder is opened once, without following a link,
 //! its owner and mode are checked on the descriptor, and all other access is relative to that
-//! descriptor. Python and workers reach files in it by path, so no other user may be able to replace a folder
-//! on that path either.
+//! descriptor.
 
 use std::{
     ffi::OsStr,
@@ -25,7 +24,7 @@ use nix::{
 };
 use tracing::warn;
 
-use super::{parents, proc, users};
+use super::{proc, users};
 use crate::sys::limits;
 
 /// A folder that belongs to this user, and that no other user can write to.
@@ -55,10 +54,9 @@ impl PrivateFolder {
         let (owner, mode) = (about.uid(), about.mode() & 0o7777);
         let why = if users::own_uid().is_none() {
             Some("its owner is not known".to_owned())
-        } else if !users::is_own(owner) || mode & 0o022 != 0 {
-            Some(format!("it belongs to uid {owner} and has mode {mode:04o}"))
         } else {
-            parents::unsound(path)?.map(|why| format!("other users may replace it: {why}"))
+            (!users::is_own(owner) || mode & 0o022 != 0)
+                .then(|| format!("it belongs to uid {owner} and has mode {mode:04o}"))
         };
         if let Some(why) = why {
             warn_once(path, &why);
@@ -182,8 +180,8 @@ fn warn_once(path: &Path, why: &str) {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
         warn!(
-            "the folder {} is not used for state: {why}; it must belong to uid {}, and no other user may write to it or to a \
-             folder above it that is not sticky (name another one with XDG_RUNTIME_DIR or TMPDIR)",
+            "the folder {} is not used for state: {why}; it must belong to uid {}, and no other \
+             user may write to it",
             path.display(),
             geteuid()
         );
@@ -220,10 +218,6 @@ mod tests {
             }
             chmod(&own, 0o755);
             assert!(open(&own).is_ok());
-            for (mode, is_used) in [(0o777, false), (0o770, false), (0o1777, true), (0o700, true)] {
-                chmod(temp.path(), mode);
-                assert_eq!(open(&own).is_ok(), is_used, "{mode:o}");
-            }
         }
     }
 

@@ -13,7 +13,7 @@ use tokio::{process::Command, time::timeout};
 use super::launch::environment::{EnvironmentSpec, NOT_INHERITED};
 use crate::{
     spec::WorkerCommand,
-    sys::{private_folder::PrivateFolder, unix},
+    sys::{parents, private_folder::PrivateFolder, unix},
     workers::limits,
 };
 
@@ -133,6 +133,13 @@ fn store_in(path: &Path) -> io::Result<()> {
         PrivateFolder::make(state_dir)?;
     }
     let folder = PrivateFolder::make(path)?;
+    // Python reads the hook by path.
+    if let Some(why) = parents::unsound(path)? {
+        return Err(io::Error::other(format!(
+            "other users can put another folder in the place of {}, because {why}; name another one with XDG_RUNTIME_DIR or TMPDIR",
+            path.display()
+        )));
+    }
     let name = OsStr::new("sitecustomize.py");
     if folder.read(name).ok().as_deref() != Some(SOURCE) {
         folder.replace(name, SOURCE.as_bytes())?;
