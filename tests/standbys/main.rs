@@ -13,6 +13,7 @@ mod processes;
 mod resources;
 mod rounds;
 mod running;
+mod script_variables;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -52,6 +52,7 @@ pub fn exit_code(end: &WorkerEnd) -> i32 {
         WorkerEnd::Signaled(signal) => signal.saturating_neg(),
         WorkerEnd::NotStarted(_) => 127,
         WorkerEnd::KeeperLost | WorkerEnd::Hung(_) => -Signal::KILL.0,
+        WorkerEnd::StandbyUnfit(_) => -Signal::TERM.0,
     }
 }
 

@@ -148,6 +148,7 @@ impl Standbys {
                     self.stop_without_modules();
                 }
             }
+            Input::Unfit { modules, reason } => self.unfit(now, modules, reason),
             Input::RoundStarted => self.round_started(now),
             Input::Progress => self.progress(now),
             Input::RoundEnded => {
@@ -291,16 +292,32 @@ impl Standbys {
         is_removed
     }
 
-    fn stop_without_modules(&mut self) {
-        if !self.modules.is_empty() {
+    /// Removes modules that a script must import itself, and the standbys that have imported them.
+    fn unfit(&mut self, now: Instant, mut modules: Vec<String>, reason: String) {
+        modules.retain(|module| self.leave_out(module));
+        if modules.is_empty() {
             return;
         }
+        self.announce(News::Unfit { modules, reason });
+        self.dismiss_all();
+        // A report of these standbys may still be under way.
+        self.paused_until = self.paused_until.max(now + limits::STANDBY_IDLE);
+        self.stop_without_modules();
+    }
+
+    fn dismiss_all(&mut self) {
         for (&rank, slot) in &mut self.slots {
             if slot.standby.take().is_some() {
                 self.effects.push_back(Effect::Dismiss(rank));
             }
         }
-        self.announce(News::Prevented(Obstacle::NoModule));
+    }
+
+    fn stop_without_modules(&mut self) {
+        if self.modules.is_empty() {
+            self.dismiss_all();
+            self.announce(News::Prevented(Obstacle::NoModule));
+        }
     }
 
     fn round_started(&mut self, now: Instant) {

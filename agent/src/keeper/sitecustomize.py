@@ -5,7 +5,8 @@ the round starts, stdin is a socket to the keeper. Then this process takes over 
 the streams of the worker, this file returns, and Python runs the script as after any start.
 
 If the round does not match what the imported modules have seen, this process ends, and the worker
-is started as a new one.
+is started as a new one. If the script later changes a variable that they have read, before it imports
+them itself, this process reports that: the workers start again, and standbys leave the modules out.
 
 Variables (removed before anything else runs):
   RAGENT_STANDBY          the modules, separated by commas; `?` to test only that this file is run
@@ -21,6 +22,15 @@ DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 STREAMS = (("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb"))
 POISONED = ("MASTER_PORT", "RANK", "WORLD_SIZE")
 FAILED = 70
+# Libraries that read variables when they are loaded: a part of the file's name, and of the variables' names.
+LIBRARIES = {
+    "libgomp": ("OMP_", "GOMP_"),
+    "libiomp": ("OMP_", "KMP_"),
+    "libomp": ("OMP_", "KMP_"),
+    "openblas": ("OPENBLAS_", "OMP_NUM_THREADS"),
+}
+# In seconds: workers are ended within their grace period.
+WAIT_FOR_END = 600
 
 
 def take_variables():
@@ -54,24 +64,32 @@ def run_next_sitecustomize():
 
 
 class Record:
-    """The variables that modules read or change while they are imported, and by which module."""
+    """The variables that modules read or change while they are imported, and the modules that import others."""
 
-    def __init__(self):
+    def __init__(self, modules):
+        self.modules = modules
         self.module = ""
         self.read = {}
         self.changed = {}
+        self.by_library = {}
+        self.imports = {}
         self.classes = [(environ, type(environ)) for environ in (os.environ, os.environb)]
+        kind = type(os.environ)
+        # A module that lists the environment depends on no variable in particular.
+        views = sys.modules["_collections_abc"]
+        listing = [kind.copy, views.ItemsView.__iter__, views.ValuesView.__iter__]
+        listing = [function.__code__ for function in listing]
         record = self
 
-        class Recording(type(os.environ)):
+        class Recording(kind):
             def __getitem__(self, key):
+                name, is_listed = os.fsdecode(key), sys._getframe(1).f_code in listing
                 try:
                     value = super().__getitem__(key)
                 except KeyError:
-                    record.read.setdefault(os.fsdecode(key), (None, record.module))
+                    record.note_read(name, None, is_listed)
                     raise
-                text = os.fsdecode(value)
-                record.read.setdefault(os.fsdecode(key), (text, record.module))
+                record.note_read(name, os.fsdecode(value), is_listed)
                 return value
 
             def __setitem__(self, key, value):
@@ -84,21 +102,174 @@ class Record:
 
         for environ, _ in self.classes:
             environ.__class__ = Recording
+        self.imported = ImportedNames(modules, self.note_import)
+
+    def note_read(self, name, value, is_listed):
+        seen = self.read.setdefault(name, {})
+        earlier, was_listed = seen.get(self.module, (value, True))
+        seen[self.module] = earlier, was_listed and is_listed
+
+    def note_import(self, name):
+        if name != self.module:
+            self.imports.setdefault(self.module, set()).add(name)
+
+    def note_libraries(self):
+        """Attributes the variables that newly loaded libraries have read to the module of this moment."""
+        with open("/proc/self/maps") as maps:
+            text = maps.read()
+        for library, prefixes in LIBRARIES.items():
+            if library in text and library not in self.by_library:
+                known = {name: os.environ._data[name] for name in os.environ._data}
+                known = {os.fsdecode(name): os.fsdecode(value) for name, value in known.items()}
+                self.by_library[library] = self.module, prefixes, known
 
     def stop(self):
         for environ, kind in self.classes:
             environ.__class__ = kind
+        self.imported.stop()
 
     def contradiction(self, env):
         """Returns the module that has seen another value than the round's, and the variable."""
         for name, value in env.items():
-            seen, module = self.read.get(name, (value, ""))
-            if seen != value:
-                return module, "it reads %s while it is imported" % name
+            for module, (seen, _) in self.read.get(name, {}).items():
+                if seen != value:
+                    return module, "it reads %s while it is imported" % name
             if name in self.changed:
                 module, change = self.changed[name]
                 return module, "it %s %s while it is imported" % (change, name)
         return None
+
+    def affected(self, name, value, waiting):
+        """Returns those of the modules `waiting` that would see another value if they were imported now."""
+        readers = self.read.get(name, {}).items()
+        found = {module for module, (seen, is_listed) in readers if seen != value and not is_listed}
+        if name in self.changed:
+            found.add(self.changed[name][0])
+        for module, prefixes, known in self.by_library.values():
+            if name.startswith(prefixes) and known.get(name) != value:
+                found.add(module)
+        return self.with_importers(found & waiting) & waiting
+
+    def with_importers(self, found):
+        """Adds the modules that import one of these."""
+        return found | {module for module, others in self.imports.items() if found & others}
+
+
+class ImportedNames:
+    """Reports which of `modules` Python code imports, although they may be loaded already."""
+
+    def __init__(self, modules, report):
+        import builtins
+
+        self.builtins, original = builtins, builtins.__import__
+        self.original, wanted = original, set(modules)
+
+        def import_and_report(name, globals=None, locals=None, fromlist=(), level=0):
+            full = name
+            if level and globals:
+                base = (globals.get("__package__") or "").rsplit(".", level - 1)[0]
+                full = "%s.%s" % (base, name) if name else base
+            for item in ("", *(fromlist or ())):
+                parts = ("%s.%s" % (full, item) if item else full).split(".")
+                for end in range(1, len(parts) + 1):
+                    found = ".".join(parts[:end])
+                    if found in wanted:
+                        report(found)
+            return original(name, globals, locals, fromlist, level)
+
+        self.replacement = builtins.__import__ = import_and_report
+
+    def stop(self):
+        if self.builtins.__import__ is self.replacement:
+            self.builtins.__import__ = self.original
+
+
+class Watch:
+    """Watches for changes by the script to variables that modules have read before the script imports them."""
+
+    def __init__(self, record, socket):
+        self.record, self.socket = record, socket
+        self.pid = os.getpid()
+        self.waiting = {module for seen in record.read.values() for module in seen}
+        self.waiting |= {module for module, _ in record.changed.values()}
+        self.waiting |= {module for module, _, _ in record.by_library.values()}
+        # Names of modules only: this one is the name before the first of them.
+        self.waiting.discard("")
+        self.waiting = record.with_importers(self.waiting)
+        self.imported = ImportedNames(self.waiting, self.has_imported)
+        self.kept = os.putenv, os.unsetenv
+        put, unset = self.kept
+
+        def putenv(key, value):
+            self.check(key, value)
+            put(key, value)
+
+        def unsetenv(key):
+            self.check(key, None)
+            unset(key)
+
+        self.replaced = putenv, unsetenv
+        self.install(self.kept, self.replaced)
+
+    def install(self, old, new):
+        # Until Python 3.8, the functions are attributes of the environment.
+        for place in (os, os.environ, os.environb):
+            for name, before, after in zip(("putenv", "unsetenv"), old, new):
+                if getattr(place, name, None) is before:
+                    setattr(place, name, after)
+
+    def has_imported(self, module):
+        if module in self.waiting:
+            self.waiting.discard(module)
+            for other in self.record.imports.get(module, ()):
+                self.has_imported(other)
+            if not self.waiting:
+                self.imported.stop()
+                self.install(self.replaced, self.kept)
+
+    def check(self, key, value):
+        if os.getpid() != self.pid:
+            return
+        name, value = os.fsdecode(key), value if value is None else os.fsdecode(value)
+        modules = sorted(self.record.affected(name, value, self.waiting))
+        if modules:
+            self.report(name, "removes" if value is None else "sets", modules)
+
+    def report(self, name, change, modules):
+        frame = sys._getframe(3)
+        while frame.f_back and frame.f_globals.get("__name__") != "__main__":
+            frame = frame.f_back
+        place = "line %d of %s" % (frame.f_lineno, frame.f_code.co_filename[-80:])
+        reason = "%s %s %s, which modules read, before they are imported" % (place, change, name[:60])
+        # One datagram, whose size is limited.
+        text = "X_RAGENT_UNFIT=%s\t%s" % (" ".join(reason.split()), ",".join(modules))
+        # First, because the answer is a signal, which a handler of the script would take.
+        self.restore_sigterm()
+        try:
+            import _socket
+
+            manager = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+            manager.connect(self.socket)
+            manager.send(text.encode("utf-8", "replace")[:4000])
+        except OSError as error:
+            words = "ragent: %s (%s), and this worker was a standby; failed to reach its agent: %s\n"
+            os.write(2, (words % (reason, ", ".join(modules), error)).encode("utf-8", "replace"))
+            os._exit(FAILED)
+        from time import sleep
+
+        # The agent ends this process, as it ends all workers.
+        sleep(WAIT_FOR_END)
+        os._exit(FAILED)
+
+    @staticmethod
+    def restore_sigterm():
+        import _signal
+
+        try:
+            _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+        except ValueError:
+            # Only the main thread may do this. In another one, the process is killed after its grace period.
+            pass
 
 
 class Loaded:
@@ -328,6 +499,7 @@ def import_all(standby, modules, record, loaded):
             lines.append(["missing", name, "not installed"])
             continue
         loaded.note(name)
+        record.note_libraries()
         held = device()
         if held is not None:
             standby.refuse(name, "it opens %s while it is imported" % held)
@@ -344,14 +516,14 @@ def stand_by():
         os.write(1, b"ragent-standby")
         os._exit(0)
     standby, signals, loaded = Standby(), Signals(), Loaded(searched)
-    record = Record()
+    record = Record(modules)
     try:
         run_next_sitecustomize()
         loaded.before |= set(sys.modules)
         lines = import_all(standby, modules, record, loaded)
     except BaseException as error:
         standby.refuse(record.module, "%s: %s" % (type(error).__name__, error))
-    read = [["read", module, name] for name, (_, module) in record.read.items()]
+    read = [["read", module, name] for name, seen in record.read.items() for module in seen]
     contradiction = loaded.contradiction()
     if contradiction is not None:
         standby.refuse(*contradiction)
@@ -371,6 +543,7 @@ def stand_by():
     standby.print_kept()
     standby.send(["taken"])
     standby.socket.close()
+    Watch(record, env.get("RAGENT_SOCKET") or "")
 
 
 if "RAGENT_STANDBY" in os.environ:

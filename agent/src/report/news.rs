@@ -22,8 +22,10 @@ use crate::{
 /// Returns true if the news is a failure, so that the recent log lines are worth a file.
 pub fn is_failure(news: &News) -> bool {
     match news {
-        News::WorkerFailed(_) | News::Cause(_) | News::Evicted(..) => true,
+        News::WorkerFailed(failure) => !matches!(failure.end, WorkerEnd::StandbyUnfit(_)),
+        News::Cause(_) | News::Evicted(..) => true,
         News::Restarting(_, reason) => match reason {
+            RestartReason::WorkerFailed { end: WorkerEnd::StandbyUnfit(_), .. } => false,
             RestartReason::WorkerFailed { .. }
             | RestartReason::NodeLost { .. }
             | RestartReason::CoordinatorLost { .. }
@@ -74,6 +76,10 @@ pub fn log(news: &News, is_repeated: bool) {
             info!(%round, "all workers of this node have succeeded; waiting for the other nodes");
         }
         News::Waiting(round, reason) => info!(%round, reason = waiting(*reason), "waiting"),
+        // A warning about its standby has announced it.
+        News::WorkerFailed(failure) if matches!(failure.end, WorkerEnd::StandbyUnfit(_)) => {
+            info!(round = %failure.round, rank = failure.global_rank.0, "{}", ended(&failure.end));
+        }
         News::WorkerFailed(failure) => {
             let end = ended(&failure.end);
             error!(
@@ -134,6 +140,7 @@ pub fn ended(end: &WorkerEnd) -> String {
         WorkerEnd::Hung(time) => {
             format!("killed because it made no progress for {} s", time.as_secs_f64())
         }
+        WorkerEnd::StandbyUnfit(reason) => format!("has to start again: {reason}"),
     }
 }
 

@@ -24,6 +24,7 @@ impl From<WorkerEnd> for v1::WorkerEnd {
             WorkerEnd::NotStarted(reason) => End::NotStarted(printable(&reason)),
             WorkerEnd::KeeperLost => End::KeeperLost(worker_end::KeeperLost {}),
             WorkerEnd::Hung(time) => End::HungMs(to_millis(time)),
+            WorkerEnd::StandbyUnfit(reason) => End::StandbyUnfit(printable(&reason)),
         };
         Self { end: Some(end) }
     }
@@ -42,6 +43,9 @@ impl TryFrom<v1::WorkerEnd> for WorkerEnd {
             }
             End::KeeperLost(worker_end::KeeperLost {}) => Self::KeeperLost,
             End::HungMs(time) => Self::Hung(millis(time, "worker_end.hung_ms")?),
+            End::StandbyUnfit(reason) => {
+                Self::StandbyUnfit(text(reason, "worker_end.standby_unfit", limits::MAX_TEXT_LEN)?)
+            }
         })
     }
 }

@@ -44,12 +44,13 @@ fn settings() -> SharedSettings {
     }
 }
 
-fn ends() -> [WorkerEnd; 4] {
+fn ends() -> [WorkerEnd; 5] {
     [
         WorkerEnd::Exited(-1),
         WorkerEnd::Signaled(34),
         WorkerEnd::NotStarted("no such file".to_owned()),
         WorkerEnd::KeeperLost,
+        WorkerEnd::StandbyUnfit("line 1 of train.py sets TORCH_LOGS".to_owned()),
     ]
 }
 

@@ -20,7 +20,7 @@ use crate::{
     ids::{GroupRank, NodeId, RoundId},
     limits::EARLY,
     machine::{Rendezvous, closing::Failures},
-    message::{JobResult, RestartReason, ToNode, WorkerFailure},
+    message::{JobResult, RestartReason, ToNode, WorkerEnd, WorkerFailure},
     phase::{PendingVerdict, Phase},
     roster::SentAssignment,
     settings::SharedSettings,
@@ -155,6 +155,11 @@ impl Rendezvous {
         let Some(started) = group.started else {
             return false;
         };
+        if matches!(failure.end, WorkerEnd::StandbyUnfit(_)) {
+            info!(%round, node = %id, "failure not charged: a standby did not fit the script");
+            self.record_free_failure();
+            return false;
+        }
         let is_early = happened.saturating_duration_since(started) < EARLY;
         let is_spared = self.can_do_without(&id, shared);
         if is_newcomer && is_early && is_spared {

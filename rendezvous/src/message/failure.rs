@@ -20,6 +20,9 @@ pub enum WorkerEnd {
     KeeperLost,
     /// The worker was killed because its node's workers had made no progress for this long.
     Hung(Duration),
+    /// The worker was a standby, whose modules had read a variable that the script has changed since.
+    /// The text names both, as a clause.
+    StandbyUnfit(String),
 }
 
 /// The failure of a worker, as its own node reports it.

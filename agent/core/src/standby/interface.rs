@@ -41,6 +41,14 @@ pub enum Input {
         /// The reason for leaving it out, as a clause.
         reason: String,
     },
+    /// A worker that was a standby has reported that its script changes a variable which these modules
+    /// had read.
+    Unfit {
+        /// The names of the modules.
+        modules: Vec<String>,
+        /// The place in the script and the variable, as a clause.
+        reason: String,
+    },
     /// The workers of a round are being started, from standbys where there are any.
     RoundStarted,
     /// A worker has sent a heartbeat.
@@ -84,6 +92,13 @@ pub enum News {
         /// The name of the module.
         module: String,
         /// The reason for leaving it out, as a clause.
+        reason: String,
+    },
+    /// Standbys leave these modules out from now on, because the script changes a variable that they read.
+    Unfit {
+        /// The names of the modules.
+        modules: Vec<String>,
+        /// The place in the script and the variable, as a clause.
         reason: String,
     },
     /// The import of a standby did not finish in time, and the standby was ended; reported once.

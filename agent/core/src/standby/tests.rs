@@ -571,3 +571,29 @@ fn counts_name_the_obstacle() {
     let counts = Counts { ready: 0, importing: 1, size: 2, obstacle: None };
     assert_eq!(t.standbys.counts(), counts);
 }
+
+/// Modules whose variables the script changes are left out with one announcement, and no standby that has imported
+/// them is left. The same report of a second worker changes nothing.
+#[test]
+fn unfit_modules_are_left_out() {
+    let unfit = |modules: &[&str]| Input::Unfit {
+        modules: modules.iter().map(|module| (*module).to_owned()).collect(),
+        reason: "line 1 of train.py sets HF_HOME".to_owned(),
+    };
+    let news = |input: Input| match input {
+        Input::Unfit { modules, reason } => Effect::Announce(News::Unfit { modules, reason }),
+        other => panic!("{other:?}"),
+    };
+    let mut t = Fixture::running(2);
+    t.advance(30 * SECOND);
+    t.imported(0, 100);
+    let expected = [news(unfit(&["lightning"])), dismiss(0), dismiss(1)];
+    assert_eq!(t.handle(unfit(&["numpy", "lightning"])), expected);
+    assert_eq!(t.standbys.modules(), ["torch"]);
+    assert_eq!(t.handle(unfit(&["lightning"])), []);
+    t.handle(Input::RoundEnded);
+    assert_eq!(t.advance(limits::STANDBY_IDLE), [stand(0), stand(1)]);
+    let off = prevented(Obstacle::NoModule);
+    let expected = [news(unfit(&["torch"])), dismiss(0), dismiss(1), off];
+    assert_eq!(t.handle(unfit(&["torch"])), expected);
+}

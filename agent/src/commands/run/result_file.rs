@@ -59,7 +59,10 @@ impl<'a> From<&'a WorkerFailure> for Failure<'a> {
         let (exit_code, signal) = match failure.end {
             WorkerEnd::Exited(code) => (Some(code), None),
             WorkerEnd::Signaled(signal) => (None, Some(signal)),
-            WorkerEnd::NotStarted(_) | WorkerEnd::KeeperLost | WorkerEnd::Hung(_) => (None, None),
+            WorkerEnd::NotStarted(_)
+            | WorkerEnd::KeeperLost
+            | WorkerEnd::Hung(_)
+            | WorkerEnd::StandbyUnfit(_) => (None, None),
         };
         Self {
             host_name: &failure.host_name,

@@ -36,6 +36,8 @@ pub(super) struct Group {
 #[derive(Default)]
 pub(super) struct Worker {
     pub(super) pid: u32,
+    /// True if it was started from a standby.
+    pub(super) was_standby: bool,
     pub(super) state: WorkerState,
     /// Its end, and the time at which that was reported.
     pub(super) end: Option<(WorkerEnd, Instant)>,

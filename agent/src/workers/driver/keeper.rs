@@ -52,7 +52,8 @@ impl Driver {
             Report::Spawned { local_rank, pid, is_standby } => {
                 let local_rank = LocalRank(local_rank);
                 if let Some(group) = &mut self.group {
-                    group.workers.entry(local_rank).or_default().pid = pid;
+                    let worker = group.workers.entry(local_rank).or_default();
+                    (worker.pid, worker.was_standby) = (pid, is_standby);
                 }
                 self.spec.measures.count_start(is_standby);
                 self.count_workers();

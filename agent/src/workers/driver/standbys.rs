@@ -248,6 +248,14 @@ fn announce(news: &News) {
             let module = if module.is_empty() { "sitecustomize" } else { module };
             warn!("standbys do not import `{module}` from now on: {reason}");
         }
+        News::Unfit { modules, reason } => {
+            let modules: Vec<String> = modules.iter().map(|name| format!("`{name}`")).collect();
+            warn!(
+                "standbys do not import {} from now on: {reason}; the workers start again, which is \
+                 not charged (set the variable before the job, or import these modules first)",
+                modules.join(", ")
+            );
+        }
         News::ImportTimedOut { slot, modules } => {
             let (modules, limit) = (modules.join(","), limits::STANDBY_IMPORT_TIMEOUT.as_secs());
             warn!(

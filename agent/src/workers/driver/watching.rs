@@ -6,8 +6,11 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use ragent_core::{hang::Hang, standby, steps::Step};
-use ragent_rendezvous::{ids::LocalRank, message::StepSource};
+use ragent_core::{hang::Hang, standby, steps::Step, supervisor};
+use ragent_rendezvous::{
+    ids::LocalRank,
+    message::{StepSource, WorkerEnd},
+};
 use tokio::task::spawn_blocking;
 use tracing::{error, warn};
 
@@ -17,7 +20,7 @@ use crate::{
     sys::clock,
     workers::{
         health::{
-            notices::{Notice, NoticeSockets},
+            notices::{Notice, NoticeSockets, Unfit},
             progress,
             stacks::{self, StackTools},
             timers::{Expired, TimerPipe, TimerRequest},
@@ -67,6 +70,13 @@ impl Driver {
             self.standby_input(standby::Input::Progress);
         }
         let (now, Some(group)) = (clock::now(), &mut self.group) else { return };
+        // From another worker, it would be an uncharged failure at will.
+        let was_standby = group.workers.get(&local_rank).is_some_and(|worker| worker.was_standby);
+        if let Some(Unfit { modules, reason }) = notice.unfit.filter(|_| was_standby) {
+            let end = WorkerEnd::StandbyUnfit(reason.clone());
+            group.machine.handle(now, supervisor::Input::Ended(local_rank, end));
+            return self.standby_input(standby::Input::Unfit { modules, reason });
+        }
         if let Some(step) = notice.step {
             group.steps.handle_step(now, local_rank, StepSource::Reported, step);
         }

@@ -1,7 +1,8 @@
 //! Receives the progress reports of workers: `sd_notify`'s protocol, on a socket for each worker.
 //!
 //! `X_RAGENT_STEP=` is the training step, and `X_RAGENT_STEPS=` the number of all steps. `WATCHDOG=1` is a heartbeat,
-//! `WATCHDOG=trigger` reports a hang, and `STATUS=` is a line for users. All other lines are accepted and ignored.
+//! `WATCHDOG=trigger` reports a hang, and `STATUS=` is a line for users. `X_RAGENT_UNFIT=` is sent by the hook of standbys.
+//! All other lines are accepted and ignored.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -31,6 +32,23 @@ pub(crate) struct Notice {
     pub(crate) is_trigger: bool,
     pub(crate) status: Option<String>,
     pub(crate) step: Option<Step>,
+    pub(crate) unfit: Option<Unfit>,
+}
+
+/// The report of the hook that the script changes a variable which modules of its standby had read.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Unfit {
+    pub(crate) modules: Vec<String>,
+    /// The place in the script and the variable, as a clause.
+    pub(crate) reason: String,
+}
+
+impl Unfit {
+    fn parse(text: &str) -> Option<Self> {
+        let (reason, modules) = text.split_once('\t')?;
+        let modules = modules.split(',').map(short).collect();
+        Some(Self { modules, reason: short(reason) })
+    }
 }
 
 impl Notice {
@@ -44,6 +62,7 @@ impl Notice {
                 Some(("STATUS", text)) => notice.status = Some(short(text)),
                 Some(("X_RAGENT_STEP", number)) => step = number.trim().parse().ok(),
                 Some(("X_RAGENT_STEPS", number)) => total = number.trim().parse().ok(),
+                Some(("X_RAGENT_UNFIT", text)) => notice.unfit = Unfit::parse(text),
                 _ => {}
             }
         }
@@ -211,6 +230,19 @@ mod tests {
         }
         assert_eq!(step("X_RAGENT_STEP=18446744073709551615"), None);
         assert_eq!(step("X_RAGENT_STEP=99999999999999999999999"), None);
+    }
+
+    /// The hook's report names modules and a reason, which are short; a malformed one is ignored.
+    #[test]
+    fn unfit_modules_are_parsed() {
+        let unfit = |text: &str| Notice::parse(text.as_bytes()).unfit;
+        let modules = vec!["torch".to_owned(), "torch._dynamo".to_owned()];
+        let reason = "line 1 of train.py sets X".to_owned();
+        let report = "X_RAGENT_UNFIT=line 1 of train.py sets X\ttorch,torch._dynamo";
+        assert_eq!(unfit(report), Some(Unfit { modules, reason }));
+        assert_eq!(unfit("X_RAGENT_UNFIT=torch"), None);
+        let long = unfit(&format!("X_RAGENT_UNFIT={}\tm", "x".repeat(3000))).unwrap();
+        assert!(long.reason.len() <= PROGRESS_MAX);
     }
 
     /// A status line for other nodes is short, and has no control characters.

@@ -294,3 +294,27 @@ fn failure_after_a_lost_success_is_charged() {
         assert_eq!(result, is_charged.then_some(JobResult::BudgetSpent), "{succeeded}");
     }
 }
+
+/// A standby that does not fit its script costs no restart, and the next round starts at once. A failure that happened
+/// before it is charged.
+#[test]
+fn unfit_standby_is_free() {
+    let unfit = |age| WorkerFailure {
+        end: WorkerEnd::StandbyUnfit("line 1 of train.py sets TORCH_LOGS".to_owned()),
+        ..failure("b", age)
+    };
+    let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
+    t.run(&["a", "b"]);
+    t.report_failure("b", unfit(Duration::ZERO));
+    t.alive("a");
+    t.back("b");
+    let complete = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
+    assert_eq!(t.back("a"), complete);
+    t.live(&["a", "b"], 9 * SECOND);
+    t.report_failure("b", unfit(Duration::ZERO));
+    t.fail("a", 5 * SECOND);
+    t.report("b", NodeState::Preparing);
+    t.report("a", NodeState::Preparing);
+    let outcome = t.outcome().expect("closed");
+    assert_eq!(outcome.first_failure, Some(failure("a", 5 * SECOND)));
+}

@@ -259,7 +259,12 @@ impl Fixture {
 
     /// Reports that a worker of `name` failed `age` ago.
     pub(super) fn fail(&mut self, name: &str, age: Duration) -> Vec<Did> {
-        let standing = self.standing(name, NodeState::Stopping, Some(failure(name, age)));
+        self.report_failure(name, failure(name, age))
+    }
+
+    /// Reports this failure on `name`.
+    pub(super) fn report_failure(&mut self, name: &str, failure: WorkerFailure) -> Vec<Did> {
+        let standing = self.standing(name, NodeState::Stopping, Some(failure));
         self.message(name, standing)
     }
 

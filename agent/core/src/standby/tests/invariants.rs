@@ -54,6 +54,14 @@ impl Model {
                     self.largest = None;
                 }
             }
+            Input::Unfit { modules, .. } => {
+                let known = |module: &&String| MODULES.contains(&module.as_str());
+                for module in modules.iter().filter(known) {
+                    if self.left_out.insert(module.clone()) {
+                        self.largest = None;
+                    }
+                }
+            }
             Input::RoundStarted => {
                 self.importing.clear();
                 self.ready.clear();
@@ -99,7 +107,9 @@ impl Model {
                 assert_eq!(self.ready.len(), SIZE as usize);
                 self.verify_once(Effect::Announce(News::AllReady { bytes: 0 }));
             }
-            Effect::Announce(News::LeftOut { .. } | News::Prevented(Obstacle::NoModule))
+            Effect::Announce(
+                News::LeftOut { .. } | News::Unfit { .. } | News::Prevented(Obstacle::NoModule),
+            )
             | Effect::Settled => self.verify_once(effect),
             Effect::Announce(
                 News::Prevented(Obstacle::MemoryShort { .. } | Obstacle::NotStarted { .. })
@@ -186,7 +196,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let slot = || (0..=SIZE).prop_map(LocalRank);
     let memory = || (0..4000u64).prop_map(|mib| mib * MIB);
     let module = prop::sample::select(&["torch", "torch._dynamo", "lightning", "numpy"][..]);
+    let unfit = module.clone().prop_map(|module| Input::Unfit {
+        modules: vec![module.to_owned(), "lightning".to_owned()],
+        reason: String::new(),
+    });
     let input = prop_oneof![
+        1 => unfit,
         8 => (slot(), 1..600u64).prop_map(|(slot, mib)| Input::Ready { slot, bytes: mib * MIB }),
         2 => slot().prop_map(|slot| Input::Ended { slot, reason: String::new() }),
         2 => slot().prop_map(|slot| Input::NotStarted { slot, reason: String::new() }),
