@@ -186,7 +186,7 @@ fn keeper_waits_without_a_time_limit() {
 /// A script may be anything that Python runs: a file, a folder with a main module, a pipe, stdin.
 #[test]
 fn script_is_whatever_python_runs() {
-    if !crate::support::is_there("python3") {
+    if !is_there("python3") {
         return;
     }
     let sandbox = Sandbox::new();
@@ -205,4 +205,14 @@ fn script_is_whatever_python_runs() {
         assert_eq!(end.stdout, "script of rank 0\n", "{words}");
     }
     sandbox.ragent("run").run().assert_code(2);
+}
+
+/// Workers start with no signal blocked, and none ignored, although their keeper ignores most.
+#[test]
+fn signals_of_a_new_worker() {
+    let sandbox = Sandbox::new();
+    let words = "--no-python grep -e SigBlk -e SigIgn /proc/self/status";
+    let end = sandbox.ragent(words).run();
+    end.assert_code(0);
+    assert_eq!(end.stdout, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
 }

@@ -165,8 +165,22 @@ pub(crate) fn set_all_dispositions(disposition: Disposition) {
     };
     for signal in (1..=LAST_SIGNAL).filter(|signal| *signal != libc::SIGCHLD) {
         // SAFETY: no handler runs at all. The call fails for SIGKILL, SIGSTOP and the two signals
-        // that libc reserves, which cannot be changed.
+        // that libc reserves.
         unsafe { libc::signal(signal, handler) };
+    }
+}
+
+/// Restores the default of the two signals that glibc reserves. Its `posix_spawn` starts processes
+/// that ignore them, such as the parent of workers. Async-signal-safe.
+fn reset_reserved_signals() {
+    // The default, no flags and an empty mask. The structure of the kernel is shorter.
+    let default = [0_u64; 8];
+    let none = std::ptr::null_mut::<libc::c_void>();
+    for signal in [32, 33] {
+        // SAFETY: the kernel reads the structure, and no handler runs at all.
+        unsafe {
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), none, size_of::<u64>())
+        };
     }
 }
 
@@ -234,6 +248,7 @@ pub(crate) fn spawn_worker(
             return Err(Errno::ESRCH.into());
         }
         set_all_dispositions(Disposition::Default);
+        reset_reserved_signals();
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, open_files.min(hard), hard)?;
