@@ -390,3 +390,36 @@ def test_unsupported_values():
         assert text in str(raised.value)
     with pytest.raises(TypeError, match="failed to launch an entrypoint of type `NoneType`"):
         elastic_launch(LaunchConfig(), None)
+
+
+def test_functions_end_together(sandbox):
+    """A worker does not end before the functions of the other workers of its node have returned."""
+    sandbox.run(
+        """
+        import atexit, os, time
+        import ragent
+
+        def has(line):
+            return line in open("log").read()
+
+        def train():
+            log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            if os.environ["RANK"] == "1":
+                atexit.register(os.write, log, b"1 exits\\n")
+                os.write(log, b"1 returns\\n")
+                return
+            while not has("1 returns"):
+                time.sleep(0.01)
+            # Long enough for a worker that does not wait.
+            for _ in range(100):
+                if not has("1 exits"):
+                    time.sleep(0.02)
+            os.write(log, b"0 returns\\n")
+
+        if __name__ == "__main__":
+            open("log", "w").close()
+            ragent.elastic_launch(ragent.LaunchConfig(nproc_per_node=2), train)()
+            lines = open("log").read().splitlines()
+            assert lines == ["1 returns", "0 returns", "1 exits"], lines
+        """
+    ).succeeds()

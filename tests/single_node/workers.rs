@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Sandbox, children, keeper_of, session_of};
+use crate::support::{Sandbox, children, is_there, keeper_of, session_of};
 
 /// Each worker leads its own session, without the agent's terminal and signals.
 #[test]
@@ -215,4 +215,47 @@ fn signals_of_a_new_worker() {
     let end = sandbox.ragent(words).run();
     end.assert_code(0);
     assert_eq!(end.stdout, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
+}
+
+/// A script that `--run-path` runs does not end before those of the other workers have returned, or ended. The failure of
+/// another one ends it.
+#[test]
+fn scripts_of_run_path_end_together() {
+    if !is_there("python3") {
+        return;
+    }
+    let returns = "os.write(log, b'0 returns\\n')";
+    let lines = "1 returns\n0 returns\n";
+    let all = format!("{lines}1 exits\n");
+    for (end_of_other, code, expected) in [
+        (returns.to_owned(), 0, &*all),
+        (format!("{returns}; os._exit(0)"), 0, &*all),
+        (format!("{returns}; os._exit(3)"), 1, lines),
+    ] {
+        let sandbox = Sandbox::new();
+        let script = format!(
+            "\
+import atexit, os, time
+log = os.open('log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def has(line):
+    return line in open('log').read()
+if os.environ['RANK'] == '1':
+    atexit.register(os.write, log, b'1 exits\\n')
+    os.write(log, b'1 returns\\n')
+else:
+    while not has('1 returns'):
+        time.sleep(0.01)
+    # Long enough for a worker that does not wait.
+    for _ in range(100):
+        if not has('1 exits'):
+            time.sleep(0.02)
+    {end_of_other}
+"
+        );
+        fs::write(sandbox.path("train.py"), script).unwrap();
+        let end = sandbox.ragent("--nproc-per-node 2 --run-path train.py").run();
+        end.assert_code(code);
+        let log = fs::read_to_string(sandbox.path("log")).unwrap();
+        assert_eq!(log, expected, "{}", end.stderr);
+    }
 }

@@ -204,9 +204,11 @@ fn missing_interpreter(script: &Path, host: &impl Host) -> Option<PathBuf> {
 const ABSENT_SCRIPT: &str = "ragent_standby_test";
 
 /// Runs the file that is its first argument as `__main__`. As torch's `@record` does for a
-/// function, it writes an exception to the error file.
+/// function, it writes an exception to the error file. Then it waits until all workers of the node have
+/// returned: otherwise the last collectives of the others would fail.
 const RUN_PATH: &str = "\
-import runpy, sys
+import os, runpy, sys
+reports = os.environ.get('RAGENT_SOCKET')
 sys.argv = sys.argv[1:]
 def main():
     runpy.run_path(sys.argv[0], run_name='__main__')
@@ -215,6 +217,19 @@ try:
 except ImportError:
     record = lambda function: function
 record(main)()
+def wait(path):
+    import socket
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as answer:
+        if os.path.exists(path + '.held'):
+            os.unlink(path + '.held')
+        answer.bind(path + '.held')
+        answer.sendto(b'X_RAGENT_RETURNED=1', path)
+        answer.recv(1)
+try:
+    if reports:
+        wait(reports)
+except OSError:
+    pass
 ";
 
 /// The interpreter that runs `python -m ragent`, which sets this variable.

@@ -287,7 +287,9 @@ impl Driver {
             let event = match worker.state {
                 WorkerState::Failed => continue,
                 WorkerState::Succeeded => WorkerEvent::Succeeded,
-                WorkerState::Running | WorkerState::Ended => WorkerEvent::Terminated,
+                WorkerState::Running | WorkerState::Returned | WorkerState::Ended => {
+                    WorkerEvent::Terminated
+                }
             };
             self.spec.events.worker(admission, *local_rank, worker.pid, event);
         }

@@ -24,6 +24,7 @@ _ROUND = ("GROUP_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR
 def main() -> None:
     """Calls the function, and stores its value."""
     folder = sys.argv[1]
+    reports = os.environ.get("RAGENT_SOCKET")
     # The folder of this script, which the interpreter has added.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if path != here]
@@ -35,6 +36,8 @@ def main() -> None:
     except Exception as error:
         _record(error)
         sys.exit(1)
+    if reports:
+        _wait_for_others(reports)
 
 
 def _call(folder: str) -> Any:
@@ -57,6 +60,26 @@ def _call(folder: str) -> Any:
         if end.code in (None, 0):
             return None
         raise
+
+
+def _wait_for_others(reports: str) -> None:
+    """Waits until the functions of all workers of this node have returned.
+
+    A worker that ends earlier would break the last collectives of the others.
+    """
+    import socket
+
+    own = reports + ".held"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as answer:
+            if os.path.exists(own):
+                os.unlink(own)
+            answer.bind(own)
+            answer.sendto(b"X_RAGENT_RETURNED=1", reports)
+            answer.recv(1)
+    except OSError:
+        # The agent is gone, and ends this process.
+        pass
 
 
 def _store(folder: str, value: Any) -> None:

@@ -59,6 +59,8 @@ pub(super) enum WorkerState {
     #[default]
     Running,
     Succeeded,
+    /// The worker has returned, and waits for the others.
+    Returned,
     /// The worker was the first to fail.
     Failed,
     /// The worker has ended in another way.
@@ -70,6 +72,23 @@ impl Group {
     pub(super) fn next_look(&self) -> Option<Instant> {
         let watch = self.hang.as_ref().filter(|_| !self.is_looking)?;
         watch.poll_timeout().filter(|_| self.machine.is_running())
+    }
+
+    /// Takes the workers that wait, if all of `size` workers have returned or succeeded.
+    pub(super) fn take_returned(&mut self, size: u32) -> Vec<LocalRank> {
+        let has_returned = |worker: &Worker| worker.state == WorkerState::Returned;
+        let is_done = |worker: &Worker| {
+            matches!(worker.state, WorkerState::Returned | WorkerState::Succeeded)
+        };
+        if self.workers.values().filter(|worker| is_done(worker)).count() < size as usize {
+            return Vec::new();
+        }
+        let waiting = self.workers.iter_mut().filter(|(_, worker)| has_returned(worker));
+        let running = |(rank, worker): (&LocalRank, &mut Worker)| {
+            worker.state = WorkerState::Running;
+            *rank
+        };
+        waiting.map(running).collect()
     }
 
     /// Returns the processes of the workers that still run.

@@ -99,6 +99,7 @@ impl Driver {
                 self.count_workers();
                 self.input(Input::Ended(LocalRank(local_rank), end.into()));
             }
+                self.release_returned();
             Report::Quiet => self.input(Input::Quiet),
             Report::Reaped { number } if number == self.sweeps => self.input(Input::Reaped),
             // A sweep that the keeper began by itself; the sweep ordered since is reported as well.

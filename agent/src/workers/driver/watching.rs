@@ -14,7 +14,7 @@ use ragent_rendezvous::{
 use tokio::task::spawn_blocking;
 use tracing::{error, warn};
 
-use super::{Done, Driver, SupervisorEvent, Worker};
+use super::{Done, Driver, SupervisorEvent, Worker, WorkerState};
 use crate::{
     output::{logs::WorkerFolder, tail::SharedTail},
     sys::clock,
@@ -77,6 +77,9 @@ impl Driver {
             group.machine.handle(now, supervisor::Input::Ended(local_rank, end));
             return self.standby_input(standby::Input::Unfit { modules, reason });
         }
+        if notice.has_returned {
+            return self.handle_returned(local_rank);
+        }
         if let Some(step) = notice.step {
             group.steps.handle_step(now, local_rank, StepSource::Reported, step);
         }
@@ -97,6 +100,31 @@ impl Driver {
             }
         }
         self.take_stacks(hang);
+    }
+
+    /// Notes that the function of a worker has returned; the worker does not end before those of the others have.
+    fn handle_returned(&mut self, local_rank: LocalRank) {
+        if let Some(group) = &mut self.group {
+            let worker = group.workers.entry(local_rank).or_default();
+            if worker.state == WorkerState::Running {
+                worker.state = WorkerState::Returned;
+            }
+            if let Some(hang) = &mut group.hang {
+                hang.handle_ended(local_rank);
+            }
+        }
+        self.release_returned();
+    }
+
+    /// Lets workers end if all have returned or ended.
+    pub(super) fn release_returned(&mut self) {
+        let size = self.spec.environment.local_world_size;
+        let returned = self.group.as_mut().map(|group| group.take_returned(size));
+        for local_rank in returned.unwrap_or_default() {
+            if let Some(notices) = &self.notices {
+                notices.release(local_rank);
+            }
+        }
     }
 
     /// Notes that a worker has written output in which a training step may be.

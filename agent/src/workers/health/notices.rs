@@ -1,8 +1,8 @@
 //! Receives the progress reports of workers: `sd_notify`'s protocol, on a socket for each worker.
 //!
 //! `X_RAGENT_STEP=` is the training step, and `X_RAGENT_STEPS=` the number of all steps. `WATCHDOG=1` is a heartbeat,
-//! `WATCHDOG=trigger` reports a hang, and `STATUS=` is a line for users. `X_RAGENT_UNFIT=` is sent by the hook of standbys.
-//! All other lines are accepted and ignored.
+//! `WATCHDOG=trigger` reports a hang, and `STATUS=` is a line for users. `X_RAGENT_UNFIT=` is sent by the hook of standbys,
+//! `X_RAGENT_RETURNED=1` by a worker that waits for an answer. All other lines are accepted and ignored.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -33,6 +33,8 @@ pub(crate) struct Notice {
     pub(crate) status: Option<String>,
     pub(crate) step: Option<Step>,
     pub(crate) unfit: Option<Unfit>,
+    /// The worker has returned, and waits for the others of its node.
+    pub(crate) has_returned: bool,
 }
 
 /// The report of the hook that the script changes a variable which modules of its standby had read.
@@ -62,6 +64,7 @@ impl Notice {
                 Some(("STATUS", text)) => notice.status = Some(short(text)),
                 Some(("X_RAGENT_STEP", number)) => step = number.trim().parse().ok(),
                 Some(("X_RAGENT_STEPS", number)) => total = number.trim().parse().ok(),
+                Some(("X_RAGENT_RETURNED", "1")) => notice.has_returned = true,
                 Some(("X_RAGENT_UNFIT", text)) => notice.unfit = Unfit::parse(text),
                 _ => {}
             }
@@ -150,6 +153,15 @@ impl NoticeSockets {
         self.folder.join(local_rank.to_string())
     }
 
+    /// Lets a worker end that has returned: sends it a datagram, to the socket that it has opened next to its own one.
+    pub(crate) fn release(&self, local_rank: LocalRank) {
+        let mut path = self.path(local_rank).into_os_string();
+        path.push(HELD);
+        let socket = self.sockets.get(local_rank.0 as usize);
+        // A worker that has ended has no socket. The queue of a waiting worker is empty.
+        let _ = socket.map(|socket| socket.try_send_to(b"1", path));
+    }
+
     /// Waits for the next notice.
     ///
     /// # Cancel safety
@@ -182,6 +194,8 @@ fn remove_left(dir: &Path) {
 }
 
 const PREFIX: &str = "sockets-";
+/// The end of the name of the socket on which a worker waits until the others have returned.
+const HELD: &str = ".held";
 
 async fn receive(
     socket: Arc<UnixDatagram>,
