@@ -3,7 +3,8 @@
 //!
 //! Workers are its children, and it is their subreaper, so no process that they start can leave its
 //! tree. It carries out the agent's orders, which arrive over a socket (its stdin): spawn, signal,
-//! sweep; and it reports the processes that end. On its own it does three things only:
+//! sweep; and it reports the processes that end, and signals that workers send to it as their parent.
+//! On its own it does three things only:
 //!
 //! - When the socket is closed, the agent is gone: the keeper kills and reaps the whole tree, and
 //!   sends the coordinator one small message, the obituary.
@@ -37,11 +38,11 @@ use nix::{
     sys::{
         prctl,
         signal::{SigSet, Signal},
-        signalfd::{SfdFlags, SignalFd},
+        signalfd::{SfdFlags, SignalFd, siginfo},
         time::TimeSpec,
         timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
     },
-    unistd,
+    unistd::{self, Pid},
 };
 
 use self::{
@@ -53,7 +54,7 @@ use self::{
 
 use crate::sys::{
     cgroup::Cgroup,
-    clock, system_error,
+    clock, system_error, tree,
     unix::{self, Disposition},
 };
 
@@ -79,7 +80,7 @@ pub fn run() -> io::Result<()> {
 struct Keeper {
     socket: OrderSocket,
     workers: Workers,
-    ends: SignalFd,
+    signals: SignalFd,
     lease: TimerFd,
     /// The end of the lease, by [`clock::boot_time`]; zero before the first lease.
     lease_until: Duration,
@@ -90,6 +91,9 @@ struct Keeper {
     refusals: u32,
 }
 
+/// Signals that workers send to their parent, and mean the launcher.
+const PASSED_ON: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1];
+
 /// A worker to be started.
 struct Wanted {
     program: Program,
@@ -98,15 +102,17 @@ struct Wanted {
 
 impl Keeper {
     fn new() -> io::Result<Self> {
-        let mut chld = SigSet::empty();
-        chld.add(Signal::SIGCHLD);
-        chld.thread_block()?;
-        let ends = SignalFd::with_flags(&chld, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        let mut read = SigSet::empty();
+        read.add(Signal::SIGCHLD);
+        // A blocked signal is kept until it is read, also if it is ignored.
+        PASSED_ON.iter().for_each(|signal| read.add(*signal));
+        read.thread_block()?;
+        let signals = SignalFd::with_flags(&read, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         Ok(Self {
             socket: OrderSocket::from_stdin()?,
             workers: Workers::new(Cgroup::make()),
-            ends,
+            signals,
             lease: TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?,
             lease_until: Duration::ZERO,
             obituary: None,
@@ -119,7 +125,7 @@ impl Keeper {
     fn serve(&mut self) -> io::Result<()> {
         loop {
             let ready = self.wait()?;
-            if ready.ends {
+            if ready.signals {
                 self.reap();
             }
             if ready.standbys {
@@ -153,7 +159,7 @@ impl Keeper {
             PollFlags::POLLIN
         };
         let mut fds = vec![
-            PollFd::new(self.ends.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.lease.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.socket.as_fd(), socket),
         ];
@@ -167,7 +173,7 @@ impl Keeper {
             Err(errno) => return Err(errno.into()),
         }
         Ok(Ready {
-            ends: flag(&fds[0]),
+            signals: flag(&fds[0]),
             lease: flag(&fds[1]),
             socket: flag(&fds[2]),
             standbys: fds[3..].iter().any(flag),
@@ -291,11 +297,26 @@ impl Keeper {
 
     fn reap(&mut self) {
         // One signal may report several ended processes, so the code below looks for all of them.
-        while let Ok(Some(_)) = self.ends.read_signal() {}
+        while let Ok(Some(received)) = self.signals.read_signal() {
+            self.pass_on(&received);
+        }
         let socket = &mut self.socket;
         let unstarted = self.workers.reap(&mut |report| socket.send(&report));
         self.wanted
             .extend(unstarted.into_iter().map(|(program, streams)| Wanted { program, streams }));
+    }
+
+    /// Passes a signal on to the agent if a worker, or a process below it, has sent it: under torchrun, their parent is the
+    /// launcher. A service manager, which may signal all processes of a unit, does not mean the keeper.
+    ///
+    /// Called before anything is reaped, so that a sender that has just ended is still found.
+    fn pass_on(&mut self, received: &siginfo) {
+        let signal = received.ssi_signo.cast_signed();
+        let sender = Pid::from_raw(received.ssi_pid.cast_signed());
+        let is_passed_on = PASSED_ON.iter().any(|passed_on| *passed_on as i32 == signal);
+        if is_passed_on && tree::descendants().contains(&sender) {
+            self.socket.send(&Report::Signal { signal });
+        }
     }
 
     /// Kills every process that the agent started, after the agent is gone, and then delivers the
@@ -321,7 +342,7 @@ impl Keeper {
     }
 
     fn wait_for_ends(&self) -> io::Result<bool> {
-        let mut fds = [PollFd::new(self.ends.as_fd(), PollFlags::POLLIN)];
+        let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) => Ok(true),
             Err(Errno::EINTR) => Ok(false),
@@ -332,7 +353,7 @@ impl Keeper {
 
 /// The sources that are ready.
 struct Ready {
-    ends: bool,
+    signals: bool,
     lease: bool,
     socket: bool,
     standbys: bool,

@@ -360,3 +360,55 @@ fn workers_ignore_no_signal() {
     let mask = u64::from_str_radix(mask, 16).unwrap();
     assert_eq!(mask & !(0b11 << 31), 0, "{mask:x}");
 }
+
+/// A signal that a worker, or a process below it, sends to its parent has the effect that it has on torchrun: the workers may
+/// save, and the agent ends.
+#[test]
+fn signal_of_a_worker_to_its_parent() {
+    for (send, name) in [
+        ("kill -s TERM $PPID", "TERM"),
+        ("kill -s INT $PPID", "INT"),
+        ("bash -c 'kill -s TERM '$PPID'; exec sleep infinity' &", "TERM"),
+        // Like a broadcast, in which the agent is the first.
+        ("kill -s INT $(ps -o ppid= $PPID) && kill -s INT $PPID", "INT"),
+    ] {
+        let sandbox = Sandbox::with_standbys();
+        // Saving takes longer than a second signal that would kill the worker.
+        let script = format!(
+            "trap 'sleep 1; echo saved on {name}; exit 0' {name}; {send}\nwhile :; do sleep 0.05; done"
+        );
+        let start = sandbox.ragent("--shutdown-timeout 300 --no-python bash -c");
+        let end = start.arg(script).run();
+        end.assert_code(1);
+        assert_eq!(end.stdout, format!("saved on {name}\n"), "{send}: {}", end.stderr);
+        end.assert_stderr(&["signal received; leaving the job", name]);
+        sandbox.assert_nothing_left();
+    }
+}
+
+/// SIGUSR1 ends the agent, unless it is one of the handled signals.
+#[test]
+fn unhandled_signal_of_a_worker_to_its_parent() {
+    let sandbox = Sandbox::new();
+    let start = sandbox.ragent("--no-python bash -c");
+    let end = start.arg("kill -s USR1 $PPID; exec sleep infinity").run();
+    assert_eq!(end.signal, Some(Signal::SIGUSR1 as i32), "{}", end.stderr);
+    sandbox.assert_nothing_left();
+}
+
+/// The same signal from another process, such as a service manager, does not end the job.
+#[test]
+fn signal_of_another_process_to_the_keeper() {
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(0);
+    let mut agent = sandbox.ragent("--no-python obey.sh").start();
+    agent.worker();
+    let keeper = keeper_of(agent.pid());
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1] {
+        kill(keeper, signal);
+    }
+    orders.give("exit 0");
+    let end = agent.end();
+    end.assert_code(0);
+    assert!(!end.stderr.contains("signal"), "{}", end.stderr);
+}

@@ -149,6 +149,11 @@ pub(crate) enum Report {
     },
     /// The lease has expired; the tree is being killed.
     LeaseOver,
+    /// A process below the keeper has sent this signal to the keeper, and means the agent.
+    Signal {
+        /// The signal's number.
+        signal: i32,
+    },
     /// The answer to [`Order::Ping`].
     Pong,
 }

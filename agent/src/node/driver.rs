@@ -14,7 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::signal::Signal;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use ragent_core::{
     agent::{Action, AgentSettings, Ending, News},
     node::{Effect, Node},
@@ -32,7 +35,7 @@ use tokio::{
     sync::{mpsc, watch},
     task::{AbortHandle, JoinSet},
 };
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 pub use self::start_screen::StartScreen;
 use super::{
@@ -168,6 +171,7 @@ pub async fn drive(
         mismatch: None,
         has_workers: false,
         stopping,
+        last_signal: None,
         workers_succeeded: false,
         addresses: Vec::new(),
         voucher: Voucher::default(),
@@ -268,6 +272,8 @@ struct Driver<'a> {
     /// True while workers of this node are running.
     has_workers: bool,
     stopping: StoppingLine,
+    /// The last signal that this process has received, and the time.
+    last_signal: Option<(Signal, Instant)>,
     /// True if the workers of the last round that ran here have succeeded.
     workers_succeeded: bool,
     /// This machine's addresses at the last registration.
@@ -307,12 +313,26 @@ impl Driver<'_> {
 
     fn handle_signal(&mut self, signal: Signal) {
         info!(%signal, "signal received; leaving the job");
+        self.last_signal = Some((signal, clock::now()));
         let (now, signal) = (clock::now(), signal::Signal(signal as i32));
         let was_leaving = self.node.agent().is_leaving();
         self.node.handle_signal(now, signal);
         // While the job closes, the workers are being stopped in any case.
         if was_leaving || self.node.agent().is_leaving() {
             self.stopping.handle_signal(now, signal);
+        }
+    }
+
+    /// Sends this process the signal that a worker has sent to its parent, unless it has just received
+    /// the same one: a worker may have signalled all processes.
+    fn handle_signal_of_worker(&self, signal: Signal) {
+        let is_repeated = |(last, at): (Signal, Instant)| {
+            let age = clock::now().saturating_duration_since(at);
+            last == signal && age < limits::REPEATED_SIGNAL
+        };
+        if !self.last_signal.is_some_and(is_repeated) {
+            warn!(%signal, "a worker has sent this signal to its parent; this agent handles it");
+            let _ = kill(Pid::this(), signal);
         }
     }
 
@@ -347,6 +367,7 @@ impl Driver<'_> {
                 // The keeper's clock goes on while the machine is suspended; the agent's does not.
                 self.report_lost_lease();
             }
+            SupervisorEvent::SignalOfWorker(signal) => self.handle_signal_of_worker(signal),
             SupervisorEvent::Progress(text) => self.node.handle_progress(now, text),
             SupervisorEvent::Steps(steps) => self.node.handle_steps(steps),
             SupervisorEvent::Standbys(counts) => {

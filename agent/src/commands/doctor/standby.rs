@@ -150,6 +150,7 @@ fn import(program: Program, variables: Vec<(String, OsString)>) -> Outcome {
             | Report::Quiet
             | Report::Reaped { .. }
             | Report::LeaseOver
+            | Report::Signal { .. }
             | Report::Pong => {}
         };
         standbys.receive(&mut take);

@@ -2,6 +2,7 @@
 
 use std::{os::fd::OwnedFd, time::Instant};
 
+use nix::sys::signal::Signal;
 use ragent_core::{keeper_watch::Effect, process_end::ProcessEnd, standby, supervisor::Input};
 use ragent_rendezvous::{ids::LocalRank, message::WorkerEnd};
 use tracing::{debug, info, warn};
@@ -98,8 +99,8 @@ impl Driver {
                 }
                 self.count_workers();
                 self.input(Input::Ended(LocalRank(local_rank), end.into()));
-            }
                 self.release_returned();
+            }
             Report::Quiet => self.input(Input::Quiet),
             Report::Reaped { number } if number == self.sweeps => self.input(Input::Reaped),
             // A sweep that the keeper began by itself; the sweep ordered since is reported as well.
@@ -109,6 +110,11 @@ impl Driver {
                 info!("the lease has ended; the keeper kills the workers");
                 self.report(SupervisorEvent::CutOff).await;
                 self.input(Input::Kill);
+            }
+            Report::Signal { signal } => {
+                if let Ok(signal) = Signal::try_from(signal) {
+                    self.report(SupervisorEvent::SignalOfWorker(signal)).await;
+                }
             }
             Report::Pong => {}
         }

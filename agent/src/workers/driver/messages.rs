@@ -63,6 +63,8 @@ pub enum SupervisorEvent {
     Finished(GroupEnd),
     /// The keeper kills the workers because their lease has expired.
     CutOff,
+    /// A worker has sent this signal to its parent, and means this process.
+    SignalOfWorker(Signal),
     /// The status line of a worker.
     Progress(String),
     /// The training steps of the workers have changed.
