@@ -353,7 +353,8 @@ impl<H: Host> Arguments<'_, H> {
 
     fn logs_specs(&self) -> Result<(), UsageError> {
         let given = Argument::of_flag("--logs-specs", &self.args.logs_specs);
-        given.map_or(Ok(()), |given| {
+        // torchrun's name of its own kind of log files.
+        given.filter(|given| given.text != "default").map_or(Ok(()), |given| {
             let problem = "is a Python plug-in, which ragent cannot load";
             let hint = "use `--log-dir`, `--redirects`, `--tee` and `--log-line-prefix-template` to \
                         configure the output";

@@ -102,9 +102,14 @@ enum Key {
 }
 
 impl RdzvConf {
-    /// Reads `key=value,key=value`; white space around either is ignored.
+    /// Reads `key=value,key=value`; white space around either is ignored. So are quotes around the whole,
+    /// which arguments in YAML keep and a shell would remove.
     pub(super) fn parse(text: &str) -> Result<Self, UsageError> {
         let mut conf = Self::default();
+        let text = text.trim();
+        let unquoted =
+            ['\'', '"'].iter().find_map(|quote| text.strip_prefix(*quote)?.strip_suffix(*quote));
+        let text = unquoted.unwrap_or(text);
         for entry in text.split(',').filter(|_| !text.trim().is_empty()) {
             let pair = entry.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
             let Some((key, value)) =

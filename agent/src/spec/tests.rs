@@ -724,9 +724,12 @@ fn choices() {
         let errors = resolve(&format!("ragent {line} t.py")).unwrap_err();
         assert_eq!(errors[0].to_string(), error, "{line}");
     }
-    for line in
-        ["--start-method fork", "--event-log-handler file:/x", "--event-log-handler console"]
-    {
+    for line in [
+        "--start-method fork",
+        "--event-log-handler file:/x",
+        "--event-log-handler console",
+        "--logs-specs default",
+    ] {
         assert!(resolve(&format!("ragent {line} t.py")).is_ok(), "{line}");
     }
 }
@@ -896,4 +899,24 @@ fn addresses_of_the_metrics() {
         let error = format!("`--metrics-listen {value}` is not an address and a port");
         assert_eq!(given(value).unwrap_err()[0].to_string(), error);
     }
+}
+
+/// Quotes around the whole of `--rdzv-conf` are ignored: a list of arguments in YAML keeps them. Others are part of a key.
+#[test]
+fn quoted_rdzv_conf() {
+    let conf = |text: &str| RdzvConf::parse(text);
+    let plain = conf("join_timeout=5,is_host=1").unwrap();
+    for text in [
+        "'join_timeout=5,is_host=1'",
+        "\"join_timeout=5,is_host=1\"",
+        " 'join_timeout=5,is_host=1' ",
+    ] {
+        assert_eq!(conf(text), Ok(plain.clone()), "{text}");
+    }
+    for text in
+        ["'join_timeout=5,is_host=1", "join_timeout=5,is_host=1\"", "'join_timeout=5\"", "'"]
+    {
+        assert!(conf(text).is_err(), "{text}");
+    }
+    assert_eq!(conf("''"), Ok(RdzvConf::default()));
 }
