@@ -32,6 +32,23 @@ fn record_is_deleted_at_the_end() {
     }
 }
 
+/// A job of one node without a name gets one of its own, so that others do not take part in it.
+#[test]
+fn job_of_one_node_without_a_name() {
+    let sandbox = Sandbox::new();
+    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
+    let words = format!(
+        "--rdzv-backend etcd --rdzv-endpoint {} --no-python printenv TORCHELASTIC_RUN_ID",
+        etcd.endpoints()
+    );
+    let names = [(); 2].map(|()| {
+        let end = sandbox.ragent(&words).run();
+        end.assert_code(0);
+        end.stdout
+    });
+    assert!(names[0] != names[1] && !names.contains(&"none\n".to_owned()), "{names:?}");
+}
+
 /// The leader's agent is killed: its keeper reports that to the members with the lowest ranks, one of which leads. The
 /// others continue at once and without a charge, and a new agent joins them.
 #[test]

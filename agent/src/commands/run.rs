@@ -74,11 +74,14 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
     if spec.shared.nodes.max() > 1 && spec.rendezvous.may_reach_other_machines() {
         spec.credentials = spec::shared_credentials(spec.credentials, &ThisHost)?;
     }
-    let closed = ClosedJob::of(&spec.run_id, &spec.rendezvous);
     let own_id = RunId::new(random_id());
     if spec.run_id.as_str() == spec::NO_NAME {
         spec.files.folder_name = JobFiles::folder_name(&own_id);
+        if spec.shared.nodes.max() == 1 && matches!(spec.rendezvous, RendezvousMethod::Etcd(_)) {
+            spec.run_id = own_id.clone();
+        }
     }
+    let closed = ClosedJob::of(&spec.run_id, &spec.rendezvous);
     if spec.rendezvous == RendezvousMethod::Standalone {
         // As torchrun does: no other node can take part, so none needs the name.
         spec.run_id = own_id;
@@ -163,6 +166,13 @@ fn log_choices(spec: &JobSpec) {
         info!(
             "OMP_NUM_THREADS is set to 1 for each worker, because several workers share this \
              node; set the variable to use another number"
+        );
+    }
+    if matches!(spec.rendezvous, RendezvousMethod::Etcd(_)) && spec.run_id.as_str() == spec::NO_NAME
+    {
+        warn!(
+            "the job has no name, so other jobs without one in this etcd are taken for the same job \
+             (give the same `--rdzv-id NAME` on all nodes, and a different one for each job)"
         );
     }
     if let RendezvousMethod::Voters(voters) = &spec.rendezvous

@@ -5,13 +5,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ragent_rendezvous::ids::RunId;
+use ragent_rendezvous::{ids::RunId, settings::NodeRange};
 
 use super::{
     Argument, Endpoint, EndpointError, RdzvConf, UsageError, arguments::Arguments,
     rendezvous::Backend,
 };
-use crate::{cli::LaunchArgs, limits::MAX_ETCD_MEMBERS, sys::host::Host};
+use crate::{
+    cli::{LaunchArgs, ProgramName},
+    limits::MAX_ETCD_MEMBERS,
+    sys::host::Host,
+};
 
 /// The etcd cluster in which the agents of a job find their coordinator.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -67,6 +71,8 @@ const DEFAULT_PREFIX: &str = "/ragent";
 const USER_VARIABLE: &str = "RAGENT_ETCD_USER";
 /// The variable with the path of the file that contains the password.
 const PASSWORD_VARIABLE: &str = "RAGENT_ETCD_PASSWORD_FILE";
+/// The variable that `ragent.main` of the Python module sets: its arguments are torchrun's.
+const OF_MAIN: &str = "RAGENT_MAIN";
 /// The hint for the endpoints of etcd.
 const MEMBERS_HINT: &str =
     "give the addresses of etcd's members, such as `etcd0:2379,etcd1:2379,etcd2:2379`";
@@ -127,13 +133,19 @@ pub(crate) fn asked_etcd(
 
 impl<H: Host> Arguments<'_, H> {
     /// Reads the rendezvous through etcd.
+    ///
+    /// A job of one node needs no name, because one is made for it. torchrun gives all jobs without one the same.
     pub(super) fn etcd(
         &self,
+        nodes: NodeRange,
         endpoint: Option<&Argument>,
         conf: &RdzvConf,
     ) -> Result<EtcdSpec, UsageError> {
         let cluster = self.etcd_cluster(endpoint, conf)?;
-        if self.argument("rdzv_id", &self.args.rdzv_id).is_none() {
+        let needs_name = nodes.max() > 1
+            && self.args.name != ProgramName::Torchrun
+            && self.variable(OF_MAIN).is_none();
+        if needs_name && self.argument("rdzv_id", &self.args.rdzv_id).is_none() {
             let problem = "etcd backends find agents by `--rdzv-id`, which is not given";
             return Err(UsageError::new(problem).with_hint(
                 "give the same `--rdzv-id NAME` on all nodes, and a different one for each job",

@@ -183,7 +183,7 @@ impl<H: Host> Arguments<'_, H> {
                 .with_hint("give both flags, or an endpoint without `--discover-hosts`"));
         }
         if backend == Some(Backend::Etcd) {
-            return self.etcd(endpoint.as_ref(), conf).map(RendezvousMethod::Etcd);
+            return self.etcd(nodes, endpoint.as_ref(), conf).map(RendezvousMethod::Etcd);
         }
         if let Some(key) = conf.etcd.given_key() {
             let problem = format!("`--rdzv-conf` has `{key}`, which only the etcd backends use");

@@ -920,3 +920,19 @@ fn quoted_rdzv_conf() {
     }
     assert_eq!(conf("''"), Ok(RdzvConf::default()));
 }
+
+/// With an etcd backend, a job of one node needs no name. A job of several nodes needs one, unless the command line is one of
+/// torchrun.
+#[test]
+fn etcd_without_a_name() {
+    let of_main = machine(&[("RAGENT_MAIN", "1")]);
+    let line = |name: &str, nodes: &str| {
+        format!("{name} --nnodes {nodes} --rdzv-backend etcd --rdzv-endpoint e:2379 t.py")
+    };
+    let expected = "etcd backends find agents by `--rdzv-id`, which is not given";
+    assert_eq!(mistakes(&line("ragent", "1:2")), [expected]);
+    assert!(resolve(&line("ragent", "1")).is_ok());
+    for spec in [resolve(&line("torchrun", "1:2")), resolve_on(&of_main, &line("ragent", "1:2"))] {
+        assert_eq!(spec.unwrap().run_id.as_str(), NO_NAME);
+    }
+}

@@ -50,7 +50,7 @@ pub fn of_reports(socket: &Path, hang_timeout: Option<Duration>) -> Vec<(String,
 /// Variables for the agent alone: those that systemd sets, the socket of an agent whose worker this one is, those for the
 /// authentication of the job and of etcd, that for the port of the metrics, which an agent that a worker starts could not use, and those
 /// of the Python module.
-pub const NOT_INHERITED: [&str; 20] = [
+pub const NOT_INHERITED: [&str; 21] = [
     "CREDENTIALS_DIRECTORY",
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
@@ -66,6 +66,7 @@ pub const NOT_INHERITED: [&str; 20] = [
     "RAGENT_ETCD_PASSWORD_FILE",
     "RAGENT_ETCD_USER",
     "RAGENT_EXIT_WITH_PARENT",
+    "RAGENT_MAIN",
     "RAGENT_PYTHON",
     "RAGENT_SOCKET",
     "RUNTIME_DIRECTORY",
