@@ -172,7 +172,7 @@ def test_older_report(sandbox):
         except (ragent.ChildFailedError, ragent.LaunchError) as error:
             print(type(error).__name__, error.report is not None)
     """
-    assert sandbox.run(code).succeeds().stdout == "ChildFailedError True\nLaunchError False\n"
+    assert sandbox.run(code).succeeds().stdout == "ChildFailedError True\nCommandLineError False\n"
 
 
 def test_report_is_private(sandbox):
@@ -386,6 +386,75 @@ def test_ignored_sigchld(sandbox):
             raise AssertionError("no exception")
         """
     ).succeeds()
+
+
+def test_invalid_command_line(sandbox):
+    """An invalid command line is a ValueError, as with torchrun; by `main`, it ends the process with 2 and no traceback."""
+    sandbox.run(
+        """
+        import ragent
+        words = ["--nproc-per-node", "many", "train.py"]
+        for launch in (ragent.run, ragent.main):
+            try:
+                launch(words)
+            except ValueError as error:
+                assert isinstance(error, ragent.LaunchError) and error.exit_code == 2, error
+                assert isinstance(error, SystemExit) == (launch is ragent.main)
+            else:
+                raise AssertionError("no exception")
+        try:
+            ragent.run(["--nnodes", "2", "--rdzv-endpoint", "localhost:0", "--rdzv-conf", "join_timeout=1", "train.py"])
+        except ValueError:
+            pass
+        """
+    ).succeeds()
+    run = sandbox.run("import ragent\nragent.main(['--nproc-per-node', 'many', 'train.py'])")
+    assert run.code == 2 and "Traceback" not in run.stderr, run.stderr
+    assert "--nproc-per-node many" in run.stderr
+
+
+def test_unnamed_job_of_main(sandbox):
+    """`main` takes torchrun's command lines: with etcd, also one of several nodes without a name, which `run` refuses."""
+    run = sandbox.run(
+        """
+        import ragent
+        words = ["--nnodes", "2", "--rdzv-backend", "etcd", "--rdzv-endpoint", "localhost:1", "--rdzv-conf", "join_timeout=1"]
+        for launch in (ragent.run, ragent.main):
+            try:
+                launch([*words, "--no-python", "true"])
+            except ragent.LaunchError as error:
+                print(error.exit_code)
+        """
+    ).succeeds()
+    assert run.stdout.split() == ["2", "3"], run.stdout + run.stderr
+    assert run.stderr.count("the job has no name") == 1, run.stderr
+
+
+def test_replaced_streams(sandbox):
+    """What replaces `sys.stdout` and `sys.stderr` receives the output of the workers: an object, and a file."""
+    run = sandbox.run(
+        """
+        import contextlib, io, sys
+        import ragent
+
+        words = ["--tee", "3", "--no-python", "bash", "-c", "echo 'to stdout: \u00e4'; echo to stderr >&2"]
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            ragent.run(words)
+        assert out.getvalue() == "[default0]:to stdout: \u00e4\\n", out.getvalue()
+        assert "[default0]:to stderr\\n" in err.getvalue(), err.getvalue()
+        with open("file", "w+", encoding="utf-8") as file:
+            with contextlib.redirect_stdout(file):
+                print("before")
+                ragent.run(words)
+                print("after")
+            file.seek(0)
+            assert file.read() == "before\\n[default0]:to stdout: \u00e4\\nafter\\n"
+        ragent.run(words)
+        """
+    ).succeeds()
+    assert run.stdout == "[default0]:to stdout: \u00e4\n"
+    assert run.stderr.count("[default0]:to stderr\n") == 2, run.stderr
 
 
 def _parent(pid):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ._elastic import LaunchConfig, elastic_launch
-    from ._errors import ChildFailedError, LaunchError, ProcessFailure, StatusError
+    from ._errors import ChildFailedError, CommandLineError, LaunchError, ProcessFailure, StatusError
     from ._launch import main, run
     from ._report import Failure, Report
     from ._status import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChildFailedError",
+    "CommandLineError",
     "Failure",
     "Incomplete",
     "LastRestart",
@@ -66,7 +67,7 @@ __all__ = [
 
 _MODULES = {
     "_elastic": "LaunchConfig elastic_launch",
-    "_errors": "ChildFailedError LaunchError ProcessFailure StatusError",
+    "_errors": "ChildFailedError CommandLineError LaunchError ProcessFailure StatusError",
     "_launch": "main run",
     "_report": "Failure Report",
     "_status": "Incomplete LastRestart Node Outcome Progress RefusedPeer RestartStages Restarts Standbys StateTime Status "

@@ -31,6 +31,21 @@ class LaunchError(RuntimeError):
         return type(self), (str(self), self.exit_code, self.report)
 
 
+class CommandLineError(LaunchError, ValueError):
+    """An invalid command line, for which torchrun's functions raise `ValueError`."""
+
+    __module__ = "ragent"
+
+
+class CommandLineExit(CommandLineError, SystemExit):
+    """The same for `main`: if nothing catches it, the process exits with 2, without a traceback."""
+
+    def __init__(self, text: str, exit_code: int = 2, report: Optional[Report] = None) -> None:
+        super().__init__(text, exit_code, report)
+        # The exit code of a `SystemExit`. The program has printed its message.
+        self.code = exit_code
+
+
 class StatusError(RuntimeError):
     """A state that could not be requested. Its text is the message of the program."""
 

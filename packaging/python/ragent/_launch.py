@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import AbstractSet, Any, Mapping, Optional, Sequence, Union
 
 from ._arguments import value_of
-from ._errors import LaunchError
+from ._copies import Copies
+from ._errors import CommandLineError, CommandLineExit, LaunchError
 from ._program import cannot_start, environment, find
 from ._report import Report, parse
 from ._signals import Forwarding, named
@@ -22,16 +23,14 @@ _FAILED = ("budget_spent", "final_failure", "all_quarantined")
 def main(args: Optional[Sequence[str]] = None) -> None:
     """Runs a job from a command line, by default that of this process, as `torch.distributed.run.main` does.
 
-    Raises `ChildFailedError` if a worker failed, `SystemExit` with the code 2 if the command line is invalid, and
-    `LaunchError` in all other cases in which the job has not succeeded on this node.
+    Raises `ChildFailedError` if a worker failed, and `LaunchError` in all other cases in which the job has not succeeded on
+    this node. If the command line is invalid, that is also a `ValueError`, and a `SystemExit` with the code 2.
     """
+    words = sys.argv[1:] if args is None else args
     try:
-        run(sys.argv[1:] if args is None else args)
-    except LaunchError as error:
-        if error.exit_code == 2:
-            # The program has printed its message.
-            raise SystemExit(2) from None
-        raise
+        _run(Command(list(words), variables={"RAGENT_MAIN": "1"}))
+    except CommandLineError as error:
+        raise CommandLineExit(str(error), error.exit_code, error.report) from None
 
 
 def run(args: Union[Sequence[str], Any]) -> None:
@@ -39,7 +38,7 @@ def run(args: Union[Sequence[str], Any]) -> None:
 
     `args` is a command line, or the namespace of torchrun's parser. With a namespace, the program has torchrun's defaults.
     Raises `ChildFailedError` if a worker failed, and `LaunchError` in all other cases in which the job has not succeeded
-    on this node.
+    on this node; if the command line is invalid, that is also a `ValueError`.
     """
     if hasattr(args, "training_script"):
         from ._namespace import command_of
@@ -52,6 +51,10 @@ def run(args: Union[Sequence[str], Any]) -> None:
             f"failed to run a job: the arguments are of type `{type(args).__name__}`; pass a list of strings, or the "
             "namespace of torchrun's parser"
         )
+    _run(command)
+
+
+def _run(command: Command) -> None:
     with command.forwarding() as signals:
         command.run(signals)
 
@@ -113,11 +116,14 @@ class Command:
         variables.update(self.variables)
         # If this process is killed, the program leaves the job.
         variables["RAGENT_EXIT_WITH_PARENT"] = str(os.getpid())
+        copies = Copies()
         try:
             process = subprocess.Popen(
                 [self.by_the_name_of, *arguments],
                 executable=program,
                 env=variables,
+                stdout=copies.stdout,
+                stderr=copies.stderr,
                 # In a session of its own, the program does not receive Ctrl-C a second time from the terminal. If no
                 # signal is passed on, it must receive it from there.
                 start_new_session=signals.is_installed,
@@ -125,8 +131,11 @@ class Command:
         except OSError as error:
             raise cannot_start(program, error) from error
         try:
+            copies.begin(process)
             signals.attach(process)
-            return _end_of(process, signals)
+            code = _end_of(process, signals)
+            copies.finish()
+            return code
         except BaseException:
             _stop(process, signals)
             raise
@@ -219,4 +228,4 @@ def _error(code: int, report: Optional[Report], name: Optional[str]) -> Exceptio
         text = f"the job was left: ragent was killed by signal {-code}; start it again, and the node rejoins the job"
     else:
         text = f"the job was not completed: ragent exited with code {code}; its messages on stderr have the reason"
-    return LaunchError(text, code, report)
+    return (CommandLineError if code == 2 else LaunchError)(text, code, report)
