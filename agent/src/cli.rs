@@ -192,8 +192,23 @@ fn drop_separator(script: &mut Vec<OsString>, words: &[OsString]) {
 }
 
 /// Removes clap's suggestion to write an unknown flag after `--`, where it would be taken for the
-/// script.
+/// script, and suggestions that hardly resemble the flag. Explains how to replace `--use-env`.
 fn without_wrong_tip(mut error: clap::Error) -> clap::Error {
+    let text = |value: Option<&ContextValue>| match value {
+        Some(ContextValue::String(text)) => text.replace('_', "-"),
+        Some(_) | None => String::new(),
+    };
+    let given = text(error.get(ContextKind::InvalidArg));
+    let suggested = text(error.get(ContextKind::SuggestedArg));
+    if strsim::osa_distance(&given, &suggested) > suggested.len() / 3 {
+        error.remove(ContextKind::SuggestedArg);
+    }
+    if given == "--use-env" {
+        let tip = "omit it: scripts always find LOCAL_RANK in their environment";
+        let tips = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tips);
+        return error;
+    }
     if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
         tips.retain(|tip| !tip.to_string().contains("as a value"));
         if !tips.is_empty() {

@@ -176,8 +176,11 @@ print(nice(0), nice(keeper), nice(agent))
 fn missing_module_has_a_hint() {
     let sandbox = Sandbox::new();
     fs::write(sandbox.path("t.py"), "import no_such_module_7").unwrap();
-    let end = sandbox.ragent("t.py").env("PYTHON_EXEC", "/usr/bin/python3").run();
+    let start = sandbox.ragent("--report r.json t.py");
+    let end = start.env("PYTHON_EXEC", "/usr/bin/python3").run();
     end.assert_code(1);
+    let report = fs::read_to_string(sandbox.path("r.json")).unwrap();
+    assert!(report.contains(r#""interpreter": "/usr/bin/python3""#), "{report}");
     end.assert_stderr(&[
         "ModuleNotFoundError: No module named 'no_such_module_7'",
         "hint: install 'no_such_module_7' for the interpreter of the workers, which is /usr/bin/python3 on this node",

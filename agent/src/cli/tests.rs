@@ -62,6 +62,12 @@ fn tips_for_unknown_flags() {
     }
     let text = printed("ragent --max-restart-s 3 t.py");
     assert!(text.contains("--max-restarts") && !text.contains("as a value"), "{text}");
+    let text = printed("ragent --lr 3 t.py");
+    assert!(text.contains("'--lr'") && !text.contains("local"), "{text}");
+    for line in ["ragent --use-env t.py", "torchrun --use_env t.py", "ragent --use-env=1 t.py"] {
+        let text = printed(line);
+        assert!(text.contains("omit it: scripts always find LOCAL_RANK"), "{text}");
+    }
 }
 
 /// A journal is read from a file or from a process, not both.

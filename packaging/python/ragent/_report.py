@@ -46,6 +46,8 @@ class Report:
     """The name of the job."""
     script: str = ""
     """The script or program of the workers."""
+    interpreter: Optional[str] = None
+    """The interpreter of the script on this node; `None` if the workers are programs."""
     result: str = ""
     """A stable word: `succeeded`, `budget_spent`, `left`, `refused`, …"""
     exit_code: int = 0

@@ -1,7 +1,7 @@
 //! Writes the result of the job to files: that of `--report`, for programs, and torch's own error
 //! file, for an elastic agent that has started this one.
 
-use std::{fs, io, path::Path};
+use std::{borrow::Cow, fs, io, path::Path};
 
 use ragent_core::{agent::Ending, process_end};
 use ragent_rendezvous::message::{JobResult, Outcome, RefuseReason, WorkerEnd, WorkerFailure};
@@ -23,6 +23,8 @@ struct Report<'a> {
     ragent: &'static str,
     run_id: &'a str,
     script: &'a str,
+    /// The interpreter of the script on this node; none if the workers are programs.
+    interpreter: Option<Cow<'a, str>>,
     /// A stable word: [`JobResult::kind`] of a job that has ended, else `left`, `refused`,
     /// `unreachable` or `error`.
     result: &'static str,
@@ -111,6 +113,7 @@ pub(crate) fn write(spec: &JobSpec, result: &Result<Outcome, LaunchError>) {
             ragent: env!("CARGO_PKG_VERSION"),
             run_id: spec.run_id.as_str(),
             script: &spec.command.title,
+            interpreter: spec.command.interpreter().map(Path::to_string_lossy),
             result: word(result),
             exit_code: result.as_ref().err().map_or(0, |error| error.code(spec.name)),
             text: result.as_ref().err().map(LaunchError::report).unwrap_or_default(),
