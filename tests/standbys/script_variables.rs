@@ -126,7 +126,7 @@ fn change_without_effect() {
         write(&sandbox, "modules/outer.py", "import os, reader\nCOPY = os.environ.copy()\n");
         // Not imported by the standby.
         write(&sandbox, "modules/importer.py", "import reader\n");
-        let end = format!("\nimport outer\nprint('seen', outer.reader.SEEN)\n");
+        let end = "\nimport outer\nprint('seen', outer.reader.SEEN)\n";
         write(&sandbox, "train.py", &format!("import os\n{script}{end}"));
         let words = "--standby=reader,outer train.py";
         let mut node = job.node(words).env("MODE", "old").env("LISTED", "old").start();

@@ -44,7 +44,8 @@ impl TryFrom<v1::WorkerEnd> for WorkerEnd {
             End::KeeperLost(worker_end::KeeperLost {}) => Self::KeeperLost,
             End::HungMs(time) => Self::Hung(millis(time, "worker_end.hung_ms")?),
             End::StandbyUnfit(reason) => {
-                Self::StandbyUnfit(text(reason, "worker_end.standby_unfit", limits::MAX_TEXT_LEN)?)
+                let reason = text(reason, "worker_end.standby_unfit", limits::MAX_TEXT_LEN)?;
+                Self::StandbyUnfit(reason.into())
             }
         })
     }

@@ -50,7 +50,7 @@ fn ends() -> [WorkerEnd; 5] {
         WorkerEnd::Signaled(34),
         WorkerEnd::NotStarted("no such file".to_owned()),
         WorkerEnd::KeeperLost,
-        WorkerEnd::StandbyUnfit("line 1 of train.py sets TORCH_LOGS".to_owned()),
+        WorkerEnd::StandbyUnfit("line 1 of train.py sets TORCH_LOGS".into()),
     ]
 }
 

@@ -22,7 +22,7 @@ pub enum WorkerEnd {
     Hung(Duration),
     /// The worker was a standby, whose modules had read a variable that the script has changed since.
     /// The text names both, as a clause.
-    StandbyUnfit(String),
+    StandbyUnfit(Box<str>),
 }
 
 /// The failure of a worker, as its own node reports it.

@@ -73,7 +73,7 @@ impl Driver {
         // From another worker, it would be an uncharged failure at will.
         let was_standby = group.workers.get(&local_rank).is_some_and(|worker| worker.was_standby);
         if let Some(Unfit { modules, reason }) = notice.unfit.filter(|_| was_standby) {
-            let end = WorkerEnd::StandbyUnfit(reason.clone());
+            let end = WorkerEnd::StandbyUnfit(reason.as_str().into());
             group.machine.handle(now, supervisor::Input::Ended(local_rank, end));
             return self.standby_input(standby::Input::Unfit { modules, reason });
         }

@@ -300,7 +300,7 @@ fn failure_after_a_lost_success_is_charged() {
 #[test]
 fn unfit_standby_is_free() {
     let unfit = |age| WorkerFailure {
-        end: WorkerEnd::StandbyUnfit("line 1 of train.py sets TORCH_LOGS".to_owned()),
+        end: WorkerEnd::StandbyUnfit("line 1 of train.py sets TORCH_LOGS".into()),
         ..failure("b", age)
     };
     let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
