@@ -11,6 +11,8 @@ N ?= 1000
 TAKEOVERS_FILE ?= target/takeovers-$(BY).csv
 # The choice of the next leader in `make takeovers`: by voters, or by etcd.
 BY ?= voters
+# Number of simulated jobs of each kind that lose their coordinator in `make test-all`.
+TAKEOVER_SEEDS ?= 10000
 # Number of runs of the process tests under load in `make test-all`.
 REPEAT ?= 20
 # Number of tests at the same time: most of them wait for processes and leases, so there are more than processors.
@@ -59,7 +61,7 @@ test: venv packages
 
 # With the build of `make test`, in which the crates of the simulation and of the store are optimized.
 test-all: venv packages
-	SEEDS=200000 ELECTION_SEEDS=20000 TAKEOVER_SEEDS=10000 \
+	SEEDS=200000 ELECTION_SEEDS=20000 TAKEOVER_SEEDS=$(TAKEOVER_SEEDS) \
 		$(CARGO) test --workspace --locked --test simulation -- rules_hold
 	CLAIM_SEEDS=50000 $(CARGO) test --workspace --locked --lib -- claim::simulation::rules_hold
 	CASES=200000 $(CARGO) test --workspace --locked --test fuzz -- made_up_inputs

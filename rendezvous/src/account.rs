@@ -466,7 +466,7 @@ mod tests {
         assert_eq!(account.state(now + 600 * SECOND), Some(TimeState::Stalled));
     }
 
-    /// What workers without signs of progress do is unknown until they hang.
+    /// The time of workers without signs of progress is unknown until they hang.
     #[test]
     fn hang_without_signs_is_counted_from_its_begin() {
         let mut now = some_instant();

@@ -203,7 +203,7 @@ fn impostor_without_a_certificate() {
              {flags} --no-python stay.sh"
         );
         let end = sandbox.ragent(&words).run();
-        end.assert_code(1);
+        assert!(matches!(end.code, Some(1 | 9)), "{:?}", end.code);
         assert_eq!(end.stdout, "", "a worker was started");
         end.assert_stderr(&[part]);
     };

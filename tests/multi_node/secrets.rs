@@ -264,7 +264,7 @@ fn one_machine_needs_no_secret() {
     job.guest("").end().assert_code(0);
     let end = host.end();
     end.assert_code(0);
-    assert!(!end.stderr.contains("anyone who reaches"), "{}", end.stderr);
+    assert!(!end.stderr.contains("every process that reaches"), "{}", end.stderr);
 }
 
 /// `ragent secret` prints a new secret each time, and nothing else.

@@ -354,8 +354,9 @@ fn open_job_warns_once() {
         let start = |node| network.ragent(&sandbox, node, &words).default_lines().start();
         let agents = [start(1), start(2)];
         let ends = agents.map(Program::end);
-        let count =
-            |end: &support::End| end.stderr.matches("anyone who reaches port 29400").count();
+        let count = |end: &support::End| {
+            end.stderr.matches("every process that reaches port 29400").count()
+        };
         ends.iter().for_each(|end| end.assert_code(0));
         assert_eq!([count(&ends[0]), count(&ends[1])], warnings, "{}", ends[0].stderr);
     }

@@ -135,8 +135,8 @@ fn workers_get_no_foreign_descriptors_and_the_old_limit() {
     assert_eq!(end.stdout, "0\n1\n2\n500\n");
 }
 
-/// The agent and its keeper run with a higher priority where they may; workers and standbys have the one that the agent was
-/// started with. A start with a low priority that cannot be raised is warned of.
+/// The agent and its keeper run with a higher priority where they may; workers and standbys have the agent's former
+/// priority. A start with a low priority that cannot be raised is warned of.
 #[test]
 fn priority_is_raised_for_the_agent_alone() {
     if !nix::unistd::geteuid().is_root() {

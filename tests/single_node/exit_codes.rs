@@ -201,7 +201,7 @@ const PROVOCATIONS: [(&str, Provocation); 53] = [
     }),
     ("the job's other agents cannot be searched for: no multicast", |sandbox| {
         // The loopback interface of a new namespace is down.
-        let words = format!("--rdzv-endpoint auto --rdzv-id a --no-python stay.sh");
+        let words = "--rdzv-endpoint auto --rdzv-id a --no-python stay.sh";
         match support::may_make_networks() {
             true => {
                 let start =

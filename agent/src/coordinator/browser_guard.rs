@@ -3,8 +3,8 @@
 //! A page of any site can make a browser send requests to this machine and the networks that it
 //! reaches. It cannot read the answers, unless a name of its site resolves to our address (DNS
 //! rebinding): so the `Host` of a request must be a name or an address of this host. And it can
-//! cause effects without reading anything: so requests other than GET must not come from a page, nor
-//! those that make this process open connections.
+//! cause effects without reading anything: so no page may send requests other than GET, or make this
+//! process open connections.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -45,7 +45,7 @@ pub(super) const JOURNAL_PATIENCE: Duration = Duration::from_millis(500);
 /// The clients that follow a journal or watch the state at once, in one process, and those that read the journal once: each
 /// holds a part of it.
 pub(super) const READERS: usize = 64;
-/// Those of them that may belong to anybody: the others are for users and hosts of the job.
+/// The places for clients of unknown origin. The other places are for users and hosts of the job.
 pub(super) const UNKNOWN_READERS: usize = READERS / 2;
 /// The least interval between two measurements of the connections to other nodes: strangers may ask for one in a job without a secret.
 pub(super) const REACH_INTERVAL: Duration = Duration::from_secs(1);

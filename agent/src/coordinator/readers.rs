@@ -9,8 +9,8 @@ use tokio::{
 
 use crate::{coordinator::limits, net::connection_quota::Origin};
 
-/// The places for readers: some for clients that follow, which may stay, and others for those that read once. Clients that may be
-/// anybody share half of them.
+/// The places for readers: some for clients that follow, which may stay, and others for clients that read once. Clients of unknown
+/// origin share half of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Readers {
     following: Places,

@@ -221,7 +221,7 @@ impl Coordination for Service {
         };
         read.notify();
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
-        let (refusals, settings) = (Arc::clone(&self.refusals), attend.settings.clone());
+        let (refusals, settings) = (Arc::clone(&self.refusals), attend.settings);
         let registration = Registration { attend, proof, from, answers };
         // The answer to the stream begins at once, so that the agent can distinguish this process from one that
         // is stopped.

@@ -120,7 +120,7 @@ pub(crate) fn warn_of_open_port(credentials: &Credentials, bound: SocketAddr) {
         return;
     }
     warn!(
-        "anyone who reaches port {} can control this job; protect it with `ragent secret --init` (docs/security.md)",
+        "every process that reaches port {} can control this job; protect it with `ragent secret --init` (docs/security.md)",
         bound.port()
     );
 }

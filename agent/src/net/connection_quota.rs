@@ -198,8 +198,8 @@ impl ConnectionQuota {
     }
 
     /// Notes that a connection has sent its first request, including the body. If too many unknown
-    /// connections are served, the oldest is closed, first one of the same address. Those that
-    /// `is_known` recognises by now do not count.
+    /// connections are served, the oldest is closed, first one of the same address. Connections do not
+    /// count if `is_known` recognises their address by now.
     pub(crate) fn handle_served(&mut self, id: ConnectionId, is_known: impl Fn(IpAddr) -> bool) {
         let Some(address) = self.forget(id).and_then(|waiting| waiting.address) else { return };
         if is_known(address) {
@@ -241,8 +241,8 @@ impl ConnectionQuota {
         longest.inspect(|id| self.close(*id)).is_some()
     }
 
-    /// Closes the oldest served unknown connection; those that `is_known` recognises no longer count.
-    /// Returns false if there is none.
+    /// Closes the oldest served unknown connection. Older connections no longer count if `is_known`
+    /// recognises their address. Returns false if there is none.
     fn close_served(&mut self, is_known: impl Fn(IpAddr) -> bool) -> bool {
         while let Some((&id, &address)) = self.served_unknown.first_key_value() {
             self.forget_served(id);

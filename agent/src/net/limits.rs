@@ -41,7 +41,7 @@ pub(crate) const MAX_UNKNOWN_PER_ADDRESS: usize = 64;
 pub(crate) const MAX_READ: usize = 128;
 /// The same per address, or IPv6 network: more than the agents of one host need, and a small part of [`MAX_READ`].
 pub(crate) const MAX_READ_PER_ADDRESS: usize = 16;
-/// The time after which an unknown connection that is read makes room for one that waits: enough for a handshake and a request over
+/// The time after which an unknown connection that is read makes room for a waiting connection: enough for a handshake and a request over
 /// a slow link.
 pub(crate) const READ_PATIENCE: Duration = Duration::from_secs(1);
 /// Unknown connections that stay after their first request, such as those of browsers and scrapers, in addition to the

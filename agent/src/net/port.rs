@@ -207,7 +207,7 @@ pub(crate) fn connections_max() -> usize {
     limits::MAX_CONNECTIONS.min(files - (files / 4).min(limits::SPARE_FILES))
 }
 
-/// What the port needs of the task of a connection.
+/// The task of a connection.
 struct Handle {
     task: AbortHandle,
     /// Lets the task read; `None` if it may read at once.

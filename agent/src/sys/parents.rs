@@ -69,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// A path is unsound if another user may write to a folder on the way to it, also to one that a link leads through. A
+    /// A path is unsound if another user may write to a folder on the way to it, also on the way of a link. A
     /// sticky folder is sound.
     #[test]
     fn all_folders_on_the_way_count() {

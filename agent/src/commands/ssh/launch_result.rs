@@ -37,15 +37,15 @@ pub(crate) enum LaunchResult {
     },
 }
 
-/// The exit codes of agents, of which the first one that occurs counts.
+/// The exit codes of agents in their order of precedence.
 const PRECEDENCE: [u8; 6] = [1, CLOSED_BEFORE, HOST_GONE, REFUSED, PORT_IN_USE, LEFT];
 
 /// Returns the result that follows from the ends of all agents; `cause` is the signal by which the
 /// user has ended them.
 ///
 /// An agent exits with 0 only if the job has succeeded, so one such exit code is enough: other
-/// agents may have left before. Otherwise the codes of a failed job take precedence over those that
-/// concern a single host.
+/// agents may have left before. Otherwise the codes of a failed job take precedence over codes for a
+/// single host.
 pub(super) fn of_ends(
     ends: &[(String, Result<AgentEnd, String>)],
     cause: Option<Signal>,

@@ -17,7 +17,7 @@ const NICE_MAX: i32 = 10;
 const QUOTA_MIN: f64 = 0.25;
 
 impl ThisHost {
-    /// Raises the priority of the calling thread and of those that it starts, where the system allows it; returns the
+    /// Raises the priority of the calling thread and of its later children, where the system allows it. Returns the
     /// nice value before, which workers get back.
     pub fn raise_priority(self) -> i32 {
         let given = unix::nice();
