@@ -54,7 +54,7 @@ use self::{
 
 use crate::sys::{
     cgroup::Cgroup,
-    clock, system_error, tree,
+    clock, system_error,
     unix::{self, Disposition},
 };
 
@@ -307,14 +307,15 @@ impl Keeper {
     }
 
     /// Passes a signal on to the agent if a worker, or a process below it, has sent it: under torchrun, their parent is the
-    /// launcher. A service manager, which may signal all processes of a unit, does not mean the keeper.
+    /// launcher. A service manager, which may signal all processes of a unit, does not mean the keeper, and neither does a process
+    /// whose worker has ended: it would have another parent under torchrun.
     ///
     /// Called before anything is reaped, so that a sender that has just ended is still found.
     fn pass_on(&mut self, received: &siginfo) {
         let signal = received.ssi_signo.cast_signed();
         let sender = Pid::from_raw(received.ssi_pid.cast_signed());
         let is_passed_on = PASSED_ON.iter().any(|passed_on| *passed_on as i32 == signal);
-        if is_passed_on && tree::descendants().contains(&sender) {
+        if is_passed_on && self.workers.has_started(sender) {
             self.socket.send(&Report::Signal { signal });
         }
     }

@@ -60,8 +60,11 @@ def open_one():
     stream.connect_ex(('10.77.0.1', 29400))
     selector.register(stream, selectors.EVENT_READ | selectors.EVENT_WRITE, [b'', *ways[opened // len(sources) % len(ways)]])
     opened += 1
-end = time.monotonic() + float(sys.argv[2])
-while time.monotonic() < end:
+begin = time.monotonic()
+def goes_on():
+    age = time.monotonic() - begin
+    return age < 8 or age < 200 and not (opened > 500 and served > 0 and sent > 64 << 20)
+while goes_on():
     for _ in range(200):
         if len(selector.get_map()) < 2000: open_one()
     for key, events in selector.select(0.1):
@@ -100,13 +103,15 @@ fn memory(pid: u32) -> (u64, u64) {
 fn flood(mut victim: Victim) {
     let mut sources = vec!["10.77.0.3".to_owned()];
     let before = memory(victim.host.pid()).1;
+    // From now on, the maximum is counted anew.
+    fs::write(format!("/proc/{}/clear_refs", victim.host.pid()), "5").unwrap();
     for addresses in [1_u32, 200] {
         while sources.len() < addresses as usize {
             let source = format!("10.77.0.{}", 20 + sources.len());
             victim.network.ip(ATTACKER, &format!("addr add {source}/24 dev eth0"));
             sources.push(source);
         }
-        let script = format!("import sys\nsys.argv = ['', '{}', '8']\n{FLOOD}", sources.join(","));
+        let script = format!("import sys\nsys.argv = ['', '{}']\n{FLOOD}", sources.join(","));
         let printed = python(&victim.network, ATTACKER, 0, &script);
         let counts: Vec<u64> =
             printed.split_whitespace().map(|count| count.parse().unwrap()).collect();

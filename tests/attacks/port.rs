@@ -164,5 +164,5 @@ host = http.client.HTTPConnection('10.77.0.1', 29400, timeout=60)
 host.request('GET', '/status')
 print(host.getresponse().status)";
     assert_eq!(python(&network, 1, OTHER, script).trim(), "403");
-    assert!(agent.text(Stream::Stderr).contains("no folder for state counts as this user's own"));
+    assert!(agent.text(Stream::Stderr).contains("counts as this user's own"));
 }

@@ -222,7 +222,7 @@ fn unusable_secrets_are_usage_errors() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let end = sandbox.ragent("--no-python true").env("PET_SECRET_FILE", &path).run();
         end.assert_code(2);
-        end.assert_stderr(&["it can be guessed", "ragent secret > "]);
+        end.assert_stderr(&["it may be guessed", "ragent secret > "]);
     }
     let required = sandbox.ragent("--auth secret --no-python true").run();
     required.assert_code(2);

@@ -346,24 +346,34 @@ impl ElectedJob {
         let size = nodes.len();
         let mut rounds: BTreeMap<u32, RoundId> =
             nodes.iter().map(|node| (*node, self.round)).collect();
-        let id = loop {
+        let admitted = format!("nodes={size} world_size={size} ");
+        let mut workers = BTreeMap::new();
+        loop {
             let newest = rounds.values().copied().max().unwrap_or_default();
             // A round may end before all of its nodes are admitted.
             let is_behind = |id: &RoundId| *id < newest || newest == self.round;
-            let Some((&node, _)) = rounds.iter().find(|(_, id)| is_behind(id)) else {
-                break newest;
+            if let Some((&node, _)) = rounds.iter().find(|(_, id)| is_behind(id)) {
+                let line = self.agent(node).logs(&admitted);
+                rounds.insert(node, round_of(&line));
+                workers.clear();
+                continue;
+            }
+            let Some(&node) = nodes.iter().find(|node| !workers.contains_key(*node)) else {
+                self.round = newest;
+                break;
             };
-            let line = self.agent(node).logs(&format!("nodes={size} world_size={size} "));
-            let id = field(&line, "round").parse().expect("it is logged");
-            rounds.insert(node, id);
-        };
-        self.round = id;
-        let mut workers = BTreeMap::new();
-        for node in nodes {
-            let line = self.agent(*node).logs(&format!("worker started round={id} "));
-            let pid = field(&line, "pid").parse().expect("it is logged");
-            self.agent(*node).prints(&format!("pid={pid} alive"));
-            workers.insert(*node, pid);
+            // It may also end before its workers are alive, on a busy machine.
+            let started = format!("worker started round={newest} ");
+            let agent = self.agent(node);
+            let pid = agent.prints_unless((Stream::Stderr, &started), &admitted).and_then(|line| {
+                let pid: u32 = field(&line, "pid").parse().expect("it is logged");
+                let alive = format!("pid={pid} alive");
+                agent.prints_unless((Stream::Stdout, &alive), &admitted).map(|_| pid)
+            });
+            match pid {
+                Ok(pid) => drop(workers.insert(node, pid)),
+                Err(line) => drop(rounds.insert(node, round_of(&line))),
+            }
         }
         let begins =
             workers.values().filter_map(|pid| self.lifetime(*pid)).map(|lifetime| lifetime.begin);
@@ -526,6 +536,11 @@ impl Drop for ElectedJob {
             eprintln!("{}", self.log());
         }
     }
+}
+
+/// The round in a line of a log.
+fn round_of(line: &str) -> RoundId {
+    field(line, "round").parse().expect("it is logged")
 }
 
 /// The leader in an agent's log line of its registration.

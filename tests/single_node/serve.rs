@@ -162,7 +162,8 @@ fn status_asks_which_job() {
     status.assert_code(1);
     status.assert_stderr(&[
         "2 jobs are running on this machine",
-        &format!("\n  run id a, endpoint {endpoint}\n"),
+        "stay.sh",
+        &format!("\n  run id a, endpoint {endpoint}, process "),
         "\n  run id b, endpoint 127.0.0.1:",
     ]);
     let named = sandbox.ragent(&format!("status --rdzv-endpoint {endpoint}")).run();

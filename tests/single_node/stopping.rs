@@ -379,7 +379,7 @@ fn signal_of_a_worker_to_its_parent() {
         );
         let start = sandbox.ragent("--shutdown-timeout 300 --no-python bash -c");
         let end = start.arg(script).run();
-        end.assert_code(1);
+        end.assert_code(8);
         assert_eq!(end.stdout, format!("saved on {name}\n"), "{send}: {}", end.stderr);
         end.assert_stderr(&["signal received; leaving the job", name]);
         sandbox.assert_nothing_left();

@@ -276,12 +276,29 @@ impl Program {
     #[track_caller]
     fn take(&mut self, stream: Stream, part: &str) -> String {
         self.receive_until(&format!("`{part}` on its {stream:?}"), |program| {
-            let fits =
-                |line: &&mut Line| !line.taken && line.stream == stream && line.text.contains(part);
-            let line = program.lines.iter_mut().find(fits)?;
-            line.taken = true;
-            Some(line.text.clone())
+            program.take_received(stream, part)
         })
+    }
+
+    /// Waits for a line with `part`, and takes it; if there is none, for one on stderr with `other`, and returns it as the error.
+    #[track_caller]
+    pub fn prints_unless(
+        &mut self,
+        (stream, part): (Stream, &str),
+        other: &str,
+    ) -> Result<String, String> {
+        self.receive_until(&format!("`{part}` or `{other}`"), |program| {
+            let line = program.take_received(stream, part).map(Ok);
+            line.or_else(|| program.take_received(Stream::Stderr, other).map(Err))
+        })
+    }
+
+    fn take_received(&mut self, stream: Stream, part: &str) -> Option<String> {
+        let fits =
+            |line: &&mut Line| !line.taken && line.stream == stream && line.text.contains(part);
+        let line = self.lines.iter_mut().find(fits)?;
+        line.taken = true;
+        Some(line.text.clone())
     }
 
     #[track_caller]

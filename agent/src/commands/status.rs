@@ -27,7 +27,7 @@ use crate::{
     },
     report::status_text::{self, Rows},
     spec::{self, AskedEndpoint, JobEndpoint},
-    sys::{host::ThisHost, stdout},
+    sys::{host::ThisHost, proc, stdout},
 };
 
 /// Asks for the state of a job and prints it.
@@ -145,7 +145,17 @@ fn of_this_machine(agents: Vec<RunningAgent>) -> Result<JobEndpoint, LaunchError
         several => {
             let list: Vec<String> = several
                 .iter()
-                .map(|agent| format!("\n  run id {}, endpoint {}", agent.run_id, agent.endpoint))
+                .map(|agent| {
+                    let RunningAgent { run_id, endpoint, pid, .. } = agent;
+                    // The words of the agent name the script.
+                    let words = proc::read(&format!("{pid}/cmdline")).unwrap_or_default();
+                    let words: Vec<&str> =
+                        words.split('\0').skip(1).filter(|word| !word.is_empty()).collect();
+                    let words: String = words.join(" ").chars().take(WORDS_SHOWN).collect();
+                    format!("\n  run id {run_id}, endpoint {endpoint}, process {pid}: {words}")
+                        .trim_end_matches([':', ' '])
+                        .to_owned()
+                })
                 .collect();
             let count = several.len();
             Err(LaunchError::NoJob(format!(
@@ -155,6 +165,9 @@ fn of_this_machine(agents: Vec<RunningAgent>) -> Result<JobEndpoint, LaunchError
         }
     }
 }
+
+/// The characters of the command line of an agent that are shown: those of a line of a terminal.
+const WORDS_SHOWN: usize = 100;
 
 /// Returns one agent for each job: a registered one, if there is one.
 fn one_for_each_job(mut agents: Vec<RunningAgent>) -> Vec<RunningAgent> {
@@ -191,7 +204,7 @@ mod tests {
 
     fn agent(run_id: &str, endpoint: &str, stage: Stage) -> RunningAgent {
         let (run_id, endpoint) = (run_id.to_owned(), endpoint.to_owned());
-        RunningAgent { run_id, endpoint, pid: 7, began: 0, stage, credentials: Default::default() }
+        RunningAgent { run_id, endpoint, pid: 0, began: 0, stage, credentials: Default::default() }
     }
 
     fn waiting() -> Stage {
@@ -217,7 +230,7 @@ mod tests {
         );
         assert_eq!(error(vec![at("n:1,m:1")]), "`n:1,m:1` is not a valid endpoint of a job");
         assert_eq!(error(vec![]), "no job of this user is running on this machine");
-        let waits = "job j has no coordinator yet: its agent on this machine (process 7) ";
+        let waits = "job j has no coordinator yet: its agent on this machine (process 0) ";
         let lone = vec![agent("j", "n:1", waiting()), agent("j", "n:1", waiting())];
         assert_eq!(error(lone), format!("{waits}is waiting for n:1 (refused)"));
         let searching = ["j", "j"].map(|job| agent(job, "auto:2", Stage::Searching));
@@ -225,7 +238,7 @@ mod tests {
         let two = ["j", "k"].map(|job| agent(job, "auto:2", Stage::Searching));
         assert_eq!(
             error(two.into()),
-            "2 jobs are running on this machine:\n  run id j, endpoint auto:2\n  run id k, endpoint auto:2"
+            "2 jobs are running on this machine:\n  run id j, endpoint auto:2, process 0\n  run id k, endpoint auto:2, process 0"
         );
         // A launch counts if no agent of its job runs on this machine.
         let launched = || agent("j", "m:1", Stage::Launching);
@@ -236,7 +249,7 @@ mod tests {
         let other = vec![at("n:1"), agent("j", "m:1", waiting())];
         assert_eq!(
             error(other),
-            "2 jobs are running on this machine:\n  run id j, endpoint m:1\n  run id j, endpoint n:1"
+            "2 jobs are running on this machine:\n  run id j, endpoint m:1, process 0\n  run id j, endpoint n:1, process 0"
         );
     }
 }

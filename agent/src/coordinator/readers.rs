@@ -64,17 +64,19 @@ impl Places {
     fn take(&self, origin: Origin) -> Result<Place, String> {
         let of_unknown = match origin {
             Origin::Known => None,
-            Origin::Unknown => Some(take(&self.of_unknown, limits::UNKNOWN_READERS)?),
+            Origin::Unknown => {
+                Some(take(&self.of_unknown, limits::UNKNOWN_READERS, " from outside the job")?)
+            }
         };
-        let permits = [of_unknown, Some(take(&self.all, limits::READERS)?)];
+        let permits = [of_unknown, Some(take(&self.all, limits::READERS, "")?)];
         Ok(Place { permits })
     }
 }
 
-fn take(places: &Arc<Semaphore>, max: usize) -> Result<OwnedSemaphorePermit, String> {
-    Arc::clone(places)
-        .try_acquire_owned()
-        .map_err(|_| format!("{max} clients already read from this process; try again later"))
+fn take(places: &Arc<Semaphore>, max: usize, which: &str) -> Result<OwnedSemaphorePermit, String> {
+    Arc::clone(places).try_acquire_owned().map_err(|_| {
+        format!("{max} clients{which} already read from this process; try again later")
+    })
 }
 
 /// Sends a part to a client. Returns false if the client has ended, or has not read for [`limits::READER_PATIENCE`].

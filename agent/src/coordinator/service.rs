@@ -228,8 +228,9 @@ impl Coordination for Service {
         tokio::spawn(pass_on(Arc::clone(&self.role), lost_term, registration, messages));
         let answers = ReceiverStream::new(queue).map(move |message| {
             if let (FromCoordinator::Message(ToNode::Refuse(reason)), Some(from)) = (&message, from)
+                && let Some(why) = why_refused(reason, &settings)
             {
-                refusals.handle_refused_node(from.ip, &why_refused(reason, &settings));
+                refusals.handle_refused_node(from.ip, &why);
             }
             Ok(message.into())
         });
@@ -302,12 +303,22 @@ impl Coordination for Service {
     }
 }
 
-/// Describes why an agent with these settings is refused, for the user of the coordinator.
-fn why_refused(reason: &RefuseReason, settings: &SharedSettings) -> String {
-    match reason {
+/// Describes why an agent with these settings is refused, for the user of the coordinator; `None` if nothing is wrong with it.
+fn why_refused(reason: &RefuseReason, settings: &SharedSettings) -> Option<String> {
+    Some(match reason {
+        RefuseReason::Closed(_) | RefuseReason::EarlierRun => return None,
         RefuseReason::Settings { ours } => differences(ours, settings),
-        reason => reason.kind().replace('_', " "),
-    }
+        RefuseReason::RunId { .. } => "it has another `--rdzv-id`".to_owned(),
+        RefuseReason::ProtocolVersion { .. } => "it is another version of ragent".to_owned(),
+        RefuseReason::LoopbackAddress { .. } => "its address is a loopback address".to_owned(),
+        RefuseReason::NodeRankTaken { node_rank, host_name } => {
+            format!("{host_name} already has `--node-rank {node_rank}`")
+        }
+        RefuseReason::NodeRankTooHigh { node_rank, .. } => {
+            format!("`--node-rank {node_rank}` is too high")
+        }
+        RefuseReason::TooManyNodes { limit } => format!("{limit} nodes are here already"),
+    })
 }
 
 /// Returns the origin of a request: unknown, unless the port has named another.

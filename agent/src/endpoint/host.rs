@@ -120,7 +120,7 @@ pub(crate) fn warn_of_open_port(credentials: &Credentials, bound: SocketAddr) {
         return;
     }
     warn!(
-        "every process that reaches port {} can control this job; protect it with `ragent secret --init` (docs/security.md)",
+        "every process that reaches port {} can control this job; make a secret (`ragent secret --init`), or accept it (`--auth none`)",
         bound.port()
     );
 }

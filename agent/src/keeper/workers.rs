@@ -115,6 +115,14 @@ impl Workers {
         Report::Spawned { local_rank, pid, is_standby }
     }
 
+    /// Returns true if a process is a worker that runs, or a process below one.
+    pub(super) fn has_started(&self, process: Pid) -> bool {
+        let workers = self.running.values().map(|child| Pid::from_raw(child.id().cast_signed()));
+        workers
+            .into_iter()
+            .any(|worker| worker == process || tree::descendants_of(worker).contains(&process))
+    }
+
     /// Keeps the streams of a worker that is to be started, in case the agent does not copy them to
     /// their end.
     pub(super) fn keep(&mut self, flows: Vec<HandedOver>) {

@@ -31,7 +31,8 @@ pub(crate) struct ConnectionId(u64);
 /// The origin of a connection, as known when it is accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Origin {
-    /// A socket of this user on this machine, or the address of a registered node.
+    /// A socket of this user on this machine, the address of a registered node, or a process that has proven that it belongs
+    /// to the job.
     Known,
     /// Any other origin.
     Unknown,
@@ -44,7 +45,7 @@ pub(crate) struct Bounds {
     pub(crate) connections: usize,
     /// Waiting unknown connections in total.
     pub(crate) unknown: usize,
-    /// Waiting unknown connections of one address, and served ones.
+    /// Waiting unknown connections of one address.
     pub(crate) unknown_per_address: usize,
     /// Unknown connections that are read at once, until their first request is complete.
     pub(crate) read: usize,
@@ -52,6 +53,8 @@ pub(crate) struct Bounds {
     pub(crate) read_per_address: usize,
     /// Served unknown connections in total.
     pub(crate) served: usize,
+    /// Served unknown connections of one address.
+    pub(crate) served_per_address: usize,
 }
 
 impl Default for Bounds {
@@ -63,6 +66,7 @@ impl Default for Bounds {
             read: limits::MAX_READ,
             read_per_address: limits::MAX_READ_PER_ADDRESS,
             served: limits::MAX_SERVED_UNKNOWN,
+            served_per_address: limits::MAX_UNKNOWN_PER_ADDRESS,
         }
     }
 }
@@ -208,9 +212,16 @@ impl ConnectionQuota {
         self.served_unknown.insert(id, address);
         let of_network = self.served_by_network.entry(network_of(address)).or_default();
         of_network.insert(id);
-        if of_network.len() > self.bounds.unknown_per_address {
-            let oldest = of_network.first().copied();
-            oldest.into_iter().for_each(|oldest| self.close(oldest));
+        let of_network: Vec<_> = match of_network.len() > self.bounds.served_per_address {
+            true => of_network.iter().copied().collect(),
+            false => Vec::new(),
+        };
+        for oldest in of_network {
+            if !self.served_unknown.get(&oldest).is_some_and(|address| is_known(*address)) {
+                self.close(oldest);
+                break;
+            }
+            self.forget_served(oldest);
         }
         while self.served_unknown.len() > self.bounds.served && self.close_served(&is_known) {}
     }

@@ -120,11 +120,10 @@ impl PortProtocols {
         }
     }
 
-    /// Returns the maximum number of unknown connections that stay open. Without a secret, nodes are unknown until
-    /// they are registered.
-    fn served_unknown_max(&self) -> usize {
-        let nodes = if self.credentials.is_secured() { 0 } else { self.nodes_max };
-        limits::MAX_SERVED_UNKNOWN.saturating_add(nodes)
+    /// Returns the number of unknown connections that may belong to nodes of the job. Without a secret, nodes are unknown
+    /// until they are registered.
+    fn unregistered_max(&self) -> usize {
+        if self.credentials.is_secured() { 0 } else { self.nodes_max }
     }
 
     /// Returns the protocols of a port that serves these pages to this user, and `strangers` to all other users.
@@ -168,8 +167,11 @@ pub(crate) async fn serve_port(
     let is_private =
         listener.local_addr()?.ip().is_loopback() && !protocols.credentials.is_declined();
     let (progress, mut progressed) = mpsc::channel(limits::PROGRESS_QUEUE);
-    let served = protocols.served_unknown_max();
-    let bounds = Bounds { connections: connections_max, served, ..Bounds::default() };
+    let nodes = protocols.unregistered_max();
+    let served = limits::MAX_SERVED_UNKNOWN.saturating_add(nodes);
+    let served_per_address = limits::MAX_UNKNOWN_PER_ADDRESS.saturating_add(nodes);
+    let connections = connections_max;
+    let bounds = Bounds { connections, served, served_per_address, ..Bounds::default() };
     let mut port = Port {
         quota: ConnectionQuota::new(bounds),
         owners: Owners::new(),

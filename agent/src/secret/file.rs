@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions},
+    fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions, TryLockError},
     io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
     path::{Path, PathBuf},
@@ -11,6 +11,7 @@ use std::{
 use nix::{
     fcntl::{AtFlags, OFlag, openat, renameat},
     libc,
+    poll::poll,
     sys::stat::Mode,
     unistd::{UnlinkatFlags, geteuid, linkat, unlinkat},
 };
@@ -258,11 +259,13 @@ pub fn add(path: &Path, secret: &Secret) -> Result<(), FileError> {
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let folder = open_folder(path).map_err(|error| failed(not_opened(path, error)))?;
     // Another rotation between reading and writing would lose its secret. A file system without locks has no protection.
-    match folder.lock() {
-        Err(error) if error.kind() != io::ErrorKind::Unsupported => {
-            return Err(failed(FileProblem::System { attempt: "locked", error }));
-        }
-        Ok(()) | Err(_) => {}
+    if !lock(&folder) {
+        return Err(failed(FileProblem::System {
+            attempt: "changed",
+            error: io::Error::other(
+                "another process has locked its folder; is another rotation running?",
+            ),
+        }));
     }
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let file = openat(&folder, name_of(path), flags, Mode::empty());
@@ -284,6 +287,20 @@ pub fn add(path: &Path, secret: &Secret) -> Result<(), FileError> {
         draft.rename()
     };
     replace().map_err(|error| failed(not_written(error)))
+}
+
+/// Locks a folder, within a limited time: any user who may open it can hold the lock. Returns false if another process has it.
+fn lock(folder: &File) -> bool {
+    for _ in 0..limits::LOCK_TRIES {
+        match folder.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                // Waits for nothing but the time.
+                let _ = poll(&mut [], limits::LOCK_PAUSE);
+            }
+            Ok(()) | Err(TryLockError::Error(_)) => return true,
+        }
+    }
+    false
 }
 
 fn not_written(error: io::Error) -> FileProblem {

@@ -37,7 +37,7 @@ pub enum FormError {
     },
     /// It has too few different characters.
     #[error(
-        "it can be guessed: it has only {distinct} different characters, and a random one at least {}",
+        "it may be guessed: it has only {distinct} different characters, and a random one at least {}",
         limits::MIN_DISTINCT
     )]
     Repetition {
@@ -45,7 +45,7 @@ pub enum FormError {
         distinct: usize,
     },
     /// It consists of words and numbers.
-    #[error("it can be guessed: it consists of words and numbers")]
+    #[error("it may be guessed: it looks like words and numbers")]
     Words,
 }
 

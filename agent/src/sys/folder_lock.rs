@@ -10,9 +10,10 @@ use std::{
     time::Duration,
 };
 
+use nix::unistd::geteuid;
 use rand::{RngExt, distr::Alphanumeric};
 
-use crate::sys::{clock, limits, users};
+use crate::sys::{clock, limits};
 
 const RANDOM_LEN: usize = 8;
 
@@ -39,7 +40,7 @@ pub(crate) fn is_old(entry: &fs::DirEntry, prefix: &str) -> bool {
     is_named
         && entry.metadata().is_ok_and(|data| {
             data.is_dir()
-                && users::is_own(data.uid())
+                && data.uid() == geteuid().as_raw()
                 && data.mode() & 0o077 == 0
                 && age(&data) > limits::UNUSED_AFTER
         })

@@ -52,14 +52,8 @@ impl PrivateFolder {
         };
         let about = found.metadata()?;
         let (owner, mode) = (about.uid(), about.mode() & 0o7777);
-        let why = if users::own_uid().is_none() {
-            Some("its owner is not known".to_owned())
-        } else {
-            (!users::is_own(owner) || mode & 0o022 != 0)
-                .then(|| format!("it belongs to uid {owner} and has mode {mode:04o}"))
-        };
-        if let Some(why) = why {
-            warn_once(path, &why);
+        if !users::owns(&found, owner, mode) || mode & 0o022 != 0 {
+            warn_once(path, &format!("it belongs to uid {owner} and has mode {mode:04o}"));
             let error = "other users may write to its folder";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, error));
         }
@@ -165,7 +159,8 @@ impl PrivateFolder {
         let flags = how | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = File::from(openat(&self.0, name, flags, Mode::empty())?);
         let about = file.metadata()?;
-        if about.is_file() && users::is_own(about.uid()) && about.nlink() == 1 {
+        let is_own = users::owns(&file, about.uid(), about.mode() & 0o7777);
+        if about.is_file() && is_own && about.nlink() == 1 {
             return Ok((file, about));
         }
         Err(io::Error::new(

@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeSet,
     ffi::{CStr, CString},
+    fs::File,
     io,
     os::{
         fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
@@ -200,6 +201,21 @@ pub(crate) struct WorkerLimits {
     pub(crate) nice: i32,
 }
 
+/// Returns true if the user namespace of this process owns its network: only users that the namespace maps reach it.
+pub(crate) fn network_is_of_user_namespace() -> bool {
+    let open = |path| File::open(path).ok();
+    let owner = open("/proc/self/ns/net").and_then(|network| {
+        // SAFETY: the call has no argument, and returns a new descriptor. It fails if the owner is another namespace above.
+        let fd = unsafe { libc::ioctl(network.as_raw_fd(), NS_GET_USERNS) };
+        (fd >= 0).then(|| File::from(own(fd)))
+    });
+    let number = |file: Option<File>| Some(fstat(file?).ok()?.st_ino);
+    number(owner).is_some_and(|owner| number(open("/proc/self/ns/user")) == Some(owner))
+}
+
+/// `NS_GET_USERNS` of linux/nsfs.h: returns the user namespace that owns another namespace.
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
+
 /// Returns the nice value of the calling thread.
 pub(crate) fn nice() -> i32 {
     // SAFETY: the call has no memory to read or write, and does not fail for the calling thread.
@@ -272,6 +288,13 @@ pub(crate) fn spawn_worker(
 pub(crate) fn end_with_this_thread(command: &mut tokio::process::Command) {
     // SAFETY: between fork and exec one async-signal-safe system call is made.
     unsafe { command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)) };
+}
+
+/// Gives the process that `command` starts at most the usual priority.
+pub(crate) fn lower_priority(command: &mut tokio::process::Command) {
+    let lower = || if nice() < 0 { Ok(set_nice(0)?) } else { Ok(()) };
+    // SAFETY: between fork and exec two async-signal-safe system calls are made.
+    unsafe { command.pre_exec(lower) };
 }
 
 /// Sets the soft limit of core dumps for the process that `command` starts.

@@ -113,7 +113,7 @@ pub const HOST_GONE: u8 = 3;
 pub const CLOSED_BEFORE: u8 = 4;
 /// The exit code of an agent that a signal has made leave its job. The node rejoins when the agent is started again.
 pub const LEFT: u8 = 8;
-/// The exit code of an agent that its coordinator has refused. Its flags have to be changed first.
+/// The exit code of an agent that its coordinator has refused. Usually its flags have to be changed first.
 pub const REFUSED: u8 = 9;
 
 impl Ending {

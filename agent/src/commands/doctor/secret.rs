@@ -28,7 +28,10 @@ pub(super) fn own(credentials: &Credentials, has_job: bool) -> Finding {
         }
         (None, Some(Unsecured::NotFound { searched })) if has_job => Finding::warn(
             "secret",
-            format!("there is no secret (searched: {})", searched.join(", ")),
+            match searched.as_slice() {
+                [] => "there is no secret".to_owned(),
+                searched => format!("there is no secret (searched: {})", searched.join(", ")),
+            },
             "connections between nodes are neither authenticated nor encrypted; for a job of several \
              nodes, run `ragent secret --init` and copy the file to all of them",
         ),

@@ -38,7 +38,7 @@ pub(crate) enum LaunchResult {
 }
 
 /// The exit codes of agents in their order of precedence.
-const PRECEDENCE: [u8; 6] = [1, CLOSED_BEFORE, HOST_GONE, REFUSED, PORT_IN_USE, LEFT];
+const PRECEDENCE: [u8; 5] = [1, CLOSED_BEFORE, HOST_GONE, REFUSED, PORT_IN_USE];
 
 /// Returns the result that follows from the ends of all agents; `cause` is the signal by which the
 /// user has ended them.
@@ -64,7 +64,9 @@ pub(super) fn of_ends(
         return LaunchResult::Interrupted { signal };
     }
     // Code 2 concerns one host. From `ragent launch` it would mean a mistake in its arguments.
-    let code = PRECEDENCE.into_iter().find(|code| codes.contains(&i32::from(*code))).unwrap_or(1);
+    let code = PRECEDENCE.into_iter().find(|code| codes.contains(&i32::from(*code)));
+    // Without a signal from the user, agents have left because this launch has stopped them after a loss.
+    let code = code.unwrap_or(1);
     let own = |(name, end): &(String, Result<AgentEnd, String>)| {
         let how = match end {
             Ok(AgentEnd::Exited(1)) => return None,
@@ -84,7 +86,8 @@ impl LaunchResult {
         match self {
             Self::Succeeded => 0,
             Self::Failed { code, .. } => *code,
-            Self::Interrupted { .. } | Self::TooFewHosts { .. } => 1,
+            Self::Interrupted { .. } => LEFT,
+            Self::TooFewHosts { .. } => 1,
         }
     }
 

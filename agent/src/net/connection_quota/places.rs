@@ -23,6 +23,8 @@ pub(super) struct Places {
     turns: BTreeMap<u64, IpAddr>,
     next_turn: u64,
     taken: BTreeSet<(Instant, ConnectionId)>,
+    /// The places of networks that have all that they may have, and a waiting connection.
+    crowded: BTreeSet<(Instant, ConnectionId)>,
 }
 
 #[derive(Debug, Default)]
@@ -44,13 +46,14 @@ impl Places {
             turns: BTreeMap::new(),
             next_turn: 0,
             taken: BTreeSet::new(),
+            crowded: BTreeSet::new(),
         }
     }
 
     /// Adds a connection that waits for a place.
     pub(super) fn wait(&mut self, id: ConnectionId, network: IpAddr) {
         self.networks.entry(network).or_default().waiting.insert(id);
-        self.take_turn(network);
+        self.note(network);
     }
 
     /// Returns the next connection that gets a place.
@@ -64,7 +67,7 @@ impl Places {
         let id = of_network.waiting.pop_first()?;
         of_network.read.insert(id, now);
         self.taken.insert((now, id));
-        self.take_turn(network);
+        self.note(network);
         Some(id)
     }
 
@@ -74,43 +77,61 @@ impl Places {
         of_network.waiting.remove(&id);
         if let Some(since) = of_network.read.remove(&id) {
             self.taken.remove(&(since, id));
+            self.crowded.remove(&(since, id));
         }
-        if of_network.waiting.is_empty() {
-            if let Some(turn) = of_network.turn.take() {
-                self.turns.remove(&turn);
-            }
-            if of_network.read.is_empty() {
-                self.networks.remove(&network);
-            }
-        } else {
-            self.take_turn(network);
-        }
+        self.note(network);
     }
 
     /// Returns the time at which a connection loses its place, because others wait.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let (since, _) = self.taken.first()?;
-        (self.taken.len() >= self.max && !self.turns.is_empty()).then(|| *since + self.patience)
+        self.next_to_lose().map(|(since, _)| since + self.patience)
     }
 
     /// Returns the connection that loses its place now.
     pub(super) fn expired(&self, now: Instant) -> Option<ConnectionId> {
-        self.poll_timeout().filter(|timeout| *timeout <= now)?;
-        self.taken.first().map(|(_, id)| *id)
+        let (since, id) = self.next_to_lose()?;
+        (since + self.patience <= now).then_some(id)
+    }
+
+    fn next_to_lose(&self) -> Option<(Instant, ConnectionId)> {
+        let is_full = self.taken.len() >= self.max && !self.turns.is_empty();
+        let of_all = self.taken.first().filter(|_| is_full);
+        of_all.into_iter().chain(self.crowded.first()).min().copied()
     }
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.networks.is_empty() && self.turns.is_empty() && self.taken.is_empty()
+        let is_empty = self.networks.is_empty() && self.turns.is_empty();
+        is_empty && self.taken.is_empty() && self.crowded.is_empty()
     }
 
-    fn take_turn(&mut self, network: IpAddr) {
+    /// Notes that the connections of a network have changed.
+    fn note(&mut self, network: IpAddr) {
         let Some(of_network) = self.networks.get_mut(&network) else { return };
-        let may_wait = !of_network.waiting.is_empty() && of_network.turn.is_none();
-        if may_wait && of_network.read.len() < self.max_per_network {
-            of_network.turn = Some(self.next_turn);
-            self.turns.insert(self.next_turn, network);
-            self.next_turn += 1;
+        let is_full = of_network.read.len() >= self.max_per_network;
+        let waits = !of_network.waiting.is_empty();
+        match of_network.turn {
+            None if waits && !is_full => {
+                of_network.turn = Some(self.next_turn);
+                self.turns.insert(self.next_turn, network);
+                self.next_turn += 1;
+            }
+            Some(turn) if !waits || is_full => {
+                of_network.turn = None;
+                self.turns.remove(&turn);
+            }
+            _ => {}
+        }
+        // At most `max_per_network` places.
+        for (id, since) in &of_network.read {
+            if waits && is_full {
+                self.crowded.insert((*since, *id));
+            } else {
+                self.crowded.remove(&(*since, *id));
+            }
+        }
+        if !waits && of_network.read.is_empty() {
+            self.networks.remove(&network);
         }
     }
 }

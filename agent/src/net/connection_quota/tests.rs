@@ -103,7 +103,7 @@ fn one_address_has_a_quota() {
 /// as that of a registered node, do not count.
 #[test]
 fn served_unknown_connections_are_limited() {
-    let bounds = Bounds { unknown: 2, unknown_per_address: 3, served: 4, ..Bounds::default() };
+    let bounds = Bounds { unknown: 2, served_per_address: 3, served: 4, ..Bounds::default() };
     let mut t = Fixture::new(bounds);
     let serve = |t: &mut Fixture, peer: &str, known: &str| {
         let id = t.unknown(peer);
@@ -120,6 +120,11 @@ fn served_unknown_connections_are_limited() {
     serve(&mut t, "10.0.0.3", "10.0.0.1");
     assert_eq!(t.closed(), [other], "the oldest of all that is not known");
     assert_eq!(t.advance(10 * SECOND), []);
+    // Nodes of one network that have registered since do not close each other.
+    let mut t = Fixture::new(bounds);
+    let nodes: Vec<_> = (1..=3).map(|n| serve(&mut t, &format!("2001:db8::{n}"), "")).collect();
+    serve(&mut t, "2001:db8::4", "2001:db8::1");
+    assert_eq!(t.closed(), nodes[1..2], "the oldest that is not known");
 }
 
 /// Few unknown connections are read at once, and fewer of one address; the addresses take turns.
@@ -139,6 +144,21 @@ fn addresses_take_turns_to_be_read() {
     t.quota.handle_ended(flood[2]);
     t.quota.handle_ended(flood[0]);
     assert_eq!(read(&mut t), [flood[3]]);
+}
+
+/// If the places of one address are all taken, the one that was taken first is free after a second for another connection of that
+/// address.
+#[test]
+fn crowded_addresses_take_turns_as_well() {
+    let mut t = Fixture::new(Bounds { read_per_address: 1, ..Bounds::default() });
+    let (slow, next) = (t.unknown("10.0.0.1"), t.unknown("10.0.0.1"));
+    [slow, next].iter().for_each(|id| t.quota.handle_begun(*id));
+    assert_eq!(t.quota.poll_read(t.now), Some(slow));
+    assert_eq!(t.quota.poll_read(t.now), None);
+    assert_eq!(t.advance(SECOND), [slow]);
+    assert_eq!(t.quota.poll_read(t.now), Some(next));
+    t.quota.handle_authenticated(next);
+    assert!(t.quota.places.is_empty());
 }
 
 /// An unknown connection that is read for long makes room if others wait for its place, and only then.
@@ -212,7 +232,7 @@ fn unknown_connection_may_become_known() {
 #[test]
 fn served_unknown_connections_make_room() {
     let bounds =
-        Bounds { connections: 100, unknown_per_address: 1000, served: 1000, ..Bounds::default() };
+        Bounds { connections: 100, served_per_address: 1000, served: 1000, ..Bounds::default() };
     let mut t = Fixture::new(bounds);
     for _ in 0..1000 {
         let id = t.unknown("10.0.0.1");

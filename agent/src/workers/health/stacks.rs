@@ -99,6 +99,7 @@ async fn run_py_spy(py_spy: &Path, pid: u32, file: File) -> io::Result<()> {
     let mut command = Command::new(py_spy);
     command.args(["dump", "--pid", &pid.to_string()]).kill_on_drop(true);
     unix::end_with_this_thread(&mut command);
+    unix::lower_priority(&mut command);
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     let status = command.status().await?;
     if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
