@@ -3,6 +3,7 @@
 use super::case::{Case, case};
 
 /// The reason for exit code 2 after a bad value.
+const LEFT_BY_A_SIGNAL: &str = "8, and 1 by the name of torchrun";
 const REPORTED_BEFORE_START: &str =
     "invalid arguments are reported before anything starts; torchrun: a traceback";
 
@@ -236,15 +237,15 @@ fn ends() -> Vec<Case> {
 fn signals() -> Vec<Case> {
     const CATCH: &str = "catch('SIGTERM', 'SIGINT', 'SIGHUP', 'SIGQUIT', 'SIGUSR1'); wait()";
     vec![
-        case("SIGTERM", "--nproc-per-node 2 worker.py").act(CATCH).signalled("SIGTERM", 2),
-        case("SIGINT", "--nproc-per-node 2 worker.py").act(CATCH).signalled("SIGINT", 2),
-        case("SIGHUP", "worker.py").act(CATCH).signalled("SIGHUP", 1),
-        case("SIGQUIT", "worker.py").act(CATCH).signalled("SIGQUIT", 1),
-        case("SIGTERM and workers that do not catch it", "--nproc-per-node 2 worker.py").act("wait()").signalled("SIGTERM", 2),
-        case("SIGTERM and workers that ignore it", "--shutdown-timeout 1 worker.py").act("signal.signal(signal.SIGTERM, signal.SIG_IGN); wait()").signalled("SIGTERM", 1),
-        case("no time to shut down", "--shutdown-timeout 0 worker.py").act("signal.signal(signal.SIGTERM, signal.SIG_IGN); wait()").signalled("SIGTERM", 1),
-        case("time to shut down by a variable", "worker.py").env("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "1").act("signal.signal(signal.SIGTERM, signal.SIG_IGN); wait()").signalled("SIGTERM", 1),
-        case("a signal of the user's choice", "--signals-to-handle SIGUSR1,SIGTERM worker.py").act(CATCH).signalled("SIGUSR1", 1),
+        case("SIGTERM", "--nproc-per-node 2 worker.py").act(CATCH).signalled("SIGTERM", 2).differs("exit code", LEFT_BY_A_SIGNAL),
+        case("SIGINT", "--nproc-per-node 2 worker.py").act(CATCH).signalled("SIGINT", 2).differs("exit code", LEFT_BY_A_SIGNAL),
+        case("SIGHUP", "worker.py").act(CATCH).signalled("SIGHUP", 1).differs("exit code", LEFT_BY_A_SIGNAL),
+        case("SIGQUIT", "worker.py").act(CATCH).signalled("SIGQUIT", 1).differs("exit code", LEFT_BY_A_SIGNAL),
+        case("SIGTERM and workers that do not catch it", "--nproc-per-node 2 worker.py").act("wait()").signalled("SIGTERM", 2).differs("exit code", LEFT_BY_A_SIGNAL),
+        case("SIGTERM and workers that ignore it", "--shutdown-timeout 1 worker.py").act("signal.signal(signal.SIGTERM, signal.SIG_IGN); wait()").signalled("SIGTERM", 1).differs("exit code", LEFT_BY_A_SIGNAL),
+        case("no time to shut down", "--shutdown-timeout 0 worker.py").act("signal.signal(signal.SIGTERM, signal.SIG_IGN); wait()").signalled("SIGTERM", 1).differs("exit code", LEFT_BY_A_SIGNAL),
+        case("time to shut down by a variable", "worker.py").env("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "1").act("signal.signal(signal.SIGTERM, signal.SIG_IGN); wait()").signalled("SIGTERM", 1).differs("exit code", LEFT_BY_A_SIGNAL),
+        case("a signal of the user's choice", "--signals-to-handle SIGUSR1,SIGTERM worker.py").act(CATCH).signalled("SIGUSR1", 1).differs("exit code", LEFT_BY_A_SIGNAL),
         case("signals that are given", "--signals-to-handle SIGTERM,␣SIGINT worker.py"),
         case("signals that are unknown", "--signals-to-handle SIGTERM,SIGNOPE worker.py").differs("env TORCHINDUCTOR_CACHE_DIR", "a variable that torch sets for itself when it logs an exception"),
         case("signals that cannot be handled", "--signals-to-handle SIGTERM,SIGKILL worker.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
