@@ -108,6 +108,12 @@ def test_planted_files(tmp_path):
     for mode, expected in ((0o666, False), (0o620, False), (0o644, True)):
         path.chmod(mode)
         assert is_read(path) == expected
+    path.chmod(0o666)
+    with pytest.raises(PermissionError) as refused:
+        _open_private(str(path))
+    for part in (f"`{path}`", f"owner is uid {os.geteuid()},", "mode -rw-rw-rw-", "set TMPDIR to a local folder"):
+        assert part in str(refused.value)
+    path.chmod(0o644)
     link.symlink_to(path)
     assert not is_read(link)
     os.link(path, elsewhere)

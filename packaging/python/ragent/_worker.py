@@ -117,8 +117,9 @@ def _open_private(path: str) -> BinaryIO:
     if not is_own or not stat.S_ISREG(about.st_mode) or about.st_mode & 0o022:
         file.close()
         raise PermissionError(
-            f"failed to read `{path}`: another user may have written it: it belongs to uid {about.st_uid} and has mode "
-            f"{about.st_mode & 0o7777:04o}; set TMPDIR to a folder of this user"
+            f"failed to read `{path}`: another user may have written it: its owner is uid {about.st_uid}, its mode "
+            f"{stat.filemode(about.st_mode)}, its number of links {about.st_nlink}, and this process has uid {os.geteuid()} "
+            "(NFS and file systems without owners change owners and modes); set TMPDIR to a local folder of this user"
         )
     return file
 
