@@ -92,7 +92,8 @@ fn variable_that_the_worker_does_not_have() {
         return;
     }
     let sandbox = Sandbox::new();
-    let (report, text) = Standby::start(&sandbox, "").run(b"RANK=3\0EARLIER\0");
+    let (report, text) =
+        Standby::start(&sandbox, "").run(b"RANK=3\0RAGENT_SOCKET=/dev/null\0EARLIER\0");
     assert_eq!((report.as_str(), text.as_str()), ("taken", "3 None 2\n"));
 }
 
@@ -107,6 +108,20 @@ fn module_that_reads_a_variable_that_the_worker_does_not_have() {
     let (report, text) = Standby::start(&sandbox, module).run(b"RANK=3\0EARLIER\0");
     assert_eq!(report, "refused\timported\tit reads EARLIER while it is imported");
     assert_eq!(text, "");
+}
+
+/// A standby that could not report a change by the script ends, and the script does not run in it.
+#[test]
+fn worker_without_a_socket_for_reports() {
+    if !is_there("python3") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    for variables in ["RANK=3\0", "RANK=3\0RAGENT_SOCKET=/dev/null/none\0"] {
+        let (report, text) = Standby::start(&sandbox, "").run(variables.as_bytes());
+        assert_eq!(report, "refused\t\tthe socket in RAGENT_SOCKET does not exist");
+        assert_eq!(text, "");
+    }
 }
 
 /// If the keeper closes the socket, the standby ends, and the script does not run.

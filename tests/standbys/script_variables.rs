@@ -10,6 +10,12 @@ use crate::{
 /// The value of the variable when a module is imported.
 const READER: &str = "import os\nSEEN = os.environ.get('MODE')\n";
 
+/// A module that imports the reader, and copies the environment.
+const OUTER: &str = "\
+import os, reader
+COPIES = [os.environ.copy(), dict(os.environ), {**os.environ}, dict(os.environ.items())]
+";
+
 /// Returns true if each worker of the first node was started from a standby, and then once more as a new process.
 fn started_again(end: &End, workers: usize) -> bool {
     let lines = end.stderr.lines().filter(|line| line.contains("worker started"));
@@ -51,7 +57,8 @@ fn variable_set_before_the_import() {
         let warnings = warnings(&end);
         assert_eq!(warnings.len(), 1, "{change}: {}", end.stderr);
         let place = format!("train.py {verb} MODE");
-        for part in ["`reader`", "line 2 of ", &place] {
+        let import = "before it imports reader, which had read it already";
+        for part in ["`reader`", "line 2 of ", &place, import] {
             assert!(warnings[0].contains(part), "{change}: {}", warnings[0]);
         }
         assert!(!warnings[0].contains("json"), "{}", warnings[0]);
@@ -123,7 +130,7 @@ fn change_without_effect() {
         let sandbox = Sandbox::new();
         let Some(job) = Job::new(&sandbox) else { return };
         write(&sandbox, "modules/reader.py", READER);
-        write(&sandbox, "modules/outer.py", "import os, reader\nCOPY = os.environ.copy()\n");
+        write(&sandbox, "modules/outer.py", OUTER);
         // Not imported by the standby.
         write(&sandbox, "modules/importer.py", "import reader\n");
         let end = "\nimport outer\nprint('seen', outer.reader.SEEN)\n";

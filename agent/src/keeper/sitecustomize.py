@@ -4,9 +4,10 @@ Python imports this file before the script, because its folder is the first one 
 the round starts, stdin is a socket to the keeper. Then this process takes over the environment and
 the streams of the worker, this file returns, and Python runs the script as after any start.
 
-If the round does not match what the imported modules have seen, this process ends, and the worker
-is started as a new one. If the script later changes a variable that they have read, before it imports
-them itself, this process reports that: the workers start again, and standbys leave the modules out.
+If the round does not match what the imported modules have seen, or has no socket for reports, this
+process ends, and the worker is started as a new one. If the script later changes a variable that
+modules have read, before it imports them itself, this process reports that: the workers start
+again, and standbys leave the modules out.
 
 Variables (removed before anything else runs):
   RAGENT_STANDBY          the modules, separated by commas; `?` to test only that this file is run
@@ -73,17 +74,23 @@ class Record:
         self.changed = {}
         self.by_library = {}
         self.imports = {}
+        self.copied = None, set()
         self.classes = [(environ, type(environ)) for environ in (os.environ, os.environb)]
         kind = type(os.environ)
         # A module that lists the environment depends on no variable in particular.
         views = sys.modules["_collections_abc"]
-        listing = [kind.copy, views.ItemsView.__iter__, views.ValuesView.__iter__]
-        listing = [function.__code__ for function in listing]
+        listing = [views.ItemsView.__iter__.__code__, views.ValuesView.__iter__.__code__]
         record = self
 
         class Recording(kind):
+            def keys(self):
+                keys = super().keys()
+                record.copied = instruction(sys._getframe(1)), {os.fsdecode(key) for key in keys}
+                return keys
+
             def __getitem__(self, key):
-                name, is_listed = os.fsdecode(key), sys._getframe(1).f_code in listing
+                name, caller = os.fsdecode(key), sys._getframe(1)
+                is_listed = caller.f_code in listing or record.is_copied(name, caller)
                 try:
                     value = super().__getitem__(key)
                 except KeyError:
@@ -103,6 +110,15 @@ class Record:
         for environ, _ in self.classes:
             environ.__class__ = Recording
         self.imported = ImportedNames(modules, self.note_import)
+
+    def is_copied(self, name, caller):
+        """Returns true if a copy, such as `dict(os.environ)`, reads the variable."""
+        # C code copies a mapping: one instruction calls `keys`, and then reads each name once.
+        copier, names = self.copied
+        is_copied = name in names and instruction(caller) == copier
+        if is_copied:
+            names.discard(name)
+        return is_copied
 
     def note_read(self, name, value, is_listed):
         seen = self.read.setdefault(name, {})
@@ -153,6 +169,10 @@ class Record:
     def with_importers(self, found):
         """Adds the modules that import one of these."""
         return found | {module for module, others in self.imports.items() if found & others}
+
+
+def instruction(frame):
+    return frame.f_code, frame.f_lasti
 
 
 class ImportedNames:
@@ -239,8 +259,10 @@ class Watch:
         frame = sys._getframe(3)
         while frame.f_back and frame.f_globals.get("__name__") != "__main__":
             frame = frame.f_back
-        place = "line %d of %s" % (frame.f_lineno, frame.f_code.co_filename[-80:])
-        reason = "%s %s %s, which modules read, before they are imported" % (place, change, name[:60])
+        place = "line %d of %s" % (frame.f_lineno, frame.f_code.co_filename[-50:])
+        # The agent shows the first 200 bytes.
+        words = "%s %s %s before it imports %s, which had read it already"
+        reason = words % (place, change, name[:40], ", ".join(modules)[:40])
         # One datagram, whose size is limited.
         text = "X_RAGENT_UNFIT=%s\t%s" % (" ".join(reason.split()), ",".join(modules))
         # First, because the answer is a signal, which a handler of the script would take.
@@ -252,8 +274,8 @@ class Watch:
             manager.connect(self.socket)
             manager.send(text.encode("utf-8", "replace")[:4000])
         except OSError as error:
-            words = "ragent: %s (%s), and this worker was a standby; failed to reach its agent: %s\n"
-            os.write(2, (words % (reason, ", ".join(modules), error)).encode("utf-8", "replace"))
+            words = "ragent: %s, and this worker was a standby; failed to reach its agent: %s\n"
+            os.write(2, (words % (reason, error)).encode("utf-8", "replace"))
             os._exit(FAILED)
         from time import sleep
 
@@ -536,6 +558,9 @@ def stand_by():
     if contradiction is not None:
         # The worker is started as a new process.
         standby.refuse(*contradiction)
+    if not os.path.exists(env.get("RAGENT_SOCKET") or ""):
+        # Changes by the script could not be reported.
+        standby.refuse("", "the socket in RAGENT_SOCKET does not exist")
     standby.take_over(env, streams)
     signals.restore()
     with open("/proc/self/comm", "w") as comm:
@@ -543,7 +568,7 @@ def stand_by():
     standby.print_kept()
     standby.send(["taken"])
     standby.socket.close()
-    Watch(record, env.get("RAGENT_SOCKET") or "")
+    Watch(record, env["RAGENT_SOCKET"])
 
 
 if "RAGENT_STANDBY" in os.environ:
