@@ -89,7 +89,7 @@ fn address_of_another_agent() {
         assert!(second.stderr.contains(part), "{part}: {}", second.stderr);
     }
     first.signal(Signal::SIGTERM);
-    first.end().assert_code(1);
+    first.end().assert_code(8);
 }
 
 /// Connections without a request are closed after a time, so that they do not lock others out.

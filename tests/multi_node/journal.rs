@@ -70,7 +70,7 @@ fn failure_is_explained() {
     assert_eq!(json["restarts"][0]["round"], 1, "{json}");
     for (topic, part) in [
         ("restart", "round 1 has ended: rank 1 on "),
-        ("time", "  productive  "),
+        ("time", "  unknown  "),
         ("wait", "  it does not wait for nodes\n"),
         ("rank 1", "Rank 1 of j: local rank 0 on "),
         ("rank 1", "exited with code 7\n"),

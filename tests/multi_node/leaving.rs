@@ -68,7 +68,7 @@ fn all_nodes_leave() {
     host.signal(Signal::SIGTERM);
     guest.signal(Signal::SIGTERM);
     host.end().assert_code(8);
-    guest.end().assert_code(1);
+    guest.end().assert_code(8);
     sandbox.assert_nothing_left();
 }
 

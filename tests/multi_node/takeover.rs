@@ -151,7 +151,7 @@ fn leader_leaves() {
         agent.signal(Signal::SIGTERM);
     }
     for agent in agents {
-        agent.end().assert_code(1);
+        agent.end().assert_code(8);
     }
     sandbox.assert_nothing_left();
     // The voter that has left was not replaced, so that the others may still need it; its file ages.

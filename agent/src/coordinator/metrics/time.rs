@@ -30,10 +30,9 @@ pub(super) fn add_time(registry: &mut Registry, snapshot: &Snapshot) {
     let redone = ConstCounter::new(in_seconds(time.redone_ms));
     let help = "Time that was spent on steps that were done again";
     registry.register_with_unit("ragent_redone", help, Unit::Seconds, redone);
-    if let Some(ratio) = time.productive_ratio() {
-        let help = "Productive part of the known time of the job that was not redone";
-        registry.register("ragent_productive_ratio", help, ConstGauge::new(ratio));
-    }
+    let help = "Productive part of the known time of the job that was not redone";
+    let ratio = time.productive_ratio().unwrap_or(f64::NAN);
+    registry.register("ragent_productive_ratio", help, ConstGauge::new(ratio));
     let restarts = Family::<[(&str, &str); 1], Counter>::default();
     let costs = Seconds::default();
     for cause in RestartCause::ALL {
