@@ -100,7 +100,7 @@ fn failure_is_explained() {
     let status = job.status();
     assert_eq!(status["last_restart"]["why"], "worker_failed", "{status}");
     let states = status["time"]["states"].as_array().unwrap();
-    assert_eq!(states.len(), 7, "{status}");
+    assert_eq!(states.len(), 8, "{status}");
 
     // Every agent answers with the journal of the coordinator.
     let everywhere = pages(&status, "/v1/events");
