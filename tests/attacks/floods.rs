@@ -103,7 +103,7 @@ fn memory(pid: u32) -> (u64, u64) {
 fn flood(mut victim: Victim) {
     let mut sources = vec!["10.77.0.3".to_owned()];
     let before = memory(victim.host.pid()).1;
-    // From now on, the maximum is counted anew.
+    // Resets the maximum to the present value.
     fs::write(format!("/proc/{}/clear_refs", victim.host.pid()), "5").unwrap();
     for addresses in [1_u32, 200] {
         while sources.len() < addresses as usize {

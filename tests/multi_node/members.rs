@@ -7,6 +7,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::{
     job::{Job, numbers, workers},
@@ -60,7 +61,7 @@ fn spare_takes_the_place_of_a_lost_member() {
     assert_eq!(numbers(&both, "restart"), [0, 0]);
 }
 
-/// A spare that is not needed succeeds with the job.
+/// A spare that is not needed ends with the job, and its report shows that it has run nothing.
 #[test]
 fn spare_succeeds_with_the_job() {
     let sandbox = Sandbox::with_standbys();
@@ -69,12 +70,18 @@ fn spare_succeeds_with_the_job() {
     let mut host = job.host("--no-python obey.sh");
     let mut guest = job.guest("--no-python obey.sh");
     workers([&mut host, &mut guest]);
-    let mut spare = job.guest("--no-python obey.sh");
+    let mut spare = job.guest("--report spare.json --no-python obey.sh");
     spare.logs("this node is a spare");
     orders.iter().for_each(|orders| orders.give("exit 0"));
-    for agent in [host, guest, spare] {
+    for agent in [host, guest] {
         agent.end().assert_code(0);
     }
+    let end = spare.end();
+    end.assert_code(0);
+    end.assert_stderr(&["has_run=false"]);
+    let report = fs::read_to_string(sandbox.path("spare.json")).unwrap();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((&report["result"], &report["exit_code"]), (&"not_run".into(), &0.into()));
     sandbox.assert_nothing_left();
 }
 

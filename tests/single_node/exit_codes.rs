@@ -22,7 +22,9 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 const ROWS_AT_ONCE: usize = 6;
 
 const PROVOCATIONS: [(&str, Provocation); 53] = [
-    ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
+    ("the job has succeeded, with or without this node", |sandbox| {
+        vec![sandbox.ragent("--no-python true").run()]
+    }),
     ("the job had succeeded before a service manager started this agent", |sandbox| {
         let service = sandbox.path("service");
         // A second worker would fail.

@@ -351,7 +351,8 @@ impl Ended {
 
     fn report(&self) -> String {
         let Self { end, settings, title, interpreter } = self;
-        let End { ending, workers_succeeded, endpoint, has_voters, uses_etcd, state_loss } = end;
+        let End { ending, workers_succeeded, endpoint, has_voters, uses_etcd, state_loss, .. } =
+            end;
         match ending {
             Ending::Closed(Outcome { result: JobResult::AllLeft, .. })
                 if settings.nodes.max() == 1 =>

@@ -62,6 +62,14 @@ use crate::{
     },
 };
 
+/// The end of a job that has succeeded.
+pub(super) struct Success {
+    /// The outcome.
+    pub(super) outcome: Outcome,
+    /// True if workers were started on this node.
+    pub(super) has_run: bool,
+}
+
 /// Launches this node's part of a job and waits for its end.
 ///
 /// # Errors
@@ -111,7 +119,7 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
 }
 
 /// Returns the result of a job that has ended without this agent: success, or an error with the recorded failure.
-fn had_ended(spec: &JobSpec, closed: &ClosedJob, outcome: Outcome) -> Result<Outcome, LaunchError> {
+fn had_ended(spec: &JobSpec, closed: &ClosedJob, outcome: Outcome) -> Result<Success, LaunchError> {
     let path = closed.path();
     if outcome.result == JobResult::Succeeded {
         warn!(
@@ -119,7 +127,7 @@ fn had_ended(spec: &JobSpec, closed: &ClosedJob, outcome: Outcome) -> Result<Out
             "the job has already succeeded, and this agent starts nothing; to run the job again, stop its unit first, or remove {}",
             path.display()
         );
-        return Ok(outcome);
+        return Ok(Success { outcome, has_run: false });
     }
     let (title, path) = (spec.command.title.clone(), path.to_owned());
     Err(LaunchError::StaysClosed { outcome: Box::new(outcome), title, path })
@@ -130,10 +138,10 @@ fn had_ended(spec: &JobSpec, closed: &ClosedJob, outcome: Outcome) -> Result<Out
 fn remember_end(
     spec: &JobSpec,
     closed: &ClosedJob,
-    result: Result<Outcome, LaunchError>,
-) -> Result<Outcome, LaunchError> {
+    result: Result<Success, LaunchError>,
+) -> Result<Success, LaunchError> {
     let outcome = match &result {
-        Ok(outcome) => outcome,
+        Ok(Success { outcome, .. }) => outcome,
         Err(LaunchError::Ended(ended)) => match &ended.end.ending {
             Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome)) => outcome,
             Ending::Left(_)
@@ -198,7 +206,7 @@ fn log_choices(spec: &JobSpec) {
     }
 }
 
-fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Outcome, LaunchError> {
+fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Success, LaunchError> {
     let (open_files, limit) = ThisHost.raise_open_files();
     let nice = ThisHost.raise_priority();
     if let Some((what, hint)) = ThisHost.starvation() {
@@ -267,7 +275,7 @@ async fn launch_on_runtime(
     logs: LogFolder,
     log: &Log,
     metrics: Option<&MetricsPort>,
-) -> Result<Outcome, LaunchError> {
+) -> Result<Success, LaunchError> {
     let mut signals = watch_signals(&spec.signals.signals)?;
     let forwarded = watch_signals(&spec.forwarded)?;
     let (console, console_end) = Console::start(log.screen()).map_err(system("start a thread"))?;
@@ -290,10 +298,13 @@ async fn launch_on_runtime(
     let end = outcome?;
     match end.ending {
         Ending::Closed(outcome) if outcome.result == JobResult::Succeeded => {
-            info!(run_id = %spec.run_id, "the job has succeeded");
+            info!(run_id = %spec.run_id, has_run = end.has_run, "the job has succeeded");
             let lines = RoundLines::new(&spec.shared, spec.output.first_node_lines);
             lines.succeeded().iter().for_each(|line| telemetry::line(line));
-            Ok(outcome)
+            if !end.has_run {
+                telemetry::line("the job needed no more nodes: nothing was run on this node");
+            }
+            Ok(Success { outcome, has_run: end.has_run })
         }
         ending => {
             let (settings, title) = (spec.shared, spec.command.title.clone());
@@ -379,6 +390,7 @@ async fn take_part(
             return Ok(agent_driver::End {
                 ending,
                 workers_succeeded: false,
+                has_run: false,
                 endpoint,
                 has_voters,
                 uses_etcd,

@@ -114,6 +114,8 @@ pub struct End {
     pub ending: Ending,
     /// True if its own workers had succeeded in the last round that ran here.
     pub workers_succeeded: bool,
+    /// True if workers were started here.
+    pub has_run: bool,
     /// The endpoint of the coordinator, or the voters.
     pub endpoint: String,
     /// True if the coordinator is elected among several voters.
@@ -170,6 +172,7 @@ pub async fn drive(
         outage: Outage::default(),
         mismatch: None,
         has_workers: false,
+        has_run: false,
         stopping,
         last_signal: None,
         workers_succeeded: false,
@@ -182,7 +185,7 @@ pub async fn drive(
     let mut alarm = Alarm::new();
     loop {
         if let Some(ending) = driver.carry_out_all().await? {
-            let workers_succeeded = driver.workers_succeeded;
+            let (workers_succeeded, has_run) = (driver.workers_succeeded, driver.has_run);
             let endpoint = driver.spec.destination.to_string();
             let uses_etcd = driver.spec.destination.uses_etcd();
             let has_voters = driver.spec.destination.voter_list().len() > 1;
@@ -192,6 +195,7 @@ pub async fn drive(
             return Ok(End {
                 ending,
                 workers_succeeded,
+                has_run,
                 endpoint,
                 has_voters,
                 uses_etcd,
@@ -271,6 +275,7 @@ struct Driver<'a> {
     mismatch: Option<Mismatch>,
     /// True while workers of this node are running.
     has_workers: bool,
+    has_run: bool,
     stopping: StoppingLine,
     /// The last signal that this process has received, and the time.
     last_signal: Option<(Signal, Instant)>,
@@ -428,6 +433,7 @@ impl Driver<'_> {
             Action::Start(admission) => {
                 self.workers_succeeded = false;
                 self.has_workers = true;
+                self.has_run = true;
                 // The coordinator was reached.
                 self.outage.handle_reached();
                 if self.spec.lines.is_shown(admission.group_rank) {

@@ -4,11 +4,12 @@
 use std::{borrow::Cow, fs, io, path::Path};
 
 use ragent_core::{agent::Ending, process_end};
-use ragent_rendezvous::message::{JobResult, Outcome, RefuseReason, WorkerEnd, WorkerFailure};
+use ragent_rendezvous::message::{JobResult, RefuseReason, WorkerEnd, WorkerFailure};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tracing::warn;
 
+use super::Success;
 use crate::{
     commands::error::LaunchError,
     limits,
@@ -92,9 +93,9 @@ pub(crate) fn prepare(path: &Path) -> io::Result<()> {
 }
 
 /// Writes the result of the launch to the files that `spec` names.
-pub(crate) fn write(spec: &JobSpec, result: &Result<Outcome, LaunchError>) {
+pub(crate) fn write(spec: &JobSpec, result: &Result<Success, LaunchError>) {
     let outcome = match result {
-        Ok(outcome) => Some(outcome),
+        Ok(Success { outcome, .. }) => Some(outcome),
         Err(LaunchError::StaysClosed { outcome, .. }) => Some(outcome.as_ref()),
         Err(LaunchError::Ended(ended)) => match &ended.end.ending {
             Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome)) => {
@@ -133,9 +134,10 @@ pub(crate) fn write(spec: &JobSpec, result: &Result<Outcome, LaunchError>) {
     }
 }
 
-fn word(result: &Result<Outcome, LaunchError>) -> &'static str {
+fn word(result: &Result<Success, LaunchError>) -> &'static str {
     match result {
-        Ok(_) => JobResult::Succeeded.kind(),
+        Ok(Success { has_run: false, .. }) => "not_run",
+        Ok(Success { has_run: true, .. }) => JobResult::Succeeded.kind(),
         Err(LaunchError::Ended(ended)) => match &ended.end.ending {
             Ending::Closed(outcome) => outcome.result.kind(),
             Ending::Left(_) => "left",

@@ -146,8 +146,7 @@ fn addresses_take_turns_to_be_read() {
     assert_eq!(read(&mut t), [flood[3]]);
 }
 
-/// If the places of one address are all taken, the one that was taken first is free after a second for another connection of that
-/// address.
+/// If an address has taken all of its places, the oldest one is free after a second for another connection of that address.
 #[test]
 fn crowded_addresses_take_turns_as_well() {
     let mut t = Fixture::new(Bounds { read_per_address: 1, ..Bounds::default() });

@@ -47,9 +47,8 @@ pub fn of_reports(socket: &Path, hang_timeout: Option<Duration>) -> Vec<(String,
     env
 }
 
-/// Variables for the agent alone: those that systemd sets, the socket of an agent whose worker this one is, those for the
-/// authentication of the job and of etcd, that for the port of the metrics, which an agent that a worker starts could not use, and those
-/// of the Python module.
+/// Variables for the agent alone: of systemd, of the Python module, the socket of an agent whose worker this one is, for the
+/// authentication of the job and of etcd, and for the port of the metrics, which an agent that a worker starts could not use.
 pub const NOT_INHERITED: [&str; 21] = [
     "CREDENTIALS_DIRECTORY",
     "LISTEN_FDNAMES",
