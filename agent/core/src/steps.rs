@@ -134,10 +134,16 @@ impl StepWatch {
 
     fn merged(&self) -> Option<NodeSteps> {
         let source = self.workers.values().map(|(source, _)| *source).min()?;
-        let of_source = || {
+        // A counter that was read and has ended may be that of a bar for something else, after which the worker prints nothing.
+        let has_ended = |reached: &Reached| {
+            source == StepSource::Read && reached.step.total == Some(reached.step.step)
+        };
+        let all = || {
             let all = self.workers.values().filter(|(known, _)| *known == source);
             all.map(|(_, reached)| reached)
         };
+        let all_have_ended = all().all(has_ended);
+        let of_source = || all().filter(|reached| all_have_ended || !has_ended(reached));
         Some(NodeSteps {
             source,
             lowest: of_source().map(|reached| reached.step.step).min()?,
@@ -181,6 +187,20 @@ mod tests {
         let progress = steps.progress(now + 3 * SECOND);
         assert_eq!((progress.lowest, progress.highest, progress.age), (5, 7, 2 * SECOND));
         assert_eq!(watch.take_changed(), None, "nothing has changed");
+    }
+
+    /// A counter that was read and has ended does not hold the node back: only one worker may print its steps.
+    #[test]
+    fn counters_that_have_ended_do_not_count() {
+        let (mut watch, now) = (StepWatch::default(), some_instant());
+        let counter = |step, all| Step::new(step, Some(all)).unwrap();
+        for worker in [A, B] {
+            watch.handle_step(now, worker, StepSource::Read, counter(28, 28));
+        }
+        assert_eq!(taken(&mut watch), Some((StepSource::Read, 28, 28)));
+        watch.handle_step(now, A, StepSource::Read, counter(40, 800));
+        assert_eq!(taken(&mut watch), Some((StepSource::Read, 40, 40)));
+        assert_eq!(watch.merged().unwrap().total, Some(800));
     }
 
     /// A worker that repeats its step makes no progress.

@@ -39,6 +39,21 @@ const KNOWN: [&str; 4] = [
     r"(?:^|[\s|])(?<step>\d+)/(?<steps>\d+) \[",
 ];
 
+/// The index of tqdm's format.
+const BAR: usize = KNOWN.len() - 1;
+
+/// The beginnings of the words by which bars are described that show something else than training steps.
+const OTHER_BARS: [&str; 32] = [
+    "cach", "check", "compil", "comput", "convert", "copy", "download", "eval", "extract", "fetch",
+    "filter", "generat", "import", "infer", "load", "map", "pack", "predict", "prepar", "preproc",
+    "quantiz", "read", "resolv", "sanity", "sav", "shard", "shuffl", "test", "token", "upload",
+    "val", "writ",
+];
+
+/// The number of times that output is examined until a bar replaces one with more steps that has not ended: at least ten minutes.
+/// Until then it may belong to an evaluation.
+const OTHER_BAR_FOR: u32 = 6_000;
+
 /// The memory of a compiled pattern, in bytes; a pattern with bounded repetitions of repetitions exceeds it.
 const MAX_PATTERN: usize = 1 << 20;
 
@@ -72,12 +87,16 @@ pub(crate) struct StepFinder {
     pattern: StepPattern,
     /// The number of known formats that are searched: once one was found, the less specific ones are not.
     formats: usize,
+    /// The step and the number of all steps of the last bar that counted.
+    bar: Option<(u64, u64)>,
+    /// The number of times that only other bars were found since then.
+    others: u32,
 }
 
 impl StepFinder {
     /// Creates a finder for the output of a worker.
     pub(crate) fn new(pattern: StepPattern) -> Self {
-        Self { pattern, formats: KNOWN.len() }
+        Self { pattern, formats: KNOWN.len(), bar: None, others: 0 }
     }
 
     /// Returns the step in the newest line of `output` that has one, and the number of all steps if that line has it.
@@ -88,14 +107,19 @@ impl StepFinder {
         let lines = || output.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')).rev();
         match &self.pattern {
             StepPattern::Known => {
-                for (index, format) in known().iter().enumerate().take(self.formats) {
+                for (index, format) in known().iter().enumerate().take(self.formats.min(BAR)) {
                     let found = lines().find_map(|line| numbers(format.captures(line)?));
                     if found.is_some() {
                         self.formats = index + 1;
                         return found;
                     }
                 }
-                None
+                if self.formats <= BAR {
+                    return None;
+                }
+                let bars = lines().filter(|line| !is_other_bar(line));
+                let found: Vec<(u64, u64)> = bars.filter_map(bar).collect();
+                self.bar_of(&found)
             }
             StepPattern::Given(given) => lines().find_map(|line| {
                 let (end, line) = line.split_last()?;
@@ -104,6 +128,39 @@ impl StepFinder {
             }),
         }
     }
+}
+
+impl StepFinder {
+    /// Returns the step of the bar that shows the training, of bars in the reverse order of their lines.
+    ///
+    /// A bar with fewer steps than one that has not ended belongs to something else, such as an evaluation.
+    fn bar_of(&mut self, bars: &[(u64, u64)]) -> Option<(u64, Option<u64>)> {
+        if bars.is_empty() {
+            return None;
+        }
+        let unfinished = self.bar.filter(|(step, all)| step < all && self.others < OTHER_BAR_FOR);
+        let counts = |(_, all): &&(u64, u64)| unfinished.is_none_or(|(_, before)| *all >= before);
+        let Some(&(step, all)) = bars.iter().find(counts) else {
+            self.others += 1;
+            return None;
+        };
+        (self.bar, self.others) = (Some((step, all)), 0);
+        Some((step, Some(all)))
+    }
+}
+
+/// Returns the step in a bar, and the number of all steps.
+fn bar(line: &[u8]) -> Option<(u64, u64)> {
+    let (step, all) = numbers(known().get(BAR)?.captures(line)?)?;
+    Some((step, all?))
+}
+
+/// Returns true if a bar describes itself as something else than training: `Loading weights: 100%|███| 28/28 [`.
+fn is_other_bar(line: &[u8]) -> bool {
+    let end = line.iter().position(|byte| *byte == b'|').unwrap_or(0);
+    let description = String::from_utf8_lossy(&line[..end]).to_lowercase();
+    let mut words = description.split(|c: char| !c.is_alphabetic());
+    words.any(|word| OTHER_BARS.iter().any(|other| word.starts_with(other)))
 }
 
 /// Returns the compiled known formats.
@@ -196,6 +253,33 @@ mod tests {
         ] {
             assert_eq!(newest(output), None, "{output}");
         }
+    }
+
+    /// Bars of other things than training have no step: those that say so, and those with fewer steps than a training that has not
+    /// ended. A training after another one has another number of steps.
+    #[test]
+    fn bars_of_other_things() {
+        for output in [
+            "Loading weights: 100%|██████████| 28/28 [00:00<00:00, 900.11it/s]\r",
+            "Map (num_proc=4):  50%|█████     | 500/1000 [00:01<00:01, 480.1 examples/s]\r",
+            "Downloading shards:  50%|█████     | 1/2 [00:01<00:01]\r",
+            "Evaluating: 10%|█ | 1/10 [00:01<00:10]\r",
+            "Sanity Checking DataLoader 0:  50%|█████     | 1/2 [00:00<00:00]\r",
+        ] {
+            assert_eq!(newest(output), None, "{output}");
+        }
+        let mut finder = StepFinder::new(StepPattern::Known);
+        let mut newest = |output: &str| finder.newest(output.as_bytes());
+        assert_eq!(newest("100%|███| 28/28 [00:00<00:00]\r"), Some((28, Some(28))));
+        assert_eq!(newest("  5%|▌  | 40/800 [00:10<03:00]\r"), Some((40, Some(800))));
+        assert_eq!(newest("\r 10%|█  | 1/10 [00:00<00:01]"), None);
+        let both = "  5%|▌  | 41/800 [00:12<03:00]\r 20%|█  | 2/10 [00:00<00:01]";
+        assert_eq!(newest(both), Some((41, Some(800))));
+        let next = "\r 10%|█  | 50/500 [00:00<00:01]";
+        let ignored = (0..=OTHER_BAR_FOR).take_while(|_| newest(next).is_none()).count();
+        assert_eq!(ignored, usize::try_from(OTHER_BAR_FOR).unwrap());
+        assert_eq!(newest("100%|███| 500/500 [00:00<00:00]\r"), Some((500, Some(500))));
+        assert_eq!(newest(" 10%|█  | 1/10 [00:00<00:01]\r"), Some((1, Some(10))));
     }
 
     /// The newest line with a step counts, wherever lines end with a line feed or a carriage return.
