@@ -32,19 +32,27 @@ impl EndpointHere<'_> {
     /// Returns the address by which others reach this host, and the reason if they may not.
     pub(super) fn announced(&self) -> (IpAddr, Option<Unreachable>) {
         let Self { endpoint, resolved, is_own, interfaces } = *self;
-        if is_own && Reach::of_endpoint(endpoint, resolved) == Reach::of(resolved) {
-            let bridge = bridge_with(resolved, interfaces).map(str::to_owned);
+        let bridge_of = |address| bridge_with(address, interfaces);
+        let all = || interfaces.iter().map(|(_, address)| *address);
+        let own = || all().filter(|address| !address.is_loopback());
+        // Each machine has its own container bridges, often with the same addresses.
+        let best = own().filter(|address| bridge_of(*address).is_none()).min();
+        let is_name = endpoint.host.parse::<IpAddr>().is_err();
+        let is_bridge_by_name = is_name && bridge_of(resolved).is_some() && best.is_some();
+        if is_own
+            && !is_bridge_by_name
+            && Reach::of_endpoint(endpoint, resolved) == Reach::of(resolved)
+        {
+            let bridge = bridge_of(resolved).map(str::to_owned);
             let reason = match bridge {
                 _ if resolved.is_loopback() => Some(Unreachable::Loopback),
                 bridge => bridge.map(Unreachable::Bridge),
             };
             return (resolved, reason);
         }
-        // A name that resolves to a loopback address on its own machine only, as in many an
-        // /etc/hosts, or an address that is forwarded to this machine.
-        let all = interfaces.iter().map(|(_, address)| *address);
-        let own = all.filter(|address| !address.is_loopback()).min();
-        (own.unwrap_or(resolved), Some(Unreachable::Replaced))
+        // A name that resolves to an address of its own machine only, as in many an /etc/hosts, or an
+        // address that is forwarded to this machine.
+        (best.or_else(|| own().min()).unwrap_or(resolved), Some(Unreachable::Replaced))
     }
 }
 
@@ -88,28 +96,29 @@ mod tests {
     }
 
     /// A host announces the address that its endpoint resolves to if other nodes may reach it, else
-    /// its lowest address except loopback. The obstacles for other nodes are reported.
+    /// its lowest address except loopback and container bridges. The obstacles for other nodes are reported.
     #[test]
     fn announced_addresses() {
         let of = |(name, address): (&str, &str)| (name.to_owned(), ip(address));
         let interfaces = [
             ("lo", "127.0.0.1"),
-            ("eth1", "10.0.0.7"),
-            ("eth0", "10.0.0.5"),
+            ("eth1", "192.168.0.7"),
+            ("eth0", "192.168.0.5"),
             ("docker0", "172.17.0.1"),
         ];
         let interfaces = interfaces.map(of);
         let bridge = Unreachable::Bridge("docker0".to_owned());
         for (host, resolved, is_own, expected) in [
-            ("10.0.0.7", "10.0.0.7", true, ("10.0.0.7", None)),
-            ("node0", "10.0.0.7", true, ("10.0.0.7", None)),
+            ("192.168.0.7", "192.168.0.7", true, ("192.168.0.7", None)),
+            ("node0", "192.168.0.7", true, ("192.168.0.7", None)),
             ("127.0.0.1", "127.0.0.1", true, ("127.0.0.1", Some(Unreachable::Loopback))),
             ("localhost", "127.0.0.1", true, ("127.0.0.1", Some(Unreachable::Loopback))),
             ("172.17.0.1", "172.17.0.1", true, ("172.17.0.1", Some(bridge))),
             // A name in /etc/hosts.
-            ("node0", "127.0.1.1", true, ("10.0.0.5", Some(Unreachable::Replaced))),
+            ("node0", "127.0.1.1", true, ("192.168.0.5", Some(Unreachable::Replaced))),
+            ("node0", "172.17.0.1", true, ("192.168.0.5", Some(Unreachable::Replaced))),
             // A forwarded address.
-            ("192.0.2.1", "192.0.2.1", false, ("10.0.0.5", Some(Unreachable::Replaced))),
+            ("192.0.2.1", "192.0.2.1", false, ("192.168.0.5", Some(Unreachable::Replaced))),
         ] {
             let endpoint = Endpoint { host: host.to_owned(), port: 29400 };
             let resolved = ip(resolved);

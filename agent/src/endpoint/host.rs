@@ -91,7 +91,8 @@ pub(super) fn announced_address(spec: &JobSpec, endpoint: &Endpoint, resolved: I
     }
     match unreachable {
         Some(Unreachable::Loopback) => warn!(
-            "the endpoint {endpoint} is a loopback address: only agents of this machine can reach it"
+            "the endpoint {endpoint} is a loopback address: only agents of this machine can reach it; for nodes on other \
+             machines, give all of them `--rdzv-endpoint HOST:PORT`"
         ),
         Some(Unreachable::Bridge(interface)) => warn!(
             "the endpoint {endpoint} is the address {resolved} of the container bridge {interface}: \
@@ -100,7 +101,8 @@ pub(super) fn announced_address(spec: &JobSpec, endpoint: &Endpoint, resolved: I
         ),
         Some(Unreachable::Replaced) if spec.local_addr.is_none() => warn!(
             "other nodes cannot reach {resolved}, the address of the endpoint {endpoint}; using \
-             {address}, another address of this machine (set it with `--local-addr`)"
+             {address}, another address of this machine (set it with `--local-addr`). If the endpoint is another machine, \
+             correct /etc/hosts here"
         ),
         Some(Unreachable::Replaced) | None => {}
     }
