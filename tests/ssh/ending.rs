@@ -29,7 +29,7 @@ fn interrupt_reaches_all_workers() {
         launch.prints(&format!("saved rank={rank} on "));
     }
     let end = launch.end();
-    end.assert_code(1);
+    end.assert_code(8);
     end.assert_stderr(&["ended on all hosts because of SIGINT"]);
     cluster.wait_until_nothing_left();
 }
@@ -43,7 +43,7 @@ fn second_interrupt_kills() {
     launch.signal_group(Signal::SIGINT);
     launch.logs("forwarding it to all hosts");
     launch.signal_group(Signal::SIGINT);
-    launch.end().assert_code(1);
+    launch.end().assert_code(8);
     cluster.wait_until_nothing_left();
 }
 
@@ -56,7 +56,7 @@ fn interrupt_while_hosts_are_reached() {
     launch.logs("reaching hosts");
     launch.signal_group(Signal::SIGINT);
     let end = launch.end();
-    end.assert_code(1);
+    end.assert_code(8);
     assert!(!end.stderr.contains("starting agents"), "{}", end.stderr);
     cluster.wait_until_nothing_left();
 }
@@ -94,7 +94,7 @@ fn killed_relay_is_a_lost_host() {
     let relay = relay_of(&cluster, "[node3:");
     kill(relay, Signal::SIGKILL);
     let end = launch.end();
-    end.assert_code(8);
+    end.assert_code(1);
     end.assert_stderr(&["host lost", "node3: it was lost"]);
     cluster.wait_until_nothing_left();
 }

@@ -44,7 +44,7 @@ fn refused_client_is_one_warning() {
     assert!(launch.logs(&format!("WARN {refused}")).starts_with("[node1] "));
     assert!(launch.logs(&format!("INFO {refused}")).starts_with("[node2] "));
     launch.signal_group(Signal::SIGINT);
-    launch.end().assert_code(1);
+    launch.end().assert_code(8);
 }
 
 /// Prefixes that the user has set are kept, after the host.

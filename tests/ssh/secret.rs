@@ -68,7 +68,7 @@ fn launch_makes_a_secret() {
     stranger.assert_code(9);
     stranger.assert_stderr(&[&format!("requires a secret ({id})")]);
     launch.signal(Signal::SIGTERM);
-    launch.end().assert_code(1);
+    launch.end().assert_code(8);
     cluster.wait_until_nothing_left();
     assert_eq!(fs::read_dir(folder(&cluster).join("ragent")).unwrap().count(), 0);
     let next = running(&cluster, "");
@@ -90,7 +90,7 @@ fn launch_takes_a_secret() {
     let stranger = status(&cluster, &format!("--auth none --rdzv-endpoint {endpoint}"));
     stranger.assert_stderr(&[&format!("requires a secret ({})", secret.id())]);
     launch.signal(Signal::SIGTERM);
-    launch.end().assert_code(1);
+    launch.end().assert_code(8);
     let open = running(&cluster, "--auth none --rdzv-endpoint 10.77.0.1:29433");
     assert_eq!(registration(&cluster, &open), None);
     status(&cluster, "--auth none --rdzv-endpoint 10.77.0.1:29433").assert_code(0);

@@ -22,7 +22,7 @@ fn all_hosts_take_part() {
     }
     launch.logs("[node1] ");
     launch.signal(Signal::SIGTERM);
-    launch.end().assert_code(1);
+    launch.end().assert_code(8);
     cluster.wait_until_nothing_left();
 }
 

@@ -58,7 +58,7 @@ fn majority_is_lost() {
         launch.logs("host lost");
     }
     let end = launch.end();
-    end.assert_code(8);
+    end.assert_code(1);
     end.assert_stderr(&["too few hosts are left; stopping the others"]);
     cluster.wait_until_nothing_left();
 }

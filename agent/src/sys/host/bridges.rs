@@ -3,12 +3,18 @@
 use std::net::IpAddr;
 
 /// Prefixes of bridge names, from their documentation.
-const BRIDGES: [&str; 5] = ["docker0", "cni0", "virbr", "podman", "br-"];
+const BRIDGES: [&str; 4] = ["docker0", "cni0", "virbr", "podman"];
 
 /// Returns the bridge whose own address is `address`, if other interfaces have addresses that lead
 /// to other machines.
 pub(crate) fn bridge_with(address: IpAddr, all: &[(String, IpAddr)]) -> Option<&str> {
-    let is_bridge = |name: &str| BRIDGES.iter().any(|bridge| name.starts_with(bridge));
+    // Docker names those of its users by a hexadecimal number; `br-ex` and others lead to other machines.
+    let is_of_user = |name: &str| {
+        let number = name.strip_prefix("br-").unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_hexdigit())
+    };
+    let is_bridge =
+        |name: &str| is_of_user(name) || BRIDGES.iter().any(|bridge| name.starts_with(bridge));
     let (bridge, _) = all.iter().find(|(name, own)| is_bridge(name) && *own == address)?;
     let leads_out = |(name, own): &(String, IpAddr)| !is_bridge(name) && is_global(*own);
     all.iter().any(leads_out).then_some(bridge.as_str())
@@ -38,6 +44,7 @@ mod tests {
             ("docker0", "172.17.0.1"),
             ("br-3a07f1", "172.18.0.1"),
             ("br0", "10.0.0.5"),
+            ("br-ex", "10.0.0.6"),
             ("eth0", "fe80::1"),
         ]
         .map(of)
@@ -45,8 +52,9 @@ mod tests {
         assert_eq!(found("172.17.0.1", &all), Some("docker0"));
         assert_eq!(found("172.18.0.1", &all), Some("br-3a07f1"));
         assert_eq!(found("10.0.0.5", &all), None);
+        assert_eq!(found("10.0.0.6", &all), None);
         assert_eq!(found("127.0.0.1", &all), None);
-        all.retain(|(name, _)| name != "br0");
+        all.retain(|(name, _)| !["br0", "br-ex"].contains(&name.as_str()));
         assert_eq!(found("172.17.0.1", &all), None);
     }
 }
