@@ -68,7 +68,7 @@ fn environment_and_folder() {
     assert!(others.clone().count() > 8, "{seen:?}");
     assert!(!others.into_iter().any(|line| line.contains("s3cr3t")), "{seen:?}");
     launch.signal_group(Signal::SIGINT);
-    launch.end().assert_code(1);
+    launch.end().assert_code(8);
     cluster.wait_until_nothing_left();
 }
 
@@ -147,7 +147,7 @@ fn coordinator_is_found_through_etcd() {
     }
     cluster.network.heal(node);
     launch.signal(Signal::SIGTERM);
-    launch.end().assert_code(1);
+    launch.end().assert_code(8);
     etcd.signal(Signal::SIGKILL);
     etcd.end();
     cluster.wait_until_nothing_left();
