@@ -365,11 +365,18 @@ impl ElectedJob {
             // It may also end before its workers are alive, on a busy machine.
             let started = format!("worker started round={newest} ");
             let agent = self.agent(node);
-            let pid = agent.prints_unless((Stream::Stderr, &started), &admitted).and_then(|line| {
-                let pid: u32 = field(&line, "pid").parse().expect("it is logged");
+            let mut line = agent.prints_unless((Stream::Stderr, &started), &[&admitted]);
+            let pid = loop {
+                let Ok(of_worker) = &line else { break line.map(|_| 0) };
+                let pid: u32 = field(of_worker, "pid").parse().expect("it is logged");
                 let alive = format!("pid={pid} alive");
-                agent.prints_unless((Stream::Stdout, &alive), &admitted).map(|_| pid)
-            });
+                match agent.prints_unless((Stream::Stdout, &alive), &[&started, &admitted]) {
+                    Ok(_) => break Ok(pid),
+                    // A standby has ended, and the worker is a new process.
+                    Err(other) if other.contains(&started) => line = Ok(other),
+                    Err(other) => line = Err(other),
+                }
+            };
             match pid {
                 Ok(pid) => drop(workers.insert(node, pid)),
                 Err(line) => drop(rounds.insert(node, round_of(&line))),

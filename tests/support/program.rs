@@ -280,16 +280,19 @@ impl Program {
         })
     }
 
-    /// Waits for a line with `part`, and takes it; if there is none, for one on stderr with `other`, and returns it as the error.
+    /// Waits for a line with `part`, and takes it; if there is none, for one on stderr with one of `others`, and returns it as the
+    /// error.
     #[track_caller]
     pub fn prints_unless(
         &mut self,
         (stream, part): (Stream, &str),
-        other: &str,
+        others: &[&str],
     ) -> Result<String, String> {
-        self.receive_until(&format!("`{part}` or `{other}`"), |program| {
+        self.receive_until(&format!("`{part}` or one of {others:?}"), |program| {
             let line = program.take_received(stream, part).map(Ok);
-            line.or_else(|| program.take_received(Stream::Stderr, other).map(Err))
+            let mut other =
+                || others.iter().find_map(|other| program.take_received(Stream::Stderr, other));
+            line.or_else(|| other().map(Err))
         })
     }
 
