@@ -91,8 +91,7 @@ pub(super) fn announced_address(spec: &JobSpec, endpoint: &Endpoint, resolved: I
     }
     match unreachable {
         Some(Unreachable::Loopback) => warn!(
-            "the endpoint {endpoint} is a loopback address: only agents of this machine can reach it; for nodes on other \
-             machines, give all of them `--rdzv-endpoint HOST:PORT`"
+            "the endpoint {endpoint} is a loopback address: only agents of this machine can reach it"
         ),
         Some(Unreachable::Bridge(interface)) => warn!(
             "the endpoint {endpoint} is the address {resolved} of the container bridge {interface}: \
