@@ -43,7 +43,7 @@ pub const STREAM_QUEUE: usize = 64;
 pub const COORDINATOR_QUEUE: usize = 1024;
 /// Commands and reports between the agent's tasks.
 pub const TASK_QUEUE: usize = 256;
-/// The time for which the agent ignores a signal of a worker after the same signal has reached it directly.
+/// After a signal, the agent ignores the same signal from a worker for this long: a broadcast reaches both.
 pub const REPEATED_SIGNAL: Duration = Duration::from_secs(1);
 /// The size of one read from a worker's pipe: the kernel's pipe buffer.
 pub const CONSOLE_CHUNK: usize = 64 * 1024;

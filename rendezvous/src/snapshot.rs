@@ -140,7 +140,7 @@ impl JobTime {
         self.states.iter().find(|time| time.state == state).map_or(0, |time| time.ms)
     }
 
-    /// Returns the time of which is known whether it was productive.
+    /// Returns the age without the time in which nothing is known about progress.
     pub fn known_ms(&self) -> u64 {
         self.age_ms().saturating_sub(self.of("unknown"))
     }

@@ -134,7 +134,7 @@ impl StepWatch {
 
     fn merged(&self) -> Option<NodeSteps> {
         let source = self.workers.values().map(|(source, _)| *source).min()?;
-        // A counter that was read and has ended may be that of a bar for something else, after which the worker prints nothing.
+        // A counter that has reached its end may have shown something else than training. Such a worker may never print again.
         let has_ended = |reached: &Reached| {
             source == StepSource::Read && reached.step.total == Some(reached.step.step)
         };

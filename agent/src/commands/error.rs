@@ -193,12 +193,29 @@ impl LaunchError {
                 LocateError::Held { .. } | LocateError::Other { .. } => true,
                 LocateError::Bind { source, .. }
                 | LocateError::Search(SocketsError::Bind { source, .. }) => is_taken(source),
-                _ => false,
+                LocateError::Auth(_)
+                | LocateError::Etcd(_)
+                | LocateError::EtcdAway { .. }
+                | LocateError::NotHere { .. }
+                | LocateError::SameAddress { .. }
+                | LocateError::Search(SocketsError::NoInterface { .. })
+                | LocateError::NotFound { .. }
+                | LocateError::Unresolved { .. }
+                | LocateError::TimedOut { .. } => false,
             },
             Self::Metrics(error) => matches!(error, MetricsPortError::Held { .. }),
             Self::WorkerStore { source, .. } => is_taken(source),
-            Self::System(error) => is_taken(&error.source),
-            _ => false,
+            Self::System(error) | Self::HostOrJoin(HostOrJoinError::System(error)) => {
+                is_taken(&error.source)
+            }
+            Self::Ended(_)
+            | Self::StaysClosed { .. }
+            | Self::NoJob(_)
+            | Self::NotMet(_)
+            | Self::Status { .. }
+            | Self::StatusOfVoters { .. }
+            | Self::Command { .. }
+            | Self::Usage(_) => false,
         }
     }
 

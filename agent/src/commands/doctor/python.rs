@@ -65,8 +65,8 @@ struct Versions {
     foreign: Option<String>,
 }
 
-/// Asks for the versions. Importing torch would take seconds, so only its metadata is read. Nothing is imported of a module
-/// `ragent`, of which there is another one in the public index.
+/// Asks for the versions. Importing torch would take seconds, so only its metadata is read. A module `ragent` is not
+/// imported either: it may belong to another project in the public index.
 async fn ask(interpreter: PathBuf, limit: Duration) -> Result<Versions, Unusable> {
     const QUESTION: &str = "\
 import os, platform, importlib.metadata as m, importlib.util as u

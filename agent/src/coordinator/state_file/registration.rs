@@ -196,8 +196,8 @@ mod tests {
         assert!(folder.path().join("agent-2.json").exists());
     }
 
-    /// The registration of a running agent in another container is kept: its process is not seen here, and its process id may
-    /// be that of an agent here.
+    /// The registration of a running agent in another container is kept: its process is not seen here, and an agent here may
+    /// have the same process id.
     #[test]
     fn registrations_in_other_containers_are_kept() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,7 @@
-//! The places in which unknown connections are read: bounded in total and for each address, and
-//! given out by turns of the addresses.
+//! Limits how many unknown connections are read at once, in total and for each address.
+//!
+//! A connection waits until it gets a place. Addresses take turns, so that one address with many
+//! connections does not keep another one waiting.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
