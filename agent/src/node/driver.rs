@@ -175,6 +175,7 @@ pub async fn drive(
         has_run: false,
         stopping,
         last_signal: None,
+        passed_on: None,
         workers_succeeded: false,
         addresses: Vec::new(),
         voucher: Voucher::default(),
@@ -279,6 +280,8 @@ struct Driver<'a> {
     stopping: StoppingLine,
     /// The last signal that this process has received, and the time.
     last_signal: Option<(Signal, Instant)>,
+    /// The last signal of a worker that this process has sent itself.
+    passed_on: Option<(Signal, Instant)>,
     /// True if the workers of the last round that ran here have succeeded.
     workers_succeeded: bool,
     /// This machine's addresses at the last registration.
@@ -317,6 +320,17 @@ impl Driver<'_> {
     }
 
     fn handle_signal(&mut self, signal: Signal) {
+        // The worker may have signalled this process as well; each arrives in its own time.
+        if let Some((passed_on, at)) = self.passed_on
+            && self.last_signal.is_some_and(|(_, last)| last >= at)
+        {
+            self.passed_on = None;
+            if passed_on == signal
+                && clock::now().saturating_duration_since(at) < limits::REPEATED_SIGNAL
+            {
+                return debug!(%signal, "the signal of a worker has reached this process as well");
+            }
+        }
         info!(%signal, "signal received; leaving the job");
         self.last_signal = Some((signal, clock::now()));
         let (now, signal) = (clock::now(), signal::Signal(signal as i32));
@@ -330,13 +344,14 @@ impl Driver<'_> {
 
     /// Sends this process the signal that a worker has sent to its parent, unless it has just received
     /// the same one: a worker may have signalled all processes.
-    fn handle_signal_of_worker(&self, signal: Signal) {
+    fn handle_signal_of_worker(&mut self, signal: Signal) {
         let is_repeated = |(last, at): (Signal, Instant)| {
             let age = clock::now().saturating_duration_since(at);
             last == signal && age < limits::REPEATED_SIGNAL
         };
         if !self.last_signal.is_some_and(is_repeated) {
             warn!(%signal, "a worker has sent this signal to its parent; this agent handles it");
+            self.passed_on = Some((signal, clock::now()));
             let _ = kill(Pid::this(), signal);
         }
     }
