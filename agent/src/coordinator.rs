@@ -25,6 +25,7 @@ mod listed_voters;
 pub(crate) mod measures;
 pub(crate) mod metrics;
 pub(crate) mod page;
+mod paths;
 mod peer_addresses;
 pub(crate) mod persistence;
 pub(crate) mod proofs;

@@ -25,7 +25,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{spec::Endpoint, sys::host::ThisHost};
+use crate::{
+    spec::Endpoint,
+    sys::{clock, host::ThisHost},
+};
 
 /// The connections that a listener of this program accepts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -139,6 +142,19 @@ pub fn default_address() -> Option<IpAddr> {
     // Addresses reserved for documentation, to which the default route of every machine leads.
     let far = [IpAddr::from([192, 0, 2, 1]), IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1])];
     far.into_iter().find_map(|far| own_address_towards((far, 9).into()))
+}
+
+/// Opens a connection; tries again after a second, because the host may have been busy or restarting.
+///
+/// # Errors
+///
+/// Returns the error of the second attempt.
+pub async fn dial_twice(address: SocketAddr) -> io::Result<TcpStream> {
+    if let Ok(stream) = dial(address).await {
+        return Ok(stream);
+    }
+    clock::until(Some(clock::now() + limits::DIAL_PAUSE)).await;
+    dial(address).await
 }
 
 /// Opens a connection.

@@ -9,5 +9,6 @@ pub mod destination;
 pub mod driver;
 pub(crate) mod node_id;
 mod proof_of_id;
+mod store_path;
 mod voucher;
 pub mod worker_stores;

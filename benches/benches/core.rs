@@ -100,6 +100,7 @@ fn attend(number: u32, nodes: u32) -> Attend {
             addresses: vec![],
             agent_port: 29400,
             role: "default".to_owned(),
+            script: "train.py".to_owned(),
             local_world_size: NonZeroU32::MIN,
             node_rank: None,
         },

@@ -175,6 +175,8 @@ pub enum EventKind {
         /// True if it was a member of the round.
         was_member: bool,
     },
+    /// A member has stopped its workers because its lease had ended on its side, although it is registered.
+    NodeCutOff,
     /// A node has left in order.
     NodeLeft,
     /// A node was quarantined.
@@ -242,6 +244,7 @@ impl EventKind {
             Self::FailureCharged { .. } => "failure_charged",
             Self::FailureNotCharged => "failure_not_charged",
             Self::NodeLost { .. } => "node_lost",
+            Self::NodeCutOff => "node_cut_off",
             Self::NodeLeft => "node_left",
             Self::NodeQuarantined => "node_quarantined",
             Self::NodeReleased { .. } => "node_released",

@@ -211,6 +211,8 @@ impl Rendezvous {
                 self.note_refused_clients(&from.node, &refused);
                 return;
             }
+            // The driver notes it for the status of the job.
+            FromNode::StoreUnreached(_) => return,
             FromNode::AskVouchers(asked) => {
                 self.ask_vouchers(&from.node, &asked);
                 return;

@@ -102,6 +102,8 @@ pub struct NodeDescription {
     pub agent_port: u16,
     /// `--role`.
     pub role: String,
+    /// The name of the script, the module or the program that its workers run, without a folder; empty if it is not known.
+    pub script: String,
     /// The number of workers; nodes may differ.
     pub local_world_size: NonZeroU32,
     /// `--node-rank`: the group rank if ranks are fixed, else a sort key among newcomers.
@@ -171,6 +173,8 @@ pub enum FromNode {
     Standbys(StandbyCounts),
     /// The store of the round, which this node serves, has refused clients.
     RefusedClients(RefusedClients),
+    /// The node does not reach the store of the round, which another node serves.
+    StoreUnreached(StoreUnreached),
     /// The store of the round, which this node serves, has connections from other members' addresses. Requests that
     /// the members vouch for them.
     AskVouchers(StoreConnections),
@@ -224,6 +228,17 @@ pub struct RefusedClients {
     pub round: RoundId,
     /// All addresses refused so far, each once; at most [`REFUSED_CLIENTS_MAX`].
     pub addresses: Vec<IpAddr>,
+}
+
+/// A store to which a node cannot open a connection.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct StoreUnreached {
+    /// The round.
+    pub round: RoundId,
+    /// The address and port of the store.
+    pub address: String,
+    /// The error of the last attempt.
+    pub why: String,
 }
 
 /// The answer to an accepted attend.

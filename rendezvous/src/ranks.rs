@@ -123,6 +123,7 @@ mod tests {
             addresses: Vec::new(),
             agent_port: 1,
             role: String::new(),
+            script: String::new(),
             local_world_size: NonZeroU32::MIN,
             node_rank,
             voter: None,

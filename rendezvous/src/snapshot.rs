@@ -51,6 +51,9 @@ pub struct Snapshot {
     /// The processes without the right credentials that the port of the coordinator has refused, by address, as its service has
     /// added them; at most [`REFUSED_PEERS_MAX`].
     pub refused_peers: Vec<RefusedPeer>,
+    /// The connections between nodes that could not be opened, as the coordinator's driver has added them; at most
+    /// [`UNREACHED_MAX`].
+    pub unreached: Vec<Unreached>,
     /// The training step of the newest round, if any is known.
     pub progress: Option<JobProgress>,
     /// The outcome of the job, if it has ended.
@@ -103,6 +106,7 @@ impl Snapshot {
             incomplete: self.incomplete.clone(),
             refused_clients: self.refused_clients.clone(),
             refused_peers: self.refused_peers.clone(),
+            unreached: self.unreached.clone(),
             progress: self.progress,
             outcome: self.outcome.clone(),
             leader: self.leader.clone(),
@@ -206,6 +210,20 @@ pub struct RefusedPeer {
     pub count: u64,
     /// The reason for the last one.
     pub reason: String,
+}
+
+/// The maximum number of [`Unreached`] values: a few show what a firewall blocks.
+pub const UNREACHED_MAX: usize = 16;
+
+/// A connection between two nodes that could not be opened.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct Unreached {
+    /// The host name of the node that has tried.
+    pub from: String,
+    /// What it has tried to reach, with the address: `node1 (10.0.0.2:35987)`, or `the workers' store (10.0.0.1:45931)`.
+    pub to: String,
+    /// The error.
+    pub why: String,
 }
 
 /// One voter.

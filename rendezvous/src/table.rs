@@ -175,6 +175,7 @@ mod tests {
             addresses: vec!["10.0.0.9".parse().expect("an address")],
             agent_port: 1,
             role: role.to_owned(),
+            script: String::new(),
             local_world_size: NonZeroU32::new(workers).expect("a worker"),
             node_rank: None,
             voter: None,

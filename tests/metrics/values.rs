@@ -98,7 +98,7 @@ fn standby_and_keeper_are_counted() {
     };
     let before = Metrics::at(address);
     assert_eq!((starts(&before), before.value("ragent_workers")), ([0.0, 0.0], 0.0));
-    let mut guest = agent(1, "--no-python stay.sh").start();
+    let mut guest = agent(1, "--role other --no-python stay.sh").start();
     host.logs("worker started");
     assert_eq!(starts(&Metrics::at(address)), [1.0, 0.0]);
     guest.worker();

@@ -311,7 +311,7 @@ fn workers_do_not_run_on_without_a_coordinator() {
     let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
     let lifeline = sandbox.lifeline("lifeline");
     let mut host = job.host("--no-python stay.sh");
-    let mut guest = job.agent("--no-python stubborn.sh").hold(&lifeline).start();
+    let mut guest = job.agent("--role other --no-python stubborn.sh").hold(&lifeline).start();
     workers([&mut host, &mut guest]);
     host.signal(Signal::SIGKILL);
     let line = guest.logs("cannot reach the coordinator");

@@ -170,7 +170,7 @@ fn next_round_waits_for_the_last_process() {
     let sandbox = Sandbox::with_standbys();
     let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 1 --shutdown-timeout 1");
     let mut host = job.host("--no-python stay.sh");
-    let mut guest = job.guest("--no-python stubborn.sh");
+    let mut guest = job.guest("--role other --no-python stubborn.sh");
     let [quick, stubborn] = workers([&mut host, &mut guest]);
     quick.signal(Signal::SIGKILL);
     let again = host.worker();

@@ -16,7 +16,7 @@ fn node_leaves_in_order() {
                  shrink_timeout=3600,join_timeout=7200,last_call_timeout=3600";
     let job = Job::new(&sandbox, flags);
     let mut host = job.host("--no-python stay.sh");
-    let mut guest = job.guest("--no-python polite.sh");
+    let mut guest = job.guest("--role other --no-python polite.sh");
     workers([&mut host, &mut guest]);
     guest.signal(Signal::SIGTERM);
     guest.prints("saved rank=1 on TERM");
@@ -41,7 +41,7 @@ fn others_run_on_while_a_node_saves() {
     let lifeline = sandbox.lifeline("lifeline");
     let mut host = job.agent("--no-python stay.sh").hold(&lifeline).start();
     host.endpoint();
-    let mut guest = job.guest("--no-python obey.sh");
+    let mut guest = job.guest("--role other --no-python obey.sh");
     workers([&mut host, &mut guest]);
     orders.give("trap 'echo saving' TERM; echo armed");
     guest.prints("armed");

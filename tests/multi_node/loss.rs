@@ -17,7 +17,7 @@ fn killed_agent_is_lost_by_its_obituary() {
     let job =
         Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf shrink_timeout=0,last_call_timeout=3600");
     let mut host = job.host("--no-python stay.sh");
-    let mut guest = job.guest("--no-python stubborn.sh");
+    let mut guest = job.guest("--role other --no-python stubborn.sh");
     let [_, stubborn] = workers([&mut host, &mut guest]);
     guest.signal(Signal::SIGKILL);
     let alone = host.worker();
@@ -79,7 +79,7 @@ fn frozen_node_is_evicted_and_comes_back() {
     let flags = "--nnodes 1:2 --rdzv-conf shrink_timeout=0,join_settle=0,last_call_timeout=3600";
     let job = Job::new(&sandbox, flags);
     let mut host = job.host("--no-python stay.sh");
-    let mut guest = job.guest("--no-python stubborn.sh");
+    let mut guest = job.guest("--role other --no-python stubborn.sh");
     let [_, frozen] = workers([&mut host, &mut guest]);
     guest.signal(Signal::SIGSTOP);
     let alone = host.worker();
@@ -190,7 +190,7 @@ fn broken_newcomer_is_quarantined() {
     let job = Job::new(&sandbox, flags);
     let mut host = job.host("--no-python stay.sh");
     host.logs("nodes=1 world_size=1");
-    let mut broken = job.guest("--no-python fail.sh 1");
+    let mut broken = job.guest("--role other --no-python fail.sh 1");
     // The host's worker of that round may be stopped before it prints anything.
     host.logs("nodes=2 world_size=2");
     broken.logs("this node failed soon after it joined, or repeatedly, and is quarantined");
@@ -230,7 +230,7 @@ fn workers_of_a_frozen_keeper_die_with_the_lease() {
     let lifeline = sandbox.lifeline("lifeline");
     let job = Job::new(&sandbox, "--nnodes 2");
     let mut host = job.host("--no-python stay.sh");
-    let mut guest = job.agent("--no-python stubborn.sh").hold(&lifeline).start();
+    let mut guest = job.agent("--role other --no-python stubborn.sh").hold(&lifeline).start();
     workers([&mut host, &mut guest]);
     kill(keeper_of(guest.pid()), Signal::SIGSTOP);
     host.signal(Signal::SIGSTOP);

@@ -1,9 +1,13 @@
 //! Nodes that do not belong to the job are refused at once, with the reason, and the job is not
 //! disturbed.
 
-use std::fs;
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+};
 
 use nix::sys::signal::Signal;
+use ragent::sys::host::ThisHost;
 
 use crate::{
     job::{Job, workers},
@@ -56,6 +60,26 @@ fn other_run_id() {
     end.assert_code(9);
     end.assert_stderr(&["the job at this endpoint is `j`", "--rdzv-id"]);
     assert_eq!(end.stdout, "");
+}
+
+/// Two scripts at one endpoint are two jobs: the second one is refused, and both sides name both scripts. A node with a role of its
+/// own may run another script.
+#[test]
+fn other_script() {
+    let sandbox = Sandbox::new();
+    let script = sandbox.path("other.sh");
+    fs::write(&script, "#!/bin/sh\nexec stay.sh\n").unwrap();
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let mut host = job.host("--no-python stay.sh");
+    let end = job.guest("--no-python ./other.sh").end();
+    end.assert_code(9);
+    let name = ThisHost.name();
+    let why = format!("its script is `./other.sh`, and that of {name} is `stay.sh`");
+    end.assert_stderr(&["refuses this node", &why, "hint: give each job an endpoint of its own"]);
+    host.logs(&format!("its script is `other.sh`, and that of {name} is `stay.sh`"));
+    let mut guest = job.guest("--role reader --no-python ./other.sh");
+    workers([&mut host, &mut guest]);
 }
 
 /// An agent that has outlived its job is refused by the next job of the same name once that has

@@ -104,7 +104,7 @@ fn secret_comes_from_stdin() {
     let stdin = || File::open(&path).unwrap();
     let words = job.agent("bash -c").arg("cat; echo read all; exec stay.sh").stdin(stdin());
     let mut host = hosting(words);
-    let mut guest = job.agent("stay.sh").stdin(stdin()).start();
+    let mut guest = job.agent("bash -c").arg("exec stay.sh").stdin(stdin()).start();
     host.prints("read all");
     host.worker();
     guest.worker();

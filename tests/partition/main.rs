@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use support::{
-    LEASE, Network, Program, READY, Sandbox, Stream, is_alive, let_pass, may_make_networks,
+    LEASE, Network, Program, READY, Sandbox, Stream, is_alive, is_there, let_pass,
+    may_make_networks,
 };
 
 mod elected_job;
@@ -284,6 +285,33 @@ fn doctor_names_the_broken_way() {
     assert!(line.is_some_and(|line| line.contains("10.77.0.3")), "{}", end.stdout);
 }
 
+/// A firewall that lets only the endpoint's port pass is named in the first round: by the logs of both nodes, `status` and
+/// `explain`.
+#[test]
+fn blocked_ports_are_named() {
+    if !may_make_networks() || !is_there("nft") {
+        return;
+    }
+    let network = Network::new("blocked", 2);
+    for node in [1, 2] {
+        network.open_only(node, 29400);
+    }
+    let sandbox = Sandbox::with_standbys();
+    let [mut host, mut other] = agents::<2>(&network, &sandbox, "2");
+    let of_node = host.logs("this host does not reach");
+    assert!(of_node.contains("(10.77.0.2:"), "{of_node}");
+    assert!(of_node.contains("no answer") && of_node.contains("firewall"), "{of_node}");
+    other.logs("this node does not reach the workers' store at 10.77.0.1:");
+    host.logs("a node does not reach the workers' store");
+    for command in ["status", "explain"] {
+        let words = format!("{command} --rdzv-endpoint 10.77.0.1:29400");
+        let end = network.ragent(&sandbox, 1, &words).run();
+        for part in ["does not reach the workers' store (10.77.0.1:", "(10.77.0.2:"] {
+            assert!(end.stdout.contains(part), "{command}: {}", end.stdout);
+        }
+    }
+}
+
 /// If a node gets another address while it is registered, and its system prefers that one from then
 /// on, the store of the next round accepts it.
 #[test]
@@ -341,23 +369,28 @@ fn endpoint_on_a_container_bridge_is_warned_about() {
     }
 }
 
-/// A job of several machines without a secret warns once, on the host; `--auth none` states that this is intended.
+/// A job of several machines without a secret warns on the host when it runs for the first time, not again; `--auth none` states that
+/// this is intended. The host prints the endpoint that was given.
 #[test]
 fn open_job_warns_once() {
     if !may_make_networks() {
         return;
     }
-    for (auth, warnings) in [("", [1, 0]), ("--auth none", [0, 0])] {
-        let network = Network::new("open", 2);
-        let sandbox = Sandbox::new();
-        let words = format!("--nnodes 2 {auth} --rdzv-endpoint 10.77.0.1 --no-python true");
+    let network = Network::new("open", 2);
+    let sandbox = Sandbox::new();
+    for (flags, warnings) in
+        [("--rdzv-id a", 1), ("--rdzv-id a", 0), ("--rdzv-id b --auth none", 0), ("--rdzv-id b", 1)]
+    {
+        let words = format!("--nnodes 2 {flags} --rdzv-endpoint 10.77.0.1 --no-python true");
         let start = |node| network.ragent(&sandbox, node, &words).default_lines().start();
-        let agents = [start(1), start(2)];
-        let ends = agents.map(Program::end);
+        let [host, other] = [start(1), start(2)].map(Program::end);
         let count = |end: &support::End| {
             end.stderr.matches("every process that reaches port 29400").count()
         };
-        ends.iter().for_each(|end| end.assert_code(0));
-        assert_eq!([count(&ends[0]), count(&ends[1])], warnings, "{}", ends[0].stderr);
+        for end in [&host, &other] {
+            end.assert_code(0);
+            end.assert_stderr(&["registered at 10.77.0.1:29400 "]);
+        }
+        assert_eq!([count(&host), count(&other)], [warnings, 0], "{flags}: {}", host.stderr);
     }
 }

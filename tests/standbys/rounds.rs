@@ -98,7 +98,7 @@ fn standbys_return_while_nodes_are_missing() {
     );
     let job = job.with("--max-restarts 3 --shutdown-timeout 1");
     let mut node = job.ready_node("--standby=json train.py");
-    let stays = format!("{} --node-rank 1 --no-python stay.sh", job.flags);
+    let stays = format!("{} --node-rank 1 --role other --no-python stay.sh", job.flags);
     let mut other = sandbox.ragent(&stays).start();
     other.worker();
     node.prints("worker");
@@ -121,7 +121,7 @@ fn joining_node_is_ready_after_its_standbys() {
     let flags = job.flags.replace("--nnodes 2", "--nnodes 1:2");
     let mut running = sandbox.ragent(&format!("{flags} --node-rank 0 --no-python stay.sh")).start();
     assert_eq!(running.worker().number("group_world_size"), 1);
-    let words = format!("{flags} --node-rank 1 --standby=blocked train.py");
+    let words = format!("{flags} --node-rank 1 --role other --standby=blocked train.py");
     let mut joining = job.prepared(sandbox.ragent(&words)).start();
     gate.importer();
     joining.logs("registered");

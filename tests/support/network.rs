@@ -128,6 +128,19 @@ impl Network {
         ip(&format!("netns exec {} nft delete table inet loss", self.namespace(node)));
     }
 
+    /// Drops new TCP connections to all ports of a node but one. Needs `nft`.
+    pub fn open_only(&self, node: u32, port: u16) {
+        let hook = "{ type filter hook input priority 0 ; }";
+        let rule = format!("tcp dport != {port} tcp flags & (syn | ack) == syn drop");
+        for command in [
+            "add table inet firewall".to_owned(),
+            format!("add chain inet firewall input {hook}"),
+            format!("add rule inet firewall input iifname eth0 {rule}"),
+        ] {
+            ip(&format!("netns exec {} nft {command}", self.namespace(node)));
+        }
+    }
+
     /// Moves nodes to a switch of their own, so that they reach each other and no other node.
     pub fn split(&self, nodes: &[u32]) {
         let hub = self.hub();

@@ -34,7 +34,7 @@ use ragent_rendezvous::{
     ids::{JobUid, Round, RoundId, Term},
     message::{
         FromNode, JobResult, KnownRound, NodeState, Outcome, RefuseReason, Standing,
-        StoreConnection, WaitReason, Welcome, WorkerFailure,
+        StoreConnection, StoreUnreached, WaitReason, Welcome, WorkerFailure,
     },
     settings::Leases,
 };
@@ -123,6 +123,8 @@ pub struct Agent {
     standbys: StandbyReports,
     /// Addresses that the store of `round` has refused, as far as this node knows.
     refused_clients: Vec<IpAddr>,
+    /// The store of `round`, if this node does not reach it.
+    unreached_store: Option<StoreUnreached>,
     /// The connections to the store of `round` for which members are still to be asked to vouch.
     questions: Batch<StoreConnection>,
     effects: VecDeque<Effect>,
@@ -150,6 +152,7 @@ impl Agent {
             progress: Progress::default(),
             standbys: StandbyReports::default(),
             refused_clients: Vec::new(),
+            unreached_store: None,
             questions: vouching::questions(),
             effects: VecDeque::from([Effect::Local(Action::OpenStore)]),
             settings,
@@ -235,6 +238,7 @@ impl Agent {
         if !self.refused_clients.is_empty() && self.serves_the_store() {
             self.send_refused_clients();
         }
+        self.send_unreached_store();
     }
 
     /// Notes that the current stream has ended and has no successor yet.

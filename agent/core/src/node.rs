@@ -9,8 +9,8 @@ use std::{collections::VecDeque, net::IpAddr, time::Instant};
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, Round, Term},
     message::{
-        FromNode, KnownRound, Outcome, StandbyCounts, Standing, StoreConnection, ToNode, Vouched,
-        Welcome, WorkerFailure,
+        FromNode, KnownRound, Outcome, StandbyCounts, Standing, StoreConnection, StoreUnreached,
+        ToNode, Vouched, Welcome, WorkerFailure,
     },
 };
 
@@ -328,6 +328,13 @@ impl Node {
     pub fn handle_client_refused(&mut self, now: Instant, round: Round, address: IpAddr) {
         self.begin(now);
         self.agent.handle_client_refused(round, address);
+        self.collect(now);
+    }
+
+    /// Notes that this node does not reach the store of a round.
+    pub fn handle_store_unreached(&mut self, now: Instant, unreached: StoreUnreached) {
+        self.begin(now);
+        self.agent.handle_store_unreached(unreached);
         self.collect(now);
     }
 

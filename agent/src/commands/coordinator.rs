@@ -77,7 +77,7 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         };
         let attended = watch::Sender::new(Attended::default());
         let store = plain_store(&stores, attended.subscribe(), &credentials)?;
-        warn_of_open_port(&credentials, address);
+        warn_of_open_port(&credentials, &settings.run_id, address);
         let journal = journal(args)?;
         let port = EndpointPort { listener, store, credentials, attended, journal };
         let here = NotHere { term: Term(0), endpoint: endpoint.to_string() };
@@ -143,7 +143,7 @@ fn vote(
         let address = own.listener.local_addr().map_err(system("listen"))?;
         let attended = watch::Sender::new(Attended::default());
         let store = plain_store(&stores, attended.subscribe(), &credentials)?;
-        warn_of_open_port(&credentials, address);
+        warn_of_open_port(&credentials, &RunId::new(&args.rdzv_id), address);
         let (listener, journal) = (own.listener, journal(args)?);
         let port = EndpointPort { listener, store, credentials, attended, journal };
         let process = new_node_id();

@@ -467,6 +467,11 @@ fn refused(
             format!("`--node-rank {node_rank}` is not a rank of a job of {nodes} nodes"),
             "give each node a different rank, starting with 0",
         ),
+        RefuseReason::OtherScript { script, host_name } => refused(
+            format!("its script is `{title}`, and that of {host_name} is `{script}`"),
+            "give each job an endpoint of its own; nodes of one job that run different scripts need a different \
+             `--role` for each script",
+        ),
         RefuseReason::ProtocolVersion { ours } => refused(
             format!(
                 "it uses version {} of the protocol, the coordinator uses version {ours}",

@@ -16,7 +16,7 @@ use ragent_rendezvous::{
     ids::{JobUid, Peer, RunId, VoterAddress},
     known_job::KnownJob,
     member_reports::MemberReports,
-    message::{Attend, FromNode, ToNode},
+    message::{Assignment, Attend, FromNode, StoreUnreached, ToNode},
     settings::{Memory, Settings},
     snapshot::{Snapshot, VoterStatus},
     tenure::Tenure,
@@ -28,6 +28,7 @@ use super::{
     journal::{EventJournal, JournalReader},
     listed_voters::ListedVoters,
     measures::CoordinatorMeasures,
+    paths::Paths,
     peer_addresses::{add_source, observed},
     persistence::Persistence,
     proofs::Proofs,
@@ -250,6 +251,7 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
         rendezvous,
         persistence,
         streams: Streams::new(attended, proofs),
+        paths: Paths::new(),
         effects: VecDeque::new(),
         stall: StallGuard::default(),
         right,
@@ -286,6 +288,9 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
                 None => return End::Ended,
             },
             () = driver.persistence.stored() => {}
+            tested = driver.paths.tested() => {
+                driver.paths.record(tested, |node| driver.rendezvous.knows(node));
+            }
             news = driver.right.news_of_voters(awaits_answers) => driver.handle_voters(clock::now(), news),
             () = passed(silence_due) => driver.check_silence(clock::now()),
             () = passed(report_due) => driver.report_members(clock::now()),
@@ -312,6 +317,7 @@ fn describe(run_id: &RunId, other: &OtherJob) -> String {
 struct Driver {
     rendezvous: Rendezvous,
     streams: Streams,
+    paths: Paths,
     persistence: Persistence,
     /// Effects that wait until the state is stored.
     effects: VecDeque<Effect>,
@@ -351,7 +357,16 @@ impl Driver {
             && let Some(effect) = self.effects.pop_front()
         {
             match effect {
-                Effect::Send { to, message } => self.streams.send(&to, message),
+                Effect::Send { to, message } => {
+                    if let ToNode::Assignment(Assignment::Admit(admission)) = &message
+                        && admission.group_world_size > 1
+                        && let Some(node) = self.rendezvous.description(&to.node)
+                    {
+                        let (is_new, observed) = self.streams.newcomer(&to);
+                        self.paths.handle_admitted(node, is_new, observed);
+                    }
+                    self.streams.send(&to, message);
+                }
                 // Recorded above.
                 Effect::Record(_) => {}
                 Effect::HangUp { to } => self.streams.close(&to),
@@ -491,6 +506,9 @@ impl Driver {
                     let is_known = |node: &_| self.rendezvous.knows(node);
                     self.streams.proofs.confirm(&peer.node, is_known);
                 }
+                if let FromNode::StoreUnreached(unreached) = &message {
+                    self.handle_store_unreached(&peer, unreached.clone());
+                }
                 self.rendezvous.handle_message(now, peer, message);
             }
             Input::Detached(peer) => {
@@ -508,10 +526,20 @@ impl Driver {
         }
     }
 
+    fn handle_store_unreached(&mut self, peer: &Peer, unreached: StoreUnreached) {
+        let is_current =
+            self.streams.is_open(peer) && unreached.round == self.rendezvous.newest_round();
+        if let Some(node) = self.rendezvous.description(&peer.node).filter(|_| is_current) {
+            let is_known = |node: &_| self.rendezvous.knows(node);
+            self.paths.handle_store_unreached(node, unreached, is_known);
+        }
+    }
+
     /// Returns the state of the job.
     fn snapshot(&self, now: Instant) -> Snapshot {
         let mut snapshot = self.rendezvous.snapshot(now);
         self.streams.add_observed(&mut snapshot);
+        snapshot.unreached = self.paths.unreached(|node| self.rendezvous.knows(node));
         if let Right::Elected { listed, .. } = &self.right {
             listed.add_to(now, &mut snapshot);
         }
@@ -528,7 +556,8 @@ impl Driver {
         add_source(&mut attend.node.addresses, from);
         let is_own = |ip| ThisHost.owns(ip);
         let observed = from.map(|from| observed(from, &attend.node.address, is_own));
-        self.streams.open(attend.peer(), Stream { answers, from, observed });
+        let is_new = attend.known_round.group_rank.is_none();
+        self.streams.open(attend.peer(), Stream { answers, from, observed, is_new });
         self.rendezvous.handle_attend(now, attend);
     }
 

@@ -221,14 +221,15 @@ impl Coordination for Service {
         };
         read.notify();
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
-        let (refusals, settings) = (Arc::clone(&self.refusals), attend.settings);
+        let refusals = Arc::clone(&self.refusals);
+        let (settings, script) = (attend.settings, attend.node.script.clone());
         let registration = Registration { attend, proof, from, answers };
         // The answer to the stream begins at once, so that the agent can distinguish this process from one that
         // is stopped.
         tokio::spawn(pass_on(Arc::clone(&self.role), lost_term, registration, messages));
         let answers = ReceiverStream::new(queue).map(move |message| {
             if let (FromCoordinator::Message(ToNode::Refuse(reason)), Some(from)) = (&message, from)
-                && let Some(why) = why_refused(reason, &settings)
+                && let Some(why) = why_refused(reason, &settings, &script)
             {
                 refusals.handle_refused_node(from.ip, &why);
             }
@@ -304,7 +305,11 @@ impl Coordination for Service {
 }
 
 /// Describes why an agent with these settings is refused, for the user of the coordinator; `None` if nothing is wrong with it.
-fn why_refused(reason: &RefuseReason, settings: &SharedSettings) -> Option<String> {
+fn why_refused(
+    reason: &RefuseReason,
+    settings: &SharedSettings,
+    own_script: &str,
+) -> Option<String> {
     Some(match reason {
         RefuseReason::Closed(_) | RefuseReason::EarlierRun => return None,
         RefuseReason::Settings { ours } => differences(ours, settings),
@@ -316,6 +321,9 @@ fn why_refused(reason: &RefuseReason, settings: &SharedSettings) -> Option<Strin
         }
         RefuseReason::NodeRankTooHigh { node_rank, .. } => {
             format!("`--node-rank {node_rank}` is too high")
+        }
+        RefuseReason::OtherScript { script, host_name } => {
+            format!("its script is `{own_script}`, and that of {host_name} is `{script}`")
         }
         RefuseReason::TooManyNodes { limit } => format!("{limit} nodes are here already"),
     })

@@ -13,6 +13,7 @@ mod files;
 mod memory;
 mod obituary;
 mod registration;
+mod warned_jobs;
 
 use std::path::Path;
 
@@ -29,6 +30,7 @@ pub use self::{
 pub(crate) use self::{
     ended_jobs::EndedJobs,
     memory::{read_copy, write_copy, write_memory},
+    warned_jobs::is_first_warning,
 };
 use self::{
     files::{folder_of, name_of},

@@ -41,6 +41,8 @@ pub(super) struct Stream {
     pub from: Option<PeerAddress>,
     /// The address of the node, derived from the source address.
     pub observed: Option<IpAddr>,
+    /// True until the node is admitted to a round, if it has not been in one before.
+    pub is_new: bool,
 }
 
 impl Streams {
@@ -56,6 +58,12 @@ impl Streams {
     /// Returns true if the stream is open.
     pub(super) fn is_open(&self, peer: &Peer) -> bool {
         self.open.contains_key(peer)
+    }
+
+    /// Returns true once for a node that has not been in a round, which is admitted now, and the observed address of its stream.
+    pub(super) fn newcomer(&mut self, peer: &Peer) -> (bool, Option<IpAddr>) {
+        let Some(stream) = self.open.get_mut(peer) else { return (false, None) };
+        (mem::take(&mut stream.is_new), stream.observed)
     }
 
     /// Ends a stream; its task drops the connection when it finds the queue closed.

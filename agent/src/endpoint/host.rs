@@ -8,7 +8,7 @@ use std::{
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    ids::{NodeId, RoundId},
+    ids::{NodeId, RoundId, RunId},
     message::KnownRound,
     settings::{Leases, Memory, NodeRange, Settings},
     voter_count::VoterCount,
@@ -25,7 +25,7 @@ use super::{
     plain_store::plain_store,
 };
 use crate::{
-    coordinator::state_file,
+    coordinator::state_file::{self, is_first_warning},
     net::{
         Reach,
         port::{Attended, PortStore},
@@ -111,13 +111,16 @@ pub(super) fn announced_address(spec: &JobSpec, endpoint: &Endpoint, resolved: I
 /// Warns if anyone who reaches the port at `bound` can take part in a job of several nodes.
 pub(super) fn warn_if_open(spec: &JobSpec, bound: SocketAddr) {
     if spec.shared.nodes.max() > 1 {
-        warn_of_open_port(&spec.credentials, bound);
+        warn_of_open_port(&spec.credentials, &spec.run_id, bound);
     }
 }
 
-/// Warns if anyone who reaches the port at `bound` can take part in the job, and the user has not asked for that.
-pub(crate) fn warn_of_open_port(credentials: &Credentials, bound: SocketAddr) {
-    if bound.ip().is_loopback() || credentials.is_secured() || credentials.is_declined() {
+/// Warns if anyone who reaches the port at `bound` can take part in the job, and the user has not asked for that; once for each name of
+/// a job.
+pub(crate) fn warn_of_open_port(credentials: &Credentials, run_id: &RunId, bound: SocketAddr) {
+    let is_open =
+        !bound.ip().is_loopback() && !credentials.is_secured() && !credentials.is_declined();
+    if !is_open || !is_first_warning(run_id) {
         return;
     }
     warn!(

@@ -110,6 +110,7 @@ impl NodeServices {
             addresses: ThisHost.addresses(),
             agent_port: self.port,
             role: spec.role.clone(),
+            script: spec.command.name(),
             local_world_size: spec.local_world_size,
             node_rank: spec.node_rank,
             voter: voter.as_ref().map(|voter| voter.member.clone()),

@@ -1,9 +1,11 @@
 //! The TCPStore on the endpoint's port, for clients of the job that use the endpoint as a store.
 
-use std::io;
+use std::{io, net::IpAddr};
 
+use ragent_rendezvous::message::REFUSED_CLIENTS_MAX;
 use ragent_store::{Admission, Options, StoreThread};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tracing::warn;
 
 use crate::{
     endpoint::limits,
@@ -26,21 +28,42 @@ pub(crate) fn plain_store(
         return Ok(None);
     }
     let admission = plain_admission(&attended.borrow());
-    let options = Options { admission, memory_max: limits::MAX_PLAIN_STORE, ..Options::default() };
+    let (refusals, refused) = mpsc::channel(REFUSED_CLIENTS_MAX);
+    let options = Options {
+        admission,
+        memory_max: limits::MAX_PLAIN_STORE,
+        refusals: Some(refusals),
+        ..Options::default()
+    };
     let store = stores
         .open_with(None, options)
         .map_err(|error| system("open the endpoint's store")(io::Error::other(error)))?;
     let (_, port_store) = watch::channel(Some(store));
-    tokio::spawn(admit_attended(port_store.clone(), attended));
+    tokio::spawn(admit_attended(port_store.clone(), attended, refused));
     Ok(Some(port_store))
 }
 
-/// Admits the registered nodes to the endpoint's store, until the coordinator has ended.
-async fn admit_attended(port_store: PortStore, mut attended: watch::Receiver<Attended>) {
-    while attended.changed().await.is_ok() {
-        let admission = plain_admission(&attended.borrow_and_update());
-        if let Some(store) = &*port_store.borrow() {
-            store.admit(admission);
+/// Admits the registered nodes to the endpoint's store, and warns of each address that it refuses, until the coordinator has ended.
+async fn admit_attended(
+    port_store: PortStore,
+    mut attended: watch::Receiver<Attended>,
+    mut refused: mpsc::Receiver<IpAddr>,
+) {
+    loop {
+        tokio::select! {
+            changed = attended.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let admission = plain_admission(&attended.borrow_and_update());
+                if let Some(store) = &*port_store.borrow() {
+                    store.admit(admission);
+                }
+            }
+            Some(address) = refused.recv() => warn!(
+                "refused a client of a TCPStore at {address}, which is not a node of this job; if it is torchrun, start \
+                 ragent there instead: all nodes of a job run the same launcher"
+            ),
         }
     }
 }
@@ -56,8 +79,6 @@ fn plain_admission(attended: &Attended) -> Admission {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use nix::unistd::geteuid;
 
     use super::*;

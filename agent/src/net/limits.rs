@@ -11,6 +11,8 @@ pub(crate) use crate::limits::{
 /// The time for one attempt to open a connection. A reachable host answers in less than a round
 /// trip; one lost SYN is sent again after 1 s.
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_millis(1800);
+/// The time between two attempts to reach a node whose ports may be blocked.
+pub(crate) const DIAL_PAUSE: Duration = Duration::from_secs(1);
 /// The time for one lookup of a name; libc's resolver gives up after 5 s for each server.
 pub(crate) const RESOLVE_TIMEOUT: Duration = Duration::from_secs(6);
 /// The time from the beginning of a connection to its first whole request, body included: enough

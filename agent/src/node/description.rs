@@ -37,6 +37,7 @@ mod tests {
             addresses: Vec::new(),
             agent_port: 1,
             role: "default".to_owned(),
+            script: "train.py".to_owned(),
             local_world_size: std::num::NonZeroU32::MIN,
             node_rank: None,
         };

@@ -27,7 +27,7 @@ use ragent_core::{
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, Round, RunId},
-    message::{Admission, FromNode, NodeDescription, StoreConnection, Vouched},
+    message::{Admission, FromNode, NodeDescription, StoreConnection, StoreUnreached, Vouched},
     settings::SharedSettings,
 };
 use ragent_store::Unvouched;
@@ -41,6 +41,7 @@ pub use self::start_screen::StartScreen;
 use super::{
     destination::Destination,
     proof_of_id::ProofOfId,
+    store_path::StorePath,
     voucher::Voucher,
     worker_stores::{StoreEvent, WorkerStores, admission_of},
 };
@@ -179,6 +180,7 @@ pub async fn drive(
         workers_succeeded: false,
         addresses: Vec::new(),
         voucher: Voucher::default(),
+        store_path: StorePath::default(),
         lease_margin: RecentMinimum::default(),
         service_manager,
         is_registered: false,
@@ -225,6 +227,7 @@ pub async fn drive(
             },
             Some(voters) = driver.lookup.join_next() => driver.handle_voters(voters.unwrap_or_default()),
             (round, event) = driver.stores.event() => driver.handle_store_event(round, event),
+            unreached = driver.store_path.unreached() => driver.handle_store_unreached(unreached),
             vouched = driver.voucher.looked_up() => {
                 driver.node.handle_looked_up(clock::now(), vouched);
             }
@@ -287,6 +290,7 @@ struct Driver<'a> {
     /// This machine's addresses at the last registration.
     addresses: Vec<IpAddr>,
     voucher: Voucher,
+    store_path: StorePath,
     /// The smallest recent time that was left of the lease when an echo arrived.
     lease_margin: RecentMinimum,
     service_manager: &'a mut ServiceManager,
@@ -368,6 +372,16 @@ impl Driver<'_> {
                 self.node.handle_unvouched(now, round, connection);
             }
         }
+    }
+
+    fn handle_store_unreached(&mut self, unreached: StoreUnreached) {
+        let StoreUnreached { round, address, why } = &unreached;
+        warn!(
+            %round,
+            "this node does not reach the workers' store at {address}: {why}; the workers connect to each other on any port, so \
+             let a firewall pass all ports between the nodes (`ragent doctor --peers` tests all pairs)"
+        );
+        self.node.handle_store_unreached(clock::now(), unreached);
     }
 
     fn handle_supervisor_event(&mut self, event: SupervisorEvent) {
@@ -456,6 +470,9 @@ impl Driver<'_> {
                 }
                 self.set_obituary(None);
                 self.serve_store(&admission).await;
+                if self.stores.are_served() {
+                    self.store_path.test(&admission);
+                }
                 // An admitted node has been welcomed, so it knows the job uid.
                 let job_uid = self.node.agent().job_uid().cloned();
                 let job_uid = job_uid.unwrap_or_else(|| JobUid::new(""));

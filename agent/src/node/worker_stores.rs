@@ -95,6 +95,11 @@ impl WorkerStores {
         }
     }
 
+    /// Returns true if group rank 0 serves the store of each round; false if the worker with rank 0 does.
+    pub fn are_served(&self) -> bool {
+        !matches!(self.mode, StorePortMode::Ports { is_served: false, .. })
+    }
+
     /// Waits until the store of a round refuses a client, or has a connection for which a member must vouch.
     ///
     /// # Cancel safety

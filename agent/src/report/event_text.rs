@@ -80,6 +80,11 @@ pub fn sentence(event: &Event) -> String {
             "the failure is not charged: a member was lost at the same time".to_owned()
         }
         EventKind::NodeLost { how, .. } => format!("{host} was lost: {}", evicted(*how)),
+        EventKind::NodeCutOff => {
+            format!(
+                "{host} has stopped its workers: no answer of the coordinator had reached it within its lease"
+            )
+        }
         EventKind::NodeLeft => format!("{host} has left"),
         EventKind::NodeQuarantined => {
             format!("{host} is quarantined: it failed soon after it joined, or repeatedly")

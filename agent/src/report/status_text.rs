@@ -6,7 +6,7 @@ pub(crate) mod table;
 use std::{fmt::Write as _, net::IpAddr};
 
 use ragent_proto::printable;
-use ragent_rendezvous::snapshot::{RefusedPeer, Snapshot, VoterStatus};
+use ragent_rendezvous::snapshot::{RefusedPeer, Snapshot, Unreached, VoterStatus};
 
 use super::{outcome_text, time_text};
 
@@ -68,6 +68,9 @@ pub(crate) fn text(snapshot: &Snapshot, rows: Rows) -> String {
             addresses.join(", ")
         );
     }
+    for unreached in &snapshot.unreached {
+        let _ = writeln!(text, "{}", unreached_text(unreached));
+    }
     for RefusedPeer { address, count, reason } in &snapshot.refused_peers {
         let _ = writeln!(text, "refused: {count} from {address} ({reason})");
     }
@@ -76,6 +79,14 @@ pub(crate) fn text(snapshot: &Snapshot, rows: Rows) -> String {
     }
     // The answer may come from an untrusted process.
     printable(&text)
+}
+
+/// Returns the line about a connection between nodes that could not be opened.
+pub(crate) fn unreached_text(Unreached { from, to, why }: &Unreached) -> String {
+    format!(
+        "{from} does not reach {to}: {why}; workers connect to each other on any port, so check the firewalls \
+         between the nodes"
+    )
 }
 
 fn voter(voter: &VoterStatus) -> String {

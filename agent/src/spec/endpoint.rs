@@ -50,6 +50,9 @@ pub enum EndpointError {
     /// The host has characters that occur in no name and no address.
     #[error("its host is neither a name nor an address")]
     Host,
+    /// A bracket is not closed.
+    #[error("its bracket is not closed")]
+    Bracket,
     /// There is a port, but no host.
     #[error("it has no host")]
     NoHost,
@@ -86,6 +89,7 @@ impl Argument {
             EndpointError::Port if self.text.matches(':').count() > 1 => {
                 "write an IPv6 address with a port in brackets: `[fd00::1]:29400`"
             }
+            EndpointError::Bracket => "close it behind the IPv6 address: `[fd00::1]:29400`",
             EndpointError::Host
             | EndpointError::NoHost
             | EndpointError::Port
@@ -120,7 +124,7 @@ impl Endpoint {
         }
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
-                let (host, rest) = rest.split_once(']').ok_or(EndpointError::Host)?;
+                let (host, rest) = rest.split_once(']').ok_or(EndpointError::Bracket)?;
                 host.parse::<Ipv6Addr>().map_err(|_| EndpointError::Host)?;
                 let port = match rest {
                     "" => None,
@@ -172,6 +176,7 @@ mod tests {
         assert_eq!(parse("a b:1"), Err(EndpointError::Host));
         assert_eq!(parse("http://node0:1"), Err(EndpointError::Url));
         assert_eq!(parse("[nope]:1"), Err(EndpointError::Host));
+        assert_eq!(parse("[::1"), Err(EndpointError::Bracket));
         assert_eq!(parse("node0:70000"), Err(EndpointError::Port));
         assert_eq!(parse("node0:"), Err(EndpointError::Port));
         assert_eq!(parse("[::1]5"), Err(EndpointError::Port));

@@ -445,6 +445,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
         // Never dialed either.
         agent_port: 1,
         role: "default".to_owned(),
+        script: "train.py".to_owned(),
         local_world_size: NonZeroU32::MIN,
         node_rank: None,
     };

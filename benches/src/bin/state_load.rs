@@ -158,6 +158,7 @@ fn attend(number: u32, nodes: NodeRange) -> Attend {
             addresses: Vec::new(),
             agent_port: 29400,
             role: "default".to_owned(),
+            script: "train.py".to_owned(),
             local_world_size: NonZeroU32::MIN.saturating_add(7),
             node_rank: None,
         },

@@ -8,7 +8,7 @@ use ragent_rendezvous::{
     known_job::KnownJob,
     message::{
         Attend, FromNode, KnownRound, NodeDescription, NodeState, PROGRESS_MAX,
-        REFUSED_CLIENTS_MAX, RefusedClients, StandbyCounts, Standing,
+        REFUSED_CLIENTS_MAX, RefusedClients, StandbyCounts, Standing, StoreUnreached,
     },
 };
 
@@ -64,6 +64,9 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
             Message::RefusedClients(refused) => {
                 Self::Message(FromNode::RefusedClients(refused.try_into()?))
             }
+            Message::StoreUnreached(unreached) => {
+                Self::Message(FromNode::StoreUnreached(unreached.try_into()?))
+            }
             Message::AskVouchers(asked) => Self::Message(FromNode::AskVouchers(asked.try_into()?)),
             Message::Vouched(vouched) => Self::Message(FromNode::Vouched(vouched.try_into()?)),
             Message::Progress(v1::Progress { text: progress }) => {
@@ -92,6 +95,9 @@ impl From<FromAgent> for v1::AgentMessage {
             FromAgent::Message(FromNode::Standing(standing)) => Message::Standing(standing.into()),
             FromAgent::Message(FromNode::Alive { round }) => {
                 Message::Alive(v1::Alive { round: to_round(round) })
+            }
+            FromAgent::Message(FromNode::StoreUnreached(unreached)) => {
+                Message::StoreUnreached(unreached.into())
             }
             FromAgent::Message(FromNode::AskVouchers(asked)) => Message::AskVouchers(asked.into()),
             FromAgent::Message(FromNode::Vouched(vouched)) => Message::Vouched(vouched.into()),
@@ -122,6 +128,25 @@ impl TryFrom<v1::Standbys> for StandbyCounts {
         let v1::Standbys { ready, importing, size, obstacle } = standbys;
         let read = |obstacle| text(obstacle, "standbys.obstacle", PROGRESS_MAX);
         Ok(Self { ready, importing, size, obstacle: obstacle.map(read).transpose()? })
+    }
+}
+
+impl From<StoreUnreached> for v1::StoreUnreached {
+    fn from(StoreUnreached { round, address, why }: StoreUnreached) -> Self {
+        Self { round: to_round(round), address, why }
+    }
+}
+
+impl TryFrom<v1::StoreUnreached> for StoreUnreached {
+    type Error = Malformed;
+
+    fn try_from(unreached: v1::StoreUnreached) -> Result<Self, Malformed> {
+        let v1::StoreUnreached { round: in_round, address, why } = unreached;
+        Ok(Self {
+            round: round(in_round, "store_unreached.round")?,
+            address: name(address, "store_unreached.address")?,
+            why: name(why, "store_unreached.why")?,
+        })
     }
 }
 
@@ -232,6 +257,7 @@ impl From<NodeDescription> for v1::Node {
             addresses: node.addresses.iter().map(IpAddr::to_string).collect(),
             agent_port: node.agent_port.into(),
             role: node.role,
+            script: node.script,
             local_world_size: node.local_world_size.get(),
             node_rank: node.node_rank,
             voter: node.voter.as_ref().map(|member| member.voter.0),
@@ -256,6 +282,7 @@ impl TryFrom<v1::Node> for NodeDescription {
             )?,
             agent_port: port(node.agent_port, "node.agent_port")?,
             role: name(node.role, "node.role")?,
+            script: name(node.script, "node.script")?,
             local_world_size: NonZeroU32::new(node.local_world_size)
                 .filter(|workers| workers.get() <= limits::MAX_LOCAL_WORLD_SIZE)
                 .ok_or(Malformed::OutOfRange("node.local_world_size"))?,

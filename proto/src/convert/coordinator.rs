@@ -208,6 +208,9 @@ impl From<RefuseReason> for v1::Refusal {
             RefuseReason::NodeRankTooHigh { node_rank, nodes } => {
                 Reason::NodeRankTooHigh(refusal::NodeRankTooHigh { node_rank, nodes })
             }
+            RefuseReason::OtherScript { script, host_name } => {
+                Reason::OtherScript(refusal::OtherScript { script, host_name })
+            }
             RefuseReason::ProtocolVersion { ours } => {
                 Reason::ProtocolVersion(refusal::ProtocolVersion { ours })
             }
@@ -244,6 +247,10 @@ impl TryFrom<v1::Refusal> for RefuseReason {
             Reason::NodeRankTooHigh(refusal::NodeRankTooHigh { node_rank, nodes }) => {
                 Self::NodeRankTooHigh { node_rank, nodes }
             }
+            Reason::OtherScript(refusal::OtherScript { script, host_name }) => Self::OtherScript {
+                script: name(script, "refusal.script")?,
+                host_name: name(host_name, "refusal.host_name")?,
+            },
             Reason::ProtocolVersion(refusal::ProtocolVersion { ours }) => {
                 Self::ProtocolVersion { ours }
             }

@@ -8,7 +8,7 @@ use ragent_rendezvous::{
     message::PROGRESS_MAX,
     snapshot::{
         Explanation, NodeSnapshot, PhaseName, REFUSED_PEERS_MAX, RefusedPeer, Snapshot,
-        StandingName, VoterStatus,
+        StandingName, UNREACHED_MAX, Unreached, VoterStatus,
     },
 };
 
@@ -71,6 +71,7 @@ impl From<Snapshot> for v1::Snapshot {
             outcome: snapshot.outcome.map(Into::into),
             refused_clients: snapshot.refused_clients.iter().map(IpAddr::to_string).collect(),
             refused_peers: snapshot.refused_peers.into_iter().map(Into::into).collect(),
+            unreached: snapshot.unreached.into_iter().map(Into::into).collect(),
             progress: snapshot.progress.map(Into::into),
             // A voter is the leader in their list.
             leader: snapshot.leader.filter(|_| snapshot.voters.is_empty()).unwrap_or_default(),
@@ -115,6 +116,12 @@ impl TryFrom<v1::Snapshot> for Snapshot {
                 REFUSED_PEERS_MAX,
                 TryInto::try_into,
             )?,
+            unreached: list(
+                snapshot.unreached,
+                "snapshot.unreached",
+                UNREACHED_MAX,
+                TryInto::try_into,
+            )?,
             progress: progress::of_job(snapshot.progress)?,
             leader: None,
             voters: Vec::new(),
@@ -144,6 +151,21 @@ impl TryFrom<v1::RefusedPeer> for RefusedPeer {
             count: peer.count,
             reason: name(peer.reason, "refused_peer.reason")?,
         })
+    }
+}
+
+impl From<Unreached> for v1::Unreached {
+    fn from(Unreached { from, to, why }: Unreached) -> Self {
+        Self { from, to, why }
+    }
+}
+
+impl TryFrom<v1::Unreached> for Unreached {
+    type Error = Malformed;
+
+    fn try_from(v1::Unreached { from, to, why }: v1::Unreached) -> Result<Self, Malformed> {
+        let name = |value| name(value, "snapshot.unreached");
+        Ok(Self { from: name(from)?, to: name(to)?, why: name(why)? })
     }
 }
 

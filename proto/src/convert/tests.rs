@@ -16,13 +16,13 @@ use ragent_rendezvous::{
         Admission, Assignment, Attend, DepartedNode, DepartedNodes, Departure, EvictReason,
         FromNode, JobResult, KnownRound, NodeDescription, NodeState, Outcome, RefuseReason,
         RefusedClients, RestartReason, StandbyCounts, Standing, StepProgress, StepSource,
-        StoreConnection, StoreConnections, ToNode, Vouched, WaitReason, Welcome, WorkerEnd,
-        WorkerFailure,
+        StoreConnection, StoreConnections, StoreUnreached, ToNode, Vouched, WaitReason, Welcome,
+        WorkerEnd, WorkerFailure,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{
         Explanation, JobProgress, JobTime, NodeSnapshot, PhaseName, RefusedPeer, RestartsByCause,
-        Snapshot, StandingName, StateTime, VoterStatus,
+        Snapshot, StandingName, StateTime, Unreached, VoterStatus,
     },
 };
 
@@ -130,6 +130,7 @@ fn attend(state: NodeState) -> Attend {
             addresses: vec!["10.0.0.1".parse().unwrap(), "::1".parse().unwrap()],
             agent_port: 29400,
             role: "default".to_owned(),
+            script: "train.py".to_owned(),
             local_world_size: 8.try_into().unwrap(),
             node_rank: Some(0),
         },
@@ -194,6 +195,11 @@ fn from_agent() -> Vec<FromAgent> {
         FromNode::Vouched(vouched()),
         FromNode::Progress { text: "step 120".to_owned() },
         FromNode::Standbys(standbys()),
+        FromNode::StoreUnreached(StoreUnreached {
+            round: refused_clients().round,
+            address: "10.0.0.1:45931".to_owned(),
+            why: "no answer".to_owned(),
+        }),
     ];
     attends.chain(standings).chain(others.map(FromAgent::Message)).collect()
 }
@@ -264,6 +270,7 @@ fn from_coordinator() -> Vec<FromCoordinator> {
         RefuseReason::EarlierRun,
         RefuseReason::LoopbackAddress { address: "127.0.0.1".to_owned() },
         RefuseReason::NodeRankTaken { node_rank: 1, host_name: "node1".to_owned() },
+        RefuseReason::OtherScript { script: "a.py".to_owned(), host_name: "node1".to_owned() },
         RefuseReason::ProtocolVersion { ours: 2 },
         RefuseReason::RunId { ours: RunId::new("other") },
         RefuseReason::Settings { ours: settings() },
@@ -378,6 +385,11 @@ fn snapshot() -> Snapshot {
             address: refused_clients().addresses[0],
             count: 12,
             reason: "it has another secret".to_owned(),
+        }],
+        unreached: vec![Unreached {
+            from: "node0".to_owned(),
+            to: "node1 (10.0.0.2:35987)".to_owned(),
+            why: "no answer".to_owned(),
         }],
         progress: Some(JobProgress {
             source: StepSource::Read,

@@ -12,7 +12,7 @@ use crate::{
         AGENT_TERM_MAX, AHEAD_MAX, KEEP_ALIVES_MISSED, NUMBER_MAX, TERMS_AHEAD_MAX, nodes_served,
     },
     machine::{Availability, Rendezvous},
-    message::{Attend, PROTOCOL_VERSION, RefuseReason, Welcome},
+    message::{Attend, NodeDescription, PROTOCOL_VERSION, RefuseReason, Welcome},
     phase::{Phase, Recovering},
     roster::Node,
     settings::Leases,
@@ -55,26 +55,40 @@ impl Rendezvous {
         if let Some(node_rank) = fixed_rank.filter(|rank| *rank >= nodes) {
             return Some(RefuseReason::NodeRankTooHigh { node_rank, nodes });
         }
-        let (node_rank, host_name) = self.rank_taken(attend)?;
-        Some(RefuseReason::NodeRankTaken { node_rank, host_name })
+        if let Some((node_rank, host_name)) = self.rank_taken(attend) {
+            return Some(RefuseReason::NodeRankTaken { node_rank, host_name });
+        }
+        let (script, host_name) = self.other_script(attend)?;
+        Some(RefuseReason::OtherScript { script, host_name })
     }
 
     /// Returns the node's rank and the host name of the node that has it already, if ranks are
-    /// fixed.
-    ///
-    /// A node does not count if its stream has ended (it may be the same node before a restart of
-    /// its agent), if its keep-alives are overdue (it may be lost), or if it is leaving: the
-    /// newcomer waits.
+    /// fixed. If that node may be lost, or is leaving, the newcomer waits instead.
     fn rank_taken(&self, attend: &Attend) -> Option<(u32, String)> {
         let node_rank = attend.node.node_rank.filter(|_| attend.settings.fixed_ranks)?;
+        let taken_by = self.present().find(|node| node.node_rank == Some(node_rank))?;
+        Some((node_rank, taken_by.host_name.clone()))
+    }
+
+    /// Returns the name of the script of a node with the same role, and its host name, if it is another script than that of
+    /// the newcomer: they are two jobs that were given the same endpoint.
+    fn other_script(&self, attend: &Attend) -> Option<(String, String)> {
+        let NodeDescription { role, script, .. } = &attend.node;
+        // One node stands for all with its role: each of them was compared when it registered.
+        let other = self.present().find(|other| other.role == *role && !other.script.is_empty())?;
+        (!script.is_empty() && other.script != *script)
+            .then(|| (other.script.clone(), other.host_name.clone()))
+    }
+
+    /// Returns the nodes that are certainly there. A node is not, if its stream has ended (it may be the newcomer before a restart of
+    /// its agent), if its keep-alives are overdue (it may be lost), or if it is leaving.
+    fn present(&self) -> impl Iterator<Item = &NodeDescription> {
         let overdue = self.leases().keep_alive_interval * KEEP_ALIVES_MISSED;
-        let has_it = |node: &&Node| {
+        let is_present = move |node: &&Node| {
             let was_seen = self.clock.saturating_duration_since(node.last_seen) <= overdue;
-            let is_there = node.attached && was_seen && !node.is_leaving();
-            is_there && node.description.node_rank == Some(node_rank)
+            node.attached && was_seen && !node.is_leaving()
         };
-        let taken_by = self.roster.iter().map(|(_, node)| node).find(has_it)?;
-        Some((node_rank, taken_by.description.host_name.clone()))
+        self.roster.iter().map(|(_, node)| node).filter(is_present).map(|node| &node.description)
     }
 
     /// Returns the loopback address that keeps the node and the known nodes from being in one

@@ -202,6 +202,13 @@ impl Rendezvous {
         self.journal.trigger.get_or_insert(event);
     }
 
+    /// Records that a member has stopped its workers because its lease had ended on its side.
+    pub(super) fn record_cut_off(&mut self, id: &NodeId) {
+        let node = self.event_node(id);
+        let event = self.event(None, Some(node), EventKind::NodeCutOff);
+        self.journal.trigger.get_or_insert(event);
+    }
+
     /// Records that this coordinator is about to leave.
     pub(super) fn record_leaving(&mut self) {
         let event = self.event(None, None, EventKind::CoordinatorLeaving);

@@ -58,6 +58,7 @@ impl Rendezvous {
                 if !has_succeeded {
                     group.note_cut_off(id, now);
                     // The node's keeper found the lease over, although it was not over here.
+                    self.record_cut_off(id);
                     let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
                     self.restart(now, reason, None, None);
                 }

@@ -17,6 +17,7 @@ mod membership;
 mod persistence;
 mod progressing;
 mod recovery;
+mod scripts;
 mod tenure;
 mod units;
 mod vouching;

@@ -33,6 +33,11 @@ impl Rendezvous {
         self.roster.get(node).is_some()
     }
 
+    /// Returns the description of a node that has registered, and has neither been lost nor dismissed since.
+    pub fn description(&self, node: &NodeId) -> Option<&NodeDescription> {
+        self.roster.get(node).map(|node| &node.description)
+    }
+
     /// Returns the name of the job.
     pub fn run_id(&self) -> &RunId {
         &self.settings.run_id
@@ -79,7 +84,7 @@ impl Rendezvous {
     }
 
     /// Returns the newest round.
-    pub(super) fn newest_round(&self) -> RoundId {
+    pub fn newest_round(&self) -> RoundId {
         match &self.phase {
             Phase::Recovering(recovering) => recovering.round,
             Phase::Running(_) | Phase::Regathering(_) | Phase::Gathering(_) | Phase::Closed(_) => {
@@ -114,6 +119,7 @@ impl Rendezvous {
             nodes: self.node_snapshots(now),
             incomplete: self.incomplete(now).as_ref().map(Explanation::from),
             refused_peers: Vec::new(),
+            unreached: Vec::new(),
             progress: self.progress(now),
             refused_clients: self
                 .phase

@@ -30,6 +30,13 @@ pub enum RefuseReason {
         /// The number of nodes of the job.
         nodes: u32,
     },
+    /// The workers of another connected node with the same role run another script.
+    OtherScript {
+        /// The name of the other node's script.
+        script: String,
+        /// The host name of the other node.
+        host_name: String,
+    },
     /// The agent and the coordinator have different protocol versions.
     ProtocolVersion {
         /// The coordinator's version.
@@ -62,6 +69,7 @@ impl RefuseReason {
             Self::LoopbackAddress { .. } => "loopback_address",
             Self::NodeRankTaken { .. } => "node_rank_taken",
             Self::NodeRankTooHigh { .. } => "node_rank_too_high",
+            Self::OtherScript { .. } => "other_script",
             Self::ProtocolVersion { .. } => "protocol_version",
             Self::RunId { .. } => "run_id",
             Self::Settings { .. } => "settings",

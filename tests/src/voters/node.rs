@@ -73,6 +73,7 @@ impl World {
             addresses: Vec::new(),
             agent_port: 1,
             role: "default".to_owned(),
+            script: "train.py".to_owned(),
             local_world_size: NonZeroU32::new(workers).unwrap_or(NonZeroU32::MIN),
             node_rank: None,
             voter: Some(Member { voter, address: self.place(host).address() }),

@@ -47,6 +47,7 @@ impl Agent {
                 self.failure = None;
                 self.was_cut_off = false;
                 self.refused_clients.clear();
+                self.unreached_store = None;
                 self.questions = vouching::questions();
                 self.waiting = None;
                 self.restarts_used = admission.restart_count;

@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Instant};
 
 use ragent_rendezvous::{
     ids::{GroupRank, Round},
-    message::{FromNode, REFUSED_CLIENTS_MAX, RefusedClients, StandbyCounts},
+    message::{FromNode, REFUSED_CLIENTS_MAX, RefusedClients, StandbyCounts, StoreUnreached},
     snapshot::Explanation,
 };
 
@@ -44,6 +44,20 @@ impl Agent {
             refused.addresses.into_iter().for_each(|address| {
                 self.add_refused_client(address);
             });
+        }
+    }
+
+    /// Notes that this node does not reach the store of a round.
+    pub fn handle_store_unreached(&mut self, unreached: StoreUnreached) {
+        if unreached.round == self.round && self.state == State::Running {
+            self.unreached_store = Some(unreached);
+            self.send_unreached_store();
+        }
+    }
+
+    pub(super) fn send_unreached_store(&mut self) {
+        if let Some(unreached) = self.unreached_store.clone() {
+            self.effects.push_back(Effect::Send(FromNode::StoreUnreached(unreached)));
         }
     }
 

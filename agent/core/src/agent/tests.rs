@@ -599,6 +599,28 @@ fn refused_clients_are_announced_once() {
     assert!(t.welcome(1).contains(&report));
 }
 
+/// A node that does not reach the round's store reports it, and again to each coordinator, until its next round.
+#[test]
+fn unreached_store_is_reported() {
+    let unreached = |number| StoreUnreached {
+        round: round(1, number),
+        address: "10.0.0.1:4000".to_owned(),
+        why: "no answer".to_owned(),
+    };
+    let report = Effect::Send(FromNode::StoreUnreached(unreached(1)));
+    let mut t = Fixture::running();
+    t.agent.handle_store_unreached(unreached(2));
+    assert_eq!(t.effects(), []);
+    t.agent.handle_store_unreached(unreached(1));
+    assert_eq!(t.effects(), std::slice::from_ref(&report));
+    assert!(t.welcome(1).contains(&report));
+    t.restart(round(1, 1));
+    t.finished(GroupEnd::Stopped);
+    t.store_open();
+    t.assign(Assignment::Admit(admission(1, 2)));
+    assert!(!t.welcome(1).contains(&report));
+}
+
 /// Members are asked to vouch for the first connection at once, and for those that follow within the batch
 /// time together, or as soon as they fill a message. Connections of an earlier round are not reported.
 #[test]

@@ -1,12 +1,14 @@
 //! The changes that the time account of a job suggests.
 
-use ragent_rendezvous::snapshot::Snapshot;
+use std::collections::BTreeMap;
+
+use ragent_rendezvous::snapshot::{Snapshot, StandingName};
 use serde::Serialize;
 
-use crate::report::time_text::short_time;
+use crate::{commands::events::Entry, report::time_text::short_time};
 
 /// A change that would help.
-#[derive(Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub(super) struct Advice {
     /// The flag, or what to add.
     what: &'static str,
@@ -52,6 +54,41 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Advice> {
     advice
 }
 
+/// The number of nodes that are named for lost leases: more of them have a common cause.
+const ADVICE_NODES_MAX: usize = 4;
+
+/// The number of lost leases of a node that is there from which it is named.
+const LOST_LEASES_MIN: usize = 3;
+
+/// Returns the advice about nodes that have lost their lease again and again although they are registered: it is not their host
+/// that is lost.
+pub(super) fn of_leases(snapshot: &Snapshot, entries: &[Entry]) -> Vec<Advice> {
+    let is_there = |host: &str| {
+        let nodes = snapshot.nodes.iter().filter(|node| node.host_name == host);
+        nodes.into_iter().any(|node| node.standing != StandingName::Lost)
+    };
+    let mut lost: BTreeMap<&str, usize> = BTreeMap::new();
+    for entry in entries {
+        let is_lost_lease = match entry.kind.as_str() {
+            "node_lost" => entry.data["how"] == "silent",
+            kind => kind == "node_cut_off",
+        };
+        if let Some(host) = entry.host.as_deref().filter(|_| is_lost_lease) {
+            *lost.entry(host).or_default() += 1;
+        }
+    }
+    let repeated =
+        lost.into_iter().filter(|(host, times)| *times >= LOST_LEASES_MIN && is_there(host));
+    let advice = repeated.map(|(host, times)| Advice {
+        what: "leases",
+        text: format!(
+            "{host} has lost its lease {times} times and came back: it lacks processor time, or its network drops packets. Its \
+             log names the load of the machine at each loss"
+        ),
+    });
+    advice.take(ADVICE_NODES_MAX).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use ragent_rendezvous::{
@@ -60,7 +97,9 @@ mod tests {
     };
 
     use super::*;
-    use crate::coordinator::driver::tests::empty_snapshot;
+    use crate::{
+        coordinator::driver::tests::empty_snapshot, report::status_text::table::tests::nodes,
+    };
 
     fn job(states: &[(&str, u64)]) -> Snapshot {
         let states = states.iter().map(|(state, seconds)| StateTime {
@@ -89,6 +128,32 @@ mod tests {
             starting.text.ends_with("1 min 0 s of the 1 min 0 s lost was starting"),
             "{starting:?}"
         );
+    }
+
+    /// A node that is there and has lost its lease repeatedly is named; one that is gone, or was lost otherwise, is not.
+    #[test]
+    fn node_that_loses_leases_is_named() {
+        let mut nodes = nodes(3, 1);
+        nodes[2].standing = StandingName::Lost;
+        let snapshot = Snapshot { nodes, ..empty_snapshot() };
+        let entry = |kind: &str, host: &str, how: &str| {
+            let line = serde_json::json!({
+                "schema": 1, "id": "2.1", "at": "2026-11-21T20:31:07Z", "round": 7, "kind": kind,
+                "host": host, "cause": null, "text": "", "data": {"how": how},
+            });
+            Entry::read(&line.to_string()).expect("an event")
+        };
+        let silent = |host| entry("node_lost", host, "silent");
+        let cut_off = |host| entry("node_cut_off", host, "");
+        let killed = |host| entry("node_lost", host, "obituary");
+        let mut entries = vec![silent("n1"), cut_off("n1")];
+        entries.extend([(); 3].map(|()| silent("n2")));
+        entries.extend([(); 3].map(|()| killed("n3")));
+        assert_eq!(of_leases(&snapshot, &entries), []);
+        entries.push(cut_off("n1"));
+        let advice = of_leases(&snapshot, &entries);
+        assert_eq!(advice.len(), 1);
+        assert!(advice[0].text.starts_with("n1 has lost its lease 3 times"), "{advice:?}");
     }
 
     /// Nothing is advised where little was lost, or where a restart would change nothing.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use ragent_rendezvous::{
     event::EventId,
-    snapshot::{JobTime, PhaseName, RestartsByCause, Snapshot},
+    snapshot::{JobTime, PhaseName, RestartsByCause, Snapshot, Unreached},
 };
 use serde::Serialize;
 
@@ -13,6 +13,7 @@ use crate::{
     commands::events::Entry,
     report::{
         event_text,
+        status_text::unreached_text,
         time_text::{self, short_time},
     },
 };
@@ -28,6 +29,8 @@ pub(in crate::commands) struct Explanation {
     now: String,
     /// The reason why it does not run, if it does not.
     waits_for: Option<String>,
+    /// The connections between nodes that could not be opened.
+    unreached: Vec<Unreached>,
     /// The newest restarts, newest first.
     restarts: Vec<Restart>,
     /// The restarts so far, by cause.
@@ -64,10 +67,11 @@ impl Explanation {
             run_id: snapshot.run_id.to_string(),
             now: now(snapshot),
             waits_for: snapshot.incomplete.as_ref().map(|why| why.text.clone()),
+            unreached: snapshot.unreached.clone(),
             restarts: restarts(entries, RESTARTS_MAX),
             by_cause: snapshot.restarts.clone(),
             time: snapshot.time.clone(),
-            advice: advice::of(snapshot),
+            advice: [advice::of(snapshot), advice::of_leases(snapshot, entries)].concat(),
         }
     }
 
@@ -77,6 +81,9 @@ impl Explanation {
         // Writing to a string does not fail.
         if let Some(waits_for) = &self.waits_for {
             let _ = writeln!(text, "  not complete: {waits_for}");
+        }
+        for unreached in &self.unreached {
+            let _ = writeln!(text, "  {}", unreached_text(unreached));
         }
         for restart in &self.restarts {
             restart.write(&mut text);

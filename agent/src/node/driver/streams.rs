@@ -166,7 +166,10 @@ impl Driver<'_> {
                 endpoint, run_id = %self.spec.run_id, term = welcome.term.0, "registered"
             );
             if is_first {
-                let line = self.spec.lines.registered(&endpoint);
+                // The host reaches itself at a loopback address, which the user has not given.
+                let given = self.spec.not_here.borrow().endpoint.clone();
+                let is_fixed = !self.spec.destination.is_elected() && !given.is_empty();
+                let line = self.spec.lines.registered(if is_fixed { &given } else { &endpoint });
                 line.iter().for_each(|line| telemetry::line(line));
             }
             self.service_manager.report_registered(&endpoint);

@@ -432,6 +432,7 @@ pub(super) fn describe(name: &str) -> NodeDescription {
         addresses: Vec::new(),
         agent_port: 1,
         role: "default".to_owned(),
+        script: "train.py".to_owned(),
         local_world_size: NonZeroU32::MIN,
         node_rank: None,
         voter: None,

@@ -1,6 +1,6 @@
 //! The state of the job, above the lists.
 
-use ragent_rendezvous::snapshot::{JobProgress, PhaseName, Snapshot, StandingName};
+use ragent_rendezvous::snapshot::{JobProgress, PhaseName, Snapshot, StandingName, Unreached};
 use ratatui::{layout::Size, style::Style, text::Line};
 
 use super::Palette;
@@ -228,6 +228,9 @@ fn notes(snapshot: &Snapshot) -> Vec<(String, Kind)> {
             format!("the store of round {} refused {addresses}", snapshot.round),
             Kind::Warning,
         ));
+    }
+    for Unreached { from, to, why } in &snapshot.unreached {
+        notes.push((format!("{from} does not reach {to}: {why}"), Kind::Warning));
     }
     for peer in &snapshot.refused_peers {
         let text = format!("refused: {} from {} ({})", peer.count, peer.address, peer.reason);

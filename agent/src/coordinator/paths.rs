@@ -1,0 +1,132 @@
+//! Tests whether the coordinator's host reaches each new node, and keeps the connections between nodes that could not be opened, for the
+//! status of the job.
+//!
+//! Nodes have reached the coordinator's port when they are registered. A firewall that blocks all other ports is found here, in
+//! the first round, instead of by a timeout of the workers minutes later.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use ragent_rendezvous::{
+    ids::NodeId,
+    message::{NodeDescription, StoreUnreached},
+    snapshot::{UNREACHED_MAX, Unreached},
+};
+use tokio::{sync::Semaphore, task::JoinSet};
+use tracing::warn;
+
+use crate::{coordinator::limits, net, sys::host::ThisHost};
+
+/// The result of the test of one node.
+#[derive(Debug)]
+pub(super) struct Tested {
+    node: NodeId,
+    /// The connection, if it could not be opened.
+    unreached: Option<Unreached>,
+}
+
+/// The ways between nodes, as far as they were tested.
+#[derive(Debug)]
+pub(super) struct Paths {
+    places: Arc<Semaphore>,
+    tests: JoinSet<Tested>,
+    /// The nodes that this host does not reach.
+    agents: BTreeMap<NodeId, Unreached>,
+    /// The nodes that do not reach the store of the newest round.
+    stores: BTreeMap<NodeId, Unreached>,
+}
+
+impl Paths {
+    pub(super) fn new() -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(limits::REACH_AT_ONCE)),
+            tests: JoinSet::new(),
+            agents: BTreeMap::new(),
+            stores: BTreeMap::new(),
+        }
+    }
+
+    /// Notes that a node is admitted to a round with others. Tests whether this host reaches it at its `observed` address, if it is
+    /// new or was not reached before.
+    pub(super) fn handle_admitted(
+        &mut self,
+        node: &NodeDescription,
+        is_new: bool,
+        observed: Option<IpAddr>,
+    ) {
+        let NodeDescription { node_id, host_name, address, agent_port, .. } = node;
+        self.stores.remove(node_id);
+        // An address that a node merely announces may belong to any host: it is not tried.
+        let announced = address.parse().ok().map(|ip: IpAddr| ip.to_canonical());
+        let ip = observed.filter(|ip| announced == Some(*ip) && !ThisHost.owns(*ip));
+        let Some(ip) = ip.filter(|_| is_new || self.agents.contains_key(node_id)) else { return };
+        let (id, address) = (node_id.clone(), SocketAddr::new(ip, *agent_port));
+        let to = format!("{host_name} ({address})");
+        let places = Arc::clone(&self.places);
+        self.tests.spawn(async move {
+            // The semaphore is never closed; an error would only lift the limit.
+            let _place = places.acquire().await;
+            let error = net::dial_twice(address).await.err();
+            let from = ThisHost.name();
+            let unreached = error.map(|error| Unreached { from, to, why: error.to_string() });
+            Tested { node: id, unreached }
+        });
+    }
+
+    /// Waits until the test of a node has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancelling the call loses nothing.
+    pub(super) async fn tested(&mut self) -> Tested {
+        loop {
+            match self.tests.join_next().await {
+                Some(Ok(tested)) => return tested,
+                // The test has panicked.
+                Some(Err(_)) => {}
+                None => return std::future::pending().await,
+            }
+        }
+    }
+
+    /// Records the result of a test. Nodes that are gone, for which `is_known` is false, are forgotten.
+    pub(super) fn record(&mut self, tested: Tested, is_known: impl Fn(&NodeId) -> bool) {
+        let Tested { node, unreached } = tested;
+        self.agents.retain(|id, _| is_known(id) && *id != node);
+        let Some(unreached) = unreached.filter(|_| is_known(&node)) else { return };
+        if self.agents.len() < UNREACHED_MAX {
+            let Unreached { to, why, .. } = &unreached;
+            warn!(
+                "this host does not reach {to}: {why}; the workers connect to each other on any port, so let a \
+                 firewall pass all ports between the nodes (`ragent doctor --peers` tests all pairs)"
+            );
+            self.agents.insert(node, unreached);
+        }
+    }
+
+    /// Notes that a node does not reach the store of the newest round.
+    pub(super) fn handle_store_unreached(
+        &mut self,
+        node: &NodeDescription,
+        StoreUnreached { address, why, .. }: StoreUnreached,
+        is_known: impl Fn(&NodeId) -> bool,
+    ) {
+        self.stores.retain(|id, _| is_known(id) && *id != node.node_id);
+        if self.stores.len() < UNREACHED_MAX {
+            let from = node.host_name.clone();
+            warn!(host = %from, address, why, "a node does not reach the workers' store");
+            let to = format!("the workers' store ({address})");
+            self.stores.insert(node.node_id.clone(), Unreached { from, to, why });
+        }
+    }
+
+    /// Returns the connections that could not be opened, without those of nodes that are gone.
+    pub(super) fn unreached(&self, is_known: impl Fn(&NodeId) -> bool) -> Vec<Unreached> {
+        let all = self.agents.iter().chain(&self.stores);
+        let known = all.filter(|(node, _)| is_known(node)).map(|(_, unreached)| unreached.clone());
+        known.take(UNREACHED_MAX).collect()
+    }
+}
