@@ -373,6 +373,13 @@ def test_flags():
     ]
 
 
+def test_health_check_server():
+    """torch's third parameter is accepted as long as it asks for nothing."""
+    elastic_launch(LaunchConfig(), "true", health_check_server=None)
+    with pytest.raises(ValueError, match="failed to launch with a `health_check_server`"):
+        elastic_launch(LaunchConfig(), "true", object())
+
+
 def test_unsupported_values():
     """A value that would be ignored is an error that names its field."""
     from dataclasses import dataclass, field

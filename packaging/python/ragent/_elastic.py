@@ -88,10 +88,18 @@ class elastic_launch:
     """Runs a function, or a program, on all workers of a job, as torch's `elastic_launch` does.
 
     `config` is a `LaunchConfig` of this module or of torch. The call takes the arguments of the function, and returns the
-    values that it has returned on the workers of this node, by global rank. For a program, the result is empty.
+    values that it has returned on the workers of this node, by global rank. For a program, the result is empty. ragent has no
+    server for health checks: `health_check_server` must be `None`.
     """
 
-    def __init__(self, config: Any, entrypoint: Union[Callable[..., Any], str]) -> None:
+    def __init__(
+        self, config: Any, entrypoint: Union[Callable[..., Any], str], health_check_server: Any = None
+    ) -> None:
+        if health_check_server is not None:
+            raise ValueError(
+                "failed to launch with a `health_check_server`, which ragent does not have: pass `None`, and read `/metrics` at the "
+                "agent's port instead"
+            )
         if not isinstance(entrypoint, str) and not callable(entrypoint):
             raise TypeError(
                 f"failed to launch an entrypoint of type `{type(entrypoint).__name__}`: pass a function, or the path of a program"
