@@ -60,7 +60,11 @@ trap 'exit 143' TERM
 rm -rf "$TMPDIR"
 mkdir -p "$TMPDIR"
 
-echo "creating $venv: about 6 GB on disk (9 while it is made), several minutes the first time" >&2
+case $requirements in
+*/packaging.txt) size="less than 1 GB on disk" ;;
+*) size="about 6 GB on disk (9 while it is made)" ;;
+esac
+echo "creating $venv: $size, several minutes the first time" >&2
 rm -f "$stamp"
 "$python" -m venv --clear "$venv" ||
     fail "failed to create $venv" "\`$python -m venv\` failed, see above" \

@@ -25,7 +25,7 @@ use std::{ffi::OsString, sync::LazyLock};
 
 use clap::{
     CommandFactory, FromArgMatches, Parser, Subcommand,
-    error::{ContextKind, ContextValue},
+    error::{ContextKind, ContextValue, ErrorKind},
 };
 use ragent_rendezvous::message::PROTOCOL_VERSION;
 
@@ -125,10 +125,11 @@ impl Cli {
     /// Returns clap's message to the user, which may also be the help or the version.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let words: Vec<OsString> = words.into_iter().collect();
-        match ProgramName::of(words.first()) {
+        let read = match ProgramName::of(words.first()) {
             ProgramName::Ragent => Self::read_own(&words),
             ProgramName::Torchrun => Self::read_as_torchrun(&words),
-        }
+        };
+        read.map_err(|error| naming_the_word(error, &words))
     }
 
     fn read_as_torchrun(words: &[OsString]) -> Result<Self, clap::Error> {
@@ -189,6 +190,16 @@ fn drop_separator(script: &mut Vec<OsString>, words: &[OsString]) {
     if before.is_some_and(|word| word != "--") && script.get(1).is_some_and(|word| word == "--") {
         script.remove(1);
     }
+}
+
+/// Names the word that is not UTF-8, with its flag: clap's error does not say which one it is.
+fn naming_the_word(error: clap::Error, words: &[OsString]) -> clap::Error {
+    let invalid = words.iter().position(|word| word.to_str().is_none());
+    let Some(at) = invalid.filter(|_| error.kind() == ErrorKind::InvalidUtf8) else { return error };
+    let flag = at.checked_sub(1).and_then(|before| words[before].to_str());
+    let flag = flag.filter(|word| word.starts_with('-') && !word.contains('='));
+    let given = [flag.unwrap_or_default(), &words[at].to_string_lossy()].join(" ");
+    clap::Error::raw(ErrorKind::InvalidUtf8, format!("`{}` is not valid UTF-8\n", given.trim()))
 }
 
 /// Removes clap's suggestion to write an unknown flag after `--`, where it would be taken for the

@@ -1,5 +1,7 @@
 //! Tests of the texts that users see.
 
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
 use super::*;
 
 /// Returns the text that is printed for a command line that starts nothing.
@@ -68,6 +70,19 @@ fn tips_for_unknown_flags() {
         let text = printed(line);
         assert!(text.contains("omit it: scripts always find LOCAL_RANK"), "{text}");
     }
+}
+
+/// The error about a word that is not UTF-8 names it, with its flag.
+#[test]
+fn invalid_words_are_named() {
+    let printed = |words: &[&[u8]]| {
+        let words = words.iter().map(|word| OsStr::from_bytes(word).to_owned());
+        Cli::read(words).unwrap_err().to_string()
+    };
+    let text = printed(&[b"ragent", b"--rdzv-id", b"a\xff", b"t.py"]);
+    assert_eq!(text, "error: `--rdzv-id a\u{fffd}` is not valid UTF-8\n");
+    let text = printed(&[b"torchrun", b"--rdzv_id=\xff", b"t.py"]);
+    assert_eq!(text, "error: `--rdzv_id=\u{fffd}` is not valid UTF-8\n");
 }
 
 /// A journal is read from a file or from a process, not both.

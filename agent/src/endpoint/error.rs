@@ -145,6 +145,10 @@ impl LocateError {
                 "end that program, or use another port on all nodes (`--rdzv-endpoint`, or \
                  `--master-port`); `ragent doctor --rdzv-endpoint HOST:PORT` checks a port"
             }
+            Self::TimedOut { endpoint, .. } if endpoint.starts_with('[') => {
+                "check that the agent on the endpoint's host is running, and that no firewall \
+                 blocks its port; an IPv6 address with a port is written in brackets: `[fd00::1]:29400`"
+            }
             Self::TimedOut { .. } => {
                 "check that the agent on the endpoint's host is running, and that no firewall \
                  blocks its port"

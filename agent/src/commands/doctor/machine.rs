@@ -78,6 +78,8 @@ fn open_files(hard: u64, workers: u32) -> Finding {
     }
     // A worker with many data loader processes and connections to all others has thousands.
     if hard < COMFORTABLE_FILES {
+        let text =
+            format!("{text}; a worker with many data loaders needs up to {COMFORTABLE_FILES}");
         Finding::warn("nofile", text, hint)
     } else {
         Finding::pass("nofile", text)
