@@ -9,6 +9,7 @@ pub mod destination;
 pub mod driver;
 pub(crate) mod node_id;
 mod proof_of_id;
+mod repeated_signals;
 mod store_path;
 mod voucher;
 pub mod worker_stores;

@@ -26,7 +26,7 @@ print(cuda_early.HELD.item())
     let words = format!("{flags} --node-rank 0 --standby=torch,cuda_early train.py");
     let mut node = machine.ragent(&sandbox, &words).start();
     node.logs("all standbys are ready");
-    let words = format!("{flags} --node-rank 1 --no-python true");
+    let words = format!("{flags} --node-rank 1 --role other --no-python true");
     let other = sandbox.ragent(&words).start();
     let end = node.end();
     other.end().assert_code(0);

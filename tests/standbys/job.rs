@@ -60,7 +60,7 @@ impl<'a> Job<'a> {
 
     /// Starts the second node, whose worker succeeds at once.
     pub(crate) fn complete(&self) -> Program {
-        let words = format!("{} --node-rank 1 --no-python true", self.flags);
+        let words = format!("{} --node-rank 1 --role other --no-python true", self.flags);
         self.sandbox.ragent(&words).start()
     }
 

@@ -41,6 +41,7 @@ pub use self::start_screen::StartScreen;
 use super::{
     destination::Destination,
     proof_of_id::ProofOfId,
+    repeated_signals::RepeatedSignals,
     store_path::StorePath,
     voucher::Voucher,
     worker_stores::{StoreEvent, WorkerStores, admission_of},
@@ -175,8 +176,7 @@ pub async fn drive(
         has_workers: false,
         has_run: false,
         stopping,
-        last_signal: None,
-        passed_on: None,
+        signals: RepeatedSignals::default(),
         workers_succeeded: false,
         addresses: Vec::new(),
         voucher: Voucher::default(),
@@ -281,10 +281,7 @@ struct Driver<'a> {
     has_workers: bool,
     has_run: bool,
     stopping: StoppingLine,
-    /// The last signal that this process has received, and the time.
-    last_signal: Option<(Signal, Instant)>,
-    /// The last signal of a worker that this process has sent itself.
-    passed_on: Option<(Signal, Instant)>,
+    signals: RepeatedSignals,
     /// True if the workers of the last round that ran here have succeeded.
     workers_succeeded: bool,
     /// This machine's addresses at the last registration.
@@ -324,20 +321,12 @@ impl Driver<'_> {
     }
 
     fn handle_signal(&mut self, signal: Signal) {
-        // The worker may have signalled this process as well; each arrives in its own time.
-        if let Some((passed_on, at)) = self.passed_on
-            && self.last_signal.is_some_and(|(_, last)| last >= at)
-        {
-            self.passed_on = None;
-            if passed_on == signal
-                && clock::now().saturating_duration_since(at) < limits::REPEATED_SIGNAL
-            {
-                return debug!(%signal, "the signal of a worker has reached this process as well");
-            }
+        let now = clock::now();
+        if !self.signals.handle_received(now, signal) {
+            return debug!(%signal, "the signal of a worker has reached this process as well");
         }
         info!(%signal, "signal received; leaving the job");
-        self.last_signal = Some((signal, clock::now()));
-        let (now, signal) = (clock::now(), signal::Signal(signal as i32));
+        let signal = signal::Signal(signal as i32);
         let was_leaving = self.node.agent().is_leaving();
         self.node.handle_signal(now, signal);
         // While the job closes, the workers are being stopped in any case.
@@ -346,16 +335,10 @@ impl Driver<'_> {
         }
     }
 
-    /// Sends this process the signal that a worker has sent to its parent, unless it has just received
-    /// the same one: a worker may have signalled all processes.
+    /// Sends this process the signal that a worker has sent to its parent.
     fn handle_signal_of_worker(&mut self, signal: Signal) {
-        let is_repeated = |(last, at): (Signal, Instant)| {
-            let age = clock::now().saturating_duration_since(at);
-            last == signal && age < limits::REPEATED_SIGNAL
-        };
-        if !self.last_signal.is_some_and(is_repeated) {
+        if self.signals.handle_of_worker(clock::now(), signal) {
             warn!(%signal, "a worker has sent this signal to its parent; this agent handles it");
-            self.passed_on = Some((signal, clock::now()));
             let _ = kill(Pid::this(), signal);
         }
     }

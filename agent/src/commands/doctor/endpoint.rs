@@ -195,7 +195,9 @@ fn judge_answer(address: SocketAddr, answer: &Answer, identity: Option<Identity>
     let millis = answer.took.as_secs_f64() * 1000.0;
     let job = &identity.run_id;
     let job = if job.is_empty() { String::new() } else { format!(", job `{job}`") };
-    let text = format!("{address} is served by ragent{job}, after {millis:.1} ms");
+    let text = format!(
+        "{address} is served by ragent{job}, after {millis:.1} ms; `--peers` tests the ports between its nodes"
+    );
     let middle = answer.sent_at + answer.took / 2;
     let mut findings = vec![Finding::pass("port", text), version(&identity)];
     findings.extend(identity.unix_ms.map(|theirs| clocks(theirs, middle, answer.took)));
