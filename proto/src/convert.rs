@@ -82,6 +82,17 @@ fn name(value: String, field: &'static str) -> Result<String, Malformed> {
     Ok(value)
 }
 
+/// Returns the part of `value` that [`name`] accepts.
+fn fitted(value: &str) -> String {
+    let fit = value.chars().filter(|c| !c.is_control() && !turns_text(*c));
+    let mut len = 0;
+    let cut = fit.take_while(|c| {
+        len += c.len_utf8();
+        len <= limits::MAX_NAME_LEN
+    });
+    cut.collect()
+}
+
 /// Checks a name that must not be empty.
 fn nonempty(value: String, field: &'static str) -> Result<String, Malformed> {
     if value.is_empty() {

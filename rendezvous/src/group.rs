@@ -34,6 +34,8 @@ pub(crate) struct Group {
     pending: BTreeSet<NodeId>,
     unstopped: BTreeSet<NodeId>,
     leavers: BTreeSet<NodeId>,
+    /// The leavers that were not dismissed yet.
+    undismissed: BTreeSet<NodeId>,
     cut_off: BTreeMap<NodeId, Instant>,
     /// The members whose workers do not run yet.
     unstarted: BTreeSet<NodeId>,
@@ -156,6 +158,7 @@ impl Group {
             pending: ids.clone(),
             unstopped: ids,
             leavers: BTreeSet::new(),
+            undismissed: BTreeSet::new(),
             cut_off: BTreeMap::new(),
             unstarted: BTreeSet::new(),
             refused_clients: Vec::new(),
@@ -182,6 +185,11 @@ impl Group {
             }
         }
         before < self.refused_clients.len()
+    }
+
+    /// Returns the leavers that were not returned before.
+    pub(crate) fn take_undismissed(&mut self) -> BTreeSet<NodeId> {
+        mem::take(&mut self.undismissed)
     }
 
     /// Returns the seat of `node`, if it was a member when the round started.
@@ -212,6 +220,9 @@ impl Group {
         keep(&mut self.pending, node, state.is_pending());
         keep(&mut self.unstopped, node, unstopped);
         keep(&mut self.leavers, node, state.is_leaver());
+        if state.is_leaver() {
+            self.undismissed.insert(node.clone());
+        }
     }
 
     /// Records that all workers of `node` exited with 0.

@@ -24,10 +24,12 @@ use crate::{
 ///
 /// Invariants: `leases` holds one deadline for each node; `ready` and `quarantined` hold only nodes that
 /// are [`NodeState::Ready`] and not members of a running round, each in one of the two unless it is in `young`;
-/// `ready_by_node_rank` counts the nodes in `ready` that have a `--node-rank`.
+/// `ready_by_node_rank` counts the nodes in `ready` that have a `--node-rank`; `alike` has each node by all that it has.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     nodes: BTreeMap<NodeId, Node>,
+    /// The nodes by what they have in common, so that a registration does not visit all nodes.
+    alike: BTreeMap<Common, BTreeSet<NodeId>>,
     leases: BTreeSet<(Instant, NodeId)>,
     ready: BTreeSet<NodeId>,
     ready_by_node_rank: BTreeMap<u32, u32>,
@@ -39,7 +41,46 @@ pub(crate) struct Roster {
     arrivals: u64,
 }
 
+/// What nodes may have in common.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Common {
+    Role(String),
+    NodeRank(u32),
+    HostName(String),
+}
+
+impl Common {
+    fn of(node: &NodeDescription) -> impl Iterator<Item = Self> + use<> {
+        let NodeDescription { role, node_rank, host_name, .. } = node;
+        let named = [Self::Role(role.clone()), Self::HostName(host_name.clone())];
+        node_rank.map(Self::NodeRank).into_iter().chain(named)
+    }
+}
+
 impl Roster {
+    /// Returns the nodes that have this in common.
+    pub(crate) fn with<'a>(&'a self, common: &Common) -> impl Iterator<Item = &'a Node> + use<'a> {
+        let ids = self.alike.get(common).into_iter().flatten();
+        ids.filter_map(|id| self.nodes.get(id))
+    }
+
+    fn add_alike(&mut self, node: &NodeDescription) {
+        for common in Common::of(node) {
+            self.alike.entry(common).or_default().insert(node.node_id.clone());
+        }
+    }
+
+    fn remove_alike(&mut self, node: &NodeDescription) {
+        for common in Common::of(node) {
+            if let Some(ids) = self.alike.get_mut(&common) {
+                ids.remove(&node.node_id);
+                if ids.is_empty() {
+                    self.alike.remove(&common);
+                }
+            }
+        }
+    }
+
     /// Returns the node, if it is known.
     pub(crate) fn get(&self, node: &NodeId) -> Option<&Node> {
         self.nodes.get(node)
@@ -154,7 +195,8 @@ impl Roster {
         self.leases.remove(&(after(node.last_seen, node.lease), id.clone()));
         // The node rank is constant for the life of an agent.
         let node_rank = node.description.node_rank;
-        node.description = NodeDescription { node_rank, ..description };
+        let described = NodeDescription { node_rank, ..description };
+        let before_this = mem::replace(&mut node.description, described.clone());
         node.attend = attend;
         node.attached = true;
         node.sent = None;
@@ -162,6 +204,8 @@ impl Roster {
         node.lease = lease;
         // A node that is old enough stays so.
         node.young_until = before.unwrap_or(young_until).and(young_until);
+        self.remove_alike(&before_this);
+        self.add_alike(&described);
         self.leases.insert((after(now, lease), id.clone()));
         // The node may have been admitted since it sent this.
         let counts = self.record_standing(&id, standing, false);
@@ -337,16 +381,16 @@ impl Roster {
 
     /// Passes the tally of a departed agent on to an agent of the same machine that already waits.
     fn pass_on(&mut self, now: Instant, description: &NodeDescription) {
-        let successor = self.nodes.values_mut().find(|node| {
+        let successor = self.with(&Common::HostName(description.host_name.clone())).find(|node| {
             node.floor == RoundId::default()
                 && node.tally.is_clean()
-                && node.description.host_name == description.host_name
                 && node.description.address == description.address
         });
-        let Some(successor) = successor else { return };
-        if let Some(tally) = self.departed_tallies.take(now, description) {
+        let Some(id) = successor.map(|node| node.description.node_id.clone()) else { return };
+        if let Some(tally) = self.departed_tallies.take(now, description)
+            && let Some(successor) = self.nodes.get_mut(&id)
+        {
             successor.tally = tally;
-            let id = successor.description.node_id.clone();
             self.index_readiness(&id, false);
         }
     }
@@ -355,6 +399,7 @@ impl Roster {
         let node_rank = self.nodes.get(id)?.description.node_rank;
         self.unindex_readiness(id, node_rank);
         let node = self.nodes.remove(id)?;
+        self.remove_alike(&node.description);
         self.leases.remove(&(after(node.last_seen, node.lease), id.clone()));
         self.leaving.remove(id);
         Some(node)

@@ -21,7 +21,7 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 /// The number of rows that are provoked at the same time: most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
-const PROVOCATIONS: [(&str, Provocation); 53] = [
+const PROVOCATIONS: [(&str, Provocation); 54] = [
     ("the job has succeeded, with or without this node", |sandbox| {
         vec![sandbox.ragent("--no-python true").run()]
     }),
@@ -247,6 +247,17 @@ const PROVOCATIONS: [(&str, Provocation); 53] = [
         ["--nnodes 3", "--nnodes 2 --rdzv-id b"]
             .map(|more| sandbox.ragent(&words(more)).run())
             .into()
+    }),
+    ("a node of the same role runs another script at this endpoint", |sandbox| {
+        let port = free_port();
+        let agent = |script: &str| {
+            sandbox.ragent(&format!(
+                "--nnodes 2 --rdzv-endpoint 127.0.0.1:{port} --no-python {script}"
+            ))
+        };
+        let mut host = agent("stay.sh").start();
+        host.logs("waiting");
+        vec![agent("true").run()]
     }),
     ("another node has this node's fixed `--node-rank`", |sandbox| {
         let words = |rank| format!("--nnodes 3 --node-rank {rank} --no-python stay.sh");

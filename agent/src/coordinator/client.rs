@@ -291,7 +291,8 @@ async fn connect_to(
     let channel = in_time(address, channel)
         .await?
         .map_err(|source| AttendError::Protocol { address, source: Box::new(source) })?;
-    Ok(Connection { client: CoordinationClient::new(channel), local, remote: address, opened })
+    let client = CoordinationClient::new(channel).max_decoding_message_size(limits::MAX_ANSWER);
+    Ok(Connection { client, local, remote: address, opened })
 }
 
 /// Returns the reason for which the process at `address` has refused this one.

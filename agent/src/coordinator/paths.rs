@@ -5,7 +5,7 @@
 //! the first round, instead of by a timeout of the workers minutes later.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
@@ -33,6 +33,8 @@ pub(super) struct Tested {
 pub(super) struct Paths {
     places: Arc<Semaphore>,
     tests: JoinSet<Tested>,
+    /// The nodes of these tests.
+    testing: BTreeSet<NodeId>,
     /// The nodes that this host does not reach.
     agents: BTreeMap<NodeId, Unreached>,
     /// The nodes that do not reach the store of the newest round.
@@ -44,6 +46,7 @@ impl Paths {
         Self {
             places: Arc::new(Semaphore::new(limits::REACH_AT_ONCE)),
             tests: JoinSet::new(),
+            testing: BTreeSet::new(),
             agents: BTreeMap::new(),
             stores: BTreeMap::new(),
         }
@@ -59,11 +62,18 @@ impl Paths {
     ) {
         let NodeDescription { node_id, host_name, address, agent_port, .. } = node;
         self.stores.remove(node_id);
+        let is_due = if is_new {
+            self.agents.len() < UNREACHED_MAX
+        } else {
+            self.agents.contains_key(node_id)
+        };
         // An address that a node merely announces may belong to any host: it is not tried.
         let announced = address.parse().ok().map(|ip: IpAddr| ip.to_canonical());
-        let ip = observed.filter(|ip| announced == Some(*ip) && !ThisHost.owns(*ip));
-        let Some(ip) = ip.filter(|_| is_new || self.agents.contains_key(node_id)) else { return };
-        let (id, address) = (node_id.clone(), SocketAddr::new(ip, *agent_port));
+        let Some(ip) = observed.filter(|ip| is_due && announced == Some(*ip)) else { return };
+        if !self.testing.insert(node_id.clone()) {
+            return;
+        }
+        let (node, address) = (node_id.clone(), SocketAddr::new(ip, *agent_port));
         let to = format!("{host_name} ({address})");
         let places = Arc::clone(&self.places);
         self.tests.spawn(async move {
@@ -72,7 +82,7 @@ impl Paths {
             let error = net::dial_twice(address).await.err();
             let from = ThisHost.name();
             let unreached = error.map(|error| Unreached { from, to, why: error.to_string() });
-            Tested { node: id, unreached }
+            Tested { node, unreached }
         });
     }
 
@@ -95,6 +105,7 @@ impl Paths {
     /// Records the result of a test. Nodes that are gone, for which `is_known` is false, are forgotten.
     pub(super) fn record(&mut self, tested: Tested, is_known: impl Fn(&NodeId) -> bool) {
         let Tested { node, unreached } = tested;
+        self.testing.remove(&node);
         self.agents.retain(|id, _| is_known(id) && *id != node);
         let Some(unreached) = unreached.filter(|_| is_known(&node)) else { return };
         if self.agents.len() < UNREACHED_MAX {
@@ -104,6 +115,11 @@ impl Paths {
                  firewall pass all ports between the nodes (`ragent doctor --peers` tests all pairs)"
             );
             self.agents.insert(node, unreached);
+        }
+        if self.agents.len() >= UNREACHED_MAX {
+            // More of the same says nothing new.
+            self.tests = JoinSet::new();
+            self.testing.clear();
         }
     }
 
@@ -128,5 +144,73 @@ impl Paths {
         let all = self.agents.iter().chain(&self.stores);
         let known = all.filter(|(node, _)| is_known(node)).map(|(_, unreached)| unreached.clone());
         known.take(UNREACHED_MAX).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator::driver::tests::attend;
+
+    /// Returns a node that has been reached, or not.
+    fn tested(number: usize, is_reached: bool) -> Tested {
+        let to = format!("n{number} (10.0.0.1:1)");
+        let unreached = Unreached { from: "n0".to_owned(), to, why: "no answer".to_owned() };
+        Tested {
+            node: NodeId::new(format!("n{number}")),
+            unreached: (!is_reached).then_some(unreached),
+        }
+    }
+
+    /// However many nodes are not reached, a limited number is listed; nodes that are gone, or are reached again, make room.
+    #[test]
+    fn few_nodes_are_listed() {
+        let mut paths = Paths::new();
+        for number in 0..100 {
+            paths.record(tested(number, false), |_| true);
+        }
+        assert_eq!(paths.unreached(|_| true).len(), UNREACHED_MAX);
+        paths.record(tested(0, true), |_| true);
+        paths.record(tested(200, false), |_| true);
+        assert!(
+            paths.unreached(|_| true).iter().any(|unreached| unreached.to.starts_with("n200 "))
+        );
+        paths.record(tested(300, false), |node| node.as_str() == "n300");
+        assert_eq!(paths.unreached(|_| true).len(), 1);
+        assert_eq!(paths.unreached(|_| false), []);
+    }
+
+    /// A node is tested once at a time, at the address from which it has registered only, and not again once it was reached.
+    #[tokio::test]
+    async fn few_tests_run() {
+        let mut paths = Paths::new();
+        let node = attend("n1").node;
+        let observed = node.address.parse().ok();
+        paths.handle_admitted(&node, true, None);
+        paths.handle_admitted(&node, true, Some([10, 9, 9, 9].into()));
+        paths.handle_admitted(&node, false, observed);
+        assert_eq!(paths.tests.len(), 0);
+        for _ in 0..3 {
+            paths.handle_admitted(&node, true, observed);
+        }
+        assert_eq!(paths.tests.len(), 1);
+    }
+
+    /// A node that does not reach the store is listed until its next round.
+    #[test]
+    fn store_is_listed_for_its_round() {
+        let mut paths = Paths::new();
+        let node = attend("n1").node;
+        let unreached = StoreUnreached {
+            round: Default::default(),
+            address: "10.0.0.1:2".to_owned(),
+            why: "no answer".to_owned(),
+        };
+        paths.handle_store_unreached(&node, unreached, |_| true);
+        let list = paths.unreached(|_| true);
+        assert_eq!(list.len(), 1);
+        assert_eq!(list[0].to, "the workers' store (10.0.0.1:2)");
+        paths.handle_admitted(&node, false, None);
+        assert_eq!(paths.unreached(|_| true), []);
     }
 }

@@ -1,7 +1,7 @@
 //! Finds the command of a worker, before anything starts.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     path::{Path, PathBuf},
 };
 
@@ -120,10 +120,8 @@ impl WorkerCommand {
     /// Returns the name by which nodes compare their scripts: that of the file, without its folder, or of the module.
     pub(crate) fn name(&self) -> String {
         let path = Path::new(&self.title);
-        let name =
-            path.file_name().map_or_else(|| self.title.clone().into(), OsStr::to_string_lossy);
-        let printable = name.chars().map(|c| if c.is_control() { '?' } else { c });
-        printable.take(MAX_NAME_CHARS).collect()
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        name.to_string_lossy().into_owned()
     }
 
     /// Returns the interpreter; `None` if the command is a program without one.
@@ -208,9 +206,6 @@ fn missing_interpreter(script: &Path, host: &impl Host) -> Option<PathBuf> {
     let program = PathBuf::from(program);
     (!program.as_os_str().is_empty() && !host.exists(&program)).then_some(program)
 }
-
-/// The length at which the name of a script is cut: a message has 256 bytes for it.
-const MAX_NAME_CHARS: usize = 60;
 
 /// A name that no script and no module has.
 const ABSENT_SCRIPT: &str = "ragent_standby_test";

@@ -13,8 +13,8 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    list, name, nonempty, port, printable, progress, required, round, text, to_millis, to_round,
-    voter,
+    fitted, list, name, nonempty, port, printable, progress, required, round, text, to_millis,
+    to_round, voter,
 };
 use crate::{
     Malformed, Proof, limits,
@@ -133,7 +133,7 @@ impl TryFrom<v1::Standbys> for StandbyCounts {
 
 impl From<StoreUnreached> for v1::StoreUnreached {
     fn from(StoreUnreached { round, address, why }: StoreUnreached) -> Self {
-        Self { round: to_round(round), address, why }
+        Self { round: to_round(round), address: fitted(&address), why: fitted(&why) }
     }
 }
 
@@ -257,7 +257,7 @@ impl From<NodeDescription> for v1::Node {
             addresses: node.addresses.iter().map(IpAddr::to_string).collect(),
             agent_port: node.agent_port.into(),
             role: node.role,
-            script: node.script,
+            script: fitted(&node.script),
             local_world_size: node.local_world_size.get(),
             node_rank: node.node_rank,
             voter: node.voter.as_ref().map(|member| member.voter.0),

@@ -13,8 +13,8 @@ use ragent_rendezvous::{
 };
 
 use super::{
-    NotHere, account, agent::refused_clients, list, millis, name, nonempty, port, printable,
-    progress, required, round, text, to_millis, to_round,
+    NotHere, account, agent::refused_clients, fitted, list, millis, name, nonempty, port,
+    printable, progress, required, round, text, to_millis, to_round,
 };
 use crate::{
     Malformed, limits,
@@ -156,7 +156,7 @@ impl TryFrom<v1::RefusedPeer> for RefusedPeer {
 
 impl From<Unreached> for v1::Unreached {
     fn from(Unreached { from, to, why }: Unreached) -> Self {
-        Self { from, to, why }
+        Self { from: fitted(&from), to: fitted(&to), why: fitted(&why) }
     }
 }
 

@@ -681,3 +681,16 @@ fn seeds_are_written() {
     write("elect", 2, far.collect());
     write("elect", 1, vec![claim::encode(claim::tests::record())]);
 }
+
+/// What a node or a coordinator describes in words is cut to what the other side accepts.
+#[test]
+fn long_words_are_cut() {
+    let long = || "é\n\u{202e}".repeat(300);
+    let unreached = Unreached { from: long(), to: long(), why: long() };
+    let read = Unreached::try_from(v1::Unreached::from(unreached)).unwrap();
+    assert_eq!([&read.from, &read.to, &read.why].map(|text| text.len()), [256; 3]);
+    assert!(read.to.chars().all(|c| c == 'é'), "{}", read.to);
+    let store = StoreUnreached { round: refused_clients().round, address: long(), why: long() };
+    let read = StoreUnreached::try_from(v1::StoreUnreached::from(store)).unwrap();
+    assert_eq!([read.address.len(), read.why.len()], [256; 2]);
+}

@@ -142,15 +142,15 @@ impl Rendezvous {
 
     /// Dismisses leavers once the round that they served has stopped.
     pub(super) fn dismiss_leavers(&mut self) {
-        let Some(group) = self.phase.group() else {
+        let Some(group) = self.phase.group_mut() else {
             return;
         };
         if !group.unstopped().is_empty() {
             return;
         }
-        let leavers: Vec<NodeId> =
-            group.leavers().iter().chain(&self.settings.host).cloned().collect();
-        for id in leavers {
+        // Each of them once: it reports what follows itself, and is then answered.
+        let leavers = group.take_undismissed();
+        for id in leavers.into_iter().chain(self.settings.host.clone()) {
             if self.roster.get(&id).is_some_and(Node::is_leaving) {
                 self.sync(&id);
             }

@@ -14,7 +14,7 @@ use crate::{
     machine::{Availability, Rendezvous},
     message::{Attend, NodeDescription, PROTOCOL_VERSION, RefuseReason, Welcome},
     phase::{Phase, Recovering},
-    roster::Node,
+    roster::{Common, Node},
     settings::Leases,
     table::is_loopback,
     tenure::Tenure,
@@ -66,7 +66,7 @@ impl Rendezvous {
     /// fixed. If that node may be lost, or is leaving, the newcomer waits instead.
     fn rank_taken(&self, attend: &Attend) -> Option<(u32, String)> {
         let node_rank = attend.node.node_rank.filter(|_| attend.settings.fixed_ranks)?;
-        let taken_by = self.present().find(|node| node.node_rank == Some(node_rank))?;
+        let taken_by = self.present(&Common::NodeRank(node_rank)).next()?;
         Some((node_rank, taken_by.host_name.clone()))
     }
 
@@ -74,21 +74,27 @@ impl Rendezvous {
     /// the newcomer: they are two jobs that were given the same endpoint.
     fn other_script(&self, attend: &Attend) -> Option<(String, String)> {
         let NodeDescription { role, script, .. } = &attend.node;
+        if script.is_empty() {
+            return None;
+        }
         // One node stands for all with its role: each of them was compared when it registered.
-        let other = self.present().find(|other| other.role == *role && !other.script.is_empty())?;
-        (!script.is_empty() && other.script != *script)
-            .then(|| (other.script.clone(), other.host_name.clone()))
+        let mut others = self.present(&Common::Role(role.clone()));
+        let other = others.find(|other| !other.script.is_empty())?;
+        (other.script != *script).then(|| (other.script.clone(), other.host_name.clone()))
     }
 
-    /// Returns the nodes that are certainly there. A node is not, if its stream has ended (it may be the newcomer before a restart of
-    /// its agent), if its keep-alives are overdue (it may be lost), or if it is leaving.
-    fn present(&self) -> impl Iterator<Item = &NodeDescription> {
+    /// Returns the nodes that have this in common and are certainly there. A node is not, if its stream has ended (it may be the
+    /// newcomer before a restart of its agent), if its keep-alives are overdue (it may be lost), or if it is leaving.
+    fn present<'a>(
+        &'a self,
+        common: &Common,
+    ) -> impl Iterator<Item = &'a NodeDescription> + use<'a> {
         let overdue = self.leases().keep_alive_interval * KEEP_ALIVES_MISSED;
         let is_present = move |node: &&Node| {
             let was_seen = self.clock.saturating_duration_since(node.last_seen) <= overdue;
             node.attached && was_seen && !node.is_leaving()
         };
-        self.roster.iter().map(|(_, node)| node).filter(is_present).map(|node| &node.description)
+        self.roster.with(common).filter(is_present).map(|node| &node.description)
     }
 
     /// Returns the loopback address that keeps the node and the known nodes from being in one

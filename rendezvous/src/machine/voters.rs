@@ -34,9 +34,12 @@ impl Rendezvous {
     /// Returns the voters of the nodes in the newest round, by rank, and then those of other nodes that could be in the
     /// next one.
     pub fn members(&self) -> MembersReport {
-        let mut seated: Vec<_> = self.phase.group().into_iter().flat_map(|g| g.seats()).collect();
+        let group = self.phase.group();
+        let mut seated: Vec<_> = group.into_iter().flat_map(|group| group.seats()).collect();
         seated.sort_by_key(|(_, seat)| seat.rank);
-        let is_seated = |node: &Node| seated.iter().any(|(id, _)| **id == node.description.node_id);
+        let is_seated = |node: &Node| {
+            group.is_some_and(|group| group.seat(&node.description.node_id).is_some())
+        };
         let others = self.roster.iter().map(|(_, node)| node).filter(|node| !is_seated(node));
         let nodes = seated.iter().filter_map(|(id, _)| self.roster.get(id)).chain(others);
         let stays = |node: &&Node| node.attached && !node.is_leaving();

@@ -1,8 +1,8 @@
 //! The changes that the time account of a job suggests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ragent_rendezvous::snapshot::{Snapshot, StandingName};
+use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot, StandingName};
 use serde::Serialize;
 
 use crate::{commands::events::Entry, report::time_text::short_time};
@@ -63,10 +63,9 @@ const LOST_LEASES_MIN: usize = 3;
 /// Returns the advice about nodes that have lost their lease again and again although they are registered: it is not their host
 /// that is lost.
 pub(super) fn of_leases(snapshot: &Snapshot, entries: &[Entry]) -> Vec<Advice> {
-    let is_there = |host: &str| {
-        let nodes = snapshot.nodes.iter().filter(|node| node.host_name == host);
-        nodes.into_iter().any(|node| node.standing != StandingName::Lost)
-    };
+    let is_there = |node: &&NodeSnapshot| node.standing != StandingName::Lost;
+    let there = snapshot.nodes.iter().filter(is_there).map(|node| node.host_name.as_str());
+    let there: BTreeSet<&str> = there.collect();
     let mut lost: BTreeMap<&str, usize> = BTreeMap::new();
     for entry in entries {
         let is_lost_lease = match entry.kind.as_str() {
@@ -78,7 +77,7 @@ pub(super) fn of_leases(snapshot: &Snapshot, entries: &[Entry]) -> Vec<Advice> {
         }
     }
     let repeated =
-        lost.into_iter().filter(|(host, times)| *times >= LOST_LEASES_MIN && is_there(host));
+        lost.into_iter().filter(|(host, times)| *times >= LOST_LEASES_MIN && there.contains(host));
     let advice = repeated.map(|(host, times)| Advice {
         what: "leases",
         text: format!(
