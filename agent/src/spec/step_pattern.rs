@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use regex::bytes::{Captures, Regex, RegexBuilder};
+use regex::bytes::{Captures, Match, Regex, RegexBuilder};
 
 use super::{UsageError, argument::Argument, arguments::Arguments};
 use crate::sys::host::Host;
@@ -31,10 +31,11 @@ impl PartialEq for StepPattern {
 const KNOWN: [&str; 4] = [
     // Megatron: ` iteration      120/  100000 |`
     r"(?i)\biteration\s+(?<step>\d+)/\s*(?<steps>\d+)[^\d]",
-    // torchtitan and others: `step: 120`, `global_step=120`, `Step 120/1000`, `"step": 120`, and each after the code of a colour
-    r#"(?i)(?:^|[^a-z]|\x1b\[[\d;]*m)step["']?[ \t:=]+(?<step>\d+)(?:\s*/\s*(?<steps>\d+))?(?:[^\d,./]|[,.][^\d])"#,
-    // nanoGPT: `iter 120: loss 0.31`
+    // nanoGPT: `iter 120: loss 0.31`; its evaluations print `step 120: train loss 0.31`
     r"(?i)\biter\s+(?<step>\d+):",
+    // torchtitan and others: `step: 120`, `global_step=120`, `Step 120/1000`, `"step": 120`, and each after the code of a colour;
+    // other names that end like this are mostly settings, such as DeepSpeed's `"profile_step": 1`
+    r#"(?i)(?:^|[^a-z_]|\x1b\[[\d;]*m)(?:(?:current|global|optimizer|train|training)_)?step["']?(?<sign>[ \t:=]+)(?<step>\d+)(?:\s*/\s*(?<steps>\d+))?(?:[^\d,./]|[,.][^\d])"#,
     // tqdm: ` 12%|█▏        | 120/1000 [00:31<03:47,  3.87it/s]`
     r"(?:^|[\s|])(?<step>\d+)/(?<steps>\d+) \[",
 ];
@@ -49,6 +50,12 @@ const OTHER_BARS: [&str; 32] = [
     "quantiz", "read", "resolv", "sanity", "sav", "shard", "shuffl", "test", "token", "upload",
     "val", "writ",
 ];
+
+/// The description of a bar that shows the batches of one epoch: `Epoch 2:` of Lightning, which counts epochs from 0.
+const EPOCH: &str = r"(?i)\bepoch\s+(?<epoch>\d+):";
+
+/// Moves the cursor up. tqdm writes it after a bar that it has drawn below another one.
+const BELOW: &[u8] = b"\x1b[A";
 
 /// The number of times that output is examined until a bar replaces one with more steps that has not ended: at least ten minutes.
 /// Until then it may belong to an evaluation.
@@ -85,18 +92,42 @@ impl StepPattern {
 #[derive(Debug)]
 pub(crate) struct StepFinder {
     pattern: StepPattern,
-    /// The number of known formats that are searched: once one was found, the less specific ones are not.
+    /// The number of known formats that are searched: once one has counted, the less specific ones are not.
     formats: usize,
-    /// The step and the number of all steps of the last bar that counted.
-    bar: Option<(u64, u64)>,
+    /// The last step in each format other than bars.
+    last: [Option<u64>; BAR],
+    /// The last bar that counted.
+    bar: Option<Bar>,
+    /// True if that bar has advanced, so that it is not the one of epochs above the one of their batches.
+    has_advanced: bool,
     /// The number of times that only other bars were found since then.
     others: u32,
+}
+
+/// A progress bar.
+#[derive(Clone, Copy, Debug)]
+struct Bar {
+    step: u64,
+    all: u64,
+    /// The epoch whose batches it shows, if it names one.
+    epoch: Option<u64>,
+    /// True if it is drawn below another bar.
+    is_below: bool,
+    /// True if its line has ended. Until then it may be below another bar.
+    is_complete: bool,
 }
 
 impl StepFinder {
     /// Creates a finder for the output of a worker.
     pub(crate) fn new(pattern: StepPattern) -> Self {
-        Self { pattern, formats: KNOWN.len(), bar: None, others: 0 }
+        Self {
+            pattern,
+            formats: KNOWN.len(),
+            last: [None; BAR],
+            bar: None,
+            has_advanced: false,
+            others: 0,
+        }
     }
 
     /// Returns the step in the newest line of `output` that has one, and the number of all steps if that line has it.
@@ -104,55 +135,108 @@ impl StepFinder {
     /// Lines end with a line feed or a carriage return. A known format is also found in a last line that is incomplete, as
     /// progress bars have no end.
     pub(crate) fn newest(&mut self, output: &[u8]) -> Option<(u64, Option<u64>)> {
-        let lines = || output.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')).rev();
         match &self.pattern {
-            StepPattern::Known => {
-                for (index, format) in known().iter().enumerate().take(self.formats.min(BAR)) {
-                    let found = lines().find_map(|line| numbers(format.captures(line)?));
-                    if found.is_some() {
-                        self.formats = index + 1;
-                        return found;
-                    }
-                }
-                if self.formats <= BAR {
-                    return None;
-                }
-                let bars = lines().filter(|line| !is_other_bar(line));
-                let found: Vec<(u64, u64)> = bars.filter_map(bar).collect();
-                self.bar_of(&found)
-            }
-            StepPattern::Given(given) => lines().find_map(|line| {
+            StepPattern::Known => self.newest_known(output),
+            StepPattern::Given(given) => lines(output).rev().find_map(|line| {
                 let (end, line) = line.split_last()?;
                 let is_complete = matches!(end, b'\n' | b'\r');
-                numbers(given.captures(line).filter(|_| is_complete)?)
+                numbers(&given.captures(line).filter(|_| is_complete)?)
             }),
         }
     }
-}
 
-impl StepFinder {
-    /// Returns the step of the bar that shows the training, of bars in the reverse order of their lines.
-    ///
-    /// A bar with fewer steps than one that has not ended belongs to something else, such as an evaluation.
-    fn bar_of(&mut self, bars: &[(u64, u64)]) -> Option<(u64, Option<u64>)> {
-        if bars.is_empty() {
+    /// Returns the newest step in a known format.
+    fn newest_known(&mut self, output: &[u8]) -> Option<(u64, Option<u64>)> {
+        let mut unchanged = None;
+        for (index, format) in known().iter().enumerate().take(self.formats.min(BAR)) {
+            let newest = lines(output).rev().find_map(|line| {
+                let captures = format.captures(line)?;
+                Some((line, is_in_a_sentence(&captures), numbers(&captures)?))
+            });
+            let Some((line, is_in_a_sentence, found)) = newest else { continue };
+            let before = self.last[index].replace(found.0);
+            // A number that does not change may be anything, such as the step of a checkpoint.
+            let has_changed = before.is_some_and(|before| before != found.0);
+            if has_changed || self.formats == index + 1 || Bar::parse(line).is_some() {
+                self.formats = index + 1;
+                return Some(found);
+            }
+            if unchanged.is_none() && !is_in_a_sentence {
+                unchanged = Some(found);
+            }
+        }
+        if self.formats <= BAR {
             return None;
         }
-        let unfinished = self.bar.filter(|(step, all)| step < all && self.others < OTHER_BAR_FOR);
-        let counts = |(_, all): &&(u64, u64)| unfinished.is_none_or(|(_, before)| *all >= before);
-        let Some(&(step, all)) = bars.iter().find(counts) else {
+        let bars = lines(output).filter(|line| !is_other_bar(line));
+        let bars: Vec<Bar> = bars.filter_map(Bar::parse).collect();
+        self.newest_bar(&bars).or(unchanged)
+    }
+
+    /// Returns the step of the last of these bars that shows the training.
+    fn newest_bar(&mut self, bars: &[Bar]) -> Option<(u64, Option<u64>)> {
+        let mut newest = None;
+        for bar in bars.iter().filter(|bar| !bar.starts_an_epoch()) {
+            if self.counts(bar) {
+                let before = self.bar.filter(|before| before.all == bar.all);
+                self.has_advanced =
+                    before.is_some_and(|before| self.has_advanced || before.step < bar.step);
+                (self.bar, self.others) = (Some(*bar), 0);
+                newest = bar.step_of_training();
+            }
+        }
+        if newest.is_none() && !bars.is_empty() {
             self.others += 1;
-            return None;
-        };
-        (self.bar, self.others) = (Some((step, all)), 0);
-        Some((step, Some(all)))
+        }
+        newest
+    }
+
+    /// Returns true if a bar shows the training.
+    ///
+    /// A bar that is drawn below that of the training belongs to something else, such as an evaluation. So does one with
+    /// fewer steps while the training has not ended.
+    fn counts(&self, bar: &Bar) -> bool {
+        let Some(known) = self.bar.filter(|_| self.others < OTHER_BAR_FOR) else { return true };
+        let may_be_below = bar.is_below || (!bar.is_complete && bar.all != known.all);
+        if self.has_advanced && may_be_below && !known.is_below {
+            return false;
+        }
+        bar.all >= known.all || !known.is_unfinished()
     }
 }
 
-/// Returns the step in a bar, and the number of all steps.
-fn bar(line: &[u8]) -> Option<(u64, u64)> {
-    let (step, all) = numbers(known().get(BAR)?.captures(line)?)?;
-    Some((step, all?))
+impl Bar {
+    /// Finds a bar in a line.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let (step, all) = numbers(&known().get(BAR)?.captures(line)?)?;
+        let epoch = epoch().captures(line).and_then(|captures| number(&captures, "epoch"));
+        let is_below = line.trim_ascii_end().ends_with(BELOW);
+        let is_complete = matches!(line.last(), Some(b'\n' | b'\r'));
+        Some(Self { step, all: all?, epoch, is_below, is_complete })
+    }
+
+    fn is_unfinished(&self) -> bool {
+        self.step < self.all
+    }
+
+    /// Returns true if it shows the start of an epoch, which is the end of the one before. Lightning draws it before it
+    /// changes the number of the epoch.
+    fn starts_an_epoch(&self) -> bool {
+        self.epoch.is_some() && self.step == 0
+    }
+
+    /// Returns the step. The number of all steps is not known if there are epochs.
+    fn step_of_training(&self) -> Option<(u64, Option<u64>)> {
+        match self.epoch {
+            Some(epoch) => Some((epoch.checked_mul(self.all)?.checked_add(self.step)?, None)),
+            None => Some((self.step, Some(self.all))),
+        }
+    }
+}
+
+/// Returns the lines of output, with their ends.
+fn lines(output: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    output.split_inclusive(|byte| matches!(byte, b'\n' | b'\r'))
 }
 
 /// Returns true if a bar describes itself as something else than training: `Loading weights: 100%|███| 28/28 [`.
@@ -171,20 +255,34 @@ fn known() -> &'static [Regex] {
     })
 }
 
+/// Returns the compiled description of an epoch.
+fn epoch() -> &'static Regex {
+    static COMPILED: OnceLock<Regex> = OnceLock::new();
+    COMPILED.get_or_init(|| compile(EPOCH).expect("a test compiles it"))
+}
+
 fn compile(pattern: &str) -> Result<Regex, regex::Error> {
     // Output may have any bytes.
     RegexBuilder::new(pattern).unicode(false).size_limit(MAX_PATTERN).build()
 }
 
-/// Returns the numbers of a match.
-fn numbers(captures: Captures<'_>) -> Option<(u64, Option<u64>)> {
-    let number = |name| {
-        let digits = captures.name(name)?.as_bytes().iter();
-        let digits: String =
-            digits.filter(|byte| !matches!(byte, b',' | b'_')).map(|&byte| byte as char).collect();
-        digits.trim().parse().ok()
-    };
-    Some((number("step")?, number("steps")))
+/// Returns the step in a match, and the number of all steps.
+fn numbers(captures: &Captures<'_>) -> Option<(u64, Option<u64>)> {
+    Some((number(captures, "step")?, number(captures, "steps")))
+}
+
+/// Returns true if only blanks are before the step: `resuming from step 8`.
+fn is_in_a_sentence(captures: &Captures<'_>) -> bool {
+    let is_blank = |sign: Match<'_>| sign.as_bytes().trim_ascii().is_empty();
+    captures.name("sign").is_some_and(is_blank) && captures.name("steps").is_none()
+}
+
+/// Returns the number of a group.
+fn number(captures: &Captures<'_>, group: &str) -> Option<u64> {
+    let digits = captures.name(group)?.as_bytes().iter();
+    let digits: String =
+        digits.filter(|byte| !matches!(byte, b',' | b'_')).map(|&byte| byte as char).collect();
+    digits.trim().parse().ok()
 }
 
 impl<H: Host> Arguments<'_, H> {
@@ -223,6 +321,8 @@ mod tests {
             ("{\"loss\": 0.31, \"step\": 120}\n", 120, None),
             ("INFO step=120.\n", 120, None),
             ("iter 120: loss 3.2431, time 12.1ms\n", 120, None),
+            ("epoch=0/micro_step=10/global_step=5, samples=2.5\n", 5, None),
+            ("Epoch 2:  25%|██▌       | 2/8 [00:00<00:02, 2.80it/s, loss=0.3]\r", 18, None),
             ("\r 12%|█▏        | 120/1000 [00:31<03:47,  3.87it/s]", 120, Some(1000)),
             ("\r100%|██████████| 10/10 [00:31<00:00, loss=0.3]\n", 10, Some(10)),
             ("Epoch 0: 10%|█ | 1/10 [00:01<00:10, global_step=41, v_num=0]\r", 41, None),
@@ -249,6 +349,8 @@ mod tests {
             "iteration 12/10",
             "iter 12",
             "took 1.5/3 [s]\n",
+            "    \"profile_step\": 1,\n",
+            "Namespace(save_step=500)\n",
             "step: 99999999999999999999999\n",
         ] {
             assert_eq!(newest(output), None, "{output}");
@@ -282,6 +384,59 @@ mod tests {
         assert_eq!(newest(" 10%|█  | 1/10 [00:00<00:01]\r"), Some((1, Some(10))));
     }
 
+    /// A bar that tqdm draws below that of the training shows something else, however many steps it has, and even after the end of
+    /// the training. The bar of batches may be below that of epochs.
+    #[test]
+    fn bars_below_the_training() {
+        let mut finder = StepFinder::new(StepPattern::Known);
+        let mut newest = |output: &str| finder.newest(output.as_bytes());
+        assert_eq!(newest("\r 4/12 [00:01<00:08]\r 5/12 [00:01<00:08]"), Some((5, Some(12))));
+        assert_eq!(newest("\n\r 3/16 [00:00<00:01]"), None);
+        assert_eq!(newest("\n\r 3/16 [00:00<00:01]\u{1b}[A\n"), None);
+        assert_eq!(newest("\r 3/12 [00:00<00:01]\u{1b}[A\n"), None);
+        let both = "\r12/12 [00:03<00:00]\n\r 9/16 [00:00<00:01]\u{1b}[A\n\r 10/16 [00:00<00:01]";
+        assert_eq!(newest(both), Some((12, Some(12))));
+        assert_eq!(newest("\n\r 3/12 [00:00<00:01]\u{1b}[A\n"), None);
+        assert_eq!(newest("\r 1/20 [00:00<00:01]"), None, "it may be below");
+        assert_eq!(newest("\r 1/20 [00:00<00:01]\r 2/20 [00:00<00:01]"), Some((2, Some(20))));
+        let mut finder = StepFinder::new(StepPattern::Known);
+        let epochs = b"\r 0/3 [00:00<?]\n\r 7/100 [00:00<00:01]\x1b[A\n";
+        assert_eq!(finder.newest(epochs), Some((7, Some(100))));
+    }
+
+    /// The bar of the batches of an epoch goes on where that of the epoch before has ended.
+    #[test]
+    fn bars_of_epochs() {
+        let mut finder = StepFinder::new(StepPattern::Known);
+        let mut newest = |output: &str| finder.newest(output.as_bytes());
+        assert_eq!(newest("Epoch 0: 100%|██████████| 8/8 [00:02<00:00]\r"), Some((8, None)));
+        let start =
+            "Epoch 0:   0%|  | 0/8 [00:00<?, ?it/s]\rEpoch 1:   0%|  | 0/8 [00:00<?, ?it/s]\r";
+        assert_eq!(newest(start), None);
+        assert_eq!(newest("Epoch 1:  12%|█▎        | 1/8 [00:00<00:02]\r"), Some((9, None)));
+        let huge = "Epoch 18446744073709551615:  12%|█▎        | 1/8 [00:00<00:02]\r";
+        assert_eq!(newest(huge), None);
+    }
+
+    /// A number that does not change is no counter: bars are read on after it. In a sentence it is no step at all.
+    #[test]
+    fn numbers_that_do_not_change() {
+        let mut finder = StepFinder::new(StepPattern::Known);
+        let mut newest = |output: &str| finder.newest(output.as_bytes());
+        assert_eq!(newest("Resuming training from epoch 0 and global step 8\n"), None);
+        assert_eq!(newest("from step: 8\n"), Some((8, None)));
+        assert_eq!(newest("\r 9/12 [00:01<00:08]"), Some((9, Some(12))));
+        assert_eq!(newest("\r 10/12 [00:01<00:08]"), Some((10, Some(12))));
+        assert_eq!(newest("step 11 loss 0.3\n"), Some((11, None)), "a counter");
+        assert_eq!(newest("\r 12/12 [00:01<00:08]"), None);
+        let mut finder = StepFinder::new(StepPattern::Known);
+        let mut newest = |output: &str| finder.newest(output.as_bytes());
+        assert_eq!(newest("step 0: train loss 4.2, val loss 4.3\n"), None);
+        assert_eq!(newest("iter 0: loss 4.2\n"), Some((0, None)));
+        assert_eq!(newest("iter 10: loss 4.1\n"), Some((10, None)));
+        assert_eq!(newest("step 2000: train loss 3.2, val loss 3.3\n"), None);
+    }
+
     /// The newest line with a step counts, wherever lines end with a line feed or a carriage return.
     #[test]
     fn newest_line_counts() {
@@ -292,15 +447,19 @@ mod tests {
         assert_eq!(StepFinder::new(StepPattern::Known).newest(&odd), Some((4, None)));
     }
 
-    /// Once a format was found, less specific ones are not searched: a script that writes steps may also draw bars.
+    /// Once a format has counted, less specific ones are not searched: a script that writes steps may also draw bars.
     #[test]
     fn most_specific_format_counts() {
         let mut finder = StepFinder::new(StepPattern::Known);
         let mut newest = |output: &str| finder.newest(output.as_bytes());
         assert_eq!(newest("\r 3/9 [00:01<00:02]"), Some((3, Some(9))));
-        assert_eq!(newest("\r 4/9 [00:01<00:02]\nstep: 70\n 5/9 [00:01<00:01]"), Some((70, None)));
-        assert_eq!(newest("\r 6/9 [00:01<00:01]"), None);
-        assert_eq!(newest("step: 71\n"), Some((71, None)));
+        assert_eq!(
+            newest("\r 4/9 [00:01<00:02]\nstep: 70\n 5/9 [00:01<00:01]"),
+            Some((5, Some(9)))
+        );
+        assert_eq!(newest("step: 71\n 6/9 [00:01<00:01]"), Some((71, None)));
+        assert_eq!(newest("\r 7/9 [00:01<00:01]"), None);
+        assert_eq!(newest("step: 72\n"), Some((72, None)));
     }
 
     /// A pattern of the user is searched in complete lines, without their ends; groups of digits may be separated.
