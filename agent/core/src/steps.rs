@@ -142,8 +142,14 @@ impl StepWatch {
             let all = self.workers.values().filter(|(known, _)| *known == source);
             all.map(|(_, reached)| reached)
         };
-        let all_have_ended = all().all(has_ended);
-        let of_source = || all().filter(|reached| all_have_ended || !has_ended(reached));
+        // Of counters that have all reached their ends, the last one has shown the training.
+        let last = all().max_by_key(|reached| reached.at).filter(|_| all().all(has_ended));
+        let of_source = || {
+            all().filter(move |reached| match last {
+                Some(last) => reached.step.total == last.step.total,
+                None => !has_ended(reached),
+            })
+        };
         Some(NodeSteps {
             source,
             lowest: of_source().map(|reached| reached.step.step).min()?,
@@ -201,6 +207,17 @@ mod tests {
         watch.handle_step(now, A, StepSource::Read, counter(40, 800));
         assert_eq!(taken(&mut watch), Some((StepSource::Read, 40, 40)));
         assert_eq!(watch.merged().unwrap().total, Some(800));
+    }
+
+    /// If the counters of all workers have ended, the last one has shown the training.
+    #[test]
+    fn last_counter_counts_after_the_end() {
+        let (mut watch, now) = (StepWatch::default(), some_instant());
+        let counter = |step, all| Step::new(step, Some(all)).unwrap();
+        watch.handle_step(now, B, StepSource::Read, counter(28, 28));
+        watch.handle_step(now + SECOND, A, StepSource::Read, counter(16, 16));
+        let steps = watch.merged().unwrap();
+        assert_eq!((steps.lowest, steps.highest, steps.total), (16, 16, Some(16)));
     }
 
     /// A worker that repeats its step makes no progress.
