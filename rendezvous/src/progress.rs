@@ -41,6 +41,8 @@ struct NodeSteps {
     source: StepSource,
     lowest: u64,
     highest: u64,
+    /// The number of all steps, if it came with them.
+    total: Option<u64>,
     /// The time at which one of its workers has reached another step.
     at: Instant,
 }
@@ -59,12 +61,12 @@ impl JobSteps {
             *self = Self { round, ..Self::default() };
         }
         let StepProgress { source, lowest, highest, total, age } = *progress;
+        let at = now.checked_sub(age).unwrap_or(now);
+        let before = self.nodes.get(id).copied();
+        let steps = NodeSteps { source, lowest, highest, total, at };
         if let Some(total) = total {
             self.totals.insert(source, total);
         }
-        let at = now.checked_sub(age).unwrap_or(now);
-        let steps = NodeSteps { source, lowest, highest, at };
-        let before = self.nodes.get(id).copied();
         if before
             .is_some_and(|old| (old.source, old.lowest, old.highest) == (source, lowest, highest))
         {
@@ -77,8 +79,21 @@ impl JobSteps {
         *self.lowest.entry((source, lowest)).or_default() += 1;
         *self.highest.entry((source, highest)).or_default() += 1;
         self.nodes.insert(id.clone(), steps);
+        if let Some(old) = before.filter(|_| source == StepSource::Read && total.is_none()) {
+            self.forget_total(&old);
+        }
         self.latest = self.latest.max(Some(at));
         true
+    }
+
+    /// Forgets the number of all steps that was read with the old steps of a node, unless another node has it still: it was
+    /// that of something else, such as a bar before the training.
+    fn forget_total(&mut self, old: &NodeSteps) {
+        let is_known = old.total.is_some() && self.totals.get(&old.source) == old.total.as_ref();
+        let is_same = |other: &NodeSteps| (other.source, other.total) == (old.source, old.total);
+        if is_known && !self.nodes.values().any(is_same) {
+            self.totals.remove(&old.source);
+        }
     }
 
     /// Applies the steps of a node to the pace of the job.

@@ -96,6 +96,25 @@ fn remaining_steps_are_known_with_a_total() {
     assert_eq!(t.merged().steps_left, Some(0));
 }
 
+/// A step that was read without the number of all steps makes an old one void, which was that of another bar. A script need
+/// not report the number with every step.
+#[test]
+fn total_that_was_read_may_become_void() {
+    let mut t = Fixture::new();
+    for (source, left) in [(StepSource::Read, None), (StepSource::Reported, Some(23))] {
+        t.record("a", StepProgress { total: Some(28), ..progress(source, 28, 28) });
+        assert_eq!(t.merged().steps_left, Some(0));
+        t.record("a", progress(source, 5, 5));
+        assert_eq!(t.merged().steps_left, left);
+    }
+    let mut t = Fixture::new();
+    for id in ["a", "b"] {
+        t.record(id, StepProgress { total: Some(28), ..progress(StepSource::Read, 4, 4) });
+    }
+    t.record("a", progress(StepSource::Read, 5, 5));
+    assert_eq!(t.merged().steps_left, Some(24), "another node has it");
+}
+
 /// The usual time of a step is not changed by a pause, and a report may cover several steps.
 #[test]
 fn usual_time_of_a_step_is_the_median() {
