@@ -247,6 +247,12 @@ impl Program {
         }
     }
 
+    /// Returns true if the program has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.receive_pending();
+        self.has_ended
+    }
+
     /// The output on `stream` up to the last wait.
     pub fn text(&self, stream: Stream) -> String {
         let lines = self.lines.iter().filter(|line| line.stream == stream);
