@@ -162,7 +162,7 @@ impl StepFinder {
                 return Some(found);
             }
             if unchanged.is_none() && !is_in_a_sentence {
-                unchanged = Some(found);
+                unchanged = Some((line, found));
             }
         }
         if self.formats <= BAR {
@@ -170,7 +170,15 @@ impl StepFinder {
         }
         let bars = lines(output).filter(|line| !is_other_bar(line));
         let bars: Vec<Bar> = bars.filter_map(Bar::parse).collect();
-        self.newest_bar(&bars).or(unchanged)
+        let bar = self.newest_bar(&bars);
+        let is_newest = |line: &[u8]| {
+            let mut after = lines(output).rev().take_while(|other| other.as_ptr() != line.as_ptr());
+            !after.any(|other| Bar::parse(other).is_some())
+        };
+        match unchanged {
+            Some((line, found)) if bar.is_none() || is_newest(line) => Some(found),
+            Some(_) | None => bar,
+        }
     }
 
     /// Returns the step of the last of these bars that shows the training.
@@ -427,6 +435,8 @@ mod tests {
         assert_eq!(newest("from step: 8\n"), Some((8, None)));
         assert_eq!(newest("\r 9/12 [00:01<00:08]"), Some((9, Some(12))));
         assert_eq!(newest("\r 10/12 [00:01<00:08]"), Some((10, Some(12))));
+        let newer = "\r 10/12 [00:01<00:08]epoch 3\nstep: 8\n";
+        assert_eq!(newest(newer), Some((8, None)), "the newest line");
         assert_eq!(newest("step 11 loss 0.3\n"), Some((11, None)), "a counter");
         assert_eq!(newest("\r 12/12 [00:01<00:08]"), None);
         let mut finder = StepFinder::new(StepPattern::Known);
