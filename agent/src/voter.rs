@@ -30,6 +30,8 @@ use tokio::{
 };
 
 use self::driver::{Driver, Inputs, Published};
+#[cfg(test)]
+pub(crate) use self::frames::tests::largest_memory;
 pub use self::handle::Superseded;
 pub(crate) use self::handle::{
     Answered, Command, Commands, Leader, StateNeed, Stored, Tenancy, VoterHandle,

@@ -69,9 +69,9 @@ pub const FURTHER_FAILURES_MAX: usize = 16;
 /// different machines are compared, and the messages with them take time.
 pub(crate) const SAME_TIME: Duration = Duration::from_secs(1);
 
-/// The length in bytes to which the message of a further failure is cut: an exception's last line.
-/// An outcome is sent to every node.
-pub(crate) const FURTHER_MESSAGE_MAX: usize = 512;
+/// The length in bytes to which each text of a further failure is cut: an exception's last line. An outcome is sent to every
+/// node, and fits into one message between voters.
+pub const FURTHER_TEXT_MAX: usize = 512;
 
 /// The interval at which the time account of a running round is stored: a coordinator that is lost loses no more of it.
 pub(crate) const ACCOUNT_INTERVAL: Duration = Duration::from_secs(60);

@@ -440,3 +440,39 @@ fn unsigned(revision: i64) -> Revision {
 fn signed(revision: Revision) -> i64 {
     i64::try_from(revision.0).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ragent_rendezvous::{
+        heir::Successor,
+        ids::{NodeId, Term},
+        limits::{NUMBER_MAX, SUCCESSORS_MAX},
+    };
+
+    use super::*;
+    use crate::voter::largest_memory;
+
+    /// The largest memory of a coordinator takes half of a record: the end of a job is recorded, whatever the failures that have
+    /// ended it contain.
+    #[test]
+    fn largest_memory_fits() {
+        let name = || "x".repeat(256);
+        let successor = Successor { process: NodeId::new(name()), endpoint: name() };
+        let record = Record {
+            process: NodeId::new(name()),
+            endpoint: name(),
+            term: Term(NUMBER_MAX),
+            number: NUMBER_MAX,
+            silence: Duration::from_secs(60),
+            is_resigned: true,
+            is_placeholder: true,
+            successors: vec![successor; SUCCESSORS_MAX],
+            memory: Some(largest_memory()),
+        };
+        let value = claim::encode(record.clone());
+        assert!(value.len() <= limits::MAX_RECORD / 2, "{}", value.len());
+        assert_eq!(claim::decode(&value), Ok(record));
+    }
+}

@@ -107,3 +107,153 @@ impl Format {
 pub(super) fn codec() -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder().max_frame_length(limits::MAX_FRAME).new_codec()
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use ragent_election::election::message::{
+        Knowledge, Leads, Lists, Replica, Request, Seat, Version, VoterMessage,
+    };
+    use ragent_rendezvous::{
+        account::{TimeState, TimeTotals},
+        event::{RestartCause, RestartSum},
+        ids::{
+            GlobalRank, GroupRank, JobUid, LocalRank, NodeId, ProofKey, Round, RoundId, Term,
+            VoterId,
+        },
+        limits::{
+            DEPARTED_NODES_MAX, FURTHER_FAILURES_MAX, FURTHER_TEXT_MAX, HOST_TALLIES_MAX,
+            NUMBER_MAX, VOTERS_MAX,
+        },
+        message::{
+            DepartedNode, DepartedNodes, Departure, ENDED_SHOWN_MAX, JobResult, Outcome, WorkerEnd,
+            WorkerFailure,
+        },
+        settings::{HostSeat, HostTally, Memory},
+    };
+
+    use super::*;
+
+    /// The lengths up to which a coordinator accepts names, paths and texts from nodes.
+    const NAME: usize = 256;
+    const PATH: usize = 4096;
+    const TEXT: usize = 8192;
+
+    const TIME: Duration = Duration::from_secs(366 * 24 * 3600);
+
+    fn long(len: usize) -> String {
+        "x".repeat(len)
+    }
+
+    /// A failure whose fields are at the limits of what a coordinator accepts from a node.
+    fn failure() -> WorkerFailure {
+        WorkerFailure {
+            host_name: long(NAME),
+            round: RoundId { term: Term(NUMBER_MAX), round: Round(NUMBER_MAX) },
+            global_rank: GlobalRank(u32::MAX),
+            local_rank: LocalRank(u32::MAX),
+            pid: u32::MAX,
+            end: WorkerEnd::NotStarted(long(TEXT)),
+            age: TIME,
+            message: Some(long(TEXT)),
+            error_file: Some(long(PATH)),
+            stderr_tail: long(TEXT),
+            is_final: true,
+            error_file_age: Some(TIME),
+        }
+    }
+
+    /// The memory of a closed job, with each field at its limit.
+    pub(crate) fn largest_memory() -> Memory {
+        let departed = DepartedNode { host_name: long(NAME), how: Departure::NotReady, ago: TIME };
+        let further = WorkerFailure {
+            end: WorkerEnd::NotStarted(long(FURTHER_TEXT_MAX)),
+            message: Some(long(FURTHER_TEXT_MAX)),
+            error_file: Some(long(FURTHER_TEXT_MAX)),
+            stderr_tail: String::new(),
+            ..failure()
+        };
+        let closed = Outcome {
+            result: JobResult::JoinTimeout {
+                present: u32::MAX,
+                min: u32::MAX,
+                waited: TIME,
+                after: Round(NUMBER_MAX),
+                departed: Box::new(DepartedNodes {
+                    first: vec![departed; DEPARTED_NODES_MAX],
+                    more: u32::MAX,
+                }),
+            },
+            first_failure: Some(failure()),
+            other_failures: u32::MAX,
+            further_failures: vec![further; FURTHER_FAILURES_MAX],
+            restarts_used: u32::MAX,
+        };
+        let tally = HostTally {
+            host_name: long(NAME),
+            address: long(NAME),
+            strikes: u32::MAX,
+            early_losses: u32::MAX,
+        };
+        let restarts = RestartSum { count: u32::MAX, cost_ms: u64::MAX, redone_steps: u64::MAX };
+        Memory {
+            born_ms: u64::MAX,
+            term: Term(NUMBER_MAX),
+            round: Round(NUMBER_MAX),
+            round_size: 65_536,
+            host: Some(HostSeat {
+                rank: GroupRank(u32::MAX),
+                node: NodeId::new(long(NAME)),
+                host_name: long(NAME),
+                is_confirmed_dead: true,
+            }),
+            restarts_used: u32::MAX,
+            charged_through: Round(NUMBER_MAX),
+            time: TimeTotals { by_state: [TIME; TimeState::ALL.len()], redone: TIME },
+            restarts: [restarts; RestartCause::ALL.len()],
+            host_tallies: vec![tally; HOST_TALLIES_MAX],
+            closed: Some(closed),
+            proof_key: Some(ProofKey::new([7; ProofKey::LEN])),
+            ..Memory::fresh(JobUid::new(long(NAME)))
+        }
+    }
+
+    /// The largest memory of a coordinator takes half of a message to a voter: the end of a job is copied, whatever the failures
+    /// that have ended it contain.
+    #[test]
+    fn largest_memory_fits() {
+        let address = || VoterAddress::new(long(NAME));
+        let seats =
+            || vec![Seat { address: address(), voter: Some(VoterId(u64::MAX)) }; VOTERS_MAX];
+        let version = || Version { term: Term(NUMBER_MAX), number: NUMBER_MAX };
+        let uid = || JobUid::new(long(NAME));
+        let replica = Replica {
+            version: version(),
+            lists: Lists { last: seats(), before: Some(seats()) },
+            memory: Some(largest_memory()),
+        };
+        let renewal = VoterMessage {
+            voter: VoterId(u64::MAX),
+            address: address(),
+            knows: Knowledge { has_round: true, version: version() },
+            process: NodeId::new(long(NAME)),
+            is_fresh: true,
+            highest: Term(NUMBER_MAX),
+            job: Some(KnownJob { uid: uid(), voters: vec![address(); VOTERS_MAX] }),
+            leads: Some(Leads { born_ms: u64::MAX, term: Term(NUMBER_MAX), has_nodes: true }),
+            ended: vec![uid(); ENDED_SHOWN_MAX],
+            sequence: u64::MAX,
+            body: Request::Renew {
+                term: Term(NUMBER_MAX),
+                replica: Box::new(replica),
+                is_copied: false,
+            },
+        };
+        let format = Format::new(RunId::new(long(NAME)), Some(&[address()]), Timers::default());
+        let frame = format.encode(FromVoter::Request(renewal.clone())).expect("it fits");
+        assert!(frame.len() <= limits::MAX_FRAME / 2, "{}", frame.len());
+        // The other voter accepts each field. The length of the message is in front of it.
+        assert_eq!(format.decode(&frame[4..]).unwrap(), FromVoter::Request(renewal));
+    }
+}

@@ -9,9 +9,9 @@ use crate::{
     event::EventKind,
     group::{Group, SeatState},
     ids::{Round, Term},
-    limits::{FURTHER_FAILURES_MAX, FURTHER_MESSAGE_MAX, SAME_TIME, TAKEOVER_COURTESY, after},
+    limits::{FURTHER_FAILURES_MAX, FURTHER_TEXT_MAX, SAME_TIME, TAKEOVER_COURTESY, after},
     machine::{Availability, Rendezvous},
-    message::{JobResult, Outcome, WorkerFailure},
+    message::{JobResult, Outcome, WorkerEnd, WorkerFailure},
     phase::{Closed, Phase},
     tenure::{Elected, Tenure},
 };
@@ -239,12 +239,22 @@ impl Failures {
 
 /// Shortens a failure for a list.
 fn shortened(failure: WorkerFailure) -> WorkerFailure {
-    let message = failure.message.map(|mut message| {
-        let end = (0..=FURTHER_MESSAGE_MAX.min(message.len()))
-            .rev()
-            .find(|end| message.is_char_boundary(*end));
-        message.truncate(end.unwrap_or(0));
-        message
-    });
-    WorkerFailure { message, stderr_tail: String::new(), ..failure }
+    let end = match failure.end {
+        WorkerEnd::NotStarted(reason) => WorkerEnd::NotStarted(cut(reason)),
+        WorkerEnd::StandbyUnfit(reason) => WorkerEnd::StandbyUnfit(cut(reason.into()).into()),
+        end @ (WorkerEnd::Exited(_)
+        | WorkerEnd::Signaled(_)
+        | WorkerEnd::KeeperLost
+        | WorkerEnd::Hung(_)) => end,
+    };
+    let message = failure.message.map(cut);
+    // The beginning of a path would be the path of another file.
+    let error_file = failure.error_file.filter(|path| path.len() <= FURTHER_TEXT_MAX);
+    WorkerFailure { end, message, error_file, stderr_tail: String::new(), ..failure }
+}
+
+/// Cuts a text to at most [`FURTHER_TEXT_MAX`] bytes.
+fn cut(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(FURTHER_TEXT_MAX));
+    text
 }

@@ -17,7 +17,8 @@ pub struct Outcome {
     /// The number of other nodes with a failure in the same round.
     pub other_failures: u32,
     /// The other failures within a second of the first, oldest first, at most 16; their times do
-    /// not show which of them was the cause. Shortened: without stderr.
+    /// not show which of them was the cause. Their texts are cut to
+    /// 512 bytes; without stderr, and without a longer path of an error file.
     #[serde(default)]
     pub further_failures: Vec<WorkerFailure>,
     /// The total number of failures charged.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::fixture::{Did, Fixture, SECOND, failure};
-use crate::message::{JobResult, NodeState, WaitReason, WorkerFailure};
+use crate::message::{JobResult, NodeState, WaitReason, WorkerEnd, WorkerFailure};
 
 /// Stops `name`; one of its workers had written an error file `age` ago.
 fn stop_with_error_file(t: &mut Fixture, name: &str, age: Duration) -> Vec<Did> {
@@ -79,7 +79,9 @@ fn failures_of_the_same_second_are_listed() {
     t.live(&names, 9 * SECOND);
     for (name, age) in names.iter().zip([2_000, 5_000, 4_100, 4_500]) {
         let long = WorkerFailure {
+            end: WorkerEnd::NotStarted("\u{e9}".repeat(400)),
             message: Some("\u{e9}".repeat(400)),
+            error_file: Some("x".repeat(513)),
             stderr_tail: "line".to_owned(),
             ..failure(name, Duration::from_millis(age))
         };
@@ -95,8 +97,10 @@ fn failures_of_the_same_second_are_listed() {
     assert_eq!((further, outcome.other_failures), (vec!["d", "c"], 3));
     assert_eq!(outcome.first_failure.expect("failed").host_name, "b");
     for failure in outcome.further_failures {
-        assert_eq!(failure.message.map(|message| message.len()), Some(512));
-        assert_eq!(failure.stderr_tail, "");
+        let cut = "\u{e9}".repeat(256);
+        assert_eq!(failure.message.as_deref(), Some(cut.as_str()));
+        assert_eq!(failure.end, WorkerEnd::NotStarted(cut));
+        assert_eq!((failure.error_file, failure.stderr_tail.as_str()), (None, ""));
     }
 }
 
