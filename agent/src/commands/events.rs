@@ -84,7 +84,7 @@ fn event_id(text: &str) -> Result<EventId, UsageError> {
 /// Requests the whole journal that the coordinator has.
 pub(super) async fn all(found: &Found) -> Result<Vec<Entry>, LaunchError> {
     let mut parts = open_here(found, JournalRequest::default()).await?;
-    let mut entries = Vec::new();
+    let mut received = Received::default();
     loop {
         let next = timeout(PART_PATIENCE, parts.next()).await;
         let part = next.map_err(|_| {
@@ -92,21 +92,45 @@ pub(super) async fn all(found: &Found) -> Result<Vec<Entry>, LaunchError> {
             LaunchError::NoJob(format!("{} has sent no events for {waited} s", found.endpoint))
         })?;
         match part.map_err(|error| found.failed(error))? {
-            Some(lines) => entries.extend(lines.lines().filter_map(Entry::read)),
-            None => return Ok(entries),
+            Some(part) if received.add(&part) => {}
+            // The end, or more than any coordinator keeps.
+            Some(_) | None => return Ok(received.entries),
         }
-        if entries.len() > ENTRIES_MAX {
-            // No coordinator keeps as many.
-            return Ok(entries);
+    }
+}
+
+/// The parts of a journal that were received so far.
+#[derive(Default)]
+struct Received {
+    entries: Vec<Entry>,
+    /// The number of lines, including those that are not events.
+    lines: usize,
+    bytes: usize,
+}
+
+impl Received {
+    /// Adds a part. Returns false, without adding it, if the journal would exceed its limits.
+    fn add(&mut self, part: &str) -> bool {
+        // A part without lines counts as well, so that an answer of such parts ends.
+        self.lines += part.lines().count().max(1);
+        self.bytes += part.len();
+        let is_within = self.lines <= ENTRIES_MAX && self.bytes <= BYTES_MAX;
+        if is_within {
+            self.entries.extend(part.lines().filter_map(Entry::read));
         }
+        is_within
     }
 }
 
 /// The longest wait for the next part of a journal.
 const PART_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The most events that are read: twice as many as a coordinator keeps.
+/// The most lines that are read: twice as many as a coordinator keeps.
 const ENTRIES_MAX: usize = 20_000;
+
+/// The size of the events that are read: four times what a coordinator keeps. The details of an event can take 16 times as much
+/// memory as its line.
+pub(super) const BYTES_MAX: usize = 16 << 20;
 
 /// Requests the journal; `None` if the process does not coordinate the job any more.
 pub(super) async fn open(
@@ -194,5 +218,31 @@ impl Printer {
         // The answer may come from an untrusted process.
         stdout::print(&printable(&text)).map_err(system("print the events of the job"))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the number of parts that are accepted, up to `most`, and the result.
+    fn accepted(part: &str, most: usize) -> (usize, Received) {
+        let mut received = Received::default();
+        let count = (0..most).take_while(|_| received.add(part)).count();
+        (count, received)
+    }
+
+    /// A journal without end is read up to a number of lines and of bytes, also if its lines are not events.
+    #[test]
+    fn journal_without_end_is_cut() {
+        let (parts, received) = accepted("no event\n{}\n", 2 * ENTRIES_MAX);
+        assert_eq!((parts, received.entries.len()), (ENTRIES_MAX / 2, 0));
+        assert_eq!(accepted("", 2 * ENTRIES_MAX).0, ENTRIES_MAX);
+        let text = "t".repeat(1 << 20);
+        let line = format!(
+            r#"{{"id":"1.1","at":"2026-11-21T20:31:07Z","round":1,"kind":"k","text":"{text}"}}"#
+        );
+        let (parts, received) = accepted(&line, 100);
+        assert_eq!((parts, received.entries.len()), (15, 15));
     }
 }

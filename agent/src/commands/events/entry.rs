@@ -34,12 +34,16 @@ pub(in crate::commands) struct Entry {
     /// The details.
     #[serde(default)]
     pub(in crate::commands) data: Value,
+    /// The length of its line in bytes.
+    #[serde(skip)]
+    pub(in crate::commands) len: usize,
 }
 
 impl Entry {
     /// Reads a line; `None` if it is not an event of a known schema.
     pub(in crate::commands) fn read(line: &str) -> Option<Self> {
-        serde_json::from_str(line).ok()
+        let entry = serde_json::from_str(line).ok()?;
+        Some(Self { len: line.len(), ..entry })
     }
 
     /// Returns the local time of day with milliseconds.

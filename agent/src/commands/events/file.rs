@@ -8,7 +8,7 @@ use std::{
 
 use ragent_rendezvous::event::EventId;
 
-use super::{ENTRIES_MAX, Entry};
+use super::{BYTES_MAX, ENTRIES_MAX, Entry};
 use crate::{
     commands::error::LaunchError,
     spec::{Argument, UsageError},
@@ -106,19 +106,25 @@ impl RecordedRun {
     ///
     /// Returns a usage error if the file cannot be read, or contains no events.
     pub(in crate::commands) fn read(path: &str) -> Result<Self, LaunchError> {
-        let run = Self::of(open(path)?, ENTRIES_MAX).map_err(|error| unreadable(path, &error))?;
+        let run = Self::of(open(path)?, ENTRIES_MAX, BYTES_MAX);
+        let run = run.map_err(|error| unreadable(path, &error))?;
         if run.entries.is_empty() {
             return Err(without_events(path).into());
         }
         Ok(run)
     }
 
-    /// Collects the newest `most` events of the newest run. Files of several coordinators may have been joined
-    /// in any order.
-    fn of(mut lines: JournalLines<impl BufRead>, most: usize) -> io::Result<Self> {
+    /// Collects the newest `most` events of the newest run, whose lines have `most_bytes` bytes together. Files of several
+    /// coordinators may have been joined in any order.
+    fn of(
+        mut lines: JournalLines<impl BufRead>,
+        most: usize,
+        most_bytes: usize,
+    ) -> io::Result<Self> {
         let mut run = Self::default();
         let mut newest: Option<(String, jiff::Timestamp)> = None;
         let mut entries: BTreeMap<EventId, Entry> = BTreeMap::new();
+        let mut bytes = 0;
         while let Some((entry, _)) = lines.next()? {
             match &mut newest {
                 Some((uid, at)) if *uid == entry.job_uid => *at = entry.at.max(*at),
@@ -130,12 +136,14 @@ impl RecordedRun {
                     run.has_others |= newest.is_some();
                     run.is_cut = false;
                     entries.clear();
+                    bytes = 0;
                     newest = Some((entry.job_uid.clone(), entry.at));
                 }
             }
-            entries.insert(entry.id, entry);
-            if entries.len() > most {
-                entries.pop_first();
+            bytes += entry.len;
+            bytes -= entries.insert(entry.id, entry).map_or(0, |same| same.len);
+            while entries.len() > most || bytes > most_bytes {
+                bytes -= entries.pop_first().map_or(bytes, |(_, oldest)| oldest.len);
                 run.is_cut = true;
             }
         }
@@ -156,7 +164,12 @@ mod tests {
     }
 
     fn read(text: &[u8], most: usize) -> (Vec<String>, RecordedRun) {
-        let run = RecordedRun::of(JournalLines::new(text), most).expect("memory can be read");
+        read_within(text, most, usize::MAX)
+    }
+
+    fn read_within(text: &[u8], most: usize, bytes: usize) -> (Vec<String>, RecordedRun) {
+        let lines = JournalLines::new(text);
+        let run = RecordedRun::of(lines, most, bytes).expect("memory can be read");
         (run.entries.iter().map(|entry| format!("{}/{}", entry.job_uid, entry.id)).collect(), run)
     }
 
@@ -197,5 +210,10 @@ mod tests {
         assert_eq!(ids, ["a/1.4", "a/1.5"]);
         assert!(run.is_cut);
         assert!(!read(text.as_bytes(), 5).1.is_cut);
+        let again = text.repeat(2);
+        let (ids, run) = read_within(again.as_bytes(), 5, text.len() / 2);
+        assert_eq!(ids, ["a/1.4", "a/1.5"]);
+        assert!(run.is_cut);
+        assert!(!read_within(again.as_bytes(), 5, text.len()).1.is_cut);
     }
 }

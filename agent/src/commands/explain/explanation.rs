@@ -140,8 +140,9 @@ pub(super) fn now(snapshot: &Snapshot) -> String {
 
 /// Returns the newest restarts, newest first.
 pub(super) fn restarts(entries: &[Entry], most: usize) -> Vec<Restart> {
-    let ends = entries.iter().rev().filter(|entry| entry.round > 0 && begins_restart(entry));
-    let restarts = ends.map(|end| (end, restart(end, entries)));
+    let placed = entries.iter().enumerate().rev();
+    let ends = placed.filter(|(_, entry)| entry.round > 0 && begins_restart(entry));
+    let restarts = ends.map(|(place, end)| (end, restart(end, &entries[place + 1..], entries)));
     // A coordinator that has taken over may end the round itself, a moment later.
     let listed =
         restarts.filter(|(end, restart)| restart.steps.len() > 1 || end.kind == ROUND_ENDED);
@@ -155,8 +156,8 @@ fn begins_restart(entry: &Entry) -> bool {
     entry.kind == ROUND_ENDED || entry.kind == "coordinator_took_over"
 }
 
-/// Collects the causes of the end of a round, oldest first, the end itself, and what followed from it.
-fn restart(end: &Entry, entries: &[Entry]) -> Restart {
+/// Collects the causes of the end of a round, oldest first, the end itself, and what followed from it, out of the `later` entries.
+fn restart(end: &Entry, later: &[Entry], entries: &[Entry]) -> Restart {
     let by_id = |id: EventId| {
         let place = entries.binary_search_by_key(&id, |entry| entry.id).ok()?;
         entries.get(place)
@@ -171,9 +172,9 @@ fn restart(end: &Entry, entries: &[Entry]) -> Restart {
         cause = entry.cause.filter(|cause| *cause < entry.id);
     }
     let first = chain[0].at;
-    let later = entries.iter().filter(|entry| entry.id > end.id);
     // Only until the next round ends: its events belong to the next restart.
     let followed: Vec<&Entry> = later
+        .iter()
         .take_while(|entry| !begins_restart(entry))
         .filter(|entry| is_stage(entry, end))
         .collect();

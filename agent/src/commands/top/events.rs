@@ -1,7 +1,7 @@
 //! The list of events.
 
 use super::{cursor::Cursor, keys::Key};
-use crate::commands::events::{Entry, Lines};
+use crate::commands::events::{BYTES_MAX, Entry, Lines};
 
 /// The events that are kept: as many as a coordinator keeps.
 const ENTRIES_MAX: usize = 10_000;
@@ -13,6 +13,8 @@ const ENTRIES_SPARE: usize = 1_000;
 #[derive(Debug, Default)]
 pub(super) struct EventList {
     entries: Vec<Entry>,
+    /// The length of their lines together.
+    bytes: usize,
     /// The depths at which the events are shown.
     depths: Vec<usize>,
     lines: Lines,
@@ -30,12 +32,18 @@ impl EventList {
                 continue;
             }
             self.depths.push(self.lines.depth(&entry));
+            self.bytes += entry.len;
             self.entries.push(entry);
         }
-        let removed = match self.entries.len() {
+        let mut removed = match self.entries.len() {
             len if len > ENTRIES_MAX + ENTRIES_SPARE => len - ENTRIES_MAX,
             _ => 0,
         };
+        self.bytes -= self.entries[..removed].iter().map(|entry| entry.len).sum::<usize>();
+        while self.bytes > BYTES_MAX {
+            self.bytes -= self.entries[removed].len;
+            removed += 1;
+        }
         self.entries.drain(..removed);
         self.depths.drain(..removed);
         self.cursor.selected = self.cursor.selected.saturating_sub(removed);
@@ -109,5 +117,11 @@ mod tests {
         list.add(events(ENTRIES_MAX + 1..=ENTRIES_MAX + ENTRIES_SPARE + 1));
         assert_eq!((list.entries.len(), list.depths.len()), (ENTRIES_MAX, ENTRIES_MAX));
         assert_eq!(list.selected(), Some(&selected));
+        // An event counts with the length of its line.
+        let mut large = events(20_000..=20_019);
+        large.iter_mut().for_each(|entry| entry.len = BYTES_MAX / 10);
+        list.add(large);
+        assert_eq!((list.entries.len(), list.depths.len()), (10, 10));
+        assert_eq!(list.entries.last().unwrap().id.to_string(), "1.20019");
     }
 }
