@@ -47,6 +47,8 @@ pub const TASK_QUEUE: usize = 256;
 pub const REPEATED_SIGNAL: Duration = Duration::from_secs(1);
 /// The size of one read from a worker's pipe: the kernel's pipe buffer.
 pub const CONSOLE_CHUNK: usize = 64 * 1024;
+/// The size of an interpreter's answer: two words, or a traceback.
+pub const MAX_ANSWER: u64 = 64 * 1024;
 /// The size of an error file that is read; a traceback has a few KiB.
 pub const MAX_ERROR_FILE: u64 = 1024 * 1024;
 /// The size of a message between agent and keeper: Linux allows at most 2 MiB of arguments, and

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 pub(crate) use crate::limits::{
-    FAILURE_OUTPUT_TIMEOUT, MAX_ERROR_FILE, MAX_KEEPER_FRAME, TASK_QUEUE,
+    FAILURE_OUTPUT_TIMEOUT, MAX_ANSWER, MAX_ERROR_FILE, MAX_KEEPER_FRAME, TASK_QUEUE,
 };
 
 /// The size of a worker's datagram to its service manager; systemd allows 4 KiB too.

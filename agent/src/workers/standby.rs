@@ -8,7 +8,7 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use tokio::{process::Command, time::timeout};
+use tokio::{io::AsyncReadExt, process::Command, time::timeout};
 
 use super::launch::environment::{EnvironmentSpec, NOT_INHERITED};
 use crate::{
@@ -102,7 +102,8 @@ impl Hook {
         variables
     }
 
-    /// Runs the interpreter with a script that does not exist; returns its output.
+    /// Runs the interpreter with a script that does not exist; returns its output,
+    /// up to [`limits::MAX_ANSWER`].
     ///
     /// `args` are those of the worker, because a wrapper may handle another command differently: a
     /// standby whose interpreter does not run the hook would run the script without its round.
@@ -114,7 +115,17 @@ impl Hook {
             command.env_remove(name);
         }
         command.envs(self.variables("?")).stdin(Stdio::null()).stderr(Stdio::null());
-        Ok(command.output().await?.stdout)
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let stdout = child.stdout.take();
+        let answer = async {
+            let mut bytes = Vec::new();
+            if let Some(pipe) = stdout {
+                pipe.take(limits::MAX_ANSWER).read_to_end(&mut bytes).await?;
+            }
+            Ok(bytes)
+        };
+        let (_, answer) = tokio::try_join!(child.wait(), answer)?;
+        Ok(answer)
     }
 }
 
@@ -288,5 +299,14 @@ mod tests {
         assert_eq!(path(hook(None)), (text("/hook"), None));
         assert_eq!(path(hook(Some(""))), (text("/hook"), text("")));
         assert_eq!(path(hook(Some("/a:/b"))), (text("/hook:/a:/b"), text("/a:/b")));
+    }
+
+    /// Of an interpreter, or a wrapper, that prints a lot, only the beginning is read.
+    #[tokio::test]
+    async fn long_answer_is_cut() {
+        let hook = Hook { folder: "/hook".into(), python_path: None, script: "train.py".into() };
+        let args = ["-c", "head -c 1000000 /dev/zero; exit 0"].map(OsString::from);
+        let answer = hook.probe(Path::new("/bin/sh"), &args).await.unwrap();
+        assert_eq!(answer.len() as u64, limits::MAX_ANSWER);
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 pub(crate) use ragent_core::limits::STANDBY_IMPORT_TIMEOUT;
 
 pub(crate) use crate::limits::{
-    IDENTIFY_TIMEOUT, MAX_IDENTITY_LEN, MAX_REACHED, MIN_OPEN_FILES, OPEN_FILES_PER_WORKER,
-    REACH_AT_ONCE,
+    IDENTIFY_TIMEOUT, MAX_ANSWER, MAX_IDENTITY_LEN, MAX_REACHED, MIN_OPEN_FILES,
+    OPEN_FILES_PER_WORKER, REACH_AT_ONCE,
 };
 
 /// The time for one check of `ragent doctor`: an interpreter on a cold network file system takes
@@ -15,8 +15,6 @@ pub(crate) use crate::limits::{
 pub(crate) const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time for a killed process to be reaped, if nothing depends on it.
 pub(crate) const REAP_TIMEOUT: Duration = Duration::from_secs(1);
-/// The size of an interpreter's answer: two words, or a traceback.
-pub(crate) const MAX_ANSWER: u64 = 64 * 1024;
 /// Pause before a node that is measuring for another client is asked again.
 pub(crate) const REACH_PAUSE: Duration = Duration::from_millis(500);
 /// The time for a node to try all others, some of which may drop packets.
