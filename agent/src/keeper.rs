@@ -27,7 +27,7 @@ mod workers;
 
 use std::{
     collections::VecDeque,
-    io,
+    io, iter,
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
@@ -297,7 +297,7 @@ impl Keeper {
 
     fn reap(&mut self) {
         // One signal may report several ended processes, so the code below looks for all of them.
-        while let Ok(Some(received)) = self.signals.read_signal() {
+        for received in at_once(|| self.signals.read_signal().ok().flatten()) {
             self.pass_on(&received);
         }
         let socket = &mut self.socket;
@@ -352,6 +352,11 @@ impl Keeper {
     }
 }
 
+/// Returns the signals that are handled at once, in the order in which `read` returns them; `poll` reports further ones again.
+fn at_once<T>(read: impl FnMut() -> Option<T>) -> Vec<T> {
+    iter::from_fn(read).take(limits::SIGNALS).collect()
+}
+
 /// The sources that are ready.
 struct Ready {
     signals: bool,
@@ -364,5 +369,20 @@ struct Ready {
 impl AsFd for OrderSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.borrow()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Signals that are sent without pause do not keep the keeper from its other work, and none is skipped.
+    #[test]
+    fn signals_without_end_are_interrupted() {
+        let mut endless = 0..;
+        let first = at_once(|| endless.next());
+        assert_eq!(first, (0..limits::SIGNALS).collect::<Vec<_>>());
+        assert_eq!(at_once(|| endless.next()).first(), Some(&limits::SIGNALS));
+        assert!(at_once(|| None::<i32>).is_empty());
     }
 }

@@ -7,6 +7,9 @@ pub(crate) use crate::limits::{MAX_ENDPOINT_ADDRESSES, MAX_KEEPER_FRAME};
 
 /// The size of one read of orders: one to start a worker has a few KiB.
 pub(crate) const READ: usize = 16 * 1024;
+/// The signals that are handled at once: four kinds, each of which the kernel keeps once. A worker may send them in a loop, and
+/// orders and the lease must not wait for it.
+pub(crate) const SIGNALS: usize = 8;
 /// Number of times per round that a fork is repeated if the system lacks memory or process ids. A
 /// system that lacks them for longer than a second is overloaded.
 pub(crate) const FORK_ATTEMPTS: u32 = 10;
