@@ -316,7 +316,7 @@ impl Keeper {
         let sender = Pid::from_raw(received.ssi_pid.cast_signed());
         let is_passed_on = PASSED_ON.iter().any(|passed_on| *passed_on as i32 == signal);
         if is_passed_on && self.workers.has_started(sender) {
-            self.socket.send(&Report::Signal { signal });
+            self.socket.send_signal(signal);
         }
     }
 

@@ -26,7 +26,7 @@ pub(crate) const OBITUARY_TIMEOUT: Duration = Duration::from_millis(500);
 /// The variables of one worker that are sent to a standby: below the smallest default of a socket's
 /// buffer, so that the message never waits.
 pub(crate) const MAX_STANDBY_MESSAGE: usize = 128 * 1024;
-/// The number of reports that are read from a standby at once; it sends two in its life.
+/// The number of reports that are read from a standby in its life; the hook sends two.
 pub(crate) const STANDBY_REPORTS: usize = 8;
 /// The size of a report of a standby; the hook sends at most 60,000 bytes.
 pub(crate) const MAX_STANDBY_REPORT: usize = 64 * 1024;

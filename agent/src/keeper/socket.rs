@@ -2,7 +2,7 @@
 //! and sends lines of JSON. It never blocks: a frozen agent must not delay the lease timer.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     io::{self, IoSliceMut},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
@@ -25,6 +25,10 @@ use crate::{
 pub(super) type Streams = [OwnedFd; 3];
 
 /// The socket, with its buffered input and output.
+///
+/// An agent that is stopped does not read, so reports wait in `output`. Their number is bounded without a limit of its own: each
+/// signal waits once, a standby sends at most [`limits::STANDBY_REPORTS`] in its life, and all other reports are answers to
+/// orders, or about processes that were started by an order.
 #[derive(Debug)]
 pub(super) struct OrderSocket {
     fd: OwnedFd,
@@ -33,12 +37,17 @@ pub(super) struct OrderSocket {
     input: Vec<u8>,
     streams: VecDeque<OwnedFd>,
     output: VecDeque<u8>,
+    /// The signals whose reports may be in `output`.
+    unsent_signals: BTreeSet<i32>,
 }
 
 impl OrderSocket {
     /// Returns the socket that the agent has passed as stdin.
     pub(super) fn from_stdin() -> io::Result<Self> {
-        let fd = io::stdin().as_fd().try_clone_to_owned()?;
+        Self::new(io::stdin().as_fd().try_clone_to_owned()?)
+    }
+
+    fn new(fd: OwnedFd) -> io::Result<Self> {
         fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         Ok(Self {
             fd,
@@ -46,6 +55,7 @@ impl OrderSocket {
             input: Vec::new(),
             streams: VecDeque::new(),
             output: VecDeque::new(),
+            unsent_signals: BTreeSet::new(),
         })
     }
 
@@ -121,6 +131,17 @@ impl OrderSocket {
         self.flush();
     }
 
+    /// Sends the report of a signal, unless the last report of the same signal still waits: a process may send signals without
+    /// pause.
+    pub(super) fn send_signal(&mut self, signal: i32) {
+        if !self.has_output() {
+            self.unsent_signals.clear();
+        }
+        if self.unsent_signals.insert(signal) {
+            self.send(&Report::Signal { signal });
+        }
+    }
+
     fn flush(&mut self) {
         while self.has_output() {
             let (head, _) = self.output.as_slices();
@@ -131,5 +152,44 @@ impl OrderSocket {
                 Err(_) => return self.output.clear(),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Read, os::unix::net::UnixStream};
+
+    use super::*;
+
+    /// While the agent does not read, further signals of a kind add nothing to the output; the agent receives each kind, and later
+    /// ones again.
+    #[test]
+    fn signals_do_not_pile_up() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut socket = OrderSocket::new(ours.into()).unwrap();
+        while !socket.has_output() {
+            socket.send(&Report::Pong);
+        }
+        let before = socket.output.len();
+        for _ in 0..1_000 {
+            socket.send_signal(15);
+            socket.send_signal(2);
+        }
+        assert!(socket.output.len() < before + 200, "{}", socket.output.len());
+        let mut read = vec![0; 1 << 20];
+        let mut text = String::new();
+        while socket.has_output() {
+            let len = theirs.read(&mut read).unwrap();
+            text += str::from_utf8(&read[..len]).unwrap();
+            socket.flush();
+        }
+        socket.send_signal(15);
+        drop(socket);
+        theirs.read_to_string(&mut text).unwrap();
+        let count = |signal| {
+            let line = serde_json::to_string(&Report::Signal { signal }).unwrap();
+            text.lines().filter(|report| *report == line).count()
+        };
+        assert_eq!((count(15), count(2)), (2, 1));
     }
 }

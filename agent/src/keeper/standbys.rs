@@ -57,8 +57,7 @@ pub(crate) struct Standbys {
 #[derive(Debug)]
 struct Standby {
     child: Child,
-    /// `None` after the standby has closed its end.
-    socket: Option<OwnedFd>,
+    socket: ReportSocket,
     program: Program,
     /// Its own cgroup, if the keeper has one.
     cgroup: Option<ChildCgroup>,
@@ -68,9 +67,18 @@ struct Standby {
 #[derive(Debug)]
 struct Starting {
     pid: Pid,
-    socket: Option<OwnedFd>,
+    socket: ReportSocket,
     program: Program,
     streams: Streams,
+}
+
+/// The keeper's end of the socket of a standby.
+#[derive(Debug)]
+struct ReportSocket {
+    /// `None` after the standby has closed its end, or has sent too many reports.
+    fd: Option<OwnedFd>,
+    /// The number of its reports so far.
+    received: usize,
 }
 
 impl Standbys {
@@ -89,7 +97,8 @@ impl Standbys {
         self.dismiss(program.local_rank);
         match start(&program, hook, cgroup.as_ref()) {
             Ok((child, socket)) => {
-                let standby = Standby { child, socket: Some(socket), program, cgroup };
+                let socket = ReportSocket { fd: Some(socket), received: 0 };
+                let standby = Standby { child, socket, program, cgroup };
                 self.waiting.insert(standby.program.local_rank, standby);
                 Ok(())
             }
@@ -167,8 +176,8 @@ impl Standbys {
 
     /// Returns the sockets, for `poll`.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let waiting = self.waiting.values().filter_map(|standby| standby.socket.as_ref());
-        let starting = self.starting.values().filter_map(|starting| starting.socket.as_ref());
+        let waiting = self.waiting.values().filter_map(|standby| standby.socket.fd.as_ref());
+        let starting = self.starting.values().filter_map(|starting| starting.socket.fd.as_ref());
         waiting.chain(starting).map(AsFd::as_fd)
     }
 
@@ -238,7 +247,7 @@ impl Standby {
 
     /// Sends the variables and the streams of the worker.
     fn send_worker(&self, program: &Program, streams: &Streams) -> io::Result<()> {
-        let socket = self.socket.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
+        let socket = self.socket.fd.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
         let message = variables(&self.program, program);
         if message.len() > limits::MAX_STANDBY_MESSAGE {
             return Err(io::ErrorKind::InvalidData.into());
@@ -290,31 +299,30 @@ fn has_same_command(one: &Program, other: &Program) -> bool {
 /// Receives reports until there are no more, and passes them on; closes a socket whose other end is
 /// closed. Returns true if one of them `is_last`.
 fn receive_all(
-    socket: &mut Option<OwnedFd>,
+    socket: &mut ReportSocket,
     local_rank: u32,
     report: &mut impl FnMut(Report),
     is_last: fn(&str) -> bool,
 ) -> bool {
     let mut message = vec![0; limits::MAX_STANDBY_REPORT];
     let mut has_last = false;
-    let mut received = 0;
-    while let Some(open) = socket {
-        if received == limits::STANDBY_REPORTS {
+    while let Some(open) = &socket.fd {
+        if socket.received == limits::STANDBY_REPORTS {
             // The hook sends two reports. Nothing more is read from a standby that sends too many.
-            *socket = None;
+            socket.fd = None;
             break;
         }
-        received += 1;
         match recv(open.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {
-            Ok(0) => *socket = None,
+            Ok(0) => socket.fd = None,
             Ok(len) => {
+                socket.received += 1;
                 let text = String::from_utf8_lossy(&message[..len]).into_owned();
                 has_last |= is_last(&text);
                 report(Report::Standby { local_rank, text });
             }
             Err(Errno::EINTR) => {}
             Err(Errno::EAGAIN) => break,
-            Err(_) => *socket = None,
+            Err(_) => socket.fd = None,
         }
     }
     has_last
@@ -351,5 +359,27 @@ pub(super) fn limits_of(program: &Program) -> WorkerLimits {
         open_files: program.open_files,
         core_dump: program.core_dump,
         nice: program.nice,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::send;
+
+    use super::*;
+
+    /// A standby that reports without pause is not read any more, also if its reports arrive one by one.
+    #[test]
+    fn reports_of_a_standby_are_bounded() {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+        let mut socket = ReportSocket { fd: Some(ours), received: 0 };
+        let mut reports = Vec::new();
+        while socket.fd.is_some() && reports.len() < 100 {
+            send(theirs.as_raw_fd(), b"ready\t1", MsgFlags::MSG_NOSIGNAL).unwrap();
+            receive_all(&mut socket, 0, &mut |report| reports.push(report), is_taken);
+        }
+        assert_eq!((reports.len(), socket.fd.is_none()), (limits::STANDBY_REPORTS, true));
     }
 }
