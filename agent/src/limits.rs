@@ -72,6 +72,8 @@ pub const MAX_REACHED: usize = 256;
 pub const REACH_AT_ONCE: usize = 32;
 /// The number of hosts that are asked without multicast: each is sent every datagram.
 pub const MAX_DISCOVER_HOSTS: usize = 1024;
+/// The length of a host's name: that of a DNS name.
+pub const MAX_HOST_NAME: usize = 253;
 /// The number of names in one node list of a scheduler: more than any cluster has nodes.
 pub const MAX_LISTED_NODES: usize = 65_536;
 /// The size of a state file that is read.

@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::limits::MAX_LISTED_NODES;
+use crate::limits::{MAX_HOST_NAME, MAX_LISTED_NODES};
 
 /// An error in a list.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -20,6 +20,9 @@ pub enum NodeListError {
     /// Text in brackets is neither a number nor a range.
     #[error("it contains an invalid range")]
     Range,
+    /// A name is longer than a host's name can be.
+    #[error("it contains a name with more than {MAX_HOST_NAME} characters")]
+    TooLong,
     /// The list has more entries than any cluster has nodes.
     #[error("it contains more than {MAX_LISTED_NODES} names")]
     TooMany,
@@ -75,6 +78,9 @@ fn expand(rest: &str, before: String, names: &mut Vec<String>) -> Result<(), Nod
     let Some((plain, rest)) = rest.split_once('[') else {
         if names.len() == MAX_LISTED_NODES {
             return Err(NodeListError::TooMany);
+        }
+        if before.len() + rest.len() > MAX_HOST_NAME {
+            return Err(NodeListError::TooLong);
         }
         names.push(before + rest);
         return Ok(());
@@ -158,6 +164,8 @@ mod tests {
         ] {
             assert_eq!(joined(text).as_deref(), Ok(expected), "{text}");
         }
+        let longest = "a".repeat(252);
+        assert_eq!(joined(&format!("{longest}[1]")), Ok(format!("{longest}1")));
     }
 
     /// A malformed list returns its error, and no list expands beyond the limit.
@@ -179,6 +187,8 @@ mod tests {
             ("a[99999999999999999999]", NodeListError::Range),
             (&format!("a[{}1]", "0".repeat(70_000)), NodeListError::Range),
             ("a[1][1][1][1][1][1][1][1][1]", NodeListError::Dimensions),
+            (&format!("{}[0-9]", "a".repeat(253)), NodeListError::TooLong),
+            (&format!("[0-65535]{}", "a".repeat(100_000)), NodeListError::TooLong),
         ] {
             assert_eq!(joined(text), Err(error), "{text}");
         }
