@@ -32,6 +32,8 @@ pub(crate) const MAX_RELAY_FRAME: usize = 16 * 1024 * 1024;
 /// The length of a forwarded line of an agent: a line of a worker as the agent cuts it, with its
 /// prefix.
 pub(crate) const MAX_RELAYED_LINE: usize = crate::output::limits::MAX_CONSOLE_LINE + 4096;
+/// The size of the prefixes within a line that returns to the left of the console, as a progress bar does: thousands of them.
+pub(crate) const MAX_INNER_PREFIXES: usize = 64 * 1024;
 /// Messages that wait for a relay, a connection or the console; senders wait while it is full.
 pub(crate) const RELAY_QUEUE: usize = 64;
 /// Orders that wait for one connection: a handful in all. Further ones are dropped.

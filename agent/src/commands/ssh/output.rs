@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::order::HostNumber;
+use crate::commands::ssh::limits;
 
 /// The prefixes of lines.
 #[derive(Clone, Debug)]
@@ -27,7 +28,8 @@ impl Prefixes {
     }
 
     /// Returns the line with the name of its host in front, unless its agent has added it. So has each part of it that begins
-    /// at the left of the console: a host that sends several lines as one cannot print one with another name.
+    /// at the left of the console: a host that sends several lines as one cannot print one with another name. Where the prefixes would
+    /// exceed [`limits::MAX_INNER_PREFIXES`], the parts are separated by spaces instead.
     pub(super) fn mark(&self, host: HostNumber, line: Bytes) -> Bytes {
         let Some(name) = self.names.get(host as usize) else { return line };
         let own = format!("[{name}] ");
@@ -38,15 +40,19 @@ impl Prefixes {
         };
         let mut marked = BytesMut::with_capacity(mark.len() + text.len());
         marked.extend_from_slice(mark);
+        let mut room = limits::MAX_INNER_PREFIXES;
         for (index, byte) in text.iter().enumerate() {
+            let rest = &text[index + 1..];
+            let is_end = rest.is_empty() || (*byte, rest) == (b'\r', b"\n");
+            let is_inside = matches!(byte, b'\n' | b'\r') && !is_end;
+            if is_inside && room < mark.len() {
+                marked.extend_from_slice(b" ");
+                continue;
+            }
             marked.extend_from_slice(&[*byte]);
-            let is_break = match byte {
-                b'\n' => true,
-                b'\r' => text.get(index + 1) != Some(&b'\n'),
-                _ => false,
-            };
-            if is_break && index + 1 < text.len() {
+            if is_inside && (*byte == b'\n' || rest[0] != b'\n') {
                 marked.extend_from_slice(mark);
+                room -= mark.len();
             }
         }
         marked.freeze()
@@ -91,6 +97,24 @@ mod tests {
         assert_eq!(mark("\n\r[a] y"), "[b] \n[b] \r[b] [a] y");
         assert_eq!(mark("[b:3] 1%\r[b:3] 2%\r"), "[b:3] 1%\r[b:3] [b:3] 2%\r");
         assert_eq!(mark("\r\n"), "[b] \r\n");
+    }
+
+    /// A line that returns to the left again and again does not become much longer, and no part of it appears to be from another host.
+    #[test]
+    fn prefixes_within_a_line_are_bounded() {
+        let name = "b".repeat(253);
+        let prefixes = Prefixes::new(vec![name.clone()], false);
+        let mark = format!("[{name}] ");
+        for part in ["\r", "x\n", "x\r\n", "\r\r\n"] {
+            let line = part.repeat(limits::MAX_RELAYED_LINE / part.len());
+            let marked = prefixes.mark(0, line.clone().into());
+            assert!(marked.len() <= line.len() + mark.len() + limits::MAX_INNER_PREFIXES);
+            let marked = String::from_utf8(marked.to_vec()).unwrap();
+            assert_eq!(marked.ends_with("\r\n"), line.ends_with("\r\n"));
+            // After the last mark, the text stays on its line.
+            let last = marked.rsplit(&mark).next().unwrap();
+            assert!(!last.trim_end().contains(['\r', '\n']), "{part:?}");
+        }
     }
 
     /// With the user's own prefixes every line begins with its host.
