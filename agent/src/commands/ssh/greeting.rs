@@ -30,26 +30,49 @@ pub(super) enum GreetingError {
     },
 }
 
-/// Takes everything up to the end of the greeting from the front of `input`. Returns false if the
-/// greeting has not been received completely.
-///
-/// # Errors
-///
-/// Returns [`GreetingError`] if the other side cannot be a relay of this program.
-pub(super) fn take(input: &mut BytesMut) -> Result<bool, GreetingError> {
-    let found = input.windows(MARK.len()).position(|window| window == MARK);
-    let end = found.and_then(|at| Some(at + input[at..].iter().position(|&byte| byte == b'\n')?));
-    let (Some(at), Some(end)) = (found, end) else {
-        let is_noise = input.len() > limits::MAX_BANNER;
-        return if is_noise { Err(GreetingError::Noise) } else { Ok(false) };
-    };
-    let theirs = String::from_utf8_lossy(&input[at + MARK.len()..end]).into_owned();
-    if theirs != VERSION {
-        let theirs = program(&theirs).chars().filter(|c| !c.is_control()).take(40).collect();
-        return Err(GreetingError::Version { theirs });
+/// The search for a greeting in the input, which arrives in parts.
+#[derive(Debug, Default)]
+pub(super) struct Greeting {
+    /// The place after the mark, if it was found.
+    version_at: Option<usize>,
+    /// The length of the front of the input that is not searched again.
+    searched: usize,
+}
+
+impl Greeting {
+    /// Takes everything up to the end of the greeting from the front of `input`, to which only bytes at its end were added since
+    /// the last call. Returns false if the greeting has not been received completely.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`GreetingError`] if the other side cannot be a relay of this program.
+    pub(super) fn take(&mut self, input: &mut BytesMut) -> Result<bool, GreetingError> {
+        if self.version_at.is_none() {
+            let new = &input[self.searched..];
+            let found = new.windows(MARK.len()).position(|window| window == MARK);
+            self.version_at = found.map(|at| self.searched + at + MARK.len());
+            // The beginning of a mark may be at the end.
+            let unfinished = input.len().saturating_sub(MARK.len() - 1);
+            self.searched = self.version_at.unwrap_or(unfinished);
+        }
+        let end = self.version_at.and_then(|_| {
+            let end = input[self.searched..].iter().position(|&byte| byte == b'\n');
+            let end = end.map(|end| self.searched + end);
+            self.searched = input.len();
+            end
+        });
+        let (Some(at), Some(end)) = (self.version_at, end) else {
+            let is_noise = input.len() > limits::MAX_BANNER;
+            return if is_noise { Err(GreetingError::Noise) } else { Ok(false) };
+        };
+        let theirs = String::from_utf8_lossy(&input[at..end]).into_owned();
+        if theirs != VERSION {
+            let theirs = program(&theirs).chars().filter(|c| !c.is_control()).take(40).collect();
+            return Err(GreetingError::Version { theirs });
+        }
+        input.advance(end + 1);
+        Ok(true)
     }
-    input.advance(end + 1);
-    Ok(true)
 }
 
 /// Returns the program's part of a version.
@@ -70,11 +93,28 @@ mod tests {
         let whole = [b"Welcome!\nragent-relay ", &line()[..], b"rest"].concat();
         for cut in 0..whole.len() - "rest".len() {
             let mut input = BytesMut::from(&whole[..cut]);
-            assert_eq!(take(&mut input), Ok(false), "{cut}");
+            let mut greeting = Greeting::default();
+            assert_eq!(greeting.take(&mut input), Ok(false), "{cut}");
             input.extend_from_slice(&whole[cut..]);
-            assert_eq!(take(&mut input), Ok(true));
+            assert_eq!(greeting.take(&mut input), Ok(true));
             assert_eq!(&input[..], b"rest");
         }
+    }
+
+    /// Each byte is searched only a few times, before the mark and after it, however small the parts of the input are.
+    #[test]
+    fn input_is_not_searched_again() {
+        let line = line();
+        let text = [&[b'x'; 1_000][..], &line[..line.len() - 1]].concat();
+        let (mut greeting, mut input) = (Greeting::default(), BytesMut::new());
+        for byte in text {
+            input.extend_from_slice(&[byte]);
+            assert_eq!(greeting.take(&mut input), Ok(false));
+            assert!(input.len() - greeting.searched < MARK.len(), "{}", input.len());
+        }
+        input.extend_from_slice(b"\nrest");
+        assert_eq!(greeting.take(&mut input), Ok(true));
+        assert_eq!(&input[..], b"rest");
     }
 
     /// Another version is an error, and so is a shell that prints too much.
@@ -84,6 +124,10 @@ mod tests {
         assert_eq!(take(&mut other), Err(GreetingError::Version { theirs: "0.0.1".to_owned() }));
         let mut noise = BytesMut::from(&vec![b'x'; limits::MAX_BANNER + 1][..]);
         assert_eq!(take(&mut noise), Err(GreetingError::Noise));
+    }
+
+    fn take(input: &mut BytesMut) -> Result<bool, GreetingError> {
+        Greeting::default().take(input)
     }
 
     proptest! {

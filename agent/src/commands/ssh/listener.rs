@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{
     frame::FrameDecoder,
-    greeting,
+    greeting::Greeting,
     order::{AgentEnd, HostNumber, Report},
     ssh_process::SshOutput,
 };
@@ -72,8 +72,9 @@ impl<'a> Listener<'a> {
 
     /// Waits for the greeting. Returns false if the stream ends before it.
     async fn greeting(&mut self) -> Result<bool, String> {
+        let mut greeting = Greeting::default();
         loop {
-            if greeting::take(&mut self.input).map_err(|error| error.to_string())? {
+            if greeting.take(&mut self.input).map_err(|error| error.to_string())? {
                 return Ok(true);
             }
             if !self.read().await {
