@@ -192,7 +192,7 @@ fn drop_separator(script: &mut Vec<OsString>, words: &[OsString]) {
     }
 }
 
-/// Names the word that is not UTF-8, with its flag: clap's error does not say which one it is.
+/// Names the word that is not UTF-8, with its flag: clap's error lacks it.
 fn naming_the_word(error: clap::Error, words: &[OsString]) -> clap::Error {
     let invalid = words.iter().position(|word| word.to_str().is_none());
     let Some(at) = invalid.filter(|_| error.kind() == ErrorKind::InvalidUtf8) else { return error };

@@ -82,7 +82,7 @@ pub const MAX_STATE_FILE: u64 = 64 * 1024;
 /// once. When full, the store refuses further ones, and their clients connect again.
 pub const UNVOUCHED_QUEUE: usize = 16_384;
 /// The time from the start of a round until a node tests whether it reaches the store of the round; up to twice as long, so that not all
-/// nodes do so at the same time. The store admits nobody before its own node starts the round.
+/// nodes do so at the same time. The store admits no client before its own node starts the round.
 pub const STORE_TEST_PAUSE: Duration = Duration::from_secs(1);
 /// The time for which the connection of this test stays open: a store that wants it to be vouched for waits for 2 s.
 pub const STORE_TEST_HELD: Duration = Duration::from_secs(3);

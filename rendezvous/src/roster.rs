@@ -41,7 +41,7 @@ pub(crate) struct Roster {
     arrivals: u64,
 }
 
-/// What nodes may have in common.
+/// A property that several nodes may share.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Common {
     Role(String),

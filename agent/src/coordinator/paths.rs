@@ -117,7 +117,7 @@ impl Paths {
             self.agents.insert(node, unreached);
         }
         if self.agents.len() >= UNREACHED_MAX {
-            // More of the same says nothing new.
+            // Further ones would not be listed.
             self.tests = JoinSet::new();
             self.testing.clear();
         }

@@ -56,7 +56,7 @@ mod tests {
 
     const INT: Signal = Signal::SIGINT;
 
-    /// The signal of a worker and its twin count once, whichever comes first.
+    /// The signal of a worker and its twin count once, in either order.
     #[test]
     fn twins_count_once() {
         let now = clock::now_blocking();

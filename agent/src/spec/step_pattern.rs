@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(newest(huge), None);
     }
 
-    /// A number that does not change is no counter: bars are read on after it. In a sentence it is no step at all.
+    /// A number that does not change does not count, so bars are still read after it. In a sentence it never counts.
     #[test]
     fn numbers_that_do_not_change() {
         let mut finder = StepFinder::new(StepPattern::Known);

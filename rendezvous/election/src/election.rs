@@ -432,6 +432,8 @@ impl Election {
     /// process that was stopped for a while must not act on a lease that is over, or on old answers.
     fn begin(&mut self, now: Instant) {
         debug_assert!(self.clock <= now, "time does not go back");
+        // At the time of the last input, as the driver has.
+        self.forget_connections();
         self.clock = self.clock.max(now);
         match &self.role {
             Role::PreCandidate(poll) | Role::Candidate { poll, .. } if poll.deadline <= now => {
@@ -511,7 +513,13 @@ impl Election {
         let kept = self.connections();
         self.processes.retain(|address, _| kept.contains(address));
         self.answers.retain(|address, _| kept.contains(address));
-        self.connected.retain(|address| kept.contains(address));
+    }
+
+    /// Forgets the connections that are not needed since the last input: their driver has ended them. While an input is handled, a
+    /// connection may be needed again a moment later, by the leader that the same message makes known.
+    fn forget_connections(&mut self) {
+        let needed = self.connections();
+        self.connected.retain(|address| needed.contains(address));
     }
 
     /// Returns true if the sender belongs to another job than this process. The terms of two jobs cannot be compared.

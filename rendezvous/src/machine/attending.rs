@@ -77,7 +77,7 @@ impl Rendezvous {
         if script.is_empty() {
             return None;
         }
-        // One node stands for all with its role: each of them was compared when it registered.
+        // All nodes of a role were compared when they registered, so one of them is enough.
         let mut others = self.present(&Common::Role(role.clone()));
         let other = others.find(|other| !other.script.is_empty())?;
         (other.script != *script).then(|| (other.script.clone(), other.host_name.clone()))

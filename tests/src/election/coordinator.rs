@@ -181,10 +181,12 @@ impl World {
         self.settle(host);
     }
 
-    /// Changes the memory, as a failure that is charged does.
+    /// Changes the memory, as a failure that is charged does. Nothing is charged before the first round, and a job without a round may
+    /// be forgotten.
     fn change_memory(&mut self, host: usize) {
         let process = self.hosts[host].process.as_mut();
-        let Some(coordinator) = process.and_then(|process| process.coordinator.as_mut()) else {
+        let coordinator = process.and_then(|process| process.coordinator.as_mut());
+        let Some(coordinator) = coordinator.filter(|own| own.memory.round > Round(0)) else {
             return;
         };
         coordinator.memory.restarts_used += 1;

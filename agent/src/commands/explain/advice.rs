@@ -129,7 +129,7 @@ mod tests {
         );
     }
 
-    /// A node that is there and has lost its lease repeatedly is named; one that is gone, or was lost otherwise, is not.
+    /// A node is named if it is there and has lost its lease repeatedly, not if it is gone or was lost otherwise.
     #[test]
     fn node_that_loses_leases_is_named() {
         let mut nodes = nodes(3, 1);

@@ -19,6 +19,8 @@ struct Voters {
     is_down: Vec<bool>,
     /// The effects other than messages, by voter.
     seen: Vec<Vec<Effect>>,
+    /// The connections of each of them that are open.
+    links: Vec<BTreeSet<VoterAddress>>,
 }
 
 fn process(place: usize) -> NodeId {
@@ -58,7 +60,13 @@ impl Voters {
     fn new(count: usize) -> Self {
         let now = Instant::now();
         let voters = (0..count).map(|place| voter(now, place, count)).collect();
-        Self { now, voters, is_down: vec![false; count], seen: vec![Vec::new(); count] }
+        Self {
+            now,
+            voters,
+            is_down: vec![false; count],
+            seen: vec![Vec::new(); count],
+            links: vec![BTreeSet::new(); count],
+        }
     }
 
     /// Lets `time` pass; deadlines are handled when they are due.
@@ -82,8 +90,10 @@ impl Voters {
         let mut requests = VecDeque::new();
         loop {
             for place in 0..self.voters.len() {
-                for address in self.voters[place].connections() {
-                    if !self.voters[place].connected.contains(&address) {
+                let needed = self.voters[place].connections();
+                self.links[place].retain(|address| needed.contains(address));
+                for address in needed {
+                    if self.links[place].insert(address.clone()) {
                         self.voters[place].handle_connected(self.now, &address);
                     }
                 }
@@ -156,7 +166,9 @@ impl Voters {
         self.voters[place] = Election::new(self.now, settings, empty(), highest);
         self.is_down[place] = false;
         self.seen[place].clear();
-        for voter in &mut self.voters {
+        self.links[place].clear();
+        for (voter, links) in self.voters.iter_mut().zip(&mut self.links) {
+            links.remove(&address(place));
             voter.handle_disconnected(&address(place));
         }
     }

@@ -14,7 +14,13 @@ impl Voters {
     fn listed(count: usize, listed: usize) -> Self {
         let now = Instant::now();
         let voters = (0..count).map(|place| voter(now, place, listed)).collect();
-        Self { now, voters, is_down: vec![false; count], seen: vec![Vec::new(); count] }
+        Self {
+            now,
+            voters,
+            is_down: vec![false; count],
+            seen: vec![Vec::new(); count],
+            links: vec![BTreeSet::new(); count],
+        }
     }
 
     /// Lets a leader be elected, and lets it complete the first round.
@@ -60,6 +66,34 @@ fn first_round_gives_the_seats_to_voters() {
     let leader = voters.begin();
     assert_eq!(voters.list(leader), [Some(0), Some(1), None]);
     assert_eq!(voters.list(1 - leader), [Some(0), Some(1), None]);
+}
+
+/// A listed host whose first grant comes after the first round can become a voter: it is still connected to the leader when it
+/// learns the list in which it is missing.
+#[test]
+fn late_host_stays_connected() {
+    let mut voters = Voters::listed(3, 3);
+    voters.is_down[2] = true;
+    voters.pass(millis(4_000));
+    let (leader, now) = (voters.leader().expect("a leader"), voters.now);
+    let late = &mut voters.voters[2];
+    late.handle_registered(now, true);
+    assert!(late.connections().contains(&address(leader)));
+    voters.voters[leader].handle_remember(now, memory(1)).expect("it leads");
+    let sent = |effect| match effect {
+        Effect::Send { to, message } if to == address(2) => Some(message),
+        _ => None,
+    };
+    let renewal = iter::from_fn(|| voters.voters[leader].poll_effect()).find_map(sent);
+    let answer =
+        voters.voters[2].handle_request(now, renewal.expect("a renewal")).expect("an answer");
+    assert!(voters.voters[2].is_outside());
+    assert!(answer.body.is_granted && answer.body.is_connected, "{answer:?}");
+    voters.is_down[2] = false;
+    voters.deliver();
+    voters.attend(3);
+    voters.pass(millis(3_000));
+    assert_eq!(voters.list(leader), [Some(0), Some(1), Some(2)]);
 }
 
 /// A voter that is lost is replaced by a member after 30 s, and the lease of the leader does not end.
