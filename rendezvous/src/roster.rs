@@ -24,11 +24,11 @@ use crate::{
 ///
 /// Invariants: `leases` holds one deadline for each node; `ready` and `quarantined` hold only nodes that
 /// are [`NodeState::Ready`] and not members of a running round, each in one of the two unless it is in `young`;
-/// `ready_by_node_rank` counts the nodes in `ready` that have a `--node-rank`; `alike` has each node by all that it has.
+/// `ready_by_node_rank` counts the nodes in `ready` that have a `--node-rank`; `alike` holds each node under its role, rank and host name.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     nodes: BTreeMap<NodeId, Node>,
-    /// The nodes by what they have in common, so that a registration does not visit all nodes.
+    /// The nodes by role, rank and host name.
     alike: BTreeMap<Common, BTreeSet<NodeId>>,
     leases: BTreeSet<(Instant, NodeId)>,
     ready: BTreeSet<NodeId>,

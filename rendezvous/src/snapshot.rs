@@ -219,7 +219,7 @@ pub const UNREACHED_MAX: usize = 16;
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Unreached {
     /// The host name of the node that has tried.
-    pub from: String,
+    pub host_name: String,
     /// What it has tried to reach, with the address: `node1 (10.0.0.2:35987)`, or `the workers' store (10.0.0.1:45931)`.
     pub to: String,
     /// The error.

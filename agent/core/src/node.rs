@@ -331,11 +331,12 @@ impl Node {
         self.collect(now);
     }
 
-    /// Notes that this node does not reach the store of a round.
-    pub fn handle_store_unreached(&mut self, now: Instant, unreached: StoreUnreached) {
+    /// Notes that this node does not reach the store of a round. Returns false if that round has ended.
+    pub fn handle_store_unreached(&mut self, now: Instant, unreached: StoreUnreached) -> bool {
         self.begin(now);
-        self.agent.handle_store_unreached(unreached);
+        let counts = self.agent.handle_store_unreached(unreached);
         self.collect(now);
+        counts
     }
 
     /// Notes that the store that this node serves to `round` has a connection for which a member must vouch.

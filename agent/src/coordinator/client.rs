@@ -291,7 +291,8 @@ async fn connect_to(
     let channel = in_time(address, channel)
         .await?
         .map_err(|source| AttendError::Protocol { address, source: Box::new(source) })?;
-    let client = CoordinationClient::new(channel).max_decoding_message_size(limits::MAX_ANSWER);
+    let client =
+        CoordinationClient::new(channel).max_decoding_message_size(limits::MAX_COORDINATOR_ANSWER);
     Ok(Connection { client, local, remote: address, opened })
 }
 

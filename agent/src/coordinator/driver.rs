@@ -363,7 +363,8 @@ impl Driver {
                         && let Some(node) = self.rendezvous.description(&to.node)
                     {
                         let (is_new, observed) = self.streams.newcomer(&to);
-                        self.paths.handle_admitted(node, is_new, observed);
+                        let is_known = |node: &_| self.rendezvous.knows(node);
+                        self.paths.handle_admitted(node, is_new, observed, is_known);
                     }
                     self.streams.send(&to, message);
                 }
@@ -539,7 +540,8 @@ impl Driver {
     fn snapshot(&self, now: Instant) -> Snapshot {
         let mut snapshot = self.rendezvous.snapshot(now);
         self.streams.add_observed(&mut snapshot);
-        snapshot.unreached = self.paths.unreached(|node| self.rendezvous.knows(node));
+        let newest = self.rendezvous.newest_round();
+        snapshot.unreached = self.paths.unreached(newest, |node| self.rendezvous.knows(node));
         if let Right::Elected { listed, .. } = &self.right {
             listed.add_to(now, &mut snapshot);
         }

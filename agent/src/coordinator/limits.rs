@@ -48,7 +48,7 @@ pub(super) const READERS: usize = 64;
 /// The places for clients of unknown origin. The other places are for users and hosts of the job.
 pub(super) const UNKNOWN_READERS: usize = READERS / 2;
 /// The size of one answer of a coordinator, in bytes: the status of a job has up to 1.5 KiB for each of 16,384 nodes.
-pub(crate) const MAX_ANSWER: usize = 32 << 20;
+pub(crate) const MAX_COORDINATOR_ANSWER: usize = 32 << 20;
 /// The least interval between two measurements of the connections to other nodes: strangers may ask for one in a job without a secret.
 pub(super) const REACH_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval between two states of a client that watches, if no event is recorded: as fast as people read.

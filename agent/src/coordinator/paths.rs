@@ -11,7 +11,7 @@ use std::{
 };
 
 use ragent_rendezvous::{
-    ids::NodeId,
+    ids::{NodeId, RoundId},
     message::{NodeDescription, StoreUnreached},
     snapshot::{UNREACHED_MAX, Unreached},
 };
@@ -28,7 +28,7 @@ pub(super) struct Tested {
     unreached: Option<Unreached>,
 }
 
-/// The ways between nodes, as far as they were tested.
+/// The connections between nodes, as far as they were tested.
 #[derive(Debug)]
 pub(super) struct Paths {
     places: Arc<Semaphore>,
@@ -37,8 +37,10 @@ pub(super) struct Paths {
     testing: BTreeSet<NodeId>,
     /// The nodes that this host does not reach.
     agents: BTreeMap<NodeId, Unreached>,
-    /// The nodes that do not reach the store of the newest round.
+    /// The nodes that do not reach the store of a round.
     stores: BTreeMap<NodeId, Unreached>,
+    /// That round.
+    round: RoundId,
 }
 
 impl Paths {
@@ -49,6 +51,7 @@ impl Paths {
             testing: BTreeSet::new(),
             agents: BTreeMap::new(),
             stores: BTreeMap::new(),
+            round: RoundId::default(),
         }
     }
 
@@ -59,9 +62,10 @@ impl Paths {
         node: &NodeDescription,
         is_new: bool,
         observed: Option<IpAddr>,
+        is_known: impl Fn(&NodeId) -> bool,
     ) {
         let NodeDescription { node_id, host_name, address, agent_port, .. } = node;
-        self.stores.remove(node_id);
+        self.agents.retain(|id, _| is_known(id));
         let is_due = if is_new {
             self.agents.len() < UNREACHED_MAX
         } else {
@@ -80,8 +84,8 @@ impl Paths {
             // The semaphore is never closed; an error would only lift the limit.
             let _place = places.acquire().await;
             let error = net::dial_twice(address).await.err();
-            let from = ThisHost.name();
-            let unreached = error.map(|error| Unreached { from, to, why: error.to_string() });
+            let host_name = ThisHost.name();
+            let unreached = error.map(|error| Unreached { host_name, to, why: error.to_string() });
             Tested { node, unreached }
         });
     }
@@ -117,7 +121,7 @@ impl Paths {
             self.agents.insert(node, unreached);
         }
         if self.agents.len() >= UNREACHED_MAX {
-            // Further ones would not be listed.
+            // Further ones would not be listed, so the other nodes are not tested.
             self.tests = JoinSet::new();
             self.testing.clear();
         }
@@ -127,21 +131,31 @@ impl Paths {
     pub(super) fn handle_store_unreached(
         &mut self,
         node: &NodeDescription,
-        StoreUnreached { address, why, .. }: StoreUnreached,
+        StoreUnreached { round, address, why }: StoreUnreached,
         is_known: impl Fn(&NodeId) -> bool,
     ) {
-        self.stores.retain(|id, _| is_known(id) && *id != node.node_id);
-        if self.stores.len() < UNREACHED_MAX {
-            let from = node.host_name.clone();
-            warn!(host = %from, address, why, "a node does not reach the workers' store");
+        if round != self.round {
+            self.stores.clear();
+            self.round = round;
+        }
+        self.stores.retain(|id, _| is_known(id));
+        // A node repeats its report at each registration.
+        if self.stores.len() < UNREACHED_MAX && !self.stores.contains_key(&node.node_id) {
+            let host_name = node.host_name.clone();
+            warn!(host = %host_name, address, why, "a node does not reach the workers' store");
             let to = format!("the workers' store ({address})");
-            self.stores.insert(node.node_id.clone(), Unreached { from, to, why });
+            self.stores.insert(node.node_id.clone(), Unreached { host_name, to, why });
         }
     }
 
-    /// Returns the connections that could not be opened, without those of nodes that are gone.
-    pub(super) fn unreached(&self, is_known: impl Fn(&NodeId) -> bool) -> Vec<Unreached> {
-        let all = self.agents.iter().chain(&self.stores);
+    /// Returns the connections that could not be opened, without those of nodes that are gone and of rounds before the `newest` one.
+    pub(super) fn unreached(
+        &self,
+        newest: RoundId,
+        is_known: impl Fn(&NodeId) -> bool,
+    ) -> Vec<Unreached> {
+        let stores = self.stores.iter().filter(|_| self.round == newest);
+        let all = self.agents.iter().chain(stores);
         let known = all.filter(|(node, _)| is_known(node)).map(|(_, unreached)| unreached.clone());
         known.take(UNREACHED_MAX).collect()
     }
@@ -149,13 +163,15 @@ impl Paths {
 
 #[cfg(test)]
 mod tests {
+    use ragent_rendezvous::ids::Round;
+
     use super::*;
     use crate::coordinator::driver::tests::attend;
 
     /// Returns a node that has been reached, or not.
     fn tested(number: usize, is_reached: bool) -> Tested {
         let to = format!("n{number} (10.0.0.1:1)");
-        let unreached = Unreached { from: "n0".to_owned(), to, why: "no answer".to_owned() };
+        let unreached = Unreached { host_name: "n0".to_owned(), to, why: "no answer".to_owned() };
         Tested {
             node: NodeId::new(format!("n{number}")),
             unreached: (!is_reached).then_some(unreached),
@@ -169,15 +185,18 @@ mod tests {
         for number in 0..100 {
             paths.record(tested(number, false), |_| true);
         }
-        assert_eq!(paths.unreached(|_| true).len(), UNREACHED_MAX);
+        assert_eq!(paths.unreached(RoundId::default(), |_| true).len(), UNREACHED_MAX);
         paths.record(tested(0, true), |_| true);
         paths.record(tested(200, false), |_| true);
         assert!(
-            paths.unreached(|_| true).iter().any(|unreached| unreached.to.starts_with("n200 "))
+            paths
+                .unreached(RoundId::default(), |_| true)
+                .iter()
+                .any(|unreached| unreached.to.starts_with("n200 "))
         );
         paths.record(tested(300, false), |node| node.as_str() == "n300");
-        assert_eq!(paths.unreached(|_| true).len(), 1);
-        assert_eq!(paths.unreached(|_| false), []);
+        assert_eq!(paths.unreached(RoundId::default(), |_| true).len(), 1);
+        assert_eq!(paths.unreached(RoundId::default(), |_| false), []);
     }
 
     /// A node is tested once at a time, at the address from which it has registered only, and not again once it was reached.
@@ -186,31 +205,45 @@ mod tests {
         let mut paths = Paths::new();
         let node = attend("n1").node;
         let observed = node.address.parse().ok();
-        paths.handle_admitted(&node, true, None);
-        paths.handle_admitted(&node, true, Some([10, 9, 9, 9].into()));
-        paths.handle_admitted(&node, false, observed);
+        paths.handle_admitted(&node, true, None, |_| true);
+        paths.handle_admitted(&node, true, Some([10, 9, 9, 9].into()), |_| true);
+        paths.handle_admitted(&node, false, observed, |_| true);
         assert_eq!(paths.tests.len(), 0);
         for _ in 0..3 {
-            paths.handle_admitted(&node, true, observed);
+            paths.handle_admitted(&node, true, observed, |_| true);
         }
         assert_eq!(paths.tests.len(), 1);
     }
 
-    /// A node that does not reach the store is listed until its next round.
+    /// A node that does not reach the store is listed until the next round.
     #[test]
     fn store_is_listed_for_its_round() {
         let mut paths = Paths::new();
         let node = attend("n1").node;
-        let unreached = StoreUnreached {
-            round: Default::default(),
-            address: "10.0.0.1:2".to_owned(),
-            why: "no answer".to_owned(),
-        };
-        paths.handle_store_unreached(&node, unreached, |_| true);
-        let list = paths.unreached(|_| true);
-        assert_eq!(list.len(), 1);
-        assert_eq!(list[0].to, "the workers' store (10.0.0.1:2)");
-        paths.handle_admitted(&node, false, None);
-        assert_eq!(paths.unreached(|_| true), []);
+        let next = RoundId { round: Round(2), ..RoundId::default() };
+        for (round, port) in [(RoundId::default(), 2), (next, 3)] {
+            let address = format!("10.0.0.1:{port}");
+            let unreached = StoreUnreached { round, address, why: "no answer".to_owned() };
+            paths.handle_store_unreached(&node, unreached, |_| true);
+            let list = paths.unreached(round, |_| true);
+            assert_eq!(list.len(), 1);
+            assert_eq!(list[0].to, format!("the workers' store (10.0.0.1:{port})"));
+        }
+        assert_eq!(paths.unreached(RoundId::default(), |_| true), []);
+    }
+
+    /// Nodes that are gone leave room for tests of new ones.
+    #[tokio::test]
+    async fn nodes_that_are_gone_make_room() {
+        let mut paths = Paths::new();
+        for number in 0..UNREACHED_MAX {
+            paths.record(tested(number, false), |_| true);
+        }
+        let node = attend("x").node;
+        let observed = node.address.parse().ok();
+        paths.handle_admitted(&node, true, observed, |_| true);
+        assert_eq!(paths.tests.len(), 0);
+        paths.handle_admitted(&node, true, observed, |_| false);
+        assert_eq!(paths.tests.len(), 1);
     }
 }

@@ -358,13 +358,14 @@ impl Driver<'_> {
     }
 
     fn handle_store_unreached(&mut self, unreached: StoreUnreached) {
-        let StoreUnreached { round, address, why } = &unreached;
-        warn!(
-            %round,
-            "this node does not reach the workers' store at {address}: {why}; the workers connect to each other on any port, so \
-             let a firewall pass all ports between the nodes (`ragent doctor --peers` tests all pairs)"
-        );
-        self.node.handle_store_unreached(clock::now(), unreached);
+        let StoreUnreached { round, address, why } = unreached.clone();
+        if self.node.handle_store_unreached(clock::now(), unreached) {
+            warn!(
+                %round,
+                "this node does not reach the workers' store at {address}: {why}; the workers connect to each other on any port, so \
+                 let a firewall pass all ports between the nodes (`ragent doctor --peers` tests all pairs)"
+            );
+        }
     }
 
     fn handle_supervisor_event(&mut self, event: SupervisorEvent) {

@@ -56,9 +56,9 @@ mod tests {
 
     const INT: Signal = Signal::SIGINT;
 
-    /// The signal of a worker and its twin count once, in either order.
+    /// A signal that arrives from a worker and from the kernel counts once, in either order.
     #[test]
-    fn twins_count_once() {
+    fn both_count_once() {
         let now = clock::now_blocking();
         let mut signals = RepeatedSignals::default();
         assert!(signals.handle_received(now, INT));
@@ -66,7 +66,7 @@ mod tests {
 
         let mut signals = RepeatedSignals::default();
         assert!(signals.handle_of_worker(now, INT));
-        // Its own signal, then the twin.
+        // Its own signal, then that of the worker.
         assert!(signals.handle_received(now, INT));
         assert!(!signals.handle_received(now, INT));
         assert!(signals.handle_received(now, INT), "a further one is of the user");

@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct StorePath {
     test: JoinSet<Result<String, StoreUnreached>>,
-    /// The address of the last store that was reached: it is not tested again.
+    /// The host of the last store that was reached: it is not tested again, although the next store has another port.
     reached: Option<String>,
 }
 
@@ -62,7 +62,7 @@ impl StorePath {
             match self.test.join_next().await {
                 Some(Ok(Ok(address))) => self.reached = Some(address),
                 Some(Ok(Err(unreached))) => return unreached,
-                // A test that was abandoned.
+                // The test has panicked.
                 Some(Err(_)) => {}
                 None => return std::future::pending().await,
             }

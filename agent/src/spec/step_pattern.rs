@@ -155,13 +155,15 @@ impl StepFinder {
             });
             let Some((line, is_in_a_sentence, found)) = newest else { continue };
             let before = self.last[index].replace(found.0);
-            // A number that does not change may be anything, such as the step of a checkpoint.
-            let has_changed = before.is_some_and(|before| before != found.0);
+            // A number that does not change may be anything, and so may one in a sentence beside a bar: the step of a checkpoint.
+            let is_text = is_in_a_sentence && self.has_advanced;
+            let has_changed = !is_text && before.is_some_and(|before| before != found.0);
             if has_changed || self.formats == index + 1 || Bar::parse(line).is_some() {
                 self.formats = index + 1;
                 return Some(found);
             }
-            if unchanged.is_none() && !is_in_a_sentence {
+            let is_repeated = self.bar.is_some() && before == Some(found.0);
+            if unchanged.is_none() && !is_in_a_sentence && !is_repeated {
                 unchanged = Some((line, found));
             }
         }
@@ -426,7 +428,7 @@ mod tests {
         assert_eq!(newest(huge), None);
     }
 
-    /// A number that does not change does not count, so bars are still read after it. In a sentence it never counts.
+    /// A number that does not change does not count, so bars are still read after it. In a sentence it counts once it changes, but not beside a bar.
     #[test]
     fn numbers_that_do_not_change() {
         let mut finder = StepFinder::new(StepPattern::Known);
@@ -436,8 +438,9 @@ mod tests {
         assert_eq!(newest("\r 9/12 [00:01<00:08]"), Some((9, Some(12))));
         assert_eq!(newest("\r 10/12 [00:01<00:08]"), Some((10, Some(12))));
         let newer = "\r 10/12 [00:01<00:08]epoch 3\nstep: 8\n";
-        assert_eq!(newest(newer), Some((8, None)), "the newest line");
-        assert_eq!(newest("step 11 loss 0.3\n"), Some((11, None)), "a counter");
+        assert_eq!(newest(newer), Some((10, Some(12))), "a repeated number");
+        assert_eq!(newest("saved the checkpoint of step 10\n"), None);
+        assert_eq!(newest("epoch 3\nstep: 11\n"), Some((11, None)), "a counter");
         assert_eq!(newest("\r 12/12 [00:01<00:08]"), None);
         let mut finder = StepFinder::new(StepPattern::Known);
         let mut newest = |output: &str| finder.newest(output.as_bytes());

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         StateTime,
         Status,
         Time,
+        Unreached,
         Voter,
         WorkerFailure,
         status,
@@ -55,6 +56,7 @@ __all__ = [
     "Status",
     "StatusError",
     "Time",
+    "Unreached",
     "Voter",
     "WorkerFailure",
     "__version__",
@@ -71,7 +73,7 @@ _MODULES = {
     "_launch": "main run",
     "_report": "Failure Report",
     "_status": "Incomplete LastRestart Node Outcome Progress RefusedPeer RestartStages Restarts Standbys StateTime Status "
-    "Time Voter WorkerFailure status",
+    "Time Unreached Voter WorkerFailure status",
     "_steps": "step",
 }
 

@@ -113,6 +113,15 @@ class RefusedPeer:
 
 
 @dataclass(frozen=True)
+class Unreached:
+    """A connection between two nodes that could not be opened."""
+
+    host_name: str = ""
+    to: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Progress:
     """The training step of a job."""
 
@@ -182,6 +191,7 @@ class Status:
     incomplete: Optional[Incomplete] = one(Incomplete)
     refused_clients: Tuple[str, ...] = ()
     refused_peers: Tuple[RefusedPeer, ...] = many(RefusedPeer)
+    unreached: Tuple[Unreached, ...] = many(Unreached)
     progress: Optional[Progress] = one(Progress)
     outcome: Optional[Outcome] = one(Outcome)
     leader: Optional[str] = None

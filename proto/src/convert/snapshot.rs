@@ -155,17 +155,17 @@ impl TryFrom<v1::RefusedPeer> for RefusedPeer {
 }
 
 impl From<Unreached> for v1::Unreached {
-    fn from(Unreached { from, to, why }: Unreached) -> Self {
-        Self { from: fitted(&from), to: fitted(&to), why: fitted(&why) }
+    fn from(Unreached { host_name, to, why }: Unreached) -> Self {
+        Self { host_name: fitted(&host_name), to: fitted(&to), why: fitted(&why) }
     }
 }
 
 impl TryFrom<v1::Unreached> for Unreached {
     type Error = Malformed;
 
-    fn try_from(v1::Unreached { from, to, why }: v1::Unreached) -> Result<Self, Malformed> {
+    fn try_from(v1::Unreached { host_name, to, why }: v1::Unreached) -> Result<Self, Malformed> {
         let name = |value| name(value, "snapshot.unreached");
-        Ok(Self { from: name(from)?, to: name(to)?, why: name(why)? })
+        Ok(Self { host_name: name(host_name)?, to: name(to)?, why: name(why)? })
     }
 }
 

@@ -387,7 +387,7 @@ fn snapshot() -> Snapshot {
             reason: "it has another secret".to_owned(),
         }],
         unreached: vec![Unreached {
-            from: "node0".to_owned(),
+            host_name: "node0".to_owned(),
             to: "node1 (10.0.0.2:35987)".to_owned(),
             why: "no answer".to_owned(),
         }],
@@ -686,9 +686,9 @@ fn seeds_are_written() {
 #[test]
 fn long_words_are_cut() {
     let long = || "é\n\u{202e}".repeat(300);
-    let unreached = Unreached { from: long(), to: long(), why: long() };
+    let unreached = Unreached { host_name: long(), to: long(), why: long() };
     let read = Unreached::try_from(v1::Unreached::from(unreached)).unwrap();
-    assert_eq!([&read.from, &read.to, &read.why].map(|text| text.len()), [256; 3]);
+    assert_eq!([&read.host_name, &read.to, &read.why].map(|text| text.len()), [256; 3]);
     assert!(read.to.chars().all(|c| c == 'é'), "{}", read.to);
     let store = StoreUnreached { round: refused_clients().round, address: long(), why: long() };
     let read = StoreUnreached::try_from(v1::StoreUnreached::from(store)).unwrap();

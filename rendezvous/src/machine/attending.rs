@@ -74,10 +74,11 @@ impl Rendezvous {
     /// the newcomer: they are two jobs that were given the same endpoint.
     fn other_script(&self, attend: &Attend) -> Option<(String, String)> {
         let NodeDescription { role, script, .. } = &attend.node;
-        if script.is_empty() {
+        // A node of this run was compared when it registered first, and keeps its place: this coordinator may not know the others yet.
+        if script.is_empty() || attend.job_uid.is_some() {
             return None;
         }
-        // All nodes of a role were compared when they registered, so one of them is enough.
+        // The nodes of a role have the same script, so one of them is enough.
         let mut others = self.present(&Common::Role(role.clone()));
         let other = others.find(|other| !other.script.is_empty())?;
         (other.script != *script).then(|| (other.script.clone(), other.host_name.clone()))

@@ -96,7 +96,7 @@ fn remaining_steps_are_known_with_a_total() {
     assert_eq!(t.merged().steps_left, Some(0));
 }
 
-/// A step that was read without the number of all steps makes an old one void, which was that of another bar. A script need
+/// A step that was read without the number of all steps removes an old one, which was that of another bar. A script need
 /// not report the number with every step.
 #[test]
 fn total_that_was_read_may_become_void() {

@@ -47,12 +47,14 @@ impl Agent {
         }
     }
 
-    /// Notes that this node does not reach the store of a round.
-    pub fn handle_store_unreached(&mut self, unreached: StoreUnreached) {
-        if unreached.round == self.round && self.state == State::Running {
+    /// Notes that this node does not reach the store of a round. Returns false if that round has ended.
+    pub fn handle_store_unreached(&mut self, unreached: StoreUnreached) -> bool {
+        let counts = unreached.round == self.round && self.state == State::Running;
+        if counts {
             self.unreached_store = Some(unreached);
             self.send_unreached_store();
         }
+        counts
     }
 
     pub(super) fn send_unreached_store(&mut self) {

@@ -609,9 +609,9 @@ fn unreached_store_is_reported() {
     };
     let report = Effect::Send(FromNode::StoreUnreached(unreached(1)));
     let mut t = Fixture::running();
-    t.agent.handle_store_unreached(unreached(2));
+    assert!(!t.agent.handle_store_unreached(unreached(2)));
     assert_eq!(t.effects(), []);
-    t.agent.handle_store_unreached(unreached(1));
+    assert!(t.agent.handle_store_unreached(unreached(1)));
     assert_eq!(t.effects(), std::slice::from_ref(&report));
     assert!(t.welcome(1).contains(&report));
     t.restart(round(1, 1));

@@ -1,6 +1,9 @@
 //! The changes that the time account of a job suggests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot, StandingName};
 use serde::Serialize;
@@ -54,10 +57,10 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Advice> {
     advice
 }
 
-/// The number of nodes that are named for lost leases: more of them have a common cause.
+/// The number of nodes that are named for lost leases: those with the most.
 const ADVICE_NODES_MAX: usize = 4;
 
-/// The number of lost leases of a node that is there from which it is named.
+/// The number of lost leases from which a registered node is named.
 const LOST_LEASES_MIN: usize = 3;
 
 /// Returns the advice about nodes that have lost their lease again and again although they are registered: it is not their host
@@ -76,13 +79,15 @@ pub(super) fn of_leases(snapshot: &Snapshot, entries: &[Entry]) -> Vec<Advice> {
             *lost.entry(host).or_default() += 1;
         }
     }
-    let repeated =
-        lost.into_iter().filter(|(host, times)| *times >= LOST_LEASES_MIN && there.contains(host));
-    let advice = repeated.map(|(host, times)| Advice {
+    let is_repeated =
+        |(host, times): &(&str, usize)| *times >= LOST_LEASES_MIN && there.contains(host);
+    let mut repeated: Vec<_> = lost.into_iter().filter(is_repeated).collect();
+    repeated.sort_by_key(|(_, times)| Reverse(*times));
+    let advice = repeated.into_iter().map(|(host, times)| Advice {
         what: "leases",
         text: format!(
-            "{host} has lost its lease {times} times and came back: it lacks processor time, or its network drops packets. Its \
-             log names the load of the machine at each loss"
+            "{host} has lost its lease {times} times and came back: it lacks processor time, or its network drops packets. See its \
+             log for the load of the machine"
         ),
     });
     advice.take(ADVICE_NODES_MAX).collect()

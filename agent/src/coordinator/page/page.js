@@ -246,7 +246,7 @@
     if (job.refused_clients.length > 0) {
       list.push(`The store of round ${job.round} refused connections from ${job.refused_clients.join(", ")}`);
     }
-    for (const {from, to, why} of job.unreached) list.push(`${from} does not reach ${to}: ${why}`);
+    for (const {host_name, to, why} of job.unreached) list.push(`${host_name} does not reach ${to}: ${why}`);
     for (const peer of job.refused_peers) list.push(`Refused: ${peer.count} from ${peer.address} (${peer.reason})`);
     $("problems").hidden = list.length === 0;
     $("problems").firstElementChild.replaceChildren(...list.map((text) => make("li", text)));

@@ -12,7 +12,8 @@ use crate::sys::host::ThisHost;
 /// The maximum number of names that are remembered; the oldest one is forgotten.
 const MAX: usize = 64;
 
-/// Returns true if no warning has been given for a job of this name since the machine was started. Remembers that one is given now.
+/// Returns true if no warning has been given for a job of this name while the folder for state exists. Remembers that one is given
+/// now.
 pub(crate) fn is_first_warning(run_id: &RunId) -> bool {
     note(&ThisHost.state_dir().join("warned.json"), run_id)
 }

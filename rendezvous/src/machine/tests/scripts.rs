@@ -42,6 +42,18 @@ fn other_roles_have_other_scripts() {
     assert_eq!(t.join_with("d", "reader", "joba.py").len(), 1);
 }
 
+/// A node that registers again is not compared: after a takeover, another script may register before the nodes of the job.
+#[test]
+fn member_that_registers_again_keeps_its_place() {
+    let mut t = Fixture::new(2, 2);
+    t.join_with("a", "trainer", "joba.py");
+    let mut attend = t.attend_of("b", ready());
+    attend.node.role = "trainer".to_owned();
+    attend.node.script = "jobb.py".to_owned();
+    attend.job_uid = Some(t.memory.job_uid.clone());
+    assert_eq!(t.attend_with(attend)[0], Did::Welcome("b"));
+}
+
 /// A job that is over, or lost, does not keep the next one from its endpoint: a node counts only while it is certainly there.
 #[test]
 fn script_of_a_silent_node_does_not_count() {

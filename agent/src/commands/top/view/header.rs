@@ -229,8 +229,8 @@ fn notes(snapshot: &Snapshot) -> Vec<(String, Kind)> {
             Kind::Warning,
         ));
     }
-    for Unreached { from, to, why } in &snapshot.unreached {
-        notes.push((format!("{from} does not reach {to}: {why}"), Kind::Warning));
+    for Unreached { host_name, to, why } in &snapshot.unreached {
+        notes.push((format!("{host_name} does not reach {to}: {why}"), Kind::Warning));
     }
     for peer in &snapshot.refused_peers {
         let text = format!("refused: {} from {} ({})", peer.count, peer.address, peer.reason);
