@@ -194,15 +194,15 @@ fn drop_separator(script: &mut Vec<OsString>, words: &[OsString]) {
 
 /// Names the word that is not UTF-8, with its flag: clap's error lacks it.
 fn naming_the_word(error: clap::Error, words: &[OsString]) -> clap::Error {
-    let mut invalid = (0..words.len()).filter(|at| words[*at].to_str().is_none());
+    let mut invalid = words.iter().enumerate().filter(|(_, word)| word.to_str().is_none());
     // Of several ones, some may be paths or arguments of the script, which need not be UTF-8.
-    let (Some(at), None) = (invalid.next(), invalid.next()) else { return error };
+    let (Some((at, word)), None) = (invalid.next(), invalid.next()) else { return error };
     if error.kind() != ErrorKind::InvalidUtf8 {
         return error;
     }
-    let flag = at.checked_sub(1).and_then(|before| words[before].to_str());
+    let flag = at.checked_sub(1).and_then(|before| words.get(before)?.to_str());
     let flag = flag.filter(|word| word.starts_with('-') && !word.contains('='));
-    let given = [flag.unwrap_or_default(), &words[at].to_string_lossy()].join(" ");
+    let given = [flag.unwrap_or_default(), &word.to_string_lossy()].join(" ");
     clap::Error::raw(ErrorKind::InvalidUtf8, format!("`{}` is not valid UTF-8\n", given.trim()))
 }
 

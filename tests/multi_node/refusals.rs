@@ -75,9 +75,9 @@ fn other_script() {
     let end = job.guest("--no-python ./other.sh").end();
     end.assert_code(9);
     let name = ThisHost.name();
-    let why = format!("its script is `./other.sh`, and that of {name} is `stay.sh`");
+    let why = format!("its script is `./other.sh`, but {name} runs `stay.sh` in this job");
     end.assert_stderr(&["refuses this node", &why, "hint: give each job an endpoint of its own"]);
-    host.logs(&format!("its script is `other.sh`, and that of {name} is `stay.sh`"));
+    host.logs(&format!("its script is `other.sh`, but {name} runs `stay.sh` in this job"));
     let mut guest = job.guest("--role reader --no-python ./other.sh");
     workers([&mut host, &mut guest]);
 }

@@ -468,7 +468,7 @@ fn refused(
             "give each node a different rank, starting with 0",
         ),
         RefuseReason::OtherScript { script, host_name } => refused(
-            format!("its script is `{title}`, and that of {host_name} is `{script}`"),
+            format!("its script is `{title}`, but {host_name} runs `{script}` in this job"),
             "give each job an endpoint of its own; nodes of one job that run different scripts need a different \
              `--role` for each script",
         ),

@@ -106,7 +106,7 @@ impl Paths {
         }
     }
 
-    /// Records the result of a test. Nodes that are gone, for which `is_known` is false, are forgotten.
+    /// Records the result of a test. Forgets nodes that are gone: `is_known` is false for them.
     pub(super) fn record(&mut self, tested: Tested, is_known: impl Fn(&NodeId) -> bool) {
         let Tested { node, unreached } = tested;
         self.testing.remove(&node);

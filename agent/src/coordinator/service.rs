@@ -323,7 +323,7 @@ fn why_refused(
             format!("`--node-rank {node_rank}` is too high")
         }
         RefuseReason::OtherScript { script, host_name } => {
-            format!("its script is `{own_script}`, and that of {host_name} is `{script}`")
+            format!("its script is `{own_script}`, but {host_name} runs `{script}` in this job")
         }
         RefuseReason::TooManyNodes { limit } => format!("{limit} nodes are here already"),
     })

@@ -40,8 +40,10 @@ impl EventList {
             _ => 0,
         };
         self.bytes -= self.entries[..removed].iter().map(|entry| entry.len).sum::<usize>();
-        while self.bytes > BYTES_MAX {
-            self.bytes -= self.entries[removed].len;
+        while self.bytes > BYTES_MAX
+            && let Some(oldest) = self.entries.get(removed)
+        {
+            self.bytes -= oldest.len;
             removed += 1;
         }
         self.entries.drain(..removed);

@@ -1,4 +1,4 @@
-//! The jobs of which this user has been warned that they have no secret: the warning comes once for each name of a job, not at each
+//! The names of jobs for which this user has seen the warning about a missing secret. It is printed once for each name, not at each
 //! start.
 
 use std::{io, path::Path};

@@ -56,17 +56,9 @@ fn voter(now: Instant, place: usize, voters: usize) -> Election {
 }
 
 impl Voters {
-    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
+    /// Creates the processes of a list.
     fn new(count: usize) -> Self {
-        let now = Instant::now();
-        let voters = (0..count).map(|place| voter(now, place, count)).collect();
-        Self {
-            now,
-            voters,
-            is_down: vec![false; count],
-            seen: vec![Vec::new(); count],
-            links: vec![BTreeSet::new(); count],
-        }
+        Self::listed(count, count)
     }
 
     /// Lets `time` pass; deadlines are handled when they are due.

@@ -11,7 +11,7 @@ use crate::election::message::Seat;
 impl Voters {
     /// Creates `count` processes, of which the first ones are listed.
     #[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
-    fn listed(count: usize, listed: usize) -> Self {
+    pub(super) fn listed(count: usize, listed: usize) -> Self {
         let now = Instant::now();
         let voters = (0..count).map(|place| voter(now, place, listed)).collect();
         Self {
