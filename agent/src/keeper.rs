@@ -297,7 +297,7 @@ impl Keeper {
 
     fn reap(&mut self) {
         // One signal may report several ended processes, so the code below looks for all of them.
-        for received in at_once(|| self.signals.read_signal().ok().flatten()) {
+        for received in first_signals(|| self.signals.read_signal().ok().flatten()) {
             self.pass_on(&received);
         }
         let socket = &mut self.socket;
@@ -352,8 +352,8 @@ impl Keeper {
     }
 }
 
-/// Returns the signals that are handled at once, in the order in which `read` returns them; `poll` reports further ones again.
-fn at_once<T>(read: impl FnMut() -> Option<T>) -> Vec<T> {
+/// Reads a limited number of pending signals, oldest first. The next `poll` reports the others.
+fn first_signals<T>(read: impl FnMut() -> Option<T>) -> Vec<T> {
     iter::from_fn(read).take(limits::SIGNALS).collect()
 }
 
@@ -380,9 +380,9 @@ mod tests {
     #[test]
     fn signals_without_end_are_interrupted() {
         let mut endless = 0..;
-        let first = at_once(|| endless.next());
+        let first = first_signals(|| endless.next());
         assert_eq!(first, (0..limits::SIGNALS).collect::<Vec<_>>());
-        assert_eq!(at_once(|| endless.next()).first(), Some(&limits::SIGNALS));
-        assert!(at_once(|| None::<i32>).is_empty());
+        assert_eq!(first_signals(|| endless.next()).first(), Some(&limits::SIGNALS));
+        assert!(first_signals(|| None::<i32>).is_empty());
     }
 }

@@ -7,8 +7,8 @@ pub(crate) use crate::limits::{MAX_ENDPOINT_ADDRESSES, MAX_KEEPER_FRAME};
 
 /// The size of one read of orders: one to start a worker has a few KiB.
 pub(crate) const READ: usize = 16 * 1024;
-/// The signals that are handled at once: four kinds, each of which the kernel keeps once. A worker may send them in a loop, and
-/// orders and the lease must not wait for it.
+/// The number of signals that are handled before orders and the lease are looked at again. A worker may send signals in a loop.
+/// The kernel keeps each of the four kinds once, so 8 is more than are pending at a time.
 pub(crate) const SIGNALS: usize = 8;
 /// Number of times per round that a fork is repeated if the system lacks memory or process ids. A
 /// system that lacks them for longer than a second is overloaded.
