@@ -352,7 +352,7 @@ impl Keeper {
     }
 }
 
-/// Reads a limited number of pending signals, oldest first. The next `poll` reports the others.
+/// Reads a limited number of pending signals. The next `poll` reports the others.
 fn first_signals<T>(read: impl FnMut() -> Option<T>) -> Vec<T> {
     iter::from_fn(read).take(limits::SIGNALS).collect()
 }
