@@ -347,9 +347,10 @@ impl Driver {
             Command::KnownJob(job) => self.election.handle_known_job(now, &job),
             Command::Ended(jobs) => self.election.handle_ended(now, &jobs),
             Command::GiveWay(to) => self.election.handle_giving_way(now, to),
-            Command::Registered(ips) => {
-                self.election.handle_registered(now, !ips.is_empty());
-                self.reach.handle_trusted(ips);
+            Command::Registered(at) => {
+                let (job, ip) = at.unzip();
+                self.election.handle_registered(now, job);
+                self.reach.handle_trusted(ip);
             }
             Command::Leave { is_replaced, left } => {
                 self.election.handle_leaving(now);

@@ -78,9 +78,9 @@ pub(crate) enum Command {
     /// The process at this address leads the job, which has no round here: this process is to end its leadership, and to
     /// join that job.
     GiveWay(VoterAddress),
-    /// The agent of this process is registered with the coordinator at these addresses, which may make this process a
-    /// voter. Empty: it is not registered any more.
-    Registered(Vec<IpAddr>),
+    /// The agent of this process is registered for this job with the coordinator at this address, which may make this process a
+    /// voter. `None`: it is not registered any more.
+    Registered(Option<(JobUid, IpAddr)>),
     /// Resign, and never become a candidate again, because this process will end. The sender is notified when
     /// the release of the leases has been sent to the other voters.
     Leave {

@@ -20,8 +20,8 @@ pub(super) struct Reachability {
     voters: usize,
     /// True if this process is one of them; others follow no leader.
     is_voter: bool,
-    /// The addresses of this process's leader, by which it is registered.
-    trusted: Vec<IpAddr>,
+    /// The address of the coordinator with which this process is registered.
+    trusted: Option<IpAddr>,
     /// True if this process leads.
     is_leading: bool,
     /// The time since which no leader is known; `None` while one is known.
@@ -57,7 +57,7 @@ impl Reachability {
             others: BTreeMap::new(),
             voters: 0,
             is_voter: false,
-            trusted: Vec::new(),
+            trusted: None,
             is_leading: false,
             leaderless: Some(now),
             is_state_lost: false,
@@ -142,7 +142,7 @@ impl Reachability {
 
     /// Notes the addresses of the coordinator with which the agent of this process is registered: it sends requests
     /// before this process knows that it is a voter.
-    pub(super) fn handle_trusted(&mut self, trusted: Vec<IpAddr>) {
+    pub(super) fn handle_trusted(&mut self, trusted: Option<IpAddr>) {
         self.trusted = trusted;
     }
 
@@ -321,7 +321,7 @@ mod tests {
         reach.handle_resolved(&at("b"), vec![ip(2)]);
         assert_eq!([1, 2, 3].map(|last| reach.is_voter(ip(last))), [false, true, false]);
         assert!(reach.is_at(&at("b"), ip(2)) && !reach.is_at(&at("c"), ip(2)));
-        reach.handle_trusted(vec![ip(3)]);
+        reach.handle_trusted(Some(ip(3)));
         assert!(reach.is_voter(ip(3)), "the coordinator with which the agent is registered");
     }
 }

@@ -65,7 +65,7 @@ use std::{
 };
 
 use ragent_rendezvous::{
-    ids::{NodeId, Round, Term, VoterAddress, VoterId},
+    ids::{JobUid, NodeId, Round, Term, VoterAddress, VoterId},
     jitter::Jitter,
     limits::{AGENT_TERM_MAX, NUMBER_MAX},
     settings::Memory,
@@ -105,6 +105,8 @@ pub struct Election {
     other_jobs: OtherJobs,
     /// True if the agent of this process is registered with a coordinator.
     is_registered: bool,
+    /// The job for which it was registered last.
+    joined: Option<JobUid>,
     /// True if this process had a leader of a job that had not ended.
     has_had_leader: bool,
     /// The time since which no leader is known.
@@ -171,6 +173,7 @@ impl Election {
             connected: BTreeSet::new(),
             other_jobs,
             is_registered: false,
+            joined: None,
             has_had_leader: false,
             leaderless: Some(now),
             has_yielded: false,

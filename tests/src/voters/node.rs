@@ -194,7 +194,9 @@ impl World {
             if let Some(voter) = self.voter(id) {
                 voter.registered = Some(to.host);
             }
-            self.with_election(id, |election, now| election.handle_registered(now, true));
+            self.with_election(id, |election, now| {
+                election.handle_registered(now, Some(welcome.job_uid.clone()))
+            });
             if let Some(stream) = self.streams.get_mut(peer) {
                 stream.is_welcomed = true;
             }
@@ -325,7 +327,7 @@ impl World {
         let is_attended = agent.node.is_attended();
         self.set_timer(id, Part::Agent, deadline);
         if !is_attended {
-            self.with_election(id, |election, now| election.handle_registered(now, false));
+            self.with_election(id, |election, now| election.handle_registered(now, None));
         }
     }
 

@@ -157,7 +157,8 @@ impl Driver<'_> {
         self.handle_voter_list(&welcome.voters);
         let remote = self.remotes.get(&attend).copied();
         if let (Some(voter), Some(remote)) = (&self.spec.voter, remote) {
-            self.is_registered = voter.try_send(Command::Registered(vec![remote.ip()]));
+            let joined = (welcome.job_uid.clone(), remote.ip());
+            self.is_registered = voter.try_send(Command::Registered(Some(joined)));
         }
         let name = self.spec.destination.handle_welcome(attend, welcome.term, remote);
         let endpoint = name.map(|name| name.to_string()).unwrap_or_default();
@@ -230,7 +231,7 @@ impl Driver<'_> {
             && !self.node.is_attended()
             && let Some(voter) = &self.spec.voter
         {
-            self.is_registered = !voter.try_send(Command::Registered(Vec::new()));
+            self.is_registered = !voter.try_send(Command::Registered(None));
         }
     }
 

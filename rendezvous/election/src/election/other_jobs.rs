@@ -162,10 +162,11 @@ impl Election {
         }
     }
 
-    /// Records that the agent of this process is registered, or that it is not any more.
-    pub fn handle_registered(&mut self, now: Instant, is_registered: bool) {
+    /// Records that the agent of this process is registered for a job, or that it is not registered any more.
+    pub fn handle_registered(&mut self, now: Instant, job: Option<JobUid>) {
         self.begin(now);
-        self.is_registered = is_registered;
+        self.is_registered = job.is_some();
+        self.joined = job.or_else(|| self.joined.take());
         self.schedule_hello(now);
     }
 
@@ -320,8 +321,12 @@ impl Election {
     }
 
     /// Ends this process, whose job has ended elsewhere while it had no leader. An outcome that no majority is known to have may not be
-    /// that of the job.
-    fn outlive_job(&mut self) {
+    /// that of the job. A process whose agent has joined another job only forgets its own.
+    fn outlive_job(&mut self, now: Instant) {
+        let is_in_another_job = |joined: &JobUid| job_uid(self.voter.replica()) != Some(joined);
+        if self.joined.as_ref().is_some_and(is_in_another_job) {
+            return self.forget_job(now);
+        }
         self.has_yielded = true;
         warn!("the job has ended while this process had no leader; this process ends");
         let replica = self.voter.replica();
@@ -495,7 +500,7 @@ impl Election {
     pub(super) fn time_out_shown(&mut self, now: Instant) {
         self.expire_shown(now);
         if self.outlives_at().is_some_and(|at| at <= now) {
-            self.outlive_job();
+            self.outlive_job(now);
         }
         if self.other_jobs.next_hello.is_some_and(|at| at <= now) {
             self.say_hello(now);

@@ -5,7 +5,7 @@ use ragent_rendezvous::{
     limits::VOTERS_MAX,
 };
 
-use super::*;
+use super::{other_jobs::uid, *};
 use crate::election::message::Seat;
 
 impl Voters {
@@ -77,7 +77,7 @@ fn late_host_stays_connected() {
     voters.pass(millis(4_000));
     let (leader, now) = (voters.leader().expect("a leader"), voters.now);
     let late = &mut voters.voters[2];
-    late.handle_registered(now, true);
+    late.handle_registered(now, Some(uid("job")));
     assert!(late.connections().contains(&address(leader)));
     voters.voters[leader].handle_remember(now, memory(1)).expect("it leads");
     let sent = |effect| match effect {

@@ -184,6 +184,23 @@ fn process_ends_with_the_outcome_that_it_knows() {
     }
 }
 
+/// A process whose agent has joined another job goes on with that one when it learns that its own job has ended, also if the agent
+/// is not registered at that moment.
+#[test]
+fn process_in_another_job_forgets_its_own() {
+    let timers = Timers::default();
+    for (joined, is_forgotten) in [("job", false), ("other", true)] {
+        let (mut voters, leader) = with_an_ended_job();
+        let (mut now, follower) = (voters.now, &mut voters.voters[(leader + 1) % 3]);
+        follower.handle_registered(now, Some(uid(joined)));
+        follower.handle_registered(now, None);
+        pass(follower, &mut now, timers.patience() + timers.voter_lease);
+        let effects = effects(follower);
+        let ends = effects.iter().any(|effect| matches!(effect, Effect::Outlived(_)));
+        assert_eq!((ends, job_uid(follower.replica()).is_none()), (!is_forgotten, is_forgotten));
+    }
+}
+
 /// An outcome that no majority is known to have may not be that of the job. A leader that was cut off with it ends without one when it
 /// learns that the job has ended.
 #[test]

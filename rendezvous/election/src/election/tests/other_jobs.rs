@@ -187,7 +187,7 @@ fn job_is_not_shown_to_hosts_that_know_it() {
     let mut now = Voters::new(1).now;
     let replica = replica(memory_of("job", 1), &[0, 3, 4]);
     let mut voter = with_file(now, 0, replica);
-    voter.handle_registered(now, true);
+    voter.handle_registered(now, Some(uid("job")));
     voter.handle_connected(now, &address(1));
     voter.handle_answer(now, showing(1, job("job", &[0, 3, 4]), refusal()));
     effects(&mut voter);
