@@ -1,4 +1,5 @@
-"""A worker that trains with DistributedDataParallel on gloo.
+"""A worker that trains with DistributedDataParallel: on gloo, or with `BENCH_BACKEND=nccl` on the GPU of its
+local rank.
 
 After its first optimizer step it sends a stamp, as `stamp_worker` does at its start. It then makes a
 step and sends a heartbeat every second, until it is killed.
@@ -18,21 +19,29 @@ STEP_S = 1
 
 
 def main():
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(nn.Linear(FEATURES, FEATURES))
+    backend = os.environ.get("BENCH_BACKEND", "gloo")
+    device = torch.device("cpu")
+    if backend == "nccl":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend)
+    model = DistributedDataParallel(nn.Linear(FEATURES, FEATURES).to(device))
     optimizer = torch.optim.Adam(model.parameters())
-    step(model, optimizer)
+    step(model, optimizer, device)
     send_stamp(time.monotonic_ns())
     while True:
         send_heartbeat()
         time.sleep(STEP_S)
-        step(model, optimizer)
+        step(model, optimizer, device)
 
 
-def step(model, optimizer):
+def step(model, optimizer, device):
+    """Makes a step, and waits until the device has completed it."""
     optimizer.zero_grad()
-    model(torch.rand(FEATURES, FEATURES)).sum().backward()
+    loss = model(torch.rand(FEATURES, FEATURES, device=device)).sum()
+    loss.backward()
     optimizer.step()
+    loss.item()
 
 
 def send_stamp(at_ns):

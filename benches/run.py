@@ -141,7 +141,7 @@ def measure_join(ragent, quick):
 
 
 def measure_standby(ragent, quick):
-    for name in standby.SCENARIOS:
+    for name in standby.ON_PROCESSORS:
         outcome = standby.measure(name, ragent, 1 if quick else 3, 1)
         yield Row.with_standbys(outcome)
         yield Row.without_standbys(outcome)

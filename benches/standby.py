@@ -3,7 +3,8 @@
 
     .venv/bin/python benches/standby.py --ragent target/release/ragent [--times N] [--only SCENARIO ...]
 
-Workers are `ddp_worker.py`: they train with gloo. Jobs with `--standby` and with `--standby=none` are
+Workers are `ddp_worker.py`: they train with gloo, and with NCCL on the GPUs of this machine with
+`--only gpu`, which is not measured otherwise. Jobs with `--standby` and with `--standby=none` are
 broken in turn, and torchrun's where it can continue. A figure with standbys counts only if all workers
 were started from one: anything else is an error.
 
@@ -47,6 +48,7 @@ COMM = "ragent-standby"
 FIRST_START_S = 7
 LOOK_S = 0.2
 LIMIT_S = 120
+GPUS = len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
 class TrainingJob(Job):
@@ -105,9 +107,9 @@ class Training:
         return cls(Launcher.torchrun(str(TORCHRUN)), limit_s=limit_s)
 
     @contextmanager
-    def job(self, nnodes, per_node):
+    def job(self, nnodes, per_node, backend="gloo"):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            worker = Worker([str(DDP_WORKER)], ENV, per_node)
+            worker = Worker([str(DDP_WORKER)], ENV | {"BENCH_BACKEND": backend}, per_node)
             job = TrainingJob(self.launcher, worker, nnodes, Path(folder))
             try:
                 yield job
@@ -133,17 +135,21 @@ class Training:
             job.check_starts(group, self.has_standbys)
         return group
 
-    def kills_ms(self):
-        """Kills workers of a node one after another; yields each time until all four train again."""
-        with self.job("1", 4) as job:
+    def kills_ms(self, workers=4, backend="gloo"):
+        """Kills workers of a node one after another; yields each time until all train again."""
+        with self.job("1", workers, backend) as job:
             job.start_host()
             group = self.started(job, 1)
             for _ in range(KILLS_PER_NODE):
-                self.calm(job, 4)
+                self.calm(job, workers)
                 killed_ns = time.monotonic_ns()
                 os.kill(self.pauses.choice(group).pid, signal.SIGKILL)
                 group = self.first_step(job, 1, killed_ns)
                 yield since(killed_ns, group)
+
+    def gpu_kills_ms(self):
+        """The same with one worker for each GPU."""
+        return self.kills_ms(GPUS, "nccl")
 
     def takeovers_ms(self):
         """Kills the agent of one of two nodes while a spare waits; yields the time from its detection
@@ -194,7 +200,7 @@ class Scenario(NamedTuple):
     """A fault or change of a job, and the goals for the time until all its workers train."""
 
     what: str
-    goal_s: float
+    goal_s: float | None
     worst_s: float | None
     # Yields milliseconds; its argument is the jobs.
     measure: Callable
@@ -205,9 +211,12 @@ SCENARIOS = {
     "spare": Scenario("agent killed, all 4 train after detection", 0.6, None, Training.takeovers_ms),
     "join": Scenario("node ready, all 4 train after join_settle", 0.5, None, Training.joins_ms),
     "first": Scenario("both nodes registered, all 4 train", 0.5, None, Training.first_starts_ms),
+    "gpu": Scenario(f"worker killed, {GPUS} on GPUs train", None, None, Training.gpu_kills_ms),
 }
+# Those that need no GPU.
+ON_PROCESSORS = [name for name in SCENARIOS if name != "gpu"]
 # Most of its jobs do not train again, or only after a minute: see benches/recovery.py.
-OF_TORCHRUN = "kill"
+OF_TORCHRUN = ("kill", "gpu")
 TORCHRUN_LIMIT_S = 60
 
 
@@ -229,6 +238,8 @@ class Outcome(NamedTuple):
     def is_reached(self):
         median, worst = statistics.median(self.standby), max(self.standby)
         goal_s, worst_s = self.scenario.goal_s, self.scenario.worst_s
+        if goal_s is None:
+            return True
         return median < goal_s * 1e3 and (worst_s is None or worst < worst_s * 1e3)
 
 
@@ -241,7 +252,7 @@ def measure(name, ragent, times, torchrun_times):
             for ms in scenario.measure(jobs):
                 found.append(ms)
     torchrun = []
-    if name == OF_TORCHRUN:
+    if name in OF_TORCHRUN:
         try:
             while len(torchrun) < torchrun_times:
                 torchrun += scenario.measure(Training.torchrun(TORCHRUN_LIMIT_S))
@@ -283,7 +294,7 @@ def cells(outcome):
 
     times = [at(found) for found in (outcome.standby, outcome.cold) for at in (statistics.median, max)]
     return [outcome.scenario.what, str(len(outcome.standby)),
-            *map(seconds, [*times, outcome.of_torchrun()]), str(outcome.scenario.goal_s),
+            *map(seconds, [*times, outcome.of_torchrun()]), str(outcome.scenario.goal_s or "none"),
             "yes" if outcome.is_reached() else "NO"]
 
 
@@ -310,11 +321,13 @@ def parse_args():
                         help="the binary under test (target/release/ragent)")
     parser.add_argument("--times", type=int, default=20, metavar="N",
                         help="repetitions of each scenario (%(default)s)")
-    parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS),
+    parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=ON_PROCESSORS,
                         metavar="SCENARIO", help=f"only these, of: {', '.join(SCENARIOS)}")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--verbose", action="store_true", help="print all times, in milliseconds")
     args = parser.parse_args()
+    if "gpu" in args.only and not GPUS:
+        parser.error("this machine has no GPU: there is no /dev/nvidia0")
     if not os.access(args.ragent, os.X_OK):
         parser.error(f"there is no program at `{args.ragent}`; build it: "
                      "cargo build --release -p ragent")
