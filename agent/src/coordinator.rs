@@ -1,22 +1,21 @@
 //! The coordinator of a job, and the agents' connections to it.
 //!
 //! `driver` owns the machine, with the open `streams`; `stall` and `peer_addresses` are decisions
-//! of its own. `persistence` stores the state that outlives the process. `elected` runs the driver while
-//! this process leads the voters, which `listed_voters` adds to the status of the job. `service` is the
+//! of its own. `persistence` stores the state that outlives the process. `host` runs the driver while
+//! this process leads, and `listed_voters` adds the voters to the status of the job. `service` is the
 //! gRPC and HTTP side of the coordinator, for each `role` of an agent's port, and [`client`] the
 //! agents' side. `proofs` authenticates messages of a node. `browser_guard` refuses requests of web
 //! pages. `identity`, `status_page` and `metrics` are pages of the port, with the counters of `measures`, and `events_page`
 //! serves the `journal`, which `journal_file` writes to a file; `page` is for people. `states` are those of the job, for clients that ask or watch, and
 //! `readers` bounds the number of clients that stay; `reachability` measures how one node
-//! reaches the others. `state_file` keeps what a restarted coordinator needs, `state_writer` writes
-//! it, and `replica_file` the copy of a voter.
+//! reaches the others.
 
 mod browser_guard;
 pub mod client;
 mod collected;
 pub(crate) mod driver;
-pub(crate) mod elected;
 mod events_page;
+pub(crate) mod host;
 pub(crate) mod identity;
 pub(crate) mod journal;
 pub(crate) mod journal_file;
@@ -31,12 +30,9 @@ pub(crate) mod persistence;
 pub(crate) mod proofs;
 pub(crate) mod reachability;
 mod readers;
-pub(crate) mod replica_file;
 pub(crate) mod role;
 pub(crate) mod service;
 mod stall;
-pub mod state_file;
-mod state_writer;
 mod states;
 mod status_page;
 mod streams;

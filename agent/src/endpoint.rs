@@ -2,17 +2,15 @@
 //!
 //! `host_or_join` finds the host: `locate` asks an address who hosts there (`locator` decides,
 //! `identity` recognises the answer), and [`search`] finds the host without an address. Then `host` or
-//! `join` starts the `NodeServices`. `hosted_coordinator` is a coordinator with its port, with or
+//! `join` starts the `NodeServices`. `hosted` is a process that may lead, with its port, with or
 //! without an agent. `voters` starts the services of a job with a
-//! list of endpoints, `in_etcd` those of a job whose leader is found through etcd, and `hosted_voter` is a voter with
-//! its port. `metrics_port` is a port of its own for the metrics.
+//! list of endpoints, `in_etcd` those of a job whose leader is found through etcd. `metrics_port` is a port of its own for the metrics.
 
 mod address;
 mod error;
 pub(crate) mod host;
 mod host_or_join;
-pub(crate) mod hosted_coordinator;
-pub(crate) mod hosted_voter;
+pub(crate) mod hosted;
 pub(crate) mod identity;
 mod in_etcd;
 mod join;

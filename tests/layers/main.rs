@@ -8,7 +8,7 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 /// The rooms, from the lowest floor to the highest.
-const FLOORS: [&str; 17] = [
+const FLOORS: [&str; 16] = [
     "limits",
     "sys",
     "secret",
@@ -18,8 +18,7 @@ const FLOORS: [&str; 17] = [
     "net",
     "output",
     "report",
-    "voter",
-    "etcd",
+    "leadership",
     "coordinator",
     "keeper",
     "workers",
@@ -106,7 +105,7 @@ fn verifiers_are_found() {
 fn wrong_imports_are_found() {
     let module = ["workers".to_owned(), "health".to_owned(), "stacks".to_owned()];
     let faults_in = |text| faults(&module, text);
-    let upward = "workers::health::stacks: room workers (floor 13) imports room node (floor 14)";
+    let upward = "workers::health::stacks: room workers (floor 12) imports room node (floor 13)";
     for text in [
         "use crate::{\n    limits,\n    node::{self, driver},\n    sys::clock,\n};",
         "pub(crate) use crate::node::driver as other;",

@@ -3,7 +3,7 @@
 use ragent_rendezvous::ids::{JobUid, ProofKey};
 
 use super::{assert_printable, job};
-use crate::coordinator::{proofs::Proofs, state_file::parse_obituary};
+use crate::{coordinator::proofs::Proofs, leadership::state_file::parse_obituary};
 
 /// The key of the coordinator's proofs.
 pub(super) const KEY: [u8; ProofKey::LEN] = [9; ProofKey::LEN];

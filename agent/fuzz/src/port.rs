@@ -11,8 +11,7 @@ use std::{
 };
 
 use axum::{extract::Request, middleware::map_request};
-use ragent_proto::convert::NotHere;
-use ragent_rendezvous::ids::{RunId, Term};
+use ragent_rendezvous::ids::RunId;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     runtime,
@@ -106,8 +105,7 @@ impl Visit<'_> {
     async fn run(self) {
         let setting = self.setting;
         let (inputs, queue) = mpsc::channel(16);
-        let (_known, known) = watch::channel(NotHere { term: Term(1), endpoint: HERE.to_owned() });
-        let role = Role::Coordinator { inputs, endpoint: HERE.to_owned(), known };
+        let (role, _obituaries) = Role::of(inputs, HERE);
         let (mut http, _) = service::routers(&RunId::new(job::RUN_ID), role, setting.credentials);
         let as_member = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&as_member);

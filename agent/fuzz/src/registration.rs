@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt, process};
 
 use crate::{
-    coordinator::state_file::{RegisteredCredentials, RunningAgent, running_agents_in},
+    leadership::state_file::{RegisteredCredentials, RunningAgent, running_agents_in},
     sys::proc,
 };
 

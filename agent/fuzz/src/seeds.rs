@@ -20,16 +20,15 @@ use rustls::pki_types::ServerName;
 
 use super::{job, obituary, pki, registration, state_file, tests::CORPUS};
 use crate::{
-    coordinator::{
-        driver,
-        proofs::Proofs,
+    coordinator::{driver, proofs::Proofs},
+    leadership::{
+        Stored,
         state_file::{write_copy, write_memory},
     },
     secret::{
         ALPN_HTTP2, ALPN_VOTER, Credentials, Origin, Secret,
         testing::{Authority, Issue},
     },
-    voter::Stored,
 };
 
 /// Writes all inputs. Those with keys differ from run to run.

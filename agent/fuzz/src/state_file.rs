@@ -6,7 +6,7 @@ use ragent_rendezvous::{limits::NUMBER_MAX, settings::Memory, tenure::Tenure};
 
 use super::{assert_shown, attend::assert_status_is_accepted, parts};
 use crate::{
-    coordinator::state_file::{has_obituary, read_copy, read_memory, write_copy, write_memory},
+    leadership::state_file::{has_obituary, read_copy, read_memory, write_copy, write_memory},
     sys::{clock, proc},
 };
 

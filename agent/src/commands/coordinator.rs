@@ -20,16 +20,19 @@ use super::{
 };
 use crate::{
     cli::CoordinatorArgs,
-    coordinator::{driver::Input, journal_file, state_file},
+    coordinator::journal_file,
     endpoint::{
         HostOrJoinError,
         host::warn_of_open_port,
-        hosted_coordinator::{EndpointPort, RecoveredState, host_coordinator},
-        hosted_voter::{HostedVoterSpec, VoterEnd, host_voter},
+        hosted::{self, EndpointPort, HostEnd, HostedVoterSpec, OwnCoordinator, host_voter},
         metrics_port::MetricsPort,
         plain_store::plain_store,
         voter_secrets,
         voters::{kept_for, own_endpoint, source},
+    },
+    leadership::{
+        fixed::{self, RecoveredState},
+        state_file,
     },
     limits,
     net::port::Attended,
@@ -64,17 +67,9 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         let endpoint = Endpoint { host: args.host.clone(), port: address.port() };
         let run_id = RunId::new(&args.rdzv_id);
         let recovered = RecoveredState::from_file(state_file::memory_path(&run_id, &endpoint));
-        let settings = Settings {
-            run_id,
-            coordinator: format!("{}_{}", ThisHost.name(), std::process::id()),
-            host: None,
-            shared: None,
-            voters: Vec::new(),
-            voter_count: VoterCount::One,
-            keeps_charges: ThisHost.service_dir().is_some(),
-            leases: Leases::default(),
-            begins_at: (args.port != 0).then(|| clock::now() + Leases::default().coordinator),
-        };
+        let process = format!("{}_{}", ThisHost.name(), std::process::id());
+        let begins_at = (args.port != 0).then(|| clock::now() + Leases::default().coordinator);
+        let settings = Settings { begins_at, ..settings(run_id, process, VoterCount::One) };
         let attended = watch::Sender::new(Attended::default());
         let store = plain_store(&stores, attended.subscribe(), &credentials)?;
         warn_of_open_port(&credentials, &settings.run_id, address);
@@ -82,23 +77,38 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         let port = EndpointPort { listener, store, credentials, attended, journal };
         let here = NotHere { term: Term(0), endpoint: endpoint.to_string() };
         let (not_here, _) = watch::channel(here);
-        let (mut hosted, server) = host_coordinator(port, settings, recovered, not_here)?;
+        let own = OwnCoordinator { settings, endpoint, registered: not_here };
+        let (mut hosted, server) = hosted::host(port, own, fixed::start(recovered), None)?;
         metrics.iter().for_each(|metrics| metrics.handle_found(server.metrics()));
         print_address(address)?;
         info!(%address, run_id = args.rdzv_id, "coordinating the job");
         tokio::select! {
             biased;
-            _ = &mut hosted.coordinator => {}
+            () = hosted.job_ended() => {}
             signal = signals.recv() => {
                 info!(?signal, "signal received; notifying the agents");
-                // The coordinator may have ended at this moment.
-                let _ = hosted.inputs.send(Input::Shutdown).await;
-                let _ = (&mut hosted.coordinator).await;
+                hosted.end(HostEnd::Other, None).await;
             }
         }
         drop(server);
         Ok(ExitCode::SUCCESS)
     })?
+}
+
+/// Returns the settings of a coordinator without an agent. The nodes that register bring the shared ones.
+fn settings(run_id: RunId, coordinator: String, voter_count: VoterCount) -> Settings {
+    Settings {
+        run_id,
+        coordinator,
+        host: None,
+        shared: None,
+        // The choice of the coordinator knows them.
+        voters: Vec::new(),
+        voter_count,
+        keeps_charges: ThisHost.service_dir().is_some(),
+        leases: Leases::default(),
+        begins_at: None,
+    }
 }
 
 /// Returns the file of `--journal`, after a check that it can be written.
@@ -147,44 +157,38 @@ fn vote(
         let (listener, journal) = (own.listener, journal(args)?);
         let port = EndpointPort { listener, store, credentials, attended, journal };
         let process = new_node_id();
-        let spec = HostedVoterSpec {
-            is_list_common: true,
-            listed: list.endpoints().to_vec(),
-            state_file: state_file::voter_path(&RunId::new(&args.rdzv_id), &own.endpoint),
+        let state_file = state_file::voter_path(&RunId::new(&args.rdzv_id), &own.endpoint);
+        let count = list.count_for(nodes);
+        let coordinator = OwnCoordinator {
+            settings: settings(RunId::new(&args.rdzv_id), process.to_string(), count),
             endpoint: own.endpoint,
-            timers: Timers::for_nodes(nodes),
-            source: source(own.address),
-            settings: Settings {
-                run_id: RunId::new(&args.rdzv_id),
-                coordinator: process.to_string(),
-                host: None,
-                shared: None,
-                voter_count: list.count_for(nodes),
-                keeps_charges: ThisHost.service_dir().is_some(),
-                leases: Leases::default(),
-                voters: Vec::new(),
-                begins_at: None,
-            },
-            process,
-            kept: kept_for(Timeouts::default().join),
-            is_first_start: false,
             // It has no agent.
             registered: watch::Sender::new(NotHere::unknown()),
         };
-        let (mut voter, server) = host_voter(port, spec)?;
+        let spec = HostedVoterSpec {
+            is_list_common: true,
+            listed: list.endpoints().to_vec(),
+            state_file,
+            timers: Timers::for_nodes(nodes),
+            source: source(own.address),
+            process,
+            kept: kept_for(Timeouts::default().join),
+            is_first_start: false,
+        };
+        let (mut voter, server) = host_voter(port, coordinator, spec)?;
         metrics.iter().for_each(|metrics| metrics.handle_found(server.metrics()));
         print_address(address)?;
         info!(%address, voters = %list, run_id = args.rdzv_id, "taking part in the election");
         let how = tokio::select! {
             biased;
-            () = voter.job_ended() => VoterEnd::Closed,
+            () = voter.job_ended() => HostEnd::Closed,
             signal = signals.recv() => {
                 info!(?signal, "signal received; leaving the election");
-                VoterEnd::Left
+                HostEnd::Left
             }
         };
         tokio::select! {
-            ended = tokio::time::timeout(limits::COORDINATOR_END_MARGIN, voter.end(how)) => {
+            ended = tokio::time::timeout(limits::COORDINATOR_END_MARGIN, voter.end(how, None)) => {
                 // After this time it is considered stuck.
                 let _ = ended;
             }

@@ -2,7 +2,7 @@
 
 use crate::{
     cli::AuthArgs,
-    coordinator::state_file::{self, RegisteredCredentials, RunningAgent},
+    leadership::state_file::{self, RegisteredCredentials, RunningAgent},
     net::{self, authentication},
     secret::{
         CertificateRequest, Credentials, Origin, PlacesError, Secret, WrittenSecret,

@@ -17,18 +17,16 @@ use ragent_rendezvous::{
 
 use crate::{
     cli::ProgramName,
-    coordinator::{
-        client::AttendError,
-        state_file::{RunningAgent, Stage},
-    },
+    coordinator::client::AttendError,
     endpoint::{
         CHECK_NAME, HostOrJoinError, LocateError, MetricsPortError, search::sockets::SocketsError,
     },
+    leadership::StateLoss,
+    leadership::state_file::{RunningAgent, Stage},
     node::driver::End,
     report::outcome_text::{closed, differences, with_hint},
     spec::{Argument, StorePorts, UsageError},
     sys::system_error::SystemError,
-    voter::StateLoss,
 };
 
 /// The exit code of a program that needs a port which another program has.

@@ -9,11 +9,11 @@ use ragent_core::agent::Ending;
 use ragent_election::claim::Timers;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    ids::{NodeId, RunId},
+    ids::RunId,
     message::{JobResult, Outcome, RefuseReason},
 };
 use ragent_store::StoreThread;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
 use super::{
@@ -21,15 +21,9 @@ use super::{
     runtime::{block_on, watch_signals},
 };
 use crate::{
-    coordinator::{
-        driver::{Input, Inputs},
-        journal_file,
-        state_file::{ClosedJob, Registration, RunningAgent, Stage},
-    },
-    endpoint::{
-        LocateError, host_or_join, hosted_coordinator::HostedCoordinator, hosted_voter::VoterEnd,
-        metrics_port::MetricsPort, node_services::Hosted,
-    },
+    coordinator::journal_file,
+    endpoint::{LocateError, host_or_join, hosted::HostEnd, metrics_port::MetricsPort},
+    leadership::state_file::{ClosedJob, Registration, RunningAgent, Stage},
     limits,
     node::{
         driver::{self as agent_driver, DriveError, StartScreen},
@@ -418,10 +412,8 @@ async fn take_part(
         let ending = ending.as_ref().ok().map(|end| &end.ending);
         let own = services.node_id.clone();
         let ends = async {
-            match hosted {
-                Hosted::Coordinator(hosted) => wait_for_coordinator(hosted, &own, ending).await,
-                Hosted::Voter(voter) => voter.end(voter_end(ending)).await,
-            }
+            let how = end_of(ending, hosted.leadership().is_fixed());
+            hosted.end(how, Some(&own)).await;
         };
         wait_for_hosted(ends, limit, signals).await;
     }
@@ -503,38 +495,19 @@ async fn wait_for_hosted(
     let _ = tokio::time::timeout(limit, goes).await;
 }
 
-/// Keeps a coordinator until all agents have the outcome.
-async fn wait_for_coordinator(hosted: HostedCoordinator, own: &NodeId, ending: Option<&Ending>) {
-    let HostedCoordinator { inputs, coordinator } = hosted;
-    let knows_why = match ending {
-        Some(Ending::Closed(_)) => true,
-        Some(Ending::Left(_)) => knows(&inputs, own).await,
-        Some(Ending::Refused(_) | Ending::Outlived | Ending::Unreachable { .. }) | None => false,
-    };
-    if !knows_why {
-        // The coordinator does not know why this agent ends.
-        let _ = inputs.send(Input::Shutdown).await;
-    }
-    let _ = coordinator.await;
-}
-
-/// Returns the way in which a voter ends after its agent.
-fn voter_end(ending: Option<&Ending>) -> VoterEnd {
+/// Returns the way in which what this agent hosts ends after the agent. A coordinator that no other process can replace is to end
+/// also if it has refused its own agent.
+fn end_of(ending: Option<&Ending>, is_fixed: bool) -> HostEnd {
     match ending {
-        Some(Ending::Closed(_) | Ending::Outlived | Ending::Refused(RefuseReason::Closed(_))) => {
-            VoterEnd::Closed
+        Some(Ending::Closed(_)) => HostEnd::Closed,
+        Some(Ending::Outlived | Ending::Refused(RefuseReason::Closed(_))) if !is_fixed => {
+            HostEnd::Closed
         }
-        Some(Ending::Left(_)) => VoterEnd::Left,
-        Some(Ending::Refused(_) | Ending::Unreachable { .. }) | None => VoterEnd::Other,
+        Some(Ending::Left(_)) => HostEnd::Left,
+        Some(Ending::Refused(_) | Ending::Outlived | Ending::Unreachable { .. }) | None => {
+            HostEnd::Other
+        }
     }
-}
-
-/// Returns true if a coordinator counts `node`, or has ended.
-async fn knows(coordinator: &Inputs, node: &NodeId) -> bool {
-    let (answer, snapshot) = oneshot::channel();
-    // A coordinator that has ended takes no request, and sends no answer.
-    let _ = coordinator.send(Input::Snapshot(answer)).await;
-    snapshot.await.map_or(true, |job| job.nodes.iter().any(|known| known.node_id == *node))
 }
 
 fn supervisor_spec(

@@ -21,10 +21,8 @@ use super::{
 };
 use crate::{
     cli::{AskedJobArgs, StatusArgs},
-    coordinator::{
-        client::{AttendError, States},
-        state_file::{self, RunningAgent, Stage},
-    },
+    coordinator::client::{AttendError, States},
+    leadership::state_file::{self, RunningAgent, Stage},
     report::status_text::{self, Rows},
     spec::{self, AskedEndpoint, JobEndpoint},
     sys::{host::ThisHost, proc, stdout},

@@ -19,7 +19,6 @@ use ragent_rendezvous::{
     message::{Assignment, Attend, FromNode, StoreUnreached, ToNode},
     settings::{Memory, Settings},
     snapshot::{Snapshot, VoterStatus},
-    tenure::Tenure,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, warn};
@@ -33,11 +32,11 @@ use super::{
     persistence::Persistence,
     proofs::Proofs,
     stall::StallGuard,
-    state_file::Obituary,
     streams::{Stream, Streams},
 };
 use crate::{
     coordinator::limits,
+    leadership::{Command, Leadership, Mandate, Superseded, state_file::Obituary},
     net::{connection::PeerAddress, port::Attended},
     spec::Endpoint,
     sys::{
@@ -46,7 +45,6 @@ use crate::{
         host::ThisHost,
         random::random_id,
     },
-    voter::{Command, Commands, Stored, Superseded},
 };
 
 /// An input of the coordinator.
@@ -102,18 +100,15 @@ pub(crate) async fn journal(inputs: &Inputs) -> Option<JournalReader> {
 }
 
 impl Coordination {
-    /// Creates a coordinator that continues from `memory`, if an earlier one has left it; else it begins a run. Draws a key
+    /// Creates a coordinator that continues from the memory of the one before, if there was one; else it begins a run. Draws a key
     /// for the proofs if there is none.
     pub(crate) fn new(
         settings: Settings,
-        memory: Option<Memory>,
-        tenure: Tenure,
-        persistence: Persistence,
-        attended: watch::Sender<Attended>,
-        right: Right,
+        mandate: &Mandate,
+        place: Place,
         records: Records,
     ) -> Self {
-        let memory = memory.unwrap_or_else(|| Memory {
+        let memory = mandate.memory.clone().unwrap_or_else(|| Memory {
             born_ms: u64::try_from(clock::wall_time().as_millis()).unwrap_or(u64::MAX),
             ..Memory::fresh(JobUid::new(random_id()))
         });
@@ -121,9 +116,40 @@ impl Coordination {
         let memory = Memory { proof_key: Some(proofs.key().clone()), ..memory };
         let Records { journal, measures } = records;
         let journal = EventJournal::new(settings.run_id.clone(), journal.as_deref());
+        let settings = Settings { voters: mandate.voters.clone(), ..settings };
+        let Place { leadership, endpoint, attended, registered } = place;
+        let tenure = mandate.tenure.clone();
         let rendezvous = Rendezvous::new(clock::now(), settings, memory, tenure);
-        Self { rendezvous, persistence, attended, proofs, right, journal, measures }
+        let persistence = Persistence::new(leadership.clone(), mandate.term);
+        let listed =
+            ListedVoters { leadership: leadership.clone(), own: endpoint, since: clock::now() };
+        let until = mandate.until.clone();
+        Self {
+            rendezvous,
+            persistence,
+            attended,
+            proofs,
+            leadership,
+            until,
+            listed,
+            registered,
+            journal,
+            measures,
+        }
     }
+}
+
+/// The place of a coordinator in its process.
+pub(crate) struct Place {
+    /// The choice of the coordinator.
+    pub(crate) leadership: Leadership,
+    /// The endpoint at which others reach this process.
+    pub(crate) endpoint: VoterAddress,
+    /// The registered nodes, published to the port.
+    pub(crate) attended: watch::Sender<Attended>,
+    /// The endpoint of the coordinator with which the agent of this process is registered, for other agents; if this one gives
+    /// way, that of the other one.
+    pub(crate) registered: watch::Sender<NotHere>,
 }
 
 /// The destinations of what a coordinator records.
@@ -142,72 +168,32 @@ pub(crate) enum End {
     JobOver,
     /// The node in the coordinator's process has left; another voter is to be elected.
     HandedOver,
-    /// The coordinator has given way to another one at this endpoint.
-    GivenWay(Endpoint),
+    /// The coordinator has given way to another one there.
+    GivenWay(NotHere),
     /// Its job had ended before, and no node of it is left.
     Forgotten,
     /// Its right to coordinate has ended.
     Ended,
 }
 
-/// The right of a coordinator, and what comes with it.
-pub(crate) enum Right {
-    /// The job has one endpoint. If the coordinator gives way to another one, it publishes that endpoint here.
-    Sole(watch::Sender<NotHere>),
-    /// Voters have elected it.
-    Elected {
-        /// The end of the leadership, which the election extends.
-        until: watch::Receiver<Instant>,
-        /// The voters and the leader, for the status of the job.
-        listed: ListedVoters,
-        /// The voters; `None` if the leader is chosen through an external store.
-        voters: Option<Box<ElectedByVoters>>,
-    },
-}
-
-/// The voters that have elected a coordinator.
-pub(crate) struct ElectedByVoters {
-    /// The state of this process's voter, which contains the voters.
-    pub(crate) stored: watch::Receiver<Stored>,
-    /// The jobs that other processes have shown.
-    pub(crate) others: watch::Receiver<Vec<OtherJob>>,
-    /// Set when the job does not go on in this process.
-    pub(crate) superseded: watch::Receiver<Option<Superseded>>,
-    /// The reports of the members, which may become voters.
-    pub(crate) members: MemberReports,
-    /// The queue of the voter's commands, which receives them.
-    pub(crate) commands: Commands,
-    /// The endpoint of the coordinator with which the agent of this process is registered, for other agents; if this one gives
-    /// way, that of the other one.
-    pub(crate) registered: watch::Sender<NotHere>,
-}
-
-impl Right {
-    /// Waits until the state of this process's voter has changed, or if `awaits_answers` until a voter has answered. Never
-    /// returns without voters.
-    ///
-    /// # Cancel safety
-    ///
-    /// A cancelled call loses nothing.
-    async fn news_of_voters(&mut self, awaits_answers: bool) -> VoterNews {
-        let Self::Elected { listed, voters: Some(voters), .. } = self else {
-            return std::future::pending().await;
-        };
-        tokio::select! {
-            biased;
-            Ok(()) = voters.stored.changed() => {
-                VoterNews::Listed(voters.stored.borrow_and_update().voters())
-            }
-            Ok(()) = voters.others.changed() => {
-                VoterNews::Others(voters.others.borrow_and_update().clone())
-            }
-            Ok(()) = voters.superseded.changed() => {
-                VoterNews::Superseded(voters.superseded.borrow_and_update().clone())
-            }
-            Ok(()) = listed.answered.changed(), if awaits_answers => VoterNews::Answered,
-            // Their sender has ended.
-            else => std::future::pending().await,
+/// Waits until the state of this process's voter has changed, or if `awaits_answers` until a voter has answered. Never
+/// returns without voters.
+///
+/// # Cancel safety
+///
+/// A cancelled call loses nothing.
+async fn news_of_voters(leadership: &mut Leadership, awaits_answers: bool) -> VoterNews {
+    let Leadership { stored, others, superseded, answered, .. } = leadership;
+    tokio::select! {
+        biased;
+        Ok(()) = stored.changed() => VoterNews::Listed(stored.borrow_and_update().voters()),
+        Ok(()) = others.changed() => VoterNews::Others(others.borrow_and_update().clone()),
+        Ok(()) = superseded.changed() => {
+            VoterNews::Superseded(superseded.borrow_and_update().clone())
         }
+        Ok(()) = answered.changed(), if awaits_answers => VoterNews::Answered,
+        // Their sender has ended.
+        else => std::future::pending().await,
     }
 }
 
@@ -233,8 +219,14 @@ pub(crate) struct Coordination {
     attended: watch::Sender<Attended>,
     /// The proofs of node ids.
     proofs: Proofs,
-    /// Its right to coordinate.
-    right: Right,
+    /// The choice of the coordinator.
+    leadership: Leadership,
+    /// The end of the right to coordinate, which the election extends, if it has one.
+    until: watch::Receiver<Instant>,
+    /// The voters, for the status of the job.
+    listed: ListedVoters,
+    /// The endpoint of the coordinator with which the agent of this process is registered.
+    registered: watch::Sender<NotHere>,
     /// The journal of this term.
     journal: EventJournal,
     /// Its counters.
@@ -245,8 +237,18 @@ pub(crate) struct Coordination {
 /// another coordinator, until its right to coordinate has ended, or until no sender of inputs
 /// is left.
 pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver<Input>) -> End {
-    let Coordination { rendezvous, persistence, attended, proofs, right, journal, measures } =
-        coordination;
+    let Coordination {
+        rendezvous,
+        persistence,
+        attended,
+        proofs,
+        leadership,
+        until,
+        listed,
+        registered,
+        journal,
+        measures,
+    } = coordination;
     let mut driver = Driver {
         rendezvous,
         persistence,
@@ -254,7 +256,11 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
         paths: Paths::new(),
         effects: VecDeque::new(),
         stall: StallGuard::default(),
-        right,
+        leadership,
+        until,
+        listed,
+        members: MemberReports::default(),
+        registered,
         journal,
         rival: None,
         silence_due: None,
@@ -266,7 +272,7 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
     loop {
         if let Some(end) = driver.carry_out_all() {
             let end = driver.rival.take().map_or(end, End::GivenWay);
-            driver.finish(&end).await;
+            driver.finish().await;
             return end;
         }
         if let Some(began) = began.take() {
@@ -274,10 +280,9 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
         }
         let deadline = driver.rendezvous.poll_timeout();
         let due = driver.stall.due(clock::now(), deadline);
-        let storing_due = driver.persistence.poll_timeout();
         let silence_due = driver.silence_due;
         let awaits_answers = !driver.rendezvous.silent_voters().is_empty();
-        let report_due = driver.voters().and_then(|voters| voters.members.poll_timeout());
+        let report_due = driver.members.poll_timeout();
         tokio::select! {
             // Inputs first, so that received messages are handled before any node times out. A
             // flood of inputs cannot delay a deadline for long: the work for each input is bounded,
@@ -291,13 +296,12 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
             tested = driver.paths.tested() => {
                 driver.paths.record(tested, |node| driver.rendezvous.knows(node));
             }
-            news = driver.right.news_of_voters(awaits_answers) => driver.handle_voters(clock::now(), news),
+            news = news_of_voters(&mut driver.leadership, awaits_answers) => driver.handle_voters(clock::now(), news),
             () = passed(silence_due) => driver.check_silence(clock::now()),
             () = passed(report_due) => driver.report_members(clock::now()),
-            () = passed(storing_due) => driver.persistence.handle_timeout(clock::now()),
             () = passed(due) => driver.handle_due(clock::now(), deadline),
             // The next step of the loop notices which deadline has passed.
-            () = alarm.until([report_due, storing_due, due, silence_due]) => {}
+            () = alarm.until([report_due, due, silence_due]) => {}
         }
     }
 }
@@ -322,10 +326,15 @@ struct Driver {
     /// Effects that wait until the state is stored.
     effects: VecDeque<Effect>,
     stall: StallGuard,
-    right: Right,
+    leadership: Leadership,
+    until: watch::Receiver<Instant>,
+    listed: ListedVoters,
+    /// The reports of the members, which may become voters.
+    members: MemberReports,
+    registered: watch::Sender<NotHere>,
     journal: EventJournal,
-    /// The endpoint of another coordinator of the job, to which this one has given way.
-    rival: Option<Endpoint>,
+    /// Another coordinator of the job, to which this one has given way.
+    rival: Option<NotHere>,
     /// The earliest time at which a voter that answers may count as silent.
     silence_due: Option<Instant>,
 }
@@ -376,7 +385,8 @@ impl Driver {
                     self.persistence.remember(*memory, self.rendezvous.kept_for(), successors);
                 }
                 Effect::Resign { term } => {
-                    self.persistence.report_term(term);
+                    // This coordinator has ended, so the process resigns in any case.
+                    self.leadership.try_send(Command::Highest(term));
                     return Some(End::Ended);
                 }
                 Effect::HandOver => return Some(End::HandedOver),
@@ -389,47 +399,30 @@ impl Driver {
     }
 
     /// Ends the coordinator.
-    async fn finish(self, end: &End) {
+    async fn finish(self) {
         let state = self.snapshot(clock::now());
         self.journal.end(state).await;
-        // A later job of the same name must not recover a job that has ended, or that has never begun.
-        if matches!(end, End::JobOver | End::GivenWay(_)) {
-            self.persistence.forget().await;
-        }
         self.streams.close_all().await;
-    }
-
-    fn voters(&mut self) -> Option<&mut ElectedByVoters> {
-        match &mut self.right {
-            Right::Elected { voters, .. } => voters.as_deref_mut(),
-            Right::Sole(_) => None,
-        }
     }
 
     /// Applies the jobs that other processes have shown before this coordinator was started.
     fn note_others(&mut self, now: Instant) {
-        let others = self.voters().map(|voters| voters.others.borrow_and_update().clone());
-        if let Some(others) = others {
-            self.handle_voters(now, VoterNews::Others(others));
-        }
+        let others = self.leadership.others.borrow_and_update().clone();
+        self.handle_voters(now, VoterNews::Others(others));
     }
 
     /// Reports the members to the voter of this process.
     fn report_members(&mut self, now: Instant) {
-        if let Right::Elected { voters: Some(voters), .. } = &mut self.right {
-            let commands = &voters.commands;
-            voters.members.handle_timeout(now, &self.rendezvous, |report| {
-                commands.try_send(Command::Members(report)).is_ok()
-            });
-        }
+        let leadership = &self.leadership;
+        self.members.handle_timeout(now, &self.rendezvous, |report| {
+            leadership.try_send(Command::Members(report))
+        });
     }
 
     /// Applies the extensions of the right to coordinate since the last call.
     fn extend(&mut self, now: Instant) {
-        if let Right::Elected { until, .. } = &self.right {
-            let until = *until.borrow();
-            self.rendezvous.handle_extended(now, until);
-        }
+        let until = *self.until.borrow();
+        self.rendezvous.handle_extended(now, until);
     }
 
     fn handle_voters(&mut self, now: Instant, news: VoterNews) {
@@ -451,8 +444,7 @@ impl Driver {
 
     /// Reports to the machine which voters do not answer, and sets the time of the next check.
     fn check_silence(&mut self, now: Instant) {
-        let Right::Elected { listed, .. } = &self.right else { return };
-        let voters = listed.statuses(now);
+        let voters = self.listed.statuses(now);
         let until_silent = voters.iter().filter_map(VoterStatus::silent_after);
         let next = until_silent.filter(|after| !after.is_zero()).min();
         self.silence_due = next.map(|after| now + after);
@@ -483,8 +475,8 @@ impl Driver {
                 FromNode::KeepAlive { .. } | FromNode::AskVouchers(_) | FromNode::Vouched(_)
             )
         );
-        if let Some(voters) = self.voters().filter(|_| !is_routine) {
-            voters.members.note_change(now);
+        if !is_routine && self.leadership.member().is_some() {
+            self.members.note_change(now);
         }
         match input {
             Input::Attend { answers, .. } if answers.is_closed() => {
@@ -521,7 +513,7 @@ impl Driver {
             Input::Snapshot(answer) => drop(answer.send(self.snapshot(now))),
             // The receiver may be gone.
             Input::Journal(answer) => drop(answer.send(self.journal.reader())),
-            Input::GiveWay(to) => self.give_way(now, to),
+            Input::GiveWay(to) => self.give_way(now, &to),
             Input::OtherJob(job) => self.show_other_job(job),
             Input::Shutdown => self.rendezvous.handle_shutdown(now),
         }
@@ -542,9 +534,7 @@ impl Driver {
         self.streams.add_observed(&mut snapshot);
         let newest = self.rendezvous.newest_round();
         snapshot.unreached = self.paths.unreached(newest, |node| self.rendezvous.knows(node));
-        if let Right::Elected { listed, .. } = &self.right {
-            listed.add_to(now, &mut snapshot);
-        }
+        self.listed.add_to(now, &mut snapshot);
         snapshot
     }
 
@@ -573,28 +563,16 @@ impl Driver {
 
     /// Lets the voter of this process ask another job of the same name. Jobs without voters are not compared.
     fn show_other_job(&self, job: KnownJob) {
-        if let Right::Elected { voters: Some(voters), .. } = &self.right {
-            // The next answer of the other job shows it again.
-            let _ = voters.commands.try_send(Command::KnownJob(job));
-        }
+        // The next answer of the other job shows it again.
+        self.leadership.try_send(Command::KnownJob(job));
     }
 
-    fn give_way(&mut self, now: Instant, to: Endpoint) {
-        if matches!(self.right, Right::Elected { voters: None, .. }) {
-            // The external store decides which process leads.
-            return;
-        }
+    fn give_way(&mut self, now: Instant, to: &Endpoint) {
         if let Some(term) = self.rendezvous.handle_rival(now) {
             let elsewhere = NotHere { term, endpoint: to.to_string() };
-            match &self.right {
-                Right::Sole(known) => drop(known.send_replace(elsewhere.clone())),
-                Right::Elected { voters: Some(voters), .. } => {
-                    voters.registered.send_replace(elsewhere.clone());
-                }
-                Right::Elected { voters: None, .. } => {}
-            }
+            self.registered.send_replace(elsewhere.clone());
             self.streams.send_elsewhere(&elsewhere);
-            self.rival = Some(to);
+            self.rival = Some(elsewhere);
         }
     }
 }

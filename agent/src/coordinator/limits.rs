@@ -4,22 +4,9 @@
 use std::time::Duration;
 
 pub(crate) use crate::limits::{
-    COORDINATOR_QUEUE, FLUSH_TIMEOUT, IDENTIFY_TIMEOUT, MAX_REACHED, MAX_STATE_FILE, REACH_AT_ONCE,
-    STREAM_QUEUE,
+    COORDINATOR_QUEUE, FLUSH_TIMEOUT, IDENTIFY_TIMEOUT, MAX_REACHED, REACH_AT_ONCE, STREAM_QUEUE,
 };
 
-/// The time for which a coordinator waits for its state file to be written before it continues: a
-/// good part of what a lease can spare, and far more than a healthy disk takes.
-pub(crate) const STATE_FILE_PATIENCE: Duration = Duration::from_secs(1);
-/// The time for removing the state file of a finished job: nothing else waits for the disk then.
-pub(crate) const STATE_FILE_REMOVAL: Duration = Duration::from_secs(10);
-/// Interval at which a coordinator rewrites its state file, so that the file's age shows whether
-/// agents may still wait for the job: one small write in place, and far more often than they give
-/// up.
-pub(crate) const STATE_FILE_INTERVAL: Duration = Duration::from_secs(10);
-/// Age at which a file of that folder that does not belong to a job is removed: longer than any
-/// process takes between two files that belong together.
-pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
 /// The time after which an agent that reconnects uses the known address instead of waiting for a
 /// resolver.
 pub(crate) const RESOLVE_PATIENCE: Duration = Duration::from_millis(250);

@@ -6,26 +6,26 @@ use ragent_rendezvous::{
     ids::VoterAddress,
     snapshot::{Snapshot, VoterStatus},
 };
-use tokio::sync::watch;
 
-use crate::voter::{Answered, Stored};
+use crate::leadership::Leadership;
 
-/// The voters of the job that this process coordinates; none if the leader is chosen through etcd.
+/// The voters of the job that this process coordinates; none if it is chosen in another way.
 #[derive(Clone, Debug)]
 pub(crate) struct ListedVoters {
-    /// The state of this process's voter, with the list.
-    pub stored: watch::Receiver<Stored>,
+    /// The state of this process's voter, with the list, and the times of the last answers.
+    pub leadership: Leadership,
     /// The endpoint of this process.
     pub own: VoterAddress,
     /// The time at which this process was elected.
     pub since: Instant,
-    /// The time of the last answer of each voter.
-    pub answered: watch::Receiver<Answered>,
 }
 
 impl ListedVoters {
     /// Adds the voters and the leader to the status of the job that this process coordinates.
     pub(super) fn add_to(&self, now: Instant, snapshot: &mut Snapshot) {
+        if self.leadership.is_fixed() {
+            return;
+        }
         snapshot.set_voters(self.statuses(now));
         // This process coordinates.
         snapshot.leader = Some(self.own.to_string());
@@ -33,8 +33,8 @@ impl ListedVoters {
 
     /// Returns the voters with their silence.
     pub(super) fn statuses(&self, now: Instant) -> Vec<VoterStatus> {
-        let answered = self.answered.borrow();
-        let voters = self.stored.borrow().voters().into_iter().map(|address| {
+        let answered = self.leadership.answered.borrow();
+        let voters = self.leadership.stored.borrow().voters().into_iter().map(|address| {
             let is_leader = address == self.own;
             let answered = answered.get(&address).copied();
             // Only a leader sends regular requests, so silence before the election means nothing.

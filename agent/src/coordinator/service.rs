@@ -43,12 +43,12 @@ use super::{
     reachability::{self, REACH_PATH, Reach},
     readers::Readers,
     role::{Elsewhere, Role},
-    state_file,
     states::States,
     status_page::{StatusPage, status_page},
 };
 use crate::{
     coordinator::limits,
+    leadership::state_file,
     net::{
         connection::PeerAddress, connection_quota::Origin, http::BodyRead, port::Routers,
         refusals::Refusals,
@@ -459,13 +459,10 @@ async fn forward(mut messages: Streaming<AgentMessage>, peer: Peer, inputs: Inpu
 
 async fn obituary(State(role): State<Arc<Role>>, text: String) -> HttpResponse {
     let obituary = state_file::parse_obituary(&text);
-    let is_taken = match (&*role, role.coordinator(), obituary) {
-        (_, _, None) => return StatusCode::BAD_REQUEST.into_response(),
-        (Role::Voter { obituaries, .. }, _, Some(obituary)) => {
-            obituaries.send(obituary).await.is_ok()
-        }
-        (_, Ok(inputs), Some(obituary)) => inputs.send(Input::Obituary(obituary)).await.is_ok(),
-        (_, Err(_), _) => return StatusCode::MISDIRECTED_REQUEST.into_response(),
+    let is_taken = match (&*role, obituary) {
+        (_, None) => return StatusCode::BAD_REQUEST.into_response(),
+        (Role::Host { obituaries, .. }, Some(obituary)) => obituaries.send(obituary).await.is_ok(),
+        (Role::Elsewhere(_), Some(_)) => return StatusCode::MISDIRECTED_REQUEST.into_response(),
     };
     let status = if is_taken { StatusCode::NO_CONTENT } else { StatusCode::SERVICE_UNAVAILABLE };
     status.into_response()

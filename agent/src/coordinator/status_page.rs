@@ -144,7 +144,7 @@ mod tests {
 
     use axum::{Router, body::Body, extract::Request, routing::get};
     use ragent_rendezvous::ids::Term;
-    use tokio::sync::{mpsc, watch};
+    use tokio::sync::mpsc;
     use tower::ServiceExt;
 
     use super::*;
@@ -163,10 +163,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn status_is_written_out_rarely() {
         let (inputs, mut asked) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
-        let (endpoint, term) = ("10.0.0.1:1".to_owned(), Term(0));
-        let (_known, known) = watch::channel(NotHere { term, endpoint: endpoint.clone() });
         let page = Arc::new(StatusPage::new(
-            Arc::new(Role::Coordinator { inputs, endpoint, known }),
+            Arc::new(Role::of(inputs, "10.0.0.1:1").0),
             Arc::default(),
             Credentials::unsecured(crate::secret::Unsecured::Chosen),
         ));

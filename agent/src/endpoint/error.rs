@@ -4,7 +4,8 @@ use std::{borrow::Cow, io, net::SocketAddr, time::Duration};
 
 use super::search::sockets::SocketsError;
 use crate::{
-    etcd::EtcdError, scheduler::Launcher, secret::Mismatch, sys::system_error::SystemError,
+    leadership::etcd::EtcdError, scheduler::Launcher, secret::Mismatch,
+    sys::system_error::SystemError,
 };
 
 /// The reason for which an agent can neither host nor join at an endpoint.

@@ -20,12 +20,15 @@ use tracing::{info, warn};
 use super::{
     address::{EndpointHere, Unreachable, reachable_here},
     error::HostOrJoinError,
-    hosted_coordinator::{EndpointPort, RecoveredState, host_coordinator},
-    node_services::{Hosted, NodeServices},
+    hosted::{self, EndpointPort, OwnCoordinator},
+    node_services::NodeServices,
     plain_store::plain_store,
 };
 use crate::{
-    coordinator::state_file::{self, is_first_warning},
+    leadership::{
+        fixed::{self, RecoveredState},
+        state_file::{self, is_first_warning},
+    },
     net::{
         Reach,
         port::{Attended, PortStore},
@@ -57,8 +60,13 @@ pub(super) fn host(
     let credentials = spec.credentials.clone();
     let journal = spec.journal.clone();
     let port = EndpointPort { listener, store, credentials, attended, journal };
-    let (hosted, server) =
-        host_coordinator(port, settings(spec, &node_id), recovered, not_here.clone())?;
+    let begins_at = begins_at(spec.shared.nodes, spec.is_first_start());
+    let own = OwnCoordinator {
+        settings: Settings { begins_at, ..settings(spec, &node_id, VoterCount::One) },
+        endpoint: endpoint.clone(),
+        registered: not_here.clone(),
+    };
+    let (hosted, server) = hosted::host(port, own, fixed::start(recovered), None)?;
     info!(%endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job");
     warn_if_open(spec, bound);
     let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
@@ -72,7 +80,7 @@ pub(super) fn host(
         known_round,
         state_file,
         not_here,
-        hosted: Some(Hosted::Coordinator(hosted)),
+        hosted: Some(hosted),
         store_sender,
         server,
         search_responder: None,
@@ -172,17 +180,19 @@ pub(crate) fn begins_at(nodes: NodeRange, is_first_start: bool) -> Option<Instan
     (!is_first_start).then(|| clock::now() + Leases::default().for_nodes(nodes).coordinator)
 }
 
-fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
+/// Returns the settings of a coordinator in the process of this node.
+pub(super) fn settings(spec: &JobSpec, node_id: &NodeId, voter_count: VoterCount) -> Settings {
     Settings {
         run_id: spec.run_id.clone(),
         coordinator: node_id.to_string(),
         host: Some(node_id.clone()),
         shared: Some(spec.shared),
+        // The choice of the coordinator knows them.
         voters: Vec::new(),
-        voter_count: VoterCount::One,
+        voter_count,
         keeps_charges: ThisHost.service_dir().is_some(),
         leases: Leases::default(),
-        begins_at: begins_at(spec.shared.nodes, spec.is_first_start()),
+        begins_at: None,
     }
 }
 

@@ -9,12 +9,7 @@ use std::{
 
 use ragent_election::claim;
 use ragent_proto::convert::NotHere;
-use ragent_rendezvous::{
-    ids::{NodeId, RunId},
-    message::KnownRound,
-    settings::{Leases, Settings},
-    voter_count::VoterCount,
-};
+use ragent_rendezvous::{ids::RunId, message::KnownRound, voter_count::VoterCount};
 use ragent_store::StoreThread;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -22,24 +17,19 @@ use tracing::{info, warn};
 use super::{
     address::{member_reach, reachable_here},
     error::{HostOrJoinError, LocateError},
-    host::warn_if_open,
-    hosted_coordinator::EndpointPort,
-    hosted_voter::{Elector, serve_elector},
-    node_services::{Hosted, NodeServices},
+    host::{settings, warn_if_open},
+    hosted::{self, EndpointPort, OwnCoordinator},
+    node_services::NodeServices,
     pauses::Pauses,
     plain_store::plain_store,
 };
 use crate::{
     endpoint::limits,
-    etcd::{self, CandidateHandle, CandidateSpec, Client, EtcdError},
+    leadership::etcd::{self, CandidateSpec, Client, EtcdError},
     net::{self, port::Attended},
-    node::{
-        destination::{Destination, RecordInEtcd},
-        node_id::new_node_id,
-    },
+    node::{destination::Destination, node_id::new_node_id},
     spec::{Endpoint, EtcdSpec, JobSpec},
-    sys::{clock, host::ThisHost, system_error::system},
-    voter::Answered,
+    sys::{clock, system_error::system},
 };
 
 /// Takes part in a job whose coordinator is chosen through `etcd`. `waits` receives the reason for waiting whenever
@@ -64,7 +54,7 @@ pub(super) async fn take_part(
     let host = spec.local_addr.clone().unwrap_or_else(|| address.to_string());
     let endpoint = Endpoint { host, port: bound.port() };
     let node_id = new_node_id();
-    let CandidateHandle { commands, leader, stored, successors } = etcd::start(CandidateSpec {
+    let running = etcd::start(CandidateSpec {
         etcd: etcd.clone(),
         run_id: spec.run_id.clone(),
         settings: claim::Settings {
@@ -81,24 +71,16 @@ pub(super) async fn take_part(
     let store = plain_store(stores, registered, &credentials)?;
     let journal = spec.journal.clone();
     let port = EndpointPort { listener, store, credentials, attended, journal };
-    let record = RecordInEtcd { leader: leader.clone(), successors };
     let not_here = watch::Sender::new(NotHere::unknown());
-    let elector = Elector {
-        settings: settings(spec, &node_id),
-        voter: None,
+    let own = OwnCoordinator {
+        settings: settings(spec, &node_id, VoterCount::One),
         endpoint: endpoint.clone(),
-        commands,
-        leader,
-        answered: watch::channel(Answered::new()).1,
-        stored,
-        connections: None,
-        file: None,
         registered: not_here.clone(),
     };
-    let (hosted, server) = serve_elector(port, elector)?;
+    let (hosted, server) = hosted::host(port, own, running, None)?;
     let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
     Ok(NodeServices {
-        destination: Destination::etcd(etcd, endpoint.clone(), here, record),
+        destination: Destination::etcd(etcd, endpoint.clone(), here, hosted.leadership()),
         name: endpoint.to_string(),
         reach,
         address: Some(address),
@@ -107,7 +89,7 @@ pub(super) async fn take_part(
         known_round: KnownRound::default(),
         state_file: None,
         not_here,
-        hosted: Some(Hosted::Voter(Box::new(hosted))),
+        hosted: Some(hosted),
         store_sender: None,
         server,
         search_responder: None,
@@ -177,18 +159,4 @@ fn own_address(spec: &JobSpec, member: SocketAddr) -> IpAddr {
         );
     }
     seen
-}
-
-fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
-    Settings {
-        run_id: spec.run_id.clone(),
-        coordinator: node_id.to_string(),
-        host: Some(node_id.clone()),
-        shared: Some(spec.shared),
-        voter_count: VoterCount::One,
-        keeps_charges: ThisHost.service_dir().is_some(),
-        leases: Leases::default(),
-        begins_at: None,
-        voters: Vec::new(),
-    }
 }

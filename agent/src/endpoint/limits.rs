@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 pub(crate) use crate::limits::{
-    COORDINATOR_QUEUE, IDENTIFY_TIMEOUT, MAX_IDENTITY_LEN, RETRY_INTERVAL, silent_store_clients,
+    IDENTIFY_TIMEOUT, MAX_IDENTITY_LEN, RETRY_INTERVAL, silent_store_clients,
 };
 
 /// Connections to the port of `--metrics-listen`: a few Prometheus servers with several connections each. Any client may open them,

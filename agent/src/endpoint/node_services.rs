@@ -20,13 +20,13 @@ use tokio::sync::watch;
 
 use super::{
     address::store_reach,
-    hosted_coordinator::HostedCoordinator,
-    hosted_voter::HostedVoter,
+    hosted::Hosted,
     search::driver::{Search, SearchResponder},
     server::Server,
 };
 use crate::{
     coordinator::metrics::MetricsPage,
+    leadership::Leadership,
     net::Reach,
     node::{
         destination::Destination,
@@ -62,24 +62,13 @@ pub(crate) struct NodeServices {
     pub(super) search_responder: Option<SearchResponder>,
 }
 
-/// The coordinator or the voter in this process.
-pub(crate) enum Hosted {
-    /// The only coordinator of the job.
-    Coordinator(HostedCoordinator),
-    /// One of the voters, or a process that may lead according to etcd.
-    Voter(Box<HostedVoter>),
-}
-
 impl NodeServices {
     /// Continues `search` for other agents that look for the endpoint.
     pub(super) fn answer_searching_agents(&mut self, search: Search) {
         let known = self.not_here.subscribe();
         self.search_responder = Some(match (&self.hosted, self.address) {
-            (Some(Hosted::Coordinator(HostedCoordinator { inputs, .. })), Some(address)) => {
-                search.answer_as_host((address, self.port).into(), inputs.clone(), known)
-            }
-            (Some(Hosted::Voter(voter)), Some(address)) => {
-                search.answer_as_voter((address, self.port).into(), voter.elected(), known)
+            (Some(hosted), Some(address)) => {
+                search.answer_as_host((address, self.port).into(), hosted.elected(), known)
             }
             (None, _) | (_, None) => search.answer_as_member(known),
         });
@@ -94,14 +83,12 @@ impl NodeServices {
         mut start_screen: StartScreen,
         since: Option<Instant>,
     ) -> AgentSpec {
-        if let Some(Hosted::Coordinator(_)) = &self.hosted {
+        if self.is_fixed() {
             start_screen.handle_hosting();
         }
         let address = self.address.map(|address| address.to_string());
-        let voter = match &self.hosted {
-            Some(Hosted::Voter(hosted)) => hosted.own_voter(),
-            Some(Hosted::Coordinator(_)) | None => None,
-        };
+        let leadership = self.hosted.as_ref().map(Hosted::leadership);
+        let voter = leadership.filter(|leadership| leadership.member().is_some());
         let node = NodeDescription {
             node_id: self.node_id.clone(),
             host_name: ThisHost.name(),
@@ -113,7 +100,7 @@ impl NodeServices {
             script: spec.command.name(),
             local_world_size: spec.local_world_size,
             node_rank: spec.node_rank,
-            voter: voter.as_ref().map(|voter| voter.member.clone()),
+            voter: voter.and_then(Leadership::member).cloned(),
         };
         // No coordinator is elected before the voters, or a silence in etcd, have made sure that no earlier job runs.
         let leases = Leases::default().for_nodes(spec.shared.nodes);
@@ -132,7 +119,7 @@ impl NodeServices {
             credentials: spec.credentials.clone(),
             shared: spec.shared,
             node,
-            voter,
+            voter: voter.cloned(),
             since,
             local_addr: spec.local_addr.clone(),
             settings: AgentSettings {
@@ -172,9 +159,12 @@ impl NodeServices {
     /// A host that was chosen by search may still give way to another one.
     fn runs_unleased(&self, spec: &JobSpec) -> bool {
         let may_give_way = matches!(spec.rendezvous, RendezvousMethod::Search(_));
-        matches!(self.hosted, Some(Hosted::Coordinator(_)))
-            && spec.shared.nodes.max() == 1
-            && !may_give_way
+        self.is_fixed() && spec.shared.nodes.max() == 1 && !may_give_way
+    }
+
+    /// Returns true if this process has the only coordinator of the job.
+    fn is_fixed(&self) -> bool {
+        self.hosted.as_ref().is_some_and(|hosted| hosted.leadership().is_fixed())
     }
 
     /// Returns the newest known endpoint of the coordinator.
@@ -187,7 +177,7 @@ impl NodeServices {
         self.server.metrics()
     }
 
-    /// Takes the coordinator or the voter that this agent hosts, if any.
+    /// Takes what this agent hosts, if it may lead the job.
     pub(crate) fn hosted(&mut self) -> Option<Hosted> {
         self.hosted.take()
     }

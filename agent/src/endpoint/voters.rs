@@ -13,11 +13,7 @@ use std::{
 
 use ragent_election::election::timers::Timers;
 use ragent_proto::convert::NotHere;
-use ragent_rendezvous::{
-    ids::{NodeId, RunId},
-    message::KnownRound,
-    settings::{Leases, Settings},
-};
+use ragent_rendezvous::{ids::RunId, message::KnownRound, settings::Leases};
 use ragent_store::StoreThread;
 use tokio::sync::watch;
 use tracing::info;
@@ -25,22 +21,20 @@ use tracing::info;
 use super::{
     address::{member_reach, reachable_here},
     error::{HostOrJoinError, LocateError},
-    host::{announced_address, warn_if_open},
-    hosted_coordinator::EndpointPort,
-    hosted_voter::{HostedVoterSpec, host_voter},
+    host::{announced_address, settings, warn_if_open},
+    hosted::{EndpointPort, HostedVoterSpec, OwnCoordinator, host_voter},
     identity,
-    node_services::{Hosted, NodeServices},
+    node_services::NodeServices,
     plain_store::plain_store,
     voter_secrets,
 };
 use crate::{
-    coordinator::state_file,
     endpoint::limits,
+    leadership::{Stored, state_file},
     net::{self, Reach, port::Attended},
     node::{destination::Destination, node_id::new_node_id},
     spec::{Endpoint, JobSpec, SearchSpec, VoterList},
     sys::{clock, host::ThisHost, port_holder, system_error::system},
-    voter::Stored,
 };
 
 /// The first voters of a job, as an agent knows them when it starts.
@@ -320,26 +314,30 @@ fn serve(
     let store = plain_store(stores, registered, &credentials)?;
     let journal = spec.journal.clone();
     let endpoint_port = EndpointPort { listener, store, credentials, attended, journal };
+    let own = OwnCoordinator {
+        settings: settings(spec, &node_id, spec.voters),
+        endpoint: endpoint.clone(),
+        registered: not_here.clone(),
+    };
     let voter = HostedVoterSpec {
-        settings: settings(spec, &node_id),
         listed: listed.clone(),
         is_list_common: !first.are_found,
-        endpoint: endpoint.clone(),
         state_file,
         process: node_id.clone(),
         timers: Timers::for_nodes(spec.shared.nodes),
         source,
         kept: kept_for(spec.shared.timeouts.join),
         is_first_start: spec.is_first_start(),
-        registered: not_here.clone(),
     };
-    let (hosted, server) = host_voter(endpoint_port, voter)?;
+    let (hosted, server) = host_voter(endpoint_port, own, voter)?;
     let own = (endpoint, dialed);
-    let known = hosted.voters_of_job();
+    let leadership = hosted.leadership();
+    // From its state file at first.
+    let known = leadership.stored.borrow().voters_of_job();
     let known = known.iter().filter_map(|voter| voter.as_str().parse().ok()).collect();
     Ok(NodeServices {
         destination: Destination::voters(listed, known, first.to_string(), own, rand::random())
-            .with_leader(hosted.leader()),
+            .with_leader(leadership.leader.clone()),
         name: first.to_string(),
         reach,
         address: Some(address),
@@ -348,7 +346,7 @@ fn serve(
         known_round: KnownRound::default(),
         state_file: None,
         not_here,
-        hosted: Some(Hosted::Voter(Box::new(hosted))),
+        hosted: Some(hosted),
         store_sender: None,
         server,
         search_responder: None,
@@ -413,19 +411,4 @@ pub(crate) fn source(resolved: IpAddr) -> Option<IpAddr> {
 /// Returns the time for which agents may wait for the next leader: a lease, then the join timeout.
 pub(crate) fn kept_for(join_timeout: Duration) -> Duration {
     join_timeout.saturating_add(Leases::default().coordinator)
-}
-
-fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
-    Settings {
-        run_id: spec.run_id.clone(),
-        coordinator: node_id.to_string(),
-        host: Some(node_id.clone()),
-        shared: Some(spec.shared),
-        voter_count: spec.voters,
-        keeps_charges: ThisHost.service_dir().is_some(),
-        leases: Leases::default(),
-        begins_at: None,
-        // The election knows them.
-        voters: Vec::new(),
-    }
 }

@@ -7,10 +7,7 @@ use std::{
     thread,
 };
 
-use crate::{
-    coordinator::{service::OBITUARY_PATH, state_file},
-    keeper::limits,
-};
+use crate::{coordinator::service::OBITUARY_PATH, keeper::limits, leadership::state_file};
 
 /// One small message, and its recipients.
 #[derive(Debug)]

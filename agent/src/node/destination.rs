@@ -11,8 +11,8 @@ use ragent_rendezvous::{
 use tokio::sync::watch;
 
 use crate::{
+    leadership::{Leader, Leadership},
     spec::{Endpoint, EtcdSpec},
-    voter::Leader,
 };
 
 /// The endpoints that an agent dials.
@@ -36,15 +36,6 @@ pub struct Destination {
     known: Vec<(Endpoint, SocketAddr)>,
     /// The name of the endpoint of each attempt that was not welcomed yet.
     attempts: BTreeMap<AttendNumber, Endpoint>,
-}
-
-/// The record in etcd, as far as an agent needs it to find the leader.
-#[derive(Clone, Debug)]
-pub(crate) struct RecordInEtcd {
-    /// The leader.
-    pub leader: watch::Receiver<Leader>,
-    /// The endpoints of the agents that succeed it.
-    pub successors: watch::Receiver<Vec<Endpoint>>,
 }
 
 /// The consequence of a redirect.
@@ -117,14 +108,14 @@ impl Destination {
         etcd: &EtcdSpec,
         name: Endpoint,
         dialed: Endpoint,
-        record: RecordInEtcd,
+        leadership: &Leadership,
     ) -> Self {
         Self {
             targets: Some(Targets::new(vec![name.clone()], Some(name.clone()))),
             own: (name, dialed),
             is_own: true,
-            leader: Some(record.leader),
-            successors: Some(record.successors),
+            leader: Some(leadership.leader.clone()),
+            successors: leadership.successors(),
             text: format!("etcd ({etcd})"),
             known: Vec::new(),
             attempts: BTreeMap::new(),
@@ -268,9 +259,9 @@ impl Destination {
             Some(Leader::At(endpoint, term)) => {
                 endpoint.parse().is_ok_and(|endpoint| self.handle_leader(endpoint, term))
             }
-            Some(Leader::Here(tenancy)) => {
+            Some(Leader::Here(mandate)) => {
                 let own = self.own.0.clone();
-                self.handle_leader(own, tenancy.leadership.term)
+                self.handle_leader(own, mandate.term)
             }
             Some(Leader::Unknown) | None => false,
         }
@@ -327,7 +318,10 @@ impl fmt::Display for Destination {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::mpsc;
+
     use super::*;
+    use crate::leadership::{Means, Stored};
 
     const ONE: AttendNumber = AttendNumber(1);
     const TWO: AttendNumber = AttendNumber(2);
@@ -394,10 +388,12 @@ mod tests {
     async fn leader_is_found_through_etcd() {
         let (sender, successors) = watch::channel(Vec::new());
         let (leads, leader) = watch::channel(Leader::Unknown);
-        let record = RecordInEtcd { leader, successors };
+        let stored = watch::channel(Stored::default()).1;
+        let (means, commands) = (Means::Etcd(successors), mpsc::channel(1).0);
+        let leadership = Leadership::without_voters(means, &commands, leader, stored);
         let members = vec![at("e:2379")];
         let etcd = EtcdSpec { members, prefix: "/p".to_owned(), tls: None, login: None };
-        let mut destination = Destination::etcd(&etcd, at("a:1"), at("127.0.0.1:1"), record);
+        let mut destination = Destination::etcd(&etcd, at("a:1"), at("127.0.0.1:1"), &leadership);
         assert_eq!(destination.dial(ONE, false).0, at("127.0.0.1:1"));
         let unknown = Redirect::NotLeading(false);
         assert_eq!(destination.handle_redirect(ONE, &not_here(0, ""), false), unknown);

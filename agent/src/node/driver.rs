@@ -48,6 +48,7 @@ use super::{
 };
 use crate::{
     coordinator::client::{self, StreamEvent},
+    leadership::{Leadership, StateLoss, Superseded},
     limits, net,
     report::{
         measures::{NodeMeasures, RecentMinimum},
@@ -59,10 +60,6 @@ use crate::{
     secret::{Credentials, Mismatch},
     sys::{alarm::Alarm, clock, host::ThisHost},
     workers::driver::{Command, SupervisorEvent, SupervisorHandle},
-};
-pub use crate::{
-    coordinator::role::OwnVoter,
-    voter::{StateLoss, Superseded},
 };
 
 /// The driver's configuration: the job and the node.
@@ -79,7 +76,7 @@ pub struct AgentSpec {
     /// This node's description; its address only if it is known before a stream is open.
     pub node: NodeDescription,
     /// The voter of this process, if it has one.
-    pub voter: Option<OwnVoter>,
+    pub voter: Option<Leadership>,
     /// The time since which other processes could show an earlier job to this one; `None` if there can be none.
     pub since: Option<Instant>,
     /// The node's address, if the user gave it.
@@ -245,7 +242,7 @@ pub async fn drive(
 /// # Cancel safety
 ///
 /// A cancelled call loses nothing.
-async fn news_of_voter(voter: &mut Option<OwnVoter>) -> Option<Superseded> {
+async fn news_of_voter(voter: &mut Option<Leadership>) -> Option<Superseded> {
     let Some(voter) = voter else { return std::future::pending().await };
     let mut superseded = voter.clone();
     tokio::select! {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     endpoint::LocateError,
-    etcd::{Client, EtcdError},
+    leadership::etcd::{Client, EtcdError},
     secret::Credentials,
     spec::{AskedEtcd, Endpoint, EtcdSpec, NO_NAME},
     sys::clock,

@@ -21,7 +21,7 @@ use crate::{
         error::{LaunchError, system},
         runtime,
     },
-    coordinator::state_file::Registration,
+    leadership::state_file::Registration,
     output::console::Console,
     spec::Stream,
     sys::clock,

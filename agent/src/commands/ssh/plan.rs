@@ -20,7 +20,7 @@ use crate::{
     cli::{AuthArgs, LaunchOverSshArgs},
     commands::assumed_host::AssumedHost,
     commands::ssh::limits,
-    coordinator::state_file::{RunningAgent, Stage},
+    leadership::state_file::{RunningAgent, Stage},
     report::telemetry::LogFormat,
     secret::{CertificateRequest, Credentials, Origin, Secret, WrittenSecret},
     spec::{Argument, Endpoint, JobSpec, RendezvousMethod, UsageError, UsageErrors, asked_voters},

@@ -8,11 +8,9 @@ use tokio::task::JoinSet;
 
 use crate::{
     commands::{credentials::AskerCredentials, error::LaunchError},
-    coordinator::{
-        client::{self, AttendError, States},
-        state_file::{self, RunningAgent, Stage},
-    },
+    coordinator::client::{self, AttendError, States},
     endpoint::identity,
+    leadership::state_file::{self, RunningAgent, Stage},
     secret::Credentials,
     spec::{Endpoint, JobEndpoint, VoterList},
 };

@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use ragent_election::election::message::Seat;
 use ragent_rendezvous::{
     event::EventId,
-    ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId, Term},
+    heir::Member,
+    ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId, Term, VoterId},
     message::{
         Assignment, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, WaitReason,
     },
@@ -19,6 +20,10 @@ use ragent_rendezvous::{
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::leadership::{
+    Commands, Leader, Means, Running, Stored,
+    fixed::{self, RecoveredState},
+};
 
 const RUN: &str = "job";
 
@@ -40,17 +45,23 @@ impl Fixture {
         let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
         let (not_here, known) = watch::channel(here);
         let (attended, port_knows) = watch::channel(Attended::default());
-        let (persistence, right) = (Persistence::file(None), Right::Sole(not_here));
-        let coordination = Coordination::new(
-            settings,
-            Some(memory),
-            Tenure::Sole,
-            persistence,
+        let Running { leadership, commands, .. } =
+            fixed::start(RecoveredState { state_file: None, memory: Some(memory) });
+        let Leader::Here(mandate) = leadership.leader.borrow().clone() else {
+            panic!("no other process can lead")
+        };
+        let place = Place {
+            leadership,
+            endpoint: VoterAddress::new("here:1"),
             attended,
-            right,
-            Records::default(),
-        );
-        let task = tokio::spawn(drive(coordination, queue));
+            registered: not_here,
+        };
+        let coordination = Coordination::new(settings, &mandate, place, Records::default());
+        let task = tokio::spawn(async move {
+            let end = drive(coordination, queue).await;
+            drop(commands);
+            end
+        });
         Self { inputs, known, attended: port_knows, task }
     }
 
@@ -348,6 +359,7 @@ async fn slow_reader_is_dropped() {
 async fn gives_way() {
     let t = Fixture::new();
     let mut stream = t.attend("a").await;
+    stream.recv().await.expect("the node waits for others");
     let elsewhere = Endpoint { host: "10.0.0.9".to_owned(), port: 29400 };
     t.inputs.send(Input::GiveWay(elsewhere)).await.unwrap();
     let mut last = None;
@@ -357,33 +369,34 @@ async fn gives_way() {
     let Some(FromCoordinator::NotHere(not_here)) = last else { panic!("{last:?}") };
     assert_eq!(not_here.endpoint, "10.0.0.9:29400");
     assert_eq!(*t.known.borrow(), not_here);
-    let elsewhere = "10.0.0.9:29400".parse().unwrap();
-    assert_eq!(t.task.await.unwrap(), End::GivenWay(elsewhere));
+    assert_eq!(t.task.await.unwrap(), End::GivenWay(not_here));
 }
 
-/// A coordinator that was elected in term 5.
-fn elected(right: Right, until: Instant) -> Coordination {
-    let tenure = Tenure::Elected(Elected {
-        term: Term(5),
-        until,
-        workers_until: clock::now(),
-        former: None,
-    });
-    Coordination::new(
-        settings(),
-        None,
-        tenure,
-        Persistence::file(None),
-        watch::channel(Attended::default()).0,
-        right,
-        Records::default(),
-    )
+/// A coordinator that voters have elected in term 5. Its own voter has the other parts of `leadership`.
+fn elected(leadership: Leadership, registered: watch::Sender<NotHere>) -> Coordination {
+    let until = clock::now() + Duration::from_secs(600);
+    let term = Term(5);
+    let tenure =
+        Tenure::Elected(Elected { term, until, workers_until: clock::now(), former: None });
+    let until = watch::channel(until).1;
+    let mandate = Mandate { term, tenure, until, memory: None, voters: Vec::new() };
+    let endpoint = VoterAddress::new("here:1");
+    let attended = watch::channel(Attended::default()).0;
+    let place = Place { leadership, endpoint, attended, registered };
+    Coordination::new(settings(), &mandate, place, Records::default())
+}
+
+/// The choice of a coordinator by voters, which keeps every memory at once.
+fn chosen_by_voters() -> (Leadership, Commands) {
+    let member = Member { voter: VoterId(1), address: VoterAddress::new("here:1") };
+    let Running { leadership, commands, .. } = fixed::start(RecoveredState::default());
+    (Leadership { means: Means::Voters(member), ..leadership }, commands)
 }
 
 /// A voter that does not answer for 3 s is recorded without any input, and its next answer too.
 #[tokio::test(start_paused = true)]
 async fn silence_of_a_voter_is_recorded() {
-    let (commands, _voter) = mpsc::channel(1);
+    let (leadership, _commands) = chosen_by_voters();
     let (inputs, queue) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
     let since = clock::now();
     let mut state = Stored::default();
@@ -391,21 +404,9 @@ async fn silence_of_a_voter_is_recorded() {
     state.replica.lists.last = ["here:1", "n1:1"].map(seat).into();
     let (_stored, stored) = watch::channel(state);
     let (answers, answered) = watch::channel(BTreeMap::new());
-    let own = VoterAddress::new("here:1");
-    let until = since + Duration::from_secs(600);
-    let right = Right::Elected {
-        until: watch::channel(until).1,
-        listed: ListedVoters { stored: stored.clone(), own, since, answered },
-        voters: Some(Box::new(ElectedByVoters {
-            stored,
-            members: MemberReports::default(),
-            others: watch::channel(Vec::new()).1,
-            superseded: watch::channel(None).1,
-            commands,
-            registered: watch::Sender::new(NotHere::unknown()),
-        })),
-    };
-    let _task = tokio::spawn(drive(elected(right, until), queue));
+    let leadership = Leadership { answered, stored, ..leadership };
+    let _task =
+        tokio::spawn(drive(elected(leadership, watch::Sender::new(NotHere::unknown())), queue));
     let mut reader = journal(&inputs).await.unwrap();
     let mut after = None;
     let answer = || answers.send_replace([(VoterAddress::new("n1:1"), clock::now())].into());
@@ -443,33 +444,14 @@ async fn time_of(kind: &str, reader: &mut JournalReader, after: &mut Option<Even
 /// not receive it.
 #[tokio::test(start_paused = true)]
 async fn elected_coordinator_gives_way() {
-    let (commands, _voter) = mpsc::channel(1);
+    let (leadership, _commands) = chosen_by_voters();
     let (inputs, queue) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
-    let until = clock::now() + Duration::from_secs(60);
-    let stored = watch::channel(Stored::default()).1;
     let registered = watch::Sender::new(NotHere::unknown());
-    let right = Right::Elected {
-        until: watch::channel(until).1,
-        listed: ListedVoters {
-            stored: stored.clone(),
-            own: VoterAddress::new("here:1"),
-            since: clock::now(),
-            answered: watch::channel(BTreeMap::new()).1,
-        },
-        voters: Some(Box::new(ElectedByVoters {
-            stored,
-            members: MemberReports::default(),
-            others: watch::channel(Vec::new()).1,
-            superseded: watch::channel(None).1,
-            commands,
-            registered: registered.clone(),
-        })),
-    };
-    let task = tokio::spawn(drive(elected(right, until), queue));
+    let task = tokio::spawn(drive(elected(leadership, registered.clone()), queue));
     let elsewhere: Endpoint = "10.0.0.9:29400".parse().unwrap();
-    inputs.send(Input::GiveWay(elsewhere.clone())).await.unwrap();
-    assert_eq!(task.await.unwrap(), End::GivenWay(elsewhere));
+    inputs.send(Input::GiveWay(elsewhere)).await.unwrap();
     let expected = NotHere { term: Term(5), endpoint: "10.0.0.9:29400".to_owned() };
+    assert_eq!(task.await.unwrap(), End::GivenWay(expected.clone()));
     assert_eq!(*registered.borrow(), expected);
 }
 

@@ -177,9 +177,7 @@ mod tests {
                 }
             }
         });
-        let endpoint = "10.0.0.1:1".to_owned();
-        let known = watch::channel(NotHere { term: Term(0), endpoint: endpoint.clone() }).1;
-        let role = Role::Coordinator { inputs, endpoint, known };
+        let (role, _) = Role::of(inputs, "10.0.0.1:1");
         Arc::new(Publisher::new(Arc::new(States::new(Arc::new(role), Arc::default()))))
     }
 

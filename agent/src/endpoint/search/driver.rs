@@ -192,19 +192,6 @@ impl Search {
         self.sockets.interfaces().join(",")
     }
 
-    /// Notes that this agent hosts a coordinator at `at`. Continues to answer agents that look, and
-    /// makes the coordinator give way to another one where it must.
-    pub(crate) fn answer_as_host(
-        mut self,
-        at: SocketAddr,
-        coordinator: Inputs,
-        known: watch::Receiver<NotHere>,
-    ) -> SearchResponder {
-        self.choice.handle_hosting(clock::now(), at);
-        self.hosted = Some(coordinator);
-        self.answer_as_member(known)
-    }
-
     /// Notes that this agent has joined. Continues to answer agents that look, with the `known`
     /// endpoint of the coordinator.
     pub(crate) fn answer_as_member(
@@ -231,10 +218,10 @@ impl Search {
         }))
     }
 
-    /// Continues to answer agents that look, for an agent with a voter at `own`: with its own endpoint while it leads,
+    /// Continues to answer agents that look, for an agent at `own` that may lead: with its own endpoint while it leads,
     /// otherwise with the endpoint of the coordinator with which it is registered. While it leads, makes its coordinator give
     /// way to another one where it must.
-    pub(crate) fn answer_as_voter(
+    pub(crate) fn answer_as_host(
         mut self,
         own: SocketAddr,
         mut elected: watch::Receiver<ElectedCoordinator>,

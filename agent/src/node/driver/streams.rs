@@ -18,15 +18,15 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{Driver, OwnVoter};
+use super::Driver;
 use crate::{
     coordinator::client::{FirstWords, StreamEvent},
+    leadership::{Command, Leadership, Superseded},
     limits,
     node::{description::describe, destination::Redirect, node_id::new_node_id},
     report::telemetry,
     spec::Endpoint,
     sys::{clock, host::ThisHost},
-    voter::{Command, Superseded},
 };
 
 impl Driver<'_> {
@@ -206,7 +206,7 @@ impl Driver<'_> {
     /// Applies a change of the list of voters that the voter of this process has received: the leader may be lost before this
     /// agent receives the list from it.
     pub(super) fn handle_own_voter(&mut self) {
-        let newest = self.spec.voter.as_ref().and_then(OwnVoter::newest_list);
+        let newest = self.spec.voter.as_ref().and_then(Leadership::newest_list);
         if let Some((_, voters)) =
             newest.filter(|(job_uid, _)| self.node.agent().job_uid() == Some(job_uid))
         {
@@ -216,7 +216,7 @@ impl Driver<'_> {
 
     /// Returns the job that this process knows to have a round.
     fn known_job(&self, known_round: &KnownRound) -> Option<KnownJob> {
-        let own = self.spec.voter.as_ref().and_then(OwnVoter::known_job);
+        let own = self.spec.voter.as_ref().and_then(Leadership::known_job);
         if own.is_some() || known_round.round.round == Round(0) {
             return own;
         }

@@ -12,8 +12,10 @@ use ragent_election::election::message::Knowledge;
 use tokio::{sync::watch, task::spawn_blocking};
 use tracing::warn;
 
-use super::state_file;
-use crate::{coordinator::limits, sys::clock, voter::Stored};
+use crate::{
+    leadership::{Stored, limits, state_file},
+    sys::clock,
+};
 
 /// The state file of a voter, which two threads write.
 #[derive(Debug)]

@@ -27,9 +27,9 @@ use super::{
     watch as key_watch,
 };
 use crate::{
+    leadership::{Command, Leader, Mandate, StateNeed, Stored},
     spec::Endpoint,
     sys::clock,
-    voter::{Command, Leader, StateNeed, Stored, Tenancy},
 };
 
 /// An event of a connection to etcd.
@@ -156,7 +156,7 @@ impl Driver {
     fn handle_command(&mut self, command: Command) {
         let now = clock::now();
         match command {
-            Command::Remember { term, memory, successors, copied } => {
+            Command::Remember { term, memory, successors, copied, .. } => {
                 // Otherwise this process no longer leads in that term, and drops `copied`.
                 if self.leading.as_ref().is_none_or(|(leading, _)| *leading != term) {
                     return;
@@ -276,6 +276,6 @@ impl Driver {
         let _ = self.outage.handle_leader(clock::now(), true, false);
         self.published
             .leader
-            .send_replace(Leader::Here(Tenancy { leadership: leadership.into(), until }));
+            .send_replace(Leader::Here(Mandate::elected(leadership, until).into()));
     }
 }

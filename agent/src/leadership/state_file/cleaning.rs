@@ -8,7 +8,7 @@ use super::{
     memory::{Age, age_of_memory},
     obituary::obituary_path,
 };
-use crate::{coordinator::limits, sys::private_folder::PrivateFolder};
+use crate::{leadership::limits, sys::private_folder::PrivateFolder};
 
 /// Removes state files of runs that no agent can be waiting for, and files without a state file,
 /// from the folder of `own`, the state file of the starting coordinator.
@@ -85,7 +85,7 @@ mod tests {
     use std::fs::{self, File};
 
     use super::*;
-    use crate::coordinator::state_file::memory::tests::write_aged;
+    use crate::leadership::state_file::memory::tests::write_aged;
 
     /// Outdated files are removed, and no others.
     #[test]

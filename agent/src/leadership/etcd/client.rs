@@ -452,7 +452,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::voter::largest_memory;
+    use crate::leadership::voters::largest_memory;
 
     /// The largest memory of a coordinator takes half of a record: the end of a job is recorded, whatever the failures that have
     /// ended it contain.

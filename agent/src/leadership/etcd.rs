@@ -3,8 +3,7 @@
 //!
 //! `client` sends one request at a time to a member of etcd, and changes to another one if that does not
 //! answer; `tls` reads the files for its connections. `changes` executes the changes of the job's key, and `watch`
-//! reports its content; each has a connection of its own. `outage` reports that etcd does not answer. The interface to the rest of the agent is that of a voter: commands, and the leader
-//! as this process knows it.
+//! reports its content; each has a connection of its own. `outage` reports that etcd does not answer.
 //!
 //! [`Claim`]: ragent_election::claim::Claim
 
@@ -29,10 +28,8 @@ use tokio::{
 pub(crate) use self::client::Client;
 use self::driver::{Driver, Published};
 pub use self::error::EtcdError;
-use crate::{
-    spec::{Endpoint, EtcdSpec},
-    voter::{Commands, Leader, Stored},
-};
+use super::{Leader, Leadership, Means, Running, Stored};
+use crate::spec::EtcdSpec;
 
 /// The configuration of one process.
 #[derive(Debug)]
@@ -45,25 +42,12 @@ pub(crate) struct CandidateSpec {
     pub settings: Settings,
 }
 
-/// A running process that may lead.
-#[derive(Debug)]
-pub(crate) struct CandidateHandle {
-    /// The queue of its commands.
-    pub commands: Commands,
-    /// The leader, as this process knows it.
-    pub leader: tokio_watch::Receiver<Leader>,
-    /// The state of the job, as etcd has it.
-    pub stored: tokio_watch::Receiver<Stored>,
-    /// The endpoints of the agents that succeed the leader.
-    pub successors: tokio_watch::Receiver<Vec<Endpoint>>,
-}
-
-/// Starts a process that may lead. It ends when all of its [`Commands`] are dropped.
+/// Starts a process that may lead. It ends when all of its [`Commands`](super::Commands) are dropped.
 ///
 /// # Errors
 ///
 /// Returns the system's error if the thread cannot be started.
-pub(crate) fn start(spec: CandidateSpec) -> io::Result<CandidateHandle> {
+pub(crate) fn start(spec: CandidateSpec) -> io::Result<Running> {
     let (commands, received) = mpsc::channel(limits::COMMANDS);
     let (leader, leader_known) = tokio_watch::channel(Leader::Unknown);
     let (stored, stored_known) = tokio_watch::channel(Stored::default());
@@ -73,10 +57,7 @@ pub(crate) fn start(spec: CandidateSpec) -> io::Result<CandidateHandle> {
     thread::Builder::new().name("etcd".to_owned()).spawn(move || {
         runtime.block_on(async { Driver::new(spec, published).drive(received).await });
     })?;
-    Ok(CandidateHandle {
-        commands,
-        leader: leader_known,
-        stored: stored_known,
-        successors: successors_known,
-    })
+    let means = Means::Etcd(successors_known);
+    let leadership = Leadership::without_voters(means, &commands, leader_known, stored_known);
+    Ok(Running { leadership, commands, connections: None })
 }

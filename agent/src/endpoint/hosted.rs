@@ -1,7 +1,7 @@
-//! A voter in this process, its port, and the coordinator that runs here while the voter leads.
+//! A process that may lead the job: the choice of the coordinator, its port, and the coordinator that runs here while it leads.
 
 use std::{
-    net::IpAddr,
+    net::{IpAddr, TcpListener},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -10,7 +10,6 @@ use std::{
 use ragent_election::election::{self, timers::Timers};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    heir::Member,
     ids::{NodeId, VoterAddress, VoterId},
     settings::Settings,
 };
@@ -20,65 +19,68 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use super::{hosted_coordinator::EndpointPort, server::Server};
+use super::server::Server;
 use crate::{
     coordinator::{
-        driver::{Input, Records},
-        elected::{self, VoterCoordinator},
+        driver::{Input, Inputs, Records, snapshot},
+        host::Host,
         measures::CoordinatorMeasures,
-        replica_file::{self, ReplicaFile},
-        role::{ElectedCoordinator, OwnVoter, Role},
+        role::{ElectedCoordinator, Role},
         service,
-        state_file::{self, EndedJobs},
     },
     endpoint::limits,
-    net::port::{PortProtocols, VoterConnection},
+    leadership::{
+        Commands, Leadership, Running, StateNeed, Stored,
+        state_file::{self, EndedJobs},
+        voters::{
+            self, VoterSpec,
+            replica_file::{self, ReplicaFile},
+        },
+    },
+    net::port::{Attended, PortProtocols, PortStore},
+    secret::Credentials,
     spec::Endpoint,
     sys::system_error::{SystemError, system},
-    voter::{self, Answered, Commands, Leader, StateNeed, Stored, VoterHandle, VoterSpec},
 };
 
-/// A running voter.
-pub(crate) struct HostedVoter {
+/// What a process that may lead runs: the choice of the coordinator, and the coordinator while it leads.
+pub(crate) struct Hosted {
+    leadership: Leadership,
+    /// Dropped to end the choice.
     commands: Commands,
     elected: watch::Receiver<ElectedCoordinator>,
-    leader: watch::Receiver<Leader>,
-    stored: watch::Receiver<Stored>,
     coordinator: JoinHandle<()>,
     file: Option<StateFile>,
-    voter: Option<OwnVoter>,
 }
 
 /// The state file of a voter, and the task that writes it.
-pub(super) struct StateFile {
+pub(crate) struct StateFile {
     task: JoinHandle<()>,
     path: PathBuf,
     /// The jobs of this name that have ended.
     ended: EndedJobs,
 }
 
-/// A process that takes part in the choice of the leader, and the coordinator that runs in it while it leads.
-pub(super) struct Elector {
-    /// The settings of the coordinator.
-    pub settings: Settings,
-    /// Its voter; `None` if the leader is chosen through an external store.
-    pub voter: Option<OwnVoter>,
+/// The listener of an endpoint, and further parts of its port.
+pub(crate) struct EndpointPort {
+    pub(crate) listener: TcpListener,
+    /// The store on the port, if there is one.
+    pub(crate) store: Option<PortStore>,
+    pub(crate) credentials: Credentials,
+    /// The registered nodes, published to the port.
+    pub(crate) attended: watch::Sender<Attended>,
+    /// The file to which a coordinator appends its events, if there is one.
+    pub(crate) journal: Option<PathBuf>,
+}
+
+/// The coordinator that a process runs while it leads, as others see it.
+pub(crate) struct OwnCoordinator {
+    /// Its settings.
+    pub(crate) settings: Settings,
     /// The endpoint at which others reach this process.
-    pub endpoint: Endpoint,
-    /// The queue of its commands.
-    pub commands: Commands,
-    /// The leader, as this process knows it.
-    pub leader: watch::Receiver<Leader>,
-    /// The time of the last answer of each voter.
-    pub answered: watch::Receiver<Answered>,
-    /// The memory, as this process knows it.
-    pub stored: watch::Receiver<Stored>,
-    /// The queue of connections of other voters, if there are any.
-    pub connections: Option<mpsc::Sender<VoterConnection>>,
-    /// The file of the memory, if this process keeps one.
-    pub file: Option<StateFile>,
+    pub(crate) endpoint: Endpoint,
     /// The coordinator with which the agent of this process is registered.
-    pub registered: watch::Sender<NotHere>,
+    pub(crate) registered: watch::Sender<NotHere>,
 }
 
 /// The configuration of a voter, its port and its coordinator.
@@ -87,8 +89,6 @@ pub(crate) struct HostedVoterSpec {
     pub listed: Vec<Endpoint>,
     /// True if all first voters of the job have the same list, because the user gave it.
     pub is_list_common: bool,
-    /// The endpoint at which others reach this process.
-    pub endpoint: Endpoint,
     /// The state file of the voter.
     pub state_file: PathBuf,
     /// The node id of this process.
@@ -97,19 +97,15 @@ pub(crate) struct HostedVoterSpec {
     pub timers: Timers,
     /// The address of its endpoint, from which it connects to other voters; `None`: the system selects one.
     pub source: Option<IpAddr>,
-    /// The settings of the coordinator.
-    pub settings: Settings,
     /// The time for which agents may wait for the next leader.
     pub kept: Duration,
     /// True if no earlier job of this name can exist.
     pub is_first_start: bool,
-    /// The coordinator with which the agent of this process is registered.
-    pub registered: watch::Sender<NotHere>,
 }
 
-/// The way in which a voter's process ends.
+/// The way in which a process that may lead ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum VoterEnd {
+pub(crate) enum HostEnd {
     /// The job has ended, and this agent has the outcome; or another job goes on instead.
     Closed,
     /// The agent has left the job.
@@ -125,30 +121,28 @@ pub(crate) enum VoterEnd {
 /// Returns [`SystemError`] if its thread cannot be started.
 pub(crate) fn host_voter(
     port: EndpointPort,
+    own: OwnCoordinator,
     spec: HostedVoterSpec,
-) -> Result<(HostedVoter, Server), SystemError> {
+) -> Result<(Hosted, Server), SystemError> {
     let HostedVoterSpec {
         listed,
         is_list_common,
-        endpoint,
         state_file,
         process,
         timers,
         source,
-        settings,
         kept,
         is_first_start,
-        registered,
     } = spec;
-    let run_id = settings.run_id.clone();
+    let (run_id, endpoint) = (own.settings.run_id.clone(), &own.endpoint);
     let stored = state_file::read_copy(&state_file)
-        .filter(|stored| is_of_this_voter(stored, &state_file, &endpoint));
+        .filter(|stored| is_of_this_voter(stored, &state_file, endpoint));
     let is_new = stored.is_none();
     let mut stored = stored.unwrap_or_default();
     let voter = *stored.voter.get_or_insert_with(|| VoterId(rand::random()));
-    let own = state_file.clone();
+    let kept_file = state_file.clone();
     // A slow disk does not delay the start, and remaining files are removed next time.
-    drop(tokio::task::spawn_blocking(move || state_file::clean(&own)));
+    drop(tokio::task::spawn_blocking(move || state_file::clean(&kept_file)));
     let memory = stored.replica.memory.as_ref();
     info!(%endpoint, run_id = %run_id, round = memory.map_or(0, |m| m.round.0), "voter started");
     let address = VoterAddress::new(endpoint.to_string());
@@ -157,7 +151,7 @@ pub(crate) fn host_voter(
     let ended = EndedJobs::of(&run_id, kept);
     let ended_before = ended.read();
     let record_end = ended.clone();
-    let handle = voter::start(VoterSpec {
+    let running = voters::start(VoterSpec {
         run_id,
         is_list_common,
         settings: election::Settings {
@@ -166,7 +160,7 @@ pub(crate) fn host_voter(
             // A process before this one may have granted a lease.
             is_first_start: is_first_start && is_new,
             ended: ended_before,
-            address: address.clone(),
+            address,
             listed: listed.iter().map(|listed| VoterAddress::new(listed.to_string())).collect(),
             process,
             timers,
@@ -184,41 +178,9 @@ pub(crate) fn host_voter(
         credentials: port.credentials.clone(),
     })
     .map_err(system("start a thread"))?;
-    let VoterHandle {
-        commands,
-        leader,
-        answered,
-        stored,
-        state_loss,
-        others,
-        superseded,
-        ended: ended_jobs,
-        connections,
-    } = handle;
-    let task = replica_file::keep(replica_file, stored.clone());
+    let task = replica_file::keep(replica_file, running.leadership.stored.clone());
     let file = StateFile { task: tokio::spawn(task), path: state_file, ended };
-    let own = OwnVoter {
-        member: Member { voter, address },
-        commands: commands.downgrade(),
-        stored: stored.clone(),
-        state_loss,
-        others,
-        superseded,
-        ended: ended_jobs,
-    };
-    let elector = Elector {
-        settings,
-        voter: Some(own),
-        endpoint,
-        commands,
-        leader,
-        answered,
-        stored,
-        connections: Some(connections),
-        file: Some(file),
-        registered,
-    };
-    serve_elector(port, elector)
+    host(port, own, running, Some(file))
 }
 
 /// Returns false if the voter of a state file has its seat at another endpoint. Example: two containers share a state folder. Two
@@ -236,59 +198,45 @@ fn is_of_this_voter(stored: &Stored, path: &Path, endpoint: &Endpoint) -> bool {
     other.is_none()
 }
 
-/// Starts the coordinator of a process that takes part in the choice of the leader, and serves its port.
+/// Starts the coordinator of a process that may lead, and serves its port. `file` is that of its voter.
 ///
 /// # Errors
 ///
 /// Returns [`SystemError`] if the thread of the port cannot be started.
-pub(super) fn serve_elector(
+pub(crate) fn host(
     port: EndpointPort,
-    elector: Elector,
-) -> Result<(HostedVoter, Server), SystemError> {
-    let Elector {
-        settings,
-        voter,
-        endpoint,
-        commands,
-        leader,
-        answered,
-        stored,
-        connections,
-        file,
-        registered,
-    } = elector;
+    own: OwnCoordinator,
+    running: Running,
+    file: Option<StateFile>,
+) -> Result<(Hosted, Server), SystemError> {
+    let OwnCoordinator { settings, endpoint, registered } = own;
+    let Running { leadership, commands, connections } = running;
     let run_id = settings.run_id.clone();
     let nodes_max = settings.nodes_max();
     let (published, elected) = watch::channel(ElectedCoordinator::Unknown);
     let (obituaries, received) = mpsc::channel(limits::OBITUARIES);
     let EndpointPort { listener, store, credentials, attended, journal } = port;
     let protocols_attended = attended.subscribe();
-    let (known, known_leader) = (stored.clone(), leader.clone());
-    let not_here = registered.subscribe();
     let measures = Arc::new(CoordinatorMeasures::default());
-    let coordinator = VoterCoordinator {
+    let role = Role::Host {
+        endpoint: endpoint.to_string(),
+        elected: elected.clone(),
+        obituaries,
+        leadership: leadership.clone(),
+        registered: registered.subscribe(),
+        run_id: run_id.clone(),
+    };
+    let host = Host {
         settings,
         endpoint: VoterAddress::new(endpoint.to_string()),
-        voter: voter.clone(),
-        commands: commands.clone(),
-        leader,
-        answered,
-        stored,
+        leadership: leadership.clone(),
         attended,
         elected: published,
         registered,
         obituaries: received,
         records: Records { journal, measures: Arc::clone(&measures) },
     };
-    let coordinator = tokio::spawn(coordinator.run());
-    let role = Role::Voter {
-        endpoint: endpoint.to_string(),
-        elected: elected.clone(),
-        obituaries,
-        voter: voter.clone(),
-        registered: not_here,
-        run_id: run_id.clone(),
-    };
+    let coordinator = tokio::spawn(host.run());
     let (http, shared) = service::routers(&run_id, role, &credentials);
     shared.metrics.add_coordinator(measures);
     let protocols = PortProtocols {
@@ -299,55 +247,47 @@ pub(super) fn serve_elector(
         attended: protocols_attended,
         nodes_max,
     };
-    let hosted = HostedVoter {
-        commands,
-        elected,
-        leader: known_leader,
-        stored: known,
-        coordinator,
-        file,
-        voter,
-    };
+    let hosted = Hosted { leadership, commands, elected, coordinator, file };
     Ok((hosted, Server::start(listener, protocols, shared)?))
 }
 
-impl HostedVoter {
-    /// Returns the voter, from the point of view of the agent; `None` if the leader is chosen through an external store.
-    pub(super) fn own_voter(&self) -> Option<OwnVoter> {
-        self.voter.clone()
+impl Hosted {
+    /// Returns the choice of the coordinator.
+    pub(crate) fn leadership(&self) -> &Leadership {
+        &self.leadership
     }
 
-    /// Returns the voters of the job that this voter knows to have a round, from its state file at first.
-    pub(super) fn voters_of_job(&self) -> Vec<VoterAddress> {
-        self.stored.borrow().voters_of_job()
-    }
-
-    /// Returns the leader, as this voter knows it.
-    pub(super) fn leader(&self) -> watch::Receiver<Leader> {
-        self.leader.clone()
-    }
-
-    /// Returns the coordinator that the voters have elected, as this process knows it.
+    /// Returns the coordinator that leads, as this process knows it.
     pub(super) fn elected(&self) -> watch::Receiver<ElectedCoordinator> {
         self.elected.clone()
     }
 
-    /// Ends the voter. A leader resigns or, if the job has ended, first informs all nodes; a follower of a job
-    /// that has ended grants leases until the leader has done so. The caller limits the time.
-    pub(crate) async fn end(mut self, how: VoterEnd) {
-        if how == VoterEnd::Closed {
+    /// Ends this process's part. A leader resigns or, if the job has ended or no other process can lead, first informs all nodes;
+    /// a follower of a job that has ended grants leases until the leader has done so. `own` is the node of this process, if it has an
+    /// agent. The caller limits the time.
+    pub(crate) async fn end(mut self, how: HostEnd, own: Option<&NodeId>) {
+        let inputs = match &*self.elected.borrow() {
+            ElectedCoordinator::Here(inputs) if how != HostEnd::Closed => Some(inputs.clone()),
+            _ => None,
+        };
+        if how == HostEnd::Closed {
             self.complete().await;
-        } else {
-            let inputs = match &*self.elected.borrow() {
-                ElectedCoordinator::Here(inputs) => Some(inputs.clone()),
-                ElectedCoordinator::There(_) | ElectedCoordinator::Unknown => None,
+        } else if let Some(inputs) = inputs {
+            let is_fixed = self.leadership.is_fixed();
+            let own = own.filter(|_| is_fixed && how == HostEnd::Left);
+            let is_informed = match own {
+                Some(own) => knows(&inputs, own).await,
+                None => false,
             };
-            if let Some(inputs) = inputs {
-                // The coordinator may have ended.
+            if !is_informed {
+                // The coordinator does not know why this agent ends, and may have ended.
                 let _ = inputs.send(Input::Shutdown).await;
             }
+            if is_fixed {
+                self.complete().await;
+            }
         }
-        let need = elected::leave(&self.commands, how == VoterEnd::Left).await;
+        let need = self.leadership.leave(how == HostEnd::Left).await;
         self.stop(how, need).await;
     }
 
@@ -364,17 +304,16 @@ impl HostedVoter {
             _ = self.elected.wait_for(is_elsewhere) => {}
         }
         // This voter must not lead; its lease to the present leader stays in force.
-        elected::leave(&self.commands, false).await;
+        self.leadership.leave(false).await;
         let is_over =
             |elected: &ElectedCoordinator| !matches!(elected, ElectedCoordinator::There(_));
         // The voter may have ended.
         let _ = self.elected.wait_for(is_over).await;
     }
 
-    async fn stop(self, how: VoterEnd, need: StateNeed) {
-        let Self { commands, coordinator, file, voter, stored, .. } = self;
-        drop(voter);
-        drop(stored);
+    async fn stop(self, how: HostEnd, need: StateNeed) {
+        let Self { leadership, commands, coordinator, file, .. } = self;
+        drop(leadership);
         coordinator.abort();
         // The voter ends when no sender of commands is left, and then the task that writes its file.
         drop(commands);
@@ -385,8 +324,8 @@ impl HostedVoter {
         let Some(StateFile { task, path, ended }) = file else { return };
         let _ = task.await;
         // No majority may be left without this voter, if no member could replace it.
-        let is_needed = how == VoterEnd::Left && need == StateNeed::Needed;
-        if how == VoterEnd::Other || is_needed {
+        let is_needed = how == HostEnd::Left && need == StateNeed::Needed;
+        if how == HostEnd::Other || is_needed {
             return;
         }
         forget(&path).await;
@@ -399,12 +338,7 @@ impl HostedVoter {
     /// Waits until the job has ended: the coordinator in this process has closed it, or another one has, and no
     /// further coordinator is elected; or until it does not go on in this process.
     pub(crate) async fn job_ended(&mut self) {
-        let superseded = async {
-            match &mut self.voter {
-                Some(voter) => drop(voter.superseded().await),
-                None => std::future::pending().await,
-            }
-        };
+        let mut stored = self.leadership.stored.clone();
         let closed = async {
             // Before the first election, this voter's copy may be that of an earlier job of the same name.
             let is_led =
@@ -416,7 +350,7 @@ impl HostedVoter {
                     memory.is_some_and(|memory| memory.closed.is_some())
                 };
                 // The voter may have ended.
-                let _ = self.stored.wait_for(is_closed).await;
+                let _ = stored.wait_for(is_closed).await;
                 let is_unknown =
                     |elected: &ElectedCoordinator| matches!(elected, ElectedCoordinator::Unknown);
                 let _ = self.elected.wait_for(is_unknown).await;
@@ -430,7 +364,7 @@ impl HostedVoter {
         tokio::select! {
             _ = &mut self.coordinator => {}
             () = closed => {}
-            () = superseded => {}
+            _ = self.leadership.superseded() => {}
         }
     }
 }
@@ -439,4 +373,10 @@ impl HostedVoter {
 async fn forget(state_file: &Path) {
     let path = state_file.to_owned();
     let _ = tokio::task::spawn_blocking(move || state_file::forget(&path)).await;
+}
+
+/// Returns true if a coordinator counts `node`, or has ended.
+async fn knows(coordinator: &Inputs, node: &NodeId) -> bool {
+    let job = snapshot(coordinator).await;
+    job.is_none_or(|job| job.nodes.iter().any(|known| known.node_id == *node))
 }

@@ -14,8 +14,10 @@ use ragent_rendezvous::settings::Memory;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::warn;
 
-use super::state_file;
-use crate::{coordinator::limits, sys::clock};
+use crate::{
+    leadership::{limits, state_file},
+    sys::clock,
+};
 
 /// The state file of one coordinator, if it has one.
 #[derive(Debug)]
@@ -68,32 +70,32 @@ impl StateWriter {
         }
     }
 
-    /// Returns the time at which the file is to be written again although nothing has changed.
-    pub(super) fn touch_at(&self) -> Option<Instant> {
-        self.touch_at.filter(|_| self.writing.is_none())
-    }
-
-    /// Writes the file again; no effect waits for it.
-    pub(super) fn touch(&mut self) {
-        if self.writing.is_none() {
-            self.next = self.last.take();
-            self.write_next();
-            self.is_touch = true;
-        }
-    }
-
     /// Returns true if effects must wait for the write under way.
     pub(super) fn is_awaited(&self) -> bool {
         self.patience.is_some()
     }
 
-    /// Returns the time at which that wait ends, if the disk is slow.
+    /// Returns the time at which that wait ends, because the disk is slow, or at which the file is to be written again although
+    /// nothing has changed.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.patience
+        let touch_at = self.touch_at.filter(|_| self.writing.is_none());
+        [self.patience, touch_at].into_iter().flatten().min()
     }
 
-    /// Ends the wait.
-    pub(super) fn handle_timeout(&mut self) {
+    /// Applies the deadlines that have passed.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.patience.is_some_and(|at| at <= now) {
+            self.give_up_waiting();
+        }
+        if self.writing.is_none() && self.touch_at.is_some_and(|at| at <= now) {
+            self.next = self.last.take();
+            self.write_next();
+            // No effect waits for it.
+            self.is_touch = true;
+        }
+    }
+
+    fn give_up_waiting(&mut self) {
         self.patience = None;
         warn!(
             "the disk of the state file is slow; continuing before the state is written: a \
@@ -122,8 +124,10 @@ impl StateWriter {
 
     /// Deletes the state file, once a write under way has ended. A slow disk is waited for
     /// for at most [`limits::STATE_FILE_REMOVAL`].
-    pub(super) async fn forget(self) {
-        let Self { path: Some(path), writing, .. } = self else { return };
+    pub(super) async fn forget(&mut self) {
+        let Some(path) = self.path.take() else { return };
+        (self.next, self.touch_at, self.patience) = (None, None, None);
+        let writing = self.writing.take();
         let forgetting = tokio::spawn(async move {
             if let Some(writing) = writing {
                 // The result of this write no longer matters.
@@ -200,7 +204,7 @@ mod tests {
     async fn disk_keeps_nobody() {
         let mut file = StateWriter::new(Some("/proc/no/job.json".into()));
         file.remember(memory(1), KEPT);
-        file.handle_timeout();
+        file.handle_timeout(clock::now() + limits::STATE_FILE_PATIENCE);
         assert!(!file.is_awaited());
         file.remember(memory(2), KEPT);
         file.written().await;
@@ -241,13 +245,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
         let mut file = StateWriter::new(Some(path.clone()));
-        assert_eq!(file.touch_at(), None);
+        assert_eq!(file.poll_timeout(), None);
         file.remember(memory(1), KEPT);
-        assert_eq!(file.touch_at(), None);
         file.written().await;
-        assert!(file.touch_at().is_some_and(|at| at > clock::now()));
+        let touch_at = file.poll_timeout().unwrap();
+        assert!(touch_at > clock::now());
         std::fs::remove_file(&path).unwrap();
-        file.touch();
+        file.handle_timeout(touch_at);
         assert!(!file.is_awaited());
         file.remember(memory(2), KEPT);
         assert!(file.is_awaited());

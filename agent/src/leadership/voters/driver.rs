@@ -27,16 +27,16 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{
-    StateLoss, VoterSpec,
+    Answered, Command, Leader, StateLoss, StateNeed, Stored, VoterSpec,
     connections::Connections,
     frames::Format,
-    handle::{Answered, Command, Leader, StateNeed, Stored, Superseded, Tenancy},
     incoming, limits,
     outgoing::{Outgoing, OutgoingRequest},
     reach::Reachability,
     state_loss::AnsweringVoters,
 };
 use crate::{
+    leadership::{Mandate, Superseded},
     net::port::VoterConnection,
     secret::Credentials,
     spec::Endpoint,
@@ -330,7 +330,7 @@ impl Driver {
     fn handle_command(&mut self, command: Command) {
         let now = clock::now();
         match command {
-            Command::Remember { term, memory, successors: _, copied } => {
+            Command::Remember { term, memory, copied, .. } => {
                 let leads = self.leading.as_ref().is_some_and(|(leading, _)| *leading == term);
                 // Otherwise this process no longer leads in that term, and drops `copied`.
                 if leads && let Some(version) = self.election.handle_remember(now, *memory) {
@@ -346,7 +346,9 @@ impl Driver {
             Command::Forget => self.election.handle_forgotten(now),
             Command::KnownJob(job) => self.election.handle_known_job(now, &job),
             Command::Ended(jobs) => self.election.handle_ended(now, &jobs),
-            Command::GiveWay(to) => self.election.handle_giving_way(now, to),
+            Command::GiveWay(to) => {
+                self.election.handle_giving_way(now, VoterAddress::new(to.endpoint));
+            }
             Command::Registered(at) => {
                 let (job, ip) = at.unzip();
                 self.election.handle_registered(now, job);
@@ -525,7 +527,7 @@ impl Driver {
         self.answering.handle_leader();
         self.published
             .leader
-            .send_replace(Leader::Here(Tenancy { leadership: leadership.into(), until }));
+            .send_replace(Leader::Here(Mandate::elected(leadership, until).into()));
     }
 
     fn send(&mut self, to: VoterAddress, message: VoterMessage<Request>) {

@@ -1,55 +1,36 @@
-//! The coordinator of a voter's process: runs it while this process leads, and publishes the leader to the
+//! The coordinator of a process that may lead: runs it while this process leads, and publishes the leader to the
 //! agent's port otherwise.
 
-use std::{
-    collections::VecDeque,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, time::Instant};
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{Round, Term, VoterAddress},
-    member_reports::MemberReports,
     settings::Settings,
-    tenure::{Elected, Tenure},
 };
-use tokio::{
-    sync::{mpsc, oneshot, watch},
-    time::timeout,
-};
+use tokio::sync::{mpsc, watch};
 use tracing::{debug, info};
 
 use super::{
-    driver::{self, Coordination, ElectedByVoters, End, Input, Inputs, Records, Right},
-    listed_voters::ListedVoters,
-    persistence::Persistence,
+    driver::{self, Coordination, End, Input, Inputs, Place, Records},
     proofs::Proofs,
-    role::{ElectedCoordinator, OwnVoter},
-    state_file::Obituary,
+    role::ElectedCoordinator,
 };
 use crate::{
     coordinator::limits,
+    leadership::{Command, Leader, Leadership, Mandate, state_file::Obituary},
     net::port::Attended,
     sys::clock,
-    voter::{Answered, Command, Commands, Leader, StateNeed, Stored, Tenancy},
 };
 
-/// The coordinator of a voter's process, and its interfaces.
-pub(crate) struct VoterCoordinator {
+/// What runs the coordinator of a process whenever that leads, and its interfaces.
+pub(crate) struct Host {
     /// The settings of every coordinator that runs in this process.
     pub settings: Settings,
     /// The endpoint at which others reach this process.
     pub endpoint: VoterAddress,
-    /// The voter of this process; `None` if the leader is chosen through an external store.
-    pub voter: Option<OwnVoter>,
-    /// The queue of the voter's commands.
-    pub commands: Commands,
-    /// The leader, as the voter knows it.
-    pub leader: watch::Receiver<Leader>,
-    /// The time of the last answer of each voter.
-    pub answered: watch::Receiver<Answered>,
-    /// The voter's copy of the memory.
-    pub stored: watch::Receiver<Stored>,
+    /// The choice of the coordinator.
+    pub leadership: Leadership,
     /// The registered nodes, published to the port.
     pub attended: watch::Sender<Attended>,
     /// The elected coordinator, published to the port.
@@ -66,14 +47,14 @@ pub(crate) struct VoterCoordinator {
 #[derive(Debug, Default)]
 struct RecentObituaries(VecDeque<(Instant, Obituary)>);
 
-impl VoterCoordinator {
+impl Host {
     /// Coordinates whenever this process leads, until its voter or the job has ended.
     pub(crate) async fn run(mut self) {
         let mut recent = RecentObituaries::default();
         loop {
-            let leader = self.leader.borrow_and_update().clone();
+            let leader = self.leadership.leader.borrow_and_update().clone();
             let is_over = match leader {
-                Leader::Here(tenancy) => self.coordinate(tenancy, &mut recent).await,
+                Leader::Here(mandate) => self.coordinate(&mandate, &mut recent).await,
                 Leader::At(endpoint, term) => {
                     let there = ElectedCoordinator::There(NotHere { term, endpoint });
                     self.elected.send_replace(there);
@@ -94,7 +75,7 @@ impl VoterCoordinator {
     async fn wait(&mut self, recent: &mut RecentObituaries) -> bool {
         loop {
             tokio::select! {
-                changed = self.leader.changed() => return changed.is_err(),
+                changed = self.leadership.leader.changed() => return changed.is_err(),
                 Some(obituary) = self.obituaries.recv() => {
                     if self.is_proven(&obituary) {
                         self.report(&obituary).await;
@@ -106,11 +87,11 @@ impl VoterCoordinator {
     }
 
     /// Coordinates until the end of a leadership; returns true if the job or the voter has ended.
-    async fn coordinate(&mut self, tenancy: Tenancy, recent: &mut RecentObituaries) -> bool {
-        let term = tenancy.leadership.term;
+    async fn coordinate(&mut self, mandate: &Mandate, recent: &mut RecentObituaries) -> bool {
+        let term = mandate.term;
         let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
         recent.pass_on(clock::now(), &inputs);
-        let coordination = self.coordination(&tenancy);
+        let coordination = self.coordination(mandate);
         self.elected.send_replace(ElectedCoordinator::Here(inputs.clone()));
         let coordinator = driver::drive(coordination, queue);
         tokio::pin!(coordinator);
@@ -118,7 +99,7 @@ impl VoterCoordinator {
             tokio::select! {
                 // The end of the leadership first: no result of this coordinator may be used after it.
                 biased;
-                changed = self.leader.changed() => {
+                changed = self.leadership.leader.changed() => {
                     if changed.is_err() {
                         self.elected.send_replace(ElectedCoordinator::Unknown);
                         return true;
@@ -139,27 +120,27 @@ impl VoterCoordinator {
                 }
             }
         };
-        self.elected.send_replace(ElectedCoordinator::Unknown);
+        let is_over = end == End::JobOver;
+        let is_handed_over = end == End::HandedOver;
+        // Before others see the end: whoever waits for it sends commands as well, which come later.
         match end {
             End::JobOver => {
                 debug!("the job has ended; ending the leadership");
-                // The voter may have ended.
-                let _ = self.commands.send(Command::JobOver(term)).await;
-                leave(&self.commands, false).await;
-                return true;
+                self.leadership.send(Command::JobOver(term)).await;
             }
+            End::GivenWay(to) => self.leadership.send(Command::GiveWay(to)).await,
+            End::Forgotten => self.leadership.send(Command::Forget).await,
+            // Another process may lead.
+            End::Ended => self.leadership.send(Command::Resign(term)).await,
             // Its last messages are sent.
-            End::HandedOver => {
-                leave(&self.commands, false).await;
-            }
-            End::GivenWay(to) => {
-                let to = VoterAddress::new(to.to_string());
-                // The voter may have ended.
-                let _ = self.commands.send(Command::GiveWay(to)).await;
-            }
-            End::Forgotten => drop(self.commands.send(Command::Forget).await),
-            // Another process may lead; the voter may have ended.
-            End::Ended => drop(self.commands.send(Command::Resign(term)).await),
+            End::HandedOver => {}
+        }
+        self.elected.send_replace(ElectedCoordinator::Unknown);
+        if is_over || is_handed_over {
+            self.leadership.leave(false).await;
+        }
+        if is_over {
+            return true;
         }
         while self.leads_in(term) {
             if self.wait(recent).await {
@@ -169,62 +150,35 @@ impl VoterCoordinator {
         false
     }
 
-    fn coordination(&self, tenancy: &Tenancy) -> Coordination {
-        let leadership = &tenancy.leadership;
-        let tenure = Tenure::Elected(Elected {
-            term: leadership.term,
-            until: leadership.until,
-            workers_until: leadership.workers_until,
-            former: leadership.former.clone(),
-        });
-        info!(
-            endpoint = %self.endpoint, term = %leadership.term, run_id = %self.settings.run_id,
-            "elected; coordinating the job"
-        );
-        if leadership.memory.as_ref().is_some_and(|memory| memory.round > Round(0)) {
-            self.records.measures.takeovers.add(1);
+    fn coordination(&self, mandate: &Mandate) -> Coordination {
+        if !self.leadership.is_fixed() {
+            info!(
+                endpoint = %self.endpoint, term = %mandate.term, run_id = %self.settings.run_id,
+                "elected; coordinating the job"
+            );
+            if mandate.memory.as_ref().is_some_and(|memory| memory.round > Round(0)) {
+                self.records.measures.takeovers.add(1);
+            }
         }
-        let listed = ListedVoters {
-            stored: self.stored.clone(),
-            own: self.endpoint.clone(),
-            since: clock::now(),
-            answered: self.answered.clone(),
+        let place = Place {
+            leadership: self.leadership.clone(),
+            endpoint: self.endpoint.clone(),
+            attended: self.attended.clone(),
+            registered: self.registered.clone(),
         };
-        let voters = self.voter.as_ref().map(|voter| {
-            Box::new(ElectedByVoters {
-                stored: self.stored.clone(),
-                others: voter.others.clone(),
-                superseded: voter.superseded.clone(),
-                members: MemberReports::default(),
-                commands: self.commands.clone(),
-                registered: self.registered.clone(),
-            })
-        });
-        let settings = Settings {
-            voters: leadership.voters.iter().map(|seat| seat.address.clone()).collect(),
-            ..self.settings.clone()
-        };
-        Coordination::new(
-            settings,
-            leadership.memory.clone(),
-            tenure,
-            Persistence::voters(self.commands.clone(), leadership.term),
-            self.attended.clone(),
-            Right::Elected { until: tenancy.until.clone(), listed, voters },
-            self.records.clone(),
-        )
+        Coordination::new(self.settings.clone(), mandate, place, self.records.clone())
     }
 
     fn leads_in(&self, term: Term) -> bool {
-        match &*self.leader.borrow() {
-            Leader::Here(tenancy) => tenancy.leadership.term == term,
+        match &*self.leadership.leader.borrow() {
+            Leader::Here(mandate) => mandate.term == term,
             Leader::At(..) | Leader::Unknown => false,
         }
     }
 
     /// Returns true if an obituary has the proof of its node id, by the key in this voter's copy.
     fn is_proven(&self, obituary: &Obituary) -> bool {
-        let stored = self.stored.borrow();
+        let stored = self.leadership.stored.borrow();
         let Some(memory) = &stored.replica.memory else { return false };
         let proofs = Proofs::new(memory.proof_key.clone());
         proofs.are_of(&memory.job_uid, &obituary.node, obituary.proof)
@@ -232,8 +186,7 @@ impl VoterCoordinator {
 
     /// Reports the end of an agent to the election: the lease of that process has ended.
     async fn report(&self, obituary: &Obituary) {
-        // The voter may have ended.
-        let _ = self.commands.send(Command::Obituary(obituary.node.clone())).await;
+        self.leadership.send(Command::Obituary(obituary.node.clone())).await;
     }
 }
 
@@ -262,21 +215,3 @@ impl RecentObituaries {
         }
     }
 }
-
-/// Resigns if this process leads, and never becomes a candidate again; waits until the release of the leases
-/// has been sent to the other voters, and if `is_replaced` until a member has replaced this voter, for a limited time.
-/// Returns the need for the state of this voter.
-pub(crate) async fn leave(commands: &Commands, is_replaced: bool) -> StateNeed {
-    let (left, has_left) = oneshot::channel();
-    let leaving = async {
-        if commands.send(Command::Leave { is_replaced, left }).await.is_ok() {
-            // The voter may end at this moment.
-            return has_left.await.unwrap_or(StateNeed::Needed);
-        }
-        StateNeed::Needed
-    };
-    timeout(LEAVE_PATIENCE, leaving).await.unwrap_or(StateNeed::Needed)
-}
-
-/// The maximum wait for the voter's thread, which sends its last messages within a shorter limit of its own.
-const LEAVE_PATIENCE: Duration = Duration::from_secs(5);

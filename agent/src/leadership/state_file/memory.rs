@@ -26,7 +26,10 @@ use super::{
     age::{self, Stamp},
     files::{folder_of, name_of, read, read_if_there},
 };
-use crate::{coordinator::limits, sys::private_folder::PrivateFolder, voter::Stored};
+use crate::{
+    leadership::{Stored, limits},
+    sys::private_folder::PrivateFolder,
+};
 
 /// The content of a coordinator's state file.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]

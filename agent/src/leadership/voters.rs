@@ -3,8 +3,7 @@
 //!
 //! Each voter opens one connection to each other voter ([`outgoing`]), sends its requests there, and
 //! receives the answers. Connections from other voters arrive at the agent's port, which passes them on
-//! ([`incoming`]). [`frames`] has the format of messages. [`handle`] is the interface to the rest of the
-//! agent: commands, and the leader as this voter knows it. The thread never waits for a disk. Another task writes the
+//! ([`incoming`]). [`frames`] has the format of messages. The thread never waits for a disk. Another task, in `replica_file`, writes the
 //! state in `stored` to the voter's file; only a change of the voters is written by the thread itself, before it is
 //! acknowledged.
 //!
@@ -13,17 +12,20 @@
 mod connections;
 mod driver;
 mod frames;
-mod handle;
 mod incoming;
 mod limits;
 mod outgoing;
 mod reach;
+pub(crate) mod replica_file;
 mod state_loss;
 
 use std::{io, net::IpAddr, thread};
 
 use ragent_election::election::{Settings, message::Lists};
-use ragent_rendezvous::ids::{JobUid, RunId};
+use ragent_rendezvous::{
+    heir::Member,
+    ids::{JobUid, RunId},
+};
 use tokio::{
     runtime::Builder,
     sync::{mpsc, watch},
@@ -32,11 +34,8 @@ use tokio::{
 use self::driver::{Driver, Inputs, Published};
 #[cfg(test)]
 pub(crate) use self::frames::tests::largest_memory;
-pub use self::handle::Superseded;
-pub(crate) use self::handle::{
-    Answered, Command, Commands, Leader, StateNeed, Stored, Tenancy, VoterHandle,
-};
 pub use self::state_loss::StateLoss;
+use super::{Answered, Command, Leader, Leadership, Means, Running, StateNeed, Stored};
 use crate::secret::Credentials;
 
 /// The configuration of a voter.
@@ -61,40 +60,43 @@ pub(crate) struct VoterSpec {
     pub credentials: Credentials,
 }
 
-/// Starts a voter, which ends when all of its [`Commands`] are dropped.
+/// Starts a voter, which ends when all of its [`Commands`](super::Commands) are dropped.
 ///
 /// # Errors
 ///
 /// Returns the system's error if the thread cannot be started.
-pub(crate) fn start(spec: VoterSpec) -> io::Result<VoterHandle> {
+pub(crate) fn start(spec: VoterSpec) -> io::Result<Running> {
     let (commands, received_commands) = mpsc::channel(limits::COMMANDS);
     let (connections, received_connections) = mpsc::channel(limits::MAX_CONNECTIONS);
-    let (leader, leader_known) = watch::channel(Leader::Unknown);
     let mut initial = spec.stored.clone();
     if !initial.replica.has_round() {
         initial.replica.lists = Lists::listed(&spec.settings.listed);
     }
-    let (stored, stored_known) = watch::channel(initial);
-    let (answered, answered_known) = watch::channel(Answered::new());
-    let (state_loss, state_loss_known) = watch::channel(None);
-    let (others, others_known) = watch::channel(Vec::new());
-    let (superseded, superseded_known) = watch::channel(None);
-    let (ended, ended_known) = watch::channel(spec.settings.ended.clone());
-    let published = Published { leader, answered, stored, state_loss, others, superseded, ended };
+    let published = Published {
+        leader: watch::Sender::new(Leader::Unknown),
+        answered: watch::Sender::new(Answered::new()),
+        stored: watch::Sender::new(initial),
+        state_loss: watch::Sender::new(None),
+        others: watch::Sender::new(Vec::new()),
+        superseded: watch::Sender::new(None),
+        ended: watch::Sender::new(spec.settings.ended.clone()),
+    };
+    let member = Member { voter: spec.settings.voter, address: spec.settings.address.clone() };
+    let leadership = Leadership {
+        means: Means::Voters(member),
+        commands: commands.downgrade(),
+        leader: published.leader.subscribe(),
+        stored: published.stored.subscribe(),
+        answered: published.answered.subscribe(),
+        state_loss: published.state_loss.subscribe(),
+        others: published.others.subscribe(),
+        superseded: published.superseded.subscribe(),
+        ended: published.ended.subscribe(),
+    };
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let inputs = Inputs { commands: received_commands, connections: received_connections };
     thread::Builder::new().name("voter".to_owned()).spawn(move || {
         runtime.block_on(async { Driver::new(spec, published).drive(inputs).await });
     })?;
-    Ok(VoterHandle {
-        commands,
-        leader: leader_known,
-        answered: answered_known,
-        stored: stored_known,
-        state_loss: state_loss_known,
-        others: others_known,
-        superseded: superseded_known,
-        ended: ended_known,
-        connections,
-    })
+    Ok(Running { leadership, commands, connections: Some(connections) })
 }
