@@ -53,6 +53,10 @@ pub const STORE_CLIENTS_MAX: usize = 65_536;
 /// two addresses each.
 pub(crate) const STORE_ADDRESSES_MAX: usize = 16;
 
+/// The most addresses at which one member is asked to vouch, the newest ones: as many as the protocol allows in one
+/// registration. A member that registers again during a round may name others each time.
+pub(crate) const VOUCHER_ADDRESSES_MAX: usize = 64;
+
 /// The most members at one address that are asked to vouch for a connection. Several agents on one machine see the
 /// same sockets; agents behind one translated address (NAT) see none of them, so asking more is of no use.
 pub(crate) const VOUCHERS_MAX: usize = 4;

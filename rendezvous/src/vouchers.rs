@@ -1,12 +1,15 @@
 //! The members that can vouch for connections to the store of a round, by their addresses.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use crate::{
     batch::Batch,
     group::Group,
     ids::{GroupRank, NodeId},
-    limits::VOUCHER_INTERVAL,
+    limits::{VOUCHER_ADDRESSES_MAX, VOUCHER_INTERVAL},
     message::STORE_CONNECTIONS_MAX,
     roster::Roster,
     table::reachable,
@@ -18,7 +21,9 @@ pub(crate) struct Vouchers {
     /// The member that serves the store.
     pub(crate) server: NodeId,
     /// The members by the addresses of their workers, present and past.
-    pub(crate) by_address: BTreeMap<IpAddr, Vec<NodeId>>,
+    by_address: BTreeMap<IpAddr, BTreeSet<NodeId>>,
+    /// The addresses of each member, the newest ones first.
+    addresses: BTreeMap<NodeId, Vec<IpAddr>>,
     /// The answers for the server: the number of a connection, and true if a member vouches for it.
     pub(crate) answers: Batch<(u64, bool)>,
 }
@@ -28,21 +33,42 @@ impl Vouchers {
     pub(crate) fn new(group: &Group, roster: &Roster) -> Option<Self> {
         let (server, _) = group.seats().find(|(_, seat)| seat.rank == GroupRank(0))?;
         let answers = Batch::new(STORE_CONNECTIONS_MAX, VOUCHER_INTERVAL);
-        let mut vouchers = Self { server: server.clone(), by_address: BTreeMap::new(), answers };
+        let mut vouchers = Self {
+            server: server.clone(),
+            by_address: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            answers,
+        };
         for (id, _) in group.seats() {
             vouchers.add_addresses(roster, id);
         }
         Some(vouchers)
     }
 
-    /// Adds the addresses of a member.
+    /// Returns the members at `address`.
+    pub(crate) fn at(&self, address: IpAddr) -> impl Iterator<Item = &NodeId> {
+        self.by_address.get(&address.to_canonical()).into_iter().flatten()
+    }
+
+    /// Adds the addresses of a member. If it has had too many, the oldest ones are forgotten.
     pub(crate) fn add_addresses(&mut self, roster: &Roster, id: &NodeId) {
-        let node = roster.get(id);
-        for address in node.iter().flat_map(|node| reachable(&node.description)) {
-            let members = self.by_address.entry(address.to_canonical()).or_default();
-            if !members.contains(id) {
-                members.push(id.clone());
+        let Some(node) = roster.get(id) else { return };
+        let before = self.addresses.remove(id).unwrap_or_default();
+        let named = reachable(&node.description).map(|address| address.to_canonical());
+        let mut seen = BTreeSet::new();
+        let mut addresses: Vec<IpAddr> =
+            named.chain(before).filter(|address| seen.insert(*address)).collect();
+        for forgotten in addresses.drain(VOUCHER_ADDRESSES_MAX.min(addresses.len())..) {
+            if let Some(members) = self.by_address.get_mut(&forgotten) {
+                members.remove(id);
+                if members.is_empty() {
+                    self.by_address.remove(&forgotten);
+                }
             }
         }
+        for address in &addresses {
+            self.by_address.entry(*address).or_default().insert(id.clone());
+        }
+        self.addresses.insert(id.clone(), addresses);
     }
 }

@@ -28,8 +28,7 @@ impl Rendezvous {
         };
         let mut questions: BTreeMap<(NodeId, bool), Vec<StoreConnection>> = BTreeMap::new();
         for connection in &asked.connections {
-            let address = connection.client.ip().to_canonical();
-            let members = vouchers.by_address.get(&address).into_iter().flatten();
+            let members = vouchers.at(connection.client.ip());
             let present: Vec<_> = members.filter(is_present).take(VOUCHERS_MAX).collect();
             let is_only_voucher = present.len() == 1;
             for member in present {

@@ -3,7 +3,7 @@
 use super::fixture::{Did, Fixture, ready};
 use crate::{
     ids::{Round, RoundId},
-    limits::{VOUCHER_INTERVAL, VOUCHERS_MAX},
+    limits::{VOUCHER_ADDRESSES_MAX, VOUCHER_INTERVAL, VOUCHERS_MAX},
     message::{
         FromNode, NodeState, STORE_CONNECTIONS_MAX, StoreConnection, StoreConnections, Vouched,
     },
@@ -122,4 +122,25 @@ fn vouchers_are_limited() {
     t.drain();
     let asked = ["a", "f"].map(|name| Did::AskVoucher(name, vec![1], false));
     assert_eq!(t.message("a", question), asked);
+}
+
+/// A member that registers again and again with other addresses is asked for the newest ones only.
+#[test]
+fn addresses_of_a_member_are_limited() {
+    let mut t = Fixture::new(2, 2);
+    run(&mut t, &[("a", "10.0.0.1"), ("b", "10.0.0.2")]);
+    let round = t.rounds["a"];
+    // The members are noted with the first question.
+    t.message("a", ask(round, &["10.0.0.2:1"]));
+    for number in 0..VOUCHER_ADDRESSES_MAX {
+        join(&mut t, "b", &format!("10.1.0.{number}"), NodeState::Running);
+    }
+    assert_eq!(t.message("a", ask(round, &["10.0.0.2:1"])), []);
+    let newest = ask(round, &["10.1.0.0:1", "10.1.0.63:1"]);
+    assert_eq!(t.message("a", newest.clone()), [Did::AskVoucher("b", vec![1, 2], true)]);
+    // An address that is named again is new again.
+    join(&mut t, "b", "10.1.0.0", NodeState::Running);
+    join(&mut t, "b", "10.2.0.0", NodeState::Running);
+    assert_eq!(t.message("a", newest), [Did::AskVoucher("b", vec![1, 2], true)]);
+    assert_eq!(t.message("a", ask(round, &["10.1.0.1:1"])), []);
 }
