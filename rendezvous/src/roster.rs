@@ -2,6 +2,7 @@
 
 mod departed_streams;
 mod node;
+mod quarantined;
 
 use std::{
     cmp::Reverse,
@@ -10,8 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::departed_streams::DepartedStreams;
 pub(crate) use self::node::{Node, SentAssignment};
+use self::{departed_streams::DepartedStreams, quarantined::Quarantined};
 use crate::{
     flapping::{DepartedTallies, Tally},
     ids::{AttendNumber, NodeId, Peer, RoundId},
@@ -33,7 +34,7 @@ pub(crate) struct Roster {
     leases: BTreeSet<(Instant, NodeId)>,
     ready: BTreeSet<NodeId>,
     ready_by_node_rank: BTreeMap<u32, u32>,
-    quarantined: BTreeSet<(Instant, NodeId)>,
+    quarantined: Quarantined,
     young: BTreeSet<(Instant, NodeId)>,
     leaving: BTreeSet<NodeId>,
     departed_streams: DepartedStreams,
@@ -117,8 +118,8 @@ impl Roster {
         self.ready_by_node_rank.len()
     }
 
-    /// Returns the nodes that are ready but quarantined, with the end of each quarantine.
-    pub(crate) fn quarantined(&self) -> &BTreeSet<(Instant, NodeId)> {
+    /// Returns the nodes that are ready but quarantined.
+    pub(crate) fn quarantined(&self) -> &Quarantined {
         &self.quarantined
     }
 
@@ -284,6 +285,7 @@ impl Roster {
             return;
         };
         let (is_ready, quarantined_until) = (node.is_ready(), node.tally.quarantined_until());
+        let may_be_recalled = node.tally.may_be_recalled();
         let (node_rank, young_until) = (node.description.node_rank, node.young_until);
         self.unindex_readiness(id, node_rank);
         if !is_ready || is_running_member {
@@ -295,7 +297,7 @@ impl Roster {
         }
         match quarantined_until {
             Some(until) => {
-                self.quarantined.insert((until, id.clone()));
+                self.quarantined.insert(id, until, may_be_recalled);
             }
             None => {
                 self.ready.insert(id.clone());
@@ -308,7 +310,7 @@ impl Roster {
 
     /// Removes `id` from the index of [`Roster::index_readiness`].
     fn unindex_readiness(&mut self, id: &NodeId, node_rank: Option<u32>) {
-        self.quarantined.retain(|(_, node)| node != id);
+        self.quarantined.remove(id);
         if let Some(until) = self.nodes.get(id).and_then(|node| node.young_until) {
             self.young.remove(&(until, id.clone()));
         }
@@ -374,8 +376,8 @@ impl Roster {
         for node in self.nodes.values_mut() {
             node.tally.forgive();
         }
-        for (_, id) in mem::take(&mut self.quarantined) {
-            self.index_readiness(&id, false);
+        for id in mem::take(&mut self.quarantined).ids() {
+            self.index_readiness(id, false);
         }
     }
 

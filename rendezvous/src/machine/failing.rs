@@ -228,6 +228,8 @@ impl Rendezvous {
             if is_third {
                 warn!(node = %id, "node was disconnected repeatedly: quarantined");
                 self.quarantine(now, &id);
+            } else {
+                self.index_readiness(&id);
             }
         }
     }
@@ -260,17 +262,9 @@ impl Rendezvous {
         self.sync(id);
     }
 
-    /// Returns the nodes that are ready, quarantined, and may be taken back.
-    pub(super) fn recallable(&self) -> impl Iterator<Item = &NodeId> {
-        let quarantined = self.roster.quarantined().iter().map(|(_, id)| id);
-        quarantined
-            .filter(|id| self.roster.get(id).is_some_and(|node| node.tally.may_be_recalled()))
-    }
-
     /// Takes back all quarantined nodes that may be, because the job cannot continue without them.
     pub(super) fn recall(&mut self) {
-        let recalled: Vec<NodeId> = self.recallable().cloned().collect();
-        for id in &recalled {
+        for id in &self.roster.quarantined().recallable().clone() {
             info!(node = %id, "quarantine ended early: the job needs the node");
             if let Some(node) = self.roster.get_mut(id) {
                 node.tally.recall();

@@ -174,10 +174,8 @@ impl Rendezvous {
 
     /// Returns true if there are enough nodes for a round, with quarantined ones if necessary.
     pub(super) fn reaches_min(&self, shared: SharedSettings) -> bool {
-        // This is asked after each input, so the quarantined ones are counted only if they matter.
-        let ready = self.candidates(shared);
-        let missing = (shared.nodes.min() as usize).saturating_sub(ready);
-        missing == 0 || is_enough(ready + self.recallable().take(missing).count(), shared)
+        let recallable = self.roster.quarantined().recallable().len();
+        is_enough(self.candidates(shared) + recallable, shared)
     }
 
     /// Evicts members that did not stop and come back in time.
