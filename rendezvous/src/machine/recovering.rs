@@ -113,7 +113,7 @@ impl Recovering {
     ) -> Instant {
         if let Tenure::Elected(elected) = tenure {
             let back = self.ranks.len() - self.claimants.len();
-            if self.size > 0 && back + self.left.union(&self.dead).count() >= self.size as usize {
+            if self.size > 0 && back + self.left.len() + self.dead.len() >= self.size as usize {
                 return self.since;
             }
             let courtesy = if self.is_complete() { Duration::ZERO } else { TAKEOVER_COURTESY };
@@ -163,6 +163,7 @@ impl Recovering {
         let was_member = self.ranks.contains_key(id) && !self.claimants.contains(id);
         self.unseat(id);
         if was_member {
+            self.dead.remove(id);
             self.left.insert(id.clone());
         }
     }
@@ -274,7 +275,7 @@ impl Rendezvous {
     pub(super) fn note_dead_member(&mut self, id: &NodeId, round: Round) {
         let is_elected = self.tenure != Tenure::Sole;
         let Phase::Recovering(recovering) = &mut self.phase else { return };
-        let is_member = round == recovering.round.round;
+        let is_member = round == recovering.round.round && !recovering.left.contains(id);
         if is_elected && is_member && recovering.dead.len() < recovering.size as usize {
             recovering.unseat(id);
             recovering.dead.insert(id.clone());

@@ -180,7 +180,10 @@ impl Rendezvous {
     /// Returns the time at which enough nodes are old enough for the first round, and the coordinator as well.
     fn listens_until(&self, shared: SharedSettings) -> Option<Instant> {
         let missing = (shared.nodes.min() as usize).saturating_sub(self.candidates(shared));
-        let grown_up = missing.checked_sub(1).and_then(|last| self.roster.young().iter().nth(last));
+        let young = self.roster.young();
+        // Usually few or none are more than the job needs, so this counts from the end.
+        let surplus = young.len().checked_sub(missing);
+        let grown_up = surplus.and_then(|surplus| young.iter().nth_back(surplus));
         let begins_at = self.settings.begins_at.filter(|_| self.memory.round == Round(0));
         grown_up.map(|(at, _)| *at).max(begins_at)
     }

@@ -191,6 +191,20 @@ fn obituaries_end_the_recovery() {
     assert!(did.contains(&Did::Admit("a", 2, 0)), "{did:?}");
 }
 
+/// A member that has left counts once, even if its obituary follows.
+#[test]
+fn member_that_left_counts_once() {
+    let mut t = taken_over(&["a", "b", "c"], 3 * SECOND);
+    t.attend("b", NodeState::Running);
+    t.report("b", NodeState::Leaving { reaped: true });
+    t.message("b", FromNode::Goodbye);
+    t.obituary("b");
+    let did = come_back(&mut t, "a");
+    assert!(!did.contains(&Did::Admit("a", 2, 0)), "`c` may run: {did:?}");
+    let did = t.obituary("c");
+    assert!(did.contains(&Did::Admit("a", 2, 0)), "{did:?}");
+}
+
 /// An obituary of an earlier round proves nothing about this one.
 #[test]
 fn obituary_of_an_earlier_round_is_not_counted() {
