@@ -53,7 +53,7 @@ use self::{
 pub use self::{
     command::WorkerCommand,
     devices::VirtualDevices,
-    endpoint::{DEFAULT_PORT, Endpoint, EndpointError},
+    endpoint::{DEFAULT_PORT, Endpoint, EndpointError, is_host},
     etcd::{EtcdConf, EtcdLogin, EtcdSpec, EtcdTls},
     events::EventLog,
     filters::{LineFilters, ShownRanks},

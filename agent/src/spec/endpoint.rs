@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{Argument, UsageError};
+use crate::limits::MAX_HOST_NAME;
 
 /// The port of an endpoint that names none; the same as torch's.
 pub const DEFAULT_PORT: u16 = 29400;
@@ -140,13 +141,18 @@ impl Endpoint {
         if host.is_empty() {
             return Err(EndpointError::NoHost);
         }
-        let sound = |c: char| c.is_alphanumeric() || "_.:-".contains(c);
-        if host.len() > 253 || !host.chars().all(sound) {
+        if !is_host(host) {
             return Err(EndpointError::Host);
         }
         let port = port.map(|port| port.parse().map_err(|_| EndpointError::Port)).transpose()?;
         Ok((host.to_owned(), port))
     }
+}
+
+/// Returns true if `text` can be the name or address of the host in an endpoint.
+pub fn is_host(text: &str) -> bool {
+    let sound = |c: char| c.is_alphanumeric() || "_.:-".contains(c);
+    !text.is_empty() && text.len() <= MAX_HOST_NAME && text.chars().all(sound)
 }
 
 #[cfg(test)]

@@ -24,6 +24,14 @@ pub(super) fn host_address() -> (HostAddress, Option<TcpListener>) {
     (host_address, held)
 }
 
+/// Returns the address as another host may have sent it, without a name that is too long or has other characters than
+/// names of hosts have: the name may become a part of the agents' command lines.
+pub(super) fn checked(host_address: HostAddress) -> HostAddress {
+    let is_valid = spec::is_host(&host_address.host_name);
+    let host_name = if is_valid { host_address.host_name } else { String::new() };
+    HostAddress { host_name, ..host_address }
+}
+
 /// Returns the address at which ssh has reached this host, if other hosts can use it: the third
 /// word of `SSH_CONNECTION`.
 fn own_address(connection: &str) -> Option<IpAddr> {
@@ -39,6 +47,22 @@ fn own_address(connection: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A name of another host is short, and cannot add anything to the command lines of agents.
+    #[test]
+    fn names_of_other_hosts() {
+        let name = |host_name: &str| {
+            let host_name = host_name.to_owned();
+            checked(HostAddress { host_name, address: None, port: 1 }).host_name
+        };
+        let longest = "n".repeat(253);
+        for valid in ["node-1.example", "node_1", &longest] {
+            assert_eq!(name(valid), valid);
+        }
+        for invalid in ["a,b", "a b", "a\n", "--x=1", &format!("{longest}n")] {
+            assert_eq!(name(invalid), "", "{invalid}");
+        }
+    }
 
     /// Only an address that other hosts can use is accepted.
     #[test]

@@ -12,6 +12,7 @@ use tokio::{
 use super::{
     frame::FrameDecoder,
     greeting::Greeting,
+    host_address::checked,
     order::{AgentEnd, HostNumber, Report},
     ssh_process::SshOutput,
 };
@@ -127,7 +128,10 @@ impl<'a> Listener<'a> {
                 };
                 Some(Report::Ended { host, end })
             }
-            Report::Line { .. } | Report::Reached { .. } => Some(report),
+            Report::Reached { host, host_address } => {
+                Some(Report::Reached { host, host_address: checked(host_address) })
+            }
+            Report::Line { .. } => Some(report),
         }
     }
 }

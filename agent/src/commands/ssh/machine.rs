@@ -268,13 +268,13 @@ impl Machine {
     fn advance(&mut self, now: Instant) {
         match self.phase {
             Phase::Reaching { .. } => {
-                if !self.hosts.any(&Standing::Reaching) {
+                if self.hosts.reaching() == 0 {
                     self.begin();
                 }
             }
             Phase::Running { .. } | Phase::Stopping { .. }
-                if !self.hosts.any(&Standing::Running)
-                    && (self.hosts.have_success() || !self.hosts.any(&Standing::Returning)) =>
+                if self.hosts.running() == 0
+                    && (self.hosts.have_success() || self.hosts.returning() == 0) =>
             {
                 self.conclude();
             }
@@ -318,22 +318,22 @@ impl Machine {
             // All agents learn of it, except agents that are cut off from the job and would wait.
             return Some(now + limits::SUCCESS_TIMEOUT);
         }
-        let all: Vec<HostNumber> = self.hosts.numbers().collect();
         let majority = self.coordinators.len() / 2 + 1;
         let needed = if self.coordinators.is_empty() { 0 } else { majority };
-        // True if too few of the hosts are left that a job needs, not counting those that `are_gone`.
-        let too_few = |is_gone: fn(&Standing) -> bool| {
-            let left = |hosts: &[HostNumber]| {
-                hosts.iter().filter(|host| !is_gone(self.hosts.at(**host))).count()
-            };
-            left(&all) < self.settings.min || left(&self.coordinators) < needed
+        // True if too few of the hosts are left that a job needs: of `left` hosts those with a coordinator for which
+        // `is_left` is true.
+        let too_few = |left: usize, is_left: fn(&Standing) -> bool| {
+            let coordinators =
+                self.coordinators.iter().filter(|host| is_left(self.hosts.at(**host)));
+            left < self.settings.min || coordinators.count() < needed
         };
-        if too_few(Standing::cannot_return) {
+        if too_few(self.hosts.may_return(), |standing| !standing.cannot_return()) {
             return Some(now);
         }
-        let is_gone =
-            |standing: &Standing| !matches!(standing, Standing::Running | Standing::Returning);
-        too_few(is_gone).then(|| now + self.settings.stop)
+        let is_left =
+            |standing: &Standing| matches!(standing, Standing::Running | Standing::Returning);
+        let left = self.hosts.running() + self.hosts.returning();
+        too_few(left, is_left).then(|| now + self.settings.stop)
     }
 
     fn stop(&mut self, now: Instant, cause: Option<Signal>, signal: Signal) {
@@ -343,7 +343,7 @@ impl Machine {
         for host in self.hosts.those(&Standing::Returning) {
             self.hosts.set(host, Standing::Lost("it was not reached again".to_owned()));
         }
-        if !self.hosts.any(&Standing::Running) {
+        if self.hosts.running() == 0 {
             self.conclude();
         }
     }

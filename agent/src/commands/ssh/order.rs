@@ -141,7 +141,7 @@ pub(super) enum Report {
 /// The address and port at which other hosts can reach a host.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct HostAddress {
-    /// The host's own name.
+    /// The host's own name; empty if it cannot be part of an endpoint.
     pub(super) host_name: String,
     /// The address at which ssh has reached it, if other hosts can use it.
     pub(super) address: Option<IpAddr>,

@@ -178,13 +178,16 @@ impl RendezvousPlan {
         reached: &[(HostNumber, HostAddress)],
     ) -> Endpoint {
         let is_here = |(_, host_address): &(HostNumber, HostAddress)| {
-            host_address.address.is_none() && host_address.host_name == own.host_name
+            host_address.address.is_none()
+                && host_address.host_name == own.host_name
+                && !own.host_name.is_empty()
         };
+        let is_localhost = name == "localhost" || name.starts_with("127.");
         let host = match own.address {
             Some(address) => address.to_string(),
             None if reached.len() > 1 && reached.iter().all(is_here) => "127.0.0.1".to_owned(),
             // On every machine that name means the machine itself.
-            None if name == "localhost" || name.starts_with("127.") => own.host_name.clone(),
+            None if is_localhost && !own.host_name.is_empty() => own.host_name.clone(),
             None => name.to_owned(),
         };
         Endpoint { host, port: own.port }

@@ -1,5 +1,7 @@
 //! The states of the hosts of a launch.
 
+use std::mem;
+
 use crate::commands::ssh::order::{AgentEnd, HostAddress, HostNumber};
 
 /// The state of one host.
@@ -42,12 +44,41 @@ const USAGE: i32 = 2;
 pub(super) struct Hosts {
     names: Vec<String>,
     standings: Vec<Standing>,
+    counts: Counts,
+}
+
+/// The numbers of hosts in states that matter after each report.
+#[derive(Debug, Default)]
+struct Counts {
+    reaching: usize,
+    running: usize,
+    returning: usize,
+    succeeded: usize,
+    cannot_return: usize,
+}
+
+impl Counts {
+    /// Returns the count that includes hosts in this state.
+    fn of(&mut self, standing: &Standing) -> Option<&mut usize> {
+        match standing {
+            Standing::Reaching => Some(&mut self.reaching),
+            Standing::Running => Some(&mut self.running),
+            Standing::Returning => Some(&mut self.returning),
+            Standing::Ended(AgentEnd::Exited(0)) => Some(&mut self.succeeded),
+            standing if standing.cannot_return() => Some(&mut self.cannot_return),
+            Standing::Reached(_)
+            | Standing::Unreachable(_)
+            | Standing::Ended(_)
+            | Standing::Lost(_) => None,
+        }
+    }
 }
 
 impl Hosts {
     /// Creates the hosts, which are being reached.
     pub(super) fn new(names: Vec<String>) -> Self {
-        Self { standings: vec![Standing::Reaching; names.len()], names }
+        let counts = Counts { reaching: names.len(), ..Counts::default() };
+        Self { standings: vec![Standing::Reaching; names.len()], names, counts }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -67,12 +98,33 @@ impl Hosts {
     }
 
     pub(super) fn set(&mut self, host: HostNumber, standing: Standing) {
-        self.standings[host as usize] = standing;
+        if let Some(count) = self.counts.of(&standing) {
+            *count += 1;
+        }
+        let before = mem::replace(&mut self.standings[host as usize], standing);
+        if let Some(count) = self.counts.of(&before) {
+            *count -= 1;
+        }
     }
 
-    /// Returns true if a host is in the state `standing`.
-    pub(super) fn any(&self, standing: &Standing) -> bool {
-        self.standings.contains(standing)
+    /// Returns the number of hosts that are being reached for the first time.
+    pub(super) fn reaching(&self) -> usize {
+        self.counts.reaching
+    }
+
+    /// Returns the number of hosts whose agents run.
+    pub(super) fn running(&self) -> usize {
+        self.counts.running
+    }
+
+    /// Returns the number of hosts that are being reached again.
+    pub(super) fn returning(&self) -> usize {
+        self.counts.returning
+    }
+
+    /// Returns the number of hosts for which [`Standing::cannot_return`] is false.
+    pub(super) fn may_return(&self) -> usize {
+        self.len() - self.counts.cannot_return
     }
 
     /// Returns the hosts in the state `standing`.
@@ -82,10 +134,10 @@ impl Hosts {
 
     /// Returns true if an agent has reported that the job has succeeded.
     pub(super) fn have_success(&self) -> bool {
-        self.any(&Standing::Ended(AgentEnd::Exited(0)))
+        self.counts.succeeded > 0
     }
 
-    /// Returns the hosts that were reached, with their sites.
+    /// Returns the hosts that were reached, with their addresses.
     pub(super) fn reached(&self) -> Vec<(HostNumber, HostAddress)> {
         let host_address = |host| match self.at(host) {
             Standing::Reached(host_address) => Some((host, host_address.clone())),
