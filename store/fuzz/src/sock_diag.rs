@@ -36,7 +36,7 @@ fn answer(message: &[u8], sequence: u32) {
 
 fn table(line: &str) {
     let Some(found) = row(line) else { return };
-    let Established { local, remote, uid } = found;
+    let ((local, remote), uid) = found;
     assert_eq!((canonical(local), canonical(remote)), (local, remote));
     let written =
         format!("0: {} {} {ESTABLISHED:02X} 0:0 0:0 0 {uid} 0", write(local), write(remote));

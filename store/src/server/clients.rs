@@ -347,9 +347,11 @@ impl Clients {
             // A peer that broke a rule or hung up gets one attempt only.
             let _ = connection.write(&mut backlog.output);
             self.buffered -= backlog.buffered;
+            drop(backlog);
+            // Only a backlog holds values of the store.
+            self.engine.released_all();
         }
         self.engine.cancel_wait(connection.client);
-        self.engine.released_all();
         end.log(connection.peer);
     }
 

@@ -5,8 +5,9 @@
 //! as with ten thousand. Kernels without it (gVisor) may still have `/proc/net/tcp`, which lists
 //! all sockets and is therefore read at intervals only.
 
-use std::fs;
-use std::io::{self, IoSlice};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Instant;
@@ -36,7 +37,8 @@ pub struct Owners {
     source: Source,
     /// Differs from request to request, so that outdated answers are recognized.
     sequence: u32,
-    table: Vec<Established>,
+    /// The users of established connections by their local and remote addresses.
+    table: HashMap<(SocketAddr, SocketAddr), u32>,
     /// The time from which on `table` may be read again.
     table_due: Option<Instant>,
 }
@@ -50,14 +52,6 @@ enum Source {
     Table,
     /// None.
     Nowhere,
-}
-
-/// One established connection, as a row of `/proc/net/tcp`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Established {
-    local: SocketAddr,
-    remote: SocketAddr,
-    uid: u32,
 }
 
 impl Default for Owners {
@@ -79,7 +73,7 @@ impl Owners {
             Ok(socket) => Source::SockDiag { socket, is_proven: false },
             Err(_) => Source::Table,
         };
-        Self { source, sequence: 0, table: Vec::new(), table_due: None }
+        Self { source, sequence: 0, table: HashMap::new(), table_due: None }
     }
 
     /// Verifies with a connection of this process that the kernel can look up sockets, so that a socket that is not found
@@ -157,14 +151,11 @@ impl Owners {
         if matches!(self.source, Source::Nowhere) {
             return Owner::Unknown;
         }
-        let find = |table: &[Established]| {
-            let is_it = |row: &&Established| row.local == peer && row.remote == local;
-            table.iter().find(is_it).map(|row| Owner::User(row.uid))
-        };
+        let find = |table: &HashMap<_, _>| table.get(&(peer, local)).copied().map(Owner::User);
         if let Some(due) = self.table_due.filter(|due| now < *due) {
             return find(&self.table).unwrap_or(Owner::Later(due));
         }
-        let files: Vec<String> = TABLES.iter().flat_map(fs::read_to_string).collect();
+        let files: Vec<File> = TABLES.iter().flat_map(File::open).collect();
         if files.is_empty() {
             // The tables may be unreadable for want of descriptors; a kernel that was asked before is
             // asked again.
@@ -173,7 +164,10 @@ impl Owners {
             }
             return Owner::Unknown;
         }
-        self.table = files.iter().flat_map(|text| text.lines()).filter_map(row).collect();
+        // The files may have megabytes.
+        let lines =
+            files.into_iter().flat_map(|file| BufReader::new(file).lines().map_while(Result::ok));
+        self.table = lines.filter_map(|line| row(&line)).collect();
         self.table_due = Some(now + SOCKET_TABLE_INTERVAL);
         find(&self.table).unwrap_or(Owner::Nobody)
     }
@@ -281,16 +275,16 @@ fn parse(message: &[u8], sequence: u32) -> Answer {
     }
 }
 
-/// Parses a row of `/proc/net/tcp` or `/proc/net/tcp6`; `None` for the heading, or if the
-/// connection is not established.
-fn row(line: &str) -> Option<Established> {
+/// Parses a row of `/proc/net/tcp` or `/proc/net/tcp6`: the local and the remote address, and the user. `None` for the
+/// heading, or if the connection is not established.
+fn row(line: &str) -> Option<((SocketAddr, SocketAddr), u32)> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let (local, remote, state) = (fields.next()?, fields.next()?, fields.next()?);
     if u8::from_str_radix(state, 16).ok()? != ESTABLISHED {
         return None;
     }
     let uid = fields.nth(3)?.parse().ok()?;
-    Some(Established { local: end(local)?, remote: end(remote)?, uid })
+    Some(((end(local)?, end(remote)?), uid))
 }
 
 /// Parses an address as the kernel prints it: words in the machine's byte order, and a port.

@@ -101,7 +101,7 @@ fn rows_are_read() {
     if cfg!(target_endian = "little") {
         let local = "127.0.0.1:50000".parse().unwrap();
         let remote = "127.0.0.1:8080".parse().unwrap();
-        assert_eq!(found, Some(Established { local, remote, uid: 1000 }));
+        assert_eq!(found, Some(((local, remote), 1000)));
         let mapped = v4.replace("0100007F", "0000000000000000FFFF00000100007F");
         assert_eq!(row(&mapped), found);
     }
