@@ -32,8 +32,8 @@ pub(crate) struct JobSteps {
     pace: Pace,
 }
 
-/// The number of nodes at each step.
-type Counts = BTreeMap<(StepSource, u64), u32>;
+/// The number of nodes at each step. Steps that count for the job come first.
+type Counts = BTreeMap<(StepSource, bool, u64), u32>;
 
 /// The steps of one node.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +45,19 @@ struct NodeSteps {
     total: Option<u64>,
     /// The time at which one of its workers has reached another step.
     at: Instant,
+}
+
+impl NodeSteps {
+    /// Returns true if all its counters have reached their ends. They may have shown something else than training, and such a
+    /// node may never print again, so another node that goes on decides.
+    fn has_ended(&self) -> bool {
+        self.source == StepSource::Read && self.total == Some(self.lowest)
+    }
+
+    /// Returns the keys of its lowest and highest step.
+    fn keys(&self) -> [(StepSource, bool, u64); 2] {
+        [self.lowest, self.highest].map(|step| (self.source, self.has_ended(), step))
+    }
 }
 
 impl JobSteps {
@@ -67,17 +80,17 @@ impl JobSteps {
         if let Some(total) = total {
             self.totals.insert(source, total);
         }
-        if before
-            .is_some_and(|old| (old.source, old.lowest, old.highest) == (source, lowest, highest))
-        {
-            return false;
+        let [lowest, highest] = steps.keys();
+        if let Some(old) = before.map(|old| old.keys()) {
+            if old == [lowest, highest] {
+                return false;
+            }
+            let [old_lowest, old_highest] = old;
+            remove(&mut self.lowest, old_lowest);
+            remove(&mut self.highest, old_highest);
         }
-        if let Some(old) = before {
-            remove(&mut self.lowest, (old.source, old.lowest));
-            remove(&mut self.highest, (old.source, old.highest));
-        }
-        *self.lowest.entry((source, lowest)).or_default() += 1;
-        *self.highest.entry((source, highest)).or_default() += 1;
+        *self.lowest.entry(lowest).or_default() += 1;
+        *self.highest.entry(highest).or_default() += 1;
         self.nodes.insert(id.clone(), steps);
         if let Some(old) = before.filter(|_| source == StepSource::Read && total.is_none()) {
             self.forget_total(&old);
@@ -99,9 +112,17 @@ impl JobSteps {
     /// Applies the steps of a node to the pace of the job.
     pub(crate) fn advance(&mut self, now: Instant, id: &NodeId) {
         let at = self.nodes.get(id).map_or(now, |steps| steps.at);
-        if let Some((&(source, step), _)) = self.lowest.first_key_value() {
+        if let Some((source, _, step)) = self.first() {
             self.pace.handle_step(at, source, step);
         }
+    }
+
+    /// Returns the lowest step that counts. Of counters that have all reached their ends, the last one has shown the training.
+    fn first(&self) -> Option<(StepSource, bool, u64)> {
+        let (&lowest, _) = self.lowest.first_key_value()?;
+        let (source, has_ended, _) = lowest;
+        let last = self.totals.get(&source).map(|total| (source, has_ended, *total));
+        Some(last.filter(|last| has_ended && self.lowest.contains_key(last)).unwrap_or(lowest))
     }
 
     /// Returns the steps if they are those of `round`.
@@ -111,9 +132,14 @@ impl JobSteps {
 
     /// Returns the steps of the job; `None` if no node has reported any.
     pub(crate) fn merged(&self, now: Instant) -> Option<JobProgress> {
-        let (&(source, step), _) = self.lowest.first_key_value()?;
-        let of_source = (source, 0)..=(source, u64::MAX);
-        let (&(_, highest), _) = self.highest.range(of_source).next_back()?;
+        let (source, has_ended, step) = self.first()?;
+        let highest = if has_ended {
+            step
+        } else {
+            let of_source = (source, false, 0)..=(source, false, u64::MAX);
+            let (&(_, _, highest), _) = self.highest.range(of_source).next_back()?;
+            highest
+        };
         Some(JobProgress {
             source,
             step,
@@ -130,7 +156,7 @@ impl JobSteps {
     }
 }
 
-fn remove(counts: &mut Counts, key: (StepSource, u64)) {
+fn remove(counts: &mut Counts, key: (StepSource, bool, u64)) {
     if let Some(count) = counts.get_mut(&key) {
         *count -= 1;
         if *count == 0 {

@@ -115,6 +115,25 @@ fn total_that_was_read_may_become_void() {
     assert_eq!(t.merged().steps_left, Some(24), "another node has it");
 }
 
+/// A bar that has reached its end on one node holds the job back only as long as no other node goes on. Of bars that have all
+/// reached their ends, the last one counts. A reported step always counts.
+#[test]
+fn ended_bars_do_not_hold_the_job_back() {
+    let mut t = Fixture::new();
+    let mut record = |id, source, step, total| {
+        t.record(id, StepProgress { total: Some(total), ..progress(source, step, step) });
+        (t.merged().step, t.merged().highest, t.merged().steps_left)
+    };
+    assert_eq!(record("a", StepSource::Read, 8, 8), (8, 8, Some(0)));
+    assert_eq!(record("b", StepSource::Read, 10, 10), (10, 10, Some(0)));
+    assert_eq!(record("c", StepSource::Read, 20, 1000), (20, 20, Some(980)));
+    assert_eq!(record("a", StepSource::Read, 8, 1000), (8, 20, Some(992)), "another bar");
+    assert_eq!(record("a", StepSource::Read, 1000, 1000), (20, 20, Some(980)));
+    assert_eq!(record("c", StepSource::Read, 1000, 1000), (1000, 1000, Some(0)));
+    assert_eq!(record("a", StepSource::Reported, 8, 8), (8, 8, Some(0)));
+    assert_eq!(record("b", StepSource::Reported, 9, 1000), (8, 9, Some(992)));
+}
+
 /// The usual time of a step is not changed by a pause, and a report may cover several steps.
 #[test]
 fn usual_time_of_a_step_is_the_median() {
