@@ -61,6 +61,9 @@ pub(crate) const MAX_OTHER_SECRETS: usize = 8;
 pub(crate) const MAX_RIVALS: usize = 8;
 /// The number of agents that one agent remembers while it searches for a coordinator.
 pub(crate) const MAX_CANDIDATES: usize = 20_000;
+/// The interval at which the store on the endpoint's port admits newly registered nodes: short compared with the start of a worker. It
+/// copies the addresses of all nodes, which takes about a millisecond for 10,000.
+pub(crate) const ADMISSION_INTERVAL: Duration = Duration::from_millis(10);
 /// The memory of the store on the endpoint's port: enough for a few keys of clients that probe it.
 pub(crate) const MAX_PLAIN_STORE: usize = 64 * 1024 * 1024;
 /// Obituaries that wait for a voter's coordinator; keepers wait while the queue is full.

@@ -12,6 +12,7 @@ use crate::{
     net::port::{Attended, PortStore},
     secret::Credentials,
     sys::{
+        clock,
         system_error::{SystemError, system},
         users,
     },
@@ -49,12 +50,19 @@ async fn admit_attended(
     mut attended: watch::Receiver<Attended>,
     mut refused: mpsc::Receiver<IpAddr>,
 ) {
+    let (mut due, mut not_before) = (None, clock::now());
     loop {
         tokio::select! {
-            changed = attended.changed() => {
+            changed = attended.changed(), if due.is_none() => {
                 if changed.is_err() {
                     return;
                 }
+                due = Some(not_before);
+            }
+            // All addresses are copied each time. Nodes that register meanwhile share the next copy.
+            () = clock::until(due) => {
+                due = None;
+                not_before = clock::now() + limits::ADMISSION_INTERVAL;
                 let admission = plain_admission(&attended.borrow_and_update());
                 if let Some(store) = &*port_store.borrow() {
                     store.admit(admission);
