@@ -6,12 +6,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
 
 use ragent_rendezvous::{
     ids::{NodeId, RoundId},
+    limits::NODES_MAX,
     message::{NodeDescription, StoreUnreached},
     snapshot::{UNREACHED_MAX, Unreached},
 };
@@ -35,6 +37,9 @@ pub(super) struct Paths {
     tests: JoinSet<Tested>,
     /// The nodes of these tests.
     testing: BTreeSet<NodeId>,
+    /// The nodes that were not tested, because too many others were not reached: [`NODES_MAX`] at most. They are tested in a later
+    /// round, if there is room in the list then.
+    untested: BTreeSet<NodeId>,
     /// The nodes that this host does not reach.
     agents: BTreeMap<NodeId, Unreached>,
     /// The nodes that do not reach the store of a round.
@@ -49,6 +54,7 @@ impl Paths {
             places: Arc::new(Semaphore::new(limits::REACH_AT_ONCE)),
             tests: JoinSet::new(),
             testing: BTreeSet::new(),
+            untested: BTreeSet::new(),
             agents: BTreeMap::new(),
             stores: BTreeMap::new(),
             round: RoundId::default(),
@@ -56,7 +62,7 @@ impl Paths {
     }
 
     /// Notes that a node is admitted to a round with others. Tests whether this host reaches it at its `observed` address, if it is
-    /// new or was not reached before.
+    /// new, or was not tested or not reached before.
     pub(super) fn handle_admitted(
         &mut self,
         node: &NodeDescription,
@@ -66,17 +72,21 @@ impl Paths {
     ) {
         let NodeDescription { node_id, host_name, address, agent_port, .. } = node;
         self.agents.retain(|id, _| is_known(id));
-        let is_due = if is_new {
-            self.agents.len() < UNREACHED_MAX
-        } else {
-            self.agents.contains_key(node_id)
-        };
         // An address that a node merely announces may belong to any host: it is not tried.
         let announced = address.parse().ok().map(|ip: IpAddr| ip.to_canonical());
-        let Some(ip) = observed.filter(|ip| is_due && announced == Some(*ip)) else { return };
+        let Some(ip) = observed.filter(|ip| announced == Some(*ip)) else { return };
+        if !self.agents.contains_key(node_id) {
+            if !is_new && !self.untested.contains(node_id) {
+                return;
+            }
+            if self.agents.len() >= UNREACHED_MAX {
+                return self.postpone(node_id.clone(), is_known);
+            }
+        }
         if !self.testing.insert(node_id.clone()) {
             return;
         }
+        self.untested.remove(node_id);
         let (node, address) = (node_id.clone(), SocketAddr::new(ip, *agent_port));
         let to = format!("{host_name} ({address})");
         let places = Arc::clone(&self.places);
@@ -88,6 +98,16 @@ impl Paths {
             let unreached = error.map(|error| Unreached { host_name, to, why: error.to_string() });
             Tested { node, unreached }
         });
+    }
+
+    /// Notes that a node was not tested. Forgets nodes that are gone if there are many.
+    fn postpone(&mut self, node: NodeId, is_known: impl Fn(&NodeId) -> bool) {
+        if self.untested.len() >= NODES_MAX {
+            self.untested.retain(|id| is_known(id));
+        }
+        if self.untested.len() < NODES_MAX {
+            self.untested.insert(node);
+        }
     }
 
     /// Waits until the test of a node has ended.
@@ -123,7 +143,9 @@ impl Paths {
         if self.agents.len() >= UNREACHED_MAX {
             // Further ones would not be listed, so the other nodes are not tested.
             self.tests = JoinSet::new();
-            self.testing.clear();
+            for node in mem::take(&mut self.testing) {
+                self.postpone(node, &is_known);
+            }
         }
     }
 
@@ -230,6 +252,45 @@ mod tests {
             assert_eq!(list[0].to, format!("the workers' store (10.0.0.1:{port})"));
         }
         assert_eq!(paths.unreached(RoundId::default(), |_| true), []);
+    }
+
+    /// A node that was not tested for want of room is tested in a later round, once.
+    #[tokio::test]
+    async fn tests_are_postponed() {
+        let mut paths = Paths::new();
+        let [early, late] = ["early", "late"].map(|name| attend(name).node);
+        let admit = |paths: &mut Paths, node: &NodeDescription, is_new| {
+            let before = paths.tests.len();
+            paths.handle_admitted(node, is_new, node.address.parse().ok(), |_| true);
+            paths.tests.len() - before
+        };
+        assert_eq!(admit(&mut paths, &early, true), 1);
+        for number in 0..UNREACHED_MAX {
+            paths.record(tested(number, false), |_| true);
+        }
+        assert_eq!(admit(&mut paths, &late, true), 0);
+        for node in [&early, &late] {
+            assert_eq!(admit(&mut paths, node, false), 0);
+        }
+        paths.record(tested(0, true), |_| true);
+        for node in [&early, &late] {
+            assert_eq!(admit(&mut paths, node, false), 1);
+            let reached = Tested { node: node.node_id.clone(), unreached: None };
+            paths.record(reached, |_| true);
+            assert_eq!(admit(&mut paths, node, false), 0);
+        }
+    }
+
+    /// However many nodes are not tested, a limited number is noted.
+    #[test]
+    fn few_nodes_are_noted_as_untested() {
+        let mut paths = Paths::new();
+        for number in 0..=NODES_MAX {
+            paths.postpone(NodeId::new(format!("n{number}")), |_| true);
+        }
+        assert_eq!(paths.untested.len(), NODES_MAX);
+        paths.postpone(NodeId::new("x"), |node| node.as_str() == "x");
+        assert_eq!(paths.untested.len(), 1);
     }
 
     /// Nodes that are gone leave room for tests of new ones.
