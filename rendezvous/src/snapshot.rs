@@ -1,6 +1,6 @@
 //! The state of a job for people and monitoring, as one value.
 
-use std::{net::IpAddr, time::Duration};
+use std::{fmt, net::IpAddr, time::Duration};
 
 use serde::{Serialize, Serializer};
 
@@ -224,6 +224,13 @@ pub struct Unreached {
     pub to: String,
     /// The error.
     pub why: String,
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host_name, to, why } = self;
+        write!(f, "{host_name} does not reach {to}: {why}")
+    }
 }
 
 /// One voter.

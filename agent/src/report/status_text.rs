@@ -82,10 +82,9 @@ pub(crate) fn text(snapshot: &Snapshot, rows: Rows) -> String {
 }
 
 /// Returns the line about a connection between nodes that could not be opened.
-pub(crate) fn unreached_text(Unreached { host_name, to, why }: &Unreached) -> String {
+pub(crate) fn unreached_text(unreached: &Unreached) -> String {
     format!(
-        "{host_name} does not reach {to}: {why}; workers connect to each other on any port, so check the firewalls \
-         between the nodes"
+        "{unreached}; workers connect to each other on any port, so check the firewalls between the nodes"
     )
 }
 

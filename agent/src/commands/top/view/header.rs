@@ -1,6 +1,6 @@
 //! The state of the job, above the lists.
 
-use ragent_rendezvous::snapshot::{JobProgress, PhaseName, Snapshot, StandingName, Unreached};
+use ragent_rendezvous::snapshot::{JobProgress, PhaseName, Snapshot, StandingName};
 use ratatui::{layout::Size, style::Style, text::Line};
 
 use super::Palette;
@@ -229,9 +229,8 @@ fn notes(snapshot: &Snapshot) -> Vec<(String, Kind)> {
             Kind::Warning,
         ));
     }
-    for Unreached { host_name, to, why } in &snapshot.unreached {
-        notes.push((format!("{host_name} does not reach {to}: {why}"), Kind::Warning));
-    }
+    let unreached = snapshot.unreached.iter();
+    notes.extend(unreached.map(|unreached| (unreached.to_string(), Kind::Warning)));
     for peer in &snapshot.refused_peers {
         let text = format!("refused: {} from {} ({})", peer.count, peer.address, peer.reason);
         notes.push((text, Kind::Warning));
