@@ -111,6 +111,8 @@ pub(crate) struct HostChoice {
     others: BTreeMap<Candidate, Other>,
     /// Agents that name a host at which no coordinator has answered yet.
     claims: BTreeMap<u64, Claim>,
+    /// A time before which no agent was silent for long. It is searched when it has passed, not after each datagram.
+    silent_at: Option<Instant>,
     places: Places,
     /// Places of this machine at which no process answers.
     own_places: BTreeSet<SocketAddr>,
@@ -144,6 +146,7 @@ impl HostChoice {
             state: State::Looking { since: now, next_message: now, pause: pace.first_pause },
             others: BTreeMap::new(),
             claims: BTreeMap::new(),
+            silent_at: None,
             places: Places::new(pace.agreement),
             own_places: BTreeSet::new(),
             refused: None,
@@ -166,16 +169,12 @@ impl HostChoice {
 
     /// Returns the earliest deadline.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let patience = self.pace.patience;
         let due = match &self.state {
             State::Looking { next_message, .. } => {
-                let others = self.others.values().map(|other| other.last + patience);
-                let claims = self.claims.values().map(|claim| claim.last + patience);
                 let refused = self.refused.map(|(_, since)| since + self.pace.refusal);
                 let questions = [&self.challenges, &self.claimants].map(Challenges::poll_timeout);
-                let rest = [self.next_doubt, refused].into_iter().chain(questions);
-                let rest = rest.chain([self.agreed_at()]).flatten();
-                others.chain(claims).chain(rest).chain([*next_message]).min()
+                let rest = [self.silent_at, self.next_doubt, refused].into_iter().chain(questions);
+                rest.chain([self.agreed_at()]).flatten().chain([*next_message]).min()
             }
             State::Chosen => None,
             State::Found { next_answer, .. } => *next_answer,
@@ -336,6 +335,7 @@ impl HostChoice {
             return;
         }
         self.others.insert(by, other);
+        self.silent_at.get_or_insert(other.last + self.pace.patience);
         self.note_lowest(now, before);
         let lowest = self.lowest();
         // If a newcomer is now the lowest candidate, it must learn soon that this agent agrees; if
@@ -370,10 +370,16 @@ impl HostChoice {
 
     /// Forgets agents that were silent for long.
     fn forget_silent(&mut self, now: Instant) {
+        if self.silent_at.is_none_or(|at| now < at) {
+            return;
+        }
         let (before, patience) = (self.lowest(), self.pace.patience);
         let known = self.others.len() + self.claims.len();
         self.others.retain(|_, other| now < other.last + patience);
         self.claims.retain(|_, claim| now < claim.last + patience);
+        let last = self.others.values().map(|other| other.last);
+        let last = last.chain(self.claims.values().map(|claim| claim.last)).min();
+        self.silent_at = last.map(|last| last + patience);
         if self.others.len() + self.claims.len() == known {
             return;
         }

@@ -78,6 +78,7 @@ impl HostChoice {
             self.claimants.retain(|number| number != absent);
         }
         self.claims.insert(by, claim);
+        self.silent_at.get_or_insert(claim.last + self.pace.patience);
         true
     }
 
