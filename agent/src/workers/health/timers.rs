@@ -5,7 +5,7 @@
 //! worker's end is a failure like any other.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, ErrorKind},
     os::unix::fs::FileTypeExt,
@@ -42,9 +42,17 @@ pub(crate) struct Expired {
     pub(crate) signal: i32,
 }
 
+/// The name of a timer: its process and its name there.
+type TimerId = (i32, String);
+
 /// The running timers.
 #[derive(Debug, Default)]
-pub(crate) struct Timers(BTreeMap<(i32, String), (Instant, i32)>);
+pub(crate) struct Timers {
+    /// The time at which each timer expires, and its signal.
+    running: BTreeMap<TimerId, (Instant, i32)>,
+    /// The same timers, the earliest first.
+    by_time: BTreeSet<(Instant, TimerId)>,
+}
 
 impl Timers {
     /// Sets or ends a timer; `wall_time` is the time since 1970 at `now`.
@@ -53,39 +61,44 @@ impl Timers {
         if pid <= 1 || scope_id.len() > limits::MAX_TIMER_REQUEST {
             return;
         }
+        let id = (pid, scope_id);
+        if let Some((at, _)) = self.running.remove(&id) {
+            self.by_time.remove(&(at, id.clone()));
+        }
         if expiration_time < 0.0 {
-            self.0.remove(&(pid, scope_id));
             return;
         }
-        let left = (expiration_time - wall_time.as_secs_f64()).clamp(0.0, MAX_SECONDS);
-        let is_known = self.0.contains_key(&(pid, scope_id.clone()));
-        if is_known || self.0.len() < limits::MAX_TIMERS {
-            let left = Duration::try_from_secs_f64(left).unwrap_or_default();
-            self.0.insert((pid, scope_id), (now + left, signal));
-        } else {
-            warn!(pid, scope_id, "timer not set: too many timers");
+        if self.running.len() >= limits::MAX_TIMERS {
+            let (pid, scope_id) = id;
+            return warn!(pid, scope_id, "timer not set: too many timers");
         }
+        let left = (expiration_time - wall_time.as_secs_f64()).clamp(0.0, MAX_SECONDS);
+        let at = now + Duration::try_from_secs_f64(left).unwrap_or_default();
+        self.by_time.insert((at, id.clone()));
+        self.running.insert(id, (at, signal));
     }
 
     /// Returns the time at which the next timer expires.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.0.values().map(|(at, _)| *at).min()
+        self.by_time.first().map(|(at, _)| *at)
     }
 
     /// Removes and returns the expired timers, earliest first.
     pub(crate) fn expired(&mut self, now: Instant) -> Vec<Expired> {
-        let mut over: Vec<(Instant, Expired)> = self
-            .0
-            .extract_if(.., |_, (at, _)| *at <= now)
-            .map(|((pid, scope_id), (at, signal))| (at, Expired { pid, scope_id, signal }))
-            .collect();
-        over.sort_by_key(|(at, _)| *at);
-        over.into_iter().map(|(_, expired)| expired).collect()
+        let mut over = Vec::new();
+        while self.by_time.first().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, id)) = self.by_time.pop_first()
+            && let Some((_, signal)) = self.running.remove(&id)
+        {
+            let (pid, scope_id) = id;
+            over.push(Expired { pid, scope_id, signal });
+        }
+        over
     }
 
     /// Removes all timers: the workers that set them are gone.
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        *self = Self::default();
     }
 }
 
@@ -198,9 +211,12 @@ mod tests {
         for number in 0..=limits::MAX_TIMERS {
             timers.handle(now, WALL, request(&number.to_string(), 2e6));
         }
-        assert_eq!(timers.0.len(), limits::MAX_TIMERS);
+        assert_eq!(
+            (timers.running.len(), timers.by_time.len()),
+            (limits::MAX_TIMERS, limits::MAX_TIMERS)
+        );
         timers.handle(now, WALL, TimerRequest { pid: 1, ..request("init", 0.0) });
-        assert!(!timers.0.contains_key(&(1, "init".to_owned())));
+        assert!(!timers.running.contains_key(&(1, "init".to_owned())));
         timers.clear();
         assert_eq!(timers.poll_timeout(), None);
     }
