@@ -201,10 +201,11 @@ impl Driver {
 
     async fn handle_ready(&mut self, slot: LocalRank, ready: Ready) {
         let HeldStandbys::Enabled(enabled) = &mut self.standbys else { return };
-        for LeftOut { module, reason } in ready.missing {
-            if enabled.missing.insert(module.clone()) {
-                info!("standbys do not import `{module}`: {reason}");
-            }
+        let modules = enabled.machine.modules();
+        for LeftOut { module, reason } in
+            first_missing(&mut enabled.missing, modules, ready.missing)
+        {
+            info!("standbys do not import `{module}`: {reason}");
         }
         if let Some(left_out) = ready.early.into_iter().next() {
             self.order(Order::DismissStandby { local_rank: slot.0 }, Vec::new()).await;
@@ -237,6 +238,18 @@ impl Driver {
             flows: Vec::new(),
         }
     }
+}
+
+/// Returns those of the `reported` modules that are not in `known` yet, and adds them to it. A report may name any modules; only
+/// those that standbys import count.
+fn first_missing(
+    known: &mut BTreeSet<String>,
+    modules: &[String],
+    reported: Vec<LeftOut>,
+) -> Vec<LeftOut> {
+    let is_first =
+        |LeftOut { module, .. }: &LeftOut| modules.contains(module) && known.insert(module.clone());
+    reported.into_iter().filter(is_first).collect()
 }
 
 fn announce(news: &News) {
@@ -289,5 +302,26 @@ fn text_of(obstacle: &Obstacle) -> String {
         Obstacle::NoModule => {
             "workers have no standbys from now on: no module is left for them to import".to_owned()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever standbys report, each module that they import is named at most once.
+    #[test]
+    fn few_missing_modules_are_named() {
+        let modules = ["torch", "apex"].map(str::to_owned);
+        let mut known = BTreeSet::new();
+        let mut named = Vec::new();
+        for number in 0..1000 {
+            let report = ["apex".to_owned(), format!("other{number}")]
+                .map(|module| LeftOut { module, reason: "not installed".to_owned() });
+            let missing = first_missing(&mut known, &modules, report.into());
+            named.extend(missing.into_iter().map(|left_out| left_out.module));
+        }
+        assert_eq!(named, ["apex"]);
+        assert_eq!(known.len(), 1);
     }
 }
