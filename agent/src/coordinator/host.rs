@@ -23,7 +23,7 @@ use crate::{
     sys::clock,
 };
 
-/// What runs the coordinator of a process whenever that leads, and its interfaces.
+/// Runs the coordinator of a process whenever the process leads.
 pub(crate) struct Host {
     /// The settings of every coordinator that runs in this process.
     pub settings: Settings,
@@ -122,7 +122,7 @@ impl Host {
         };
         let is_over = end == End::JobOver;
         let is_handed_over = end == End::HandedOver;
-        // Before others see the end: whoever waits for it sends commands as well, which come later.
+        // Before others see the end: a task that waits for it sends commands as well, which must come later.
         match end {
             End::JobOver => {
                 debug!("the job has ended; ending the leadership");

@@ -35,7 +35,7 @@ pub(crate) enum Role {
     Elsewhere(watch::Receiver<NotHere>),
 }
 
-/// Where a registration is sent instead of to the coordinator in this process.
+/// The process to which a registration is sent instead of the coordinator in this process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Elsewhere {
     /// To the voters of the job; none if they are not known.

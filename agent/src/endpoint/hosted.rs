@@ -43,7 +43,7 @@ use crate::{
     sys::system_error::{SystemError, system},
 };
 
-/// What a process that may lead runs: the choice of the coordinator, and the coordinator while it leads.
+/// The parts of a process that may lead: the choice of the coordinator, and the coordinator while it leads.
 pub(crate) struct Hosted {
     leadership: Leadership,
     /// Dropped to end the choice.

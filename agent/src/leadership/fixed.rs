@@ -51,7 +51,7 @@ pub(crate) fn start(recovered: RecoveredState) -> Running {
 }
 
 impl Leader {
-    /// Returns this process as the only one that can lead.
+    /// Returns the leader of a job that only this process can lead.
     fn here(memory: Option<Memory>) -> Self {
         let until = watch::channel(clock::now()).1;
         let mandate =

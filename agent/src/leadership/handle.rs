@@ -1,4 +1,4 @@
-//! The interface between the choice of the coordinator and the rest of the agent, in whichever way it is chosen.
+//! The interface between the choice of the coordinator and the rest of the agent. It is the same for all three ways to choose.
 
 use std::{
     collections::BTreeMap,

@@ -84,7 +84,7 @@ pub(super) struct Remembered {
     copy: Option<RememberedCopy>,
 }
 
-/// What the job has spent its time on, in the order of the messages between voters.
+/// The uses of the job's time, in the order of the messages between voters.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 struct RememberedTotals {
     #[serde(default)]
