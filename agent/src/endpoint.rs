@@ -19,7 +19,6 @@ mod locate;
 mod locator;
 pub(crate) mod metrics_port;
 pub(crate) mod node_services;
-mod pauses;
 pub(crate) mod plain_store;
 pub mod search;
 mod server;

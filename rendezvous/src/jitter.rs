@@ -1,4 +1,43 @@
-//! Random numbers for pauses, determined by a seed.
+//! Pauses between attempts, with random parts that a seed determines: otherwise all processes that have failed together would try again
+//! together.
+
+use std::time::Duration;
+
+/// The largest number of times that a pause is doubled.
+const DOUBLINGS_MAX: u32 = 16;
+
+/// Returns `first`, doubled `times` times, and at most `longest`.
+pub fn doubled(first: Duration, times: u32, longest: Duration) -> Duration {
+    first.saturating_mul(1 << times.min(DOUBLINGS_MAX)).min(longest)
+}
+
+/// Pauses that double after each failure, up to a limit. A random part of up to a half is subtracted from each.
+#[derive(Clone, Debug)]
+pub struct Pauses {
+    first: Duration,
+    longest: Duration,
+    failures: u32,
+    jitter: Jitter,
+}
+
+impl Pauses {
+    /// Returns the pauses from `first` to `longest`; `seed` determines the random parts.
+    pub fn new(first: Duration, longest: Duration, seed: u64) -> Self {
+        Self { first, longest, failures: 0, jitter: Jitter::new(seed) }
+    }
+
+    /// Returns the pause after one more failure.
+    pub fn after_failure(&mut self) -> Duration {
+        let pause = doubled(self.first, self.failures, self.longest);
+        self.failures = self.failures.saturating_add(1);
+        self.jitter.spread(pause)
+    }
+
+    /// Begins with the shortest pause again, because an attempt has succeeded.
+    pub fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
 
 /// A sequence of random numbers determined by its seed (SplitMix64).
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +55,11 @@ impl Jitter {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// Returns at least half of `pause`, and at most all of it.
+    pub fn spread(&mut self, pause: Duration) -> Duration {
+        pause.mul_f64(0.5 + self.fraction() / 2.0)
+    }
+
     /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -23,5 +67,30 @@ impl Jitter {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pauses double up to the longest one, differ between seeds, and begin again after a success.
+    #[test]
+    fn pauses_double() {
+        let ms = Duration::from_millis;
+        let pauses = |seed| {
+            let mut pauses = Pauses::new(ms(10), ms(50), seed);
+            let mut check = |longest| {
+                let pause = pauses.after_failure();
+                assert!(pause >= ms(longest) / 2 && pause < ms(longest), "{pause:?}");
+                pause
+            };
+            let found = [10, 20, 40, 50, 50].map(&mut check);
+            pauses.reset();
+            assert!(pauses.after_failure() < ms(10));
+            found
+        };
+        assert_ne!(pauses(1), pauses(2));
+        assert_eq!(doubled(Duration::MAX, u32::MAX, ms(7)), ms(7));
     }
 }

@@ -24,7 +24,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_rendezvous::{ids::AttendNumber, jitter::Jitter, settings::Leases};
+use ragent_rendezvous::{
+    ids::AttendNumber,
+    jitter::{Jitter, doubled},
+    settings::Leases,
+};
 
 use crate::limits;
 
@@ -324,8 +328,8 @@ impl Link {
 
     fn suspect_at(&self) -> Option<Instant> {
         let oldest = self.unanswered.values().next().filter(|_| self.current.is_some())?;
-        let doubled = limits::SUSPECT_AFTER.saturating_mul(1 << self.suspicions.min(16));
-        Some(*oldest + self.stretched(doubled.min(limits::SUSPECT_AFTER_MAX)))
+        let after = doubled(limits::SUSPECT_AFTER, self.suspicions, limits::SUSPECT_AFTER_MAX);
+        Some(*oldest + self.stretched(after))
     }
 
     /// Returns the time at which the attempt under way is abandoned.
@@ -383,11 +387,9 @@ impl Link {
             self.failures = 1;
             return self.dial_soon(now);
         }
-        let doubled = limits::REDIAL_FIRST.saturating_mul(1 << self.failures.min(16));
+        let pause = self.stretched(doubled(limits::REDIAL_FIRST, self.failures, longest));
         self.failures = self.failures.saturating_add(1);
-        let pause = self.stretched(doubled.min(longest));
-        // From half of the pause to all of it.
-        self.next_dial = Some(now + pause.mul_f64(0.5 + self.jitter.fraction() / 2.0));
+        self.next_dial = Some(now + self.jitter.spread(pause));
     }
 
     fn dial(&mut self, now: Instant) {

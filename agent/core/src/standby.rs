@@ -40,7 +40,10 @@ use std::{
     time::Instant,
 };
 
-use ragent_rendezvous::{ids::LocalRank, jitter::Jitter};
+use ragent_rendezvous::{
+    ids::LocalRank,
+    jitter::{Jitter, doubled},
+};
 
 pub use self::interface::{Counts, Effect, Input, News, Obstacle};
 use crate::limits;
@@ -227,10 +230,9 @@ impl Standbys {
         }
         self.start_error = reason;
         if self.paused_until <= now {
-            let doubled = 2_u32.saturating_pow(self.failed_starts);
-            let pause = limits::STANDBY_START_PAUSE.saturating_mul(doubled);
-            let pause = pause.min(limits::STANDBY_START_PAUSE_MAX);
-            self.paused_until = now + pause.mul_f64(0.5 + self.jitter.fraction() / 2.0);
+            let (first, longest) = (limits::STANDBY_START_PAUSE, limits::STANDBY_START_PAUSE_MAX);
+            let pause = doubled(first, self.failed_starts, longest);
+            self.paused_until = now + self.jitter.spread(pause);
             self.failed_starts = self.failed_starts.saturating_add(1);
             if self.failed_starts == limits::STANDBY_START_FAILURES {
                 let reason = self.start_error.clone();

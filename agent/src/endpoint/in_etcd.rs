@@ -9,7 +9,7 @@ use std::{
 
 use ragent_election::claim;
 use ragent_proto::convert::NotHere;
-use ragent_rendezvous::{ids::RunId, message::KnownRound, voter_count::VoterCount};
+use ragent_rendezvous::{ids::RunId, jitter::Pauses, message::KnownRound, voter_count::VoterCount};
 use ragent_store::StoreThread;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -20,7 +20,6 @@ use super::{
     host::{settings, warn_if_open},
     hosted::{self, EndpointPort, OwnCoordinator},
     node_services::NodeServices,
-    pauses::Pauses,
     plain_store::plain_store,
 };
 use crate::{
@@ -139,7 +138,7 @@ async fn reach_etcd(
             is_reported = true;
             report_wait(&error, patience);
         }
-        clock::until(Some(pauses.next(now).min(began + patience))).await;
+        clock::until(Some((now + pauses.after_failure()).min(began + patience))).await;
     }
 }
 

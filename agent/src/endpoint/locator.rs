@@ -23,11 +23,11 @@ use std::{
 };
 
 use ragent_core::reported_causes::ReportedCauses;
+use ragent_rendezvous::jitter::Pauses;
 
 use super::{
     error::LocateError,
     identity::{Answer, looks_like},
-    pauses::Pauses,
 };
 use crate::{endpoint::limits, spec::Endpoint};
 
@@ -253,7 +253,7 @@ impl Locator {
         if is_late && self.warned.insert(&cause) {
             self.effects.push_back(Effect::Warn { cause, is_resolved: self.is_resolved });
         }
-        self.state = State::Pausing(self.pauses.next(now).min(deadline));
+        self.state = State::Pausing((now + self.pauses.after_failure()).min(deadline));
     }
 
     fn end(&mut self, effect: Effect) {

@@ -53,7 +53,7 @@ use std::{collections::VecDeque, time::Instant};
 use ragent_rendezvous::{
     heir::Successor,
     ids::{NodeId, Term},
-    jitter::Jitter,
+    jitter::{Jitter, doubled},
     limits::AGENT_TERM_MAX,
     settings::Memory,
 };
@@ -384,9 +384,9 @@ impl Claim {
             Role::Leader(_) => 0,
             Role::Follower | Role::Candidate { .. } => self.failures.min(PAUSE_DOUBLINGS_MAX + 2),
         };
-        let pause = (pause * (1 << doublings)).min(pause_max);
+        let pause = doubled(pause, doublings, pause_max);
         self.failures = self.failures.saturating_add(1);
-        self.retry_at = Some(now + pause.mul_f64(0.5 + self.jitter.fraction() / 2.0));
+        self.retry_at = Some(now + self.jitter.spread(pause));
         debug!(failures = self.failures, "no answer to a change of the leader's record");
     }
 

@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::endpoint::{limits, pauses::Pauses};
+use ragent_rendezvous::jitter::Pauses;
+
+use crate::endpoint::limits;
 
 /// An agent that was asked.
 #[derive(Debug)]
@@ -87,7 +89,7 @@ impl Challenges {
         let nonce = self.next_nonce;
         self.next_nonce = nonce.wrapping_add(1);
         let mut pauses = Pauses::new(self.limit / 20, self.limit / 2, nonce);
-        let question = Question { nonce, begun: now, repeat: pauses.next(now), pauses };
+        let question = Question { nonce, begun: now, repeat: now + pauses.after_failure(), pauses };
         let new = Asked { open: None, answered: None, is_absent: false };
         self.asked.entry(number).or_insert(new).open = Some(question);
         self.unanswered_since.get_or_insert(now);
@@ -151,7 +153,7 @@ impl Challenges {
                 *asked = Asked { open: None, answered: None, is_absent: true };
                 timeouts.has_ended = true;
             } else if now >= question.repeat {
-                question.repeat = question.pauses.next(now);
+                question.repeat = now + question.pauses.after_failure();
                 timeouts.repeated.push((*number, question.nonce));
             }
         }

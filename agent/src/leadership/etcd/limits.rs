@@ -22,8 +22,6 @@ pub(super) const RETRY_MAX: Duration = Duration::from_secs(2);
 pub(super) const WATCH_SILENCE: Duration = Duration::from_secs(2);
 /// The maximum of that time, which doubles while the key does not change: no process leads, or a large job renews slowly.
 pub(super) const WATCH_SILENCE_MAX: Duration = Duration::from_secs(16);
-/// The number of doublings of a pause or a silence.
-pub(super) const DOUBLINGS_MAX: u32 = 8;
 /// The time for which etcd keeps a key after its last change, in seconds: an hour, after which the key of a job
 /// that was killed is removed.
 pub(super) const KEY_LEASE_S: i64 = 3600;

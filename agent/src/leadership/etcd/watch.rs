@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ragent_election::claim::Revision;
 use ragent_proto::etcd::event::EventType;
-use ragent_rendezvous::jitter::Jitter;
+use ragent_rendezvous::jitter::{Jitter, Pauses, doubled};
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{client::Client, driver::Event, error::EtcdError, limits};
@@ -12,7 +12,7 @@ use crate::sys::clock;
 
 /// Reports the content until the receiver of the events has ended.
 pub(super) async fn report(mut client: Client, mut jitter: Jitter, events: mpsc::Sender<Event>) {
-    let mut failures = 0_u32;
+    let mut pauses = Pauses::new(limits::RETRY_FIRST, limits::RETRY_MAX, jitter.bits());
     let mut silences = 0_u32;
     let mut known = Revision::default();
     loop {
@@ -24,7 +24,8 @@ pub(super) async fn report(mut client: Client, mut jitter: Jitter, events: mpsc:
         let has_changed = newest != known;
         known = newest;
         if has_changed {
-            (failures, silences) = (0, 0);
+            pauses.reset();
+            silences = 0;
         }
         client.change_member();
         match end {
@@ -34,10 +35,7 @@ pub(super) async fn report(mut client: Client, mut jitter: Jitter, events: mpsc:
                 if events.send(Event::Away(error)).await.is_err() {
                     return;
                 }
-                let pause = doubled(limits::RETRY_FIRST, failures, limits::RETRY_MAX);
-                failures += 1;
-                let pause = pause.mul_f64(0.5 + jitter.fraction() / 2.0);
-                clock::until(Some(clock::now() + pause)).await;
+                clock::until(Some(clock::now() + pauses.after_failure())).await;
             }
         }
     }
@@ -103,8 +101,4 @@ async fn follow(
             }
         }
     }
-}
-
-fn doubled(first: Duration, times: u32, longest: Duration) -> Duration {
-    first.saturating_mul(1 << times.min(limits::DOUBLINGS_MAX)).min(longest)
 }

@@ -16,7 +16,7 @@ use ragent_proto::convert::voter::FromVoter;
 use ragent_rendezvous::{
     heir::Member,
     ids::{JobUid, Term, VoterAddress, VoterId},
-    jitter::Jitter,
+    jitter::{Jitter, Pauses},
     known_job::KnownJob,
 };
 use tokio::{
@@ -239,7 +239,7 @@ impl Driver {
                 events: self.events.clone(),
                 addresses: Vec::new(),
                 redial: Arc::clone(&redial),
-                jitter: Jitter::new(self.jitter.bits()),
+                pauses: Pauses::new(limits::REDIAL_FIRST, limits::REDIAL_MAX, self.jitter.bits()),
             };
             let task = self.tasks.spawn(connection.run());
             self.outgoing.insert(address, Connection { requests, redial, task });

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use ragent_proto::convert::voter::FromVoter;
-use ragent_rendezvous::{ids::VoterAddress, jitter::Jitter};
+use ragent_rendezvous::{ids::VoterAddress, jitter::Pauses};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{self, AsyncWriteExt},
@@ -50,7 +50,8 @@ pub(super) struct Outgoing {
     pub addresses: Vec<SocketAddr>,
     /// Ends the pause before the next attempt to connect.
     pub redial: Arc<Notify>,
-    pub jitter: Jitter,
+    /// The pauses between attempts to connect.
+    pub pauses: Pauses,
 }
 
 /// A request as a frame.
@@ -72,7 +73,6 @@ enum End {
 impl Outgoing {
     /// Keeps a connection open until the voter ends.
     pub(super) async fn run(mut self) {
-        let mut failures = 0_u32;
         loop {
             let (cause, has_answered) = match self.connect().await {
                 Ok((stream, opened)) => match self.serve(stream, &opened).await {
@@ -85,12 +85,10 @@ impl Outgoing {
                 return;
             }
             if has_answered {
-                failures = 0;
+                self.pauses.reset();
                 continue;
             }
-            let doubled = limits::REDIAL_FIRST.saturating_mul(1 << failures.min(16));
-            failures = failures.saturating_add(1);
-            let pause = doubled.min(limits::REDIAL_MAX).mul_f64(0.5 + self.jitter.fraction() / 2.0);
+            let pause = self.pauses.after_failure();
             tokio::select! {
                 () = clock::until(Some(clock::now() + pause)) => {}
                 () = self.redial.notified() => {}
