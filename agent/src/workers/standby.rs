@@ -37,7 +37,7 @@ pub(crate) struct Hook {
     script: PathBuf,
 }
 
-const SOURCE: &str = include_str!("../keeper/sitecustomize.py");
+const SOURCE: &str = include_str!("sitecustomize.py");
 /// Variables that the hook removes first.
 const POISONED: [&str; 3] = ["MASTER_PORT", "RANK", "WORLD_SIZE"];
 /// The answer of the hook to a test.

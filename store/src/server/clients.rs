@@ -369,8 +369,9 @@ fn slot_of(client: ClientId) -> usize {
     (client.0 & ((1 << SLOT_BITS) - 1)) as usize
 }
 
-const SLOT_BITS: u32 = 16;
-const _: () = assert!(CONNECTIONS_MAX <= 1 << SLOT_BITS, "every slot fits into a name");
+/// The bits of a slot in the name of a client, and in a token of the poll.
+pub(super) const SLOT_BITS: u32 = 17;
+const _: () = assert!(CONNECTIONS_MAX < 1 << SLOT_BITS, "every slot fits into a name");
 
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,7 @@ use mio::{Events, Poll, Token};
 use tokio::sync::mpsc;
 use tracing::error;
 
+use super::clients::SLOT_BITS;
 use super::connection::Readiness;
 use super::counters::Counters;
 use super::store::{Opened, State, Store};
@@ -160,9 +161,8 @@ impl From<Source> for Token {
     }
 }
 
-/// The lower bits of a token are the slot of a connection, or mark a listener; the others are the
+/// The lower bits of a token, as many as a slot has, are the slot of a connection, or mark a listener; the others are the
 /// store. A process does not live long enough to open more stores than these can count.
-const SLOT_BITS: u32 = 17;
 const SLOT_MASK: usize = (1 << SLOT_BITS) - 1;
 const LISTENER: usize = SLOT_MASK;
 const HANDLE: usize = usize::MAX;
