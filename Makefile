@@ -56,7 +56,8 @@ demo: build venv
 
 # Every `cargo test` selects `--workspace`: with `-p`, dependencies have other features, and are built again.
 test: venv packages
-	$(CARGO) test --workspace --locked --no-fail-fast
+	scripts/run-tests.py
+	$(CARGO) test --workspace --locked --quiet --doc
 	.venv/bin/python -m pytest tests/python
 
 # With the build of `make test`, in which the crates of the simulation and of the store are optimized.
