@@ -4,9 +4,10 @@
 //! of its own. `persistence` stores the state that outlives the process. `host` runs the driver while
 //! this process leads, and `listed_voters` adds the voters to the status of the job. `service` is the
 //! gRPC and HTTP side of the coordinator, for each `role` of an agent's port, and [`client`] the
-//! agents' side. `proofs` authenticates messages of a node. `browser_guard` refuses requests of web
+//! side of agents and commands. `proofs` authenticates messages of a node. `browser_guard` refuses requests of web
 //! pages. `identity`, `status_page` and `metrics` are pages of the port, with the counters of `measures`, and `events_page`
-//! serves the `journal`, which `journal_file` writes to a file; `page` is for people. `states` are those of the job, for clients that ask or watch, and
+//! serves the `journal`, which `journal_file` writes to a file; `page` is for people. `states` are those of the job,
+//! `publisher` makes what clients receive who follow, `relay` passes on pages of the coordinator on another node, and
 //! `readers` bounds the number of clients that stay; `reachability` measures how one node
 //! reaches the others.
 
@@ -23,13 +24,15 @@ mod limits;
 mod listed_voters;
 pub(crate) mod measures;
 pub(crate) mod metrics;
-pub(crate) mod page;
+mod page;
 mod paths;
 mod peer_addresses;
 pub(crate) mod persistence;
 pub(crate) mod proofs;
+mod publisher;
 pub(crate) mod reachability;
 mod readers;
+mod relay;
 pub(crate) mod role;
 pub(crate) mod service;
 mod stall;

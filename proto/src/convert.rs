@@ -30,9 +30,7 @@ mod agent;
 pub mod claim;
 mod coordinator;
 mod failure;
-mod journal;
 mod memory;
-mod page;
 mod progress;
 mod settings;
 mod snapshot;
@@ -46,9 +44,7 @@ use ragent_rendezvous::ids::{Round, RoundId, Term};
 pub use self::{
     agent::FromAgent,
     coordinator::{FromCoordinator, NotHere},
-    journal::{JournalAnswer, JournalRequest},
-    page::PageAnswer,
-    snapshot::StatusAnswer,
+    snapshot::checked,
 };
 use crate::{
     Malformed, limits,

@@ -1,4 +1,4 @@
-//! The attend protocol and the status of a job, over gRPC, the messages between voters, and the record of a leader
+//! The attend protocol over gRPC, the check of a state that was received as JSON, the messages between voters, and the record of a leader
 //! in etcd.
 //!
 //! [`v1`] is generated from the files in `proto/ragent/v1`, and [`etcd`] from `proto/etcd`: all fields are

@@ -16,10 +16,6 @@ pub(crate) const MAX_LOCAL_WORLD_SIZE: u32 = 65_536;
 pub(crate) const MAX_STORE_CLIENTS: usize = ragent_rendezvous::limits::STORE_CLIENTS_MAX;
 /// Nodes in a snapshot.
 pub(crate) const MAX_NODES: usize = 65_536;
-/// A part of a journal; the coordinator sends at most 64 KiB, unless one event is longer.
-pub(crate) const MAX_JOURNAL_PART: usize = 1 << 20;
-/// A part of the events of a page; the coordinator sends at most 256 KiB, unless the description of one node is longer.
-pub(crate) const MAX_PAGE_PART: usize = 1 << 20;
 /// Waits and ages: no timeout is longer than a year.
 pub(crate) const MAX_DURATION_MS: u64 = 366 * 24 * 3600 * 1000;
 /// The lease of a coordinator: 1.5 times that of a job with the most nodes, which is 41 s.

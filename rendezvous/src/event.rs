@@ -3,7 +3,7 @@
 //! The machine records an event for each change that people ask about. What all nodes do is one event of the round; a node
 //! has an event of its own only if it does something else.
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     account::{TimeState, TimeTotals},
@@ -267,7 +267,7 @@ fn kind_of_result<S: Serializer>(result: &JobResult, to: S) -> Result<S::Ok, S::
 }
 
 /// The cause of a restart, for sums.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RestartCause {
     /// The first start of the job; not a restart.
@@ -331,7 +331,7 @@ impl From<&RestartReason> for RestartCause {
 }
 
 /// The cost of one restart.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RestartCost {
     /// The cause.
     pub why: RestartCause,
@@ -352,7 +352,7 @@ impl RestartCost {
 }
 
 /// The stages of a restart.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RestartStages {
     /// From the end of the round until its last process was reaped.
     pub stopping_ms: u64,
@@ -378,7 +378,7 @@ impl RestartStages {
 }
 
 /// The restarts of a job by one cause.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RestartSum {
     /// Their number.
     pub count: u32,

@@ -14,7 +14,7 @@ mod vouching;
 
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use self::{
     assignment::{Admission, Assignment, EvictReason, RestartReason, WaitReason},
@@ -133,7 +133,7 @@ impl KnownRound {
 }
 
 /// The standbys of a node: interpreters that have imported modules and wait for the next round.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct StandbyCounts {
     /// The number of standbys that wait.
     pub ready: u32,

@@ -2,7 +2,7 @@
 
 use std::{fmt, net::IpAddr, time::Duration};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, de::IgnoredAny};
 
 use crate::{
     event::{RestartCause, RestartCost, RestartSum},
@@ -10,8 +10,9 @@ use crate::{
     message::{Outcome, StandbyCounts, StepSource},
 };
 
-/// The state of the machine at one moment.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+/// The state of the machine at one moment, as JSON also for users. A later field needs a default, since coordinators of an
+/// earlier version do not send it.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Snapshot {
     /// The job.
     pub run_id: RunId,
@@ -30,8 +31,10 @@ pub struct Snapshot {
     /// The time account.
     pub time: JobTime,
     /// The cost of the last restart in this term; `None` before the first.
+    #[serde(deserialize_with = "known", default)]
     pub last_restart: Option<RestartCost>,
     /// The restarts so far, by cause.
+    #[serde(deserialize_with = "all_known", default)]
     pub restarts: Vec<RestartsByCause>,
     /// The most nodes of a round; zero before the first attend.
     pub max_nodes: u32,
@@ -52,9 +55,11 @@ pub struct Snapshot {
     /// added them; at most [`REFUSED_PEERS_MAX`].
     pub refused_peers: Vec<RefusedPeer>,
     /// The connections between nodes that could not be opened, as the coordinator's driver has added them; at most
-    /// [`UNREACHED_MAX`].
+    /// [`UNREACHED_MAX`]. Version 0.2.0 has none.
+    #[serde(default)]
     pub unreached: Vec<Unreached>,
     /// The training step of the newest round, if any is known.
+    #[serde(deserialize_with = "known", default)]
     pub progress: Option<JobProgress>,
     /// The outcome of the job, if it has ended.
     pub outcome: Option<Outcome>,
@@ -123,7 +128,7 @@ impl Snapshot {
 }
 
 /// The time account of a job.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct JobTime {
     /// The time in each state; their sum is the age of the job.
     pub states: Vec<StateTime>,
@@ -159,7 +164,7 @@ impl JobTime {
 }
 
 /// The time of a job in one state.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct StateTime {
     /// The name of the state.
     pub state: String,
@@ -170,7 +175,7 @@ pub struct StateTime {
 }
 
 /// The restarts of a job by one cause.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RestartsByCause {
     /// The cause.
     pub cause: RestartCause,
@@ -180,7 +185,7 @@ pub struct RestartsByCause {
 }
 
 /// The training step of a job.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct JobProgress {
     /// The origin of the steps; nodes whose steps have another one are not included.
     pub source: StepSource,
@@ -191,10 +196,10 @@ pub struct JobProgress {
     /// The number of steps that are left after `step`, if the number of all steps is known.
     pub steps_left: Option<u64>,
     /// The usual time of a step, in milliseconds in JSON; `None` until it is known.
-    #[serde(rename = "step_ms", serialize_with = "as_fractional_millis")]
+    #[serde(rename = "step_ms", with = "fractional_millis")]
     pub step_time: Option<Duration>,
     /// The time since a worker has reached another step, in milliseconds in JSON.
-    #[serde(rename = "age_ms", serialize_with = "as_millis")]
+    #[serde(rename = "age_ms", with = "millis")]
     pub age: Duration,
 }
 
@@ -202,7 +207,7 @@ pub struct JobProgress {
 pub const REFUSED_PEERS_MAX: usize = 64;
 
 /// The refused connections and requests from one address.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RefusedPeer {
     /// The address.
     pub address: IpAddr,
@@ -216,7 +221,7 @@ pub struct RefusedPeer {
 pub const UNREACHED_MAX: usize = 16;
 
 /// A connection between two nodes that could not be opened.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Unreached {
     /// The host name of the node that has tried.
     pub host_name: String,
@@ -234,14 +239,14 @@ impl fmt::Display for Unreached {
 }
 
 /// One voter.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct VoterStatus {
     /// Its endpoint.
     pub endpoint: String,
     /// True if its process coordinates the job.
     pub is_leader: bool,
     /// The time since it last answered the leader, or since the leader was elected.
-    #[serde(rename = "silent_ms", serialize_with = "as_millis")]
+    #[serde(rename = "silent_ms", with = "millis")]
     pub silent_for: Duration,
 }
 
@@ -260,19 +265,75 @@ impl VoterStatus {
     }
 }
 
-fn as_millis<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).serialize(serializer)
+/// A time as whole milliseconds in JSON.
+mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_millis)
+    }
 }
 
-fn as_fractional_millis<S: Serializer>(
-    time: &Option<Duration>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    time.map(|time| time.as_micros() as f64 / 1000.0).serialize(serializer)
+/// A time as milliseconds with a fraction in JSON.
+mod fractional_millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(
+        time: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        time.map(|time| time.as_micros() as f64 / 1000.0).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        let read = |millis: f64| {
+            // Rounds to the microseconds that were written.
+            let time = Duration::try_from_secs_f64((millis * 1000.0).round() / 1e6);
+            time.map_err(D::Error::custom)
+        };
+        Option::deserialize(from)?.map(read).transpose()
+    }
+}
+
+/// Reads a value that names one of a set; `None` if there is none, or if a later version has added the name.
+fn known<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    Ok(Option::<MaybeKnown<T>>::deserialize(from)?.and_then(MaybeKnown::known))
+}
+
+/// Reads a list of such values, and leaves out names that a later version has added.
+fn all_known<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    let values = Vec::<MaybeKnown<T>>::deserialize(from)?;
+    Ok(values.into_iter().filter_map(MaybeKnown::known).collect())
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum MaybeKnown<T> {
+    Known(T),
+    Other(IgnoredAny),
+}
+
+impl<T> MaybeKnown<T> {
+    fn known(self) -> Option<T> {
+        match self {
+            Self::Known(value) => Some(value),
+            Self::Other(_) => None,
+        }
+    }
 }
 
 /// The phase of a job.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PhaseName {
     /// A restarted coordinator waits for the members of the last round.
@@ -305,7 +366,7 @@ impl PhaseName {
 }
 
 /// One node.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct NodeSnapshot {
     /// The id of its agent.
     pub node_id: NodeId,
@@ -339,7 +400,7 @@ pub struct NodeSnapshot {
 }
 
 /// The state of a node, as the coordinator sees it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StandingName {
     /// The node is registered and prepares for a round.
@@ -401,7 +462,7 @@ impl StandingName {
 }
 
 /// A reason, for programs and for people.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Explanation {
     /// A stable name.
     pub kind: String,

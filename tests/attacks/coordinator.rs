@@ -4,7 +4,7 @@ use std::{net::SocketAddr, pin::Pin, sync::mpsc, thread};
 
 use axum::{Json, routing::get};
 use ragent_proto::v1::{
-    self, AgentMessage, CoordinatorMessage, StatusReply, StatusRequest,
+    self, AgentMessage, CoordinatorMessage,
     coordination_server::{Coordination, CoordinationServer},
     coordinator_message::Message,
 };
@@ -74,49 +74,18 @@ impl Coordination for Fake {
         let answers = tokio_stream::iter(messages).chain(tokio_stream::pending());
         Ok(Response::new(Box::pin(answers)))
     }
+}
 
-    type PageStream = Pin<Box<dyn Stream<Item = Result<v1::PageReply, Status>> + Send>>;
-
-    async fn page(
-        &self,
-        _: Request<v1::PageRequest>,
-    ) -> Result<Response<Self::PageStream>, Status> {
-        Err(Status::unimplemented("the test opens no page"))
-    }
-
-    type WatchStream = Pin<Box<dyn Stream<Item = Result<StatusReply, Status>> + Send>>;
-
-    async fn watch(
-        &self,
-        _: Request<StatusRequest>,
-    ) -> Result<Response<Self::WatchStream>, Status> {
-        Err(Status::unimplemented("the test does not watch"))
-    }
-
-    type JournalStream = Pin<Box<dyn Stream<Item = Result<v1::JournalReply, Status>> + Send>>;
-
-    async fn journal(
-        &self,
-        _: Request<v1::JournalRequest>,
-    ) -> Result<Response<Self::JournalStream>, Status> {
-        let part = v1::JournalPart { lines: CURSED.to_owned() };
-        let answer = Some(v1::journal_reply::Answer::Part(part));
-        let reply = tokio_stream::once(Ok(v1::JournalReply { answer }));
-        Ok(Response::new(Box::pin(reply)))
-    }
-
-    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusReply>, Status> {
-        let snapshot = v1::Snapshot {
-            run_id: "job".to_owned(),
-            job_uid: "u".to_owned(),
-            round: Some(v1::RoundId { term: 1, round: 1 }),
-            phase: v1::Phase::Gathering.into(),
-            incomplete: Some(v1::Explanation { kind: "x".to_owned(), text: CURSED.to_owned() }),
-            ..v1::Snapshot::default()
-        };
-        let answer = Some(v1::status_reply::Answer::Snapshot(snapshot));
-        Ok(Response::new(StatusReply { answer }))
-    }
+/// Returns the state of a job as JSON, with texts that contain control characters.
+fn cursed_state() -> serde_json::Value {
+    serde_json::json!({
+        "run_id": "job", "job_uid": "u", "term": 1, "round": 1, "phase": "gathering", "phase_ms": 0,
+        "min_nodes": 1, "max_nodes": 1, "restarts_used": 0, "max_restarts": 0, "world_size": 0,
+        "time": {"states": [], "redone_ms": 0, "now": null}, "last_restart": null, "restarts": [],
+        "nodes": [], "incomplete": {"kind": "x", "text": CURSED}, "refused_clients": [],
+        "refused_peers": [], "unreached": [], "progress": null, "outcome": null, "leader": null,
+        "voters": [],
+    })
 }
 
 /// A fake coordinator whose leases are valid.
@@ -149,7 +118,11 @@ pub(crate) fn serve_as(fake: Fake, more: serde_json::Value) -> SocketAddr {
             identity.as_object_mut().unwrap().extend(more);
             let identity = get(|| async move { Json(identity) });
             let routes = Routes::new(CoordinationServer::new(fake));
-            let routes = routes.into_axum_router().route("/v1/identity", identity);
+            let routes = routes
+                .into_axum_router()
+                .route("/v1/identity", identity)
+                .route("/status", get(|| async { Json(cursed_state()) }))
+                .route("/v1/events", get(|| async { CURSED }));
             let server = Server::builder().accept_http1(true).add_routes(Routes::from(routes));
             server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
         });

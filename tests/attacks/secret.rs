@@ -17,7 +17,7 @@ use nix::{
 };
 use ragent::secret::{Secret, file};
 use ragent_proto::v1::{
-    AgentMessage, StatusRequest, agent_message::Message, coordination_client::CoordinationClient,
+    AgentMessage, agent_message::Message, coordination_client::CoordinationClient,
 };
 use tonic::Code;
 
@@ -42,7 +42,7 @@ def code(request, host='10.77.0.1'):
 fn pages_for_strangers() {
     let Some(mut victim) = Victim::secured("pages") else { return };
     let paths =
-        ["/status", "/v1/reach", "/", "/v1/watch", "/metrics", "/ragent.v1.Coordination/Status"];
+        ["/status", "/v1/reach", "/", "/v1/watch", "/metrics", "/ragent.v1.Coordination/Attend"];
     let codes = |node, uid, host: &str| {
         let asked = paths.map(|path| format!("code('GET {path}', '{host}')")).join(",");
         let script = format!("{ASK}\nprint(code('GET /v1/identity', '{host}'), {asked})");
@@ -87,7 +87,7 @@ print(code, int(files[0]) < 200)
     victim.assert_unharmed();
 }
 
-/// 2: without the secret, nobody registers or asks for the status over gRPC.
+/// 2: without the secret, nobody registers.
 #[test]
 fn registration_without_the_secret() {
     let Some(mut victim) = Victim::secured("regist") else { return };
@@ -96,11 +96,11 @@ fn registration_without_the_secret() {
     let line = victim.host.logs("connection refused");
     assert!(line.contains("10.77.0.3"), "{line}");
     let status = victim.printed_status();
-    let row = "refused: 2 from 10.77.0.3 (it has not proven that it knows the secret)";
+    let row = "refused: 1 from 10.77.0.3 (it has not proven that it knows the secret)";
     assert!(status.lines().any(|line| line == row), "{status}");
 }
 
-/// Registers and asks for the status over gRPC without TLS; the refusal must contain `hint`.
+/// Registers without TLS; the refusal must contain `hint`.
 pub(crate) fn attend_without_tls(victim: &Victim, hint: &str) {
     for node in [ATTACKER, 1] {
         here(&victim.network, node, || {
@@ -115,8 +115,6 @@ pub(crate) fn attend_without_tls(victim: &Victim, hint: &str) {
                 let refused = client.attend(tokio_stream::once(first)).await.unwrap_err();
                 assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
                 assert!(refused.message().contains(hint), "{refused}");
-                let refused = client.status(StatusRequest {}).await.unwrap_err();
-                assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
             });
         });
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ragent_proto::{
     Message as _, Proof,
-    convert::{FromAgent, FromCoordinator, StatusAnswer},
+    convert::{FromAgent, FromCoordinator},
     v1,
 };
 use ragent_rendezvous::{
@@ -20,7 +20,7 @@ use super::{
     frames,
     parts::{assert_shown, coordinator, memory},
 };
-use crate::sys::clock;
+use crate::{coordinator::client::reading::read_state, sys::clock};
 
 /// The number by which one message may raise a term or a round, and the round that it may begin.
 const AHEAD_MAX: u64 = (1 << 20) + 1;
@@ -126,7 +126,7 @@ fn assert_accepted(message: ToNode) {
 
 /// Asserts that the status of the job is accepted by `ragent status`.
 pub(super) fn assert_status_is_accepted(rendezvous: &Rendezvous, now: Instant) {
-    let answer = StatusAnswer::Snapshot(Box::new(rendezvous.snapshot(now)));
-    let received = StatusAnswer::try_from(v1::StatusReply::from(answer));
+    let json = serde_json::to_string(&rendezvous.snapshot(now)).expect("all keys are text");
+    let received = read_state(&json);
     assert_shown(&received.expect("the status of a job is accepted"));
 }

@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use ragent_proto::{
-    Message as _,
-    convert::{FromCoordinator, StatusAnswer},
-    v1,
-};
+use ragent_proto::{Message as _, convert::FromCoordinator, v1};
 
 use super::parts::assert_shown;
+use crate::coordinator::client::reading::read_state;
 
 /// The lease of a coordinator with the most nodes, with a margin.
 const LEASE_MAX: Duration = Duration::from_secs(60);
@@ -40,11 +37,9 @@ fn message(bytes: &[u8]) -> Option<()> {
 }
 
 fn status(bytes: &[u8]) -> Option<()> {
-    let answer = v1::StatusReply::decode(bytes).ok()?;
-    let answer = StatusAnswer::try_from(answer).ok()?;
-    assert_shown(&answer);
-    let encoded = v1::StatusReply::from(answer.clone()).encode_to_vec();
-    let again = v1::StatusReply::decode(encoded.as_slice()).expect("it was encoded");
-    assert_eq!(StatusAnswer::try_from(again), Ok(answer));
+    let state = read_state(str::from_utf8(bytes).ok()?).ok()?;
+    assert_shown(&state);
+    let encoded = serde_json::to_string(&state).expect("all keys are text");
+    assert_eq!(read_state(&encoded).expect("it was encoded"), state);
     Some(())
 }

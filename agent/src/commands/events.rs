@@ -6,7 +6,7 @@ mod lines;
 
 use std::{ops::ControlFlow, process::ExitCode, time::Duration};
 
-use ragent_proto::{convert::JournalRequest, printable};
+use ragent_proto::printable;
 use ragent_rendezvous::event::EventId;
 use tokio::time::timeout;
 use tracing::warn;
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     cli::EventsArgs,
-    coordinator::client::{self, AttendError, Journal, Parts},
+    coordinator::client::{AttendError, JobPage, JournalRequest, Lines as PageLines},
     spec::UsageError,
     sys::stdout,
 };
@@ -132,21 +132,9 @@ const ENTRIES_MAX: usize = 20_000;
 /// memory as its line.
 pub(super) const BYTES_MAX: usize = 16 << 20;
 
-/// Requests the journal; `None` if the process does not coordinate the job any more.
-pub(super) async fn open(
-    found: &Found,
-    request: JournalRequest,
-) -> Result<Option<Box<Parts>>, LaunchError> {
-    match client::journal(&found.endpoint, &found.credentials, request).await {
-        Ok(Journal::Parts(parts)) => Ok(Some(parts)),
-        Ok(Journal::NotHere(_)) => Ok(None),
-        Err(error) => Err(found.failed(error)),
-    }
-}
-
 /// Requests the journal of a process that is expected to coordinate the job.
-async fn open_here(found: &Found, request: JournalRequest) -> Result<Box<Parts>, LaunchError> {
-    open(found, request).await?.ok_or_else(|| {
+async fn open_here(found: &Found, request: JournalRequest) -> Result<PageLines, LaunchError> {
+    found.open(JobPage::Events(request)).await?.ok_or_else(|| {
         LaunchError::NoJob(format!(
             "{} does not coordinate the job any more; run the command again",
             found.endpoint
@@ -164,17 +152,17 @@ struct Printer {
 }
 
 impl Reader for Printer {
-    type Stream = Box<Parts>;
+    type Stream = PageLines;
     type Part = String;
     const PATIENCE: Option<Duration> = Some(follow::PATIENCE);
 
-    async fn open(&mut self, at: &Found) -> Result<Option<Box<Parts>>, LaunchError> {
+    async fn open(&mut self, at: &Found) -> Result<Option<PageLines>, LaunchError> {
         self.is_over |= at.snapshot.outcome.is_some();
-        open(at, JournalRequest { after: self.after, follow: true }).await
+        at.open(JobPage::Events(JournalRequest { after: self.after, follow: true })).await
     }
 
-    async fn next(parts: &mut Box<Parts>) -> Result<Option<String>, AttendError> {
-        parts.next().await
+    async fn next(lines: &mut PageLines) -> Result<Option<String>, AttendError> {
+        lines.next().await
     }
 
     async fn receive(&mut self, lines: String) -> Result<ControlFlow<()>, LaunchError> {

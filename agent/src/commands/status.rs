@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     cli::{AskedJobArgs, StatusArgs},
-    coordinator::client::{AttendError, States},
+    coordinator::client::{AttendError, JobPage, States},
     leadership::state_file::{self, RunningAgent, Stage},
     report::status_text::{self, Rows},
     spec::{self, AskedEndpoint, JobEndpoint},
@@ -87,7 +87,7 @@ impl Reader for Watch<'_> {
     const PATIENCE: Option<Duration> = Some(follow::PATIENCE);
 
     async fn open(&mut self, at: &Found) -> Result<Option<States>, LaunchError> {
-        at.watch().await.map(Some)
+        Ok(at.open(JobPage::States).await?.map(Into::into))
     }
 
     async fn next(states: &mut States) -> Result<Option<Box<Snapshot>>, AttendError> {

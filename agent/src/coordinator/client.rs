@@ -1,6 +1,6 @@
-//! An agent's connection to the coordinator: one task for each attempt to open a stream.
+//! An agent's connection to the coordinator, with one task for each attempt to open a stream, and requests that read.
 
-mod reading;
+pub(crate) mod reading;
 
 use std::{io, net::SocketAddr, pin::pin, time::Duration};
 
@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{
-    Code, Status,
+    Code,
     transport::{Channel, Endpoint as GrpcEndpoint},
 };
 
@@ -36,10 +36,8 @@ use crate::{
     spec::Endpoint,
 };
 
-pub(crate) use self::reading::job;
-pub use self::reading::{
-    Journal, PageEvents, PageParts, Parts, States, journal, page, status, watch,
-};
+pub use self::reading::{Asked, JobPage, JournalRequest, Lines, NotFound, States, ask, state};
+pub(crate) use self::reading::{EVENTS_PATH, STATUS_PATH, WATCH_PATH, find, job, not_here};
 
 /// The reason why a stream could not be opened, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +88,14 @@ pub enum AttendError {
     /// The name has no address.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
+    /// The process that listens there cannot answer at present, for this reason.
+    #[error("{address} cannot answer at present: {why}")]
+    Unable {
+        /// The address.
+        address: SocketAddr,
+        /// The reason, as the process there states it.
+        why: String,
+    },
     /// The process that listens there did not answer in time.
     #[error("{address} accepts connections but did not answer within {} s", waited.as_secs())]
     Silent {
@@ -190,7 +196,9 @@ async fn stream(
             return Err(match status.code() {
                 // The text of these repeats at length that the connection broke.
                 Code::Cancelled | Code::Unavailable | Code::Unknown => AttendError::Broken(remote),
-                Code::Unauthenticated => unauthenticated(remote, credentials, &status).await,
+                Code::Unauthenticated => {
+                    unauthenticated(remote, credentials, status.message()).await
+                }
                 _ => AttendError::Protocol { address: remote, source: status.message().into() },
             });
         }
@@ -246,13 +254,22 @@ async fn connect(
     addresses: &[SocketAddr],
     credentials: &Credentials,
 ) -> Result<Connection, AttendError> {
-    let mut dials: JoinSet<Result<Connection, AttendError>> = addresses
-        .iter()
-        .map(|&address| {
-            let credentials = credentials.clone();
-            async move { connect_to(address, &credentials).await }
-        })
-        .collect();
+    let open = |address| {
+        let credentials = credentials.clone();
+        async move { connect_to(address, &credentials).await }
+    };
+    to_first_of(addresses, open).await
+}
+
+/// Opens connections to all of `addresses`, and returns the fastest.
+async fn to_first_of<C: Send + 'static, F>(
+    addresses: &[SocketAddr],
+    open: impl Fn(SocketAddr) -> F,
+) -> Result<C, AttendError>
+where
+    F: Future<Output = Result<C, AttendError>> + Send + 'static,
+{
+    let mut dials: JoinSet<_> = addresses.iter().copied().map(open).collect();
     let mut last = AttendError::GivenUp;
     while let Some(dialed) = dials.join_next().await {
         match dialed {
@@ -264,17 +281,22 @@ async fn connect(
     Err(last)
 }
 
+/// Returns the error of a connection to `address` that cannot be opened.
+fn opening_error(address: SocketAddr, error: ConnectError) -> AttendError {
+    match error {
+        ConnectError::Io(source) => AttendError::Connect { address, source },
+        ConnectError::Silent(waited) => AttendError::Silent { address, waited },
+        ConnectError::Mismatch(mismatch) => mismatch.into(),
+        ConnectError::Unproven(source) => AttendError::Unproven { address, source },
+    }
+}
+
 async fn connect_to(
     address: SocketAddr,
     credentials: &Credentials,
 ) -> Result<Connection, AttendError> {
     let stream = secure_stream::connect(address, credentials, ALPN_HTTP2).await;
-    let stream = stream.map_err(|error| match error {
-        ConnectError::Io(source) => AttendError::Connect { address, source },
-        ConnectError::Silent(waited) => AttendError::Silent { address, waited },
-        ConnectError::Mismatch(mismatch) => mismatch.into(),
-        ConnectError::Unproven(source) => AttendError::Unproven { address, source },
-    })?;
+    let stream = stream.map_err(|error| opening_error(address, error))?;
     let local = stream.local_addr().map_err(|source| AttendError::Connect { address, source })?;
     let opened = stream.end(address);
     let mut stream = Some(TokioIo::new(stream));
@@ -292,35 +314,16 @@ async fn connect_to(
         .await?
         .map_err(|source| AttendError::Protocol { address, source: Box::new(source) })?;
     let client =
-        CoordinationClient::new(channel).max_decoding_message_size(limits::MAX_COORDINATOR_ANSWER);
+        CoordinationClient::new(channel).max_decoding_message_size(limits::MAX_COORDINATOR_MESSAGE);
     Ok(Connection { client, local, remote: address, opened })
 }
 
-/// Returns the reason for which the process at `address` has refused this one.
-async fn unauthenticated(
-    address: SocketAddr,
-    credentials: &Credentials,
-    status: &Status,
-) -> AttendError {
+/// Returns the reason for which the process at `address` has refused this one, which it states as `why`.
+async fn unauthenticated(address: SocketAddr, credentials: &Credentials, why: &str) -> AttendError {
     let theirs = authentication::ask(address).await.unwrap_or_default();
     match credentials.compare(&address.to_string(), &theirs) {
         Err(mismatch) => mismatch.into(),
-        Ok(()) => AttendError::Refused { address, why: status.message().to_owned() },
-    }
-}
-
-/// Returns the reason for which a request has failed if a certificate is not accepted. The alert may be lost with the
-/// connection, so the process is asked again.
-async fn mismatch_after(
-    address: SocketAddr,
-    credentials: &Credentials,
-    status: &Status,
-) -> Option<Mismatch> {
-    match status.code() {
-        Code::Cancelled | Code::Unavailable | Code::Unknown => {
-            authentication::mismatch_of_certificates(address, credentials).await
-        }
-        _ => None,
+        Ok(()) => AttendError::Refused { address, why: why.to_owned() },
     }
 }
 
@@ -346,7 +349,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let endpoint = Endpoint { host: address.ip().to_string(), port: address.port() };
         let open = Credentials::unsecured(crate::secret::Unsecured::Chosen);
-        let error = status(&endpoint, &open).await.unwrap_err();
+        let error = state(&endpoint, &open).await.unwrap_err();
         let expected = format!("{address} accepts connections but did not answer within 3 s");
         assert_eq!(error.to_string(), expected);
         assert!(std::error::Error::source(&error).is_none());

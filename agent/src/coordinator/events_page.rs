@@ -3,98 +3,57 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension,
-    body::Body,
+    Router,
+    body::Bytes,
     extract::{RawQuery, State},
-    http::{StatusCode, header::CONTENT_TYPE},
+    http::StatusCode,
     response::{IntoResponse, Response},
+    routing::get,
 };
-use ragent_proto::convert::{JournalRequest, NotHere};
-use tokio::{sync::mpsc, time::interval};
-use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
-    client::{self, Journal},
-    driver,
+    client::{EVENTS_PATH, JobPage, JournalRequest},
     journal::JournalReader,
-    readers::{Place, Readers, send},
-    role::Role,
-    status_page::{Trail, bad_gateway, unavailable},
+    readers::{self, Parts, Place, send},
+    relay::{Asker, Refusal, Relay},
+    states::States,
 };
-use crate::{coordinator::limits, net::connection_quota::Origin, secret::Credentials};
 
 /// The journal, for a limited number of readers.
 pub(super) struct EventsPage {
-    role: Arc<Role>,
-    credentials: Credentials,
-    readers: Readers,
+    states: Arc<States>,
+    relay: Relay,
 }
 
-/// The parts of a journal.
-pub(super) type Parts = ReceiverStream<String>;
-
-type Refusal = (StatusCode, String);
-
 impl EventsPage {
-    pub(super) fn new(role: Arc<Role>, credentials: Credentials, readers: Readers) -> Self {
-        Self { role, credentials, readers }
-    }
-
-    /// Opens the journal of the coordinator in this process.
-    pub(super) async fn open_here(
-        &self,
-        request: JournalRequest,
-        origin: Origin,
-    ) -> Result<Result<Parts, NotHere>, Refusal> {
-        let inputs = match self.role.coordinator_to_read() {
-            Ok(inputs) => inputs,
-            Err(not_here) => return Ok(Err(not_here)),
-        };
-        let place = self.admit(request, origin)?;
-        let reader = driver::journal(&inputs).await;
-        let reader = reader.ok_or_else(|| unavailable("the job has ended"))?;
-        let (to, parts) = mpsc::channel(1);
-        tokio::spawn(pass_on(reader, request, to, place));
-        Ok(Ok(ReceiverStream::new(parts)))
-    }
-
-    /// Opens the journal, which may be at another process.
-    async fn open(&self, request: JournalRequest, origin: Origin) -> Result<Parts, Refusal> {
-        let mut not_here = match self.open_here(request, origin).await? {
-            Ok(parts) => return Ok(parts),
-            Err(not_here) => not_here,
-        };
-        let place = self.admit(request, origin)?;
-        let mut trail = Trail::default();
-        loop {
-            let endpoint = trail.next(not_here)?;
-            match client::journal(&endpoint, &self.credentials, request).await {
-                Ok(Journal::Parts(parts)) => {
-                    let (to, relayed) = mpsc::channel(1);
-                    tokio::spawn(relay(*parts, to, place));
-                    return Ok(ReceiverStream::new(relayed));
-                }
-                Ok(Journal::NotHere(other)) => not_here = other,
-                Err(error) => return Err(bad_gateway("the journal", &endpoint, &error)),
+    /// Opens the journal, which may be at another process unless the request is direct.
+    async fn open(&self, request: JournalRequest, asker: Asker) -> Result<Parts, Refusal> {
+        let page = JobPage::Events(request);
+        match self.states.journal().await {
+            Ok(reader) => {
+                let place = self.relay.admit(page, asker)?;
+                let (to, parts) = mpsc::channel(1);
+                tokio::spawn(pass_on(reader, request, to, place));
+                Ok(ReceiverStream::new(parts))
             }
+            Err(refusal) => self.relay.open(refusal, page, asker).await,
         }
     }
+}
 
-    fn admit(&self, request: JournalRequest, origin: Origin) -> Result<Place, Refusal> {
-        let place = if request.follow {
-            self.readers.follow(origin)
-        } else {
-            self.readers.read_once(origin)
-        };
-        place.map_err(unavailable)
-    }
+/// Returns the route of the page.
+pub(super) fn route(states: Arc<States>, relay: Relay) -> Router {
+    let page = Arc::new(EventsPage { states, relay });
+    Router::new().route(EVENTS_PATH, get(answer).with_state(page))
 }
 
 /// Sends the parts of a journal until its end, until the coordinator ends, or until the client does.
 async fn pass_on(
     mut reader: JournalReader,
     JournalRequest { mut after, follow }: JournalRequest,
-    to: mpsc::Sender<String>,
+    to: mpsc::Sender<Bytes>,
     _place: Place,
 ) {
     loop {
@@ -113,55 +72,23 @@ async fn pass_on(
             }
         };
         after = part.last.or(after);
-        if !send(&to, part.lines).await {
+        if !send(&to, part.lines.into()).await {
             return;
         }
     }
 }
 
-/// Passes the parts of a journal at another process on.
-async fn relay(mut parts: client::Parts, to: mpsc::Sender<String>, _place: Place) {
-    loop {
-        tokio::select! {
-            part = parts.next() => match part {
-                Ok(Some(lines)) => {
-                    if !send(&to, lines).await {
-                        return;
-                    }
-                }
-                Ok(None) | Err(_) => return,
-            },
-            () = to.closed() => return,
-        }
-    }
-}
-
 /// Answers a request for the journal.
-pub(super) async fn events_page(
+async fn answer(
     State(page): State<Arc<EventsPage>>,
-    Extension(origin): Extension<Origin>,
+    asker: Asker,
     RawQuery(query): RawQuery,
 ) -> Response {
     let opened = match request(query.as_deref().unwrap_or_default()) {
-        Ok(request) => page.open(request, origin).await,
-        Err(why) => Err((StatusCode::BAD_REQUEST, why)),
+        Ok(request) => page.open(request, asker).await,
+        Err(why) => Err(Refusal::Other(StatusCode::BAD_REQUEST, why)),
     };
-    match opened {
-        Ok(parts) => {
-            let parts = with_heartbeats(parts).map(Ok::<_, std::convert::Infallible>);
-            ([(CONTENT_TYPE, "application/jsonl")], Body::from_stream(parts)).into_response()
-        }
-        Err((status, why)) => (status, why + "\n").into_response(),
-    }
-}
-
-/// Adds an empty line to a journal at intervals without an event, so that the loss of the client is noticed.
-fn with_heartbeats(parts: Parts) -> impl Stream<Item = String> {
-    let mut heartbeats = interval(limits::FOLLOWER_HEARTBEAT);
-    // The first one of a new interval is due at once.
-    heartbeats.reset();
-    let parts = parts.timeout_repeating(heartbeats);
-    parts.map(|part| part.unwrap_or_else(|_| "\n".to_owned()))
+    opened.map_or_else(IntoResponse::into_response, readers::answer_lines)
 }
 
 /// Reads `since=ID` and `follow` in the query of a request.
@@ -192,22 +119,6 @@ mod tests {
     use ragent_rendezvous::{event::EventId, ids::Term};
 
     use super::*;
-    use crate::sys::clock;
-
-    /// Between events, a client receives an empty line after each interval; the stream ends with the journal.
-    #[tokio::test(start_paused = true)]
-    async fn heartbeats_fill_pauses() {
-        let (to, parts) = mpsc::channel(1);
-        let lines = with_heartbeats(ReceiverStream::new(parts));
-        tokio::pin!(lines);
-        let begun = clock::now();
-        assert_eq!(lines.next().await.as_deref(), Some("\n"));
-        assert_eq!(clock::now() - begun, limits::FOLLOWER_HEARTBEAT);
-        to.send("event\n".to_owned()).await.unwrap();
-        assert_eq!(lines.next().await.as_deref(), Some("event\n"));
-        drop(to);
-        assert_eq!(lines.next().await, None);
-    }
 
     /// A query selects events; anything else in it is refused.
     #[test]

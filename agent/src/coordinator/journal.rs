@@ -15,7 +15,7 @@ use ragent_rendezvous::{
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::journal_file::JournalFile;
+use super::{journal_file::JournalFile, states::State};
 use crate::{coordinator::limits, report::event_text, sys::clock};
 
 /// The schema of a line.
@@ -36,7 +36,7 @@ struct Ring {
     lines: VecDeque<(EventId, Arc<str>)>,
     bytes: usize,
     /// The state of the job at the end of the coordinator.
-    last_state: Option<Arc<Snapshot>>,
+    last_state: Option<Arc<State>>,
 }
 
 /// A reader of a journal.
@@ -116,7 +116,7 @@ impl EventJournal {
     /// Adds the state of the job at the end of the coordinator, ends the readers, and waits for a limited time until all events
     /// are in the file.
     pub(crate) async fn end(mut self, state: Snapshot) {
-        lock(&self.ring).last_state = Some(Arc::new(state));
+        lock(&self.ring).last_state = Some(Arc::new(State::new(state)));
         let file = self.file.take();
         drop(self);
         if let Some(file) = file {
@@ -174,7 +174,7 @@ impl JournalReader {
     }
 
     /// Returns the state of the job at the end of the coordinator; `None` before.
-    pub(crate) fn last_state(&self) -> Option<Arc<Snapshot>> {
+    pub(super) fn last_state(&self) -> Option<Arc<State>> {
         lock(&self.ring).last_state.clone()
     }
 
@@ -186,11 +186,6 @@ impl JournalReader {
     pub(crate) async fn ended(&self) {
         // This fails when the coordinator has ended.
         let _ = self.newest.clone().wait_for(|_| false).await;
-    }
-
-    /// Returns the id of the newest event.
-    pub(crate) fn newest(&self) -> EventId {
-        *self.newest.borrow()
     }
 
     /// Waits until there are events after `after`, and returns them; `None` if the coordinator has ended.

@@ -12,7 +12,7 @@ pub(crate) use crate::limits::{
 pub(crate) const RESOLVE_PATIENCE: Duration = Duration::from_millis(250);
 /// Minimum interval between two renderings of a job's state: all waiting clients get the same one.
 pub(crate) const STATUS_INTERVAL: Duration = Duration::from_millis(100);
-/// The coordinators that are asked for the state of a job, one after the other: the one that is known and, after two
+/// The processes that are asked for a page of a job, one after the other: the one that is known and, after two
 /// takeovers in short order, those that they name.
 pub(crate) const STATUS_HOPS: usize = 3;
 /// The events that a journal keeps: those of hundreds of restarts.
@@ -34,8 +34,13 @@ pub(super) const JOURNAL_PATIENCE: Duration = Duration::from_millis(500);
 pub(super) const READERS: usize = 64;
 /// The places for clients of unknown origin. The other places are for users and hosts of the job.
 pub(super) const UNKNOWN_READERS: usize = READERS / 2;
-/// The size of one answer of a coordinator, in bytes: the status of a job has up to 1.5 KiB for each of 16,384 nodes.
-pub(crate) const MAX_COORDINATOR_ANSWER: usize = 32 << 20;
+/// The size of a state of a job as JSON that is received: up to 2 KiB for each of 16,384 nodes.
+pub(super) const MAX_STATE: usize = 32 << 20;
+/// The size of a line of another page that is received: at most 256 KiB are sent, unless one event or the description of one
+/// node is longer.
+pub(super) const MAX_PAGE_LINE: usize = 1 << 20;
+/// The size of the reason that is received for a refusal: a few lines.
+pub(super) const MAX_REFUSAL: usize = 4 << 10;
 /// The least interval between two measurements of the connections to other nodes: strangers may ask for one in a job without a secret.
 pub(super) const REACH_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval between two states of a client that watches, if no event is recorded: as fast as people read.
@@ -68,6 +73,8 @@ pub(crate) const HELD_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const MAX_OBITUARY: usize = 1024;
 /// The size of a message of an agent. The largest one names 256 connections to a store, and has 30 KiB.
 pub(crate) const MAX_AGENT_MESSAGE: usize = 64 << 10;
+/// The size of a message of a coordinator. The largest one has the addresses of 65,536 clients of a store, of at most 41 bytes.
+pub(crate) const MAX_COORDINATOR_MESSAGE: usize = 4 << 20;
 /// The number of obituaries that a voter keeps; further ones replace the oldest. A node whose obituary is lost is
 /// evicted at the end of its lease.
 pub(crate) const MAX_OBITUARIES: usize = 512;

@@ -36,10 +36,8 @@ use ragent_rendezvous::{
     snapshot::{JobProgress, NodeSnapshot, PhaseName, Snapshot, StandingName},
 };
 
-use super::{
-    collected::Collected, measures::CoordinatorMeasures, role::Role, status_page::snapshot,
-};
-use crate::{net::refusals::Refusals, report::measures::NodeMeasures, sys::proc};
+use super::{collected::Collected, measures::CoordinatorMeasures, states::States};
+use crate::{report::measures::NodeMeasures, sys::proc};
 
 /// The media type of OpenMetrics.
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -47,8 +45,8 @@ const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=u
 /// The metrics of this process and, if it coordinates, of its job, collected at most ten times a second for all clients.
 #[derive(Default)]
 pub(crate) struct MetricsPage {
-    /// The job, and the processes that its port has refused; `None` before the job is found.
-    job: Option<(Arc<Role>, Arc<Refusals>)>,
+    /// The states of the job; `None` before the job is found.
+    job: Option<Arc<States>>,
     /// The counters of this node, if there is an agent.
     node: OnceLock<Arc<NodeMeasures>>,
     /// The counters of the coordinator, if this process may coordinate.
@@ -57,8 +55,8 @@ pub(crate) struct MetricsPage {
 }
 
 impl MetricsPage {
-    pub(super) fn of_job(role: Arc<Role>, refusals: Arc<Refusals>) -> Self {
-        Self { job: Some((role, refusals)), ..Self::default() }
+    pub(super) fn of_job(states: Arc<States>) -> Self {
+        Self { job: Some(states), ..Self::default() }
     }
 
     /// Adds the counters of this node; only the first ones count.
@@ -82,18 +80,17 @@ impl MetricsPage {
     }
 
     async fn text(&self) -> Result<Bytes, fmt::Error> {
-        let coordinator = self.job.as_ref().map(|(role, refusals)| (role.coordinator(), refusals));
-        let snapshot = match coordinator {
-            Some((Ok(inputs), refusals)) => snapshot(&inputs, refusals).await,
-            Some((Err(_), _)) | None => None,
+        let state = match &self.job {
+            Some(states) => states.get().await.ok(),
+            None => None,
         };
         let counts = Counts {
             usage: ProcessUsage::of_this(),
-            refused_peers: self.job.as_ref().map_or(0, |(_, refusals)| refusals.total()),
+            refused_peers: self.job.as_ref().map_or(0, |states| states.refused()),
             node: self.node.get(),
             coordinator: self.coordinator.get(),
         };
-        text(snapshot.as_ref(), &counts)
+        text(state.as_deref().map(|state| &state.snapshot), &counts)
     }
 }
 

@@ -13,7 +13,6 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use ragent_proto::convert::StatusAnswer;
 use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot};
 use serde::{Deserialize, Serialize};
 use tokio::{sync::Semaphore, task::JoinSet};
@@ -73,7 +72,8 @@ pub(super) async fn report(State(reach): State<Reach>) -> Response {
         Ok(inputs) => (driver::snapshot(&inputs).await, Vec::new()),
         Err(not_here) => match not_here.endpoint.parse::<Endpoint>() {
             Ok(endpoint) => {
-                (snapshot_of(&endpoint, &credentials).await, addresses_of(&endpoint).await)
+                let job = client::job(&endpoint, &credentials).await;
+                (job.ok().flatten().map(|job| *job), addresses_of(&endpoint).await)
             }
             Err(_) => (None, Vec::new()),
         },
@@ -86,13 +86,6 @@ pub(super) async fn report(State(reach): State<Reach>) -> Response {
         None => {
             (StatusCode::SERVICE_UNAVAILABLE, "the coordinator does not answer\n").into_response()
         }
-    }
-}
-
-async fn snapshot_of(endpoint: &Endpoint, credentials: &Credentials) -> Option<Snapshot> {
-    match client::status(endpoint, credentials).await {
-        Ok(StatusAnswer::Snapshot(snapshot)) => Some(*snapshot),
-        Ok(StatusAnswer::NotHere(_)) | Err(_) => None,
     }
 }
 

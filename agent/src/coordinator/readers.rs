@@ -1,11 +1,20 @@
 //! The clients that read from this process for long: their number is bounded, and a client that does not read loses its place.
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc};
 
+use axum::{
+    body::{Body, Bytes},
+    http::{
+        HeaderName, HeaderValue,
+        header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
+    },
+    response::{IntoResponse, Response},
+};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    time::timeout,
+    time::{interval, timeout},
 };
+use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 
 use crate::{coordinator::limits, net::connection_quota::Origin};
 
@@ -84,9 +93,57 @@ pub(super) async fn send<T>(to: &mpsc::Sender<T>, part: T) -> bool {
     timeout(limits::READER_PATIENCE, to.send(part)).await.is_ok_and(|sent| sent.is_ok())
 }
 
+/// The parts of a page, as they are sent.
+pub(super) type Parts = ReceiverStream<Bytes>;
+
+/// The headers of all answers about a job.
+pub(super) const PAGE_HEADERS: [(HeaderName, HeaderValue); 2] = [
+    (CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+];
+
+/// Returns parts as the answer to a request.
+pub(super) fn answer(
+    media_type: &'static str,
+    parts: impl Stream<Item = Bytes> + Send + 'static,
+) -> Response {
+    let body = Body::from_stream(parts.map(Ok::<_, Infallible>));
+    (PAGE_HEADERS, [(CONTENT_TYPE, media_type)], body).into_response()
+}
+
+/// Returns lines of JSON as the answer to a request, with an empty line at intervals without another one, so that the loss of
+/// the client is noticed.
+pub(super) fn answer_lines(parts: Parts) -> Response {
+    answer("application/jsonl", with_heartbeats(parts))
+}
+
+fn with_heartbeats(parts: Parts) -> impl Stream<Item = Bytes> {
+    let mut heartbeats = interval(limits::FOLLOWER_HEARTBEAT);
+    // The first one of a new interval is due at once.
+    heartbeats.reset();
+    let parts = parts.timeout_repeating(heartbeats);
+    parts.map(|part| part.unwrap_or_else(|_| Bytes::from_static(b"\n")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::clock;
+
+    /// Between lines, a client receives an empty one after each interval; the stream ends with the page.
+    #[tokio::test(start_paused = true)]
+    async fn heartbeats_fill_pauses() {
+        let (to, parts) = mpsc::channel(1);
+        let lines = with_heartbeats(ReceiverStream::new(parts));
+        tokio::pin!(lines);
+        let begun = clock::now();
+        assert_eq!(lines.next().await.as_deref(), Some(&b"\n"[..]));
+        assert_eq!(clock::now() - begun, limits::FOLLOWER_HEARTBEAT);
+        to.send(Bytes::from_static(b"event\n")).await.unwrap();
+        assert_eq!(lines.next().await.as_deref(), Some(&b"event\n"[..]));
+        drop(to);
+        assert_eq!(lines.next().await, None);
+    }
 
     /// Clients that follow leave the places of others free, strangers leave half of the places to the job, and a client that does not
     /// read loses its place.

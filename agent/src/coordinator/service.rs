@@ -13,10 +13,9 @@ use axum::{
 use nix::unistd::geteuid;
 use ragent_proto::{
     Proof,
-    convert::{FromAgent, FromCoordinator, JournalAnswer, NotHere, PageAnswer, StatusAnswer},
+    convert::{FromAgent, FromCoordinator, NotHere},
     v1::{
-        AgentMessage, CoordinatorMessage, JournalReply, JournalRequest, PageReply, PageRequest,
-        StatusReply, StatusRequest,
+        AgentMessage, CoordinatorMessage,
         coordination_server::{Coordination, CoordinationServer},
     },
 };
@@ -36,23 +35,21 @@ use tracing::warn;
 use super::{
     browser_guard::{self, Guard},
     driver::{Input, Inputs},
-    events_page::{EventsPage, events_page},
+    events_page,
     identity::{self, IDENTITY_PATH, IdentityPage},
     metrics::{self, MetricsPage},
-    page::{self, Document, Page},
+    page::{self, Document},
     reachability::{self, REACH_PATH, Reach},
     readers::Readers,
+    relay::{Asker, Relay},
     role::{Elsewhere, Role},
     states::States,
-    status_page::{StatusPage, status_page},
+    status_page::{self, StatusPage},
 };
 use crate::{
     coordinator::limits,
     leadership::state_file,
-    net::{
-        connection::PeerAddress, connection_quota::Origin, http::BodyRead, port::Routers,
-        refusals::Refusals,
-    },
+    net::{connection::PeerAddress, http::BodyRead, port::Routers, refusals::Refusals},
     report::outcome_text::differences,
     secret::Credentials,
 };
@@ -73,20 +70,11 @@ pub(crate) struct Shared {
 pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Routers, Shared) {
     let role = Arc::new(role);
     let refusals = Arc::new(Refusals::default());
-    let status =
-        Arc::new(StatusPage::new(Arc::clone(&role), Arc::clone(&refusals), credentials.clone()));
-    let metrics = Arc::new(MetricsPage::of_job(Arc::clone(&role), Arc::clone(&refusals)));
-    let readers = Readers::default();
-    let events = EventsPage::new(Arc::clone(&role), credentials.clone(), readers.clone());
-    let events = Arc::new(events);
     let states = Arc::new(States::new(Arc::clone(&role), Arc::clone(&refusals)));
-    let page = Page::new(Arc::clone(&states), credentials.clone(), readers.clone());
-    let page = Arc::new(page);
-    let status = Router::new()
-        .merge(page::routes(Arc::clone(&page), Document::new(Arc::clone(&status), true)))
-        .route("/status", get(status_page).with_state(status))
-        .route("/v1/events", get(events_page).with_state(Arc::clone(&events)))
-        .merge(metrics::route(Arc::clone(&metrics)));
+    let metrics = Arc::new(MetricsPage::of_job(Arc::clone(&states)));
+    let readers = Readers::default();
+    let relay = Relay { credentials: credentials.clone(), readers: readers.clone() };
+    let status = pages(states, relay, true).merge(metrics::route(Arc::clone(&metrics)));
     let obituaries =
         Router::new().route(OBITUARY_PATH, post(obituary)).with_state(Arc::clone(&role));
     let obituaries = obituaries.layer(DefaultBodyLimit::max(limits::MAX_OBITUARY));
@@ -100,14 +88,7 @@ pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> 
     let guarded = |router: Router| {
         router.layer(middleware::from_fn_with_state(Arc::clone(&guard), browser_guard::check))
     };
-    let service = Service {
-        role,
-        states,
-        events,
-        page,
-        readers: readers.clone(),
-        refusals: Arc::clone(&refusals),
-    };
+    let service = Service { role, refusals: Arc::clone(&refusals) };
     let grpc =
         CoordinationServer::new(service).max_decoding_message_size(limits::MAX_AGENT_MESSAGE);
     let grpc = Routes::new(grpc).into_axum_router();
@@ -120,7 +101,9 @@ pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> 
                 .fallback(not_found),
         ),
         own_user: guarded(
-            identity(None).merge(status).fallback_service(any(refuse).with_state(refused.clone())),
+            identity(None)
+                .merge(status.layer(middleware::from_fn_with_state(refused.clone(), check_direct)))
+                .fallback_service(any(refuse).with_state(refused.clone())),
         ),
         strangers: guarded(identity(None).fallback_service(any(refuse).with_state(refused))),
         refusals,
@@ -132,19 +115,20 @@ pub(crate) fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> 
 /// `known` names a process of the job.
 pub(crate) fn relayed_pages(known: watch::Receiver<NotHere>, credentials: &Credentials) -> Router {
     let role = Arc::new(Role::Elsewhere(known));
-    let refusals = Arc::new(Refusals::default());
-    let readers = Readers::default();
-    let events = EventsPage::new(Arc::clone(&role), credentials.clone(), readers.clone());
-    let states = Arc::new(States::new(Arc::clone(&role), Arc::clone(&refusals)));
-    let page = Page::new(states, credentials.clone(), readers);
-    let status = StatusPage::new(Arc::clone(&role), refusals, credentials.clone());
-    let status = Arc::new(status);
+    let states = Arc::new(States::new(Arc::clone(&role), Arc::default()));
+    let relay = Relay { credentials: credentials.clone(), readers: Readers::default() };
     let guard = Arc::new(Guard::new(role));
-    Router::new()
-        .merge(page::routes(Arc::new(page), Document::new(Arc::clone(&status), false)))
-        .route("/status", get(status_page).with_state(status))
-        .route("/v1/events", get(events_page).with_state(Arc::new(events)))
-        .layer(middleware::from_fn_with_state(guard, browser_guard::check))
+    pages(states, relay, false).layer(middleware::from_fn_with_state(guard, browser_guard::check))
+}
+
+/// Creates the routes of the pages that only the coordinator has. The page for browsers has a link to the metrics if
+/// `has_metrics` is true.
+fn pages(states: Arc<States>, relay: Relay, has_metrics: bool) -> Router {
+    let status = Arc::new(StatusPage::new(Arc::clone(&states), relay.clone()));
+    let document = Document::new(Arc::clone(&status), has_metrics);
+    status_page::route(status)
+        .merge(events_page::route(Arc::clone(&states), relay.clone()))
+        .merge(page::routes(states, relay, document))
 }
 
 /// The refusal of requests to pages that a client may not use.
@@ -152,6 +136,19 @@ pub(crate) fn relayed_pages(known: watch::Receiver<NotHere>, credentials: &Crede
 struct Refused {
     credentials: Credentials,
     refusals: Arc<Refusals>,
+}
+
+/// Refuses requests of commands and of other agents, which have to prove that they belong to the job.
+async fn check_direct(
+    State(refused): State<Refused>,
+    request: HttpRequest,
+    next: middleware::Next,
+) -> HttpResponse {
+    if Asker::is_direct(request.headers()) {
+        refuse(State(refused), request).await
+    } else {
+        next.run(request).await
+    }
 }
 
 /// Refuses a request, with the reason.
@@ -190,10 +187,6 @@ async fn not_found() -> StatusCode {
 
 struct Service {
     role: Arc<Role>,
-    states: Arc<States>,
-    events: Arc<EventsPage>,
-    page: Arc<Page>,
-    readers: Readers,
     refusals: Arc<Refusals>,
 }
 
@@ -237,71 +230,6 @@ impl Coordination for Service {
         });
         Ok(Response::new(Box::pin(answers)))
     }
-
-    type JournalStream = JournalReplies;
-
-    async fn journal(
-        &self,
-        request: Request<JournalRequest>,
-    ) -> Result<Response<JournalReplies>, Status> {
-        let origin = origin_of(&request);
-        let opened = self.events.open_here(request.into_inner().into(), origin).await;
-        let replies: JournalReplies = match opened.map_err(|(_, why)| Status::unavailable(why))? {
-            Ok(parts) => Box::pin(parts.map(|lines| Ok(JournalAnswer::Lines(lines).into()))),
-            Err(not_here) => {
-                Box::pin(tokio_stream::once(Ok(JournalAnswer::NotHere(not_here).into())))
-            }
-        };
-        Ok(Response::new(replies))
-    }
-
-    type PageStream = PageReplies;
-
-    async fn page(&self, request: Request<PageRequest>) -> Result<Response<PageReplies>, Status> {
-        let replies: PageReplies = match self.page.open_here(origin_of(&request)).await? {
-            Ok(parts) => {
-                Box::pin(parts.map(|part| Ok(PageAnswer::Events(part.to_string()).into())))
-            }
-            Err(not_here) => Box::pin(tokio_stream::once(Ok(PageAnswer::NotHere(not_here).into()))),
-        };
-        Ok(Response::new(replies))
-    }
-
-    async fn status(
-        &self,
-        _request: Request<StatusRequest>,
-    ) -> Result<Response<StatusReply>, Status> {
-        let answer = match self.states.get().await? {
-            Err(not_here) => StatusAnswer::NotHere(not_here),
-            Ok(snapshot) => StatusAnswer::Snapshot(Box::new(Arc::unwrap_or_clone(snapshot))),
-        };
-        Ok(Response::new(answer.into()))
-    }
-
-    type WatchStream = StatusReplies;
-
-    async fn watch(
-        &self,
-        request: Request<StatusRequest>,
-    ) -> Result<Response<StatusReplies>, Status> {
-        let replies: StatusReplies = match self.states.get().await? {
-            Err(not_here) => {
-                Box::pin(tokio_stream::once(Ok(StatusAnswer::NotHere(not_here).into())))
-            }
-            Ok(snapshot) => {
-                let place =
-                    self.readers.follow(origin_of(&request)).map_err(Status::unavailable)?;
-                let first = StatusAnswer::Snapshot(Box::new((*snapshot).clone()));
-                let (to, later) = mpsc::channel(1);
-                let states = Arc::clone(&self.states);
-                let journal = states.journal().await?;
-                tokio::spawn(states.send_changes(snapshot, journal, to, place));
-                let answers = tokio_stream::once(first).chain(ReceiverStream::new(later));
-                Box::pin(answers.map(|answer| Ok(answer.into())))
-            }
-        };
-        Ok(Response::new(replies))
-    }
 }
 
 /// Describes why an agent with these settings is refused, for the user of the coordinator; `None` if nothing is wrong with it.
@@ -328,15 +256,6 @@ fn why_refused(
         RefuseReason::TooManyNodes { limit } => format!("{limit} nodes are here already"),
     })
 }
-
-/// Returns the origin of a request: unknown, unless the port has named another.
-fn origin_of<T>(request: &Request<T>) -> Origin {
-    request.extensions().get().copied().unwrap_or(Origin::Unknown)
-}
-
-type StatusReplies = Pin<Box<dyn Stream<Item = Result<StatusReply, Status>> + Send>>;
-type PageReplies = Pin<Box<dyn Stream<Item = Result<PageReply, Status>> + Send>>;
-type JournalReplies = Pin<Box<dyn Stream<Item = Result<JournalReply, Status>> + Send>>;
 
 /// Answers a registration with the endpoint of the coordinator.
 fn redirect(not_here: NotHere) -> Response<Answers> {
@@ -470,12 +389,15 @@ async fn obituary(State(role): State<Arc<Role>>, text: String) -> HttpResponse {
 
 #[cfg(test)]
 mod tests {
-    use axum::{body::Body, extract::Request};
+    use axum::{body::Body, extract::Request, http::header::MAX_FORWARDS};
     use ragent_rendezvous::ids::Term;
     use tower::ServiceExt;
 
     use super::*;
-    use crate::secret::{Origin, Secret, Unsecured};
+    use crate::{
+        coordinator::client::{EVENTS_PATH, STATUS_PATH, WATCH_PATH},
+        secret::{Origin, Secret, Unsecured},
+    };
 
     fn elsewhere() -> Role {
         // No coordinator is known.
@@ -509,14 +431,14 @@ mod tests {
         let secured = Credentials::new(vec![secret], Origin::Stdin);
         let Routers { own_user, strangers, .. } =
             routers(&RunId::new("job"), elsewhere(), &secured).0;
-        let grpc = "/ragent.v1.Coordination/Status";
+        let grpc = "/ragent.v1.Coordination/Attend";
         for (router, status) in
             [(&own_user, StatusCode::SERVICE_UNAVAILABLE), (&strangers, StatusCode::FORBIDDEN)]
         {
             assert_eq!(get_status(router.clone(), IDENTITY_PATH).await, StatusCode::OK);
             assert_eq!(get_status(router.clone(), "/status").await, status);
             let is_read = status != StatusCode::FORBIDDEN;
-            assert_eq!(get_status(router.clone(), page::WATCH_PATH).await, status);
+            assert_eq!(get_status(router.clone(), WATCH_PATH).await, status);
             let metrics = if is_read { StatusCode::OK } else { status };
             assert_eq!(get_status(router.clone(), "/metrics").await, metrics);
             assert_eq!(get_status(router.clone(), "/").await, status);
@@ -532,6 +454,25 @@ mod tests {
             let obituary = Request::post(OBITUARY_PATH).body(Body::from("?")).unwrap();
             let answer = router.clone().oneshot(obituary).await.unwrap();
             assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "it is read");
+        }
+    }
+
+    /// Commands, and agents that pass a page on, prove that they belong to the job, also as this machine's user.
+    #[tokio::test]
+    async fn direct_requests_need_the_secret() {
+        let secured = Credentials::new(vec![Secret::new(&"k".repeat(43)).unwrap()], Origin::Stdin);
+        let Routers { own_user, members, .. } =
+            routers(&RunId::new("job"), elsewhere(), &secured).0;
+        for path in [STATUS_PATH, "/status?follow", EVENTS_PATH, WATCH_PATH] {
+            for (router, expected) in
+                [(&own_user, StatusCode::FORBIDDEN), (&members, StatusCode::MISDIRECTED_REQUEST)]
+            {
+                let unknown = crate::net::connection_quota::Origin::Unknown;
+                let request = Request::get(path).extension(unknown).header(MAX_FORWARDS, "0");
+                let request = request.body(Body::empty()).unwrap();
+                let answer = router.clone().oneshot(request).await.unwrap();
+                assert_eq!(answer.status(), expected, "{path}");
+            }
         }
     }
 

@@ -1,140 +1,132 @@
-//! `GET /status`: the state of the job as JSON. An agent that does not coordinate asks the coordinator.
+//! `GET /status`: the state of the job as JSON, with `?follow` again after each change. An agent that does not coordinate asks the
+//! coordinator.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::{
+    Router,
     body::Bytes,
-    extract::State,
-    http::{StatusCode, header::CONTENT_TYPE},
+    extract::{RawQuery, State as Shared},
+    http::header::CONTENT_TYPE,
     response::{IntoResponse, Response},
+    routing::get,
 };
-use ragent_proto::convert::{NotHere, StatusAnswer};
 use ragent_rendezvous::snapshot::Snapshot;
 
 use super::{
-    client::{self, AttendError},
+    client::{self, Asked, JobPage, STATUS_PATH},
     collected::Collected,
-    driver::{self, Inputs},
-    role::Role,
+    publisher::{Frame, Publisher, View},
+    readers::{self, Parts},
+    relay::{Asker, Refusal, Relay},
+    states::{State, States},
 };
-use crate::{
-    coordinator::limits,
-    net::refusals::Refusals,
-    report::status_text::{self, Rows},
-    secret::Credentials,
-    spec::Endpoint,
-};
+use crate::report::status_text::{self, Rows};
 
-/// The job's state as JSON, collected at most ten times a second for all clients.
+/// The job's state as JSON.
 pub(super) struct StatusPage {
-    role: Arc<Role>,
-    refusals: Arc<Refusals>,
-    credentials: Credentials,
-    last: Collected<Answer>,
+    states: Arc<States>,
+    publisher: Arc<Publisher<Changes>>,
+    relay: Relay,
+    /// The state from the coordinator on another node, asked for at most ten times a second for all clients.
+    elsewhere: Collected<Result<Arc<State>, Refusal>>,
 }
 
-/// The state as JSON, or the reason for its absence.
-type Answer = Result<Bytes, (StatusCode, String)>;
-
 impl StatusPage {
-    pub(super) fn new(role: Arc<Role>, refusals: Arc<Refusals>, credentials: Credentials) -> Self {
-        Self { role, refusals, credentials, last: Collected::default() }
+    pub(super) fn new(states: Arc<States>, relay: Relay) -> Self {
+        let publisher = Arc::new(Publisher::new(Arc::clone(&states)));
+        Self { states, publisher, relay, elsewhere: Collected::default() }
     }
 
     /// Returns the state as text.
-    pub(super) async fn text(&self) -> Result<String, (StatusCode, String)> {
-        self.snapshot().await.map(|snapshot| status_text::text(&snapshot, Rows::Folded))
+    pub(super) async fn text(&self) -> Result<String, Refusal> {
+        let state = self.state(false).await?;
+        Ok(status_text::text(&state.snapshot, Rows::Folded))
     }
 
-    async fn snapshot(&self) -> Result<Snapshot, (StatusCode, String)> {
-        match self.role.coordinator_to_read() {
-            Ok(inputs) => {
-                let snapshot = snapshot(&inputs, &self.refusals).await;
-                snapshot.ok_or_else(|| unavailable("the job has ended"))
+    /// Returns the state, which may be at another process unless the request is direct.
+    async fn state(&self, is_direct: bool) -> Result<Arc<State>, Refusal> {
+        match self.states.get().await {
+            Err(Refusal::NotHere(not_here)) if !is_direct => {
+                let ask = |endpoint| async move {
+                    Ok(match client::state(&endpoint, &self.relay.credentials).await? {
+                        Asked::Here(snapshot) => Asked::Here(Arc::new(State::new(*snapshot))),
+                        Asked::Elsewhere(named) => Asked::Elsewhere(named),
+                    })
+                };
+                let what = JobPage::State.what();
+                self.elsewhere.get(self.relay.ask(not_here, what, ask)).await
             }
-            Err(not_here) => self.ask(not_here).await,
+            state => state,
         }
     }
 
-    /// Returns the state as JSON.
-    async fn answer(&self) -> Answer {
-        self.snapshot().await.and_then(|snapshot| {
-            let text = serde_json::to_vec(&snapshot);
-            text.map(Bytes::from).map_err(|error| unavailable(error.to_string()))
-        })
-    }
-
-    /// Asks the coordinator on another node, as a member of the job.
-    async fn ask(&self, mut not_here: NotHere) -> Result<Snapshot, (StatusCode, String)> {
-        let mut trail = Trail::default();
-        loop {
-            let endpoint = trail.next(not_here)?;
-            match client::status(&endpoint, &self.credentials).await {
-                Ok(StatusAnswer::Snapshot(snapshot)) => return Ok(*snapshot),
-                Ok(StatusAnswer::NotHere(other)) => not_here = other,
-                Err(error) => {
-                    return Err(bad_gateway("the state of the job", &endpoint, &error));
-                }
-            }
+    /// Returns the states, from this one on.
+    async fn follow(&self, asker: Asker) -> Result<Parts, Refusal> {
+        let page = JobPage::States;
+        match Arc::clone(&self.publisher).subscribe().await {
+            Ok(frames) => Ok(frames.parts(self.relay.admit(page, asker)?)),
+            Err(refusal) => self.relay.open(refusal, page, asker).await,
         }
     }
 }
 
-/// The processes that were asked for the state, each of which named the next one: the job may have another coordinator meanwhile.
-#[derive(Debug, Default)]
-pub(super) struct Trail {
-    asked: Vec<String>,
-}
-
-impl Trail {
-    /// Returns the endpoint to ask next, which `not_here` names.
-    pub(super) fn next(&mut self, not_here: NotHere) -> Result<Endpoint, (StatusCode, String)> {
-        let named = not_here.endpoint;
-        if named.is_empty() {
-            return Err(unavailable("no coordinator is elected at present"));
-        }
-        let Ok(endpoint) = named.parse::<Endpoint>() else {
-            return Err(unavailable(format!(
-                "the endpoint of the coordinator, `{named}`, is not valid"
-            )));
-        };
-        let is_new = !self.asked.contains(&named);
-        self.asked.push(named);
-        if is_new && self.asked.len() <= limits::STATUS_HOPS {
-            return Ok(endpoint);
-        }
-        let asked = self.asked.join(", ");
-        Err(unavailable(format!(
-            "no process coordinates the job at present (each names the next: {asked}); try again"
-        )))
-    }
-}
-
-pub(super) fn unavailable(why: impl Into<String>) -> (StatusCode, String) {
-    (StatusCode::SERVICE_UNAVAILABLE, why.into())
-}
-
-/// Returns the answer to a request for `what` if the coordinator at `endpoint` cannot be asked.
-pub(super) fn bad_gateway(
-    what: &str,
-    endpoint: &Endpoint,
-    error: &AttendError,
-) -> (StatusCode, String) {
-    let why = format!("cannot read {what} from the coordinator at {endpoint}: {error}");
-    (StatusCode::BAD_GATEWAY, why)
-}
-
-/// Returns the state of the job, with the processes that the port of its coordinator has refused; `None` if the job has ended.
-pub(super) async fn snapshot(inputs: &Inputs, refusals: &Refusals) -> Option<Snapshot> {
-    let snapshot = driver::snapshot(inputs).await?;
-    Some(Snapshot { refused_peers: refusals.list(), ..snapshot })
+/// Returns the route of the page.
+pub(super) fn route(page: Arc<StatusPage>) -> Router {
+    Router::new().route(STATUS_PATH, get(answer).with_state(page))
 }
 
 /// Answers a request for the state.
-pub(super) async fn status_page(State(page): State<Arc<StatusPage>>) -> Response {
-    match page.last.get(page.answer()).await {
-        Ok(text) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
-        Err((status, why)) => (status, why + "\n").into_response(),
+async fn answer(
+    Shared(page): Shared<Arc<StatusPage>>,
+    asker: Asker,
+    RawQuery(query): RawQuery,
+) -> Response {
+    if query.is_some_and(|query| query == "follow") {
+        let opened = page.follow(asker).await;
+        return opened.map_or_else(IntoResponse::into_response, readers::answer_lines);
+    }
+    match page.state(asker.is_direct).await {
+        Ok(state) => ([(CONTENT_TYPE, "application/json")], state.json()).into_response(),
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// The states of the job that differ in more than ages, each as a line of JSON.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    number: u64,
+    last: Option<Snapshot>,
+}
+
+/// One of these states.
+#[derive(Debug)]
+pub(super) struct Change {
+    number: u64,
+    state: Arc<State>,
+    line: OnceLock<[Bytes; 2]>,
+}
+
+impl View for Changes {
+    type Frame = Change;
+
+    fn apply(&mut self, state: &Arc<State>, _new_events: &[Arc<str>]) -> Change {
+        let ageless = state.snapshot.without_ages();
+        if self.last.as_ref() != Some(&ageless) {
+            self.last = Some(ageless);
+            self.number += 1;
+        }
+        Change { number: self.number, state: Arc::clone(state), line: OnceLock::new() }
+    }
+}
+
+impl Frame for Change {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn after(&self, _last: Option<u64>) -> &[Bytes] {
+        self.line.get_or_init(|| [self.state.json(), Bytes::from_static(b"\n")])
     }
 }
 
@@ -142,14 +134,19 @@ pub(super) async fn status_page(State(page): State<Arc<StatusPage>>) -> Response
 mod tests {
     use std::time::Duration;
 
-    use axum::{Router, body::Body, extract::Request, routing::get};
+    use axum::{body::Body, extract::Request, http::StatusCode};
+    use ragent_proto::convert::NotHere;
     use ragent_rendezvous::ids::Term;
     use tokio::sync::mpsc;
     use tower::ServiceExt;
 
     use super::*;
     use crate::{
-        coordinator::driver::{Input, tests::empty_snapshot},
+        coordinator::{
+            driver::{Input, tests::empty_snapshot},
+            role::Role,
+        },
+        secret::{Credentials, Unsecured},
         sys::clock,
     };
 
@@ -158,17 +155,16 @@ mod tests {
         router.oneshot(request).await.unwrap().status()
     }
 
-    /// With any number of clients the state is rendered at most ten times a second, and an answer is
+    /// With any number of clients the state is collected at most ten times a second, and an answer is
     /// never older than its request.
     #[tokio::test(start_paused = true)]
-    async fn status_is_written_out_rarely() {
+    async fn status_is_collected_rarely() {
         let (inputs, mut asked) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
-        let page = Arc::new(StatusPage::new(
-            Arc::new(Role::of(inputs, "10.0.0.1:1").0),
-            Arc::default(),
-            Credentials::unsecured(crate::secret::Unsecured::Chosen),
-        ));
-        let router = Router::new().route("/status", get(status_page).with_state(page));
+        let role = Arc::new(Role::of(inputs, "10.0.0.1:1").0);
+        let credentials = Credentials::unsecured(Unsecured::Chosen);
+        let relay = Relay { credentials, readers: Default::default() };
+        let states = Arc::new(States::new(role, Arc::default()));
+        let router = route(Arc::new(StatusPage::new(states, relay)));
         let begun = clock::now();
         let answering = tokio::spawn(async move {
             let mut times = Vec::new();
@@ -190,25 +186,14 @@ mod tests {
         assert_eq!(answering.await.unwrap(), [1, 101, 201]);
     }
 
-    /// A few processes are asked, one after the other: none twice, and none at an endpoint that is not valid.
+    /// A state that differs from the one before in ages only is not sent again.
     #[test]
-    fn coordinator_is_followed() {
-        let follow = |named: &[&str]| {
-            let mut trail = Trail::default();
-            let mut ends = named.iter().map(|endpoint| {
-                let term = Term(1);
-                trail.next(NotHere { term, endpoint: (*endpoint).to_owned() }).err()
-            });
-            ends.find_map(|end| end).map(|(status, why)| {
-                assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-                why
-            })
+    fn ages_are_no_change() {
+        let mut changes = Changes::default();
+        let mut sent = |phase_ms, max_restarts| {
+            let state = State::new(Snapshot { phase_ms, max_restarts, ..empty_snapshot() });
+            changes.apply(&Arc::new(state), &[]).number()
         };
-        assert_eq!(follow(&["a:1", "b:1", "c:1"]), None);
-        let circle = follow(&["a:1", "b:1", "a:1"]).unwrap();
-        assert!(circle.contains("(each names the next: a:1, b:1, a:1)"), "{circle}");
-        assert!(follow(&["a:1", "b:1", "c:1", "d:1"]).unwrap().contains("c:1, d:1)"));
-        assert!(follow(&["a:1", "not valid"]).unwrap().contains("`not valid`, is not valid"));
-        assert_eq!(follow(&[""]).unwrap(), "no coordinator is elected at present");
+        assert_eq!([sent(1, 0), sent(2, 0), sent(3, 1), sent(4, 1)], [1, 1, 2, 2]);
     }
 }

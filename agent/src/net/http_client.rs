@@ -1,9 +1,23 @@
-//! A small HTTP/1.1 client for one GET. The program that answers need not be ragent.
+//! An HTTP/1.1 client for one GET: of a short page, from a program that need not be ragent, or of a page that arrives in parts.
 
-use std::{io, net::SocketAddr, str, time::Duration};
+use std::{future::poll_fn, io, net::SocketAddr, pin::Pin, str, time::Duration};
 
+use axum::{
+    body::{Body, Bytes},
+    extract::Request,
+    http::{
+        StatusCode,
+        header::{CONNECTION, HOST, MAX_FORWARDS},
+    },
+};
+use hyper::{
+    body::{Body as _, Incoming},
+    client::conn::http1,
+};
+use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    task::JoinSet,
     time::timeout,
 };
 
@@ -11,7 +25,10 @@ use super::{
     dial,
     secure_stream::{self, ConnectError},
 };
-use crate::secret::{ALPN_HTTP1, Credentials};
+use crate::{
+    net::limits,
+    secret::{ALPN_HTTP1, Credentials},
+};
 
 /// The bytes that were received after a request, and how the exchange ended.
 #[derive(Debug)]
@@ -117,6 +134,63 @@ async fn exchange(
     let read = stream.take(len_max as u64).read_to_end(received).await;
     sent?;
     read.map(drop)
+}
+
+/// An answer whose body is received in parts.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    status: StatusCode,
+    body: Incoming,
+    /// Ends the connection when it is dropped.
+    _connection: JoinSet<()>,
+}
+
+impl Answer {
+    /// Requests the page at `path` from the process at `address`, to which `stream` is connected. The process is not to ask
+    /// another one for it.
+    pub(crate) async fn request(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        address: SocketAddr,
+        path: &str,
+    ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        // Without the scope of a link-local address, which an authority cannot contain.
+        let host = SocketAddr::new(address.ip(), address.port()).to_string();
+        let request = Request::get(path)
+            .header(HOST, host)
+            .header(CONNECTION, "close")
+            .header(MAX_FORWARDS, "0")
+            .body(Body::empty())?;
+        let mut builder = http1::Builder::new();
+        builder.max_buf_size(limits::MAX_HEAD as usize);
+        let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+        let mut task = JoinSet::new();
+        // The request, or the body, has the error with which it ends.
+        task.spawn(async { drop(connection.await) });
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        Ok(Self { status: head.status, body, _connection: task })
+    }
+
+    /// Returns the status.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Returns the next part of the body; `None` at the end.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call loses nothing.
+    pub(crate) async fn next(&mut self) -> Option<hyper::Result<Bytes>> {
+        loop {
+            let frame = poll_fn(|context| Pin::new(&mut self.body).poll_frame(context)).await?;
+            match frame.map(hyper::body::Frame::into_data) {
+                Ok(Ok(part)) => return Some(Ok(part)),
+                // Trailers are not used.
+                Ok(Err(_)) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
 }
 
 impl<'a> Page<'a> {

@@ -10,11 +10,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use ragent_benches::now;
-use ragent_proto::{
-    Message as _,
-    convert::{FromAgent, StatusAnswer},
-    v1,
-};
+use ragent_proto::{Message as _, convert::FromAgent, v1};
 use ragent_rendezvous::{
     Rendezvous,
     ids::{AttendNumber, JobUid, NodeId, Peer, Round, RoundId, RunId},
@@ -23,7 +19,6 @@ use ragent_rendezvous::{
         StepProgress, StepSource,
     },
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
-    snapshot::Snapshot,
     tenure::Tenure,
     voter_count::VoterCount,
 };
@@ -46,15 +41,12 @@ fn main() -> Result<()> {
     let snapshot = machine.snapshot(start);
     anyhow::ensure!(snapshot.progress.is_some() && snapshot.nodes.len() == nodes as usize);
     let json = serde_json::to_vec(&snapshot)?.len();
-    let message = encoded(&snapshot).len();
     let report = json!({
         "nodes": nodes,
         "snapshot_ms": times.of(|| machine.snapshot(start)),
         "ageless_ms": times.of(|| snapshot.without_ages()),
         "json_ms": times.of(|| serde_json::to_vec(&snapshot)),
         "json_bytes": json,
-        "message_ms": times.of(|| encoded(&snapshot)),
-        "message_bytes": message,
         "keep_alive_bytes": keep_alive(None),
         "keep_alive_with_step_bytes": keep_alive(Some(progress(48_210))),
         "keep_alive_with_largest_step_bytes": keep_alive(Some(progress(1 << 52))),
@@ -82,11 +74,6 @@ impl Times {
         times.sort_by(f64::total_cmp);
         json!({ "median": times[times.len() / 2], "worst": times[times.len() - 1] })
     }
-}
-
-/// Returns the state as an answer to a request.
-fn encoded(snapshot: &Snapshot) -> Vec<u8> {
-    v1::StatusReply::from(StatusAnswer::Snapshot(Box::new(snapshot.clone()))).encode_to_vec()
 }
 
 /// Returns the size of a keep-alive.

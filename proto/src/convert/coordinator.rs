@@ -9,9 +9,13 @@ use ragent_rendezvous::{
         Welcome,
     },
     settings::Leases,
+    snapshot::Explanation,
 };
 
-use super::{list, millis, name, nonempty, port, required, round, to_millis, to_round, voter};
+use super::{
+    list, millis, name, nonempty, port, printable, required, round, text, to_millis, to_round,
+    voter,
+};
 use crate::{
     Malformed, Proof, limits,
     v1::{self, assignment, coordinator_message, refusal, restart},
@@ -58,6 +62,23 @@ impl TryFrom<v1::NotHere> for NotHere {
     fn try_from(not_here: v1::NotHere) -> Result<Self, Malformed> {
         let endpoint = name(not_here.endpoint, "not_here.endpoint")?;
         Ok(Self { term: Term(not_here.term), endpoint })
+    }
+}
+
+impl From<Explanation> for v1::Explanation {
+    fn from(Explanation { kind, text }: Explanation) -> Self {
+        Self { kind, text: printable(&text) }
+    }
+}
+
+impl TryFrom<v1::Explanation> for Explanation {
+    type Error = Malformed;
+
+    fn try_from(explanation: v1::Explanation) -> Result<Self, Malformed> {
+        Ok(Self {
+            kind: name(explanation.kind, "incomplete.kind")?,
+            text: text(explanation.text, "incomplete.text", limits::MAX_TEXT_LEN)?,
+        })
     }
 }
 

@@ -1,14 +1,10 @@
-//! The training steps of a node and of a job. A source that only a newer peer knows counts as unknown.
+//! The training steps of a node. A source that only a newer peer knows counts as unknown.
 
 use std::time::Duration;
 
-use ragent_rendezvous::{
-    message::{STEP_MAX, StepProgress, StepSource},
-    snapshot::JobProgress,
-};
+use ragent_rendezvous::message::{STEP_MAX, StepProgress, StepSource};
 
-use super::{millis, to_millis};
-use crate::{Malformed, limits::MAX_DURATION_MS, v1};
+use crate::{Malformed, v1};
 
 /// Parses the steps of a node.
 pub(super) fn of_node(
@@ -26,34 +22,11 @@ pub(super) fn of_node(
     }))
 }
 
-/// Parses the steps of a job.
-pub(super) fn of_job(progress: Option<v1::JobProgress>) -> Result<Option<JobProgress>, Malformed> {
-    let Some(progress) = progress else { return Ok(None) };
-    let Ok(source) = StepSource::try_from(progress.source()) else { return Ok(None) };
-    let v1::JobProgress { source: _, step: lowest, highest, steps_left, step_us, age_ms } =
-        progress;
-    Ok(Some(JobProgress {
-        source,
-        step: step(lowest, "progress.step")?,
-        highest: step(highest, "progress.highest")?,
-        steps_left: steps_left.map(|left| step(left, "progress.steps_left")).transpose()?,
-        step_time: step_us.map(step_time).transpose()?,
-        age: millis(age_ms, "progress.age_ms")?,
-    }))
-}
-
 fn step(step: u64, field: &'static str) -> Result<u64, Malformed> {
     if step > STEP_MAX {
         return Err(Malformed::OutOfRange(field));
     }
     Ok(step)
-}
-
-fn step_time(micros: u64) -> Result<Duration, Malformed> {
-    if micros / 1000 > MAX_DURATION_MS {
-        return Err(Malformed::OutOfRange("progress.step_us"));
-    }
-    Ok(Duration::from_micros(micros))
 }
 
 impl From<StepProgress> for v1::StepProgress {
@@ -64,21 +37,6 @@ impl From<StepProgress> for v1::StepProgress {
             spread: highest.saturating_sub(lowest),
             total,
             age_ms: u32::try_from(age.as_millis()).unwrap_or(u32::MAX),
-        }
-    }
-}
-
-impl From<JobProgress> for v1::JobProgress {
-    fn from(progress: JobProgress) -> Self {
-        let JobProgress { source, step, highest, steps_left, step_time, age } = progress;
-        let step_us = step_time.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
-        Self {
-            source: v1::StepSource::from(source).into(),
-            step,
-            highest,
-            steps_left,
-            step_us: step_us.map(|micros| micros.min(1000 * MAX_DURATION_MS)),
-            age_ms: to_millis(age).min(MAX_DURATION_MS),
         }
     }
 }
@@ -142,9 +100,5 @@ mod tests {
         assert_eq!(spread, out_of_range("progress.spread"));
         let total = changed(|message| message.total = Some(u64::MAX));
         assert_eq!(total, out_of_range("progress.total"));
-        let step_us = v1::JobProgress { source: 1, step_us: Some(u64::MAX), ..Default::default() };
-        assert_eq!(of_job(Some(step_us)), Err(Malformed::OutOfRange("progress.step_us")));
-        let other = v1::JobProgress { source: 77, ..Default::default() };
-        assert_eq!(of_job(Some(other)), Ok(None));
     }
 }

@@ -1,285 +1,163 @@
-//! The status of a job.
+//! The state of a job that was received as JSON.
 
-use std::net::IpAddr;
+use std::time::Duration;
 
 use ragent_rendezvous::{
-    ids::{GlobalRank, GroupRank, JobUid, NodeId, RunId},
+    ids::{JobUid, NodeId, RunId},
     limits::VOTERS_MAX,
-    message::PROGRESS_MAX,
+    message::{Outcome, PROGRESS_MAX, REFUSED_CLIENTS_MAX, STEP_MAX, StandbyCounts},
     snapshot::{
-        Explanation, NodeSnapshot, PhaseName, REFUSED_PEERS_MAX, RefusedPeer, Snapshot,
-        StandingName, UNREACHED_MAX, Unreached, VoterStatus,
+        Explanation, JobProgress, JobTime, NodeSnapshot, REFUSED_PEERS_MAX, RefusedPeer, Snapshot,
+        StateTime, UNREACHED_MAX, Unreached, VoterStatus,
     },
 };
 
-use super::{
-    NotHere, account, agent::refused_clients, fitted, list, millis, name, nonempty, port,
-    printable, progress, required, round, text, to_millis, to_round,
-};
-use crate::{
-    Malformed, limits,
-    v1::{self, status_reply},
-};
+use super::{fitted, list, name, nonempty, printable, text, to_millis};
+use crate::{Malformed, limits, v1};
 
-/// The answer to a status request.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum StatusAnswer {
-    /// The answering agent does not host the coordinator.
-    NotHere(NotHere),
-    /// The status of the job, from its coordinator.
-    Snapshot(Box<Snapshot>),
+/// The most states or causes of a list; there are fewer.
+const NAMES_MAX: usize = 32;
+
+/// Checks a state that was received. Texts in it may be printed, and numbers may be added.
+///
+/// # Errors
+///
+/// Returns [`Malformed`] if a value is out of its range, or a text or a list is too long.
+pub fn checked(snapshot: Snapshot) -> Result<Snapshot, Malformed> {
+    // Without `..`, so that a later field is checked as well.
+    let Snapshot {
+        run_id,
+        job_uid,
+        term,
+        round,
+        phase,
+        min_nodes,
+        phase_ms,
+        time,
+        last_restart,
+        restarts,
+        max_nodes,
+        restarts_used,
+        max_restarts,
+        world_size,
+        nodes,
+        incomplete,
+        refused_clients,
+        refused_peers,
+        unreached,
+        progress,
+        outcome,
+        leader,
+        voters,
+    } = snapshot;
+    Ok(Snapshot {
+        run_id: RunId::new(name(run_id.to_string(), "run_id")?),
+        job_uid: JobUid::new(name(job_uid.to_string(), "job_uid")?),
+        term,
+        round,
+        phase,
+        min_nodes,
+        phase_ms,
+        time: checked_time(time)?,
+        last_restart,
+        restarts: list(restarts, "restarts", NAMES_MAX, Ok)?,
+        max_nodes,
+        restarts_used,
+        max_restarts,
+        world_size,
+        nodes: list(nodes, "nodes", limits::MAX_NODES, checked_node)?,
+        incomplete: incomplete
+            .map(|why| Explanation::try_from(v1::Explanation::from(why)))
+            .transpose()?,
+        refused_clients: list(refused_clients, "refused_clients", REFUSED_CLIENTS_MAX, Ok)?,
+        refused_peers: list(refused_peers, "refused_peers", REFUSED_PEERS_MAX, |peer| {
+            let RefusedPeer { address, count, reason } = peer;
+            Ok(RefusedPeer { address, count, reason: name(reason, "refused_peers.reason")? })
+        })?,
+        unreached: list(unreached, "unreached", UNREACHED_MAX, |unreached| {
+            let Unreached { host_name, to, why } = unreached;
+            Ok(Unreached { host_name: fitted(&host_name), to: fitted(&to), why: fitted(&why) })
+        })?,
+        progress: progress.map(checked_progress).transpose()?,
+        // With the checks of the messages that carry the same.
+        outcome: outcome.map(|it| Outcome::try_from(v1::Outcome::from(it))).transpose()?,
+        leader: leader.map(|leader| nonempty(leader, "leader")).transpose()?,
+        voters: list(voters, "voters", VOTERS_MAX, |voter| {
+            let VoterStatus { endpoint, is_leader, silent_for } = voter;
+            age(silent_for, "voters.silent_ms")?;
+            Ok(VoterStatus {
+                endpoint: nonempty(endpoint, "voters.endpoint")?,
+                is_leader,
+                silent_for,
+            })
+        })?,
+    })
 }
 
-impl From<StatusAnswer> for v1::StatusReply {
-    fn from(answer: StatusAnswer) -> Self {
-        use status_reply::Answer;
-        let answer = match answer {
-            StatusAnswer::NotHere(not_here) => Answer::NotHere(not_here.into()),
-            StatusAnswer::Snapshot(snapshot) => Answer::Snapshot((*snapshot).into()),
-        };
-        Self { answer: Some(answer) }
+fn checked_time(JobTime { states, redone_ms, now }: JobTime) -> Result<JobTime, Malformed> {
+    let state = |StateTime { state, ms, settled_ms }| {
+        Ok(StateTime { state: name(state, "time.states")?, ms, settled_ms })
+    };
+    Ok(JobTime {
+        states: list(states, "time.states", NAMES_MAX, state)?,
+        redone_ms,
+        now: now.map(|now| name(now, "time.now")).transpose()?,
+    })
+}
+
+fn checked_node(node: NodeSnapshot) -> Result<NodeSnapshot, Malformed> {
+    let NodeSnapshot {
+        node_id,
+        host_name,
+        address,
+        observed,
+        agent_port,
+        group_rank,
+        first_global_rank,
+        local_world_size,
+        standing,
+        last_seen_ms,
+        reason,
+        progress,
+        progress_age_ms,
+        standbys,
+    } = node;
+    let words = |words: Option<String>, field, limit| {
+        words.map(|words| text(printable(&words), field, limit)).transpose()
+    };
+    Ok(NodeSnapshot {
+        node_id: NodeId::new(name(node_id.to_string(), "nodes.node_id")?),
+        host_name: name(host_name, "nodes.host_name")?,
+        address: name(address, "nodes.address")?,
+        observed,
+        agent_port,
+        group_rank,
+        first_global_rank,
+        local_world_size,
+        standing,
+        last_seen_ms,
+        reason: words(reason, "nodes.reason", limits::MAX_TEXT_LEN)?,
+        progress: words(progress, "nodes.progress", PROGRESS_MAX)?,
+        progress_age_ms,
+        standbys: standbys
+            .map(|standbys| StandbyCounts::try_from(v1::Standbys::from(standbys)))
+            .transpose()?,
+    })
+}
+
+fn checked_progress(progress: JobProgress) -> Result<JobProgress, Malformed> {
+    let JobProgress { source: _, step, highest, steps_left, step_time, age: since } = progress;
+    if [Some(step), Some(highest), steps_left].into_iter().flatten().any(|step| step > STEP_MAX) {
+        return Err(Malformed::OutOfRange("progress.step"));
     }
+    age(step_time.unwrap_or_default(), "progress.step_ms")?;
+    age(since, "progress.age_ms")?;
+    Ok(progress)
 }
 
-impl TryFrom<v1::StatusReply> for StatusAnswer {
-    type Error = Malformed;
-
-    fn try_from(reply: v1::StatusReply) -> Result<Self, Malformed> {
-        use status_reply::Answer;
-        Ok(match required(reply.answer, "answer")? {
-            Answer::NotHere(not_here) => Self::NotHere(not_here.try_into()?),
-            Answer::Snapshot(snapshot) => Self::Snapshot(Box::new(snapshot.try_into()?)),
-        })
+fn age(age: Duration, field: &'static str) -> Result<(), Malformed> {
+    if to_millis(age) > limits::MAX_DURATION_MS {
+        return Err(Malformed::OutOfRange(field));
     }
+    Ok(())
 }
-
-impl From<Snapshot> for v1::Snapshot {
-    fn from(snapshot: Snapshot) -> Self {
-        let id = ragent_rendezvous::ids::RoundId { term: snapshot.term, round: snapshot.round };
-        Self {
-            run_id: snapshot.run_id.to_string(),
-            job_uid: snapshot.job_uid.to_string(),
-            round: to_round(id),
-            phase: v1::Phase::from(snapshot.phase).into(),
-            min_nodes: snapshot.min_nodes,
-            max_nodes: snapshot.max_nodes,
-            restarts_used: snapshot.restarts_used,
-            max_restarts: snapshot.max_restarts,
-            world_size: snapshot.world_size,
-            nodes: snapshot.nodes.into_iter().map(Into::into).collect(),
-            incomplete: snapshot.incomplete.map(Into::into),
-            outcome: snapshot.outcome.map(Into::into),
-            refused_clients: snapshot.refused_clients.iter().map(IpAddr::to_string).collect(),
-            refused_peers: snapshot.refused_peers.into_iter().map(Into::into).collect(),
-            unreached: snapshot.unreached.into_iter().map(Into::into).collect(),
-            progress: snapshot.progress.map(Into::into),
-            // A voter is the leader in their list.
-            leader: snapshot.leader.filter(|_| snapshot.voters.is_empty()).unwrap_or_default(),
-            voters: snapshot.voters.into_iter().map(Into::into).collect(),
-            phase_ms: snapshot.phase_ms,
-            time: Some(snapshot.time.into()),
-            last_restart: snapshot.last_restart.map(Into::into),
-            restarts: snapshot.restarts.into_iter().map(Into::into).collect(),
-        }
-    }
-}
-
-impl TryFrom<v1::Snapshot> for Snapshot {
-    type Error = Malformed;
-
-    fn try_from(snapshot: v1::Snapshot) -> Result<Self, Malformed> {
-        let phase = snapshot.phase().try_into()?;
-        let id = round(snapshot.round, "snapshot.round")?;
-        let voters = list(snapshot.voters, "snapshot.voters", VOTERS_MAX, TryInto::try_into)?;
-        let mut converted = Self {
-            run_id: RunId::new(name(snapshot.run_id, "snapshot.run_id")?),
-            job_uid: JobUid::new(name(snapshot.job_uid, "snapshot.job_uid")?),
-            term: id.term,
-            round: id.round,
-            phase,
-            phase_ms: snapshot.phase_ms,
-            time: snapshot.time.unwrap_or_default().try_into()?,
-            last_restart: account::last_restart(snapshot.last_restart)?,
-            restarts: account::restarts(snapshot.restarts)?,
-            min_nodes: snapshot.min_nodes,
-            max_nodes: snapshot.max_nodes,
-            restarts_used: snapshot.restarts_used,
-            max_restarts: snapshot.max_restarts,
-            world_size: snapshot.world_size,
-            nodes: list(snapshot.nodes, "snapshot.nodes", limits::MAX_NODES, TryInto::try_into)?,
-            incomplete: snapshot.incomplete.map(TryInto::try_into).transpose()?,
-            outcome: snapshot.outcome.map(TryInto::try_into).transpose()?,
-            refused_clients: refused_clients(snapshot.refused_clients)?,
-            refused_peers: list(
-                snapshot.refused_peers,
-                "snapshot.refused_peers",
-                REFUSED_PEERS_MAX,
-                TryInto::try_into,
-            )?,
-            unreached: list(
-                snapshot.unreached,
-                "snapshot.unreached",
-                UNREACHED_MAX,
-                TryInto::try_into,
-            )?,
-            progress: progress::of_job(snapshot.progress)?,
-            leader: None,
-            voters: Vec::new(),
-        };
-        converted.set_voters(voters);
-        if !snapshot.leader.is_empty() && converted.voters.is_empty() {
-            converted.leader = Some(name(snapshot.leader, "snapshot.leader")?);
-        }
-        Ok(converted)
-    }
-}
-
-impl From<RefusedPeer> for v1::RefusedPeer {
-    fn from(peer: RefusedPeer) -> Self {
-        let RefusedPeer { address, count, reason } = peer;
-        Self { address: address.to_string(), count, reason }
-    }
-}
-
-impl TryFrom<v1::RefusedPeer> for RefusedPeer {
-    type Error = Malformed;
-
-    fn try_from(peer: v1::RefusedPeer) -> Result<Self, Malformed> {
-        const FIELD: &str = "refused_peer.address";
-        Ok(Self {
-            address: peer.address.parse().map_err(|_| Malformed::OutOfRange(FIELD))?,
-            count: peer.count,
-            reason: name(peer.reason, "refused_peer.reason")?,
-        })
-    }
-}
-
-impl From<Unreached> for v1::Unreached {
-    fn from(Unreached { host_name, to, why }: Unreached) -> Self {
-        Self { host_name: fitted(&host_name), to: fitted(&to), why: fitted(&why) }
-    }
-}
-
-impl TryFrom<v1::Unreached> for Unreached {
-    type Error = Malformed;
-
-    fn try_from(v1::Unreached { host_name, to, why }: v1::Unreached) -> Result<Self, Malformed> {
-        let name = |value| name(value, "snapshot.unreached");
-        Ok(Self { host_name: name(host_name)?, to: name(to)?, why: name(why)? })
-    }
-}
-
-impl From<VoterStatus> for v1::VoterStatus {
-    fn from(VoterStatus { endpoint, is_leader, silent_for }: VoterStatus) -> Self {
-        Self { endpoint, is_leader, silent_ms: to_millis(silent_for) }
-    }
-}
-
-impl TryFrom<v1::VoterStatus> for VoterStatus {
-    type Error = Malformed;
-
-    fn try_from(voter: v1::VoterStatus) -> Result<Self, Malformed> {
-        Ok(Self {
-            endpoint: nonempty(voter.endpoint, "voter.endpoint")?,
-            is_leader: voter.is_leader,
-            silent_for: millis(voter.silent_ms, "voter.silent_ms")?,
-        })
-    }
-}
-
-impl From<Explanation> for v1::Explanation {
-    fn from(Explanation { kind, text }: Explanation) -> Self {
-        Self { kind, text: printable(&text) }
-    }
-}
-
-impl TryFrom<v1::Explanation> for Explanation {
-    type Error = Malformed;
-
-    fn try_from(explanation: v1::Explanation) -> Result<Self, Malformed> {
-        Ok(Self {
-            kind: name(explanation.kind, "incomplete.kind")?,
-            text: text(explanation.text, "incomplete.text", limits::MAX_TEXT_LEN)?,
-        })
-    }
-}
-
-impl From<NodeSnapshot> for v1::NodeStatus {
-    fn from(node: NodeSnapshot) -> Self {
-        Self {
-            node_id: node.node_id.to_string(),
-            host_name: node.host_name,
-            address: node.address,
-            agent_port: node.agent_port.into(),
-            group_rank: node.group_rank.map(|rank| rank.0),
-            first_global_rank: node.first_global_rank.map(|rank| rank.0),
-            local_world_size: node.local_world_size,
-            standing: v1::StandingName::from(node.standing).into(),
-            last_seen_ms: node.last_seen_ms,
-            reason: node.reason.as_deref().map(printable),
-            progress: node.progress.as_deref().map(printable),
-            observed: node.observed.map(|observed| observed.to_string()),
-            standbys: node.standbys.map(Into::into),
-            progress_age_ms: node.progress_age_ms,
-        }
-    }
-}
-
-impl TryFrom<v1::NodeStatus> for NodeSnapshot {
-    type Error = Malformed;
-
-    fn try_from(node: v1::NodeStatus) -> Result<Self, Malformed> {
-        let standing = node.standing().try_into()?;
-        Ok(Self {
-            node_id: NodeId::new(name(node.node_id, "node.node_id")?),
-            host_name: name(node.host_name, "node.host_name")?,
-            address: name(node.address, "node.address")?,
-            observed: node
-                .observed
-                .map(|observed| observed.parse())
-                .transpose()
-                .map_err(|_| Malformed::OutOfRange("node.observed"))?,
-            agent_port: port(node.agent_port, "node.agent_port")?,
-            group_rank: node.group_rank.map(GroupRank),
-            first_global_rank: node.first_global_rank.map(GlobalRank),
-            local_world_size: node.local_world_size,
-            standing,
-            last_seen_ms: node.last_seen_ms,
-            reason: node
-                .reason
-                .map(|reason| text(reason, "node.reason", limits::MAX_TEXT_LEN))
-                .transpose()?,
-            progress: node
-                .progress
-                .map(|progress| text(progress, "node.progress", PROGRESS_MAX))
-                .transpose()?,
-            progress_age_ms: node.progress_age_ms,
-            standbys: node.standbys.map(TryInto::try_into).transpose()?,
-        })
-    }
-}
-
-enumeration!(
-    PhaseName,
-    Phase,
-    "snapshot.phase",
-    [Recovering, Gathering, Running, Stopping, Closed,]
-);
-enumeration!(
-    StandingName,
-    StandingName,
-    "node.standing",
-    [
-        Preparing,
-        Joined,
-        Running,
-        Stopping,
-        Failed,
-        Succeeded,
-        Leaving,
-        Waiting,
-        Spare,
-        Quarantined,
-        Lost,
-    ]
-);

@@ -26,6 +26,8 @@ use ragent_rendezvous::{
     },
 };
 
+use serde_json::{Value, json};
+
 use super::*;
 use crate::Proof;
 
@@ -428,15 +430,62 @@ fn coordinators_are_understood() {
     }
 }
 
-/// A status is received as it was sent.
+/// Returns a state as JSON, after a change of it.
+fn json(change: impl FnOnce(&mut Value)) -> Value {
+    let mut json = serde_json::to_value(snapshot()).unwrap();
+    change(&mut json);
+    json
+}
+
+/// Receives a state.
+fn received(json: Value) -> Result<Snapshot, Malformed> {
+    // As text: from a value, serde reads some types in other ways.
+    checked(serde_json::from_str(&json.to_string()).unwrap())
+}
+
+/// A state is received as it was sent.
 #[test]
-fn status_is_understood() {
-    let not_here = NotHere { term: Term(1), endpoint: "h:1".to_owned() };
-    let snapshots =
-        [snapshot(), snapshot_with_leader()].map(|one| StatusAnswer::Snapshot(Box::new(one)));
-    for sent in snapshots.into_iter().chain([StatusAnswer::NotHere(not_here)]) {
-        let reply = v1::StatusReply::from(sent.clone());
-        assert_eq!(StatusAnswer::try_from(reply), Ok(sent));
+fn states_are_understood() {
+    for sent in [snapshot(), snapshot_with_leader()] {
+        assert_eq!(received(serde_json::to_value(&sent).unwrap()), Ok(sent));
+    }
+}
+
+/// Fields and names of a later version are left out, and the rest is received.
+#[test]
+fn later_states_are_understood() {
+    let later = json(|json| {
+        json["new"] = json!({"field": [1]});
+        json["last_restart"]["why"] = json!("new_cause");
+        json["restarts"].as_array_mut().unwrap().insert(0, json!({"cause": "new_cause"}));
+        json["progress"]["source"] = json!("new_source");
+    });
+    let expected = Snapshot { last_restart: None, progress: None, ..snapshot() };
+    assert_eq!(received(later), Ok(expected));
+}
+
+/// Values of a state are checked: their number, their names, their times and their steps.
+#[test]
+fn malformed_states_are_refused() {
+    let refusal = |change: &dyn Fn(&mut Value)| received(json(change)).unwrap_err();
+    let voter = |field: &'static str, value: Value| {
+        refusal(&move |json| json["voters"][0][field] = value.clone())
+    };
+    assert_eq!(voter("endpoint", json!("")), Malformed::Missing("voters.endpoint"));
+    assert_eq!(voter("silent_ms", json!(u64::MAX)), Malformed::OutOfRange("voters.silent_ms"));
+    let many = refusal(&|json| json["voters"] = vec![json["voters"][0].clone(); 6].into());
+    assert_eq!(many, Malformed::TooLong { field: "voters", len: 6, limit: 5 });
+    let long = refusal(&|json| json["nodes"][0]["host_name"] = "x".repeat(257).into());
+    assert_eq!(long, Malformed::TooLong { field: "nodes.host_name", len: 257, limit: 256 });
+    for field in ["step", "highest", "steps_left"] {
+        let far = refusal(&|json| json["progress"][field] = json!(1_u64 << 53));
+        assert_eq!(far, Malformed::OutOfRange("progress.step"), "{field}");
+    }
+    let slow = refusal(&|json| json["progress"]["step_ms"] = json!(1e15));
+    assert_eq!(slow, Malformed::OutOfRange("progress.step_ms"));
+    for step_ms in [json!(-1.0), json!(1e300)] {
+        let none = received(json(|json| json["progress"]["step_ms"] = step_ms)).unwrap();
+        assert_eq!(none.progress, None);
     }
 }
 
@@ -529,31 +578,22 @@ fn malformed_endpoints_of_other_jobs_are_refused() {
     assert_eq!(refusal("x".repeat(257)), too_long);
 }
 
-/// Voters in a status are checked: their number, their names and their times.
-#[test]
-fn malformed_voters_are_refused() {
-    let refusal = |change: &dyn Fn(&mut Vec<v1::VoterStatus>)| {
-        let mut message = v1::Snapshot::from(snapshot());
-        change(&mut message.voters);
-        Snapshot::try_from(message).unwrap_err()
-    };
-    assert_eq!(refusal(&|v| v[0].endpoint.clear()), Malformed::Missing("voter.endpoint"));
-    let silent_ms = u64::MAX;
-    assert_eq!(refusal(&|v| v[0].silent_ms = silent_ms), Malformed::OutOfRange("voter.silent_ms"));
-    let too_long = Malformed::TooLong { field: "snapshot.voters", len: 6, limit: 5 };
-    assert_eq!(refusal(&|v| v.resize(6, v1::VoterStatus::default())), too_long);
-}
-
-/// Control characters are refused in every text, and never sent.
+/// Control characters are refused in every name, left out of texts, and never sent.
 #[test]
 fn terminals_are_left_alone() {
     for bad in ["\u{1b}[2J", "\r", "\u{9b}", "\u{7}", "\0", "\u{202e}", "\u{2066}"] {
-        let mut status = v1::Snapshot::from(snapshot());
-        status.incomplete.as_mut().unwrap().text = bad.to_owned();
-        assert_eq!(Snapshot::try_from(status), Err(Malformed::OutOfRange("incomplete.text")));
-        let mut status = v1::Snapshot::from(snapshot());
-        status.nodes[0].reason = Some(bad.to_owned());
-        assert_eq!(Snapshot::try_from(status), Err(Malformed::OutOfRange("node.reason")));
+        for name in ["run_id", "job_uid", "leader"] {
+            let cursed = received(json(|json| json[name] = bad.into()));
+            assert_eq!(cursed, Err(Malformed::OutOfRange(name)));
+        }
+        let words = received(json(|json| {
+            json["incomplete"]["text"] = format!("a{bad}b").into();
+            json["nodes"][0]["reason"] = format!("a{bad}b").into();
+            json["outcome"]["first_failure"]["stderr_tail"] = format!("a{bad}b").into();
+            json["unreached"][0]["why"] = format!("a{bad}b").into();
+        }));
+        let words = format!("{:?}", words.unwrap());
+        assert!(!words.contains(&format!("{bad:?}")[1..]), "{words}");
         let sent = FromAgent::Message(FromNode::Progress { text: format!("a{bad}b") });
         let received = FromAgent::try_from(v1::AgentMessage::from(sent)).unwrap();
         let FromAgent::Message(FromNode::Progress { text }) = received else {
@@ -611,9 +651,6 @@ proptest! {
             if let Ok(message) = v1::CoordinatorMessage::decode(bytes.as_slice()) {
                 let _ = FromCoordinator::try_from(message);
             }
-            if let Ok(message) = v1::StatusReply::decode(bytes.as_slice()) {
-                let _ = StatusAnswer::try_from(message);
-            }
         }
     }
 }
@@ -661,13 +698,9 @@ fn seeds_are_written() {
         v1::CoordinatorMessage::from(FromCoordinator::Welcomed(welcome, proof)).encode_to_vec()
     });
     write("coordinator", 2, welcomes.to_vec());
-    let answers = [
-        StatusAnswer::Snapshot(Box::new(snapshot())),
-        StatusAnswer::Snapshot(Box::new(snapshot_with_leader())),
-        StatusAnswer::NotHere(NotHere::unknown()),
-    ];
-    let answers = answers.map(|answer| v1::StatusReply::from(answer).encode_to_vec());
-    write("coordinator", 1, answers.to_vec());
+    let states = [snapshot(), snapshot_with_leader()];
+    let states = states.map(|state| serde_json::to_vec(&state).unwrap());
+    write("coordinator", 1, states.to_vec());
     let of_voters = voter::tests::all().into_iter();
     let of_voters = of_voters.map(|message| voter::encode(&voter::tests::header(), message));
     write("elect", 0, of_voters.collect());
@@ -687,7 +720,8 @@ fn seeds_are_written() {
 fn long_words_are_cut() {
     let long = || "é\n\u{202e}".repeat(300);
     let unreached = Unreached { host_name: long(), to: long(), why: long() };
-    let read = Unreached::try_from(v1::Unreached::from(unreached)).unwrap();
+    let read = checked(Snapshot { unreached: vec![unreached], ..snapshot() }).unwrap();
+    let [read] = &read.unreached[..] else { panic!("{read:?}") };
     assert_eq!([&read.host_name, &read.to, &read.why].map(|text| text.len()), [256; 3]);
     assert!(read.to.chars().all(|c| c == 'é'), "{}", read.to);
     let store = StoreUnreached { round: refused_clients().round, address: long(), why: long() };

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The highest step, and the highest number of steps: programs that read JSON as floating-point numbers still read it exactly.
 pub const STEP_MAX: u64 = (1 << 53) - 1;
 
 /// The origin of a training step; a more reliable one is the smaller value.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepSource {
     /// The script reports it.

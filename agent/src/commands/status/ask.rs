@@ -2,13 +2,12 @@
 
 use std::error::Error;
 
-use ragent_proto::convert::StatusAnswer;
 use ragent_rendezvous::snapshot::Snapshot;
 use tokio::task::JoinSet;
 
 use crate::{
     commands::{credentials::AskerCredentials, error::LaunchError},
-    coordinator::client::{self, AttendError, States},
+    coordinator::client::{self, Asked, AttendError, JobPage, Lines, NotFound},
     endpoint::identity,
     leadership::state_file::{self, RunningAgent, Stage},
     secret::Credentials,
@@ -40,13 +39,17 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Asks the process for the state of the job, now and after each change.
+    /// Asks the process for a page; `None` if it does not coordinate the job any more.
     ///
     /// # Errors
     ///
     /// Returns [`LaunchError`] if it does not answer.
-    pub(crate) async fn watch(&self) -> Result<States, LaunchError> {
-        client::watch(&self.endpoint, &self.credentials).await.map_err(|source| self.failed(source))
+    pub(crate) async fn open(&self, page: JobPage) -> Result<Option<Lines>, LaunchError> {
+        match client::ask(&self.endpoint, &self.credentials, page).await {
+            Ok(Asked::Here(lines)) => Ok(Some(lines)),
+            Ok(Asked::Elsewhere(_)) => Ok(None),
+            Err(source) => Err(self.failed(source)),
+        }
     }
 
     /// Returns the error of a request to the process.
@@ -151,35 +154,13 @@ async fn ask_voters(
 
 /// Asks at `endpoint`, or at the coordinator's endpoint if the answer contains that.
 async fn ask_one(endpoint: &Endpoint, credentials: &AskerCredentials) -> Result<Found, Failure> {
-    let failed = |endpoint: &Endpoint| {
-        let endpoint = endpoint.clone();
-        move |source| Failure::Asked { endpoint, source }
-    };
-    let found = |snapshot: Box<Snapshot>, endpoint: &Endpoint, credentials| Found {
-        snapshot: *snapshot,
-        endpoint: endpoint.clone(),
-        credentials,
-    };
-    let not_here = match ask_at(endpoint, credentials).await.map_err(failed(endpoint))? {
-        (StatusAnswer::Snapshot(snapshot), accepted) => {
-            return Ok(found(snapshot, endpoint, accepted));
+    let ask = |endpoint| async move { ask_at(&endpoint, credentials).await };
+    match client::find(endpoint.clone(), ask).await {
+        Ok(((snapshot, credentials), endpoint)) => {
+            Ok(Found { snapshot: *snapshot, endpoint, credentials })
         }
-        (StatusAnswer::NotHere(not_here), _) => not_here,
-    };
-    if not_here.endpoint.is_empty() {
-        return Err(Failure::NoJob(format!(
-            "{endpoint} knows of no elected coordinator at present"
-        )));
-    }
-    let Ok(elsewhere) = not_here.endpoint.parse::<Endpoint>() else {
-        let what = format!("the agent at {endpoint} has not found the coordinator of its job");
-        return Err(Failure::NoJob(what));
-    };
-    match ask_at(&elsewhere, credentials).await.map_err(failed(&elsewhere))? {
-        (StatusAnswer::Snapshot(snapshot), accepted) => Ok(found(snapshot, &elsewhere, accepted)),
-        (StatusAnswer::NotHere(_), _) => {
-            Err(Failure::NoJob(format!("neither {endpoint} nor {elsewhere} coordinates a job")))
-        }
+        Err(NotFound::Failed { endpoint, source }) => Err(Failure::Asked { endpoint, source }),
+        Err(error) => Err(Failure::NoJob(error.to_string())),
     }
 }
 
@@ -187,20 +168,29 @@ async fn ask_one(endpoint: &Endpoint, credentials: &AskerCredentials) -> Result<
 async fn ask_at(
     endpoint: &Endpoint,
     credentials: &AskerCredentials,
-) -> Result<(StatusAnswer, Credentials), AttendError> {
+) -> Result<Asked<(Box<Snapshot>, Credentials)>, AttendError> {
     let AskerCredentials { own, registered } = credentials;
-    let answer = client::status(endpoint, own).await;
+    let with = |answer, credentials: &Credentials| match answer {
+        Asked::Here(snapshot) => Asked::Here((snapshot, credentials.clone())),
+        Asked::Elsewhere(named) => Asked::Elsewhere(named),
+    };
+    let answer = client::state(endpoint, own).await;
     if let Err(AttendError::Mismatch(_)) = &answer {
         for credentials in registered {
-            if let Ok(answer) = client::status(endpoint, credentials).await {
-                return Ok((answer, credentials.clone()));
+            if let Ok(answer) = client::state(endpoint, credentials).await {
+                return Ok(with(answer, credentials));
             }
         }
     }
-    if let Err(AttendError::Protocol { address, .. } | AttendError::Silent { address, .. }) = answer
+    if let Err(
+        AttendError::Protocol { address, .. }
+        | AttendError::Refused { address, .. }
+        | AttendError::Silent { address, .. }
+        | AttendError::Unable { address, .. },
+    ) = answer
         && let Some(what) = identity::describe_other_program(address).await
     {
         return Err(AttendError::Other { address, what });
     }
-    answer.map(|answer| (answer, own.clone()))
+    answer.map(|answer| with(answer, own))
 }

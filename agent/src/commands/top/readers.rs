@@ -2,19 +2,13 @@
 
 use std::{cell::Cell, error::Error, ops::ControlFlow, rc::Rc, time::Duration};
 
-use ragent_proto::convert::JournalRequest;
 use ragent_rendezvous::{event::EventId, snapshot::Snapshot};
 use tokio::sync::mpsc;
 
 use super::model::Input;
 use crate::{
-    commands::{
-        error::LaunchError,
-        events::{self, Entry},
-        follow::Reader,
-        status::Found,
-    },
-    coordinator::client::{AttendError, Parts, States},
+    commands::{error::LaunchError, events::Entry, follow::Reader, status::Found},
+    coordinator::client::{AttendError, JobPage, JournalRequest, Lines, States},
 };
 
 /// The reader of the job's states.
@@ -31,7 +25,7 @@ impl Reader for StateReader {
     const PATIENCE: Option<Duration> = None;
 
     async fn open(&mut self, at: &Found) -> Result<Option<States>, LaunchError> {
-        at.watch().await.map(Some)
+        Ok(at.open(JobPage::States).await?.map(Into::into))
     }
 
     async fn next(states: &mut States) -> Result<Option<Box<Snapshot>>, AttendError> {
@@ -64,19 +58,19 @@ pub(super) struct EventReader {
 }
 
 impl Reader for EventReader {
-    type Stream = Box<Parts>;
+    type Stream = Lines;
     type Part = String;
     const PATIENCE: Option<Duration> = None;
 
-    async fn open(&mut self, at: &Found) -> Result<Option<Box<Parts>>, LaunchError> {
+    async fn open(&mut self, at: &Found) -> Result<Option<Lines>, LaunchError> {
         if at.snapshot.outcome.is_some() {
             self.is_closed.set(true);
         }
-        events::open(at, JournalRequest { after: self.after, follow: true }).await
+        at.open(JobPage::Events(JournalRequest { after: self.after, follow: true })).await
     }
 
-    async fn next(parts: &mut Box<Parts>) -> Result<Option<String>, AttendError> {
-        parts.next().await
+    async fn next(lines: &mut Lines) -> Result<Option<String>, AttendError> {
+        lines.next().await
     }
 
     async fn receive(&mut self, lines: String) -> Result<ControlFlow<()>, LaunchError> {

@@ -1,37 +1,310 @@
-//! Requests that read: the state of a job, its journal, and the events of its page.
+//! Requests that read: the pages of a job's coordinator, over HTTP.
 
-use std::net::SocketAddr;
+use std::{collections::VecDeque, mem, net::SocketAddr};
 
-use ragent_proto::{
-    Malformed,
-    convert::{JournalAnswer, JournalRequest, NotHere, PageAnswer, StatusAnswer},
-    v1::{self, JournalReply, PageReply, PageRequest, StatusReply, StatusRequest},
+use axum::{
+    http::StatusCode,
+    response::{IntoResponse, Response},
 };
-use ragent_rendezvous::snapshot::Snapshot;
-use tokio::time::timeout;
-use tonic::{Code, Status, Streaming};
+use ragent_proto::{convert::checked, printable};
+use ragent_rendezvous::{event::EventId, snapshot::Snapshot};
+use serde::{Deserialize, Serialize};
 
-use super::{AttendError, Connection, connect, in_time, mismatch_after, unauthenticated};
-use crate::{coordinator::limits, net, secret::Credentials, spec::Endpoint};
+use super::{AttendError, in_time, opening_error, to_first_of, unauthenticated};
+use crate::{
+    coordinator::limits,
+    net::{self, authentication, http_client::Answer, secure_stream},
+    secret::{ALPN_HTTP1, Credentials},
+    spec::Endpoint,
+};
+
+/// A page of the coordinator.
+#[derive(Clone, Copy, Debug)]
+pub enum JobPage {
+    /// The state of the job.
+    State,
+    /// The state, and again after each change.
+    States,
+    /// The journal.
+    Events(JournalRequest),
+    /// The events of the page for browsers.
+    Watch,
+}
+
+/// A request for the journal of a job.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct JournalRequest {
+    /// Only events after this one are requested; all if `None`.
+    pub after: Option<EventId>,
+    /// True if later events are requested, too, until the coordinator ends.
+    pub follow: bool,
+}
+
+/// The path of the state of the job.
+pub(crate) const STATUS_PATH: &str = "/status";
+/// The path of the journal.
+pub(crate) const EVENTS_PATH: &str = "/v1/events";
+/// The path of the events of the page for browsers.
+pub(crate) const WATCH_PATH: &str = "/v1/watch";
+
+impl JobPage {
+    fn path(self) -> String {
+        match self {
+            Self::State => STATUS_PATH.to_owned(),
+            Self::States => format!("{STATUS_PATH}?follow"),
+            Self::Watch => WATCH_PATH.to_owned(),
+            Self::Events(JournalRequest { after, follow }) => {
+                let after = after.map(|after| format!("since={after}"));
+                let follow = follow.then(|| "follow".to_owned());
+                let query: Vec<String> = after.into_iter().chain(follow).collect();
+                format!("{EVENTS_PATH}?{}", query.join("&"))
+            }
+        }
+    }
+
+    /// Returns the name of the page for messages.
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Self::State | Self::States => "the state of the job",
+            Self::Events(_) => "the journal",
+            Self::Watch => "the page's events",
+        }
+    }
+
+    /// Returns true if the page has no end while the coordinator runs.
+    pub(crate) fn lasts(self) -> bool {
+        match self {
+            Self::State => false,
+            Self::Events(JournalRequest { follow, .. }) => follow,
+            Self::States | Self::Watch => true,
+        }
+    }
+
+    /// Returns the longest line that is received.
+    fn line_max(self) -> usize {
+        match self {
+            Self::State | Self::States => limits::MAX_STATE,
+            Self::Events(_) | Self::Watch => limits::MAX_PAGE_LINE,
+        }
+    }
+}
+
+/// The answer of a process that was asked for something that the coordinator has.
+#[derive(Debug)]
+pub enum Asked<T> {
+    /// It has it.
+    Here(T),
+    /// It does not coordinate the job. The endpoint of the coordinator; empty if none is elected at present.
+    Elsewhere(String),
+}
+
+/// The answer of a process that does not coordinate the job, to a client that asks the coordinator itself.
+#[derive(Debug, Deserialize, Serialize)]
+struct NotHere {
+    coordinator: String,
+}
+
+/// Returns the answer of a process that does not coordinate the job.
+pub(crate) fn not_here(endpoint: &str) -> Response {
+    let body = axum::Json(NotHere { coordinator: endpoint.to_owned() });
+    (StatusCode::MISDIRECTED_REQUEST, body).into_response()
+}
+
+/// The reason for which no process has answered as the coordinator.
+#[derive(Debug, thiserror::Error)]
+pub enum NotFound {
+    /// The process at `endpoint` did not answer.
+    #[error("cannot ask the process at {endpoint}")]
+    Failed {
+        /// Its endpoint.
+        endpoint: Endpoint,
+        /// The reason.
+        #[source]
+        source: AttendError,
+    },
+    /// No coordinator is elected.
+    #[error("{0} knows of no elected coordinator at present")]
+    NotElected(Endpoint),
+    /// The endpoint that the process names is none.
+    #[error("the agent at {0} has not found the coordinator of its job")]
+    NotMet(Endpoint),
+    /// Each process names another one.
+    #[error("no process coordinates the job at present (each names the next: {}); try again", list(.0))]
+    Circle(Vec<Endpoint>),
+}
+
+fn list(endpoints: &[Endpoint]) -> String {
+    endpoints.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Asks the process at `first`, and then the coordinator that it names: the job may have another coordinator meanwhile.
+/// Returns the answer of the coordinator, and its endpoint.
+///
+/// # Errors
+///
+/// Returns [`NotFound`] if no process answers as the coordinator.
+pub(crate) async fn find<T, F: Future<Output = Result<Asked<T>, AttendError>>>(
+    first: Endpoint,
+    ask: impl Fn(Endpoint) -> F,
+) -> Result<(T, Endpoint), NotFound> {
+    let mut endpoint = first;
+    let mut asked = Vec::new();
+    while asked.len() < limits::STATUS_HOPS && !asked.contains(&endpoint) {
+        let named = match ask(endpoint.clone()).await {
+            Ok(Asked::Here(answer)) => return Ok((answer, endpoint)),
+            Ok(Asked::Elsewhere(named)) => named,
+            Err(source) => return Err(NotFound::Failed { endpoint, source }),
+        };
+        if named.is_empty() {
+            return Err(NotFound::NotElected(endpoint));
+        }
+        let Ok(next) = named.parse() else { return Err(NotFound::NotMet(endpoint)) };
+        asked.push(mem::replace(&mut endpoint, next));
+    }
+    asked.push(endpoint);
+    Err(NotFound::Circle(asked))
+}
+
+/// Asks the process at `endpoint` for a page. It does not ask others.
+///
+/// # Errors
+///
+/// Returns [`AttendError`] if it cannot be reached or does not answer as ragent.
+pub async fn ask(
+    endpoint: &Endpoint,
+    credentials: &Credentials,
+    page: JobPage,
+) -> Result<Asked<Lines>, AttendError> {
+    let addresses = net::resolve(endpoint).await?;
+    let open = |address| {
+        let credentials = credentials.clone();
+        async move {
+            let stream = secure_stream::connect(address, &credentials, ALPN_HTTP1).await;
+            Ok((address, stream.map_err(|error| opening_error(address, error))?))
+        }
+    };
+    let (remote, stream) = to_first_of(&addresses, open).await?;
+    let opened = stream.end(remote);
+    let path = page.path();
+    let answer = match in_time(remote, Answer::request(stream, remote, &path)).await? {
+        Ok(answer) => answer,
+        Err(source) => {
+            // The alert may be lost with the connection, so the process is asked again.
+            let mismatch = match opened.mismatch(credentials) {
+                Some(mismatch) => Some(mismatch),
+                None => authentication::mismatch_of_certificates(remote, credentials).await,
+            };
+            return Err(match mismatch {
+                Some(mismatch) => mismatch.into(),
+                None => protocol(remote, source),
+            });
+        }
+    };
+    let status = answer.status();
+    let mut lines = Lines { answer, remote, buffer: Vec::new(), line_max: page.line_max() };
+    if status == StatusCode::OK {
+        return Ok(Asked::Here(lines));
+    }
+    lines.line_max = limits::MAX_REFUSAL;
+    let text = in_time(remote, lines.all()).await??;
+    Err(match status {
+        StatusCode::MISDIRECTED_REQUEST => match serde_json::from_str(&text) {
+            Ok(NotHere { coordinator }) => return Ok(Asked::Elsewhere(coordinator)),
+            Err(error) => protocol(remote, error),
+        },
+        StatusCode::FORBIDDEN => unauthenticated(remote, credentials, text.trim()).await,
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY => {
+            AttendError::Unable { address: remote, why: text.trim().to_owned() }
+        }
+        status => protocol(remote, format!("its answer has the HTTP status {status}")),
+    })
+}
+
+fn protocol(
+    address: SocketAddr,
+    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> AttendError {
+    AttendError::Protocol { address, source: source.into() }
+}
+
+/// The lines of a page, as they arrive.
+#[derive(Debug)]
+pub struct Lines {
+    answer: Answer,
+    remote: SocketAddr,
+    /// The beginning of the next line.
+    buffer: Vec<u8>,
+    line_max: usize,
+}
+
+impl Lines {
+    /// Returns the next lines, of which only the last one of the page may have no end; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`AttendError`] if the connection broke, or the page is not one of ragent.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call loses nothing.
+    pub async fn next(&mut self) -> Result<Option<String>, AttendError> {
+        loop {
+            let part = self.answer.next().await;
+            let (lines, is_end) = match part.transpose() {
+                Err(_) => return Err(AttendError::Broken(self.remote)),
+                Ok(None) => (mem::take(&mut self.buffer), true),
+                Ok(Some(part)) => {
+                    let end = part.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+                    let end = if end == 0 { 0 } else { self.buffer.len() + end };
+                    self.buffer.extend_from_slice(&part);
+                    let rest = self.buffer.split_off(end);
+                    (mem::replace(&mut self.buffer, rest), false)
+                }
+            };
+            if self.buffer.len() > self.line_max {
+                let why = format!("it has sent a line of more than {} bytes", self.line_max);
+                return Err(protocol(self.remote, why));
+            }
+            if !lines.is_empty() {
+                let text =
+                    String::from_utf8(lines).map_err(|error| protocol(self.remote, error))?;
+                return Ok(Some(printable(&text)));
+            }
+            if is_end {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Returns the whole page, of at most the length of a line.
+    async fn all(&mut self) -> Result<String, AttendError> {
+        let mut all = String::new();
+        while let Some(part) = self.next().await? {
+            all += &part;
+            if all.len() > self.line_max {
+                let why = format!("it has sent more than {} bytes", self.line_max);
+                return Err(protocol(self.remote, why));
+            }
+        }
+        Ok(all)
+    }
+}
 
 /// Asks the process at `endpoint` for the state of its job.
 ///
 /// # Errors
 ///
 /// Returns [`AttendError`] if it cannot be reached or does not answer as ragent.
-pub async fn status(
+pub async fn state(
     endpoint: &Endpoint,
     credentials: &Credentials,
-) -> Result<StatusAnswer, AttendError> {
-    let addresses = net::resolve(endpoint).await?;
-    let Connection { mut client, remote, .. } = connect(&addresses, credentials).await?;
-    let reply = in_time(remote, client.status(StatusRequest {})).await?;
-    let reply = match reply {
-        Ok(reply) => reply,
-        Err(status) => return Err(refused(remote, credentials, status).await),
+) -> Result<Asked<Box<Snapshot>>, AttendError> {
+    let mut lines = match ask(endpoint, credentials, JobPage::State).await? {
+        Asked::Here(lines) => lines,
+        Asked::Elsewhere(named) => return Ok(Asked::Elsewhere(named)),
     };
-    let answer = reply.into_inner().try_into();
-    answer.map_err(|malformed: Malformed| protocol(remote, malformed))
+    let text = in_time(lines.remote, lines.all()).await??;
+    read_state(&text).map(Asked::Here).map_err(|source| protocol(lines.remote, source))
 }
 
 /// Asks the process at `endpoint` for the state of its job; returns `None` if it does not coordinate the job.
@@ -43,16 +316,24 @@ pub(crate) async fn job(
     endpoint: &Endpoint,
     credentials: &Credentials,
 ) -> Result<Option<Box<Snapshot>>, AttendError> {
-    match status(endpoint, credentials).await? {
-        StatusAnswer::Snapshot(snapshot) => Ok(Some(snapshot)),
-        StatusAnswer::NotHere(_) => Ok(None),
+    match state(endpoint, credentials).await? {
+        Asked::Here(snapshot) => Ok(Some(snapshot)),
+        Asked::Elsewhere(_) => Ok(None),
     }
 }
 
+/// Reads a state as JSON.
+pub(crate) fn read_state(
+    text: &str,
+) -> Result<Box<Snapshot>, Box<dyn std::error::Error + Send + Sync>> {
+    Ok(Box::new(checked(serde_json::from_str(text)?)?))
+}
+
 /// The states of a job, as they arrive.
+#[derive(Debug)]
 pub struct States {
-    rest: Streaming<StatusReply>,
-    remote: SocketAddr,
+    lines: Lines,
+    received: VecDeque<Box<Snapshot>>,
 }
 
 impl States {
@@ -62,181 +343,128 @@ impl States {
     ///
     /// Returns [`AttendError`] if the connection broke, or the process does not answer as ragent.
     pub async fn next(&mut self) -> Result<Option<Box<Snapshot>>, AttendError> {
-        match self.rest.message().await {
-            Ok(Some(reply)) => match reply.try_into() {
-                Ok(StatusAnswer::Snapshot(snapshot)) => Ok(Some(snapshot)),
-                Ok(StatusAnswer::NotHere(_)) => Ok(None),
-                Err(error) => Err(protocol::<Malformed>(self.remote, error)),
-            },
-            Ok(None) => Ok(None),
-            Err(_) => Err(AttendError::Broken(self.remote)),
+        loop {
+            if let Some(state) = self.received.pop_front() {
+                return Ok(Some(state));
+            }
+            let Some(part) = self.lines.next().await? else { return Ok(None) };
+            for line in part.lines().filter(|line| !line.is_empty()) {
+                let state =
+                    read_state(line).map_err(|source| protocol(self.lines.remote, source))?;
+                self.received.push_back(state);
+            }
         }
     }
 }
 
-/// Asks the process at `endpoint` for the state of its job, now and after each change.
-///
-/// # Errors
-///
-/// Returns [`AttendError`] if it cannot be reached or does not answer as ragent.
-pub async fn watch(endpoint: &Endpoint, credentials: &Credentials) -> Result<States, AttendError> {
-    let addresses = net::resolve(endpoint).await?;
-    let Connection { mut client, remote, .. } = connect(&addresses, credentials).await?;
-    match in_time(remote, client.watch(StatusRequest {})).await? {
-        Ok(reply) => Ok(States { rest: reply.into_inner(), remote }),
-        Err(status) => Err(refused(remote, credentials, status).await),
+impl From<Lines> for States {
+    fn from(lines: Lines) -> Self {
+        Self { lines, received: VecDeque::new() }
     }
 }
 
-/// The answer to a request for the journal.
-pub enum Journal {
-    /// The process does not host the coordinator.
-    NotHere(NotHere),
-    /// The parts of the journal.
-    Parts(Box<Parts>),
-}
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
 
-/// The parts of a journal, as they arrive.
-pub struct Parts {
-    first: Option<String>,
-    rest: Streaming<JournalReply>,
-    remote: SocketAddr,
-}
+    use super::*;
+    use crate::secret::Unsecured;
 
-impl Parts {
-    /// Returns the next events as JSON lines; `None` at the end.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`AttendError`] if the connection broke, or the process does not answer as ragent.
-    pub async fn next(&mut self) -> Result<Option<String>, AttendError> {
-        if let Some(first) = self.first.take() {
-            return Ok(Some(first));
-        }
-        match self.rest.message().await {
-            Ok(Some(reply)) => match reply.try_into() {
-                Ok(JournalAnswer::Lines(lines)) => Ok(Some(lines)),
-                Ok(JournalAnswer::NotHere(_)) => Ok(None),
-                Err(error) => Err(protocol(self.remote, error)),
-            },
-            Ok(None) => Ok(None),
-            Err(_) => Err(AttendError::Broken(self.remote)),
-        }
+    /// A few processes are asked, one after the other: none twice, and none at an endpoint that is not valid.
+    #[tokio::test]
+    async fn coordinator_is_followed() {
+        let follow = async |named: &[&str]| {
+            let answers = std::cell::RefCell::new(named.iter());
+            let ask = |_| {
+                let next = answers.borrow_mut().next();
+                let named = next.map(|named| (*named).to_owned());
+                async move { Ok(named.map_or(Asked::Here(()), Asked::Elsewhere)) }
+            };
+            let found = find("a:1".parse().unwrap(), ask).await;
+            found.map(|((), endpoint)| endpoint.to_string()).map_err(|error| error.to_string())
+        };
+        assert_eq!(follow(&[]).await, Ok("a:1".to_owned()));
+        assert_eq!(follow(&["b:1", "c:1"]).await, Ok("c:1".to_owned()));
+        let circle = follow(&["b:1", "a:1"]).await.unwrap_err();
+        assert!(circle.contains("(each names the next: a:1, b:1, a:1)"), "{circle}");
+        let far = follow(&["b:1", "c:1", "d:1"]).await.unwrap_err();
+        assert!(far.contains("a:1, b:1, c:1, d:1)"), "{far}");
+        let not_met = "the agent at b:1 has not found the coordinator of its job";
+        assert_eq!(follow(&["b:1", "not valid"]).await, Err(not_met.to_owned()));
+        let none = "a:1 knows of no elected coordinator at present";
+        assert_eq!(follow(&[""]).await, Err(none.to_owned()));
     }
-}
 
-fn protocol<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
-    address: SocketAddr,
-    source: E,
-) -> AttendError {
-    AttendError::Protocol { address, source: source.into() }
-}
-
-/// Asks the process at `endpoint` for the journal of its job.
-///
-/// # Errors
-///
-/// Returns [`AttendError`] if it cannot be reached or does not answer as ragent.
-pub async fn journal(
-    endpoint: &Endpoint,
-    credentials: &Credentials,
-    request: JournalRequest,
-) -> Result<Journal, AttendError> {
-    let addresses = net::resolve(endpoint).await?;
-    let Connection { mut client, remote, .. } = connect(&addresses, credentials).await?;
-    let reply = in_time(remote, client.journal(v1::JournalRequest::from(request))).await?;
-    let mut rest = match reply {
-        Ok(reply) => reply.into_inner(),
-        Err(status) => return Err(refused(remote, credentials, status).await),
-    };
-    // A journal that is followed may be empty for long.
-    let first = if request.follow {
-        match timeout(limits::IDENTIFY_TIMEOUT, rest.message()).await {
-            Ok(first) => first,
-            Err(_) => return Ok(Journal::Parts(Box::new(Parts { first: None, rest, remote }))),
-        }
-    } else {
-        in_time(remote, rest.message()).await?
-    };
-    let first = first.map_err(|_| AttendError::Broken(remote))?;
-    let first = match first.map(JournalAnswer::try_from).transpose() {
-        Ok(Some(JournalAnswer::NotHere(not_here))) => return Ok(Journal::NotHere(not_here)),
-        Ok(Some(JournalAnswer::Lines(lines))) => Some(lines),
-        Ok(None) => None,
-        Err(error) => return Err(protocol(remote, error)),
-    };
-    Ok(Journal::Parts(Box::new(Parts { first, rest, remote })))
-}
-
-/// The answer to a request for the events of the page.
-pub enum PageEvents {
-    /// The process does not host the coordinator.
-    NotHere(NotHere),
-    /// The events.
-    Parts(Box<PageParts>),
-}
-
-/// The events of the page, as they arrive.
-pub struct PageParts {
-    first: Option<String>,
-    rest: Streaming<PageReply>,
-    remote: SocketAddr,
-}
-
-impl PageParts {
-    /// Returns the next server-sent events; `None` at the end.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`AttendError`] if the connection broke, or the process does not answer as ragent.
-    pub async fn next(&mut self) -> Result<Option<String>, AttendError> {
-        if let Some(first) = self.first.take() {
-            return Ok(Some(first));
-        }
-        match self.rest.message().await {
-            Ok(Some(reply)) => match reply.try_into() {
-                Ok(PageAnswer::Events(events)) => Ok(Some(events)),
-                Ok(PageAnswer::NotHere(_)) => Ok(None),
-                Err(error) => Err(protocol::<Malformed>(self.remote, error)),
-            },
-            Ok(None) => Ok(None),
-            Err(_) => Err(AttendError::Broken(self.remote)),
-        }
+    /// Asks a server for a page, which it answers with these parts.
+    async fn answered(page: JobPage, parts: Vec<Vec<u8>>) -> Result<Asked<Lines>, AttendError> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                request.push(stream.read_u8().await.unwrap());
+            }
+            assert!(request.to_ascii_lowercase().windows(15).any(|it| it == b"max-forwards: 0"));
+            for part in parts {
+                stream.write_all(&part).await.unwrap();
+                stream.flush().await.unwrap();
+            }
+        });
+        let endpoint = Endpoint { host: address.ip().to_string(), port: address.port() };
+        ask(&endpoint, &Credentials::unsecured(Unsecured::Chosen), page).await
     }
-}
 
-/// Asks the process at `endpoint` for the events of its page.
-///
-/// # Errors
-///
-/// Returns [`AttendError`] if it cannot be reached or does not answer as ragent.
-pub async fn page(
-    endpoint: &Endpoint,
-    credentials: &Credentials,
-) -> Result<PageEvents, AttendError> {
-    let addresses = net::resolve(endpoint).await?;
-    let Connection { mut client, remote, .. } = connect(&addresses, credentials).await?;
-    let mut rest = match in_time(remote, client.page(PageRequest {})).await? {
-        Ok(reply) => reply.into_inner(),
-        Err(status) => return Err(refused(remote, credentials, status).await),
-    };
-    let first = in_time(remote, rest.message()).await?.map_err(|_| AttendError::Broken(remote))?;
-    let first = match first.map(PageAnswer::try_from).transpose() {
-        Ok(Some(PageAnswer::NotHere(not_here))) => return Ok(PageEvents::NotHere(not_here)),
-        Ok(Some(PageAnswer::Events(events))) => Some(events),
-        Ok(None) => None,
-        Err(error) => return Err(protocol(remote, error)),
-    };
-    Ok(PageEvents::Parts(Box::new(PageParts { first, rest, remote })))
-}
-
-/// Returns the reason for which a request has failed.
-async fn refused(remote: SocketAddr, credentials: &Credentials, status: Status) -> AttendError {
-    if status.code() == Code::Unauthenticated {
-        return unauthenticated(remote, credentials, &status).await;
+    async fn lines(page: JobPage, parts: Vec<Vec<u8>>) -> Result<String, AttendError> {
+        let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+        let chunks = parts
+            .into_iter()
+            .map(|part| [format!("{:x}\r\n", part.len()).as_bytes(), &part, b"\r\n"].concat());
+        let parts = [head].into_iter().chain(chunks).collect();
+        let Asked::Here(mut lines) = answered(page, parts).await? else { panic!("it is here") };
+        let mut all = String::new();
+        while let Some(part) = lines.next().await? {
+            all += &format!("{part}|");
+        }
+        Ok(all)
     }
-    match mismatch_after(remote, credentials, &status).await {
-        Some(mismatch) => mismatch.into(),
-        None => protocol(remote, status),
+
+    /// Parts of a page are returned as whole lines, without characters that control a terminal. A page whose connection ends
+    /// early, and a line that is too long, are errors.
+    #[tokio::test]
+    async fn lines_are_whole() {
+        let page = JobPage::Watch;
+        let end = Vec::new();
+        let parts = ["a\nb", "\u{1b}c", "\u{e9}\nd\ne", "f"].map(|part| part.as_bytes().to_vec());
+        let whole = parts.iter().cloned().chain([end.clone()]).collect();
+        assert_eq!(lines(page, whole).await.unwrap(), "a\n|bc\u{e9}\nd\n|ef|");
+        let [first, ..] = parts;
+        let cut = lines(page, vec![first]).await;
+        assert!(matches!(cut, Err(AttendError::Broken(_))), "{cut:?}");
+        let long = vec![b'x'; limits::MAX_PAGE_LINE / 2 + 1];
+        let long = lines(page, vec![long.clone(), long, end]).await;
+        assert!(matches!(long, Err(AttendError::Protocol { .. })), "{long:?}");
+    }
+
+    /// A process that does not coordinate names the coordinator; a reason for people is passed on, up to a limit.
+    #[tokio::test]
+    async fn refusals_are_understood() {
+        let refusal = async |status: &str, body: &str| {
+            let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
+            answered(JobPage::State, vec![head.into(), body.into()]).await
+        };
+        let elsewhere = refusal("421 Misdirected Request", r#"{"coordinator":"h:7"}"#).await;
+        assert!(matches!(&elsewhere, Ok(Asked::Elsewhere(at)) if at == "h:7"), "{elsewhere:?}");
+        let other_host = refusal("421 Misdirected Request", "unknown host name\n").await;
+        assert!(matches!(other_host, Err(AttendError::Protocol { .. })), "{other_host:?}");
+        let ended = refusal("503 Service Unavailable", "the job has ended\n").await.unwrap_err();
+        assert!(ended.to_string().ends_with(" cannot answer at present: the job has ended"));
+        let not_found = refusal("404 Not Found", "").await;
+        assert!(matches!(not_found, Err(AttendError::Protocol { .. })), "{not_found:?}");
+        let long = refusal("503 Service Unavailable", &"x".repeat(limits::MAX_REFUSAL + 1)).await;
+        assert!(matches!(long, Err(AttendError::Protocol { .. })), "{long:?}");
     }
 }

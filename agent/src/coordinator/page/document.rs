@@ -11,11 +11,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 
-use crate::coordinator::{
-    collected::Collected,
-    limits,
-    status_page::{StatusPage, unavailable},
-};
+use crate::coordinator::{collected::Collected, limits, relay::Refusal, status_page::StatusPage};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -46,7 +42,7 @@ fn hash(text: &str) -> String {
 pub(in crate::coordinator) struct Document {
     /// The state, for browsers without scripts.
     status: Arc<StatusPage>,
-    text: Collected<Result<String, (StatusCode, String)>>,
+    text: Collected<Result<String, Refusal>>,
     has_metrics: bool,
 }
 
@@ -60,8 +56,9 @@ impl Document {
     /// script waits for it.
     async fn html(&self) -> (StatusCode, String) {
         let text = timeout(limits::PAGE_TEXT_PATIENCE, self.text.get(self.status.text())).await;
-        let text = text.unwrap_or_else(|_| Err(unavailable("the coordinator has not answered")));
-        let (status, text) = match text {
+        let text =
+            text.unwrap_or_else(|_| Err(Refusal::unavailable("the coordinator has not answered")));
+        let (status, text) = match text.map_err(Refusal::reason) {
             Ok(text) => (StatusCode::OK, text),
             Err((status, why)) => (status, format!("{why}; reload this page to try again")),
         };

@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use axum::body::Bytes;
 use ragent_rendezvous::{
     event::RestartCause,
     ids::NodeId,
@@ -13,16 +14,18 @@ use ragent_rendezvous::{
 };
 use serde::Serialize;
 
-use crate::{coordinator::limits, report::event_text};
+use crate::{
+    coordinator::{limits, publisher, states::State},
+    report::event_text,
+};
 
 /// A server-sent event, as it is sent.
-pub(super) type Message = Arc<str>;
+type Message = Bytes;
 
 /// One state of the page, for all its readers.
 #[derive(Debug)]
-pub(super) struct Frame {
-    /// The number of the state; the next one has the next number.
-    pub(super) number: u64,
+pub(in crate::coordinator) struct Frame {
+    number: u64,
     /// The difference to the state before.
     change: Vec<Message>,
     all: OnceLock<Vec<Message>>,
@@ -31,9 +34,12 @@ pub(super) struct Frame {
     rows: Vec<Option<Arc<Row>>>,
 }
 
-impl Frame {
-    /// Returns what a reader needs who has received the state `last`.
-    pub(super) fn after(&self, last: Option<u64>) -> &[Message] {
+impl publisher::Frame for Frame {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn after(&self, last: Option<u64>) -> &[Message] {
         if last.is_some_and(|last| last + 1 == self.number) {
             return &self.change;
         }
@@ -65,7 +71,7 @@ struct Summary(Arc<str>);
 
 /// The content of the page, to which the states of the job are applied one after the other.
 #[derive(Debug, Default)]
-pub(super) struct View {
+pub(in crate::coordinator) struct View {
     number: u64,
     /// The nodes by slot; a node keeps its slot while it is in the snapshot.
     rows: Vec<Option<Arc<Row>>>,
@@ -98,9 +104,16 @@ struct Rest {
     is_stalled: bool,
 }
 
+impl publisher::View for View {
+    type Frame = Frame;
+
+    fn apply(&mut self, state: &Arc<State>, new_events: &[Arc<str>]) -> Frame {
+        self.frame(&state.snapshot, new_events)
+    }
+}
+
 impl View {
-    /// Applies the newest state of the job, and the events since the state before, oldest first, as JSON.
-    pub(super) fn apply(&mut self, snapshot: &Snapshot, new_events: &[Arc<str>]) -> Frame {
+    fn frame(&mut self, snapshot: &Snapshot, new_events: &[Arc<str>]) -> Frame {
         self.number += 1;
         let gone = self.remove_missing(snapshot);
         let mut rows = Vec::new();
@@ -288,7 +301,7 @@ mod tests {
     use ragent_rendezvous::{ids::GroupRank, message::StandbyCounts};
     use serde_json::{Value, json};
 
-    use super::*;
+    use super::{publisher::Frame as _, *};
     use crate::coordinator::driver::tests::empty_snapshot;
 
     fn node(n: u32) -> NodeSnapshot {
@@ -315,7 +328,8 @@ mod tests {
     }
 
     /// Returns the kind and the data of a message.
-    fn parse(message: &str) -> (String, Value) {
+    fn parse(message: &Message) -> (String, Value) {
+        let message = str::from_utf8(message).unwrap();
         let (kind, data) = message.split_once('\n').unwrap();
         let data = data.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap();
         assert!(!data.contains('\n'));
@@ -379,7 +393,7 @@ mod tests {
             standbys: Some(standbys),
             ..node(1)
         };
-        let frame = View::default().apply(&with_nodes(vec![node(0), lost]), &[]);
+        let frame = View::default().frame(&with_nodes(vec![node(0), lost]), &[]);
         let all = only(frame.after(None));
         assert_eq!(
             all["rows"],
@@ -411,18 +425,18 @@ mod tests {
     fn changes_are_small() {
         let mut view = View::default();
         let mut nodes: Vec<_> = (0..100).map(node).collect();
-        view.apply(&with_nodes(nodes.clone()), &[]);
+        view.frame(&with_nodes(nodes.clone()), &[]);
         nodes.iter_mut().for_each(|node| node.last_seen_ms += 100);
-        let frame = view.apply(&with_nodes(nodes.clone()), &[]);
+        let frame = view.frame(&with_nodes(nodes.clone()), &[]);
         assert_eq!(only(frame.after(Some(1)))["rows"], json!([]));
         nodes[7].standing = StandingName::Failed;
-        let frame = view.apply(&with_nodes(nodes.clone()), &[]);
+        let frame = view.frame(&with_nodes(nodes.clone()), &[]);
         let change = only(frame.after(Some(2)));
         assert_eq!(change["rows"].as_array().unwrap().len(), 1);
         assert_eq!(change["rows"][0][1], "F");
         assert!(change.get("letters").is_none());
         nodes.iter_mut().for_each(|node| node.standing = StandingName::Stopping);
-        let frame = view.apply(&with_nodes(nodes), &[]);
+        let frame = view.frame(&with_nodes(nodes), &[]);
         let change = only(frame.after(Some(3)));
         assert_eq!(change["rows"], json!([]));
         assert_eq!(change["letters"], "T".repeat(100));
@@ -435,8 +449,8 @@ mod tests {
         let event = |n: usize| Arc::from(format!(r#"{{"id":"1.{n}"}}"#));
         let snapshot = with_nodes(vec![node(0)]);
         let count = limits::PAGE_EVENTS + 7;
-        view.apply(&snapshot, &(0..count).map(event).collect::<Vec<_>>());
-        let frame = view.apply(&snapshot, &[event(count)]);
+        view.frame(&snapshot, &(0..count).map(event).collect::<Vec<_>>());
+        let frame = view.frame(&snapshot, &[event(count)]);
         let change = only(frame.after(Some(1)));
         assert_eq!(change["events"], json!([{"id": format!("1.{count}")}]));
         for last in [None, Some(0), Some(2)] {
@@ -464,7 +478,7 @@ mod tests {
             (0, 3, StandingName::Lost),
         ] {
             let nodes = (first..first + count).map(|n| NodeSnapshot { standing, ..node(n) });
-            let frame = view.apply(&with_nodes(nodes.collect()), &[]);
+            let frame = view.frame(&with_nodes(nodes.collect()), &[]);
             built.apply(frame.after(last));
             let mut whole = Built::default();
             whole.apply(frame.after(None));

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_proto::convert::{NotHere, StatusAnswer};
+use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{RunId, VoterAddress},
     known_job::KnownJob,
@@ -485,8 +485,8 @@ async fn ask_rival(
 ) -> Option<(SocketAddr, &'static str)> {
     let endpoint = Endpoint { host: rival.ip().to_string(), port: rival.port() };
     // Datagrams are not trusted: this agent gives way only to a process that coordinates the job.
-    let asked = timeout(limits::IDENTIFY_TIMEOUT, client::status(&endpoint, &credentials)).await;
-    let Ok(Ok(StatusAnswer::Snapshot(theirs))) = asked else {
+    let asked = timeout(limits::IDENTIFY_TIMEOUT, client::job(&endpoint, &credentials)).await;
+    let Ok(Ok(Some(theirs))) = asked else {
         debug!(%rival, "the other agent does not answer as the coordinator of a job");
         return None;
     };

@@ -1,76 +1,90 @@
-//! The states of the page, made once for all of its readers, and only while there are readers.
+//! The states of a view for the clients that follow it: made once for all of them after each change, and only while there are any.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ragent_proto::convert::NotHere;
+use axum::body::Bytes;
 use ragent_rendezvous::event::EventId;
 use tokio::sync::{mpsc, watch};
-use tonic::Status;
+use tokio_stream::wrappers::ReceiverStream;
 
-use super::view::{Frame, Message, View};
-use crate::{
-    coordinator::{
-        journal::JournalReader,
-        limits,
-        readers::{Place, send},
-        states::States,
-    },
-    sys::clock,
+use super::{
+    journal::JournalReader,
+    readers::{Parts, Place, send},
+    relay::Refusal,
+    states::{State, States},
 };
+use crate::{coordinator::limits, sys::clock};
 
-type Sender = Arc<watch::Sender<Arc<Frame>>>;
-/// The newest state of the page.
-pub(super) type Frames = watch::Receiver<Arc<Frame>>;
+/// A view of the job, to which its states are applied one after the other.
+pub(super) trait View: Default + Send + 'static {
+    /// One state of the view, for all its readers.
+    type Frame: Frame;
 
-/// The source of the page's states in the process that coordinates.
-pub(super) struct Publisher {
-    states: Arc<States>,
-    running: Mutex<Option<Sender>>,
+    /// Applies the newest state, and the events since the state before, oldest first, as JSON.
+    fn apply(&mut self, state: &Arc<State>, new_events: &[Arc<str>]) -> Self::Frame;
 }
 
-impl Publisher {
+/// One state of a view.
+pub(super) trait Frame: Send + Sync + 'static {
+    /// Returns its number. The next one has the next number, or the same if the view has not changed.
+    fn number(&self) -> u64;
+
+    /// Returns what a reader needs who has received the state `last`.
+    fn after(&self, last: Option<u64>) -> &[Bytes];
+}
+
+type Sender<F> = Arc<watch::Sender<Arc<F>>>;
+
+/// The newest state of a view.
+#[derive(Debug)]
+pub(super) struct Frames<F>(watch::Receiver<Arc<F>>);
+
+/// The source of a view's states in the process that coordinates.
+pub(super) struct Publisher<V: View> {
+    states: Arc<States>,
+    running: Mutex<Option<Sender<V::Frame>>>,
+}
+
+impl<V: View> Publisher<V> {
     pub(super) fn new(states: Arc<States>) -> Self {
         Self { states, running: Mutex::default() }
     }
 
-    /// Returns the states of the page, from the next one on, or the process that has them.
-    pub(super) async fn subscribe(self: Arc<Self>) -> Result<Result<Frames, NotHere>, Status> {
+    /// Returns the states of the view, from the next one on.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Refusal`] if another process has them, or the job has ended.
+    pub(super) async fn subscribe(self: Arc<Self>) -> Result<Frames<V::Frame>, Refusal> {
         if let Some(not_here) = self.states.elsewhere() {
-            return Ok(Err(not_here));
+            return Err(not_here.into());
         }
-        if let Some(frames) = self.running_frames() {
-            return Ok(Ok(frames));
+        if let Some(sender) = &*self.lock() {
+            return Ok(Frames(sender.subscribe()));
         }
-        let snapshot = match self.states.get().await? {
-            Ok(snapshot) => snapshot,
-            Err(not_here) => return Ok(Err(not_here)),
-        };
+        let state = self.states.get().await?;
         let journal = self.states.journal().await?;
         let mut running = self.lock();
         if let Some(sender) = &*running {
-            return Ok(Ok(sender.subscribe()));
+            return Ok(Frames(sender.subscribe()));
         }
-        let mut view = View::default();
+        let mut view = V::default();
         let (events, last) = journal.tail(None, limits::PAGE_EVENTS);
-        let (sender, frames) = watch::channel(Arc::new(view.apply(&snapshot, &events)));
+        let (sender, frames) = watch::channel(Arc::new(view.apply(&state, &events)));
         let sender = Arc::new(sender);
         *running = Some(Arc::clone(&sender));
         drop(running);
         tokio::spawn(publish(self, sender, view, journal, last));
-        Ok(Ok(frames))
+        Ok(Frames(frames))
     }
 
-    fn running_frames(&self) -> Option<Frames> {
-        self.lock().as_ref().map(|sender| sender.subscribe())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Sender>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Sender<V::Frame>>> {
         // Nothing panics while it holds the lock.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends a publication if nobody reads it. Returns true if it has ended.
-    fn ends_unread(&self, sender: &Sender) -> bool {
+    fn ends_unread(&self, sender: &Sender<V::Frame>) -> bool {
         let mut running = self.lock();
         let is_unread = sender.receiver_count() == 0;
         if is_unread {
@@ -80,15 +94,15 @@ impl Publisher {
     }
 }
 
-fn remove(running: &mut Option<Sender>, sender: &Sender) {
+fn remove<F>(running: &mut Option<Sender<F>>, sender: &Sender<F>) {
     running.take_if(|running| Arc::ptr_eq(running, sender));
 }
 
 /// Publishes the state after each event, and at intervals, until no reader is left or the coordinator ends.
-async fn publish(
-    publisher: Arc<Publisher>,
-    sender: Sender,
-    mut view: View,
+async fn publish<V: View>(
+    publisher: Arc<Publisher<V>>,
+    sender: Sender<V::Frame>,
+    mut view: V,
     mut journal: JournalReader,
     mut last: Option<EventId>,
 ) {
@@ -110,13 +124,20 @@ async fn publish(
         let state = tokio::select! {
             biased;
             () = journal.ended() => None,
-            state = publisher.states.get() => state.ok().and_then(Result::ok),
+            state = publisher.states.get() => state.ok(),
         };
         let is_last = state.is_none();
         let (events, newest) = journal.tail(last, limits::PAGE_EVENTS);
         last = newest.or(last);
         if let Some(state) = state.or_else(|| journal.last_state()) {
-            sender.send_replace(Arc::new(view.apply(&state, &events)));
+            let frame = view.apply(&state, &events);
+            sender.send_if_modified(|last| {
+                let is_new = frame.number() != last.number();
+                if is_new {
+                    *last = Arc::new(frame);
+                }
+                is_new
+            });
         }
         if is_last {
             // The clients ask for the next coordinator, unless the job is closed.
@@ -126,18 +147,31 @@ async fn publish(
     }
 }
 
+impl<F: Frame> Frames<F> {
+    /// Returns what a reader receives, as parts of its page.
+    pub(super) fn parts(self, place: Place) -> Parts {
+        let (to, parts) = mpsc::channel(1);
+        tokio::spawn(pass_on(self.0, to, place));
+        ReceiverStream::new(parts)
+    }
+}
+
 /// Sends the states to a reader, until the coordinator or the reader ends. A slow reader receives
 /// the whole state in place of the changes that it has missed.
-pub(super) async fn pass_on(mut frames: Frames, to: mpsc::Sender<Message>, _place: Place) {
+async fn pass_on<F: Frame>(
+    mut frames: watch::Receiver<Arc<F>>,
+    to: mpsc::Sender<Bytes>,
+    _place: Place,
+) {
     let mut last = None;
     loop {
         let frame = Arc::clone(&frames.borrow_and_update());
         for message in frame.after(last) {
-            if !send(&to, Arc::clone(message)).await {
+            if !send(&to, message.clone()).await {
                 return;
             }
         }
-        last = Some(frame.number);
+        last = Some(frame.number());
         tokio::select! {
             changed = frames.changed() => if changed.is_err() {
                 return;
@@ -151,21 +185,29 @@ pub(super) async fn pass_on(mut frames: Frames, to: mpsc::Sender<Message>, _plac
 mod tests {
     use std::time::Duration;
 
+    use ragent_proto::convert::NotHere;
     use ragent_rendezvous::{
         event::{Event, EventKind},
         ids::{JobUid, Round, RunId, Term},
         snapshot::Snapshot,
     };
 
+    use tokio_stream::StreamExt;
+
     use super::*;
-    use crate::coordinator::{
-        driver::{Input, tests::empty_snapshot},
-        journal::EventJournal,
-        role::Role,
+    use crate::{
+        coordinator::{
+            driver::{Input, tests::empty_snapshot},
+            journal::EventJournal,
+            page::View as PageView,
+            readers::Readers,
+            role::Role,
+        },
+        net::connection_quota::Origin,
     };
 
     /// A coordinator that answers requests for the state and the journal; returns the source of its page.
-    fn coordinator(journal: &EventJournal) -> Arc<Publisher> {
+    fn coordinator(journal: &EventJournal) -> Arc<Publisher<PageView>> {
         let (inputs, mut asked) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
         let reader = journal.reader();
         tokio::spawn(async move {
@@ -181,6 +223,10 @@ mod tests {
         Arc::new(Publisher::new(Arc::new(States::new(Arc::new(role), Arc::default()))))
     }
 
+    fn has(message: &Bytes, text: &str) -> bool {
+        str::from_utf8(message).unwrap().contains(text)
+    }
+
     fn record(journal: &mut EventJournal, number: u64) {
         let id = EventId { term: Term(1), number };
         let (cause, node, kind) = (None, None, EventKind::RoundStopped);
@@ -194,8 +240,8 @@ mod tests {
         let mut journal = EventJournal::new(RunId::new("j"), None);
         record(&mut journal, 1);
         let publisher = coordinator(&journal);
-        let mut frames = Arc::clone(&publisher).subscribe().await.unwrap().unwrap();
-        assert!(frames.borrow_and_update().after(None)[0].contains(r#""id":"1.1""#));
+        let Frames(mut frames) = Arc::clone(&publisher).subscribe().await.unwrap();
+        assert!(has(&frames.borrow_and_update().after(None)[0], r#""id":"1.1""#));
         let begun = clock::now();
         frames.changed().await.unwrap();
         let waited = clock::now() - begun;
@@ -205,7 +251,7 @@ mod tests {
         loop {
             frames.changed().await.unwrap();
             let frame = Arc::clone(&frames.borrow_and_update());
-            if frame.after(Some(frame.number - 1))[0].contains(r#""id":"1.2""#) {
+            if has(&frame.after(Some(frame.number() - 1))[0], r#""id":"1.2""#) {
                 break;
             }
         }
@@ -214,8 +260,8 @@ mod tests {
         drop(frames);
         clock::until(Some(clock::now() + Duration::from_secs(5))).await;
         assert!(publisher.lock().is_none());
-        let frames = publisher.subscribe().await.unwrap().unwrap();
-        assert_eq!(frames.borrow().number, 1);
+        let Frames(frames) = publisher.subscribe().await.unwrap();
+        assert_eq!(frames.borrow().number(), 1);
     }
 
     /// A reader receives the last state of the coordinator before the end of its events.
@@ -224,19 +270,15 @@ mod tests {
         let mut journal = EventJournal::new(RunId::new("j"), None);
         record(&mut journal, 1);
         let publisher = coordinator(&journal);
-        let frames = Arc::clone(&publisher).subscribe().await.unwrap().unwrap();
-        let (to, mut messages) = mpsc::channel(1);
-        let place = crate::coordinator::readers::Readers::default()
-            .follow(crate::net::connection_quota::Origin::Known)
-            .unwrap();
-        tokio::spawn(pass_on(frames, to, place));
-        assert!(messages.recv().await.unwrap().contains(r#""max_restarts":0"#));
+        let frames = Arc::clone(&publisher).subscribe().await.unwrap();
+        let mut messages = frames.parts(Readers::default().follow(Origin::Known).unwrap());
+        assert!(has(&messages.next().await.unwrap(), r#""max_restarts":0"#));
         let last = Snapshot { max_restarts: 77, ..empty_snapshot() };
         journal.end(last).await;
-        let mut newest = messages.recv().await.unwrap();
-        while let Some(message) = messages.recv().await {
+        let mut newest = messages.next().await.unwrap();
+        while let Some(message) = messages.next().await {
             newest = message;
         }
-        assert!(newest.contains(r#""max_restarts":77"#), "{newest}");
+        assert!(has(&newest, r#""max_restarts":77"#), "{newest:?}");
     }
 }
