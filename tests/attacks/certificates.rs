@@ -17,7 +17,7 @@ use crate::{
 };
 
 const PATHS: [&str; 6] =
-    ["/status", "/v1/reach", "/", "/v1/watch", "/metrics", "/ragent.v1.Coordination/Status"];
+    ["/status", "/v1/reach", "/", "/v1/watch", "/metrics", "/ragent.v1.Coordination/Attend"];
 
 /// Requests without TLS, and with it; the answer is the code, or `refused`.
 const ASK: &str = "

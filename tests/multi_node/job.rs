@@ -2,7 +2,7 @@
 
 use std::{
     cell::Cell,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
 };
 
@@ -96,6 +96,16 @@ pub(crate) fn page(port: u16, path: &str) -> (String, String) {
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.to_owned(), body.to_owned())
+}
+
+/// Reads a page of lines at a port of this machine until its end, apart from empty lines.
+#[track_caller]
+pub(crate) fn follow(port: u16, path: &str, mut each: impl FnMut(&str)) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
+    let lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let body = lines.skip_while(|line| !line.is_empty());
+    body.filter(|line| !line.is_empty()).for_each(|line| each(&line));
 }
 
 /// Reads the state of the job at the port of each agent; all must have it.

@@ -1,11 +1,14 @@
 //! `ragent status` of a job of several nodes.
 
+use std::{sync::mpsc, thread};
+
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use ragent::secret::{Secret, file};
 
 use crate::{
-    job::{Job, assert_served_everywhere, pages, workers},
+    job::{Job, assert_served_everywhere, follow, pages, workers},
     support::{Sandbox, free_port, listening_ports},
 };
 
@@ -23,6 +26,46 @@ fn status_names_the_reason_for_waiting() {
     let mut guest = job.guest("--no-python stay.sh");
     guest.logs("waiting");
     assert_eq!(job.status()["incomplete"]["kind"], "last_call");
+}
+
+/// Every agent sends the state of the job again after each change, and the coordinator its end.
+#[test]
+fn states_are_followed() {
+    let sandbox = Sandbox::new();
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let mut host = job.host("--no-python obey.sh");
+    let mut guest = job.guest("--no-python obey.sh");
+    workers([&mut host, &mut guest]);
+    let status = job.status();
+    let nodes = status["nodes"].as_array().unwrap().iter();
+    let ports = nodes.map(|node| u16::try_from(node["agent_port"].as_u64().unwrap()).unwrap());
+    let coordinator = |port: &u16| job.endpoint.ends_with(&format!(":{port}"));
+    let (mut ports, others): (Vec<u16>, Vec<u16>) = ports.partition(coordinator);
+    ports.extend(others);
+    let followers: Vec<_> = ports
+        .into_iter()
+        .map(|port| {
+            let (begun, has_begun) = mpsc::channel();
+            let follower = thread::spawn(move || {
+                let mut states = Vec::new();
+                follow(port, "/status?follow", |line| {
+                    let state: Value = serde_json::from_str(line).unwrap();
+                    states.push(state["phase"].as_str().unwrap().to_owned());
+                    let _ = begun.send(());
+                });
+                states
+            });
+            has_begun.recv().unwrap();
+            follower
+        })
+        .collect();
+    orders.iter().for_each(|orders| orders.give("exit 0"));
+    host.end().assert_code(0);
+    guest.end().assert_code(0);
+    let states: Vec<_> = followers.into_iter().map(|one| one.join().unwrap()).collect();
+    assert!(states.iter().all(|states| states[0] == "running"), "{states:?}");
+    assert_eq!(states[0].last().unwrap(), "closed", "{states:?}");
 }
 
 /// Members are listed first, in the order of their ranks, with the ranks of their workers; nodes in the same state share a
@@ -168,7 +211,7 @@ fn status_follows_to_the_coordinator() {
     let [port] = ports[..] else { panic!("one port was expected, not {ports:?}") };
     let end = sandbox.ragent(&format!("status --json --rdzv-endpoint 127.0.0.1:{port}")).run();
     end.assert_code(0);
-    let followed: serde_json::Value = serde_json::from_str(&end.stdout).unwrap();
+    let followed: Value = serde_json::from_str(&end.stdout).unwrap();
     let asked = job.status();
     for part in ["job_uid", "round", "phase", "world_size"] {
         assert_eq!(followed[part], asked[part], "{part}");
@@ -192,7 +235,7 @@ fn status_of_voters() {
         let list = format!("{},{answering},{}", refused[0], refused[1]);
         let end = sandbox.ragent(&format!("status --json --rdzv-endpoint {list}")).run();
         end.assert_code(0);
-        let status: serde_json::Value = serde_json::from_str(&end.stdout).unwrap();
+        let status: Value = serde_json::from_str(&end.stdout).unwrap();
         for part in ["job_uid", "round", "phase", "world_size"] {
             assert_eq!(status[part], asked[part], "{part} from {list}");
         }

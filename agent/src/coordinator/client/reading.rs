@@ -9,6 +9,7 @@ use axum::{
 use ragent_proto::{convert::checked, printable};
 use ragent_rendezvous::{event::EventId, snapshot::Snapshot};
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
 use super::{AttendError, in_time, opening_error, to_first_of, unauthenticated};
 use crate::{
@@ -242,14 +243,16 @@ impl Lines {
     ///
     /// # Errors
     ///
-    /// Returns [`AttendError`] if the connection broke, or the page is not one of ragent.
+    /// Returns [`AttendError`] if the connection broke, nothing was received for long, or the page is not one of ragent.
     ///
     /// # Cancel safety
     ///
     /// A cancelled call loses nothing.
     pub async fn next(&mut self) -> Result<Option<String>, AttendError> {
         loop {
-            let part = self.answer.next().await;
+            let waited = limits::PAGE_SILENCE_LIMIT;
+            let part = timeout(waited, self.answer.next()).await;
+            let part = part.map_err(|_| AttendError::Silent { address: self.remote, waited })?;
             let (lines, is_end) = match part.transpose() {
                 Err(_) => return Err(AttendError::Broken(self.remote)),
                 Ok(None) => (mem::take(&mut self.buffer), true),
@@ -400,6 +403,15 @@ mod tests {
 
     /// Asks a server for a page, which it answers with these parts.
     async fn answered(page: JobPage, parts: Vec<Vec<u8>>) -> Result<Asked<Lines>, AttendError> {
+        answered_until(page, parts, async {}).await
+    }
+
+    /// The same; the server closes the connection at that time.
+    async fn answered_until(
+        page: JobPage,
+        parts: Vec<Vec<u8>>,
+        close: impl Future + Send + 'static,
+    ) -> Result<Asked<Lines>, AttendError> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
@@ -413,6 +425,7 @@ mod tests {
                 stream.write_all(&part).await.unwrap();
                 stream.flush().await.unwrap();
             }
+            close.await;
         });
         let endpoint = Endpoint { host: address.ip().to_string(), port: address.port() };
         ask(&endpoint, &Credentials::unsecured(Unsecured::Chosen), page).await
@@ -447,6 +460,23 @@ mod tests {
         let long = vec![b'x'; limits::MAX_PAGE_LINE / 2 + 1];
         let long = lines(page, vec![long.clone(), long, end]).await;
         assert!(matches!(long, Err(AttendError::Protocol { .. })), "{long:?}");
+    }
+
+    /// A page that sends nothing is given up, also if its connection is open: its host may be lost.
+    #[tokio::test]
+    async fn silence_ends() {
+        let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\n\n\r\n";
+        let (stays_open, server) = tokio::sync::oneshot::channel::<()>();
+        let Ok(Asked::Here(mut lines)) =
+            answered_until(JobPage::Watch, vec![head.to_vec()], server).await
+        else {
+            panic!("it is here")
+        };
+        assert_eq!(lines.next().await.unwrap().as_deref(), Some("\n"));
+        tokio::time::pause();
+        let silent = lines.next().await;
+        assert!(matches!(silent, Err(AttendError::Silent { .. })), "{silent:?}");
+        drop(stays_open);
     }
 
     /// A process that does not coordinate names the coordinator; a reason for people is passed on, up to a limit.
