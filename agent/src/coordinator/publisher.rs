@@ -185,7 +185,6 @@ async fn pass_on<F: Frame>(
 mod tests {
     use std::time::Duration;
 
-    use ragent_proto::convert::NotHere;
     use ragent_rendezvous::{
         event::{Event, EventKind},
         ids::{JobUid, Round, RunId, Term},

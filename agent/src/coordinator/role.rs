@@ -25,7 +25,7 @@ pub(crate) enum Role {
         /// The queue of obituaries, which the choice of the coordinator also needs.
         obituaries: mpsc::Sender<Obituary>,
         /// The choice of the coordinator.
-        leadership: Leadership,
+        leadership: Box<Leadership>,
         /// The coordinator with which the agent of this process is registered.
         registered: watch::Receiver<NotHere>,
         /// The job.
@@ -67,7 +67,7 @@ impl Role {
             endpoint: endpoint.to_owned(),
             elected: watch::channel(ElectedCoordinator::Here(inputs)).1,
             obituaries,
-            leadership: Leadership::without_voters(Means::Fixed, &commands, leader, stored),
+            leadership: Leadership::without_voters(Means::Fixed, &commands, leader, stored).into(),
             registered: watch::channel(NotHere::unknown()).1,
             run_id: RunId::new("run"),
         };
@@ -99,7 +99,7 @@ impl Role {
 
     fn leadership(&self) -> Option<&Leadership> {
         match self {
-            Self::Host { leadership, .. } => Some(leadership),
+            Self::Host { leadership, .. } => Some(&**leadership),
             Self::Elsewhere(_) => None,
         }
     }
@@ -252,7 +252,8 @@ mod tests {
             endpoint: "n1:1".to_owned(),
             elected: watch::channel(ElectedCoordinator::Unknown).1,
             obituaries: mpsc::channel(1).0,
-            leadership: Leadership::without_voters(means, &mpsc::channel(1).0, leader, stored),
+            leadership: Leadership::without_voters(means, &mpsc::channel(1).0, leader, stored)
+                .into(),
             registered: watch::channel(registered).1,
             run_id: RunId::new("job"),
         }

@@ -135,8 +135,6 @@ mod tests {
     use std::time::Duration;
 
     use axum::{body::Body, extract::Request, http::StatusCode};
-    use ragent_proto::convert::NotHere;
-    use ragent_rendezvous::ids::Term;
     use tokio::sync::mpsc;
     use tower::ServiceExt;
 

@@ -222,7 +222,7 @@ pub(crate) fn host(
         endpoint: endpoint.to_string(),
         elected: elected.clone(),
         obituaries,
-        leadership: leadership.clone(),
+        leadership: leadership.clone().into(),
         registered: registered.subscribe(),
         run_id: run_id.clone(),
     };
