@@ -3,7 +3,7 @@
 //!
 //! `port` serves the protocols of one port, `connection_quota` decides which connections it keeps, and `refusals` which
 //! refusals are logged. `secure_stream` is a connection with TLS, and `authentication` selects the secret for it;
-//! `http_client` requests a single page.
+//! `http_client` requests a page.
 
 pub(crate) mod authentication;
 pub(crate) mod connection;

@@ -253,15 +253,17 @@ impl Lines {
             let waited = limits::PAGE_SILENCE_LIMIT;
             let part = timeout(waited, self.answer.next()).await;
             let part = part.map_err(|_| AttendError::Silent { address: self.remote, waited })?;
-            let (lines, is_end) = match part.transpose() {
+            let lines = match part.transpose() {
                 Err(_) => return Err(AttendError::Broken(self.remote)),
-                Ok(None) => (mem::take(&mut self.buffer), true),
+                Ok(None) if self.buffer.is_empty() => return Ok(None),
+                Ok(None) => mem::take(&mut self.buffer),
                 Ok(Some(part)) => {
-                    let end = part.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-                    let end = if end == 0 { 0 } else { self.buffer.len() + end };
-                    self.buffer.extend_from_slice(&part);
-                    let rest = self.buffer.split_off(end);
-                    (mem::replace(&mut self.buffer, rest), false)
+                    let end = part.iter().rposition(|&byte| byte == b'\n').map(|at| at + 1);
+                    let (of_lines, rest) = part.split_at(end.unwrap_or(0));
+                    let mut lines = end.map_or_else(Vec::new, |_| mem::take(&mut self.buffer));
+                    lines.extend_from_slice(of_lines);
+                    self.buffer.extend_from_slice(rest);
+                    lines
                 }
             };
             if self.buffer.len() > self.line_max {
@@ -272,9 +274,6 @@ impl Lines {
                 let text =
                     String::from_utf8(lines).map_err(|error| protocol(self.remote, error))?;
                 return Ok(Some(printable(&text)));
-            }
-            if is_end {
-                return Ok(None);
             }
         }
     }
