@@ -18,10 +18,11 @@ REPEAT ?= 20
 # Number of tests at the same time: most of them wait for processes and leases, so there are more than processors.
 export RUST_TEST_THREADS ?= $(shell cpus=$$(nproc); echo $$((cpus < 6 ? 6 : cpus)))
 
-.PHONY: help build demo test test-all chaos takeovers fuzz test-gpu test-torch-versions test-frameworks check advisories fix man docs pictures bench bench-recovery venv packages wheel deb rpm tar release test-packages
+.PHONY: help build demo quick test test-all chaos takeovers fuzz test-gpu test-torch-versions test-frameworks check advisories fix man docs pictures bench bench-recovery venv packages wheel deb rpm tar release test-packages
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
+	@echo 'make quick     what is tested in a minute after an edit: lints, unit tests, a short simulation'
 	@echo 'make test      all tests but the long ones'
 	@echo 'make test-all  the long ones: simulation at volume, jobs with standbys, repeated process tests'
 	@echo 'make test-gpu  restarts of jobs that use the GPUs of this machine; skipped without one'
@@ -55,6 +56,14 @@ demo: build venv
 	.venv/bin/python examples/digits/demo.py --ragent $(RAGENT)
 
 # Every `cargo test` selects `--workspace`: with `-p`, dependencies have other features, and are built again.
+# For each edit: needs no Python environment, and starts no job.
+quick:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --locked --lib --bins -- -D warnings
+	SEEDS=200 ELECTION_SEEDS=50 TAKEOVER_SEEDS=30 $(CARGO) test --workspace --locked --quiet \
+		--lib --test layers --test purity --test simulation -- --skip noticed --skip notices
+	scripts/check-prose.py >/dev/null
+
 test: venv packages
 	scripts/run-tests.py
 	$(CARGO) test --workspace --locked --quiet --doc

@@ -101,6 +101,7 @@ fn attend(number: u32, nodes: u32) -> Attend {
             agent_port: 29400,
             role: "default".to_owned(),
             script: "train.py".to_owned(),
+            load: String::new(),
             local_world_size: NonZeroU32::MIN,
             node_rank: None,
         },

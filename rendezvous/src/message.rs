@@ -104,6 +104,8 @@ pub struct NodeDescription {
     pub role: String,
     /// The name of the script, the module or the program that its workers run, without a folder; empty if it is not known.
     pub script: String,
+    /// The load of the machine at this moment, for people; empty if it is not known.
+    pub load: String,
     /// The number of workers; nodes may differ.
     pub local_world_size: NonZeroU32,
     /// `--node-rank`: the group rank if ranks are fixed, else a sort key among newcomers.

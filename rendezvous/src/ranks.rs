@@ -124,6 +124,7 @@ mod tests {
             agent_port: 1,
             role: String::new(),
             script: String::new(),
+            load: String::new(),
             local_world_size: NonZeroU32::MIN,
             node_rank,
             voter: None,

@@ -397,6 +397,8 @@ pub struct NodeSnapshot {
     pub progress_age_ms: Option<u64>,
     /// Its standbys, if it has any.
     pub standbys: Option<StandbyCounts>,
+    /// The load of its machine when it registered last, if that is known.
+    pub load: Option<String>,
 }
 
 /// The state of a node, as the coordinator sees it.

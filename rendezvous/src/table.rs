@@ -176,6 +176,7 @@ mod tests {
             agent_port: 1,
             role: role.to_owned(),
             script: String::new(),
+            load: String::new(),
             local_world_size: NonZeroU32::new(workers).expect("a worker"),
             node_rank: None,
             voter: None,

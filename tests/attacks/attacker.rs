@@ -79,6 +79,7 @@ pub(crate) fn attend(node_id: &str, address: &str, agent_port: u32) -> v1::Atten
             agent_port,
             role: "default".to_owned(),
             script: String::new(),
+            load: String::new(),
             local_world_size: 1,
             node_rank: None,
             voter: None,

@@ -53,6 +53,7 @@ fn attend(n: u32) -> Attend {
             agent_port: 1,
             role: "default".to_owned(),
             script: "train.py".to_owned(),
+            load: String::new(),
             local_world_size: NonZeroU32::MIN,
             node_rank: None,
             voter: None,

@@ -172,6 +172,7 @@ mod tests {
             progress: None,
             progress_age_ms: None,
             standbys: None,
+            load: None,
         };
         for elsewhere in [Some("192.0.2.1"), None] {
             let reached = reach(&node(elsewhere)).await;

@@ -98,6 +98,8 @@ impl NodeServices {
             agent_port: self.port,
             role: spec.role.clone(),
             script: spec.command.name(),
+            // Measured at each registration.
+            load: String::new(),
             local_world_size: spec.local_world_size,
             node_rank: spec.node_rank,
             voter: voter.and_then(Leadership::member).cloned(),

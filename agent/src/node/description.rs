@@ -38,6 +38,7 @@ mod tests {
             agent_port: 1,
             role: "default".to_owned(),
             script: "train.py".to_owned(),
+            load: String::new(),
             local_world_size: std::num::NonZeroU32::MIN,
             node_rank: None,
         };

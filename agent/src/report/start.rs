@@ -299,6 +299,7 @@ mod tests {
             progress: None,
             progress_age_ms: None,
             standbys: None,
+            load: None,
         }
     }
 

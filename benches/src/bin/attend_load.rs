@@ -446,6 +446,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
         agent_port: 1,
         role: "default".to_owned(),
         script: "train.py".to_owned(),
+        load: String::new(),
         local_world_size: NonZeroU32::MIN,
         node_rank: None,
     };

@@ -146,6 +146,7 @@ fn attend(number: u32, nodes: NodeRange) -> Attend {
             agent_port: 29400,
             role: "default".to_owned(),
             script: "train.py".to_owned(),
+            load: String::new(),
             local_world_size: NonZeroU32::MIN.saturating_add(7),
             node_rank: None,
         },

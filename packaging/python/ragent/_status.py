@@ -93,6 +93,7 @@ class Node:
     progress: Optional[str] = None
     progress_age_ms: Optional[int] = None
     standbys: Optional[Standbys] = one(Standbys)
+    load: Optional[str] = None
 
 
 @dataclass(frozen=True)

@@ -258,6 +258,7 @@ impl From<NodeDescription> for v1::Node {
             agent_port: node.agent_port.into(),
             role: node.role,
             script: fitted(&node.script),
+            load: node.load,
             local_world_size: node.local_world_size.get(),
             node_rank: node.node_rank,
             voter: node.voter.as_ref().map(|member| member.voter.0),
@@ -283,6 +284,7 @@ impl TryFrom<v1::Node> for NodeDescription {
             agent_port: port(node.agent_port, "node.agent_port")?,
             role: name(node.role, "node.role")?,
             script: name(node.script, "node.script")?,
+            load: name(node.load, "node.load")?,
             local_world_size: NonZeroU32::new(node.local_world_size)
                 .filter(|workers| workers.get() <= limits::MAX_LOCAL_WORLD_SIZE)
                 .ok_or(Malformed::OutOfRange("node.local_world_size"))?,

@@ -121,6 +121,7 @@ fn checked_node(node: NodeSnapshot) -> Result<NodeSnapshot, Malformed> {
         progress,
         progress_age_ms,
         standbys,
+        load,
     } = node;
     let words = |words: Option<String>, field, limit| {
         words.map(|words| text(printable(&words), field, limit)).transpose()
@@ -142,6 +143,7 @@ fn checked_node(node: NodeSnapshot) -> Result<NodeSnapshot, Malformed> {
         standbys: standbys
             .map(|standbys| StandbyCounts::try_from(v1::Standbys::from(standbys)))
             .transpose()?,
+        load: load.map(|load| name(load, "nodes.load")).transpose()?,
     })
 }
 

@@ -133,6 +133,7 @@ fn attend(state: NodeState) -> Attend {
             agent_port: 29400,
             role: "default".to_owned(),
             script: "train.py".to_owned(),
+            load: "load 9.0 on 2 processors".to_owned(),
             local_world_size: 8.try_into().unwrap(),
             node_rank: Some(0),
         },
@@ -343,6 +344,7 @@ fn snapshot() -> Snapshot {
         progress: Some("step 7".to_owned()),
         progress_age_ms: Some(1_200),
         standbys: Some(standbys()),
+        load: Some("load 9.0 on 2 processors".to_owned()),
     };
     Snapshot {
         run_id: RunId::new("job7"),

@@ -451,6 +451,7 @@ fn node_snapshot(
         progress: node.map(|node| node.progress.clone()).filter(|progress| !progress.is_empty()),
         progress_age_ms,
         standbys: node.and_then(|node| node.standbys.clone()),
+        load: Some(description.load.clone()).filter(|load| !load.is_empty()),
     }
 }
 

@@ -74,6 +74,7 @@ impl World {
             agent_port: 1,
             role: "default".to_owned(),
             script: "train.py".to_owned(),
+            load: String::new(),
             local_world_size: NonZeroU32::new(workers).unwrap_or(NonZeroU32::MIN),
             node_rank: None,
             voter: Some(Member { voter, address: self.place(host).address() }),

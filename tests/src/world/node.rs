@@ -107,6 +107,7 @@ impl World {
             agent_port: 1,
             role: "default".to_owned(),
             script: "train.py".to_owned(),
+            load: String::new(),
             local_world_size: NonZeroU32::new(1 + (machine % 3) as u32).unwrap_or(NonZeroU32::MIN),
             node_rank: self.node_rank(machine),
             voter: None,

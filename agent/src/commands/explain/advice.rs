@@ -1,9 +1,6 @@
 //! The changes that the time account of a job suggests.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot, StandingName};
 use serde::Serialize;
@@ -67,8 +64,9 @@ const LOST_LEASES_MIN: usize = 3;
 /// that is lost.
 pub(super) fn of_leases(snapshot: &Snapshot, entries: &[Entry]) -> Vec<Advice> {
     let is_there = |node: &&NodeSnapshot| node.standing != StandingName::Lost;
-    let there = snapshot.nodes.iter().filter(is_there).map(|node| node.host_name.as_str());
-    let there: BTreeSet<&str> = there.collect();
+    let there = snapshot.nodes.iter().filter(is_there);
+    let there = there.map(|node| (node.host_name.as_str(), node.load.as_deref()));
+    let there: BTreeMap<&str, Option<&str>> = there.collect();
     let mut lost: BTreeMap<&str, usize> = BTreeMap::new();
     for entry in entries {
         let is_lost_lease = match entry.kind.as_str() {
@@ -80,15 +78,16 @@ pub(super) fn of_leases(snapshot: &Snapshot, entries: &[Entry]) -> Vec<Advice> {
         }
     }
     let is_repeated =
-        |(host, times): &(&str, usize)| *times >= LOST_LEASES_MIN && there.contains(host);
+        |(host, times): &(&str, usize)| *times >= LOST_LEASES_MIN && there.contains_key(host);
     let mut repeated: Vec<_> = lost.into_iter().filter(is_repeated).collect();
     repeated.sort_by_key(|(_, times)| Reverse(*times));
-    let advice = repeated.into_iter().map(|(host, times)| Advice {
-        what: "leases",
-        text: format!(
-            "{host} has lost its lease {times} times and came back: it lacks processor time, or its network drops packets. See its \
-             log for the load of the machine"
-        ),
+    let advice = repeated.into_iter().map(|(host, times)| {
+        let load = there.get(host).copied().flatten();
+        let load = load.map_or_else(String::new, |load| format!(" (when it came back: {load})"));
+        let text = format!(
+            "{host} has lost its lease {times} times and came back{load}: it lacks processor time, or its network drops packets"
+        );
+        Advice { what: "leases", text }
     });
     advice.take(ADVICE_NODES_MAX).collect()
 }
@@ -139,6 +138,7 @@ mod tests {
     fn node_that_loses_leases_is_named() {
         let mut nodes = nodes(3, 1);
         nodes[2].standing = StandingName::Lost;
+        nodes[0].load = Some("load 9.0 on 2 processors".to_owned());
         let snapshot = Snapshot { nodes, ..empty_snapshot() };
         let entry = |kind: &str, host: &str, how: &str| {
             let line = serde_json::json!({
@@ -157,7 +157,8 @@ mod tests {
         entries.push(cut_off("n1"));
         let advice = of_leases(&snapshot, &entries);
         assert_eq!(advice.len(), 1);
-        assert!(advice[0].text.starts_with("n1 has lost its lease 3 times"), "{advice:?}");
+        let expected = "n1 has lost its lease 3 times and came back (when it came back: load 9.0 on 2 processors)";
+        assert!(advice[0].text.starts_with(expected), "{advice:?}");
     }
 
     /// Nothing is advised where little was lost, or where a restart would change nothing.

@@ -29,6 +29,7 @@ pub(in crate::commands) fn of_node(node: &NodeSnapshot) -> String {
         progress,
         progress_age_ms,
         standbys,
+        load,
     } = node;
     let ranks = first_global_rank.map(|first| {
         let last = first.0.saturating_add(local_world_size.saturating_sub(1));
@@ -49,6 +50,7 @@ pub(in crate::commands) fn of_node(node: &NodeSnapshot) -> String {
         ("progress", progress.clone()),
         ("last step", progress_age_ms.map(|age| format!("{} ago", short_time(age)))),
         ("standbys", standbys.as_ref().map(table::standbys)),
+        ("machine", load.as_ref().map(|load| format!("{load} when it registered"))),
     ];
     let rows = rows.into_iter().filter_map(|(name, value)| Some((name, value?)));
     rows.map(|(name, value)| format!("{name:<14} {}\n", one_line(&value))).collect()

@@ -162,6 +162,7 @@ pub(crate) fn attend(name: &str) -> Attend {
             agent_port: 1,
             role: "default".to_owned(),
             script: "train.py".to_owned(),
+            load: String::new(),
             local_world_size: 1.try_into().unwrap(),
             node_rank: None,
         },

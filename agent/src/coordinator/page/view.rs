@@ -320,6 +320,7 @@ mod tests {
             progress: None,
             progress_age_ms: None,
             standbys: None,
+            load: None,
         }
     }
 

@@ -81,6 +81,7 @@ impl Driver<'_> {
         // IPv6 addresses may change while an agent runs.
         self.addresses = ThisHost.addresses();
         describe(&mut node, local.ip(), self.addresses.clone());
+        node.load = ThisHost.load().unwrap_or_default();
         let Claims { job_uid, known_round, restarts_used, charged_through, standing, lost_term } =
             claims;
         let job = self.known_job(&known_round);

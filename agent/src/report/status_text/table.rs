@@ -182,6 +182,7 @@ pub(crate) mod tests {
             progress: None,
             progress_age_ms: None,
             standbys: None,
+            load: None,
         };
         (0..members + spares).map(node).collect()
     }

@@ -433,6 +433,7 @@ pub(super) fn describe(name: &str) -> NodeDescription {
         agent_port: 1,
         role: "default".to_owned(),
         script: "train.py".to_owned(),
+        load: String::new(),
         local_world_size: NonZeroU32::MIN,
         node_rank: None,
         voter: None,
