@@ -3,7 +3,7 @@
 
     scripts/code-statistics.py [FOLDER]      of another checkout, such as a worktree of an older commit
 
-Files and lines include unit tests. A function's length is the number of lines from `fn` to the last brace; functions
+Files and lines include unit tests, the column "own" does not. A function's length is the number of lines from `fn` to the last brace; functions
 of tests count only in the set `tests`. Files of unit tests need no header. `unwrap/expect` are calls outside of tests.
 An arrow is a pair of top-level modules of `agent/src` of which the first names a path of the second outside of tests.
 """
@@ -28,7 +28,7 @@ SETS = {
     "proto": ["proto/src"],
     "tests": ["tests", "store/tests", "store/fuzz", "agent/fuzz"],
 }
-HEADINGS = ["set", "files", "lines", "file med", "p90", "max", f">{LONG_FILE}", "fns", "fn med", "p90", "max"]
+HEADINGS = ["set", "files", "lines", "own", "file med", "p90", "max", f">{LONG_FILE}", "fns", "fn med", "p90", "max"]
 HEADINGS += [f">{LONG_FUNCTION}", "no //!", "comment", "unwrap/expect"]
 
 NOT_CODE = re.compile(
@@ -39,8 +39,9 @@ NOT_CODE = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 BRACKET = re.compile(r"[{}()\[\];]")
-CFG_TEST = re.compile(r"#\[cfg\(test\)\]")
-TEST_FILE = re.compile(r"#\[cfg\(test\)\]\s*(?:pub(?:\([^)]*\))? )?mod (\w+);")
+# Code that is compiled for tests, and perhaps for fuzzing: `test`, `all(test, …)` and `any(test, …)`.
+CFG_TEST = re.compile(r"#\[cfg\((?:(?:all|any)\()?test\b[^\]]*\]")
+TEST_FILE = re.compile(CFG_TEST.pattern + r"\s*(?:pub(?:\([^)]*\))? )?mod (\w+);")
 FUNCTION = re.compile(r"\bfn\s+\w+")
 VISIBILITY = re.compile(r"\bpub\s*\(\s*in\b[^)]*\)")
 TOKEN = re.compile(r"\w+|::|\S")
@@ -81,10 +82,17 @@ class Source:
         folder = path.parent if path.stem in ("lib", "main", "mod") else path.with_suffix("")
         self.test_files = {folder / name for name in TEST_FILE.findall(self.all_code)}
         self.code = self.all_code
+        self.test_lines = 0
         while match := CFG_TEST.search(self.code):
             end = item(self.code, match.end())[1]
+            self.test_lines += self.code.count("\n", match.start(), end) + 1
             self.code = self.code[: match.start()] + blank(self.code[match.start() : end]) + self.code[end:]
         self.is_test = False  # `sources` sets it.
+
+    @property
+    def own_lines(self):
+        """The lines that are not those of tests."""
+        return 0 if self.is_test else self.lines - self.test_lines
 
     def lengths(self, with_tests):
         """The lengths of the functions, in lines."""
@@ -125,7 +133,7 @@ def row(name, files):
     lengths = [length for source in files for length in source.lengths(with_tests=is_tests)]
     code = "\n".join(source.code for source in files if not source.is_test)
     calls = [len(re.findall(call, code)) for call in (r"\.\s*unwrap\s*\(\s*\)", r"\.\s*expect\s*\(")]
-    cells = [name, len(files), f"{sum(lines):,}", *spread(lines), sum(length > LONG_FILE for length in lines)]
+    cells = [name, len(files), f"{sum(lines):,}", f"{sum(source.own_lines for source in files):,}", *spread(lines), sum(length > LONG_FILE for length in lines)]
     cells += [f"{len(lengths):,}", *spread(lengths), sum(length > LONG_FUNCTION for length in lengths)]
     cells += [sum(not source.has_header for source in files if not source.is_test)]
     comment_lines = sum(source.comment_lines for source in files)
