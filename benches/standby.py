@@ -211,7 +211,7 @@ SCENARIOS = {
     "spare": Scenario("agent killed, all 4 train after detection", 0.6, None, Training.takeovers_ms),
     "join": Scenario("node ready, all 4 train after join_settle", 0.5, None, Training.joins_ms),
     "first": Scenario("both nodes registered, all 4 train", 0.5, None, Training.first_starts_ms),
-    "gpu": Scenario(f"worker killed, {GPUS} on GPUs train", None, None, Training.gpu_kills_ms),
+    "gpu": Scenario(f"worker killed, {GPUS} with a GPU train", None, None, Training.gpu_kills_ms),
 }
 # Those that need no GPU.
 ON_PROCESSORS = [name for name in SCENARIOS if name != "gpu"]

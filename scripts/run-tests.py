@@ -49,6 +49,10 @@ class Run(NamedTuple):
     output: str
     seconds: float
 
+    @property
+    def has_passed(self):
+        return self.code == 0 and RESULT.search(self.output) is not None
+
 
 def build(targets):
     """Builds the programs, and returns them with the slowest first."""
@@ -74,8 +78,11 @@ def run(program):
     env = os.environ | {"RUSTC_BOOTSTRAP": "1", "CARGO_MANIFEST_DIR": program.folder}
     command = [program.path, "-Z", "unstable-options", "--report-time"]
     began = time.monotonic()
-    done = subprocess.run(command, cwd=program.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+    try:
+        done = subprocess.run(command, cwd=program.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+    except OSError as error:
+        return Run(program, 1, f"failed to start it: {error}\n", 0)
     return Run(program, done.returncode, done.stdout, time.monotonic() - began)
 
 
@@ -101,9 +108,8 @@ def run_all(programs, at_once):
 
 def report(done):
     """Prints the end of a program."""
-    counts = RESULT.search(done.output)
-    if done.code == 0 and counts:
-        passed, _, ignored = counts.groups()
+    if done.has_passed:
+        passed, _, ignored = RESULT.search(done.output).groups()
         print(f"{done.program.name:<32} {passed:>5} passed, {ignored:>2} ignored {done.seconds:>7.1f} s", flush=True)
         return
     print(f"\n{done.program.name} FAILED (exit code {done.code}, {done.seconds:.1f} s):\n\n{done.output}", flush=True)
@@ -120,7 +126,7 @@ def main():
     began, failed, tests = time.monotonic(), [], []
     for done in run_all(programs, args.at_once):
         report(done)
-        if done.code:
+        if not done.has_passed:
             failed.append(done.program.name)
         tests += [(float(seconds or 0), f"{done.program.name} {name}") for name, _, seconds in TEST.findall(done.output)]
     print(f"\nthe {SHOWN} slowest tests:")

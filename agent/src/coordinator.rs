@@ -1,7 +1,7 @@
 //! The coordinator of a job, and the agents' connections to it.
 //!
 //! `driver` owns the machine, with the open `streams`; `stall` and `peer_addresses` are decisions
-//! of its own. `persistence` stores the state that outlives the process. `host` runs the driver while
+//! of its own. `persistence` waits until the state that outlives the process is stored. `host` runs the driver while
 //! this process leads, and `listed_voters` adds the voters to the status of the job. `service` is the
 //! gRPC and HTTP side of the coordinator, for each `role` of an agent's port, and [`client`] the
 //! side of agents and commands. `proofs` authenticates messages of a node. `browser_guard` refuses requests of web

@@ -1,8 +1,8 @@
 //! Who coordinates the job.
 //!
 //! There are three ways to choose the coordinator. [`fixed`]: this process has the only endpoint. [`voters`]: members elect it, and
-//! copy its memory to each other. [`etcd`]: it is a record in etcd. Each runs beside the agent, so that no other work delays a renewal,
-//! and has the same interface, [`Leadership`]: commands, the leader as this process knows it, and the state that the next one
+//! copy its memory to each other. [`etcd`]: it is a record in etcd. The last two run on threads of their own, so that no other work delays a
+//! renewal. All have the same interface, [`Leadership`]: commands, the leader as this process knows it, and the state that the next one
 //! continues with. `state_file` keeps what is needed after a restart.
 
 pub mod etcd;

@@ -26,5 +26,4 @@ pub mod scheduler;
 pub mod secret;
 pub mod spec;
 pub mod sys;
-
 pub mod workers;

@@ -350,7 +350,8 @@ impl Link {
             }
             // Longer after each failure, since the resolver may be slow.
             None if self.has_alternatives => {
-                let patience = limits::CONNECT_PATIENCE.saturating_mul(1 << self.failures.min(16));
+                let patience =
+                    doubled(limits::CONNECT_PATIENCE, self.failures, limits::CONNECT_LIMIT);
                 attempt.begun + self.stretched(patience).min(limits::CONNECT_LIMIT)
             }
             None => attempt.begun + limits::CONNECT_LIMIT,

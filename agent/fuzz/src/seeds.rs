@@ -207,7 +207,7 @@ fn ports() -> Vec<Vec<u8>> {
         format!("GET / HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(120)).into_bytes(),
         b"GET /v1/identity HTTP/1.0\r\n\r\n".to_vec(),
         call("/ragent.v1.Coordination/Attend", &attend),
-        call("/ragent.v1.Coordination/Status", b""),
+        get("/status?follow", "Max-Forwards: 0\r\n"),
         call("/v1/obituary", b"n1 7"),
         [PREFACE, &streams].concat(),
         [PREFACE, &resets].concat(),

@@ -21,8 +21,10 @@ use crate::{
     endpoint::{
         CHECK_NAME, HostOrJoinError, LocateError, MetricsPortError, search::sockets::SocketsError,
     },
-    leadership::StateLoss,
-    leadership::state_file::{RunningAgent, Stage},
+    leadership::{
+        StateLoss,
+        state_file::{RunningAgent, Stage},
+    },
     node::driver::End,
     report::outcome_text::{closed, differences, with_hint},
     spec::{Argument, StorePorts, UsageError},

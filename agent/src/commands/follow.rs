@@ -2,7 +2,7 @@
 
 use std::{ops::ControlFlow, time::Duration};
 
-use ragent_rendezvous::jitter::Jitter;
+use ragent_rendezvous::jitter::Pauses;
 
 use super::{
     credentials::AskerCredentials,
@@ -14,11 +14,11 @@ use crate::{coordinator::client::AttendError, spec::JobEndpoint, sys::clock};
 /// The time for which the next coordinator is awaited by commands that end without one: an election takes seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The shortest pause before a question for the next coordinator.
-const PAUSE_MIN: Duration = Duration::from_millis(500);
+/// The first pause before a question for the next coordinator. A random part of up to a half is subtracted.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
 
-/// The longest such pause, without jitter.
-const PAUSE_MAX: Duration = Duration::from_secs(4);
+/// The longest such pause.
+const PAUSE_LONGEST: Duration = Duration::from_secs(8);
 
 /// A reader of a stream that each coordinator of a job serves.
 pub(super) trait Reader {
@@ -60,7 +60,7 @@ pub(super) async fn follow<R: Reader>(
     let mut found = Ok(found);
     // The first coordinator has just answered.
     let mut deadline = R::PATIENCE.map(|_| clock::now());
-    let mut pauses = Pauses::new();
+    let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_LONGEST, u64::from(std::process::id()));
     let mut is_first = true;
     loop {
         let opened = match found {
@@ -94,47 +94,7 @@ pub(super) async fn follow<R: Reader>(
             let nobody = "each process that was asked names another one as the coordinator";
             return Err(failure.unwrap_or_else(|| LaunchError::NoJob(nobody.to_owned())));
         }
-        clock::until(Some(clock::now() + pauses.next())).await;
+        clock::until(Some(clock::now() + pauses.after_failure())).await;
         found = find_coordinator(job.clone(), credentials).await;
-    }
-}
-
-/// The pauses between questions for the next coordinator, each of which is longer than the one before.
-struct Pauses {
-    next: Duration,
-    jitter: Jitter,
-}
-
-impl Pauses {
-    fn new() -> Self {
-        Self { next: PAUSE_MIN, jitter: Jitter::new(u64::from(std::process::id())) }
-    }
-
-    fn next(&mut self) -> Duration {
-        let pause = self.next.mul_f64(1.0 + self.jitter.fraction());
-        self.next = (self.next * 2).min(PAUSE_MAX);
-        pause
-    }
-
-    fn reset(&mut self) {
-        self.next = PAUSE_MIN;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Pauses become longer up to a limit, until a coordinator has answered.
-    #[test]
-    fn pauses_grow() {
-        let mut pauses = Pauses::new();
-        let taken: Vec<Duration> = (0..6).map(|_| pauses.next()).collect();
-        for (pause, least) in taken.iter().zip([500, 1000, 2000, 4000, 4000, 4000]) {
-            let least = Duration::from_millis(least);
-            assert!(*pause >= least && *pause <= least * 2, "{taken:?}");
-        }
-        pauses.reset();
-        assert!(pauses.next() <= PAUSE_MIN * 2);
     }
 }

@@ -568,6 +568,10 @@ impl Driver {
     }
 
     fn give_way(&mut self, now: Instant, to: &Endpoint) {
+        if self.leadership.successors().is_some() {
+            // The record in etcd decides which process leads.
+            return;
+        }
         if let Some(term) = self.rendezvous.handle_rival(now) {
             let elsewhere = NotHere { term, endpoint: to.to_string() };
             self.registered.send_replace(elsewhere.clone());

@@ -48,7 +48,7 @@ pub(crate) struct Host {
 struct RecentObituaries(VecDeque<(Instant, Obituary)>);
 
 impl Host {
-    /// Coordinates whenever this process leads, until its voter or the job has ended.
+    /// Coordinates whenever this process leads, until the choice of the coordinator or the job has ended.
     pub(crate) async fn run(mut self) {
         let mut recent = RecentObituaries::default();
         loop {
@@ -71,7 +71,7 @@ impl Host {
         }
     }
 
-    /// Handles obituaries until the leader changes; returns true if the voter has ended.
+    /// Handles obituaries until the leader changes; returns true if the choice of the coordinator has ended.
     async fn wait(&mut self, recent: &mut RecentObituaries) -> bool {
         loop {
             tokio::select! {
@@ -86,7 +86,7 @@ impl Host {
         }
     }
 
-    /// Coordinates until the end of a leadership; returns true if the job or the voter has ended.
+    /// Coordinates until the end of a leadership; returns true if the job or the choice of the coordinator has ended.
     async fn coordinate(&mut self, mandate: &Mandate, recent: &mut RecentObituaries) -> bool {
         let term = mandate.term;
         let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
@@ -111,10 +111,10 @@ impl Host {
                 }
                 end = &mut coordinator => break end,
                 Some(obituary) = self.obituaries.recv() => {
+                    // It checks the proof. This task also runs the coordinator, which would never make room if it waited
+                    // here; a lost obituary is replaced by the end of the lease.
+                    let _ = inputs.try_send(Input::Obituary(obituary.clone()));
                     if self.is_proven(&obituary) {
-                        // This task also runs the coordinator, which would never make room if it waited here;
-                        // a lost obituary is replaced by the end of the lease.
-                        let _ = inputs.try_send(Input::Obituary(obituary.clone()));
                         recent.add(clock::now(), obituary);
                     }
                 }
@@ -135,7 +135,10 @@ impl Host {
             // Its last messages are sent.
             End::HandedOver => {}
         }
-        self.elected.send_replace(ElectedCoordinator::Unknown);
+        // No other process coordinates a job with one endpoint after its end: the port says that it has ended.
+        if !(is_over && self.leadership.is_fixed()) {
+            self.elected.send_replace(ElectedCoordinator::Unknown);
+        }
         if is_over || is_handed_over {
             self.leadership.leave(false).await;
         }
@@ -176,7 +179,7 @@ impl Host {
         }
     }
 
-    /// Returns true if an obituary has the proof of its node id, by the key in this voter's copy.
+    /// Returns true if an obituary has the proof of its node id, by the key in this process's copy of the memory.
     fn is_proven(&self, obituary: &Obituary) -> bool {
         let stored = self.leadership.stored.borrow();
         let Some(memory) = &stored.replica.memory else { return false };

@@ -25,9 +25,9 @@ pub(super) const JOURNAL_PART: usize = 64 << 10;
 pub(super) const JOURNAL_QUEUE: usize = 20_000;
 /// The time after which a reader that does not read loses its place.
 pub(super) const READER_PATIENCE: Duration = Duration::from_secs(60);
-/// The interval at which an empty line is sent to a client that follows the journal over HTTP, so that its loss is noticed.
+/// The interval at which an empty line is sent to a client that reads lines, so that its loss is noticed.
 pub(super) const FOLLOWER_HEARTBEAT: Duration = Duration::from_secs(30);
-/// The time after which a client that follows a page gives it up if nothing is received: two heartbeats and a margin.
+/// The time after which a client that reads a page gives it up if nothing is received: two heartbeats and a margin.
 pub(super) const PAGE_SILENCE_LIMIT: Duration = Duration::from_secs(75);
 /// The time for which the end of a coordinator waits until its last events are in the file.
 pub(super) const JOURNAL_PATIENCE: Duration = Duration::from_millis(500);

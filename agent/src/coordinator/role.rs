@@ -88,8 +88,12 @@ impl Role {
     /// empty if no coordinator is elected at present.
     pub(super) fn coordinator(&self) -> Result<Inputs, NotHere> {
         match self {
-            Self::Host { elected, .. } => match &*elected.borrow() {
+            Self::Host { elected, leadership, registered, .. } => match &*elected.borrow() {
                 ElectedCoordinator::Here(inputs) => Ok(inputs.clone()),
+                // The coordinator to which this one has given way may have done so, too.
+                ElectedCoordinator::There(_) if leadership.is_fixed() => {
+                    Err(registered.borrow().clone())
+                }
                 ElectedCoordinator::There(not_here) => Err(not_here.clone()),
                 ElectedCoordinator::Unknown => Err(NotHere::unknown()),
             },

@@ -82,7 +82,7 @@ async fn answer(
     asker: Asker,
     RawQuery(query): RawQuery,
 ) -> Response {
-    if query.is_some_and(|query| query == "follow") {
+    if matches!(query.as_deref(), Some("follow" | "follow=1" | "follow=true")) {
         let opened = page.follow(asker).await;
         return opened.map_or_else(IntoResponse::into_response, readers::answer_lines);
     }

@@ -300,14 +300,14 @@ impl Hosted {
             |elected: &ElectedCoordinator| !matches!(elected, ElectedCoordinator::Here(_));
         tokio::select! {
             _ = &mut self.coordinator => return,
-            // Another voter completes it; or the voter has ended.
+            // Another process completes it; or the choice of the coordinator has ended.
             _ = self.elected.wait_for(is_elsewhere) => {}
         }
-        // This voter must not lead; its lease to the present leader stays in force.
+        // This process must not lead; the lease that it has granted to the present leader stays in force.
         self.leadership.leave(false).await;
         let is_over =
             |elected: &ElectedCoordinator| !matches!(elected, ElectedCoordinator::There(_));
-        // The voter may have ended.
+        // The choice of the coordinator may have ended.
         let _ = self.elected.wait_for(is_over).await;
     }
 
@@ -315,7 +315,7 @@ impl Hosted {
         let Self { leadership, commands, coordinator, file, .. } = self;
         drop(leadership);
         coordinator.abort();
-        // The voter ends when no sender of commands is left, and then the task that writes its file.
+        // The choice ends when no sender of commands is left, and then the task that writes the file of its voter.
         drop(commands);
         // A finished task may have been awaited already, and must not be polled again.
         if !coordinator.is_finished() {

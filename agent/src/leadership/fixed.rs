@@ -13,7 +13,7 @@ use self::state_writer::StateWriter;
 use super::{Command, Leader, Leadership, Mandate, Means, Running, StateNeed, Stored, limits};
 use crate::sys::clock;
 
-/// The leadership of such a process, as its commands name it. Its coordinator has a term of its own.
+/// The term in commands of such a process. It is only a name: the coordinator counts its terms itself.
 const ONLY: Term = Term(0);
 
 /// The state of an earlier coordinator of the job, and the file that keeps it.

@@ -208,7 +208,8 @@ pub(crate) type Commands = mpsc::Sender<Command>;
 /// A command for the choice of the coordinator.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// The memory of the coordinator in this process has changed; it is to be copied to a majority.
+    /// The memory of the coordinator in this process has changed. It is to be stored: in the state file, at a majority of the voters, or
+    /// in etcd.
     Remember {
         /// The term of that coordinator; the command has no effect unless this process leads in this term.
         term: Term,
@@ -219,7 +220,7 @@ pub(crate) enum Command {
         successors: Vec<Successor>,
         /// The time for which agents may wait for the next coordinator.
         kept: Duration,
-        /// Notified when it is kept; dropped if this process no longer leads.
+        /// Notified when it is stored; dropped if this process no longer leads.
         copied: oneshot::Sender<()>,
     },
     /// An agent has reported this term.

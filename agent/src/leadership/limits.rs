@@ -1,4 +1,4 @@
-//! The limits of state files.
+//! The limits of state files, and of a coordinator that no other process can replace.
 
 use std::time::Duration;
 
@@ -15,6 +15,6 @@ pub(super) const STATE_FILE_REMOVAL: Duration = Duration::from_secs(10);
 /// agents may still wait for the job: one small write in place, and far more often than they give
 /// up.
 pub(super) const STATE_FILE_INTERVAL: Duration = Duration::from_secs(10);
-/// Age at which a file of their folder that does not belong to a job is removed: longer than any
+/// Age at which a file in the folder of the state files is removed if it belongs to no job: longer than any
 /// process takes between two files that belong together.
 pub(super) const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);

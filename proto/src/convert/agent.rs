@@ -258,7 +258,7 @@ impl From<NodeDescription> for v1::Node {
             agent_port: node.agent_port.into(),
             role: node.role,
             script: fitted(&node.script),
-            load: node.load,
+            load: fitted(&node.load),
             local_world_size: node.local_world_size.get(),
             node_rank: node.node_rank,
             voter: node.voter.as_ref().map(|member| member.voter.0),

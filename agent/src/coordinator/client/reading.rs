@@ -239,7 +239,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Returns the next lines, of which only the last one of the page may have no end; `None` at the end.
+    /// Returns the next whole lines; `None` at the end. Only the last line of the page may lack its newline.
     ///
     /// # Errors
     ///

@@ -111,7 +111,7 @@ pub(crate) struct HostChoice {
     others: BTreeMap<Candidate, Other>,
     /// Agents that name a host at which no coordinator has answered yet.
     claims: BTreeMap<u64, Claim>,
-    /// A time before which no agent was silent for long. It is searched when it has passed, not after each datagram.
+    /// No agent becomes silent before this time. Silent agents are looked for once it has passed, not after each datagram.
     silent_at: Option<Instant>,
     places: Places,
     /// Places of this machine at which no process answers.

@@ -140,7 +140,7 @@ impl Reachability {
         self.is_state_lost = is_lost;
     }
 
-    /// Notes the addresses of the coordinator with which the agent of this process is registered: it sends requests
+    /// Notes the address of the coordinator with which the agent of this process is registered, if it is. That coordinator sends requests
     /// before this process knows that it is a voter.
     pub(super) fn handle_trusted(&mut self, trusted: Option<IpAddr>) {
         self.trusted = trusted;

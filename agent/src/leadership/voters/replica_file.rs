@@ -47,9 +47,7 @@ impl ReplicaFile {
         *newest = knowledge;
         Ok(())
     }
-}
 
-impl ReplicaFile {
     /// Removes the content of the file, which could not be written. Returns true if it is gone.
     pub(crate) fn discard(&self) -> bool {
         state_file::discard(&self.path)

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ragent_rendezvous::jitter::doubled;
 use tracing::debug;
 
 use crate::{
@@ -22,9 +23,9 @@ impl Election {
     /// Becomes a follower for a while, after a failed candidacy.
     pub(super) fn pause(&mut self, now: Instant) {
         let Timers { pause, pause_max, .. } = self.settings.timers;
-        let doubled = pause * (1 << self.failures.min(PAUSE_DOUBLINGS_MAX));
+        let pause = doubled(pause, self.failures.min(PAUSE_DOUBLINGS_MAX), pause_max);
         self.failures = self.failures.saturating_add(1);
-        self.stand_after(now, doubled.min(pause_max));
+        self.stand_after(now, pause);
     }
 
     /// Becomes a candidate: begins the pre-vote.
