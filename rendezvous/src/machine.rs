@@ -66,6 +66,8 @@ pub struct Rendezvous {
     effects: VecDeque<Effect>,
     has_news: bool,
     clock: Instant,
+    /// The time until which the deadlines of the phase were applied. Some messages move only `clock`.
+    advanced: Instant,
     /// The job uid that nodes received before that of an earlier coordinator was adopted.
     given_before: Option<JobUid>,
     /// True if the host was lost with the previous coordinator shortly after a start; not counted
@@ -127,6 +129,7 @@ impl Rendezvous {
             effects: VecDeque::new(),
             has_news: false,
             clock: now,
+            advanced: now,
             given_before: None,
             has_lost_host,
             journal,
@@ -367,6 +370,7 @@ impl Rendezvous {
 
     /// Moves the phase as far as possible, then sends the assignments that have changed.
     fn advance(&mut self, now: Instant) {
+        self.advanced = self.advanced.max(now);
         while self.availability != Availability::Ended && self.step(now) {}
         if mem::take(&mut self.has_news) {
             self.sync_all();

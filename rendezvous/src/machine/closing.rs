@@ -131,7 +131,7 @@ impl Rendezvous {
                 let is_elected = self.tenure != Tenure::Sole;
                 let due = recovering.goes_on_at(self.leases(), &self.tenure, welcomed);
                 // Later, nothing happens before a node registers.
-                Some(due).filter(|due| is_elected && *due > self.clock)
+                Some(due).filter(|due| is_elected && *due > self.advanced)
             }
             Phase::Closed(closed) => Some(self.closed_deadline(closed)),
             Phase::Recovering(_)

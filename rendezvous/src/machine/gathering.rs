@@ -84,7 +84,7 @@ impl Rendezvous {
         if self.availability != Availability::Available {
             return None;
         }
-        let is_ahead = |at: &Instant| self.clock < *at;
+        let is_ahead = |at: &Instant| self.advanced < *at;
         let begins_at = self.settings.begins_at.filter(is_ahead);
         let last_call = gathering.last_call_until.filter(is_ahead);
         let join = gathering.since.map(|since| after(since, shared.timeouts.join));

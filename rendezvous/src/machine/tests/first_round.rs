@@ -32,6 +32,17 @@ fn late_arrival_does_not_extend_last_call() {
     assert_eq!(t.advance(SECOND), [&[Did::Remember(1, 0)][..], &complete].concat());
 }
 
+/// A message that arrives at the end of the last call, before its deadline is applied, does not hide that deadline.
+#[test]
+fn end_of_the_last_call_is_not_missed() {
+    let mut t = Fixture::new(1, 2);
+    t.join("a");
+    t.live(&["a"], 29 * SECOND);
+    t.now += 2 * SECOND;
+    t.keep_alive(&["a"]);
+    assert_eq!(t.advance(SECOND), [Did::Remember(1, 0), Did::Admit("a", 1, 0)]);
+}
+
 /// A last call ends without a round if too few nodes are left; the next one lasts its full time.
 #[test]
 fn last_call_is_cleared_below_min() {
