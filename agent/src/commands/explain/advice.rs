@@ -138,7 +138,7 @@ mod tests {
     fn node_that_loses_leases_is_named() {
         let mut nodes = nodes(3, 1);
         nodes[2].standing = StandingName::Lost;
-        nodes[0].load = Some("load 9.0 on 2 processors".to_owned());
+        nodes.iter_mut().for_each(|node| node.load = Some("load 9.0 on 2 processors".to_owned()));
         let snapshot = Snapshot { nodes, ..empty_snapshot() };
         let entry = |kind: &str, host: &str, how: &str| {
             let line = serde_json::json!({
