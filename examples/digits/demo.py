@@ -28,7 +28,7 @@ import threading
 import time
 import urllib.request
 from collections import deque
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -218,7 +218,7 @@ class Demo:
         self.may_end = False
         self.keep_folder = False
         # The endpoint of each agent, all of which are voters.
-        self.ports = {name: free_port() for name in "ABC"}
+        self.ports = free_ports("ABC")
         # The agent that has most recently answered with the status of the job.
         self.coordinator = "A"
         self.run_id = f"digits-demo-{os.getpid()}-{self.ports['A']}"
@@ -548,10 +548,14 @@ def prints_to_pipe(process):
         return False
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def free_ports(names):
+    """Returns a free port for each name."""
+    # All are held until the last one is found: otherwise the system may select one twice.
+    with ExitStack() as held:
+        listeners = {name: held.enter_context(socket.socket()) for name in names}
+        for listener in listeners.values():
+            listener.bind(("127.0.0.1", 0))
+        return {name: listener.getsockname()[1] for name, listener in listeners.items()}
 
 
 def parse_args():
