@@ -495,8 +495,8 @@ async fn wait_for_hosted(
     let _ = tokio::time::timeout(limit, goes).await;
 }
 
-/// Returns the way in which what this agent hosts ends after the agent. A coordinator that no other process can replace is to end
-/// also if it has refused its own agent.
+/// Returns how the coordinator or voter in this process ends after the agent. A coordinator that no other process can replace also
+/// ends if it has refused its own agent.
 fn end_of(ending: Option<&Ending>, is_fixed: bool) -> HostEnd {
     match ending {
         Some(Ending::Closed(_)) => HostEnd::Closed,

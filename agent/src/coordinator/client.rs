@@ -318,7 +318,7 @@ async fn connect_to(
     Ok(Connection { client, local, remote: address, opened })
 }
 
-/// Returns the reason for which the process at `address` has refused this one, which it states as `why`.
+/// Explains why the process at `address` has refused this one. `why` is its own text.
 async fn unauthenticated(address: SocketAddr, credentials: &Credentials, why: &str) -> AttendError {
     let theirs = authentication::ask(address).await.unwrap_or_default();
     match credentials.compare(&address.to_string(), &theirs) {

@@ -123,19 +123,23 @@ impl Coordination {
         let persistence = Persistence::new(leadership.clone(), mandate.term);
         let listed =
             ListedVoters { leadership: leadership.clone(), own: endpoint, since: clock::now() };
-        let until = mandate.until.clone();
-        Self {
+        Self(Driver {
             rendezvous,
             persistence,
-            attended,
-            proofs,
+            streams: Streams::new(attended, proofs),
+            paths: Paths::new(),
+            effects: VecDeque::new(),
+            stall: StallGuard::default(),
             leadership,
-            until,
+            until: mandate.until.clone(),
             listed,
+            members: MemberReports::default(),
             registered,
             journal,
             measures,
-        }
+            rival: None,
+            silence_due: None,
+        })
     }
 }
 
@@ -147,8 +151,8 @@ pub(crate) struct Place {
     pub(crate) endpoint: VoterAddress,
     /// The registered nodes, published to the port.
     pub(crate) attended: watch::Sender<Attended>,
-    /// The endpoint of the coordinator with which the agent of this process is registered, for other agents; if this one gives
-    /// way, that of the other one.
+    /// The coordinator with which the agent of this process is registered, published for other agents. A coordinator that gives way
+    /// publishes the other one here.
     pub(crate) registered: watch::Sender<NotHere>,
 }
 
@@ -210,61 +214,13 @@ enum VoterNews {
 }
 
 /// A coordinator to be driven.
-pub(crate) struct Coordination {
-    /// The machine.
-    rendezvous: Rendezvous,
-    /// The state that outlives this process.
-    persistence: Persistence,
-    /// The registered nodes, published to the port.
-    attended: watch::Sender<Attended>,
-    /// The proofs of node ids.
-    proofs: Proofs,
-    /// The choice of the coordinator.
-    leadership: Leadership,
-    /// The end of the right to coordinate, which the election extends, if it has one.
-    until: watch::Receiver<Instant>,
-    /// The voters, for the status of the job.
-    listed: ListedVoters,
-    /// The endpoint of the coordinator with which the agent of this process is registered.
-    registered: watch::Sender<NotHere>,
-    /// The journal of this term.
-    journal: EventJournal,
-    /// Its counters.
-    measures: Arc<CoordinatorMeasures>,
-}
+pub(crate) struct Coordination(Driver);
 
 /// Drives a coordinator until its job has ended and all nodes have the outcome, until it gives way to
 /// another coordinator, until its right to coordinate has ended, or until no sender of inputs
 /// is left.
 pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver<Input>) -> End {
-    let Coordination {
-        rendezvous,
-        persistence,
-        attended,
-        proofs,
-        leadership,
-        until,
-        listed,
-        registered,
-        journal,
-        measures,
-    } = coordination;
-    let mut driver = Driver {
-        rendezvous,
-        persistence,
-        streams: Streams::new(attended, proofs),
-        paths: Paths::new(),
-        effects: VecDeque::new(),
-        stall: StallGuard::default(),
-        leadership,
-        until,
-        listed,
-        members: MemberReports::default(),
-        registered,
-        journal,
-        rival: None,
-        silence_due: None,
-    };
+    let Coordination(mut driver) = coordination;
     driver.check_silence(clock::now());
     driver.note_others(clock::now());
     let mut alarm = Alarm::new();
@@ -276,7 +232,7 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
             return end;
         }
         if let Some(began) = began.take() {
-            measures.inputs.observe(clock::now().saturating_duration_since(began));
+            driver.measures.inputs.observe(clock::now().saturating_duration_since(began));
         }
         let deadline = driver.rendezvous.poll_timeout();
         let due = driver.stall.due(clock::now(), deadline);
@@ -327,12 +283,17 @@ struct Driver {
     effects: VecDeque<Effect>,
     stall: StallGuard,
     leadership: Leadership,
+    /// The end of the right to coordinate, which the election extends, if it has one.
     until: watch::Receiver<Instant>,
+    /// The voters, for the status of the job.
     listed: ListedVoters,
     /// The reports of the members, which may become voters.
     members: MemberReports,
+    /// The coordinator with which the agent of this process is registered, for other agents.
     registered: watch::Sender<NotHere>,
+    /// The journal of this term.
     journal: EventJournal,
+    measures: Arc<CoordinatorMeasures>,
     /// Another coordinator of the job, to which this one has given way.
     rival: Option<NotHere>,
     /// The earliest time at which a voter that answers may count as silent.

@@ -320,8 +320,7 @@ impl Machine {
         }
         let majority = self.coordinators.len() / 2 + 1;
         let needed = if self.coordinators.is_empty() { 0 } else { majority };
-        // True if too few of the hosts are left that a job needs: of `left` hosts those with a coordinator for which
-        // `is_left` is true.
+        // True if the job needs more hosts than are left. `left` counts all hosts, `is_left` selects those with a coordinator.
         let too_few = |left: usize, is_left: fn(&Standing) -> bool| {
             let coordinators =
                 self.coordinators.iter().filter(|host| is_left(self.hosts.at(**host)));

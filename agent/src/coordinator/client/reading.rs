@@ -111,7 +111,7 @@ pub(crate) fn not_here(endpoint: &str) -> Response {
     (StatusCode::MISDIRECTED_REQUEST, body).into_response()
 }
 
-/// The reason for which no process has answered as the coordinator.
+/// Why no process has answered as the coordinator.
 #[derive(Debug, thiserror::Error)]
 pub enum NotFound {
     /// The process at `endpoint` did not answer.

@@ -122,7 +122,7 @@ impl Hosts {
         self.counts.returning
     }
 
-    /// Returns the number of hosts for which [`Standing::cannot_return`] is false.
+    /// Returns the number of hosts that may still take part.
     pub(super) fn may_return(&self) -> usize {
         self.len() - self.counts.cannot_return
     }
