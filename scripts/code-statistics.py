@@ -5,7 +5,8 @@
 
 Files and lines include unit tests, the column "own" does not. A function's length is the number of lines from `fn` to the last brace; functions
 of tests count only in the set `tests`. Files of unit tests need no header. `unwrap/expect` are calls outside of tests.
-An arrow is a pair of top-level modules of `agent/src` of which the first names a path of the second outside of tests.
+A file imports from another one of its crate if it names a path of it outside of tests. Imports between a file and the modules
+inside of it do not count. A type name is used twice if two files define a type of this name.
 """
 
 import argparse
@@ -17,11 +18,12 @@ import subprocess
 
 LONG_FILE = 400
 LONG_FUNCTION = 60
-LARGEST_MODULES = 8
-AGENT = pathlib.PurePath("agent/src")
-LAYERS = pathlib.Path("tests/layers/main.rs")
 SETS = {
     "agent": ["agent/src"],
+    "agent/node": ["agent/node/src"],
+    "agent/coordinator": ["agent/coordinator/src"],
+    "agent/leadership": ["agent/leadership/src"],
+    "agent/base": ["agent/base/src"],
     "agent/core": ["agent/core/src"],
     "rendezvous": ["rendezvous/src", "rendezvous/election/src"],
     "store": ["store/src"],
@@ -42,6 +44,7 @@ BRACKET = re.compile(r"[{}()\[\];]")
 # Code that is compiled for tests, and perhaps for fuzzing: `test`, `all(test, …)` and `any(test, …)`.
 CFG_TEST = re.compile(r"#\[cfg\((?:(?:all|any)\()?test\b[^\]]*\]")
 TEST_FILE = re.compile(CFG_TEST.pattern + r"\s*(?:pub(?:\([^)]*\))? )?mod (\w+);")
+TYPE = re.compile(r"\b(?:struct|enum|trait|union) (\w+)")
 FUNCTION = re.compile(r"\bfn\s+\w+")
 VISIBILITY = re.compile(r"\bpub\s*\(\s*in\b[^)]*\)")
 TOKEN = re.compile(r"\w+|::|\S")
@@ -112,12 +115,6 @@ def sources():
     return found
 
 
-def module_of(source):
-    """The top-level module of `agent/src` that a file is part of; None if it is not part of one."""
-    name = source.path.parts[len(AGENT.parts)].removesuffix(".rs") if source.path.is_relative_to(AGENT) else None
-    return None if name in ("lib", "main") else name
-
-
 def spread(values):
     """Median, 90th percentile and maximum."""
     values = sorted(values)
@@ -141,17 +138,11 @@ def row(name, files):
 
 
 def rows(found):
-    """The rows of all sets; below `agent`, those of its largest top-level modules."""
+    """The rows of all sets."""
     all_crates = []
     for name, folders in SETS.items():
         files = [source for source in found if any(source.path.is_relative_to(folder) for folder in folders)]
         yield row(name, files)
-        if name == "agent":
-            modules = {module_of(source) for source in files} - {None}
-            inside = {module: [source for source in files if module_of(source) == module] for module in modules}
-            largest = sorted(modules, key=lambda module: -sum(source.lines for source in inside[module]))
-            for module in largest[:LARGEST_MODULES]:
-                yield row(f"  {module}", inside[module])
         if name != "tests":
             all_crates += files
     yield row("all but tests", all_crates)
@@ -173,20 +164,28 @@ def tree(tokens, at, above, paths):
         at += 1
 
 
-def imports(source):
-    """The top-level names of the crate that a file of `agent/src` imports from or names a path of."""
+def imports(source, crate, modules):
+    """The modules, other than itself, those above and those inside of it, that a file names a path of; a path starts at its crate."""
     tokens = [*TOKEN.findall(VISIBILITY.sub("", source.code)), "", ""]
     paths, at = [], 0
     while at < len(tokens) - 2:
         is_local = tokens[at] in ("crate", "self", "super") and tokens[at + 1] == "::"
         at = tree(tokens, at, [], paths) if is_local else at + 1
-    here = source.path.relative_to(AGENT)
-    here = here.parent.parts if here.stem == "mod" else here.with_suffix("").parts
+    here = module_of(source, crate)
     for path in paths:
-        absolute = [] if path[0] == "crate" else [*here]
+        absolute = () if path[0] == "crate" else here
         for word in path:
-            absolute = absolute[:-1] if word == "super" else absolute + [word] * (word not in ("crate", "self"))
-        yield from absolute[:1]
+            absolute = absolute[:-1] if word == "super" else absolute + (word,) * (word not in ("crate", "self"))
+        while absolute not in modules:
+            absolute = absolute[:-1]
+        if here[: len(absolute)] != absolute and absolute[: len(here)] != here:
+            yield absolute
+
+
+def module_of(source, crate):
+    """The path of a file's module in its crate."""
+    parts = source.path.relative_to(crate).with_suffix("").parts
+    return () if parts in (("lib",), ("main",)) else parts
 
 
 def circles(pairs, modules):
@@ -201,22 +200,23 @@ def circles(pairs, modules):
 
 
 def structure(found):
-    """The statistics of the top-level modules of `agent/src`."""
-    files = [(module_of(source), source) for source in found if module_of(source)]
-    modules = {module for module, _ in files}
-    named = {(module, other) for module, source in files if not source.is_test for other in imports(source)}
-    pairs = {(module, other) for module, other in named if module != other and other in modules}
-    yield "top-level modules of agent/src", len(modules)
-    yield "arrows between them", len(pairs)
-    in_circles = circles(pairs, modules)
-    sizes = " + ".join(str(len(circle)) for circle in in_circles)
-    yield "modules that are part of a circle", f"{sum(map(len, in_circles))}" + (f" ({sizes})" if sizes else "")
-    text = LAYERS.read_text(encoding="utf-8") if LAYERS.exists() else ""
-    order = re.search(r"FLOORS: \[&str; \d+\] = \[(.*?)\]", text, re.DOTALL)
-    floors = re.findall(r'"(\w+)"', order.group(1)) if order else []
-    levels = {name: level for level, name in enumerate(floors)}
-    upward = sum(levels.get(start, -1) <= levels.get(to, len(floors)) for start, to in pairs)
-    yield "upward arrows, by tests/layers", upward if order else "-"
+    """The statistics of files that import from each other, and of names."""
+    in_circles = []
+    for crate in sorted({folder for name, folders in SETS.items() if name != "tests" for folder in folders}):
+        files = [source for source in found if source.path.is_relative_to(crate) and not source.is_test]
+        modules = {module_of(source, crate) for source in files} | {()}
+        pairs = {(module_of(source, crate), other) for source in files for other in imports(source, crate, modules)}
+        in_circles += ((crate, circle) for circle in circles(pairs, modules))
+    yield "circles of files", len(in_circles)
+    for crate, circle in in_circles:
+        yield f"  {crate}", ", ".join(sorted("/".join(module) for module in circle))
+    names = {}
+    for source in found:
+        if not source.is_test and not any(source.path.is_relative_to(folder) for folder in SETS["tests"]):
+            for name in TYPE.findall(source.code):
+                names.setdefault(name, set()).add(source.path)
+    twice = sorted(name for name, files in names.items() if len(files) > 1)
+    yield "type names used twice", f"{len(twice)}: {', '.join(twice)}"
 
 
 def prose():

@@ -7,19 +7,21 @@ use std::{
 
 #[cfg(feature = "top")]
 use ragent::commands::top;
-use ragent::{
+use ragent::commands::{
+    completion, coordinator, doctor, error::LaunchError, events, explain, install_torchrun,
+    manifest, page, parent, rank, run, secret, ssh, status, store,
+};
+use ragent_base::{
     cli::{Cli, Command, LaunchArgs, LaunchOverSshArgs, ProgramName},
-    commands::{
-        completion, coordinator, doctor, error::LaunchError, events, explain, install_torchrun,
-        manifest, page, parent, rank, run, secret, ssh, status, store,
-    },
-    keeper, limits,
+    limits,
     report::telemetry::{self, DefaultLines, Log, LogFormat},
     spec::JobSpec,
-    sys::{host::ThisHost, system_error::SystemError},
+    sys::{clock, host::ThisHost, system_error::SystemError},
 };
+use ragent_node::keeper;
 
 fn main() -> ExitCode {
+    clock::include_suspensions();
     let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     // A program that replaces this process keeps the signal settings of its launcher.
     let is_passing = matches!(cli.command, Some(Command::Rank(_)));

@@ -27,10 +27,9 @@ mod vouching;
 
 use std::{collections::VecDeque, mem, time::Instant};
 
-use tracing::{debug, info};
-
 use journal::Journal;
 use registering::Welcomed;
+use tracing::{debug, info};
 use voters::SilentVoters;
 
 use crate::{

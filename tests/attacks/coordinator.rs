@@ -156,7 +156,7 @@ fn endless_leases() {
 fn impostor_without_the_secret() {
     let sandbox = Sandbox::new();
     let path = make_secret(&sandbox);
-    let id = ragent::secret::file::read(&path).unwrap()[0].id().to_string();
+    let id = ragent_base::secret::file::read(&path).unwrap()[0].id().to_string();
     let run = |identity| {
         let address = serve_as(short_lease(), identity);
         let words = format!(

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use ragent::secret::{Secret, file};
+use ragent_base::secret::{Secret, file};
 use rustls::{
     ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned,
     pki_types::ServerName,

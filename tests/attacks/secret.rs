@@ -15,7 +15,7 @@ use nix::{
     sys::stat::Mode,
     unistd::{geteuid, mkfifo},
 };
-use ragent::secret::{Secret, file};
+use ragent_base::secret::{Secret, file};
 use ragent_proto::v1::{
     AgentMessage, agent_message::Message, coordination_client::CoordinationClient,
 };

@@ -3,7 +3,7 @@
 
 use std::{io::Read, net::TcpStream, path::PathBuf};
 
-use ragent::secret::{Secret, file};
+use ragent_base::secret::{Secret, file};
 use serde_json::Value;
 
 use crate::{

@@ -27,7 +27,7 @@ use std::{
     thread,
 };
 
-use ragent::sys::host::{Host, ThisHost};
+use ragent_base::sys::host::{Host, ThisHost};
 
 use self::{
     case::Case,

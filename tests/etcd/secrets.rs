@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
-use ragent::secret::{Secret, file};
+use ragent_base::secret::{Secret, file};
 
 use crate::{cluster::Cluster, job::Job, support::Sandbox, takeovers::FLAGS};
 

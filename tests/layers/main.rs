@@ -1,4 +1,5 @@
-//! The rooms of the crate `ragent` have floors, and each imports only from lower floors.
+//! Crates form floors, which cargo enforces. Within two of them the rooms have floors as well, and each imports only from
+//! lower ones.
 //!
 //! A room is a top-level module. A path that begins with `crate` or `super` imports from the room in
 //! which it ends. Tests inside of the crate may import from all rooms.
@@ -7,37 +8,26 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// The rooms, from the lowest floor to the highest.
-const FLOORS: [&str; 16] = [
-    "limits",
-    "sys",
-    "secret",
-    "cli",
-    "scheduler",
-    "spec",
-    "net",
-    "output",
-    "report",
-    "leadership",
-    "coordinator",
-    "keeper",
-    "workers",
-    "node",
-    "endpoint",
-    "commands",
-];
+/// The sources of a crate, and its rooms from the lowest floor to the highest.
+const CRATES: [(&str, &[&str]); 2] = [("agent/base/src", BASE), ("agent/node/src", NODE)];
+const BASE: &[&str] =
+    &["limits", "sys", "secret", "cli", "scheduler", "spec", "net", "output", "report"];
+const NODE: &[&str] = &["keeper", "workers", "node", "endpoint"];
 
 /// No room imports from its own floor or above, so there is no circle; and every room has a floor.
 #[test]
 fn rooms_import_from_lower_floors() {
-    let sources = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../agent/src"));
-    let mut files = Vec::new();
-    list(sources, &mut Vec::new(), &mut files);
-    let rooms: BTreeSet<&str> = files.iter().map(|(module, _)| room_of(module)).collect();
-    assert_eq!(rooms, BTreeSet::from(FLOORS), "each room has a floor, and each floor a room");
-    let faults: Vec<String> =
-        files.iter().flat_map(|(module, text)| faults(module, text)).collect();
-    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+    for (sources, floors) in CRATES {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join(sources);
+        let mut files = Vec::new();
+        list(&folder, &mut Vec::new(), &mut files);
+        let rooms: BTreeSet<&str> = files.iter().map(|(module, _)| room_of(module)).collect();
+        let expected = floors.iter().copied().collect();
+        assert_eq!(rooms, expected, "{sources}: each room has a floor, and each floor a room");
+        let faults: Vec<String> =
+            files.iter().flat_map(|(module, text)| faults(floors, module, text)).collect();
+        assert!(faults.is_empty(), "{sources}:\n{}", faults.join("\n"));
+    }
 }
 
 /// The modules that may set a verifier of certificates of their own, and that may implement one.
@@ -50,9 +40,18 @@ const IS_VERIFIER: &[&str] = &["secret::tls", "secret::certificates::verifier"];
 fn verifiers_have_their_modules() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let mut files = Vec::new();
-    for crate_folder in
-        ["agent", "agent/core", "proto", "rendezvous", "rendezvous/election", "store"]
-    {
+    for crate_folder in [
+        "agent",
+        "agent/base",
+        "agent/coordinator",
+        "agent/core",
+        "agent/leadership",
+        "agent/node",
+        "proto",
+        "rendezvous",
+        "rendezvous/election",
+        "store",
+    ] {
         list(&root.join(crate_folder).join("src"), &mut Vec::new(), &mut files);
     }
     let mut found: [BTreeSet<String>; 2] = Default::default();
@@ -104,28 +103,28 @@ fn verifiers_are_found() {
 #[test]
 fn wrong_imports_are_found() {
     let module = ["workers".to_owned(), "health".to_owned(), "stacks".to_owned()];
-    let faults_in = |text| faults(&module, text);
-    let upward = "workers::health::stacks: room workers (floor 12) imports room node (floor 13)";
+    let faults_in = |text| faults(NODE, &module, text);
+    let upward = "workers::health::stacks: room workers (floor 1) imports room node (floor 2)";
     for text in [
-        "use crate::{\n    limits,\n    node::{self, driver},\n    sys::clock,\n};",
+        "use crate::{\n    keeper,\n    node::{self, driver},\n};",
         "pub(crate) use crate::node::driver as other;",
         "fn f() { crate::node::driver::drive() }",
         "use super::super::super::node;",
-        "#[cfg(test)]\nmod tests {\n    use crate::commands;\n}\nuse crate::node;",
+        "#[cfg(test)]\nmod tests {\n    use crate::endpoint;\n}\nuse crate::node;",
     ] {
         assert_eq!(faults_in(text), [upward], "{text}");
     }
     for text in [
         "use super::{super::driver::Input, timers};\nuse self::inner::Part;",
-        "use crate::{limits::{self, MAX as MOST}, workers::driver};",
+        "use crate::{keeper::{self, MAX as MOST}, workers::driver};",
         "// As in crate::commands.\npub(in crate::workers) struct A;",
-        "#[cfg(test)]\nmod tests {\n    use crate::{commands, node};\n}",
+        "#[cfg(test)]\nmod tests {\n    use crate::{endpoint, node};\n}",
         "use ragent_core::node::Node;\nuse nix::sys::signal::Signal;",
     ] {
         assert_eq!(faults_in(text), [""; 0], "{text}");
     }
     let unknown = "workers::health::stacks imports crate::attic, which has no floor";
-    assert_eq!(faults_in("use crate::{attic::Box, sys};"), [unknown]);
+    assert_eq!(faults_in("use crate::{attic::Box, keeper};"), [unknown]);
 }
 
 /// Lists the modules below `folder`, whose path is `at`, with their sources. The two files that
@@ -135,8 +134,8 @@ fn list(folder: &Path, at: &mut Vec<String>, files: &mut Vec<(Vec<String>, Strin
         let path = entry.expect("it can be read").path();
         let name = path.file_stem().and_then(|stem| stem.to_str()).expect("names are text");
         let is_root = at.is_empty() && ["lib", "main"].contains(&name);
-        // A file of this name contains the tests of the module above.
-        if is_root || name == "tests" {
+        // Files of these names contain the tests of the module above, and parts for tests.
+        if is_root || name == "tests" || at.is_empty() && name == "testing" {
             continue;
         }
         at.push(name.to_owned());
@@ -154,9 +153,9 @@ fn room_of(module: &[String]) -> &str {
 }
 
 /// Describes the imports of a module that are wrong.
-fn faults(module: &[String], text: &str) -> Vec<String> {
+fn faults(floors: &[&str], module: &[String], text: &str) -> Vec<String> {
     let room = room_of(module);
-    let floor_of = |room: &str| FLOORS.iter().position(|known| *known == room);
+    let floor_of = |room: &str| floors.iter().position(|known| *known == room);
     let imported: BTreeSet<String> =
         paths(&tokens(&code_of(text))).iter().map(|path| root_of(module, path)).collect();
     let fault = |other: &String| match (floor_of(room), floor_of(other)) {

@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 
 use nix::sys::signal::Signal;
-use ragent::secret::{Secret, file};
+use ragent_base::secret::{Secret, file};
 
 use crate::{
     page::{address_of, answer, metrics_at, start_pair},

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use ragent::sys::clock;
+use ragent_base::sys::clock;
 
 use crate::support::{PATIENCE, Program, Sandbox, free_port, let_pass};
 

@@ -2,7 +2,7 @@
 
 use std::{fs, net::SocketAddr};
 
-use ragent::sys::clock;
+use ragent_base::sys::clock;
 use serde_json::{Value, json};
 
 use crate::{

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use nix::sys::signal::Signal;
-use ragent::{
+use ragent_base::{
     secret::{Secret, file},
     sys::clock,
 };

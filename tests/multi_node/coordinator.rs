@@ -8,7 +8,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use ragent::sys::clock;
+use ragent_base::sys::clock;
 
 use crate::{
     job::{Job, hosting, numbers, workers},

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs};
 
 use nix::sys::signal::Signal;
-use ragent::{
+use ragent_base::{
     secret::{Secret, file},
     sys::clock,
 };

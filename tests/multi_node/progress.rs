@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ragent::sys::clock;
+use ragent_base::sys::clock;
 use serde_json::Value;
 
 use crate::{
@@ -139,7 +139,7 @@ fn flood_of_steps_is_bounded() {
     let orders = sandbox.orders(0);
     let job = Job::new(&sandbox, "--nnodes 1 --log-dir logs -r 3");
     let begun = clock::now_blocking();
-    let start = job.agent("--no-python steps.py").env("RAGENT_LOG", "info,ragent::node=debug");
+    let start = job.agent("--no-python steps.py").env("RAGENT_LOG", "info,ragent_node::node=debug");
     let mut agent = hosting(start);
     agent.logs("admitted; starting workers");
     orders.give(&format!("[print(f'step: {{n}}') for n in range({LINES} + 1)]"));

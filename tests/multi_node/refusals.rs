@@ -7,7 +7,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use ragent::sys::host::ThisHost;
+use ragent_base::sys::host::ThisHost;
 
 use crate::{
     job::{Job, workers},

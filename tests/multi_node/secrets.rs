@@ -8,11 +8,12 @@ use std::{
     path::PathBuf,
 };
 
+use ragent_base::secret::{Secret, file};
+
 use crate::{
     job::{Job, hosting},
     support::{End, Sandbox, Start, Stream},
 };
-use ragent::secret::{Secret, file};
 
 /// Makes a file with a secret; returns its path and the id.
 fn secret_file(sandbox: &Sandbox, name: &str) -> (PathBuf, String) {

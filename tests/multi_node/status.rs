@@ -3,9 +3,8 @@
 use std::{sync::mpsc, thread};
 
 use nix::sys::signal::Signal;
+use ragent_base::secret::{Secret, file};
 use serde_json::Value;
-
-use ragent::secret::{Secret, file};
 
 use crate::{
     job::{Job, assert_served_everywhere, follow, pages, workers},

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fs, path::PathBuf, thread, time::Duration};
 
 use nix::sys::signal::Signal;
-use ragent::{
+use ragent_base::{
     secret::{Secret, file},
     sys::clock,
 };

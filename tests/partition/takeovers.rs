@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use ragent::sys::{
+use ragent_base::sys::{
     clock,
     host::{Host, ThisHost},
 };

@@ -3,8 +3,7 @@
 use std::{fs, path::Path};
 
 use nix::sys::signal::Signal;
-
-use ragent::sys::clock;
+use ragent_base::sys::clock;
 
 use crate::support::{PATIENCE, Sandbox, Stream};
 

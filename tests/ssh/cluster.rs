@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use ragent::sys::{
+use ragent_base::sys::{
     clock,
     host::{Host, ThisHost},
 };

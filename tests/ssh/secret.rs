@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use nix::sys::signal::Signal;
-use ragent::secret::{Secret, file};
+use ragent_base::secret::{Secret, file};
 use serde_json::Value;
 
 use crate::{

@@ -10,15 +10,14 @@ use std::{
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair,
 };
-
-use ragent::sys::host::{Host, ThisHost};
+use ragent_base::sys::host::{Host, ThisHost};
 
 use crate::{
     job::write,
     support::{Sandbox, is_there},
 };
 
-const HOOK: &str = include_str!("../../agent/src/workers/sitecustomize.py");
+const HOOK: &str = include_str!("../../agent/node/src/workers/sitecustomize.py");
 const SCRIPT: &str = "\
 import os, subprocess
 print(os.environ['RANK'], os.environ.get('EARLIER'), os.environ.get('OTHER'), flush=True)

@@ -9,7 +9,7 @@ use std::{
 };
 
 use nix::{sys::stat::Mode, unistd};
-use ragent::sys::clock;
+use ragent_base::sys::clock;
 
 use crate::support::{End, PATIENCE, Program, Sandbox, Start, free_port, is_alive, is_there};
 pub(crate) use crate::support::{READY, field, wait_for_standbys};

@@ -8,7 +8,6 @@
 mod cgroup;
 mod faults;
 mod network;
-mod pki;
 mod port;
 mod processes;
 mod program;
@@ -20,9 +19,8 @@ mod worker_program;
 
 use std::{sync::mpsc, time::Duration};
 
-use ragent::sys::host::{Host, ThisHost};
+use ragent_base::sys::host::{Host, ThisHost};
 
-pub(crate) use self::pki::{Authority, Issue, Issued, write as write_certificates};
 pub use self::{
     cgroup::Cgroup,
     faults::Faults,
@@ -39,6 +37,9 @@ pub use self::{
     },
     terminal::Terminal,
     worker_program::{Gate, WorkerProgram},
+};
+pub(crate) use ragent_base::secret::testing::{
+    Authority, Issue, Issued, write as write_certificates,
 };
 
 /// The deadline for an expected event. It is not a measure of the usual duration: a busy machine

@@ -6,7 +6,7 @@ use std::{
 };
 
 use nix::{sys::signal::Signal, unistd::geteuid};
-use ragent::sys::host::{Host, ThisHost};
+use ragent_base::sys::host::{Host, ThisHost};
 
 use super::{Sandbox, Start, is_there, kill, skip};
 

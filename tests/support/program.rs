@@ -18,7 +18,7 @@ use nix::{
     },
     unistd::Pid,
 };
-use ragent::sys::clock;
+use ragent_base::sys::clock;
 
 use super::{Gate, Lifeline, PATIENCE, kill, let_pass};
 

@@ -12,7 +12,7 @@ use nix::{
     sys::{signal::Signal, stat::Mode},
     unistd,
 };
-use ragent::sys::clock;
+use ragent_base::sys::clock;
 use tempfile::TempDir;
 
 use super::{Gate, PATIENCE, Start, WorkerProgram, command_line, kill, processes, standbys};

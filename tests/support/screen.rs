@@ -13,7 +13,7 @@ use nix::{
     pty::{Winsize, openpty},
     sys::termios::{Termios, tcgetattr},
 };
-use ragent::sys::clock;
+use ragent_base::sys::clock;
 
 use super::PATIENCE;
 

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, fs, time::Duration};
 
-use ragent::sys::{
+use ragent_base::sys::{
     clock,
     host::{Host, ThisHost},
 };

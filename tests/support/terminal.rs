@@ -10,7 +10,7 @@ use std::{
 };
 
 use nix::pty::{Winsize, openpty};
-use ragent::sys::clock;
+use ragent_base::sys::clock;
 
 use super::PATIENCE;
 

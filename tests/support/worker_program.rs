@@ -3,7 +3,7 @@
 
 use std::net::TcpListener;
 
-use ragent::sys::{
+use ragent_base::sys::{
     clock,
     host::{Host, ThisHost},
 };

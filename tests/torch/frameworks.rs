@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ragent::sys::{
+use ragent_base::sys::{
     clock,
     host::{Host, ThisHost},
 };
@@ -122,7 +122,8 @@ fn steps_read(log: &str) -> Vec<(u64, u64, Option<u64>)> {
 /// Starts a training whose output is read, and which draws its bars at every step, as trainings with longer steps do.
 fn stopping<'a>(sandbox: &'a Sandbox, python: &str, flags: &str, script: &str) -> Training<'a> {
     let start = agent(sandbox, python, &format!("-t 1 {flags}"), script);
-    let start = start.env("TQDM_MININTERVAL", "0").env("RAGENT_LOG", "info,ragent::node=debug");
+    let start =
+        start.env("TQDM_MININTERVAL", "0").env("RAGENT_LOG", "info,ragent_node::node=debug");
     Training { sandbox, agent: start.start() }
 }
 

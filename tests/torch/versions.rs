@@ -1,7 +1,7 @@
 //! Workers with other releases of torch: the usual operations of training scripts work, or the
 //! client is refused.
 
-use ragent::sys::host::{Host, ThisHost};
+use ragent_base::sys::host::{Host, ThisHost};
 
 use super::{
     REPOSITORY, python_of,

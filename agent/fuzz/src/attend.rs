@@ -2,6 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use ragent_base::{
+    sys::clock,
+    testing::{assert_shown, coordinator, frames, memory},
+};
+use ragent_coordinator::client::reading::read_state;
 use ragent_proto::{
     Message as _, Proof,
     convert::{FromAgent, FromCoordinator},
@@ -15,12 +20,6 @@ use ragent_rendezvous::{
     settings::Memory,
     tenure::{Elected, Tenure},
 };
-
-use super::{
-    frames,
-    parts::{assert_shown, coordinator, memory},
-};
-use crate::{coordinator::client::reading::read_state, sys::clock};
 
 /// The number by which one message may raise a term or a round, and the round that it may begin.
 const AHEAD_MAX: u64 = (1 << 20) + 1;

@@ -5,10 +5,13 @@ use std::{
     os::unix::fs::PermissionsExt,
 };
 
+use ragent_base::{
+    secret::{CertificateFacts, Credentials, PeerName, utc},
+    testing::assert_printable,
+};
 use rustls::pki_types::CertificateDer;
 
-use super::{assert_printable, pki};
-use crate::secret::{CertificateFacts, Credentials, PeerName, utc};
+use super::pki;
 
 /// Six attributes of at most 256 characters, and four names of the same length.
 const FACTS_MAX: usize = (6 + 4) * (4 * 256 + 8) + 64;

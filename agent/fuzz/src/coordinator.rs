@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use ragent_base::testing::assert_shown;
+use ragent_coordinator::client::reading::read_state;
 use ragent_proto::{Message as _, convert::FromCoordinator, v1};
-
-use super::parts::assert_shown;
-use crate::coordinator::client::reading::read_state;
 
 /// The lease of a coordinator with the most nodes, with a margin.
 const LEASE_MAX: Duration = Duration::from_secs(60);

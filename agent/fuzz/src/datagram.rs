@@ -2,17 +2,17 @@
 
 use std::sync::LazyLock;
 
+use ragent_base::{
+    secret::{Credentials, Origin, Secret, Unsecured},
+    testing::job,
+};
 use ragent_rendezvous::ids::RunId;
 
 use super::{
     datagram::{Candidate, Message},
     seal::{Opened, Seal},
 };
-use crate::{
-    endpoint::limits,
-    fuzzing::job,
-    secret::{Credentials, Origin, Secret, Unsecured},
-};
+use crate::endpoint::limits;
 
 /// Opens a datagram if the first byte is even; else seals a message made from the input, and changes the datagram.
 pub fn datagram(input: &[u8]) {
@@ -125,8 +125,7 @@ fn only(seal: &Seal, message: &Message) -> Vec<u8> {
 }
 
 /// Returns datagrams of the job, sealed and plain.
-#[cfg(test)]
-pub(crate) fn seeds() -> Vec<Vec<u8>> {
+pub fn seeds() -> Vec<Vec<u8>> {
     let Seals { sealed, other, open } = &*SEALS;
     let heads =
         [0_u8, 1, 2, 3, 4].map(|kind| std::array::from_fn(|at| if at == 0 { kind } else { 77 }));

@@ -1,5 +1,6 @@
 //! Messages between voters, and the record of a leader in etcd.
 
+use ragent_base::testing::assert_shown;
 use ragent_election::election::message::{Replica, Request, VoterMessage};
 use ragent_proto::convert::{
     claim,
@@ -9,8 +10,6 @@ use ragent_rendezvous::{
     limits::{NUMBER_MAX, SUCCESSORS_MAX, VOTERS_MAX},
     message::ENDED_SHOWN_MAX,
 };
-
-use super::parts::assert_shown;
 
 /// Decodes the record of a leader if the first byte is odd, else a message of a voter.
 pub fn elect(input: &[u8]) {

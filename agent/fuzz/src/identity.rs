@@ -2,11 +2,11 @@
 
 use std::sync::LazyLock;
 
-use super::{assert_printable, job};
-use crate::{
-    endpoint::identity,
+use ragent_base::{
     secret::{Credentials, Origin, Secret, Unsecured},
+    testing::{assert_printable, job},
 };
+use ragent_node::endpoint::identity;
 
 /// The longest description of another program: each byte of its first line may be shown as an escape of a character.
 const DESCRIPTION_MAX: usize = 60 * "\\u{fffd}".len() + 32;

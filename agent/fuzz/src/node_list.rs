@@ -1,6 +1,6 @@
 //! Compressed lists of nodes and of tasks.
 
-use crate::{
+use ragent_base::{
     limits::MAX_LISTED_NODES,
     scheduler::node_list::{counts, names},
 };

@@ -1,9 +1,9 @@
 //! The body of an obituary, which any process may send.
 
+use ragent_base::testing::{assert_printable, job};
+use ragent_coordinator::proofs::Proofs;
+use ragent_leadership::state_file::parse_obituary;
 use ragent_rendezvous::ids::{JobUid, ProofKey};
-
-use super::{assert_printable, job};
-use crate::{coordinator::proofs::Proofs, leadership::state_file::parse_obituary};
 
 /// The key of the coordinator's proofs.
 pub(super) const KEY: [u8; ProofKey::LEN] = [9; ProofKey::LEN];

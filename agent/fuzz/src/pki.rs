@@ -2,12 +2,11 @@
 
 use std::{fs, path::PathBuf, sync::LazyLock};
 
-use tempfile::TempDir;
-
-use crate::secret::{
+use ragent_base::secret::{
     CertificateRequest, Credentials,
     testing::{Authority, Issue, Issued, write},
 };
+use tempfile::TempDir;
 
 /// The folder, which stays until the process ends, and the certificate.
 static FOLDER: LazyLock<(TempDir, Issued)> = LazyLock::new(|| {

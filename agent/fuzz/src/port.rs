@@ -5,25 +5,38 @@ use std::{
     io,
     net::Ipv4Addr,
     sync::{
-        LazyLock,
+        Arc, LazyLock,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use axum::{extract::Request, middleware::map_request};
+use ragent_base::{
+    net::{
+        connection::{PeerAddress, Progress},
+        connection_quota::{Bounds, ConnectionQuota, Origin},
+        port::{
+            Attended, Client, OwnUser, PortProtocols, TLS, VOTER_PROTOCOL, VoterConnection,
+            serve_connection,
+        },
+    },
+    secret::{Credentials, Origin as SecretOrigin, Secret, Unsecured},
+    sys::clock,
+    testing::{assert_shown, job},
+};
+use ragent_coordinator::{driver::Input, role::Role, service};
 use ragent_rendezvous::ids::RunId;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
     runtime,
+    sync::{mpsc, watch},
     task::yield_now,
+    time::timeout,
 };
 
-use super::*;
-use crate::{
-    coordinator::{driver::Input, role::Role, service},
-    fuzzing::{assert_shown, job, pki},
-    secret::{Origin as SecretOrigin, Secret, Unsecured},
-};
+use super::pki;
 
 /// Serves one connection. The first byte is the setting of the port and its client, the second one the number of bytes, in
 /// units of four, after which the client pauses; the others are the bytes of the connection.

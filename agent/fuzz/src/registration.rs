@@ -2,10 +2,8 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, process};
 
-use crate::{
-    leadership::state_file::{RegisteredCredentials, RunningAgent, running_agents_in},
-    sys::proc,
-};
+use ragent_base::sys::proc;
+use ragent_leadership::state_file::{RegisteredCredentials, RunningAgent, running_agents_in};
 
 /// Text of an input that is replaced by the number of this process.
 pub(super) const PID: &str = "PID";

@@ -6,8 +6,10 @@ use std::{
     path::Path,
 };
 
-use super::{assert_printable, job};
-use crate::secret::{Secret, file};
+use ragent_base::{
+    secret::{Secret, file},
+    testing::{assert_printable, job},
+};
 
 /// The modes that the first byte selects.
 const MODES: [u32; 8] = [0o600, 0o600, 0o600, 0o400, 0o640, 0o644, 0o660, 0o602];

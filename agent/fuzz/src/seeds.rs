@@ -2,7 +2,19 @@
 
 use std::{fs, net::Ipv4Addr, path::Path, sync::Arc};
 
+use ragent_base::{
+    secret::{
+        ALPN_HTTP2, ALPN_VOTER, Credentials, Origin, Secret,
+        testing::{Authority, Issue},
+    },
+    testing::{self, job},
+};
+use ragent_coordinator::proofs::Proofs;
 use ragent_election::election::message::{Lists, Replica, Seat, Version};
+use ragent_leadership::{
+    Stored,
+    state_file::{write_copy, write_memory},
+};
 use ragent_proto::{Message as _, Proof, convert::FromAgent, v1};
 use ragent_rendezvous::{
     ids::{
@@ -18,18 +30,7 @@ use ragent_rendezvous::{
 };
 use rustls::pki_types::ServerName;
 
-use super::{job, obituary, pki, registration, state_file, tests::CORPUS};
-use crate::{
-    coordinator::{driver, proofs::Proofs},
-    leadership::{
-        Stored,
-        state_file::{write_copy, write_memory},
-    },
-    secret::{
-        ALPN_HTTP2, ALPN_VOTER, Credentials, Origin, Secret,
-        testing::{Authority, Issue},
-    },
-};
+use super::{obituary, pki, registration, state_file, tests::CORPUS};
 
 /// Writes all inputs. Those with keys differ from run to run.
 #[test]
@@ -71,9 +72,9 @@ fn round(round: u64) -> RoundId {
 }
 
 fn attend_of(name: &str, change: impl FnOnce(&mut Attend)) -> FromAgent {
-    let mut attend = driver::tests::attend(name);
-    attend.run_id = RunId::new(job::RUN_ID);
+    let mut attend = testing::attend(name);
     attend.node.local_world_size = 2.try_into().unwrap();
+    attend.run_id = RunId::new(job::RUN_ID);
     change(&mut attend);
     FromAgent::Attend { attend: Box::new(attend), proof: None, lost_term: Term(0) }
 }
@@ -322,7 +323,8 @@ fn datagrams() -> Vec<Vec<u8>> {
         r#"{"ragent":2}"#.to_owned(),
     ];
     let mut seeds: Vec<Vec<u8>> = texts.iter().map(|text| with(0, text)).collect();
-    seeds.extend(crate::endpoint::search::fuzzing::seeds().iter().map(|bytes| with(0, bytes)));
+    seeds
+        .extend(ragent_node::endpoint::search::fuzzing::seeds().iter().map(|bytes| with(0, bytes)));
     // A kind, flags, a rank, a port, a number, and a change at each part of the datagram.
     let head: Vec<u8> = (0..16).collect();
     for kind in 0..5 {
@@ -423,7 +425,7 @@ fn state_files() -> Vec<Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("job-1.json");
     let kept = std::time::Duration::from_secs(600);
-    let boot = crate::sys::proc::read("sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = ragent_base::sys::proc::read("sys/kernel/random/boot_id").unwrap_or_default();
     let written = || {
         let text = fs::read_to_string(&path).unwrap();
         let text = text.trim_end().replace(boot.trim(), state_file::BOOT);

@@ -2,13 +2,16 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
+use ragent_base::{
+    sys::{clock, proc},
+    testing::{self, assert_shown},
+};
+use ragent_leadership::state_file::{
+    has_obituary, read_copy, read_memory, write_copy, write_memory,
+};
 use ragent_rendezvous::{limits::NUMBER_MAX, settings::Memory, tenure::Tenure};
 
-use super::{assert_shown, attend::assert_status_is_accepted, parts};
-use crate::{
-    leadership::state_file::{has_obituary, read_copy, read_memory, write_copy, write_memory},
-    sys::{clock, proc},
-};
+use super::attend::assert_status_is_accepted;
 
 /// Text of an input that is replaced by the identity of this machine's boot.
 pub(super) const BOOT: &str = "BOOT";
@@ -72,7 +75,7 @@ fn is_whole(path: &Path) -> bool {
 /// Runs a coordinator that continues from the memory, for an hour without any agent.
 fn run(memory: Memory) {
     let begin = clock::now();
-    let mut rendezvous = parts::coordinator(begin, memory, Tenure::Sole);
+    let mut rendezvous = testing::coordinator(begin, memory, Tenure::Sole);
     let mut now = begin;
     for _ in 0..STEPS_MAX {
         while rendezvous.poll_effect().is_some() {}

@@ -27,8 +27,8 @@ mod elect;
 mod identity;
 mod node_list;
 mod obituary;
-mod parts;
-pub(crate) mod pki;
+mod pki;
+mod port;
 mod registration;
 mod secret_file;
 #[cfg(test)]
@@ -37,14 +37,10 @@ mod state_file;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::parts::{assert_printable, assert_shown, frames, job};
 pub use self::{
     attend::attend, certificates::certificates, coordinator::coordinator, elect::elect,
-    identity::identity, node_list::node_list, obituary::obituary, registration::registration,
-    secret_file::secret_file, state_file::state_file,
+    identity::identity, node_list::node_list, obituary::obituary, port::port,
+    registration::registration, secret_file::secret_file, state_file::state_file,
 };
-pub use crate::{
-    commands::ssh::fuzzing::{hostfile, launch_frames},
-    endpoint::search::fuzzing::datagram,
-    net::port::fuzzing::port,
-};
+pub use crate::commands::ssh::fuzzing::{hostfile, launch_frames};
+pub use ragent_node::endpoint::search::fuzzing::datagram;

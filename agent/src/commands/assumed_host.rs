@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::sys::host::{Gpu, Host, numa::CpuSet};
+use ragent_base::sys::host::{Gpu, Host, numa::CpuSet};
 
 /// A host that has everything, and the variables that agents are given.
 pub(crate) struct AssumedHost<'a>(pub(crate) &'a [(String, OsString)]);

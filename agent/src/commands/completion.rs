@@ -7,12 +7,12 @@ use std::{
 
 use clap::{Command, CommandFactory};
 use clap_complete::{Shell, generate};
-
-use super::error::{LaunchError, system};
-use crate::{
+use ragent_base::{
     cli::{Cli, ProgramName},
     spec::Argument,
 };
+
+use super::error::{LaunchError, system};
 
 /// Prints the completion script for `shell` on stdout, for the name by which the program was called.
 ///

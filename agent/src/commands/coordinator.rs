@@ -2,7 +2,32 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
+use ragent_base::{
+    cli::CoordinatorArgs,
+    limits,
+    net::port::Attended,
+    secret::Credentials,
+    spec::{Argument, Endpoint, UsageError, credentials, shared_credentials},
+    sys::{clock, host::ThisHost},
+};
+use ragent_coordinator::journal_file;
 use ragent_election::election::timers::Timers;
+use ragent_leadership::{
+    fixed::{self, RecoveredState},
+    state_file,
+};
+use ragent_node::{
+    endpoint::{
+        HostOrJoinError,
+        host::warn_of_open_port,
+        hosted::{self, EndpointPort, HostEnd, HostedVoterSpec, OwnCoordinator, host_voter},
+        metrics_port::MetricsPort,
+        plain_store::plain_store,
+        voter_secrets,
+        voters::{kept_for, own_endpoint, source},
+    },
+    node::node_id::new_node_id,
+};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{RunId, Term},
@@ -17,29 +42,6 @@ use super::{
     error::{LaunchError, system, unwritable},
     runtime,
     serve::{SIGNALS, bind, print_address},
-};
-use crate::{
-    cli::CoordinatorArgs,
-    coordinator::journal_file,
-    endpoint::{
-        HostOrJoinError,
-        host::warn_of_open_port,
-        hosted::{self, EndpointPort, HostEnd, HostedVoterSpec, OwnCoordinator, host_voter},
-        metrics_port::MetricsPort,
-        plain_store::plain_store,
-        voter_secrets,
-        voters::{kept_for, own_endpoint, source},
-    },
-    leadership::{
-        fixed::{self, RecoveredState},
-        state_file,
-    },
-    limits,
-    net::port::Attended,
-    node::node_id::new_node_id,
-    secret::Credentials,
-    spec::{Argument, Endpoint, UsageError, credentials, shared_credentials},
-    sys::{clock, host::ThisHost},
 };
 
 /// Hosts an endpoint until a signal, or until its job has ended.

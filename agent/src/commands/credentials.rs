@@ -1,8 +1,7 @@
 //! The credentials of a command that asks a job for its state.
 
-use crate::{
+use ragent_base::{
     cli::AuthArgs,
-    leadership::state_file::{self, RegisteredCredentials, RunningAgent},
     net::{self, authentication},
     secret::{
         CertificateRequest, Credentials, Origin, PlacesError, Secret, WrittenSecret,
@@ -11,6 +10,7 @@ use crate::{
     spec::{self, Endpoint, JobEndpoint, UsageError},
     sys::host::ThisHost,
 };
+use ragent_leadership::state_file::{self, RegisteredCredentials, RunningAgent};
 
 /// The credentials of a command.
 #[derive(Clone, Debug)]

@@ -20,6 +20,12 @@ mod voters;
 
 use std::{fmt, io, num::NonZeroU32, process::ExitCode};
 
+use ragent_base::{
+    cli::{DoctorArgs, LaunchArgs},
+    secret::Credentials,
+    spec::{self, Argument, AskedEndpoint, AskedEtcd, JobEndpoint, UsageError},
+    sys::{host::ThisHost, stdout},
+};
 use serde::Serialize;
 use tokio::{task::spawn_blocking, time::timeout};
 
@@ -28,12 +34,6 @@ use super::{
     credentials::{self, AskerCredentials},
     error::{LaunchError, system},
     runtime,
-};
-use crate::{
-    cli::{DoctorArgs, LaunchArgs},
-    secret::Credentials,
-    spec::{self, Argument, AskedEndpoint, AskedEtcd, JobEndpoint, UsageError},
-    sys::{host::ThisHost, stdout},
 };
 
 /// The verdict of a check.

@@ -8,27 +8,28 @@ use std::{
     process::ExitCode,
 };
 
+use ragent_base::{
+    cli::ProgramName,
+    report::outcome_text::{closed, differences, with_hint},
+    spec::{Argument, StorePorts, UsageError},
+    sys::system_error::SystemError,
+};
+use ragent_coordinator::client::AttendError;
 use ragent_core::agent::{CLOSED_BEFORE, Ending, HOST_GONE, REFUSED};
+use ragent_leadership::{
+    StateLoss,
+    state_file::{RunningAgent, Stage},
+};
+use ragent_node::{
+    endpoint::{
+        CHECK_NAME, HostOrJoinError, LocateError, MetricsPortError, search::sockets::SocketsError,
+    },
+    node::driver::End,
+};
 use ragent_proto::printable;
 use ragent_rendezvous::{
     message::{JobResult, Outcome, RefuseReason},
     settings::SharedSettings,
-};
-
-use crate::{
-    cli::ProgramName,
-    coordinator::client::AttendError,
-    endpoint::{
-        CHECK_NAME, HostOrJoinError, LocateError, MetricsPortError, search::sockets::SocketsError,
-    },
-    leadership::{
-        StateLoss,
-        state_file::{RunningAgent, Stage},
-    },
-    node::driver::End,
-    report::outcome_text::{closed, differences, with_hint},
-    spec::{Argument, StorePorts, UsageError},
-    sys::system_error::SystemError,
 };
 
 /// The exit code of a program that needs a port which another program has.

@@ -12,17 +12,14 @@ use tokio::time::timeout;
 use tracing::warn;
 
 pub(super) use self::{entry::Entry, file::RecordedRun, lines::Lines};
+use ragent_base::{cli::EventsArgs, spec::UsageError, sys::stdout};
+use ragent_coordinator::client::{AttendError, JobPage, JournalRequest, Lines as PageLines};
+
 use super::{
     error::{LaunchError, system},
     follow::{self, Reader, follow},
     runtime,
     status::{Found, asked_job, find_coordinator},
-};
-use crate::{
-    cli::EventsArgs,
-    coordinator::client::{AttendError, JobPage, JournalRequest, Lines as PageLines},
-    spec::UsageError,
-    sys::stdout,
 };
 
 /// Prints the journal of a job.

@@ -9,6 +9,7 @@ mod topic;
 
 use std::process::ExitCode;
 
+use ragent_base::{cli::ExplainArgs, sys::stdout};
 use ragent_proto::printable;
 use serde::Serialize;
 
@@ -23,7 +24,6 @@ use super::{
     events, runtime,
     status::{asked_job, find_coordinator},
 };
-use crate::{cli::ExplainArgs, sys::stdout};
 
 /// Prints the explanation of a job, or of a part of it.
 ///

@@ -2,6 +2,8 @@
 
 use std::{ops::ControlFlow, time::Duration};
 
+use ragent_base::{spec::JobEndpoint, sys::clock};
+use ragent_coordinator::client::AttendError;
 use ragent_rendezvous::jitter::Pauses;
 
 use super::{
@@ -9,7 +11,6 @@ use super::{
     error::LaunchError,
     status::{Found, find_coordinator},
 };
-use crate::{coordinator::client::AttendError, spec::JobEndpoint, sys::clock};
 
 /// The time for which the next coordinator is awaited by commands that end without one: an election takes seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);

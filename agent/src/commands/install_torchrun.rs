@@ -8,8 +8,7 @@ use std::{
     process::ExitCode,
 };
 
-use super::error::{LaunchError, system};
-use crate::{
+use ragent_base::{
     cli::{InstallTorchrunArgs, TORCHRUN},
     spec::UsageError,
     sys::{
@@ -17,6 +16,8 @@ use crate::{
         stdout,
     },
 };
+
+use super::error::{LaunchError, system};
 
 /// The name of the program that the link replaces, which `--undo` restores.
 const REPLACED: &str = "torchrun.replaced-by-ragent";

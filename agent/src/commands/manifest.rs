@@ -24,17 +24,18 @@ use std::{
     process::ExitCode,
 };
 
+use ragent_base::{
+    cli::{K8sArgs, ManifestArgs, ManifestTarget},
+    spec::majority_warning,
+    sys::host::Host,
+};
+
 use self::{
     access::JobSecret,
     spec::{ManifestSpec, Method},
     volume::{SharedVolume, VolumeSource},
 };
 use super::error::{LaunchError, system, unwritable};
-use crate::{
-    cli::{K8sArgs, ManifestArgs, ManifestTarget},
-    spec::majority_warning,
-    sys::host::Host,
-};
 
 /// Prints the manifest, or writes it to a file.
 ///

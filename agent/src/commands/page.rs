@@ -18,6 +18,13 @@ use axum::{
     middleware::{self, Next},
     response::Response,
 };
+use ragent_base::{
+    cli::PageArgs,
+    net::port::{self, PortProtocols},
+    spec::JobEndpoint,
+    sys::{clock, host::ThisHost},
+};
+use ragent_coordinator::service;
 use ragent_proto::convert::NotHere;
 use tokio::sync::{Mutex, watch};
 
@@ -28,13 +35,6 @@ use super::{
     runtime,
     serve::{SIGNALS, bind},
     status::{Found, asked_job, find_coordinator},
-};
-use crate::{
-    cli::PageArgs,
-    coordinator::service,
-    net::port::{self, PortProtocols},
-    spec::JobEndpoint,
-    sys::{clock, host::ThisHost},
 };
 
 /// The shortest time between two searches for the coordinator.

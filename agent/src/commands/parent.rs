@@ -4,9 +4,9 @@ use nix::{
     sys::{prctl, signal::Signal},
     unistd::{self, Pid},
 };
+use ragent_base::{spec::Argument, sys::host::Host};
 
 use super::error::{LaunchError, system};
-use crate::{spec::Argument, sys::host::Host};
 
 /// The variable with the process id of the parent. The Python module sets it, so that a job does not outlive the
 /// program that has started it.

@@ -8,14 +8,15 @@ use std::{
     process::Command,
 };
 
-use super::{error::LaunchError, runtime};
-use crate::{
+use ragent_base::{
     cli::RankArgs,
     net,
     scheduler::{Head, Placement},
     spec::{Argument, Endpoint, UsageError, port_of},
     sys::host::{Host, ThisHost},
 };
+
+use super::{error::LaunchError, runtime};
 
 /// Replaces this process with the program of `args`.
 ///
@@ -184,14 +185,16 @@ fn set(host: &impl Host, name: &str) -> Option<OsString> {
 
 #[cfg(test)]
 mod tests {
+    use ragent_base::sys::host::FakeHost;
+
     use super::*;
-    use crate::sys::host::FakeHost;
 
     fn environment_of(env: &[(&str, &str)], line: &str) -> Result<Vec<String>, UsageError> {
         let mut host = FakeHost::default();
         host.env.extend(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())));
         let words = line.split_whitespace().map(OsString::from);
-        let Some(crate::cli::Command::Rank(args)) = crate::cli::Cli::read(words).unwrap().command
+        let Some(ragent_base::cli::Command::Rank(args)) =
+            ragent_base::cli::Cli::read(words).unwrap().command
         else {
             panic!("{line}")
         };

@@ -5,30 +5,8 @@ mod result_file;
 use std::{convert::Infallible, io, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use nix::sys::signal::Signal;
-use ragent_core::agent::Ending;
-use ragent_election::claim::Timers;
-use ragent_proto::convert::NotHere;
-use ragent_rendezvous::{
-    ids::RunId,
-    message::{JobResult, Outcome, RefuseReason},
-};
-use ragent_store::StoreThread;
-use tokio::sync::{mpsc, watch};
-use tracing::{debug, info, warn};
-
-use super::{
-    error::{Ended, LaunchError, system, unwritable},
-    runtime::{block_on, watch_signals},
-};
-use crate::{
-    coordinator::journal_file,
-    endpoint::{LocateError, host_or_join, hosted::HostEnd, metrics_port::MetricsPort},
-    leadership::state_file::{ClosedJob, Registration, RunningAgent, Stage},
+use ragent_base::{
     limits,
-    node::{
-        driver::{self as agent_driver, DriveError, StartScreen},
-        worker_stores::WorkerStores,
-    },
     output::{console::Console, logs::LogFolder, temp_folders},
     report::{
         event_log::{EventLog, EventSource},
@@ -47,6 +25,17 @@ use crate::{
         proc,
         random::random_id,
     },
+};
+use ragent_coordinator::journal_file;
+use ragent_core::agent::Ending;
+use ragent_election::claim::Timers;
+use ragent_leadership::state_file::{ClosedJob, Registration, RunningAgent, Stage};
+use ragent_node::{
+    endpoint::{LocateError, host_or_join, hosted::HostEnd, metrics_port::MetricsPort},
+    node::{
+        driver::{self as agent_driver, DriveError, StartScreen},
+        worker_stores::WorkerStores,
+    },
     workers::{
         driver::{self as supervisor_driver, Command, SupervisorHandle},
         health::timers::TimerPipe,
@@ -54,6 +43,19 @@ use crate::{
         spec::SupervisorSpec,
         standby::StandbySpec,
     },
+};
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::{
+    ids::RunId,
+    message::{JobResult, Outcome, RefuseReason},
+};
+use ragent_store::StoreThread;
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, info, warn};
+
+use super::{
+    error::{Ended, LaunchError, system, unwritable},
+    runtime::{block_on, watch_signals},
 };
 
 /// The end of a job that has succeeded.

@@ -1,6 +1,7 @@
 //! The runtime of a command, and its signals.
 
 use nix::sys::signal::Signal;
+use ragent_base::{limits, sys::host::ThisHost};
 use tokio::{
     runtime,
     signal::unix::{SignalKind, signal},
@@ -8,7 +9,6 @@ use tokio::{
 };
 
 use super::error::{LaunchError, system};
-use crate::{limits, sys::host::ThisHost};
 
 /// Runs `future` on a current-thread runtime.
 pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, LaunchError> {

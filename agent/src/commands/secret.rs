@@ -2,15 +2,15 @@
 
 use std::{io, path::PathBuf, process::ExitCode};
 
-use zeroize::Zeroizing;
-
-use super::error::{LaunchError, system};
-use crate::{
+use ragent_base::{
     cli::SecretArgs,
     secret::{Secret, file, user_file},
     spec::UsageError,
     sys::{host::ThisHost, stdout},
 };
+use zeroize::Zeroizing;
+
+use super::error::{LaunchError, system};
 
 /// Makes a secret, and prints it or writes it to a file.
 ///

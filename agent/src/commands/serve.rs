@@ -6,12 +6,10 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
+use ragent_base::net;
+use ragent_node::endpoint::{HostOrJoinError, LocateError};
 
 use super::error::{LaunchError, system};
-use crate::{
-    endpoint::{HostOrJoinError, LocateError},
-    net,
-};
 
 pub(super) const SIGNALS: [Signal; 2] = [Signal::SIGTERM, Signal::SIGINT];
 

@@ -22,7 +22,7 @@ mod driver;
 mod dry_run;
 mod filters;
 mod frame;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "testing"))]
 #[path = "../../fuzz/src/launch.rs"]
 pub(crate) mod fuzzing;
 mod greeting;
@@ -57,15 +57,7 @@ use std::{
 use tracing::info;
 
 pub use self::relay::run as relay;
-use self::{
-    launch_result::LaunchResult,
-    plan::{Here, LaunchSecret, Plan},
-};
-use super::{
-    error::{LaunchError, system},
-    runtime,
-};
-use crate::{
+use ragent_base::{
     cli::LaunchOverSshArgs,
     report::telemetry,
     secret::{AuthMode, Secret},
@@ -74,6 +66,15 @@ use crate::{
         host::{Host, ThisHost},
         random::random_id,
     },
+};
+
+use self::{
+    launch_result::LaunchResult,
+    plan::{Here, LaunchSecret, Plan},
+};
+use super::{
+    error::{LaunchError, system},
+    runtime,
 };
 
 /// Runs a job on the hosts of a list and waits for its end.

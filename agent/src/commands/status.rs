@@ -13,19 +13,20 @@ use std::{
 use ragent_rendezvous::snapshot::Snapshot;
 
 pub(crate) use self::ask::{Found, ask, find as find_coordinator};
+use ragent_base::{
+    cli::{AskedJobArgs, StatusArgs},
+    report::status_text::{self, Rows},
+    spec::{self, AskedEndpoint, JobEndpoint},
+    sys::{host::ThisHost, proc, stdout},
+};
+use ragent_coordinator::client::{AttendError, JobPage, States};
+use ragent_leadership::state_file::{self, RunningAgent, Stage};
+
 use super::{
     credentials::{self, AskerCredentials},
     error::{LaunchError, system},
     follow::{self, Reader, follow},
     runtime,
-};
-use crate::{
-    cli::{AskedJobArgs, StatusArgs},
-    coordinator::client::{AttendError, JobPage, States},
-    leadership::state_file::{self, RunningAgent, Stage},
-    report::status_text::{self, Rows},
-    spec::{self, AskedEndpoint, JobEndpoint},
-    sys::{host::ThisHost, proc, stdout},
 };
 
 /// Asks for the state of a job and prints it.

@@ -3,6 +3,7 @@
 use std::{io, process::ExitCode};
 
 use nix::unistd;
+use ragent_base::{cli::StoreArgs, sys::host::ThisHost};
 use ragent_store::{Admission, StoreThread};
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
     parent, runtime,
     serve::{SIGNALS, bind, print_address},
 };
-use crate::{cli::StoreArgs, sys::host::ThisHost};
 
 /// Serves a store until a signal; the first line on stdout is the address that it listens on.
 ///

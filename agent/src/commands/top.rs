@@ -27,6 +27,14 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
+use ragent_base::{
+    cli::TopArgs,
+    spec::{JobEndpoint, UsageError},
+    sys::{
+        clock,
+        host::{Host, ThisHost},
+    },
+};
 use tokio::sync::mpsc;
 
 use self::{
@@ -41,14 +49,6 @@ use super::{
     follow::follow,
     runtime,
     status::{Found, asked_job, find_coordinator},
-};
-use crate::{
-    cli::TopArgs,
-    spec::{JobEndpoint, UsageError},
-    sys::{
-        clock,
-        host::{Host, ThisHost},
-    },
 };
 
 /// The states and events that wait for the view; when it is full, the streams wait.

@@ -32,20 +32,22 @@ use nix::{
     },
     unistd::Pid,
 };
-use ragent::{
+use ragent_base::{
     net::Reach,
+    report::{news::round_lines::RoundLines, service_manager::ServiceManager, telemetry::Log},
+    secret::{Credentials, Origin, Secret, Unsecured, file},
+    spec::{Endpoint, StorePorts},
+};
+use ragent_benches::{cpu_time, now, observers::Observers};
+use ragent_core::{agent::AgentSettings, steps::NodeSteps, supervisor::GroupEnd};
+use ragent_node::{
     node::{
         destination::Destination,
         driver::{self, AgentSpec, StartScreen},
         worker_stores::{StorePortMode, WorkerStores},
     },
-    report::{news::round_lines::RoundLines, service_manager::ServiceManager, telemetry::Log},
-    secret::{Credentials, Origin, Secret, Unsecured, file},
-    spec::{Endpoint, StorePorts},
     workers::driver::{Command, SupervisorEvent, SupervisorHandle},
 };
-use ragent_benches::{cpu_time, now, observers::Observers};
-use ragent_core::{agent::AgentSettings, steps::NodeSteps, supervisor::GroupEnd};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{LocalRank, NodeId, RoundId, RunId},

@@ -25,7 +25,6 @@ use ragent_rendezvous::{
         Snapshot, StandingName, StateTime, Unreached, VoterStatus,
     },
 };
-
 use serde_json::{Value, json};
 
 use super::*;

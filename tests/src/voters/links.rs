@@ -58,7 +58,7 @@ pub(super) struct Incoming {
     pub(super) message: VoterMessage<Request>,
 }
 
-/// The limits of the program (`agent/src/leadership/voters/limits.rs`).
+/// The limits of the program (`agent/leadership/src/voters/limits.rs`).
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(600);
 const SILENCE: Duration = Duration::from_millis(600);
 const REDIAL_FIRST: Duration = Duration::from_millis(100);

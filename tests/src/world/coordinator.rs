@@ -1,5 +1,6 @@
 //! The driver of the machine, its state file, and the end of its process.
 
+use ragent_rendezvous::ids::GroupRank;
 use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
@@ -13,7 +14,6 @@ use ragent_rendezvous::{
 
 use super::{Event, LEASES, Stage, World};
 use crate::{replay::Replay, sabotage::Sabotage, world::network::FromAgent};
-use ragent_rendezvous::ids::GroupRank;
 
 impl World {
     /// Starts the coordinator's process with the content of its state file.

@@ -11,6 +11,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use ragent_base::sys::{clock, tree};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::{Child, Command},
@@ -18,10 +19,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
-    commands::doctor::limits,
-    sys::{clock, tree},
-};
+use crate::commands::doctor::limits;
 
 /// The reason for which a program cannot be used.
 #[derive(Debug, Eq, PartialEq)]

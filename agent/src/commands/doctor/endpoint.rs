@@ -7,13 +7,7 @@ use std::{
     time::Duration,
 };
 
-use ragent_rendezvous::message::PROTOCOL_VERSION;
-
-use super::{Finding, secret};
-use crate::{
-    commands::doctor::limits,
-    coordinator::identity::{IDENTITY_PATH, Identity},
-    endpoint::identity,
+use ragent_base::{
     net::{
         self,
         http_client::{self, Exchange, ExchangeEnd},
@@ -22,6 +16,12 @@ use crate::{
     spec::Endpoint,
     sys::{clock, host::ThisHost, port_holder},
 };
+use ragent_coordinator::identity::{IDENTITY_PATH, Identity};
+use ragent_node::endpoint::identity;
+use ragent_rendezvous::message::PROTOCOL_VERSION;
+
+use super::{Finding, secret};
+use crate::commands::doctor::limits;
 
 /// Checks the addresses of this host's own name, which torch and NCCL look up.
 pub(super) async fn own_name() -> Finding {
@@ -275,7 +275,7 @@ mod tests {
     fn versions_are_judged() {
         let judge = |ragent: &str, protocol| {
             let (ragent, run_id) = (ragent.to_owned(), String::new());
-            let auth = crate::secret::NamedAuth::default();
+            let auth = ragent_base::secret::NamedAuth::default();
             version(&Identity { ragent, protocol, run_id, auth, unix_ms: None }).verdict
         };
         assert_eq!(judge(env!("CARGO_PKG_VERSION"), PROTOCOL_VERSION), Verdict::Pass);

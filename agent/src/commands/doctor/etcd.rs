@@ -3,19 +3,19 @@
 
 use std::time::Duration;
 
+use ragent_base::{
+    secret::Credentials,
+    spec::{AskedEtcd, Endpoint, EtcdSpec, NO_NAME},
+    sys::clock,
+};
 use ragent_election::claim::{Record, Value};
+use ragent_leadership::etcd::{Client, EtcdError};
+use ragent_node::endpoint::LocateError;
 use ragent_rendezvous::ids::RunId;
 
 use super::{
     Finding, Findings,
     endpoint::{self, Purpose},
-};
-use crate::{
-    endpoint::LocateError,
-    leadership::etcd::{Client, EtcdError},
-    secret::Credentials,
-    spec::{AskedEtcd, Endpoint, EtcdSpec, NO_NAME},
-    sys::clock,
 };
 
 /// The oldest version of etcd that ragent is tested with: major and minor.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 pub(crate) use ragent_core::limits::STANDBY_IMPORT_TIMEOUT;
 
-pub(crate) use crate::limits::{
+pub(crate) use ragent_base::limits::{
     IDENTIFY_TIMEOUT, MAX_ANSWER, MAX_IDENTITY_LEN, MAX_REACHED, MIN_OPEN_FILES,
     OPEN_FILES_PER_WORKER, REACH_AT_ONCE,
 };

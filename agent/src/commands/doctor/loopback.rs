@@ -5,8 +5,9 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
+use ragent_base::net::{self, Reach};
+
 use super::Finding;
-use crate::net::{self, Reach};
 
 pub(super) async fn examine() -> Finding {
     let address = Ipv4Addr::LOCALHOST;

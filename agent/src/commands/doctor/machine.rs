@@ -8,16 +8,14 @@ use nix::sys::{
     utsname::uname,
 };
 use nvml_wrapper::{Nvml, error::NvmlError};
+use ragent_base::sys::{
+    cgroup,
+    host::{Host, ThisHost},
+    proc,
+};
 
 use super::{Finding, Findings, python, within};
-use crate::{
-    commands::doctor::limits,
-    sys::{
-        cgroup,
-        host::{Host, ThisHost},
-        proc,
-    },
-};
+use crate::commands::doctor::limits;
 
 pub(super) async fn examine(workers: Option<NonZeroU32>, findings: &mut Findings) {
     findings.report(kernel());

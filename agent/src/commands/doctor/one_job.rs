@@ -1,9 +1,9 @@
 //! Judges whether a second job of the same name can begin, from the endpoint and the number of nodes.
 
+use ragent_base::spec::{AskedEndpoint, JobEndpoint};
 use ragent_rendezvous::settings::NodeRange;
 
 use super::Finding;
-use crate::spec::{AskedEndpoint, JobEndpoint};
 
 /// The name of the check.
 const CHECK: &str = "one_job";

@@ -3,6 +3,13 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
+use ragent_base::{
+    net::http_client::{self, Exchange, ExchangeEnd, Page},
+    secret::Credentials,
+    spec::JobEndpoint,
+    sys::clock,
+};
+use ragent_coordinator::reachability::{REACH_PATH, ReachReport, Reached};
 use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot, StandingName};
 use tokio::{sync::Semaphore, task::JoinSet};
 
@@ -10,11 +17,6 @@ use super::Finding;
 use crate::{
     commands::doctor::limits,
     commands::{credentials::AskerCredentials, status},
-    coordinator::reachability::{REACH_PATH, ReachReport, Reached},
-    net::http_client::{self, Exchange, ExchangeEnd, Page},
-    secret::Credentials,
-    spec::JobEndpoint,
-    sys::clock,
 };
 
 /// Asks every node how it reaches the others, and judges the answers.

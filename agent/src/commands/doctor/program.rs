@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
+use ragent_base::{cli, sys::host::ThisHost};
+
 use super::{
     Finding, Findings,
     child::{self, Unusable},
     within,
 };
-use crate::{cli, commands::doctor::limits, sys::host::ThisHost};
+use crate::commands::doctor::limits;
 
 /// The name of the check.
 const CHECK: &str = "program";

@@ -2,12 +2,14 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use ragent_base::{spec, sys::host::ThisHost};
+
 use super::{
     Finding, Findings,
     child::{self, Unusable},
     within,
 };
-use crate::{commands::doctor::limits, spec, sys::host::ThisHost};
+use crate::commands::doctor::limits;
 
 pub(super) async fn examine(findings: &mut Findings) {
     let check = "python";

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 
-use super::Finding;
-use crate::{
-    coordinator::identity::Identity,
+use ragent_base::{
     net::authentication,
     secret::{Credentials, OwnCertificate, Unsecured, Validity, utc},
     sys::clock,
 };
+use ragent_coordinator::identity::Identity;
+
+use super::Finding;
 
 /// Names the secret or the certificate that an agent of this user would use. Without one, a job of several nodes has a
 /// problem.
@@ -81,11 +82,10 @@ pub(super) async fn of_peer(
 
 #[cfg(test)]
 mod tests {
+    use ragent_base::secret::{CertificateFacts, CertificateRequest, PeerName};
+
     use super::*;
-    use crate::{
-        commands::doctor::Verdict,
-        secret::{CertificateFacts, CertificateRequest, PeerName},
-    };
+    use crate::commands::doctor::Verdict;
 
     /// A certificate outside of its time fails, with the clock of this machine.
     #[test]

@@ -13,23 +13,25 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
-use tokio::task::spawn_blocking;
-
-use super::{Finding, Findings};
-use crate::{
-    commands::doctor::limits,
-    keeper::{
-        order::{Program, Report},
-        standbys::Standbys,
-    },
+use ragent_base::{
     report::news,
     spec::{self, WorkerCommand},
     sys::{
         clock,
         host::{Host, ThisHost},
     },
+};
+use ragent_node::{
+    keeper::{
+        order::{Program, Report},
+        standbys::Standbys,
+    },
     workers::standby::{Hook, LeftOut, Ready, StandbyReport, StandbySpec},
 };
+use tokio::task::spawn_blocking;
+
+use super::{Finding, Findings};
+use crate::commands::doctor::limits;
 
 const CHECK: &str = "standby";
 

@@ -1,12 +1,13 @@
 //! Checks the voters of a job: each as an endpoint, and whether a majority of them answers.
 
+use ragent_base::{
+    secret::Credentials,
+    spec::{Endpoint, VoterList},
+};
+
 use super::{
     Finding, Findings,
     endpoint::{self, Examined, Purpose},
-};
-use crate::{
-    secret::Credentials,
-    spec::{Endpoint, VoterList},
 };
 
 /// Checks each voter, and then the majority.

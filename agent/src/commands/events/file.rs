@@ -6,13 +6,11 @@ use std::{
     io::{self, BufRead, BufReader, Read},
 };
 
+use ragent_base::spec::{Argument, UsageError};
 use ragent_rendezvous::event::EventId;
 
 use super::{BYTES_MAX, ENTRIES_MAX, Entry};
-use crate::{
-    commands::error::LaunchError,
-    spec::{Argument, UsageError},
-};
+use crate::commands::error::LaunchError;
 
 /// The longest line that is read, in bytes. Longer ones are not events.
 const LINE_MAX: u64 = 1 << 20;

@@ -2,10 +2,11 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
+use ragent_base::report::time_text::short_time;
 use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot, StandingName};
 use serde::Serialize;
 
-use crate::{commands::events::Entry, report::time_text::short_time};
+use crate::commands::events::Entry;
 
 /// A change that would help.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -94,15 +95,14 @@ pub(super) fn of_leases(snapshot: &Snapshot, entries: &[Entry]) -> Vec<Advice> {
 
 #[cfg(test)]
 mod tests {
+    use ragent_base::testing::empty_snapshot;
+    use ragent_base::testing::nodes;
     use ragent_rendezvous::{
         ids::Round,
         snapshot::{JobTime, StateTime},
     };
 
     use super::*;
-    use crate::{
-        coordinator::driver::tests::empty_snapshot, report::status_text::table::tests::nodes,
-    };
 
     fn job(states: &[(&str, u64)]) -> Snapshot {
         let states = states.iter().map(|(state, seconds)| StateTime {

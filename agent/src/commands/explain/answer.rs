@@ -2,6 +2,10 @@
 
 use std::fmt::Write as _;
 
+use ragent_base::report::{
+    status_text::table,
+    time_text::{self, short_time},
+};
 use ragent_rendezvous::snapshot::{JobTime, NodeSnapshot, RestartsByCause, Snapshot, StandingName};
 use serde::Serialize;
 
@@ -11,13 +15,7 @@ use super::{
     explanation::{Explanation, Restart, list_of_sums, now, restarts},
     topic::Topic,
 };
-use crate::{
-    commands::events::Entry,
-    report::{
-        status_text::table,
-        time_text::{self, short_time},
-    },
-};
+use crate::commands::events::Entry;
 
 /// The restarts that are listed if they are asked for.
 const RESTARTS_MAX: usize = 10;

@@ -1,13 +1,11 @@
 //! Everything that is known about a node, and the events of a node or worker.
 
+use ragent_base::report::{status_text::table, time_text::short_time};
 use ragent_proto::printable;
 use ragent_rendezvous::snapshot::NodeSnapshot;
 use serde::Serialize;
 
-use crate::{
-    commands::events::Entry,
-    report::{status_text::table, time_text::short_time},
-};
+use crate::commands::events::Entry;
 
 /// The events that are listed, newest first.
 const EVENTS_MAX: usize = 20;

@@ -2,6 +2,11 @@
 
 use std::fmt::Write as _;
 
+use ragent_base::report::{
+    event_text,
+    status_text::unreached_text,
+    time_text::{self, short_time},
+};
 use ragent_rendezvous::{
     event::EventId,
     snapshot::{JobTime, PhaseName, RestartsByCause, Snapshot, Unreached},
@@ -9,14 +14,7 @@ use ragent_rendezvous::{
 use serde::Serialize;
 
 use super::advice::{self, Advice};
-use crate::{
-    commands::events::Entry,
-    report::{
-        event_text,
-        status_text::unreached_text,
-        time_text::{self, short_time},
-    },
-};
+use crate::commands::events::Entry;
 
 /// The restarts that are listed; the sums count all of them.
 const RESTARTS_MAX: usize = 3;
@@ -220,6 +218,7 @@ fn sum(RestartsByCause { cause, sum }: &RestartsByCause) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ragent_base::testing::empty_snapshot;
     use ragent_rendezvous::{
         event::{RestartCause, RestartSum},
         ids::Round,
@@ -227,7 +226,6 @@ mod tests {
     };
 
     use super::*;
-    use crate::coordinator::driver::tests::empty_snapshot;
 
     fn entry(id: &str, at: &str, kind: &str, cause: Option<&str>, text: &str) -> Entry {
         let line = serde_json::json!({

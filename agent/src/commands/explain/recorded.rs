@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
+use ragent_base::spec::UsageError;
 use ragent_rendezvous::{
     event::{EventId, RestartCause, RestartSum},
     snapshot::RestartsByCause,
@@ -13,10 +14,7 @@ use super::{
     explanation::{Restart, list_of_sums, restarts},
     topic::Topic,
 };
-use crate::{
-    commands::events::{Entry, RecordedRun},
-    spec::UsageError,
-};
+use crate::commands::events::{Entry, RecordedRun};
 
 /// The restarts that are listed if the job is explained.
 const OF_JOB: usize = 3;

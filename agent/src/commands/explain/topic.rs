@@ -1,6 +1,6 @@
 //! The part of a job that is explained.
 
-use crate::spec::UsageError;
+use ragent_base::spec::UsageError;
 
 /// The part of a job that is explained.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -14,17 +14,17 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
+use ragent_base::{
+    cli::K8sArgs,
+    secret::Secret,
+    spec::{Argument, UsageError},
+};
 
 use super::{
     ManifestSpec,
     flag_values::check,
     metadata::{metadata, of_job},
     metrics, names,
-};
-use crate::{
-    cli::K8sArgs,
-    secret::Secret,
-    spec::{Argument, UsageError},
 };
 
 /// The folder at which pods find the secret.

@@ -10,9 +10,9 @@ use k8s_openapi::{
     },
     apimachinery::pkg::api::resource::Quantity,
 };
+use ragent_base::spec::{DEFAULT_PORT, ScriptKind};
 
 use super::{ManifestSpec, Method, SharedVolume, VolumeSource, access, metadata, metrics};
-use crate::spec::{DEFAULT_PORT, ScriptKind};
 
 /// The name of the container and of its program.
 pub(super) const AGENT: &str = "ragent";

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use ragent_base::spec::{Argument, UsageError};
+
 use super::names::Rule;
-use crate::spec::{Argument, UsageError};
 
 pub(super) fn check(flag: &str, value: &str, rule: &Rule) -> Result<(), UsageError> {
     if (rule.holds)(value) { Ok(()) } else { Err(Argument::new(flag, value).is_not(rule.expected)) }

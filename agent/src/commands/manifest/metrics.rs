@@ -9,9 +9,9 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
 };
+use ragent_base::spec::{Argument, DEFAULT_PORT, UsageError};
 
 use super::ManifestSpec;
-use crate::spec::{Argument, DEFAULT_PORT, UsageError};
 
 /// The name of the port.
 const NAME: &str = "metrics";

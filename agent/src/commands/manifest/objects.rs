@@ -6,6 +6,7 @@ use k8s_openapi::{
     api::core::v1::{ConfigMap, Service, ServicePort, ServiceSpec},
     apimachinery::pkg::util::intstr::IntOrString,
 };
+use ragent_base::spec::DEFAULT_PORT;
 use serde::Serialize;
 use serde_saphyr::ser::Error;
 
@@ -15,7 +16,6 @@ use super::{
     job,
     metadata::{config_name, metadata, of_job},
 };
-use crate::spec::DEFAULT_PORT;
 
 /// Returns the manifest: the objects that the job needs first, the job last.
 pub(super) fn text(spec: &ManifestSpec) -> Result<String, Error> {

@@ -3,6 +3,15 @@
 
 use std::{collections::BTreeMap, ffi::OsString, net::SocketAddr, time::Duration};
 
+use ragent_base::{
+    cli::K8sArgs,
+    limits,
+    spec::{
+        Argument, LaunchMethod, MethodArguments, NO_SCRIPT, ScriptKind, UsageError, UsageErrors,
+        asked_voters, one_node, read_deepspeed_config, voters_among,
+    },
+    sys::host::Host,
+};
 use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 
 use super::{
@@ -12,15 +21,6 @@ use super::{
     metrics,
     names::{self, Rule},
     variables,
-};
-use crate::{
-    cli::K8sArgs,
-    limits,
-    spec::{
-        Argument, LaunchMethod, MethodArguments, NO_SCRIPT, ScriptKind, UsageError, UsageErrors,
-        asked_voters, one_node, read_deepspeed_config, voters_among,
-    },
-    sys::host::Host,
 };
 
 /// A job for Kubernetes.

@@ -2,13 +2,14 @@
 
 use std::ffi::OsString;
 
+use ragent_base::{cli::Cli, spec::UsageError, sys::host::FakeHost};
+
 use super::*;
-use crate::{cli::Cli, spec::UsageError, sys::host::FakeHost};
 
 fn args(line: &str) -> K8sArgs {
     let words = format!("ragent manifest k8s {line}");
     let cli = Cli::read(words.split_whitespace().map(OsString::from)).unwrap();
-    let Some(crate::cli::Command::Manifest(args)) = cli.command else { panic!("{line}") };
+    let Some(ragent_base::cli::Command::Manifest(args)) = cli.command else { panic!("{line}") };
     let ManifestTarget::K8s(args) = args.target;
     *args
 }
@@ -255,7 +256,8 @@ fn time_to_stop() {
         stop_grace: std::time::Duration::from_secs(30),
         ..ragent_rendezvous::settings::Timeouts::default()
     };
-    let longest = timeouts.stop_grace + timeouts.rejoin() + crate::limits::COORDINATOR_END_MARGIN;
+    let longest =
+        timeouts.stop_grace + timeouts.rejoin() + ragent_base::limits::COORDINATOR_END_MARGIN;
     assert!(longest.as_secs() < 90);
 }
 

@@ -3,12 +3,13 @@
 
 use std::ffi::OsString;
 
-use super::{ManifestSpec, container};
-use crate::{
+use ragent_base::{
     cli::Cli,
-    commands::assumed_host::AssumedHost,
     spec::{JobSpec, UsageError},
 };
+
+use super::{ManifestSpec, container};
+use crate::commands::assumed_host::AssumedHost;
 
 /// Returns an error for every variable that the agents of `spec` would ignore, and for every
 /// mistake in the others.

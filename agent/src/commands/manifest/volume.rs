@@ -1,7 +1,8 @@
 //! Reads volumes that all pods share.
 
+use ragent_base::spec::{Argument, UsageError};
+
 use super::{flag_values::twice, names};
-use crate::spec::{Argument, UsageError};
 
 /// A volume that all pods share, and the path at which it is mounted.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -10,9 +10,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use ragent_base::secret::random_bytes;
 use sha2::{Digest, Sha256};
-
-use crate::secret::random_bytes;
 
 /// The gate.
 pub(super) struct Gate {

@@ -3,6 +3,12 @@
 
 use std::{borrow::Cow, fs, io, path::Path};
 
+use ragent_base::{
+    limits,
+    report::news,
+    spec::JobSpec,
+    sys::{clock, files},
+};
 use ragent_core::{agent::Ending, process_end};
 use ragent_rendezvous::message::{JobResult, RefuseReason, WorkerEnd, WorkerFailure};
 use serde::Serialize;
@@ -10,13 +16,7 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::Success;
-use crate::{
-    commands::error::LaunchError,
-    limits,
-    report::news,
-    spec::JobSpec,
-    sys::{clock, files},
-};
+use crate::commands::error::LaunchError;
 
 /// The contents of the file of `--report`. Fields are only ever added.
 #[derive(Serialize)]

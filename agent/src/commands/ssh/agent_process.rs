@@ -12,6 +12,11 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use ragent_base::{
+    secret::WrittenSecret,
+    spec::Stream,
+    sys::{clock, unix},
+};
 use ragent_core::process_end::ProcessEnd;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
@@ -24,12 +29,7 @@ use super::{
     lines::Lines,
     order::{AgentEnd, HostJob, HostNumber, Job, Report},
 };
-use crate::{
-    commands::ssh::limits,
-    secret::WrittenSecret,
-    spec::Stream,
-    sys::{clock, unix},
-};
+use crate::commands::ssh::limits;
 
 /// A running agent. The kernel kills it when the thread that started it ends.
 #[derive(Debug)]

@@ -6,6 +6,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
+use ragent_base::sys::clock;
 use tokio::{
     io::AsyncWriteExt,
     process::ChildStdin,
@@ -23,7 +24,7 @@ use super::{
     ssh_process::{SshOutput, SshProcess, listen},
     tree::Branch,
 };
-use crate::{commands::ssh::limits, sys::clock};
+use crate::commands::ssh::limits;
 
 /// A connection to one host, and through it to the hosts below.
 #[derive(Debug)]

@@ -4,6 +4,8 @@
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
+use ragent_base::{output::console::Console, spec::Stream, sys::clock};
+use ragent_leadership::state_file::Registration;
 use tokio::sync::mpsc;
 use tracing::info;
 
@@ -21,10 +23,6 @@ use crate::{
         error::{LaunchError, system},
         runtime,
     },
-    leadership::state_file::Registration,
-    output::console::Console,
-    spec::Stream,
-    sys::clock,
 };
 
 /// Runs `plan` to its end.

@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeMap, fmt::Write};
 
+use ragent_base::spec::DEFAULT_PORT;
+
 use super::{
     order::{Destination, HostAddress, HostJob, HostNumber},
     plan::Plan,
     shell_words,
     tree::{self, Branch},
 };
-use crate::spec::DEFAULT_PORT;
 
 /// Returns the commands of each host. Names of variables are shown, not their values.
 pub(super) fn text(plan: &Plan) -> String {

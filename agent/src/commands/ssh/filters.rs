@@ -8,8 +8,10 @@ use std::{
     num::NonZeroU32,
 };
 
+use ragent_base::{scheduler::node_list, spec::UsageError};
+
 use super::hostfile::{HostList, ListedHost};
-use crate::{commands::ssh::limits, scheduler::node_list, spec::UsageError};
+use crate::commands::ssh::limits;
 
 /// A host that the filters have chosen.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -3,11 +3,12 @@
 use std::marker::PhantomData;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use ragent_base::spec::Stream;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
 use super::order::{HostNumber, Order, Report};
-use crate::{commands::ssh::limits, spec::Stream};
+use crate::commands::ssh::limits;
 
 /// The reason why a message cannot be encoded, or why bytes are not a message.
 #[derive(Debug, thiserror::Error)]

@@ -2,12 +2,13 @@
 
 use std::net::{IpAddr, TcpListener};
 
-use super::order::HostAddress;
-use crate::{
+use ragent_base::{
     net::{self, Reach},
     spec,
     sys::host::{Host, ThisHost},
 };
+
+use super::order::HostAddress;
 
 /// Returns the address of this host, and a listener that reserves the port for its agent until the
 /// agent is started; otherwise another launch might take it.

@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use nix::sys::signal::Signal;
-
 use ragent_core::agent::{CLOSED_BEFORE, HOST_GONE, LEFT, REFUSED};
 
 use super::{order::AgentEnd, ssh_command};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-pub(crate) use crate::limits::{
+pub(crate) use ragent_base::limits::{
     CONSOLE_CHUNK, COORDINATOR_END_MARGIN, FAILURE_OUTPUT_TIMEOUT, FLUSH_TIMEOUT,
     MAX_LOCAL_WORLD_SIZE, SWEEP_TIMEOUT,
 };
@@ -31,7 +31,7 @@ pub(crate) const MAX_BANNER: usize = 64 * 1024;
 pub(crate) const MAX_RELAY_FRAME: usize = 16 * 1024 * 1024;
 /// The length of a forwarded line of an agent: a line of a worker as the agent cuts it, with its
 /// prefix.
-pub(crate) const MAX_RELAYED_LINE: usize = crate::output::limits::MAX_CONSOLE_LINE + 4096;
+pub(crate) const MAX_RELAYED_LINE: usize = ragent_base::output::limits::MAX_CONSOLE_LINE + 4096;
 /// The size of the prefixes within a line that returns to the left of the console, as a progress bar does: thousands of them.
 pub(crate) const MAX_INNER_PREFIXES: usize = 64 * 1024;
 /// Messages that wait for a relay, a connection or the console; senders wait while it is full.

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, time::Instant};
 
 use bytes::BytesMut;
+use ragent_base::sys::clock;
 use tokio::{
     io::AsyncReadExt,
     process::ChildStdout,
@@ -16,7 +17,7 @@ use super::{
     order::{AgentEnd, HostNumber, Report},
     ssh_process::SshOutput,
 };
-use crate::{commands::ssh::limits, sys::clock};
+use crate::commands::ssh::limits;
 
 /// The receiver of a relay's reports.
 pub(super) struct Listener<'a> {

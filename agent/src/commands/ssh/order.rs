@@ -7,11 +7,11 @@
 use std::{ffi::OsString, net::IpAddr, path::PathBuf};
 
 use bytes::Bytes;
+use ragent_base::{secret::WrittenSecret, spec::Stream};
 use ragent_core::process_end::ProcessEnd;
 use serde::{Deserialize, Serialize};
 
 use super::ssh_command::Way;
-use crate::{secret::WrittenSecret, spec::Stream};
 
 /// The index of a host in the list.
 pub(super) type HostNumber = u32;

@@ -4,6 +4,14 @@
 use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, time::Duration};
 
 use nix::sys::signal::Signal;
+use ragent_base::{
+    cli::{AuthArgs, LaunchOverSshArgs},
+    report::telemetry::LogFormat,
+    secret::{CertificateRequest, Credentials, Origin, Secret, WrittenSecret},
+    spec::{Argument, Endpoint, JobSpec, RendezvousMethod, UsageError, UsageErrors, asked_voters},
+    sys::host::Host,
+};
+use ragent_leadership::state_file::{RunningAgent, Stage};
 use ragent_rendezvous::{ids::RunId, settings::NodeRange};
 
 use super::{
@@ -16,16 +24,7 @@ use super::{
     ssh_command::Way,
     variables,
 };
-use crate::{
-    cli::{AuthArgs, LaunchOverSshArgs},
-    commands::assumed_host::AssumedHost,
-    commands::ssh::limits,
-    leadership::state_file::{RunningAgent, Stage},
-    report::telemetry::LogFormat,
-    secret::{CertificateRequest, Credentials, Origin, Secret, WrittenSecret},
-    spec::{Argument, Endpoint, JobSpec, RendezvousMethod, UsageError, UsageErrors, asked_voters},
-    sys::host::Host,
-};
+use crate::{commands::assumed_host::AssumedHost, commands::ssh::limits};
 
 /// The input of a plan in addition to the command line.
 #[derive(Clone, Debug, Default)]

@@ -15,6 +15,7 @@ use std::{
 
 use bytes::BytesMut;
 use nix::sys::signal::Signal;
+use ragent_base::sys::{clock, host::ThisHost};
 use tokio::{
     net::UnixStream,
     sync::{mpsc, oneshot},
@@ -36,7 +37,6 @@ use crate::{
         error::{LaunchError, system},
         runtime,
     },
-    sys::{clock, host::ThisHost},
 };
 
 /// Carries out the orders from stdin until it is closed.
@@ -331,8 +331,9 @@ async fn ended(agent: &mut Option<AgentProcess>) -> AgentEnd {
 
 #[cfg(test)]
 mod tests {
+    use ragent_base::spec::Stream;
+
     use super::*;
-    use crate::spec::Stream;
 
     /// A report that cannot be encoded is replaced by a warning, and the following ones are written.
     #[test]

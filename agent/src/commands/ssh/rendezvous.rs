@@ -4,14 +4,14 @@
 
 use std::ffi::OsString;
 
+use ragent_base::{
+    cli::LaunchArgs,
+    spec::{Endpoint, RendezvousMethod, voters_among},
+};
 use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 
 use super::order::{HostAddress, HostNumber};
-use crate::{
-    cli::LaunchArgs,
-    commands::ssh::limits,
-    spec::{Endpoint, RendezvousMethod, voters_among},
-};
+use crate::commands::ssh::limits;
 
 /// The way in which the agents of a launch find each other.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -11,6 +11,10 @@ use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
 };
+use ragent_base::{
+    spec::{self, Stream},
+    sys::unix,
+};
 use tokio::{
     io::AsyncReadExt,
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
@@ -21,11 +25,7 @@ use super::{
     lines::Lines,
     order::{HostNumber, Report},
 };
-use crate::{
-    commands::{parent, ssh::limits},
-    spec::{self, Stream},
-    sys::unix,
-};
+use crate::commands::{parent, ssh::limits};
 
 /// ssh and the processes that it has started to reach a host. Dropping it kills them.
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 
 use std::{future::pending, path::PathBuf, time::Duration};
 
+use ragent_base::sys::users;
 use tokio::{
     io::AsyncReadExt,
     net::{UnixListener, UnixStream},
@@ -15,7 +16,7 @@ use tokio::{
 use tracing::{debug, info};
 
 use super::order::{HostNumber, LaunchId};
-use crate::{commands::ssh::limits, sys::users};
+use crate::commands::ssh::limits;
 
 /// The socket at which a relay waits for its successor. It has a name in the abstract namespace, which exists
 /// for as long as the socket.
@@ -82,8 +83,9 @@ fn is_own(stream: &UnixStream) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ragent_base::sys::{clock, random::random_id};
+
     use super::*;
-    use crate::sys::{clock, random::random_id};
 
     fn launch() -> LaunchId {
         LaunchId { name: random_id(), stop_ms: 1000 }

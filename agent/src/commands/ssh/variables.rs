@@ -5,11 +5,12 @@
 
 use std::ffi::OsString;
 
-use crate::{
-    commands::ssh::limits,
+use ragent_base::{
     spec::{UsageError, UsageErrors},
     sys::host::Host,
 };
+
+use crate::commands::ssh::limits;
 
 /// The name and value of a variable for agents.
 pub(crate) type Variable = (String, OsString);
@@ -130,9 +131,9 @@ fn quoted(quote: char, chars: &mut impl Iterator<Item = char>) -> Option<String>
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use ragent_base::sys::host::FakeHost;
 
     use super::*;
-    use crate::sys::host::FakeHost;
 
     fn host() -> FakeHost {
         let mut host = FakeHost::default();

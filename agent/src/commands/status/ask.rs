@@ -2,17 +2,17 @@
 
 use std::error::Error;
 
-use ragent_rendezvous::snapshot::Snapshot;
-use tokio::task::JoinSet;
-
-use crate::{
-    commands::{credentials::AskerCredentials, error::LaunchError},
-    coordinator::client::{self, Asked, AttendError, JobPage, Lines, NotFound},
-    endpoint::identity,
-    leadership::state_file::{self, RunningAgent, Stage},
+use ragent_base::{
     secret::Credentials,
     spec::{Endpoint, JobEndpoint, VoterList},
 };
+use ragent_coordinator::client::{self, Asked, AttendError, JobPage, Lines, NotFound};
+use ragent_leadership::state_file::{self, RunningAgent, Stage};
+use ragent_node::endpoint::identity;
+use ragent_rendezvous::snapshot::Snapshot;
+use tokio::task::JoinSet;
+
+use crate::commands::{credentials::AskerCredentials, error::LaunchError};
 
 /// Asks at the endpoint, or at all voters until one of them has answered with the state. An agent
 /// that does not coordinate the job names the coordinator, which is asked instead.

@@ -5,13 +5,13 @@ use std::{
     collections::{BTreeSet, HashMap},
 };
 
+use ragent_base::{report::fold, report::status_text::table};
 use ragent_rendezvous::{
     ids::NodeId,
     snapshot::{NodeSnapshot, StandingName},
 };
 
 use super::cursor::Cursor;
-use crate::{report::fold, report::status_text::table};
 
 /// The nodes that are listed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -333,8 +333,9 @@ fn compare_groups(sort: Sort, a: &Group, b: &Group, nodes: &[NodeSnapshot]) -> O
 
 #[cfg(test)]
 mod tests {
+    use ragent_base::testing::nodes;
+
     use super::*;
-    use crate::report::status_text::table::tests::nodes;
 
     /// The hosts of the rows; those of a group in parentheses.
     fn hosts(list: &NodeList, nodes: &[NodeSnapshot]) -> Vec<String> {

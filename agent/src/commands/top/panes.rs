@@ -1,17 +1,15 @@
 //! The texts that are shown in place of the lists.
 
+use ragent_base::report::outcome_text;
 use ragent_rendezvous::{event::EventId, snapshot::NodeSnapshot};
 
 use super::{
     model::{Model, Pane},
     text,
 };
-use crate::{
-    commands::{
-        events::Entry,
-        explain::{self, Happened},
-    },
-    report::outcome_text,
+use crate::commands::{
+    events::Entry,
+    explain::{self, Happened},
 };
 
 /// Returns the title of the text that is shown; empty if none is.

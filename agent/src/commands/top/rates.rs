@@ -77,8 +77,10 @@ const TIME_MIN: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests {
+    use ragent_base::sys::clock;
+    use ragent_base::testing::empty_snapshot;
+
     use super::*;
-    use crate::{coordinator::driver::tests::empty_snapshot, sys::clock};
 
     fn at(round: u64, step: u64, age_ms: u64) -> Snapshot {
         let progress = JobProgress {

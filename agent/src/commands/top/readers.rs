@@ -2,14 +2,12 @@
 
 use std::{cell::Cell, error::Error, ops::ControlFlow, rc::Rc, time::Duration};
 
+use ragent_coordinator::client::{AttendError, JobPage, JournalRequest, Lines, States};
 use ragent_rendezvous::{event::EventId, snapshot::Snapshot};
 use tokio::sync::mpsc;
 
 use super::model::Input;
-use crate::{
-    commands::{error::LaunchError, events::Entry, follow::Reader, status::Found},
-    coordinator::client::{AttendError, JobPage, JournalRequest, Lines, States},
-};
+use crate::commands::{error::LaunchError, events::Entry, follow::Reader, status::Found};
 
 /// The reader of the job's states.
 pub(super) struct StateReader {

@@ -1,3 +1,5 @@
+use ragent_base::testing::empty_snapshot;
+use ragent_base::testing::nodes;
 use ragent_rendezvous::{
     event::{RestartCause, RestartSum},
     ids::Round,
@@ -5,7 +7,6 @@ use ragent_rendezvous::{
 };
 
 use super::*;
-use crate::{coordinator::driver::tests::empty_snapshot, report::status_text::table::tests::nodes};
 
 fn entry(number: u64, kind: &str, host: Option<&str>, rank: Option<u32>) -> Entry {
     let line = serde_json::json!({

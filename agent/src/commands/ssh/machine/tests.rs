@@ -16,7 +16,7 @@ impl Fixture {
     }
 
     fn with_voters(hosts: usize, min: usize, voters: VoterCount) -> Self {
-        let now = crate::sys::clock::now_blocking();
+        let now = ragent_base::sys::clock::now_blocking();
         let settings = Settings {
             names: (0..hosts).map(|host| format!("n{host}")).collect(),
             min,

@@ -1,9 +1,10 @@
-use super::*;
-use crate::{
+use ragent_base::{
     cli::{Cli, Command},
     secret::{CertificateRequest, PeerName, Secret},
     sys::host::FakeHost,
 };
+
+use super::*;
 
 fn plan(words: &str) -> Result<Plan, Vec<UsageError>> {
     plan_of("n1 slots=8\nme@n2\nn3 slots=4\n", words)

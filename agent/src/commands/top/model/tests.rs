@@ -1,3 +1,5 @@
+use ragent_base::testing::empty_snapshot;
+use ragent_base::{sys::clock, testing::nodes};
 use ragent_rendezvous::{
     ids::Round,
     message::{JobResult, Outcome},
@@ -5,10 +7,6 @@ use ragent_rendezvous::{
 };
 
 use super::*;
-use crate::{
-    coordinator::driver::tests::empty_snapshot, report::status_text::table::tests::nodes,
-    sys::clock,
-};
 
 const SIZE: Size = Size { width: 80, height: 24 };
 

@@ -1,13 +1,11 @@
 //! The state of the job, above the lists.
 
+use ragent_base::report::{status_text::progress, time_text::short_time};
 use ragent_rendezvous::snapshot::{JobProgress, PhaseName, Snapshot, StandingName};
 use ratatui::{layout::Size, style::Style, text::Line};
 
 use super::Palette;
-use crate::{
-    commands::top::{model::Model, text},
-    report::{status_text::progress, time_text::short_time},
-};
+use crate::commands::top::{model::Model, text};
 
 /// A terminal with fewer lines has a short header.
 const LOW: u16 = 14;

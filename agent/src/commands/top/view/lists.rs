@@ -3,6 +3,7 @@
 use std::array;
 
 use jiff::tz::TimeZone;
+use ragent_base::report::status_text::table;
 use ragent_rendezvous::snapshot::{NodeSnapshot, StandingName};
 use ratatui::{
     buffer::Buffer,
@@ -12,17 +13,14 @@ use ratatui::{
 };
 
 use super::{Palette, put, title};
-use crate::{
-    commands::{
-        events::Entry,
-        top::{
-            layout::has_head,
-            model::{Focus, Model},
-            nodes::{Filter, Row},
-            text,
-        },
+use crate::commands::{
+    events::Entry,
+    top::{
+        layout::has_head,
+        model::{Focus, Model},
+        nodes::{Filter, Row},
+        text,
     },
-    report::status_text::table,
 };
 
 /// The columns between two cells.

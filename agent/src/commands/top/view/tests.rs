@@ -1,6 +1,8 @@
 use std::time::{Duration, Instant};
 
 use jiff::{Timestamp, tz::TimeZone};
+use ragent_base::testing::empty_snapshot;
+use ragent_base::{sys::clock, testing::nodes};
 use ragent_rendezvous::{
     ids::{Round, RunId},
     message::{JobResult, Outcome, StepSource},
@@ -9,14 +11,9 @@ use ragent_rendezvous::{
 use ratatui::{Terminal, backend::TestBackend, layout::Size, style::Color};
 
 use super::*;
-use crate::{
-    commands::{
-        events::Entry,
-        top::{keys::Key, model::Input},
-    },
-    coordinator::driver::tests::empty_snapshot,
-    report::status_text::table::tests::nodes,
-    sys::clock,
+use crate::commands::{
+    events::Entry,
+    top::{keys::Key, model::Input},
 };
 
 const COLORS: Palette = Palette { has_colors: true };

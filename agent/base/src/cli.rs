@@ -1,0 +1,289 @@
+//! The command line: subcommands and flags, with torchrun's names in both of its spellings.
+//!
+//! Values are neither checked nor replaced by defaults here; `spec` interprets them.
+
+mod auth;
+mod coordinator;
+mod doctor;
+mod events;
+mod forwarded_flags;
+mod install_torchrun;
+mod job;
+mod launch;
+mod manifest;
+mod page;
+mod program_name;
+mod rank;
+mod run;
+mod secret;
+mod status;
+mod store;
+#[cfg(feature = "top")]
+mod top;
+
+use std::{ffi::OsString, sync::LazyLock};
+
+use clap::{
+    CommandFactory, FromArgMatches, Parser, Subcommand,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+use ragent_rendezvous::message::PROTOCOL_VERSION;
+
+pub use self::program_name::TORCHRUN;
+#[cfg(feature = "top")]
+pub use self::top::TopArgs;
+pub use self::{
+    auth::AuthArgs,
+    coordinator::CoordinatorArgs,
+    doctor::DoctorArgs,
+    events::{EventsArgs, ExplainArgs},
+    install_torchrun::InstallTorchrunArgs,
+    job::JobArgs,
+    launch::LaunchOverSshArgs,
+    manifest::{K8sArgs, ManifestArgs, ManifestTarget},
+    page::PageArgs,
+    program_name::ProgramName,
+    rank::RankArgs,
+    run::LaunchArgs,
+    secret::SecretArgs,
+    status::{AskedJobArgs, StatusArgs},
+    store::StoreArgs,
+};
+
+/// The versions of the program and of the protocol between agents, and the commit of a release build.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let commit = option_env!("RAGENT_COMMIT").map(|commit| format!("commit {commit}, "));
+    let commit = commit.unwrap_or_default();
+    format!("{} ({commit}protocol {PROTOCOL_VERSION})", env!("CARGO_PKG_VERSION"))
+});
+static VERSION_OF_TORCHRUN: LazyLock<String> = LazyLock::new(|| format!("is ragent {}", *VERSION));
+
+/// Returns the version as `--version` prints it, without the program's name.
+pub fn version() -> String {
+    VERSION.clone()
+}
+
+/// Start and supervise distributed training jobs; replaces torchrun.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ragent",
+    version,
+    long_version = VERSION.as_str(),
+    args_conflicts_with_subcommands = true,
+    args_override_self = true,
+    infer_long_args = true,
+    subcommand_negates_reqs = true,
+    subcommand_precedence_over_arg = false,
+    // Flags precede the script.
+    override_usage = "ragent [OPTIONS] SCRIPT [ARGS]...\n       ragent COMMAND [OPTIONS]",
+    max_term_width = 100,
+    after_help = "Use --help for all flags.",
+    after_long_help = "\
+Examples:
+  ragent --nproc-per-node 8 train.py
+  ragent --nnodes 2 --rdzv-endpoint node0 --rdzv-id run7 train.py   (on both nodes)
+  ragent launch --hostfile hosts --nproc-per-node 8 train.py        (over ssh)
+
+Each flag can also be written with underscores (--nproc_per_node). A flag that is not given is \
+read from PET_<NAME> (PET_NPROC_PER_NODE). Scripts are run by the interpreter in PYTHON_EXEC, else \
+by that of the environment in which ragent is installed, else by that of the active one, else by python3. Logs are written to stderr; RAGENT_LOG sets \
+their level."
+)]
+pub struct Cli {
+    /// The subcommand, which must be the first word; None for a launch.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// The flags of the launch.
+    #[command(flatten)]
+    pub launch: LaunchArgs,
+}
+
+/// Start and supervise distributed training jobs: ragent in place of torchrun.
+#[derive(Debug, Parser)]
+#[command(
+    name = "torchrun",
+    version,
+    long_version = VERSION_OF_TORCHRUN.as_str(),
+    args_override_self = true,
+    infer_long_args = true,
+    override_usage = "torchrun [OPTIONS] SCRIPT [ARGS]...",
+    max_term_width = 100,
+    after_help = "Use --help for all flags. This is ragent: `ragent --help` lists its further commands.",
+)]
+struct AsTorchrun {
+    /// The flags of the launch.
+    #[command(flatten)]
+    launch: LaunchArgs,
+}
+
+impl Cli {
+    /// Parses a command line, whose first word is the program's name. Called as `torchrun`, the program has no
+    /// subcommands.
+    ///
+    /// # Errors
+    ///
+    /// Returns clap's message to the user, which may also be the help or the version.
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let words: Vec<OsString> = words.into_iter().collect();
+        let read = match ProgramName::of(words.first()) {
+            ProgramName::Ragent => Self::read_own(&words),
+            ProgramName::Torchrun => Self::read_as_torchrun(&words),
+        };
+        read.map_err(|error| naming_the_word(error, &words))
+    }
+
+    fn read_as_torchrun(words: &[OsString]) -> Result<Self, clap::Error> {
+        let mut launch = AsTorchrun::try_parse_from(words).map_err(without_wrong_tip)?.launch;
+        launch.name = ProgramName::Torchrun;
+        drop_separator(&mut launch.job.script, words);
+        Ok(Self { command: None, launch })
+    }
+
+    fn read_own(words: &[OsString]) -> Result<Self, clap::Error> {
+        let mut command = Self::command();
+        let matches = command.try_get_matches_from_mut(words).map_err(without_wrong_tip)?;
+        let mut cli =
+            Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        if let (Some(Command::Launch(args)), Some((_, matches))) =
+            (&mut cli.command, matches.subcommand())
+        {
+            args.forwarded_flags = forwarded_flags::flags(matches);
+        }
+        if let Some(script) = cli.script_mut() {
+            drop_separator(script, words);
+        }
+        Ok(cli)
+    }
+
+    /// Returns the script with its arguments, if the command has one.
+    fn script_mut(&mut self) -> Option<&mut Vec<OsString>> {
+        match &mut self.command {
+            None => Some(&mut self.launch.job.script),
+            Some(Command::Launch(args)) => Some(&mut args.launch.job.script),
+            Some(Command::Manifest(ManifestArgs { target: ManifestTarget::K8s(args) })) => {
+                Some(&mut args.job.script)
+            }
+            Some(
+                Command::Coordinator(_)
+                | Command::Doctor(_)
+                | Command::Events(_)
+                | Command::Explain(_)
+                | Command::InstallTorchrun(_)
+                | Command::Keeper
+                | Command::Page(_)
+                | Command::Rank(_)
+                | Command::Relay
+                | Command::Secret(_)
+                | Command::Status(_)
+                | Command::Store(_),
+            ) => None,
+            #[cfg(feature = "top")]
+            Some(Command::Top(_)) => None,
+        }
+    }
+}
+
+/// Removes a `--` directly after the script, as argparse does. `words` is the whole command line,
+/// which ends with the script and its arguments.
+fn drop_separator(script: &mut Vec<OsString>, words: &[OsString]) {
+    let before = words.len().checked_sub(script.len() + 1).and_then(|at| words.get(at));
+    if before.is_some_and(|word| word != "--") && script.get(1).is_some_and(|word| word == "--") {
+        script.remove(1);
+    }
+}
+
+/// Names the word that is not UTF-8, with its flag: clap's error lacks it.
+fn naming_the_word(error: clap::Error, words: &[OsString]) -> clap::Error {
+    let mut invalid = words.iter().enumerate().filter(|(_, word)| word.to_str().is_none());
+    // Of several ones, some may be paths or arguments of the script, which need not be UTF-8.
+    let (Some((at, word)), None) = (invalid.next(), invalid.next()) else { return error };
+    if error.kind() != ErrorKind::InvalidUtf8 {
+        return error;
+    }
+    let flag = at.checked_sub(1).and_then(|before| words.get(before)?.to_str());
+    let flag = flag.filter(|word| word.starts_with('-') && !word.contains('='));
+    let given = [flag.unwrap_or_default(), &word.to_string_lossy()].join(" ");
+    clap::Error::raw(ErrorKind::InvalidUtf8, format!("`{}` is not valid UTF-8\n", given.trim()))
+}
+
+/// Removes clap's suggestion to write an unknown flag after `--`, where it would be taken for the
+/// script, and suggestions that hardly resemble the flag. Explains how to replace `--use-env`.
+fn without_wrong_tip(mut error: clap::Error) -> clap::Error {
+    let text = |value: Option<&ContextValue>| match value {
+        Some(ContextValue::String(text)) => text.replace('_', "-"),
+        Some(_) | None => String::new(),
+    };
+    let given = text(error.get(ContextKind::InvalidArg));
+    let suggested = text(error.get(ContextKind::SuggestedArg));
+    if strsim::osa_distance(&given, &suggested) > suggested.len() / 3 {
+        error.remove(ContextKind::SuggestedArg);
+    }
+    if given == "--use-env" {
+        let tip = "omit it: scripts always find LOCAL_RANK in their environment";
+        let tips = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tips);
+        return error;
+    }
+    if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
+        tips.retain(|tip| !tip.to_string().contains("as a value"));
+        if !tips.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
+    }
+    error
+}
+
+/// Returns the name of the subcommand that `word` resembles, if there is one.
+pub(crate) fn similar_command(word: &str) -> Option<String> {
+    let command = Cli::command();
+    let names = command.get_subcommands().filter(|it| !it.is_hide_set()).map(|it| it.get_name());
+    names
+        .map(|name| (strsim::osa_distance(word, name), name))
+        .filter(|(distance, name)| *distance <= name.len() / 3)
+        .min()
+        .map(|(_, name)| name.to_owned())
+}
+
+/// A subcommand.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Host the endpoint of one job, without workers, until SIGTERM
+    Coordinator(CoordinatorArgs),
+    /// Check this node, and the connections between the nodes of a job, for common problems
+    Doctor(DoctorArgs),
+    /// Print what has happened in a job, with the time and the cause of each event
+    Events(EventsArgs),
+    /// Explain what a job waits for, why it was restarted, what that cost, and what would help
+    Explain(ExplainArgs),
+    /// Make `torchrun` start ragent: put a link of that name into a folder, or remove it again
+    InstallTorchrun(InstallTorchrunArgs),
+    /// Start an agent over ssh on each host of a list, and show the output of all of them
+    Launch(Box<LaunchOverSshArgs>),
+    /// Print a manifest that runs a job on another system
+    Manifest(ManifestArgs),
+    /// Serve the page of a job to a browser on this machine, and print its address
+    Page(PageArgs),
+    /// Run the program of one rank under mpirun or srun, with PyTorch's variables set from the
+    /// launcher's
+    Rank(RankArgs),
+    /// Print a new secret, or write it to a file, for `--secret-file`
+    Secret(SecretArgs),
+    /// Print the status of a job: round, members, ranks, and the reason for waiting
+    Status(StatusArgs),
+    /// Serve a TCPStore in the foreground until SIGTERM
+    Store(StoreArgs),
+    /// Show a job in the terminal, as it changes: progress, lost time, nodes and events
+    #[cfg(feature = "top")]
+    Top(TopArgs),
+    /// The process that holds the workers of one agent.
+    #[command(name = "__keeper", hide = true)]
+    Keeper,
+    /// The process that starts the agent of one host for `ragent launch`.
+    #[command(name = "__relay", hide = true)]
+    Relay,
+}
+
+#[cfg(all(test, feature = "top"))]
+mod man_pages;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! One connection on a port: its source, and the progress that its protocol reports to the port.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::sync::mpsc;
+
+use super::connection_quota::ConnectionId;
+
+/// The source of a request, stored among its extensions.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PeerAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// True if it is an address of this machine.
+    pub is_here: bool,
+}
+
+impl PeerAddress {
+    /// Returns the source of a connection with these addresses.
+    pub(super) fn new(local: SocketAddr, peer: SocketAddr) -> Self {
+        let ip = peer.ip().to_canonical();
+        Self { ip, is_here: ip.is_loopback() || ip == local.ip().to_canonical() }
+    }
+}
+
+/// The progress of a connection.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// The first byte has arrived, from an unknown connection.
+    Begun,
+    /// The peer has proven that it belongs to the job.
+    Authenticated,
+    /// The protocol is HTTP.
+    IsHttp,
+    /// The first request is complete.
+    Served,
+}
+
+/// Reports the progress of one connection.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    connection: ConnectionId,
+    is_served: Arc<AtomicBool>,
+    steps: mpsc::Sender<(ConnectionId, Step)>,
+}
+
+impl Progress {
+    /// Creates the reports of one connection, to `steps`.
+    pub fn new(connection: ConnectionId, steps: mpsc::Sender<(ConnectionId, Step)>) -> Self {
+        Self { connection, is_served: Arc::default(), steps }
+    }
+
+    /// Reports that the first request is complete; later requests are not reported.
+    pub(super) async fn served(&self) {
+        if !self.is_served.swap(true, Ordering::Relaxed) {
+            self.report(Step::Served).await;
+        }
+    }
+
+    /// Reports a step.
+    pub(super) async fn report(&self, step: Step) {
+        // The port may be closed already.
+        let _ = self.steps.send((self.connection, step)).await;
+    }
+}

@@ -1,0 +1,507 @@
+//! Serves the protocols that share one port: distinguishes them by their first byte, and carries
+//! out the decisions of `ConnectionQuota`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io,
+    net::{IpAddr, SocketAddr, TcpListener as StdTcpListener, TcpStream as StdTcpStream},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::Router;
+use nix::{
+    libc,
+    sys::resource::{Resource, getrlimit},
+};
+use ragent_store::{
+    StoreHandle,
+    server::{Owner, Owners},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, oneshot, watch},
+    task::{self, AbortHandle, JoinSet},
+    time::timeout,
+};
+use tracing::{debug, warn};
+
+use super::{
+    connection::{PeerAddress, Progress, Step},
+    connection_quota::{Bounds, ConnectionId, ConnectionQuota, Origin},
+    http,
+    refusals::Refusals,
+    secure_stream::{self, AcceptError},
+};
+use crate::{
+    net::limits,
+    secret::{ALPN_VOTER, Credentials, Unsecured},
+    sys::{clock, users},
+};
+
+/// The store for new connections; while there is none, they wait.
+pub type PortStore = watch::Receiver<Option<StoreHandle>>;
+
+/// The registered nodes, as known to a coordinator's port.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Attended {
+    /// The source addresses of the job's agents, without those of this machine, which all its users
+    /// have.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Workers of the newest round.
+    pub world_size: u32,
+}
+
+/// The first byte of TLS: a handshake message.
+pub const TLS: u8 = 0x16;
+
+/// The first byte of a connection between voters; with a secret, TLS follows.
+pub const VOTER_PROTOCOL: u8 = 0xee;
+
+/// A connection of another voter, of which nothing has been read.
+#[derive(Debug)]
+pub struct VoterConnection {
+    /// The socket.
+    pub stream: StdTcpStream,
+    /// Its source.
+    pub peer: PeerAddress,
+    /// True if it is a socket of this user on this machine.
+    pub is_own_user: bool,
+    /// The processes that the port has refused.
+    pub refusals: Arc<Refusals>,
+}
+
+/// gRPC and HTTP, for each kind of client.
+#[derive(Debug)]
+pub struct Routers {
+    /// For processes of the job, which know its secret; without a secret, for all.
+    pub members: Router,
+    /// For this user on this machine, without TLS.
+    pub own_user: Router,
+    /// For all others.
+    pub strangers: Router,
+    /// The refused clients.
+    pub refusals: Arc<Refusals>,
+}
+
+/// The services for the protocols that share one port.
+#[derive(Debug)]
+pub struct PortProtocols {
+    /// gRPC and HTTP.
+    pub http: Routers,
+    /// The credentials of the job.
+    pub credentials: Credentials,
+    /// `TCPStore`; `None`: such connections are closed.
+    pub store: Option<PortStore>,
+    /// Connections of other voters; `None`: they are closed.
+    pub voters: Option<mpsc::Sender<VoterConnection>>,
+    /// The registered nodes.
+    pub attended: watch::Receiver<Attended>,
+    /// The nodes of the job, whose first registrations may wait here at the same time.
+    pub nodes_max: usize,
+}
+
+impl PortProtocols {
+    /// Returns the protocols of a port that serves these pages to every client, and nothing else.
+    pub fn public(pages: Router) -> Self {
+        Self {
+            http: Routers {
+                members: pages.clone(),
+                own_user: pages.clone(),
+                strangers: pages,
+                refusals: Arc::default(),
+            },
+            credentials: Credentials::unsecured(Unsecured::Chosen),
+            store: None,
+            voters: None,
+            // No address is known.
+            attended: watch::channel(Attended::default()).1,
+            nodes_max: 0,
+        }
+    }
+
+    /// Returns the number of unknown connections that may belong to nodes of the job. Without a secret, nodes are unknown
+    /// until they are registered.
+    fn unregistered_max(&self) -> usize {
+        if self.credentials.is_secured() { 0 } else { self.nodes_max }
+    }
+
+    /// Returns the protocols of a port that serves these pages to this user, and `strangers` to all other users.
+    pub fn private(pages: Router, strangers: Router) -> Self {
+        let mut protocols = Self::public(pages);
+        protocols.http.strangers = strangers;
+        protocols.credentials =
+            Credentials::unsecured(Unsecured::NotFound { searched: Vec::new() });
+        protocols
+    }
+
+    /// Returns the pages for a client without TLS. `is_private`: the port serves this user only.
+    fn router(&self, own_user: OwnUser, is_private: bool) -> &Router {
+        let Routers { members, own_user: of_own_user, strangers, .. } = &self.http;
+        match own_user {
+            OwnUser::Yes if self.credentials.is_secured() => of_own_user,
+            OwnUser::No | OwnUser::Unknown if self.credentials.is_secured() => strangers,
+            OwnUser::No if is_private => strangers,
+            OwnUser::Yes | OwnUser::No | OwnUser::Unknown => members,
+        }
+    }
+
+    /// Returns true if agents of the job are registered from this address.
+    fn knows(&self, ip: IpAddr) -> bool {
+        self.attended.borrow().addresses.contains(&ip)
+    }
+}
+
+/// Serves one port until it is cancelled, with at most this many connections.
+///
+/// # Errors
+///
+/// Returns the system's error if the listener cannot be polled.
+pub async fn serve_port(
+    listener: StdTcpListener,
+    protocols: PortProtocols,
+    connections_max: usize,
+) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    // Without a secret, a port that only this machine can reach serves this user only.
+    let is_private =
+        listener.local_addr()?.ip().is_loopback() && !protocols.credentials.is_declined();
+    let (progress, mut progressed) = mpsc::channel(limits::PROGRESS_QUEUE);
+    let nodes = protocols.unregistered_max();
+    let served = limits::MAX_SERVED_UNKNOWN.saturating_add(nodes);
+    let served_per_address = limits::MAX_UNKNOWN_PER_ADDRESS.saturating_add(nodes);
+    let connections = connections_max;
+    let bounds = Bounds { connections, served, served_per_address, ..Bounds::default() };
+    let mut port = Port {
+        quota: ConnectionQuota::new(bounds),
+        owners: Owners::new(),
+        protocols: Arc::new(protocols),
+        tasks: JoinSet::new(),
+        connections: HashMap::new(),
+        handles: BTreeMap::new(),
+        is_private,
+        progress,
+        rest_until: None,
+        is_failing: false,
+    };
+    loop {
+        port.close_all();
+        port.read_all();
+        let may_accept = port.rest_until.is_none() && port.quota.has_room();
+        tokio::select! {
+            // Ended connections and progress first, then deadlines, then new connections.
+            biased;
+            Some(ended) = port.tasks.join_next_with_id() => {
+                port.handle_ended(ended.map_or_else(|error| error.id(), |(id, ())| id));
+            }
+            Some((connection, step)) = progressed.recv() => port.handle_step(connection, step),
+            () = clock::until(port.quota.poll_timeout()) => port.quota.handle_timeout(clock::now()),
+            () = clock::until(port.rest_until) => port.rest_until = None,
+            accepted = listener.accept(), if may_accept => port.handle_accepted(accepted).await,
+        }
+    }
+}
+
+/// Returns the number of connections for which this process has descriptors, with some to spare.
+pub fn connections_max() -> usize {
+    let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    limits::MAX_CONNECTIONS.min(files - (files / 4).min(limits::SPARE_FILES))
+}
+
+/// The task of a connection.
+struct Handle {
+    task: AbortHandle,
+    /// Lets the task read; `None` if it may read at once.
+    read: Option<oneshot::Sender<()>>,
+}
+
+struct Port {
+    quota: ConnectionQuota,
+    owners: Owners,
+    protocols: Arc<PortProtocols>,
+    tasks: JoinSet<()>,
+    connections: HashMap<task::Id, ConnectionId>,
+    handles: BTreeMap<ConnectionId, Handle>,
+    /// True if the port serves this user only.
+    is_private: bool,
+    progress: mpsc::Sender<(ConnectionId, Step)>,
+    /// The time until which no connection is accepted, after a failure.
+    rest_until: Option<Instant>,
+    is_failing: bool,
+}
+
+impl Port {
+    fn close_all(&mut self) {
+        while let Some(connection) = self.quota.poll_closing() {
+            if let Some(handle) = self.handles.get(&connection) {
+                debug!(
+                    ?connection,
+                    "connection closed: no request in time, or too many connections without a \
+                     request"
+                );
+                handle.task.abort();
+            }
+        }
+    }
+
+    fn read_all(&mut self) {
+        while let Some(connection) = self.quota.poll_read(clock::now()) {
+            let handle = self.handles.get_mut(&connection);
+            if let Some(read) = handle.and_then(|handle| handle.read.take()) {
+                // The task may have ended.
+                let _ = read.send(());
+            }
+        }
+    }
+
+    fn handle_ended(&mut self, id: task::Id) {
+        if let Some(connection) = self.connections.remove(&id) {
+            self.handles.remove(&connection);
+            self.quota.handle_ended(connection);
+        }
+    }
+
+    fn handle_step(&mut self, connection: ConnectionId, step: Step) {
+        match step {
+            Step::Begun => self.quota.handle_begun(connection),
+            Step::Authenticated => self.quota.handle_authenticated(connection),
+            Step::IsHttp => self.quota.handle_not_store_client(clock::now(), connection),
+            Step::Served => {
+                let protocols = Arc::clone(&self.protocols);
+                self.quota.handle_served(connection, |ip| protocols.knows(ip));
+            }
+        }
+    }
+
+    async fn handle_accepted(&mut self, accepted: io::Result<(TcpStream, SocketAddr)>) {
+        match accepted {
+            Ok((stream, peer)) => {
+                self.is_failing = false;
+                self.start(stream, peer).await;
+            }
+            Err(error) => {
+                let is_exhausted = matches!(
+                    error.raw_os_error(),
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+                );
+                if !is_exhausted {
+                    // For example, the peer has closed the connection before it was accepted.
+                    debug!(%error, "failed to accept a connection");
+                    self.rest_until = Some(clock::now() + ROOM_REST);
+                    return;
+                }
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    warn!(
+                        %error,
+                        "failed to accept a connection: out of descriptors or memory; retrying"
+                    );
+                }
+                // Out of descriptors or memory: known connections continue, unknown connections are
+                // closed, and the next connection waits.
+                let protocols = Arc::clone(&self.protocols);
+                let has_some = (0..limits::MAX_UNKNOWN_PER_ADDRESS)
+                    .all(|_| self.quota.make_room(|ip| protocols.knows(ip)));
+                let rest = if has_some { ROOM_REST } else { limits::RETRY_INTERVAL };
+                self.rest_until = Some(clock::now() + rest);
+            }
+        }
+    }
+
+    async fn start(&mut self, stream: TcpStream, peer: SocketAddr) {
+        // The connection was reset meanwhile.
+        let Ok(local) = stream.local_addr() else { return };
+        let address = PeerAddress::new(local, peer);
+        let own_user = self.own_user(local, peer, address).await;
+        let origin = self.origin(own_user, address);
+        let now = clock::now();
+        let store_clients_max = match self.protocols.store {
+            Some(_) => {
+                let world_size = self.protocols.attended.borrow().world_size;
+                limits::silent_store_clients(world_size)
+            }
+            None => 0,
+        };
+        let protocols = Arc::clone(&self.protocols);
+        let is_known = |ip| protocols.knows(ip);
+        let connection =
+            self.quota.handle_accepted(now, address.ip, origin, store_clients_max, is_known);
+        let progress = Progress::new(connection, self.progress.clone());
+        let (read, may_read) = oneshot::channel();
+        let (read, may_read) = match origin {
+            Origin::Known => (None, None),
+            Origin::Unknown => (Some(read), Some(may_read)),
+        };
+        let client = Client { peer: address, own_user, is_private: self.is_private, may_read };
+        let handle = self.tasks.spawn(async move {
+            serve_connection(stream, client, &protocols, &progress).await;
+        });
+        self.connections.insert(handle.id(), connection);
+        self.handles.insert(connection, Handle { task: handle, read });
+    }
+
+    /// Returns whether a connection is a socket of this user on this machine.
+    async fn own_user(
+        &mut self,
+        local: SocketAddr,
+        peer: SocketAddr,
+        address: PeerAddress,
+    ) -> OwnUser {
+        if !address.is_here {
+            return OwnUser::No;
+        }
+        let mut owner = self.owners.of_peer(clock::now(), local, peer);
+        if let Owner::Later(due) = owner {
+            // Only where the kernel has no other interface than a table, which is read again at that time.
+            clock::until(Some(due)).await;
+            owner = self.owners.of_peer(clock::now(), local, peer);
+        }
+        match owner {
+            Owner::User(uid) if users::is_trusted(uid) => OwnUser::Yes,
+            Owner::User(_) | Owner::Nobody => OwnUser::No,
+            Owner::Later(_) | Owner::Unknown => OwnUser::Unknown,
+        }
+    }
+
+    /// Returns the origin of a connection.
+    fn origin(&self, own_user: OwnUser, address: PeerAddress) -> Origin {
+        let is_known = match own_user {
+            OwnUser::Yes => true,
+            // If the kernel does not answer, the machine is assumed to have one user. That is too weak an
+            // assumption for a voter, and for pages that need the secret otherwise.
+            OwnUser::Unknown => true,
+            OwnUser::No => !address.is_here && self.protocols.knows(address.ip),
+        };
+        if is_known { Origin::Known } else { Origin::Unknown }
+    }
+}
+
+/// Whether a connection is a socket of this user, or of root, on this machine.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum OwnUser {
+    /// It is.
+    Yes,
+    /// It is not.
+    No,
+    /// The kernel does not answer.
+    Unknown,
+}
+
+/// The client of a connection.
+pub struct Client {
+    /// Its address.
+    pub peer: PeerAddress,
+    /// The answer of the kernel about its owner.
+    pub own_user: OwnUser,
+    /// True if the port serves this user only.
+    pub is_private: bool,
+    /// Ready when an unknown connection may be read; `None` if it is known.
+    pub may_read: Option<oneshot::Receiver<()>>,
+}
+
+/// The pause before the next accept, while connections are closed to make room.
+const ROOM_REST: Duration = Duration::from_millis(10);
+
+/// Serves a connection until it ends.
+pub async fn serve_connection(
+    stream: TcpStream,
+    client: Client,
+    protocols: &PortProtocols,
+    progress: &Progress,
+) {
+    let Client { peer, own_user, is_private, may_read } = client;
+    let mut first = [0];
+    // The quota has the deadline.
+    let first = match stream.peek(&mut first).await {
+        Ok(1) => first[0],
+        Ok(_) | Err(_) => return,
+    };
+    let is_http = matches!(first, b'A'..=b'Z' | TLS);
+    if is_http {
+        progress.report(Step::IsHttp).await;
+    }
+    let origin = if may_read.is_none() { Origin::Known } else { Origin::Unknown };
+    if is_http && let Some(may_read) = may_read {
+        progress.report(Step::Begun).await;
+        if may_read.await.is_err() {
+            return;
+        }
+    }
+    match first {
+        // The first message of a `TCPStore` client is VALIDATE, code zero.
+        0 => match &protocols.store {
+            Some(store) => serve_store(stream, peer, store.clone()).await,
+            None => debug!(peer = %peer.ip, "connection closed: this port serves no store"),
+        },
+        b'A'..=b'Z' => {
+            let router = protocols.router(own_user, is_private).clone();
+            // Otherwise answers wait for the peer's delayed acknowledgement.
+            let _ = stream.set_nodelay(true);
+            // In a box, so that connections that are not read yet stay small.
+            Box::pin(http::serve(stream, peer, router, origin, progress)).await;
+        }
+        TLS => Box::pin(serve_tls(stream, peer, protocols, progress)).await,
+        VOTER_PROTOCOL => match (&protocols.voters, stream.into_std()) {
+            (Some(voters), Ok(stream)) => {
+                // If the queue is full or the voter has ended, the connection is closed.
+                let is_own_user = own_user == OwnUser::Yes;
+                let refusals = Arc::clone(&protocols.http.refusals);
+                let connection = VoterConnection { stream, peer, is_own_user, refusals };
+                let _ = voters.try_send(connection);
+            }
+            (None, _) | (_, Err(_)) => {
+                debug!(peer = %peer.ip, "connection closed: this agent is not a voter");
+            }
+        },
+        byte => {
+            debug!(peer = %peer.ip, byte, "connection closed: unknown protocol");
+        }
+    }
+}
+
+/// Serves a client that knows the secret, or has a certificate that is accepted.
+async fn serve_tls(
+    stream: TcpStream,
+    peer: PeerAddress,
+    protocols: &PortProtocols,
+    progress: &Progress,
+) {
+    if !protocols.credentials.is_secured() {
+        return protocols.http.refusals.handle_refused(
+            peer.ip,
+            "it uses TLS; this port needs neither a secret nor a certificate",
+        );
+    }
+    let _ = stream.set_nodelay(true);
+    // The quota has the deadline.
+    match secure_stream::accept(stream, &protocols.credentials).await {
+        Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(ALPN_VOTER) => {
+            debug!(peer = %peer.ip, "connection closed: the protocol of voters has a byte before TLS");
+        }
+        Ok(stream) => {
+            progress.report(Step::Authenticated).await;
+            let router = protocols.http.members.clone();
+            http::serve(stream, peer, router, Origin::Known, progress).await;
+        }
+        Err(AcceptError::Incomplete) => {
+            debug!(peer = %peer.ip, "connection closed: the handshake was not completed");
+        }
+        Err(error) => protocols.http.refusals.handle_refused(peer.ip, &error.to_string()),
+    }
+}
+
+async fn serve_store(stream: TcpStream, peer: PeerAddress, mut port_store: PortStore) {
+    let Ok(Ok(store)) =
+        timeout(limits::PORT_STORE_TIMEOUT, port_store.wait_for(Option::is_some)).await
+    else {
+        return debug!(peer = %peer.ip, "connection closed: no store is open");
+    };
+    let served = stream.into_std().map(|stream| store.as_ref().map(|store| store.serve(stream)));
+    if let Ok(Some(Ok(()))) = served {
+        return;
+    }
+    debug!(peer = %peer.ip, ?served, "connection closed: the store has refused it");
+}
+
+#[cfg(test)]
+mod tests;

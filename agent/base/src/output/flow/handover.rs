@@ -1,0 +1,161 @@
+//! Hands the state of a flow over to the keeper, which completes the copying if the agent is killed.
+
+use std::{io, os::fd::OwnedFd, sync::Arc, time::Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Flow, Lines, Route};
+use crate::{
+    output::limits,
+    output::{
+        journal::Journal,
+        lines::Cutter,
+        pipes::{Pipe, Progress, Tools},
+    },
+    sys::clock,
+};
+
+/// The description of a flow, for the keeper.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct FlowOrder {
+    route: RouteName,
+    prefix: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+enum RouteName {
+    File,
+    Console,
+    Lines,
+    LinesAndFile,
+}
+
+impl Flow {
+    /// Returns what the keeper needs to continue this flow: see [`Flow::adopt`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal of a descriptor.
+    pub(in crate::output) fn hand_over(&self) -> io::Result<(FlowOrder, Vec<OwnedFd>)> {
+        let mut fds = vec![self.source.try_clone()?];
+        let (route, prefix) = match &self.route {
+            Route::File(file) => {
+                fds.push(file.try_clone()?);
+                (RouteName::File, Vec::new())
+            }
+            Route::Console(console) => {
+                fds.push(console.try_clone()?);
+                (RouteName::Console, Vec::new())
+            }
+            Route::Lines(lines) => {
+                fds.push(lines.console.try_clone()?);
+                fds.extend(lines.staged.try_clone()?);
+                fds.extend(lines.taken.try_clone()?);
+                fds.push(lines.journal.try_clone()?);
+                let name = if let Some((file, filed)) = &lines.file {
+                    fds.push(file.try_clone()?);
+                    fds.extend(filed.try_clone()?);
+                    RouteName::LinesAndFile
+                } else {
+                    RouteName::Lines
+                };
+                (name, lines.cutter.prefix.clone())
+            }
+        };
+        Ok((FlowOrder { route, prefix }, fds))
+    }
+
+    /// Takes over a flow of an agent that may die later; `fds` has the descriptors of
+    /// `Flow::hand_over`.
+    pub fn adopt(order: &FlowOrder, fds: &mut impl Iterator<Item = OwnedFd>) -> Option<HandedOver> {
+        let count = match order.route {
+            RouteName::File | RouteName::Console => 2,
+            RouteName::Lines => 7,
+            RouteName::LinesAndFile => 10,
+        };
+        let fds: Vec<OwnedFd> = fds.take(count).collect();
+        (fds.len() == count).then(|| HandedOver { order: order.clone(), fds })
+    }
+}
+
+/// A flow that its agent copies as long as that lives.
+#[derive(Debug)]
+pub struct HandedOver {
+    order: FlowOrder,
+    fds: Vec<OwnedFd>,
+}
+
+impl HandedOver {
+    /// Continues where the agent was killed.
+    fn resume(self, deadline: Instant) -> Option<Flow> {
+        let mut fds = self.fds.into_iter();
+        let mut next = || fds.next();
+        let source = next()?;
+        let target = next()?;
+        let route = match self.order.route {
+            RouteName::File => Route::File(target),
+            RouteName::Console => Route::Console(target),
+            RouteName::Lines | RouteName::LinesAndFile => {
+                let staged = Pipe { read: next()?, write: next()? };
+                let taken = Pipe { read: next()?, write: next()? };
+                let journal = Journal::from(next()?);
+                let file = next();
+                let file = match file {
+                    Some(file) => Some((file, Pipe { read: next()?, write: next()? })),
+                    None => None,
+                };
+                let record = journal.record();
+                let size = staged.size();
+                Route::Lines(Box::new(Lines {
+                    console: target,
+                    staged: Arc::new(staged),
+                    cutter: Cutter::new(self.order.prefix, None, limits::MAX_CONSOLE_LINE, size),
+                    taken_len: taken.fill(),
+                    taken,
+                    peeked: 0..0,
+                    rest: Vec::new(),
+                    journal,
+                    record,
+                    file,
+                }))
+            }
+        };
+        let mut tools = Tools::new(Pipe::new(limits::CONSOLE_CHUNK).ok()?).ok()?;
+        tools.deadline = Some(deadline);
+        let (progress, chosen) = (Progress::More, Vec::new());
+        Some(Flow { source, route, tail: None, progress, chosen, tools })
+    }
+}
+
+/// Copies the remaining output of all flows; their agent and all writers are gone.
+pub fn finish_all(flows: Vec<HandedOver>, deadline: Instant) {
+    let mut flows: Vec<Flow> = flows.into_iter().filter_map(|flow| flow.resume(deadline)).collect();
+    let lines = |flow: &mut Flow, act: &dyn Fn(&mut Lines, &Tools)| {
+        if let Route::Lines(lines) = &mut flow.route {
+            act(lines, &flow.tools);
+        }
+    };
+    // The owner of staged lines must be known before they are printed, and a line that was printed
+    // in part must be completed before any other output.
+    for flow in &mut flows {
+        lines(flow, &|lines, tools| lines.settle(tools));
+    }
+    for flow in &mut flows {
+        // Output that cannot be written is lost.
+        lines(flow, &|lines, tools| drop(lines.print(tools)));
+    }
+    for flow in &mut flows {
+        // All writers are dead, so an empty pipe stays empty. Errors drop output, so the loop ends,
+        // at the latest at the deadline.
+        while flow.progress == Progress::More && clock::now_blocking() < deadline {
+            let _ = flow.copy_to_file();
+            let _ = flow.copy_to_console();
+            if flow.progress != Progress::More {
+                break;
+            }
+        }
+        if let Route::Lines(lines) = &mut flow.route {
+            let _ = lines.copy(Progress::End, &mut flow.tools, None, &mut Vec::new());
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Reports for people and programs: log lines, the report of a failed job, torch's events, and
+//! notices to a service manager.
+
+pub mod event_log;
+pub mod event_text;
+mod failure;
+pub mod fold;
+mod limits;
+pub mod measures;
+pub mod news;
+pub mod outcome_text;
+pub mod service_manager;
+pub mod start;
+pub mod status_text;
+pub mod stopping_line;
+pub mod telemetry;
+pub mod time_text;

@@ -1,0 +1,214 @@
+//! The sentence of each event of a job.
+
+use ragent_rendezvous::event::{Event, EventKind, RestartCause, RestartCost};
+
+use super::{
+    news::{ended, evicted, restarting},
+    time_text::short_time,
+};
+
+/// Returns what happened, as a sentence without a full stop.
+pub fn sentence(event: &Event) -> String {
+    let round = event.round;
+    let host = event.node.as_ref().map_or("a node", |node| node.host_name.as_str());
+    match &event.kind {
+        EventKind::CoordinatorStarted { nodes: 0, .. } => "the coordinator has started".to_owned(),
+        EventKind::CoordinatorStarted { nodes, restarts_used } => format!(
+            "the coordinator has started again; round {round} had {nodes} nodes, and {restarts_used} restarts \
+             are used"
+        ),
+        EventKind::CoordinatorTookOver { lost_host, .. } => match lost_host {
+            Some(lost) => {
+                format!("another process has taken over the job from the coordinator on {lost}")
+            }
+            None => "another process has taken over the job".to_owned(),
+        },
+        EventKind::RunAdopted => {
+            format!("the run of {host} was adopted: the coordinator had no state")
+        }
+        EventKind::StateLearned { nodes, restarts_used } => format!(
+            "{host} knows round {round} of {nodes} nodes, with {restarts_used} restarts used"
+        ),
+        EventKind::Recovering => format!("waiting for the members of round {round}"),
+        EventKind::RunBegan { .. } => {
+            "no node of the last round is left; a new run begins".to_owned()
+        }
+        EventKind::CoordinatorLeaving => "the coordinator's host is leaving".to_owned(),
+        EventKind::CoordinatorEnded { hands_over: true } => {
+            "the coordinator has ended; another process continues the job".to_owned()
+        }
+        EventKind::CoordinatorEnded { hands_over: false } => "the coordinator has ended".to_owned(),
+        EventKind::Gathering => "waiting for nodes".to_owned(),
+        EventKind::Recovered { back, nodes } => {
+            format!("{back} of {nodes} members of round {round} are back")
+        }
+        EventKind::RoundAdmitted { nodes, workers, newcomers } => format!(
+            "round {round} begins with {} and {}; {}",
+            counted(*nodes, "node"),
+            counted(*workers, "worker"),
+            match newcomers {
+                0 => "no node is new".to_owned(),
+                1 => "1 node is new".to_owned(),
+                some => format!("{some} nodes are new"),
+            }
+        ),
+        EventKind::WorkersStarted => format!("all workers of round {round} run"),
+        EventKind::FirstProgress { step } => {
+            format!("the workers of round {round} make progress, at step {step}")
+        }
+        EventKind::RoundEnded { reason } => {
+            format!("round {round} has ended: {}", restarting(reason))
+        }
+        EventKind::RoundStopped => format!("no process of round {round} is left"),
+        EventKind::RoundStillStopping => {
+            format!("a member still has processes of round {round}")
+        }
+        EventKind::RestartCost(cost) => cost_sentence(cost),
+        EventKind::WorkerFailed { rank, end, .. } => {
+            format!("rank {rank} on {host} {}", ended(end))
+        }
+        EventKind::FailureCharged { restarts_used, max_restarts, others } => {
+            let others = match others {
+                0 => String::new(),
+                some => format!(" (and {} failed)", counted(*some, "other node")),
+            };
+            format!(
+                "the failure on {host}{others} is charged: {restarts_used} of {max_restarts} restarts"
+            )
+        }
+        EventKind::FailureNotCharged => {
+            "the failure is not charged: a member was lost at the same time".to_owned()
+        }
+        EventKind::NodeLost { how, .. } => format!("{host} was lost: {}", evicted(*how)),
+        EventKind::NodeCutOff => {
+            format!(
+                "{host} has stopped its workers: no answer of the coordinator had reached it within its lease"
+            )
+        }
+        EventKind::NodeLeft => format!("{host} has left"),
+        EventKind::NodeQuarantined => {
+            format!("{host} is quarantined: it failed soon after it joined, or repeatedly")
+        }
+        EventKind::NodeReleased { early: true } => {
+            format!("{host} is not quarantined any more: the job needs it")
+        }
+        EventKind::NodeReleased { early: false } => {
+            format!("{host} is not quarantined any more")
+        }
+        EventKind::NodeRefused { reason } => {
+            format!("the registration of {host} was refused ({reason})")
+        }
+        EventKind::StoreClientsRefused { addresses } => {
+            format!(
+                "the store of round {round} has refused connections from {}",
+                addresses.join(", ")
+            )
+        }
+        EventKind::VotersChanged { voters } if voters.is_empty() => {
+            "the job has no voters".to_owned()
+        }
+        EventKind::VotersChanged { voters } => format!("the voters are {}", voters.join(", ")),
+        EventKind::VoterSilent { voter } => format!("the voter {voter} does not answer"),
+        EventKind::VoterBack { voter } => format!("the voter {voter} answers again"),
+        EventKind::JobClosed { result } => format!("the job is closed: {}", result.kind()),
+    }
+}
+
+fn cost_sentence(cost: &RestartCost) -> String {
+    let what = match cost.why {
+        RestartCause::FirstStart => "the first start took",
+        RestartCause::WorkerFailed
+        | RestartCause::NodeLost
+        | RestartCause::NodeLeft
+        | RestartCause::NodesWaiting
+        | RestartCause::CoordinatorLost
+        | RestartCause::CoordinatorRestarted
+        | RestartCause::HostLeft => {
+            if cost.is_complete {
+                "the restart took"
+            } else {
+                "the restart ended without progress after"
+            }
+        }
+    };
+    let stages = [
+        ("stopping", cost.stages.stopping_ms),
+        ("waiting", cost.stages.waiting_ms),
+        ("rendezvous", cost.stages.rendezvous_ms),
+        ("starting", cost.stages.starting_ms),
+    ];
+    let stages: Vec<String> = stages
+        .into_iter()
+        .filter(|(_, ms)| *ms > 0)
+        .map(|(stage, ms)| format!("{stage} {}", short_time(ms)))
+        .collect();
+    let mut text = format!("{what} {}", short_time(cost.total_ms()));
+    if !stages.is_empty() {
+        text += &format!(" ({})", stages.join(", "));
+    }
+    match cost.redone_steps {
+        Some(0) | None => {}
+        Some(steps) => text += &format!(", and {steps} steps are done again"),
+    }
+    text
+}
+
+fn counted(count: u32, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// Returns the cause of a restart.
+pub fn cause(cause: RestartCause) -> &'static str {
+    match cause {
+        RestartCause::FirstStart => "first start",
+        RestartCause::WorkerFailed => "failure of a worker",
+        RestartCause::NodeLost => "loss of a node",
+        RestartCause::NodeLeft => "leave of a node",
+        RestartCause::NodesWaiting => "new nodes",
+        RestartCause::CoordinatorLost => "loss of the coordinator",
+        RestartCause::CoordinatorRestarted => "restart of the coordinator",
+        RestartCause::HostLeft => "leave of the coordinator's host",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use ragent_rendezvous::event::RestartStages;
+
+    use super::*;
+
+    /// `docs/events.md` has a row for each kind of event, and no other.
+    #[test]
+    fn kinds_are_documented() {
+        let source = include_str!("../../../../rendezvous/src/event.rs");
+        let names = source.split_once("pub fn name(").expect("a function").1;
+        let names = names.split_once("\n    }\n").expect("its end").0;
+        let kinds: BTreeSet<&str> = names.split('"').skip(1).step_by(2).collect();
+        let page = include_str!("../../../../docs/events.md");
+        let table = page.split_once("| kind |").expect("a table").1;
+        let table = table.split_once("\n\n").expect("its end").0;
+        let rows = table.lines().filter_map(|row| row.strip_prefix("| `")?.split('`').next());
+        assert!(kinds.len() > 20);
+        assert_eq!(rows.collect::<BTreeSet<_>>(), kinds);
+    }
+
+    /// The cost of a restart names its stages.
+    #[test]
+    fn cost_names_its_stages() {
+        let stages =
+            RestartStages { stopping_ms: 117, waiting_ms: 0, rendezvous_ms: 2, starting_ms: 3_020 };
+        let cost = RestartCost {
+            why: RestartCause::WorkerFailed,
+            stages,
+            redone_steps: Some(40),
+            is_complete: true,
+        };
+        assert_eq!(
+            cost_sentence(&cost),
+            "the restart took 3.1 s (stopping 117 ms, rendezvous 2 ms, starting 3.0 s), and 40 steps are done \
+             again"
+        );
+    }
+}

@@ -1,0 +1,299 @@
+//! Text about events: the agent's log lines about rounds, and the wording of ends and reasons that
+//! log, report and status share.
+
+pub mod round_lines;
+
+use std::{error::Error, fmt::Write};
+
+use ragent_core::{
+    agent::{News, WaitReport},
+    signal::Signal,
+};
+use ragent_rendezvous::message::{
+    DepartedNode, DepartedNodes, Departure, EvictReason, RestartReason, WaitReason, WorkerEnd,
+};
+use tracing::{error, info, warn};
+
+use crate::{
+    report::telemetry::{self, RECORD},
+    spec::Endpoint,
+};
+
+/// Returns true if the news is a failure, so that the recent log lines are worth a file.
+pub fn is_failure(news: &News) -> bool {
+    match news {
+        News::WorkerFailed(failure) => !matches!(failure.end, WorkerEnd::StandbyUnfit(_)),
+        News::Cause(_) | News::Evicted(..) => true,
+        News::Restarting(_, reason) => match reason {
+            RestartReason::WorkerFailed { end: WorkerEnd::StandbyUnfit(_), .. } => false,
+            RestartReason::WorkerFailed { .. }
+            | RestartReason::NodeLost { .. }
+            | RestartReason::CoordinatorLost { .. }
+            | RestartReason::CoordinatorRestarted => true,
+            RestartReason::HostLeft
+            | RestartReason::NodesWaiting { .. }
+            | RestartReason::NodeLeft { .. } => false,
+        },
+        News::Admitted(_)
+        | News::HostLeaving
+        | News::Succeeded(_)
+        | News::Waiting(..)
+        | News::ClientRefused(..) => false,
+    }
+}
+
+/// Logs one piece of news. If another agent on the same console warns of something that all agents
+/// of a round report, `is_repeated` is true, and this one does not.
+pub fn log(news: &News, is_repeated: bool) {
+    match news {
+        News::Admitted(admission) => info!(
+            round = %admission.round,
+            group_rank = admission.group_rank.0,
+            nodes = admission.group_world_size,
+            world_size = admission.world_size,
+            master = %Endpoint {
+                host: admission.master_address.clone(),
+                port: admission.master_port,
+            },
+            restart_count = admission.restart_count,
+            "admitted; starting workers"
+        ),
+        News::Evicted(round, reason) => {
+            let reason = evicted(*reason);
+            warn!(target: RECORD, %round, reason, "no longer a member of the round");
+            telemetry::warning_line(&format!(
+                "this node is no longer a member of round {}: {reason}",
+                round.round
+            ));
+        }
+        News::HostLeaving => {
+            warn!("the coordinator's host is leaving; the job continues once that agent runs again")
+        }
+        News::Restarting(round, reason) => {
+            info!(%round, reason = restarting(reason), "round has ended; stopping workers");
+        }
+        News::Succeeded(round) => {
+            info!(%round, "all workers of this node have succeeded; waiting for the other nodes");
+        }
+        News::Waiting(round, reason) => info!(%round, reason = waiting(*reason), "waiting"),
+        // A warning about its standby has announced it.
+        News::WorkerFailed(failure) if matches!(failure.end, WorkerEnd::StandbyUnfit(_)) => {
+            info!(round = %failure.round, rank = failure.global_rank.0, "{}", ended(&failure.end));
+        }
+        News::WorkerFailed(failure) => {
+            let end = ended(&failure.end);
+            error!(
+                target: RECORD,
+                round = %failure.round,
+                rank = failure.global_rank.0,
+                local_rank = failure.local_rank.0,
+                pid = failure.pid,
+                end,
+                "worker failed"
+            );
+            telemetry::error_line(&format!(
+                "rank {} failed in round {}: {end} (local rank {}, process {})",
+                failure.global_rank, failure.round.round, failure.local_rank, failure.pid
+            ));
+        }
+        News::ClientRefused(round, address) => {
+            let text = format!(
+                "the store of round {} refused a connection from {address}: not from an address of \
+                 a member, or not from the job's user there; if it was a worker of this job, give \
+                 its address with `--local-addr` on its node, or `--store-access any` on all nodes \
+                 (in place of `vouched`, `members` admits workers behind NAT)",
+                round.round
+            );
+            if is_repeated { info!("{text}") } else { warn!("{text}") }
+        }
+        News::Cause(failure) => {
+            error!(
+                target: RECORD,
+                round = %failure.round,
+                rank = failure.global_rank.0,
+                local_rank = failure.local_rank.0,
+                error_file = failure.error_file,
+                "worker failed first: it wrote its error file before the round was stopped"
+            );
+            telemetry::error_line(&format!(
+                "rank {} failed first in round {}: it wrote its error file {} before the round was \
+                 stopped (local rank {})",
+                failure.global_rank,
+                failure.round.round,
+                failure.error_file.as_deref().unwrap_or_default(),
+                failure.local_rank
+            ));
+        }
+    }
+}
+
+/// Describes how a worker ended.
+pub fn ended(end: &WorkerEnd) -> String {
+    match end {
+        WorkerEnd::Exited(code) => format!("exited with code {code}"),
+        WorkerEnd::Signaled(signal) => format!("killed by {}", signal_name(*signal)),
+        WorkerEnd::NotStarted(reason) => format!("could not be started: {reason}"),
+        WorkerEnd::KeeperLost => "killed because its keeper process has ended".to_owned(),
+        WorkerEnd::Hung(time) if time.is_zero() => {
+            "killed because it reported a hang (WATCHDOG=trigger)".to_owned()
+        }
+        WorkerEnd::Hung(time) => {
+            format!("killed because it made no progress for {} s", time.as_secs_f64())
+        }
+        WorkerEnd::StandbyUnfit(reason) => format!("has to start again: {reason}"),
+    }
+}
+
+/// Returns a signal's name and number.
+pub fn signal_name(number: i32) -> String {
+    let signal = Signal(number);
+    if signal.has_name() { format!("{signal} (signal {number})") } else { signal.to_string() }
+}
+
+/// Describes why a node is no longer a member.
+pub fn evicted(reason: EvictReason) -> &'static str {
+    match reason {
+        EvictReason::Obituary => "its agent has ended",
+        EvictReason::Silent => "it sent no message within its lease",
+        EvictReason::NotBack => "it was not ready for the next round in time",
+        EvictReason::Quarantined => "it failed shortly after a start",
+    }
+}
+
+/// Describes nodes that were lost or have left.
+pub fn departed_nodes(nodes: &DepartedNodes) -> String {
+    let describe = |node: &DepartedNode| {
+        let (host, seconds) = (&node.host_name, node.ago.as_secs());
+        match node.how {
+            Departure::AgentEnded => format!("{host} (its agent ended {seconds} s ago)"),
+            Departure::Silent => format!("{host} (silent for {seconds} s)"),
+            Departure::NotReady => {
+                format!("{host} (evicted {seconds} s ago: not ready for the next round in time)")
+            }
+            Departure::Left => format!("{host} (left {seconds} s ago)"),
+        }
+    };
+    let mut text = nodes.first.iter().map(describe).collect::<Vec<_>>().join(", ");
+    if nodes.more > 0 {
+        text.push_str(&format!(" and {} more", nodes.more));
+    }
+    text
+}
+
+/// Describes why a round has ended.
+pub fn restarting(reason: &RestartReason) -> String {
+    match reason {
+        RestartReason::CoordinatorLost { host_name: Some(host) } => {
+            format!("the coordinator on {host} was lost, and another process has taken over")
+        }
+        RestartReason::CoordinatorLost { host_name: None } => {
+            "the coordinator was lost, and another process has taken over".to_owned()
+        }
+        RestartReason::CoordinatorRestarted => "the coordinator was restarted".to_owned(),
+        RestartReason::HostLeft => "the coordinator's host is leaving".to_owned(),
+        RestartReason::NodesWaiting { waiting: 1 } => {
+            "a node is waiting and there is room for it".to_owned()
+        }
+        RestartReason::NodesWaiting { waiting } => {
+            format!("{waiting} nodes are waiting and there is room for them")
+        }
+        RestartReason::NodeLeft { host_name } => format!("{host_name} has left"),
+        RestartReason::NodeLost { host_name, how } => {
+            format!("{host_name} was lost: {}", evicted(*how))
+        }
+        RestartReason::WorkerFailed { host_name, global_rank, end } => {
+            format!("rank {global_rank} on {host_name} {}", ended(end))
+        }
+    }
+}
+
+/// Describes why a node waits.
+pub fn waiting(reason: WaitReason) -> &'static str {
+    match reason {
+        WaitReason::Gathering => "the round is being formed",
+        WaitReason::NextRound => "this node will be admitted to the next round",
+        WaitReason::Spare => "the round is full; this node is a spare",
+        WaitReason::Quarantined => {
+            "this node failed soon after it joined, or repeatedly, and is quarantined: it takes part \
+             again after 10 minutes without a failure, or when the job has too few nodes"
+        }
+        WaitReason::Recovering => "the coordinator is waiting for the members of the last round",
+    }
+}
+
+/// Describes a wait that has taken a while.
+pub fn waiting_for(wait: &WaitReport) -> String {
+    match wait {
+        WaitReport::NextRound(reason) => {
+            format!("the next round is not complete: {}", reason.text)
+        }
+        WaitReport::OtherNodes => {
+            "all workers of this node have succeeded; waiting for the workers \
+                                   of the other nodes"
+                .to_owned()
+        }
+    }
+}
+
+/// Formats an error and all of its causes on one line.
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Writing to a string does not fail.
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Departed nodes are listed with the reason and the time of each, and the number of the others.
+    #[test]
+    fn departed_nodes_are_described() {
+        let node = |host_name: &str, how, seconds| DepartedNode {
+            host_name: host_name.to_owned(),
+            how,
+            ago: Duration::from_secs(seconds),
+        };
+        let first = vec![
+            node("b", Departure::Silent, 603),
+            node("c", Departure::AgentEnded, 601),
+            node("d", Departure::NotReady, 600),
+            node("e", Departure::Left, 600),
+        ];
+        assert_eq!(
+            departed_nodes(&DepartedNodes { first: first.clone(), more: 14 }),
+            "b (silent for 603 s), c (its agent ended 601 s ago), d (evicted 600 s ago: not ready \
+             for the next round in time), e (left 600 s ago) and 14 more"
+        );
+        let one = DepartedNodes { first: first[..1].to_vec(), more: 0 };
+        assert_eq!(departed_nodes(&one), "b (silent for 603 s)");
+    }
+
+    /// A takeover names the host of the lost coordinator, if it is known.
+    #[test]
+    fn takeover_names_the_host() {
+        let text = |host_name: Option<&str>| {
+            restarting(&RestartReason::CoordinatorLost { host_name: host_name.map(str::to_owned) })
+        };
+        let expected = "the coordinator on n0 was lost, and another process has taken over";
+        assert_eq!(text(Some("n0")), expected);
+        assert_eq!(text(None), expected.replace(" on n0", ""));
+    }
+
+    /// Every signal has a well-known name.
+    #[test]
+    fn signals_have_names() {
+        assert_eq!(signal_name(9), "SIGKILL (signal 9)");
+        assert_eq!(signal_name(34), "SIGRTMIN (signal 34)");
+        assert_eq!(signal_name(36), "SIGRTMIN+2 (signal 36)");
+        assert_eq!(signal_name(99), "SIGRTMIN+65 (signal 99)");
+        assert_eq!(signal_name(0), "signal 0");
+    }
+}

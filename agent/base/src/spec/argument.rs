@@ -1,0 +1,161 @@
+//! Reads one value of the command line or the environment.
+
+use std::{fmt, num::NonZeroU32, ops::RangeInclusive};
+
+use ragent_rendezvous::settings::{NodeRange, NodeRangeError};
+
+use super::UsageError;
+use crate::limits;
+
+/// The value of a flag or a variable.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Argument {
+    /// The flag or the variable, as errors show it.
+    pub(crate) source: String,
+    /// The value, as given.
+    pub text: String,
+}
+
+impl Argument {
+    /// Names the source of a value.
+    pub fn new(source: &str, text: &str) -> Self {
+        Self { source: source.to_owned(), text: text.to_owned() }
+    }
+
+    /// Returns the value of a flag, if it is given.
+    pub fn of_flag(flag: &str, typed: &Option<String>) -> Option<Self> {
+        typed.as_deref().map(|text| Self::new(flag, text))
+    }
+
+    /// Returns the error "`--flag VALUE` `problem`" or "`VARIABLE=VALUE` `problem`".
+    pub fn invalid(&self, problem: impl fmt::Display) -> UsageError {
+        let Self { source, text } = self;
+        let sign = if source.starts_with('-') { ' ' } else { '=' };
+        UsageError::new(format!("`{source}{sign}{text}` {problem}"))
+    }
+
+    /// Returns the error that this value is not `expected`, a description of valid values.
+    pub fn is_not(&self, expected: impl fmt::Display) -> UsageError {
+        self.invalid(format_args!("is not {expected}"))
+    }
+
+    /// Reads a whole number, as Python's `int` does.
+    pub fn number(&self, range: RangeInclusive<u32>) -> Result<u32, UsageError> {
+        let number = self.int().filter(|number| range.contains(number));
+        number.ok_or_else(|| match (range.start(), range.end()) {
+            // A maximum that no useful value reaches.
+            (min, max) if *max >= MAX_SIGNED => {
+                self.is_not(format_args!("a whole number, {min} or greater"))
+            }
+            (min, max) => self.is_not(format_args!("a number from {min} to {max}")),
+        })
+    }
+
+    fn int(&self) -> Option<u32> {
+        python_int(&self.text)?.parse().ok()
+    }
+
+    /// Reads a number of seconds. `is_allowed` is false for NaN too.
+    pub(super) fn seconds(&self, is_allowed: impl FnOnce(f64) -> bool) -> Result<f64, UsageError> {
+        let seconds = self.text.trim().parse().ok().filter(|seconds| is_allowed(*seconds));
+        seconds.ok_or_else(|| self.not_seconds())
+    }
+
+    pub(super) fn not_seconds(&self) -> UsageError {
+        self.is_not("a valid number of seconds")
+    }
+
+    /// Reads a number of whole seconds.
+    pub(super) fn whole_seconds(&self) -> Result<u32, UsageError> {
+        self.int().ok_or_else(|| self.not_seconds())
+    }
+
+    /// Reads a number of workers.
+    pub(super) fn workers(&self) -> Result<NonZeroU32, UsageError> {
+        let workers = self.int().filter(|workers| *workers <= limits::MAX_LOCAL_WORLD_SIZE);
+        let problem = "is neither a positive number nor `auto`, `cpu`, `gpu` or `xpu`";
+        workers.and_then(NonZeroU32::new).ok_or_else(|| self.invalid(problem))
+    }
+
+    /// Reads `port`, which is all of this value or a part of it; `min` is 0 if that selects a free
+    /// port.
+    pub(super) fn port(&self, port: &str, min: u16) -> Result<u16, UsageError> {
+        let number = python_int(port).and_then(|digits| digits.parse().ok());
+        number.filter(|port| *port >= min).ok_or_else(|| {
+            self.is_not(format_args!("a valid port: it must be a number from {min} to 65535"))
+        })
+    }
+
+    /// Reads a number of nodes: `N`, `MIN:MAX` or `MIN:MAX:UNIT`.
+    pub fn nodes(&self) -> Result<NodeRange, UsageError> {
+        let part = |part: &str| python_int(part).unwrap_or_else(|| part.to_owned());
+        let parts: Vec<String> = self.text.split(':').map(part).collect();
+        parts.join(":").parse().map_err(|error| {
+            let invalid = self.invalid(error);
+            match error {
+                NodeRangeError::Empty { min, max } if max > 0 && min > max => invalid
+                    .with_hint(format!("give the smaller number first: `--nnodes {max}:{min}`")),
+                NodeRangeError::Empty { .. } => {
+                    invalid.with_hint("give at least 1 node, as in `--nnodes 1` or `--nnodes 1:4`")
+                }
+                NodeRangeError::Format => invalid
+                    .with_hint("give the number of nodes, as in `--nnodes 4` or `--nnodes 2:8`"),
+                NodeRangeError::NoMultiple { .. } => invalid,
+            }
+        })
+    }
+
+    /// Reads the integer of a variable for an on/off flag.
+    pub(super) fn switch(&self) -> Result<bool, UsageError> {
+        let number = python_int(&self.text).and_then(|digits| digits.parse::<i64>().ok());
+        number.map(|number| number != 0).ok_or_else(|| self.invalid("is neither 0 nor 1"))
+    }
+
+    /// Reads one of a few words, which `choices` lists.
+    pub fn choice<T>(
+        &self,
+        choices: &str,
+        choose: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, UsageError> {
+        choose(&self.text).ok_or_else(|| self.is_not(choices))
+    }
+}
+
+/// The largest number that signed types of 32 bits have.
+const MAX_SIGNED: u32 = i32::MAX as u32;
+
+/// Returns the digits of a whole number as Python's `int` reads it: with surrounding white space, a
+/// sign, and single underscores between digits.
+fn python_int(text: &str) -> Option<String> {
+    let text = text.trim();
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let groups: Vec<&str> = digits.split('_').collect();
+    let is_number = |group: &&str| !group.is_empty() && group.bytes().all(|b| b.is_ascii_digit());
+    groups.iter().all(is_number).then(|| text.replace('_', ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Exactly what Python reads as a whole number is accepted.
+    #[test]
+    fn numbers_are_pythons() {
+        for (text, digits) in [(" 12 ", "12"), ("+3", "+3"), ("1_000", "1000"), ("-4", "-4")] {
+            assert_eq!(python_int(text).as_deref(), Some(digits));
+        }
+        for wrong in ["", "1__0", "_1", "1_", "1.5", "0x1", "--1", "1 0"] {
+            assert_eq!(python_int(wrong), None, "{wrong}");
+        }
+    }
+
+    /// The error of a number describes the range, unless its maximum is that of the type.
+    #[test]
+    fn ranges_of_numbers() {
+        let read = |text, range| Argument::new("--n", text).number(range);
+        let error = |text, range| read(text, range).unwrap_err().to_string();
+        assert_eq!(read(" 1_0", 1..=10), Ok(10));
+        assert_eq!(error("11", 1..=10), "`--n 11` is not a number from 1 to 10");
+        assert_eq!(error("-1", 0..=u32::MAX), "`--n -1` is not a whole number, 0 or greater");
+    }
+}

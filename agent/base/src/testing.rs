@@ -1,0 +1,192 @@
+//! Parts that several unit tests and fuzz targets use, in this crate and in those above.
+
+use std::{
+    fmt::Debug,
+    num::NonZeroU32,
+    time::{Duration, Instant},
+};
+
+use ragent_proto::printable;
+use ragent_rendezvous::{
+    Rendezvous,
+    ids::{AttendNumber, GlobalRank, GroupRank, JobUid, NodeId, Round, RoundId, RunId, Term},
+    message::{Attend, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing},
+    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    snapshot::{JobTime, NodeSnapshot, PhaseName, Snapshot, StandingName},
+    tenure::Tenure,
+    voter_count::VoterCount,
+};
+
+/// The job that the targets know.
+pub mod job {
+    /// Its name.
+    pub const RUN_ID: &str = "fuzzed-job-7f3a90";
+    /// The run.
+    pub const UID: &str = "uid7";
+    /// The text of its secret.
+    pub const SECRET: &str = "abcdefghijklmnopqrstuvwxyz0123456789_ABCDEFGHIJ";
+}
+
+/// Splits an input into parts, each after its length of two bytes. The last one may be shorter.
+pub fn frames(mut input: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (len, rest) = input.split_first_chunk()?;
+        let len = usize::from(u16::from_le_bytes(*len));
+        let (frame, rest) = rest.split_at(len.min(rest.len()));
+        input = rest;
+        Some(frame)
+    })
+}
+
+/// Creates the coordinator of the job, which continues from `memory`.
+pub fn coordinator(now: Instant, memory: Memory, tenure: Tenure) -> Rendezvous {
+    let settings = Settings {
+        run_id: RunId::new(job::RUN_ID),
+        coordinator: "c".to_owned(),
+        host: None,
+        shared: None,
+        voters: Vec::new(),
+        voter_count: VoterCount::One,
+        keeps_charges: true,
+        leases: Leases::default(),
+        begins_at: None,
+    };
+    Rendezvous::new(now, settings, memory, tenure)
+}
+
+/// The memory of a run that begins.
+pub fn memory() -> Memory {
+    Memory::fresh(JobUid::new(job::UID))
+}
+
+/// The status of a job with which no node has registered.
+pub fn empty_snapshot() -> Snapshot {
+    Snapshot {
+        run_id: RunId::new("job"),
+        job_uid: JobUid::new("u"),
+        term: Term(1),
+        round: Round(0),
+        phase: PhaseName::Gathering,
+        phase_ms: 0,
+        time: JobTime::default(),
+        last_restart: None,
+        restarts: Vec::new(),
+        min_nodes: 1,
+        max_nodes: 1,
+        restarts_used: 0,
+        max_restarts: 0,
+        world_size: 0,
+        nodes: Vec::new(),
+        incomplete: None,
+        progress: None,
+        refused_clients: Vec::new(),
+        refused_peers: Vec::new(),
+        unreached: Vec::new(),
+        outcome: None,
+        leader: None,
+        voters: Vec::new(),
+    }
+}
+
+/// The nodes of a job with eight workers each, of which `members` have ranks.
+pub fn nodes(members: u32, spares: u32) -> Vec<NodeSnapshot> {
+    let node = |number: u32| NodeSnapshot {
+        node_id: NodeId::new(format!("n{number}")),
+        host_name: format!("n{number}"),
+        address: format!("10.0.0.{number}"),
+        observed: None,
+        agent_port: 1,
+        group_rank: (number < members).then_some(GroupRank(number)),
+        first_global_rank: (number < members).then_some(GlobalRank(8 * number)),
+        local_world_size: 8,
+        standing: if number < members { StandingName::Running } else { StandingName::Spare },
+        last_seen_ms: u64::from(100 + number % 3),
+        reason: None,
+        progress: None,
+        progress_age_ms: None,
+        standbys: None,
+        load: None,
+    };
+    (0..members + spares).map(node).collect()
+}
+
+/// The registration of a node with one worker in a job of one to three nodes.
+pub fn attend(name: &str) -> Attend {
+    let round = RoundId::default();
+    Attend {
+        ended: Vec::new(),
+        protocol_version: PROTOCOL_VERSION,
+        run_id: RunId::new("job"),
+        job_uid: None,
+        attend: AttendNumber(1),
+        job: None,
+        waited: Duration::from_secs(3_600),
+        node: NodeDescription {
+            voter: None,
+            node_id: NodeId::new(name),
+            host_name: name.to_owned(),
+            address: "10.0.0.1".to_owned(),
+            addresses: Vec::new(),
+            agent_port: 1,
+            role: "default".to_owned(),
+            script: "train.py".to_owned(),
+            load: String::new(),
+            local_world_size: NonZeroU32::MIN,
+            node_rank: None,
+        },
+        settings: SharedSettings {
+            nodes: NodeRange::new(1, 3).expect("a range"),
+            max_restarts: 0,
+            timeouts: Timeouts::default(),
+            fixed_ranks: false,
+            store_access: StoreAccess::Members,
+        },
+        known_round: KnownRound::default(),
+        restarts_used: 0,
+        charged_through: Round(0),
+        standing: Standing {
+            round,
+            state: NodeState::Ready { store_port: 9 },
+            failure: None,
+            was_cut_off: false,
+        },
+    }
+}
+
+/// Asserts that a text can be printed on a terminal.
+#[track_caller]
+pub fn assert_printable(text: &str) {
+    assert_eq!(printable(text), text, "it has characters that control a terminal");
+}
+
+/// Asserts that no text within a value has characters that control a terminal: its debug form shows them as escapes.
+#[track_caller]
+pub fn assert_shown(value: &impl Debug) {
+    let text = format!("{value:?}");
+    let mut rest = text.as_str();
+    while let Some((_, escape)) = rest.split_once('\\') {
+        let character = match escape.strip_prefix("u{").and_then(|digits| digits.split_once('}')) {
+            Some((digits, _)) => {
+                u32::from_str_radix(digits, 16).ok().and_then(char::from_u32).expect("a character")
+            }
+            None => match escape.chars().next().expect("an escape") {
+                '0' => '\0',
+                'r' => '\r',
+                _ => ' ',
+            },
+        };
+        assert_printable(character.encode_utf8(&mut [0; 4]));
+        rest = escape.get(1..).unwrap_or_default();
+    }
+}
+
+/// The escapes of a debug form are recognised, so that a control character in any field of a message is found.
+#[test]
+fn control_characters_are_found() {
+    for sound in ["a\tb\n", "\\u{1b}", "\\r\"'é"] {
+        assert_shown(&vec![sound]);
+    }
+    for bad in ["\u{1b}", "\r", "\0", "\u{9b}", "\u{7f}", "x\\\u{202e}", "\n\u{2066}"] {
+        assert!(std::panic::catch_unwind(|| assert_shown(&vec![bad])).is_err(), "{bad:?}");
+    }
+}

@@ -1,0 +1,357 @@
+//! An agent's connection to the coordinator, with one task for each attempt to open a stream, and requests that read.
+
+pub mod reading;
+
+use std::{io, net::SocketAddr, pin::pin, time::Duration};
+
+use hyper_util::rt::TokioIo;
+use ragent_base::{
+    net::{
+        self, ResolveError,
+        authentication::{self, UserError},
+        secure_stream::{self, ConnectError, OpenedEnd},
+    },
+    secret::{ALPN_HTTP2, Credentials, Mismatch},
+    spec::Endpoint,
+};
+use ragent_proto::{
+    Proof,
+    convert::{FromAgent, FromCoordinator},
+    v1::{AgentMessage, coordination_client::CoordinationClient},
+};
+use ragent_rendezvous::{
+    ids::{AttendNumber, Term},
+    message::{Attend, FromNode},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use tonic::{
+    Code,
+    transport::{Channel, Endpoint as GrpcEndpoint},
+};
+
+use crate::limits;
+
+pub use self::reading::{Asked, JobPage, JournalRequest, Lines, NotFound, States, ask, state};
+pub use self::reading::{EVENTS_PATH, STATUS_PATH, WATCH_PATH, find, job, not_here};
+
+/// The reason why a stream could not be opened, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum AttendError {
+    /// The connection broke.
+    #[error("the connection to {0} broke")]
+    Broken(SocketAddr),
+    /// No process listens there.
+    #[error("cannot connect to {address}")]
+    Connect {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// The agent no longer wants the stream.
+    #[error("the attempt was canceled")]
+    GivenUp,
+    /// The process there does not have the secret of this one, or a certificate is not accepted.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// Another program answers there.
+    #[error("{address} is served by a program other than ragent: {what}")]
+    Other {
+        /// The address.
+        address: SocketAddr,
+        /// A description of its answer.
+        what: String,
+    },
+    /// The process that listens there does not use our protocol.
+    #[error("{address} does not answer with ragent's protocol")]
+    Protocol {
+        /// The address.
+        address: SocketAddr,
+        /// The error of gRPC.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The process that listens there does not answer this user, for this reason.
+    #[error("{address} refuses the connection: {why}")]
+    Refused {
+        /// The address.
+        address: SocketAddr,
+        /// The reason, as the process there states it.
+        why: String,
+    },
+    /// The name has no address.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    /// The process that listens there cannot answer at present, for this reason.
+    #[error("{address} cannot answer at present: {why}")]
+    Unable {
+        /// The address.
+        address: SocketAddr,
+        /// The reason, as the process there states it.
+        why: String,
+    },
+    /// The process that listens there did not answer in time.
+    #[error("{address} accepts connections but did not answer within {} s", waited.as_secs())]
+    Silent {
+        /// The address.
+        address: SocketAddr,
+        /// The time waited.
+        waited: Duration,
+    },
+    /// The stream was closed by the other side.
+    #[error("the stream was closed by the other side")]
+    Closed,
+    /// The process that listens there has not authenticated itself: by the secret, or by a certificate.
+    #[error("the process at {address} has not authenticated itself")]
+    Unproven {
+        /// The address.
+        address: SocketAddr,
+        /// The error of TLS.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// An event on a stream.
+#[derive(Debug)]
+pub enum StreamEvent {
+    /// The stream is connected, and waits for its first message.
+    Connected {
+        /// The stream.
+        attend: AttendNumber,
+        /// The address of its own end.
+        local: SocketAddr,
+        /// The address of the other end.
+        remote: SocketAddr,
+        /// The channel for the first message and the queue of further ones.
+        reply: oneshot::Sender<FirstWords>,
+    },
+    /// The other end has accepted the stream, and may answer later.
+    Accepted(AttendNumber),
+    /// A message was received.
+    Message(AttendNumber, FromCoordinator),
+    /// The stream has ended.
+    Ended(AttendNumber, AttendError),
+}
+
+/// The first message on a stream and the queue of further ones.
+#[derive(Debug)]
+pub struct FirstWords {
+    /// The first message.
+    pub attend: Attend,
+    /// The proof of its node id, once it was issued.
+    pub proof: Option<Proof>,
+    /// The term of the leader that the agent has lost; zero if there is none.
+    pub lost_term: Term,
+    /// Further messages of the stream.
+    pub queue: mpsc::Receiver<FromNode>,
+}
+
+/// Opens a stream under `attend` and serves it until it ends, which is its last event.
+///
+/// `known` is the last known address of the coordinator; used while a resolver is slow.
+pub async fn attend(
+    endpoint: Endpoint,
+    known: Option<SocketAddr>,
+    attend: AttendNumber,
+    credentials: Credentials,
+    events: mpsc::Sender<StreamEvent>,
+) {
+    let error = match stream((&endpoint, known), attend, &credentials, &events).await {
+        Ok(()) => AttendError::Closed,
+        Err(error) => error,
+    };
+    // The agent may have ended before its streams.
+    let _ = events.send(StreamEvent::Ended(attend, error)).await;
+}
+
+async fn stream(
+    (endpoint, known): (&Endpoint, Option<SocketAddr>),
+    attend: AttendNumber,
+    credentials: &Credentials,
+    events: &mpsc::Sender<StreamEvent>,
+) -> Result<(), AttendError> {
+    let connection = reach(endpoint, known, credentials).await?;
+    let Connection { mut client, local, remote, opened } = connection;
+    let (reply, replied) = oneshot::channel();
+    let connected = StreamEvent::Connected { attend, local, remote, reply };
+    events.send(connected).await.map_err(|_| AttendError::GivenUp)?;
+    let FirstWords { attend: first, proof, lost_term, queue } =
+        replied.await.map_err(|_| AttendError::GivenUp)?;
+    let first = FromAgent::Attend { attend: Box::new(first), proof, lost_term };
+    let first = AgentMessage::from(first);
+    let rest = ReceiverStream::new(queue).map(|m| AgentMessage::from(FromAgent::Message(m)));
+    let response = match client.attend(tokio_stream::once(first).chain(rest)).await {
+        Ok(response) => response,
+        Err(status) => {
+            if let Some(mismatch) = opened.mismatch(credentials) {
+                return Err(mismatch.into());
+            }
+            return Err(match status.code() {
+                // The text of these repeats at length that the connection broke.
+                Code::Cancelled | Code::Unavailable | Code::Unknown => AttendError::Broken(remote),
+                Code::Unauthenticated => {
+                    unauthenticated(remote, credentials, status.message()).await
+                }
+                _ => AttendError::Protocol { address: remote, source: status.message().into() },
+            });
+        }
+    };
+    // Only a process that has accepted the connection has an owner.
+    authentication::check_user(local, remote, credentials).map_err(|error| match error {
+        UserError::Other(mismatch) => mismatch.into(),
+        UserError::Closed => AttendError::Broken(remote),
+    })?;
+    let accepted = StreamEvent::Accepted(attend);
+    events.send(accepted).await.map_err(|_| AttendError::GivenUp)?;
+    let mut messages = response.into_inner();
+    while let Some(message) = messages.message().await.map_err(|_| AttendError::Broken(remote))? {
+        let message = FromCoordinator::try_from(message)
+            .map_err(|error| AttendError::Protocol { address: remote, source: Box::new(error) })?;
+        let event = StreamEvent::Message(attend, message);
+        events.send(event).await.map_err(|_| AttendError::GivenUp)?;
+    }
+    Ok(())
+}
+
+struct Connection {
+    client: CoordinationClient<Channel>,
+    local: SocketAddr,
+    remote: SocketAddr,
+    opened: OpenedEnd,
+}
+
+/// Connects to the endpoint, whose name may resolve to other addresses each time.
+///
+/// If the resolver is slow or does not answer, the last known address of the coordinator is used.
+async fn reach(
+    endpoint: &Endpoint,
+    known: Option<SocketAddr>,
+    credentials: &Credentials,
+) -> Result<Connection, AttendError> {
+    let connect =
+        |addresses: Vec<SocketAddr>| async move { connect(&addresses, credentials).await };
+    let Some(known) = known else { return connect(net::resolve(endpoint).await?).await };
+    let mut resolving = pin!(net::resolve(endpoint));
+    match timeout(limits::RESOLVE_PATIENCE, &mut resolving).await {
+        Ok(Ok(addresses)) => connect(addresses).await,
+        Ok(Err(error)) => connect_to(known, credentials).await.map_err(|_| error.into()),
+        Err(_) => match connect_to(known, credentials).await {
+            Ok(connection) => Ok(connection),
+            Err(_) => connect(resolving.await?).await,
+        },
+    }
+}
+
+/// Connects to the first of `addresses` that answers.
+async fn connect(
+    addresses: &[SocketAddr],
+    credentials: &Credentials,
+) -> Result<Connection, AttendError> {
+    let open = |address| {
+        let credentials = credentials.clone();
+        async move { connect_to(address, &credentials).await }
+    };
+    to_first_of(addresses, open).await
+}
+
+/// Opens connections to all of `addresses`, and returns the fastest.
+async fn to_first_of<C: Send + 'static, F>(
+    addresses: &[SocketAddr],
+    open: impl Fn(SocketAddr) -> F,
+) -> Result<C, AttendError>
+where
+    F: Future<Output = Result<C, AttendError>> + Send + 'static,
+{
+    let mut dials: JoinSet<_> = addresses.iter().copied().map(open).collect();
+    let mut last = AttendError::GivenUp;
+    while let Some(dialed) = dials.join_next().await {
+        match dialed {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) => last = error,
+            Err(_) => {}
+        }
+    }
+    Err(last)
+}
+
+/// Returns the error of a connection to `address` that cannot be opened.
+fn opening_error(address: SocketAddr, error: ConnectError) -> AttendError {
+    match error {
+        ConnectError::Io(source) => AttendError::Connect { address, source },
+        ConnectError::Silent(waited) => AttendError::Silent { address, waited },
+        ConnectError::Mismatch(mismatch) => mismatch.into(),
+        ConnectError::Unproven(source) => AttendError::Unproven { address, source },
+    }
+}
+
+async fn connect_to(
+    address: SocketAddr,
+    credentials: &Credentials,
+) -> Result<Connection, AttendError> {
+    let stream = secure_stream::connect(address, credentials, ALPN_HTTP2).await;
+    let stream = stream.map_err(|error| opening_error(address, error))?;
+    let local = stream.local_addr().map_err(|source| AttendError::Connect { address, source })?;
+    let opened = stream.end(address);
+    let mut stream = Some(TokioIo::new(stream));
+    // The only connection exists already; a channel that asks for another has lost it.
+    let connector = tower::service_fn(move |_| {
+        let stream = stream.take().ok_or_else(|| io::Error::other("the connection was lost"));
+        std::future::ready(stream)
+    });
+    // Without the scope of a link-local address, which an authority cannot contain.
+    let authority = SocketAddr::new(address.ip(), address.port());
+    let grpc = GrpcEndpoint::from_shared(format!("http://{authority}"))
+        .map_err(|source| AttendError::Protocol { address, source: Box::new(source) })?;
+    let channel = grpc.connect_with_connector(connector);
+    let channel = in_time(address, channel)
+        .await?
+        .map_err(|source| AttendError::Protocol { address, source: Box::new(source) })?;
+    let client =
+        CoordinationClient::new(channel).max_decoding_message_size(limits::MAX_COORDINATOR_MESSAGE);
+    Ok(Connection { client, local, remote: address, opened })
+}
+
+/// Explains why the process at `address` has refused this one. `why` is its own text.
+async fn unauthenticated(address: SocketAddr, credentials: &Credentials, why: &str) -> AttendError {
+    let theirs = authentication::ask(address).await.unwrap_or_default();
+    match credentials.compare(&address.to_string(), &theirs) {
+        Err(mismatch) => mismatch.into(),
+        Ok(()) => AttendError::Refused { address, why: why.to_owned() },
+    }
+}
+
+/// Waits for an answer of the process at `address`.
+async fn in_time<T>(
+    address: SocketAddr,
+    answer: impl Future<Output = T>,
+) -> Result<T, AttendError> {
+    let waited = limits::IDENTIFY_TIMEOUT;
+    timeout(waited, answer).await.map_err(|_| AttendError::Silent { address, waited })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A process that does not answer is reported with the time that it had.
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_reported_with_its_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let endpoint = Endpoint { host: address.ip().to_string(), port: address.port() };
+        let open = Credentials::unsecured(ragent_base::secret::Unsecured::Chosen);
+        let error = state(&endpoint, &open).await.unwrap_err();
+        let expected = format!("{address} accepts connections but did not answer within 3 s");
+        assert_eq!(error.to_string(), expected);
+        assert!(std::error::Error::source(&error).is_none());
+    }
+}

@@ -1,0 +1,555 @@
+//! Drives the rendezvous machine: one task, whose loop waits for no agent.
+//!
+//! A stream whose reader does not keep up is dropped; its agent registers again, and both sides
+//! repeat their state.
+
+use std::{collections::VecDeque, path::PathBuf, sync::Arc, time::Instant};
+
+use ragent_base::{
+    net::{connection::PeerAddress, port::Attended},
+    spec::Endpoint,
+    sys::{
+        alarm::{Alarm, passed},
+        clock,
+        host::ThisHost,
+        random::random_id,
+    },
+};
+use ragent_election::election::OtherJob;
+use ragent_leadership::{Command, Leadership, Mandate, Superseded, state_file::Obituary};
+use ragent_proto::{
+    Proof,
+    convert::{FromCoordinator, NotHere},
+};
+use ragent_rendezvous::{
+    Rendezvous,
+    effect::Effect,
+    ids::{JobUid, Peer, RunId, VoterAddress},
+    known_job::KnownJob,
+    member_reports::MemberReports,
+    message::{Assignment, Attend, FromNode, StoreUnreached, ToNode},
+    settings::{Memory, Settings},
+    snapshot::{Snapshot, VoterStatus},
+};
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{debug, warn};
+
+use super::{
+    journal::{EventJournal, JournalReader},
+    listed_voters::ListedVoters,
+    measures::CoordinatorMeasures,
+    paths::Paths,
+    peer_addresses::{add_source, observed},
+    persistence::Persistence,
+    proofs::Proofs,
+    stall::StallGuard,
+    streams::{Stream, Streams},
+};
+use crate::limits;
+
+/// An input of the coordinator.
+#[derive(Debug)]
+pub enum Input {
+    /// A stream was opened, and this is its first message.
+    Attend {
+        /// The message.
+        attend: Box<Attend>,
+        /// The proof of its node id.
+        proof: Option<Proof>,
+        /// The source address of the stream.
+        from: Option<PeerAddress>,
+        /// The queue of answers.
+        answers: mpsc::Sender<FromCoordinator>,
+        /// Notified if the attend is accepted; dropped if the node id belongs to another agent.
+        taken: oneshot::Sender<()>,
+    },
+    /// A later message of a stream.
+    Message(Peer, FromNode),
+    /// A stream has ended.
+    Detached(Peer),
+    /// A keeper reports that its agent is gone and no process of the node is left, and the newest
+    /// round that ran there.
+    Obituary(Obituary),
+    /// A request for the job's state.
+    Snapshot(oneshot::Sender<Snapshot>),
+    /// A request for the journal.
+    Journal(oneshot::Sender<JournalReader>),
+    /// Another agent coordinates the same job there: this coordinator is to give way if it can.
+    GiveWay(Endpoint),
+    /// Another job of this name has begun.
+    OtherJob(KnownJob),
+    /// The process received a signal to end.
+    Shutdown,
+}
+
+/// A queue of inputs for a coordinator.
+pub type Inputs = mpsc::Sender<Input>;
+
+/// Asks a coordinator for the state of its job; `None` if the coordinator has ended.
+pub async fn snapshot(inputs: &Inputs) -> Option<Snapshot> {
+    let (answer, snapshot) = oneshot::channel();
+    inputs.send(Input::Snapshot(answer)).await.ok()?;
+    snapshot.await.ok()
+}
+
+/// Asks a coordinator for its journal; `None` if the coordinator has ended.
+pub(crate) async fn journal(inputs: &Inputs) -> Option<JournalReader> {
+    let (answer, journal) = oneshot::channel();
+    inputs.send(Input::Journal(answer)).await.ok()?;
+    journal.await.ok()
+}
+
+impl Coordination {
+    /// Creates a coordinator that continues from the memory of the one before, if there was one; else it begins a run. Draws a key
+    /// for the proofs if there is none.
+    pub(crate) fn new(
+        settings: Settings,
+        mandate: &Mandate,
+        place: Place,
+        records: Records,
+    ) -> Self {
+        let memory = mandate.memory.clone().unwrap_or_else(|| Memory {
+            born_ms: u64::try_from(clock::wall_time().as_millis()).unwrap_or(u64::MAX),
+            ..Memory::fresh(JobUid::new(random_id()))
+        });
+        let proofs = Proofs::new(memory.proof_key.clone());
+        let memory = Memory { proof_key: Some(proofs.key().clone()), ..memory };
+        let Records { journal, measures } = records;
+        let journal = EventJournal::new(settings.run_id.clone(), journal.as_deref());
+        let settings = Settings { voters: mandate.voters.clone(), ..settings };
+        let Place { leadership, endpoint, attended, registered } = place;
+        let tenure = mandate.tenure.clone();
+        let rendezvous = Rendezvous::new(clock::now(), settings, memory, tenure);
+        let persistence = Persistence::new(leadership.clone(), mandate.term);
+        let listed =
+            ListedVoters { leadership: leadership.clone(), own: endpoint, since: clock::now() };
+        Self(Driver {
+            rendezvous,
+            persistence,
+            streams: Streams::new(attended, proofs),
+            paths: Paths::new(),
+            effects: VecDeque::new(),
+            stall: StallGuard::default(),
+            leadership,
+            until: mandate.until.clone(),
+            listed,
+            members: MemberReports::default(),
+            registered,
+            journal,
+            measures,
+            rival: None,
+            silence_due: None,
+        })
+    }
+}
+
+/// The place of a coordinator in its process.
+pub(crate) struct Place {
+    /// The choice of the coordinator.
+    pub(crate) leadership: Leadership,
+    /// The endpoint at which others reach this process.
+    pub(crate) endpoint: VoterAddress,
+    /// The registered nodes, published to the port.
+    pub(crate) attended: watch::Sender<Attended>,
+    /// The coordinator with which the agent of this process is registered, published for other agents. A coordinator that gives way
+    /// publishes the other one here.
+    pub(crate) registered: watch::Sender<NotHere>,
+}
+
+/// The destinations of what a coordinator records.
+#[derive(Clone, Debug, Default)]
+pub struct Records {
+    /// The file to which its events are appended, if there is one.
+    pub journal: Option<PathBuf>,
+    /// Its counters.
+    pub measures: Arc<CoordinatorMeasures>,
+}
+
+/// The reason for the end of a coordinator.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum End {
+    /// The job has ended, and all nodes have the outcome.
+    JobOver,
+    /// The node in the coordinator's process has left; another voter is to be elected.
+    HandedOver,
+    /// The coordinator has given way to another one there.
+    GivenWay(NotHere),
+    /// Its job had ended before, and no node of it is left.
+    Forgotten,
+    /// Its right to coordinate has ended.
+    Ended,
+}
+
+/// Waits until the state of this process's voter has changed, or if `awaits_answers` until a voter has answered. Never
+/// returns without voters.
+///
+/// # Cancel safety
+///
+/// A cancelled call loses nothing.
+async fn news_of_voters(leadership: &mut Leadership, awaits_answers: bool) -> VoterNews {
+    let Leadership { stored, others, superseded, answered, .. } = leadership;
+    tokio::select! {
+        biased;
+        Ok(()) = stored.changed() => VoterNews::Listed(stored.borrow_and_update().voters()),
+        Ok(()) = others.changed() => VoterNews::Others(others.borrow_and_update().clone()),
+        Ok(()) = superseded.changed() => {
+            VoterNews::Superseded(superseded.borrow_and_update().clone())
+        }
+        Ok(()) = answered.changed(), if awaits_answers => VoterNews::Answered,
+        // Their sender has ended.
+        else => std::future::pending().await,
+    }
+}
+
+/// A change of the voters.
+enum VoterNews {
+    /// These are the voters.
+    Listed(Vec<VoterAddress>),
+    /// Other processes have shown these jobs.
+    Others(Vec<OtherJob>),
+    /// The job does not go on here.
+    Superseded(Option<Superseded>),
+    /// A voter has answered.
+    Answered,
+}
+
+/// A coordinator to be driven.
+pub(crate) struct Coordination(Driver);
+
+/// Drives a coordinator until its job has ended and all nodes have the outcome, until it gives way to
+/// another coordinator, until its right to coordinate has ended, or until no sender of inputs
+/// is left.
+pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver<Input>) -> End {
+    let Coordination(mut driver) = coordination;
+    driver.check_silence(clock::now());
+    driver.note_others(clock::now());
+    let mut alarm = Alarm::new();
+    let mut began: Option<Instant> = None;
+    loop {
+        if let Some(end) = driver.carry_out_all() {
+            let end = driver.rival.take().map_or(end, End::GivenWay);
+            driver.finish().await;
+            return end;
+        }
+        if let Some(began) = began.take() {
+            driver.measures.inputs.observe(clock::now().saturating_duration_since(began));
+        }
+        let deadline = driver.rendezvous.poll_timeout();
+        let due = driver.stall.due(clock::now(), deadline);
+        let silence_due = driver.silence_due;
+        let awaits_answers = !driver.rendezvous.silent_voters().is_empty();
+        let report_due = driver.members.poll_timeout();
+        tokio::select! {
+            // Inputs first, so that received messages are handled before any node times out. A
+            // flood of inputs cannot delay a deadline for long: the work for each input is bounded,
+            // and so is the queue of each stream.
+            biased;
+            input = inputs.recv() => match input {
+                Some(input) => driver.handle(*began.insert(clock::now()), input),
+                None => return End::Ended,
+            },
+            () = driver.persistence.stored() => {}
+            tested = driver.paths.tested() => {
+                driver.paths.record(tested, |node| driver.rendezvous.knows(node));
+            }
+            news = news_of_voters(&mut driver.leadership, awaits_answers) => driver.handle_voters(clock::now(), news),
+            () = passed(silence_due) => driver.check_silence(clock::now()),
+            () = passed(report_due) => driver.report_members(clock::now()),
+            () = passed(due) => driver.handle_due(clock::now(), deadline),
+            // The next step of the loop notices which deadline has passed.
+            () = alarm.until([report_due, due, silence_due]) => {}
+        }
+    }
+}
+
+/// Describes a job that may run, and that prevents another one of its name from beginning.
+fn describe(run_id: &RunId, other: &OtherJob) -> String {
+    let addresses: Vec<&str> = other.addresses.iter().map(VoterAddress::as_str).collect();
+    match &other.leader {
+        Some((leader, _)) => format!("job {run_id} is led at {leader}"),
+        None => format!(
+            "job {run_id} was begun before, and no process of it that leads has answered; asked: {}",
+            addresses.join(", ")
+        ),
+    }
+}
+
+struct Driver {
+    rendezvous: Rendezvous,
+    streams: Streams,
+    paths: Paths,
+    persistence: Persistence,
+    /// Effects that wait until the state is stored.
+    effects: VecDeque<Effect>,
+    stall: StallGuard,
+    leadership: Leadership,
+    /// The end of the right to coordinate, which the election extends, if it has one.
+    until: watch::Receiver<Instant>,
+    /// The voters, for the status of the job.
+    listed: ListedVoters,
+    /// The reports of the members, which may become voters.
+    members: MemberReports,
+    /// The coordinator with which the agent of this process is registered, for other agents.
+    registered: watch::Sender<NotHere>,
+    /// The journal of this term.
+    journal: EventJournal,
+    measures: Arc<CoordinatorMeasures>,
+    /// Another coordinator of the job, to which this one has given way.
+    rival: Option<NotHere>,
+    /// The earliest time at which a voter that answers may count as silent.
+    silence_due: Option<Instant>,
+}
+
+impl Driver {
+    /// Carries out the effects of the machine, except those that wait until the state is stored. Returns
+    /// `Some` after the last effect of the machine.
+    fn carry_out_all(&mut self) -> Option<End> {
+        while let Some(effect) = self.rendezvous.poll_effect() {
+            debug!(?effect, "rendezvous");
+            match effect {
+                // Signs of life are never delayed, and messages about clients of the store not collected.
+                Effect::Send {
+                    to,
+                    message:
+                        message @ (ToNode::Echo { .. }
+                        | ToNode::Probe { .. }
+                        | ToNode::AskVoucher(_)
+                        | ToNode::Vouched(_)),
+                } => self.streams.send(&to, message),
+                Effect::Record(event) => self.journal.record(&event, self.rendezvous.job_uid()),
+                effect => self.effects.push_back(effect),
+            }
+        }
+        if self.persistence.is_over() {
+            return Some(End::Ended);
+        }
+        while !self.persistence.is_awaited()
+            && let Some(effect) = self.effects.pop_front()
+        {
+            match effect {
+                Effect::Send { to, message } => {
+                    if let ToNode::Assignment(Assignment::Admit(admission)) = &message
+                        && admission.group_world_size > 1
+                        && let Some(node) = self.rendezvous.description(&to.node)
+                    {
+                        let (is_new, observed) = self.streams.newcomer(&to);
+                        let is_known = |node: &_| self.rendezvous.knows(node);
+                        self.paths.handle_admitted(node, is_new, observed, is_known);
+                    }
+                    self.streams.send(&to, message);
+                }
+                // Recorded above.
+                Effect::Record(_) => {}
+                Effect::HangUp { to } => self.streams.close(&to),
+                Effect::Remember(memory) => {
+                    let successors = self.rendezvous.successors();
+                    self.persistence.remember(*memory, self.rendezvous.kept_for(), successors);
+                }
+                Effect::Resign { term } => {
+                    // This coordinator has ended, so the process resigns in any case.
+                    self.leadership.try_send(Command::Highest(term));
+                    return Some(End::Ended);
+                }
+                Effect::HandOver => return Some(End::HandedOver),
+                Effect::Forget => return Some(End::Forgotten),
+                Effect::Finish { is_over: true } => return Some(End::JobOver),
+                Effect::Finish { is_over: false } => return Some(End::Ended),
+            }
+        }
+        None
+    }
+
+    /// Ends the coordinator.
+    async fn finish(self) {
+        let state = self.snapshot(clock::now());
+        self.journal.end(state).await;
+        self.streams.close_all().await;
+    }
+
+    /// Applies the jobs that other processes have shown before this coordinator was started.
+    fn note_others(&mut self, now: Instant) {
+        let others = self.leadership.others.borrow_and_update().clone();
+        self.handle_voters(now, VoterNews::Others(others));
+    }
+
+    /// Reports the members to the voter of this process.
+    fn report_members(&mut self, now: Instant) {
+        let leadership = &self.leadership;
+        self.members.handle_timeout(now, &self.rendezvous, |report| {
+            leadership.try_send(Command::Members(report))
+        });
+    }
+
+    /// Applies the extensions of the right to coordinate since the last call.
+    fn extend(&mut self, now: Instant) {
+        let until = *self.until.borrow();
+        self.rendezvous.handle_extended(now, until);
+    }
+
+    fn handle_voters(&mut self, now: Instant, news: VoterNews) {
+        match news {
+            VoterNews::Listed(voters) => self.rendezvous.handle_voters(voters),
+            VoterNews::Others(others) => {
+                let run_id = self.rendezvous.run_id().clone();
+                let text = |other: &OtherJob| describe(&run_id, other);
+                self.rendezvous.handle_other_jobs(now, others.iter().map(text).collect());
+            }
+            VoterNews::Superseded(Some(Superseded::ByJob { job, at })) => {
+                self.rendezvous.handle_elder_job(now, at.to_string(), job.born_ms);
+            }
+            // The leader of a job has no other leader, so that it learns of no end.
+            VoterNews::Superseded(Some(Superseded::ByEnd(_)) | None) | VoterNews::Answered => {}
+        }
+        self.check_silence(now);
+    }
+
+    /// Reports to the machine which voters do not answer, and sets the time of the next check.
+    fn check_silence(&mut self, now: Instant) {
+        let voters = self.listed.statuses(now);
+        let until_silent = voters.iter().filter_map(VoterStatus::silent_after);
+        let next = until_silent.filter(|after| !after.is_zero()).min();
+        self.silence_due = next.map(|after| now + after);
+        let silent = voters.iter().filter(|voter| voter.is_silent());
+        let silent = silent.map(|voter| voter.endpoint.clone()).collect();
+        let listed = voters.iter().map(|voter| voter.endpoint.clone()).collect();
+        self.rendezvous.handle_silent_voters(silent, &listed);
+    }
+
+    fn handle_due(&mut self, now: Instant, deadline: Option<Instant>) {
+        self.extend(now);
+        let stretch = self.rendezvous.leases().stretch().max(1.0);
+        if self.stall.may_apply(now, deadline, limits::CATCH_UP.mul_f64(stretch)) {
+            self.rendezvous.handle_timeout(now);
+        } else {
+            warn!(
+                "the coordinator was stalled; processing queued messages before any node times out"
+            );
+        }
+    }
+
+    fn handle(&mut self, now: Instant, input: Input) {
+        self.extend(now);
+        let is_routine = matches!(
+            input,
+            Input::Message(
+                _,
+                FromNode::KeepAlive { .. } | FromNode::AskVouchers(_) | FromNode::Vouched(_)
+            )
+        );
+        if !is_routine && self.leadership.member().is_some() {
+            self.members.note_change(now);
+        }
+        match input {
+            Input::Attend { answers, .. } if answers.is_closed() => {
+                // Its agent has stopped waiting: the answer would have no reader.
+                debug!("registration ignored: its stream is closed");
+            }
+            // This comes first, since its stream may have the same name as that of another agent.
+            Input::Attend { attend, proof, answers, .. }
+                if !self.streams.proofs.admit(self.rendezvous.job_uid(), &attend, proof) =>
+            {
+                refuse(&attend, &answers);
+            }
+            Input::Attend { attend, from, answers, taken, .. } => {
+                // The stream may have ended.
+                let _ = taken.send(());
+                self.register(now, *attend, from, answers);
+            }
+            Input::Message(peer, message) => {
+                if self.streams.is_open(&peer) {
+                    let is_known = |node: &_| self.rendezvous.knows(node);
+                    self.streams.proofs.confirm(&peer.node, is_known);
+                }
+                if let FromNode::StoreUnreached(unreached) = &message {
+                    self.handle_store_unreached(&peer, unreached.clone());
+                }
+                self.rendezvous.handle_message(now, peer, message);
+            }
+            Input::Detached(peer) => {
+                self.streams.close(&peer);
+                self.rendezvous.handle_detached(now, peer);
+            }
+            Input::Obituary(obituary) => self.handle_obituary(now, &obituary),
+            // The receiver may be gone.
+            Input::Snapshot(answer) => drop(answer.send(self.snapshot(now))),
+            // The receiver may be gone.
+            Input::Journal(answer) => drop(answer.send(self.journal.reader())),
+            Input::GiveWay(to) => self.give_way(now, &to),
+            Input::OtherJob(job) => self.show_other_job(job),
+            Input::Shutdown => self.rendezvous.handle_shutdown(now),
+        }
+    }
+
+    fn handle_store_unreached(&mut self, peer: &Peer, unreached: StoreUnreached) {
+        let is_current =
+            self.streams.is_open(peer) && unreached.round == self.rendezvous.newest_round();
+        if let Some(node) = self.rendezvous.description(&peer.node).filter(|_| is_current) {
+            let is_known = |node: &_| self.rendezvous.knows(node);
+            self.paths.handle_store_unreached(node, unreached, is_known);
+        }
+    }
+
+    /// Returns the state of the job.
+    fn snapshot(&self, now: Instant) -> Snapshot {
+        let mut snapshot = self.rendezvous.snapshot(now);
+        self.streams.add_observed(&mut snapshot);
+        let newest = self.rendezvous.newest_round();
+        snapshot.unreached = self.paths.unreached(newest, |node| self.rendezvous.knows(node));
+        self.listed.add_to(now, &mut snapshot);
+        snapshot
+    }
+
+    fn register(
+        &mut self,
+        now: Instant,
+        mut attend: Attend,
+        from: Option<PeerAddress>,
+        answers: mpsc::Sender<FromCoordinator>,
+    ) {
+        add_source(&mut attend.node.addresses, from);
+        let is_own = |ip| ThisHost.owns(ip);
+        let observed = from.map(|from| observed(from, &attend.node.address, is_own));
+        let is_new = attend.known_round.group_rank.is_none();
+        self.streams.open(attend.peer(), Stream { answers, from, observed, is_new });
+        self.rendezvous.handle_attend(now, attend);
+    }
+
+    fn handle_obituary(&mut self, now: Instant, Obituary { node, round, proof }: &Obituary) {
+        if self.streams.proofs.are_of(self.rendezvous.job_uid(), node, *proof) {
+            self.rendezvous.handle_obituary(now, node, *round);
+        } else {
+            debug!(%node, "obituary ignored: it lacks the proof of its node id");
+        }
+    }
+
+    /// Lets the voter of this process ask another job of the same name. Jobs without voters are not compared.
+    fn show_other_job(&self, job: KnownJob) {
+        // The next answer of the other job shows it again.
+        self.leadership.try_send(Command::KnownJob(job));
+    }
+
+    fn give_way(&mut self, now: Instant, to: &Endpoint) {
+        if self.leadership.successors().is_some() {
+            // The record in etcd decides which process leads.
+            return;
+        }
+        if let Some(term) = self.rendezvous.handle_rival(now) {
+            let elsewhere = NotHere { term, endpoint: to.to_string() };
+            self.registered.send_replace(elsewhere.clone());
+            self.streams.send_elsewhere(&elsewhere);
+            self.rival = Some(elsewhere);
+        }
+    }
+}
+
+/// Refuses a registration without the proof of its node id; the stream ends with this answer.
+fn refuse(attend: &Attend, answers: &mpsc::Sender<FromCoordinator>) {
+    warn!(
+        node = %attend.node.node_id,
+        "registration refused: it lacks the proof of its node id"
+    );
+    let _ = answers.try_send(FromCoordinator::OtherAgent);
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,217 @@
+//! The coordinator of a process that may lead: runs it while this process leads, and publishes the leader to the
+//! agent's port otherwise.
+
+use std::{collections::VecDeque, time::Instant};
+
+use ragent_base::{net::port::Attended, sys::clock};
+use ragent_leadership::{Command, Leader, Leadership, Mandate, state_file::Obituary};
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::{
+    ids::{Round, Term, VoterAddress},
+    settings::Settings,
+};
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, info};
+
+use super::{
+    driver::{self, Coordination, End, Input, Inputs, Place, Records},
+    proofs::Proofs,
+    role::ElectedCoordinator,
+};
+use crate::limits;
+
+/// Runs the coordinator of a process whenever the process leads.
+pub struct Host {
+    /// The settings of every coordinator that runs in this process.
+    pub settings: Settings,
+    /// The endpoint at which others reach this process.
+    pub endpoint: VoterAddress,
+    /// The choice of the coordinator.
+    pub leadership: Leadership,
+    /// The registered nodes, published to the port.
+    pub attended: watch::Sender<Attended>,
+    /// The elected coordinator, published to the port.
+    pub elected: watch::Sender<ElectedCoordinator>,
+    /// The coordinator with which the agent of this process is registered, published to the port.
+    pub registered: watch::Sender<NotHere>,
+    /// Obituaries that keepers have sent.
+    pub obituaries: mpsc::Receiver<Obituary>,
+    /// The destinations of what every coordinator of this process records.
+    pub records: Records,
+}
+
+/// The obituaries of the last minute, which the next leader needs.
+#[derive(Debug, Default)]
+struct RecentObituaries(VecDeque<(Instant, Obituary)>);
+
+impl Host {
+    /// Coordinates whenever this process leads, until the choice of the coordinator or the job has ended.
+    pub async fn run(mut self) {
+        let mut recent = RecentObituaries::default();
+        loop {
+            let leader = self.leadership.leader.borrow_and_update().clone();
+            let is_over = match leader {
+                Leader::Here(mandate) => self.coordinate(&mandate, &mut recent).await,
+                Leader::At(endpoint, term) => {
+                    let there = ElectedCoordinator::There(NotHere { term, endpoint });
+                    self.elected.send_replace(there);
+                    self.wait(&mut recent).await
+                }
+                Leader::Unknown => {
+                    self.elected.send_replace(ElectedCoordinator::Unknown);
+                    self.wait(&mut recent).await
+                }
+            };
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    /// Handles obituaries until the leader changes; returns true if the choice of the coordinator has ended.
+    async fn wait(&mut self, recent: &mut RecentObituaries) -> bool {
+        loop {
+            tokio::select! {
+                changed = self.leadership.leader.changed() => return changed.is_err(),
+                Some(obituary) = self.obituaries.recv() => {
+                    if self.is_proven(&obituary) {
+                        self.report(&obituary).await;
+                        recent.add(clock::now(), obituary);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Coordinates until the end of a leadership; returns true if the job or the choice of the coordinator has ended.
+    async fn coordinate(&mut self, mandate: &Mandate, recent: &mut RecentObituaries) -> bool {
+        let term = mandate.term;
+        let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
+        recent.pass_on(clock::now(), &inputs);
+        let coordination = self.coordination(mandate);
+        self.elected.send_replace(ElectedCoordinator::Here(inputs.clone()));
+        let coordinator = driver::drive(coordination, queue);
+        tokio::pin!(coordinator);
+        let end = loop {
+            tokio::select! {
+                // The end of the leadership first: no result of this coordinator may be used after it.
+                biased;
+                changed = self.leadership.leader.changed() => {
+                    if changed.is_err() {
+                        self.elected.send_replace(ElectedCoordinator::Unknown);
+                        return true;
+                    }
+                    if !self.leads_in(term) {
+                        // All streams end with the coordinator.
+                        return false;
+                    }
+                }
+                end = &mut coordinator => break end,
+                Some(obituary) = self.obituaries.recv() => {
+                    // It checks the proof. This task also runs the coordinator, which would never make room if it waited
+                    // here; a lost obituary is replaced by the end of the lease.
+                    let _ = inputs.try_send(Input::Obituary(obituary.clone()));
+                    if self.is_proven(&obituary) {
+                        recent.add(clock::now(), obituary);
+                    }
+                }
+            }
+        };
+        let is_over = end == End::JobOver;
+        let is_handed_over = end == End::HandedOver;
+        // Before others see the end: a task that waits for it sends commands as well, which must come later.
+        match end {
+            End::JobOver => {
+                debug!("the job has ended; ending the leadership");
+                self.leadership.send(Command::JobOver(term)).await;
+            }
+            End::GivenWay(to) => self.leadership.send(Command::GiveWay(to)).await,
+            End::Forgotten => self.leadership.send(Command::Forget).await,
+            // Another process may lead.
+            End::Ended => self.leadership.send(Command::Resign(term)).await,
+            // Its last messages are sent.
+            End::HandedOver => {}
+        }
+        // No other process coordinates a job with one endpoint after its end: the port says that it has ended.
+        if !(is_over && self.leadership.is_fixed()) {
+            self.elected.send_replace(ElectedCoordinator::Unknown);
+        }
+        if is_over || is_handed_over {
+            self.leadership.leave(false).await;
+        }
+        if is_over {
+            return true;
+        }
+        while self.leads_in(term) {
+            if self.wait(recent).await {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn coordination(&self, mandate: &Mandate) -> Coordination {
+        if !self.leadership.is_fixed() {
+            info!(
+                endpoint = %self.endpoint, term = %mandate.term, run_id = %self.settings.run_id,
+                "elected; coordinating the job"
+            );
+            if mandate.memory.as_ref().is_some_and(|memory| memory.round > Round(0)) {
+                self.records.measures.takeovers.add(1);
+            }
+        }
+        let place = Place {
+            leadership: self.leadership.clone(),
+            endpoint: self.endpoint.clone(),
+            attended: self.attended.clone(),
+            registered: self.registered.clone(),
+        };
+        Coordination::new(self.settings.clone(), mandate, place, self.records.clone())
+    }
+
+    fn leads_in(&self, term: Term) -> bool {
+        match &*self.leadership.leader.borrow() {
+            Leader::Here(mandate) => mandate.term == term,
+            Leader::At(..) | Leader::Unknown => false,
+        }
+    }
+
+    /// Returns true if an obituary has the proof of its node id, by the key in this process's copy of the memory.
+    fn is_proven(&self, obituary: &Obituary) -> bool {
+        let stored = self.leadership.stored.borrow();
+        let Some(memory) = &stored.replica.memory else { return false };
+        let proofs = Proofs::new(memory.proof_key.clone());
+        proofs.are_of(&memory.job_uid, &obituary.node, obituary.proof)
+    }
+
+    /// Reports the end of an agent to the election: the lease of that process has ended.
+    async fn report(&self, obituary: &Obituary) {
+        self.leadership.send(Command::Obituary(obituary.node.clone())).await;
+    }
+}
+
+impl RecentObituaries {
+    fn add(&mut self, now: Instant, obituary: Obituary) {
+        self.forget_old(now);
+        if self.0.len() >= limits::MAX_OBITUARIES {
+            self.0.pop_front();
+        }
+        self.0.push_back((now, obituary));
+    }
+
+    /// Passes the obituaries on to a coordinator that has just started.
+    fn pass_on(&mut self, now: Instant, inputs: &Inputs) {
+        self.forget_old(now);
+        for (_, obituary) in &self.0 {
+            // The queue has room for all of them.
+            let _ = inputs.try_send(Input::Obituary(obituary.clone()));
+        }
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        let is_old = |at: Instant| now.saturating_duration_since(at) > limits::OBITUARY_AGE;
+        while self.0.front().is_some_and(|(at, _)| is_old(*at)) {
+            self.0.pop_front();
+        }
+    }
+}

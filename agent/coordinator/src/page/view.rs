@@ -1,0 +1,496 @@
+//! The content of the page, and the changes of it that the page receives.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    fmt::Write as _,
+    sync::{Arc, OnceLock},
+};
+
+use axum::body::Bytes;
+use ragent_base::report::event_text;
+use ragent_rendezvous::{
+    event::RestartCause,
+    ids::NodeId,
+    snapshot::{NodeSnapshot, Snapshot, StandingName},
+};
+use serde::Serialize;
+
+use crate::{limits, publisher, states::State};
+
+/// A server-sent event, as it is sent.
+type Message = Bytes;
+
+/// One state of the page, for all its readers.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    number: u64,
+    /// The difference to the state before.
+    change: Vec<Message>,
+    all: OnceLock<Vec<Message>>,
+    summary: Summary,
+    events: Vec<Arc<str>>,
+    rows: Vec<Option<Arc<Row>>>,
+}
+
+impl publisher::Frame for Frame {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn after(&self, last: Option<u64>) -> &[Message] {
+        if last.is_some_and(|last| last + 1 == self.number) {
+            return &self.change;
+        }
+        self.all.get_or_init(|| {
+            let every: Vec<_> = self
+                .rows
+                .iter()
+                .enumerate()
+                .filter_map(|(n, row)| Some((n, row.as_ref()?)))
+                .collect();
+            let standings = StandingName::ALL.map(|name| (letter(name), name.name()));
+            let causes = RestartCause::ALL.map(|cause| (cause.name(), event_text::cause(cause)));
+            let head = format!(
+                r#""standings":{},"causes":{},"slots":{},"job":{},"events":[{}]"#,
+                json(&standings),
+                json(&causes),
+                self.rows.len(),
+                self.summary.0,
+                self.events.join(",")
+            );
+            messages("all", head, &every)
+        })
+    }
+}
+
+/// The state of the job without its nodes, as JSON.
+#[derive(Clone, Debug)]
+struct Summary(Arc<str>);
+
+/// The content of the page, to which the states of the job are applied one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    number: u64,
+    /// The nodes by slot; a node keeps its slot while it is in the snapshot.
+    rows: Vec<Option<Arc<Row>>>,
+    slots: HashMap<NodeId, usize>,
+    free: Vec<usize>,
+    events: VecDeque<Arc<str>>,
+}
+
+/// A node, as the page shows it.
+#[derive(Clone, Debug)]
+struct Row {
+    standing: char,
+    rest: Rest,
+    /// The time since its last sign of life in milliseconds, if it does not send any; the page counts on.
+    silent_ms: Option<u64>,
+}
+
+/// The values of a row other than its state and its age.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Rest {
+    group_rank: Option<u32>,
+    first_rank: Option<u32>,
+    workers: u32,
+    host: String,
+    address: String,
+    standbys: Option<(u32, u32)>,
+    reason: Option<String>,
+    status: Option<String>,
+    /// True if its workers have reached no other step for long.
+    is_stalled: bool,
+}
+
+impl publisher::View for View {
+    type Frame = Frame;
+
+    fn apply(&mut self, state: &Arc<State>, new_events: &[Arc<str>]) -> Frame {
+        self.frame(&state.snapshot, new_events)
+    }
+}
+
+impl View {
+    fn frame(&mut self, snapshot: &Snapshot, new_events: &[Arc<str>]) -> Frame {
+        self.number += 1;
+        let gone = self.remove_missing(snapshot);
+        let mut rows = Vec::new();
+        let mut letters_only = Vec::new();
+        for node in &snapshot.nodes {
+            let row = Row::of(node);
+            let slot = self.slot_of(&node.node_id);
+            match &self.rows[slot] {
+                Some(old) if !old.differs(&row) && old.standing == row.standing => {}
+                Some(old) if !old.differs(&row) => letters_only.push(slot),
+                Some(_) | None => rows.push(slot),
+            }
+            self.rows[slot] = Some(Arc::new(row));
+        }
+        for event in new_events {
+            self.events.push_back(Arc::clone(event));
+        }
+        let extra = self.events.len().saturating_sub(limits::PAGE_EVENTS);
+        self.events.drain(..extra);
+        let summary = Summary(json(&snapshot.without_nodes()).into());
+        let mut head = format!(r#""job":{},"events":[{}]"#, summary.0, new_events.join(","));
+        // Writing to a string does not fail.
+        if letters_only.len() > self.rows.len() / 8 {
+            let _ = write!(head, r#","letters":{}"#, json(&self.letters()));
+        } else {
+            rows.extend(letters_only);
+        }
+        if !gone.is_empty() {
+            let _ = write!(head, r#","gone":{}"#, json(&gone));
+        }
+        let changed: Vec<_> =
+            rows.into_iter().filter_map(|n| Some((n, self.rows[n].as_ref()?))).collect();
+        Frame {
+            number: self.number,
+            change: messages("change", head, &changed),
+            all: OnceLock::new(),
+            summary,
+            events: self.events.iter().cloned().collect(),
+            rows: self.rows.clone(),
+        }
+    }
+
+    /// Frees the slots of nodes that are not in the snapshot, and returns these slots.
+    fn remove_missing(&mut self, snapshot: &Snapshot) -> Vec<usize> {
+        let present: HashSet<&NodeId> = snapshot.nodes.iter().map(|node| &node.node_id).collect();
+        let missing: Vec<NodeId> =
+            self.slots.keys().filter(|node| !present.contains(node)).cloned().collect();
+        let mut gone: Vec<usize> =
+            missing.iter().filter_map(|node| self.slots.remove(node)).collect();
+        gone.sort_unstable();
+        for slot in &gone {
+            self.rows[*slot] = None;
+            self.free.push(*slot);
+        }
+        gone
+    }
+
+    /// Returns the slot of a node, or a free one.
+    fn slot_of(&mut self, node: &NodeId) -> usize {
+        if let Some(slot) = self.slots.get(node) {
+            return *slot;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.rows.push(None);
+            self.rows.len() - 1
+        });
+        self.slots.insert(node.clone(), slot);
+        slot
+    }
+
+    /// Returns the standings of all slots, `-` for a free one.
+    fn letters(&self) -> String {
+        self.rows.iter().map(|row| row.as_ref().map_or('-', |row| row.standing)).collect()
+    }
+}
+
+impl Row {
+    fn of(node: &NodeSnapshot) -> Self {
+        let is_silent = match node.standing {
+            StandingName::Lost => true,
+            StandingName::Preparing
+            | StandingName::Joined
+            | StandingName::Running
+            | StandingName::Stopping
+            | StandingName::Failed
+            | StandingName::Succeeded
+            | StandingName::Leaving
+            | StandingName::Waiting
+            | StandingName::Spare
+            | StandingName::Quarantined => node.last_seen_ms >= limits::PAGE_SILENCE_MS,
+        };
+        Self {
+            standing: letter(node.standing),
+            silent_ms: is_silent.then_some(node.last_seen_ms),
+            rest: Rest {
+                group_rank: node.group_rank.map(|rank| rank.0),
+                first_rank: node.first_global_rank.map(|rank| rank.0),
+                workers: node.local_world_size,
+                host: node.host_name.clone(),
+                address: node.address.clone(),
+                standbys: node.standbys.as_ref().map(|standbys| (standbys.ready, standbys.size)),
+                reason: node.reason.clone(),
+                status: node.progress.clone(),
+                is_stalled: node.progress_age_ms.is_some_and(|age| age >= limits::PAGE_STALL_MS),
+            },
+        }
+    }
+
+    /// Returns true if the rows differ in more than the state and the age.
+    fn differs(&self, other: &Self) -> bool {
+        self.rest != other.rest || self.silent_ms.is_some() != other.silent_ms.is_some()
+    }
+
+    /// Returns the row as a JSON array, in the order in which the script reads it.
+    fn json(&self, slot: usize) -> String {
+        let Self { standing, rest, silent_ms } = self;
+        json(&(
+            slot,
+            standing,
+            rest.group_rank,
+            rest.first_rank,
+            rest.workers,
+            &rest.host,
+            &rest.address,
+            rest.standbys,
+            &rest.reason,
+            &rest.status,
+            rest.is_stalled,
+            silent_ms,
+        ))
+    }
+}
+
+/// Returns the letter of a state in messages to the page, and on its squares.
+fn letter(standing: StandingName) -> char {
+    match standing {
+        StandingName::Preparing => 'P',
+        StandingName::Joined => 'J',
+        StandingName::Running => 'R',
+        StandingName::Stopping => 'T',
+        StandingName::Failed => 'F',
+        StandingName::Succeeded => 'D',
+        StandingName::Leaving => 'E',
+        StandingName::Waiting => 'W',
+        StandingName::Spare => 'S',
+        StandingName::Quarantined => 'Q',
+        StandingName::Lost => 'L',
+    }
+}
+
+/// Returns the messages with these fields and rows: the first one is of the kind `first`, and those with rows that it has no
+/// space for are changes.
+fn messages(first: &str, head: String, rows: &[(usize, &Arc<Row>)]) -> Vec<Message> {
+    let mut messages = Vec::new();
+    let (mut kind, mut body) = (first, head);
+    body += r#","rows":["#;
+    let mut is_empty = true;
+    for (slot, row) in rows {
+        let row = row.json(*slot);
+        if !is_empty && body.len() + row.len() > limits::PAGE_PART {
+            messages.push(message(kind, &body, true));
+            (kind, body, is_empty) = ("change", r#""rows":["#.to_owned(), true);
+        }
+        if !is_empty {
+            body.push(',');
+        }
+        body += &row;
+        is_empty = false;
+    }
+    messages.push(message(kind, &body, false));
+    messages
+}
+
+/// Returns a message; `has_more` is true if another one follows that belongs to the same state.
+fn message(kind: &str, body: &str, has_more: bool) -> Message {
+    format!("event: {kind}\ndata: {{{body}],\"more\":{has_more}}}\n\n").into()
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("all keys are text")
+}
+
+#[cfg(test)]
+mod tests {
+    use ragent_base::testing::empty_snapshot;
+    use ragent_rendezvous::{ids::GroupRank, message::StandbyCounts};
+    use serde_json::{Value, json};
+
+    use super::{publisher::Frame as _, *};
+
+    fn node(n: u32) -> NodeSnapshot {
+        NodeSnapshot {
+            node_id: NodeId::new(format!("id{n}")),
+            host_name: format!("n{n}"),
+            address: "10.0.0.1".to_owned(),
+            observed: None,
+            agent_port: 1,
+            group_rank: Some(GroupRank(n)),
+            first_global_rank: None,
+            local_world_size: 8,
+            standing: StandingName::Running,
+            last_seen_ms: 200,
+            reason: None,
+            progress: None,
+            progress_age_ms: None,
+            standbys: None,
+            load: None,
+        }
+    }
+
+    fn with_nodes(nodes: Vec<NodeSnapshot>) -> Snapshot {
+        Snapshot { nodes, ..empty_snapshot() }
+    }
+
+    /// Returns the kind and the data of a message.
+    fn parse(message: &Message) -> (String, Value) {
+        let message = str::from_utf8(message).unwrap();
+        let (kind, data) = message.split_once('\n').unwrap();
+        let data = data.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap();
+        assert!(!data.contains('\n'));
+        let kind = kind.strip_prefix("event: ").unwrap().to_owned();
+        (kind, serde_json::from_str(data).unwrap())
+    }
+
+    fn only(messages: &[Message]) -> Value {
+        assert_eq!(messages.len(), 1);
+        parse(&messages[0]).1
+    }
+
+    /// A page, as the script builds it from messages: the state letter and the host of each slot.
+    #[derive(Debug, Default, Eq, PartialEq)]
+    struct Built(Vec<Option<(String, String)>>);
+
+    impl Built {
+        fn apply(&mut self, messages: &[Message]) {
+            for message in messages {
+                let (kind, data) = parse(message);
+                if kind == "all" {
+                    let slots = data["slots"].as_u64().unwrap();
+                    self.0 = vec![None; usize::try_from(slots).unwrap()];
+                }
+                let text = |value: &Value| value.as_str().unwrap().to_owned();
+                let slot = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
+                for gone in data["gone"].as_array().into_iter().flatten() {
+                    self.0[slot(gone)] = None;
+                }
+                for row in data["rows"].as_array().unwrap() {
+                    let slot = slot(&row[0]);
+                    if slot >= self.0.len() {
+                        self.0.resize(slot + 1, None);
+                    }
+                    self.0[slot] = Some((text(&row[1]), text(&row[5])));
+                }
+                if let Some(letters) = data["letters"].as_str() {
+                    assert_eq!(letters.len(), self.0.len());
+                    for (built, letter) in self.0.iter_mut().zip(letters.chars()) {
+                        assert_eq!(built.is_none(), letter == '-');
+                        if let Some((standing, _)) = built {
+                            *standing = letter.to_string();
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A row has its values in the order in which the script reads them.
+    #[test]
+    fn rows_have_all_values() {
+        let standbys = StandbyCounts { ready: 7, importing: 1, size: 8, obstacle: None };
+        let lost = NodeSnapshot {
+            standing: StandingName::Lost,
+            group_rank: None,
+            last_seen_ms: 2600,
+            reason: Some("its agent has ended".to_owned()),
+            progress: Some("epoch 3".to_owned()),
+            progress_age_ms: Some(12_000),
+            standbys: Some(standbys),
+            ..node(1)
+        };
+        let frame = View::default().frame(&with_nodes(vec![node(0), lost]), &[]);
+        let all = only(frame.after(None));
+        assert_eq!(
+            all["rows"],
+            json!([
+                [0, "R", 0, null, 8, "n0", "10.0.0.1", null, null, null, false, null],
+                [
+                    1,
+                    "L",
+                    null,
+                    null,
+                    8,
+                    "n1",
+                    "10.0.0.1",
+                    [7, 8],
+                    "its agent has ended",
+                    "epoch 3",
+                    true,
+                    2600
+                ],
+            ])
+        );
+        assert_eq!(all["job"]["nodes"], json!([]));
+        assert_eq!(all["standings"][2], json!(["R", "running"]));
+        assert_eq!(all["causes"][1], json!(["worker_failed", "failure of a worker"]));
+    }
+
+    /// Ages alone are no change. One changed node is one row; a change of the state of many is a letter for each slot.
+    #[test]
+    fn changes_are_small() {
+        let mut view = View::default();
+        let mut nodes: Vec<_> = (0..100).map(node).collect();
+        view.frame(&with_nodes(nodes.clone()), &[]);
+        nodes.iter_mut().for_each(|node| node.last_seen_ms += 100);
+        let frame = view.frame(&with_nodes(nodes.clone()), &[]);
+        assert_eq!(only(frame.after(Some(1)))["rows"], json!([]));
+        nodes[7].standing = StandingName::Failed;
+        let frame = view.frame(&with_nodes(nodes.clone()), &[]);
+        let change = only(frame.after(Some(2)));
+        assert_eq!(change["rows"].as_array().unwrap().len(), 1);
+        assert_eq!(change["rows"][0][1], "F");
+        assert!(change.get("letters").is_none());
+        nodes.iter_mut().for_each(|node| node.standing = StandingName::Stopping);
+        let frame = view.frame(&with_nodes(nodes), &[]);
+        let change = only(frame.after(Some(3)));
+        assert_eq!(change["rows"], json!([]));
+        assert_eq!(change["letters"], "T".repeat(100));
+    }
+
+    /// A reader that has missed a state receives the whole one, with the events that are still shown.
+    #[test]
+    fn late_reader_receives_everything() {
+        let mut view = View::default();
+        let event = |n: usize| Arc::from(format!(r#"{{"id":"1.{n}"}}"#));
+        let snapshot = with_nodes(vec![node(0)]);
+        let count = limits::PAGE_EVENTS + 7;
+        view.frame(&snapshot, &(0..count).map(event).collect::<Vec<_>>());
+        let frame = view.frame(&snapshot, &[event(count)]);
+        let change = only(frame.after(Some(1)));
+        assert_eq!(change["events"], json!([{"id": format!("1.{count}")}]));
+        for last in [None, Some(0), Some(2)] {
+            let all = only(frame.after(last));
+            let events = all["events"].as_array().unwrap();
+            assert_eq!(events.len(), limits::PAGE_EVENTS);
+            assert_eq!(events[0]["id"], "1.8");
+        }
+    }
+
+    /// A reader that receives changes has the same page as one that receives the whole state, while nodes come, go and change;
+    /// no message is too long.
+    #[test]
+    fn changes_lead_to_the_same_page() {
+        let mut view = View::default();
+        let mut built = Built::default();
+        let mut last = None;
+        for (first, count, standing) in [
+            (0, 5000, StandingName::Running),
+            (100, 5000, StandingName::Running),
+            (100, 5000, StandingName::Stopping),
+            (4000, 10, StandingName::Waiting),
+            (0, 5000, StandingName::Running),
+            (0, 0, StandingName::Running),
+            (0, 3, StandingName::Lost),
+        ] {
+            let nodes = (first..first + count).map(|n| NodeSnapshot { standing, ..node(n) });
+            let frame = view.frame(&with_nodes(nodes.collect()), &[]);
+            built.apply(frame.after(last));
+            let mut whole = Built::default();
+            whole.apply(frame.after(None));
+            let hosts = |built: &Built| -> Vec<_> {
+                let mut nodes: Vec<_> = built.0.iter().flatten().cloned().collect();
+                nodes.sort();
+                nodes
+            };
+            assert_eq!(hosts(&built), hosts(&whole));
+            assert_eq!(hosts(&built).len(), usize::try_from(count).unwrap());
+            let longest = frame.after(None).iter().map(|message| message.len()).max().unwrap();
+            assert!(longest < limits::PAGE_PART + 1024, "{longest}");
+            last = Some(frame.number);
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Tests whether the coordinator's host reaches each new node, and keeps the connections between nodes that could not be opened, for the
+//! status of the job.
+//!
+//! Nodes have reached the coordinator's port when they are registered. A firewall that blocks all other ports is found here, in
+//! the first round, instead of by a timeout of the workers minutes later.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use ragent_base::{net, sys::host::ThisHost};
+use ragent_rendezvous::{
+    ids::{NodeId, RoundId},
+    limits::NODES_MAX,
+    message::{NodeDescription, StoreUnreached},
+    snapshot::{UNREACHED_MAX, Unreached},
+};
+use tokio::{sync::Semaphore, task::JoinSet};
+use tracing::warn;
+
+use crate::limits;
+
+/// The result of the test of one node.
+#[derive(Debug)]
+pub(super) struct Tested {
+    node: NodeId,
+    /// The connection, if it could not be opened.
+    unreached: Option<Unreached>,
+}
+
+/// The connections between nodes, as far as they were tested.
+#[derive(Debug)]
+pub(super) struct Paths {
+    places: Arc<Semaphore>,
+    tests: JoinSet<Tested>,
+    /// The nodes of these tests.
+    testing: BTreeSet<NodeId>,
+    /// The nodes that were not tested, because too many others were not reached: [`NODES_MAX`] at most. They are tested in a later
+    /// round, if there is room in the list then.
+    untested: BTreeSet<NodeId>,
+    /// The nodes that this host does not reach.
+    agents: BTreeMap<NodeId, Unreached>,
+    /// The nodes that do not reach the store of a round.
+    stores: BTreeMap<NodeId, Unreached>,
+    /// That round.
+    round: RoundId,
+}
+
+impl Paths {
+    pub(super) fn new() -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(limits::REACH_AT_ONCE)),
+            tests: JoinSet::new(),
+            testing: BTreeSet::new(),
+            untested: BTreeSet::new(),
+            agents: BTreeMap::new(),
+            stores: BTreeMap::new(),
+            round: RoundId::default(),
+        }
+    }
+
+    /// Notes that a node is admitted to a round with others. Tests whether this host reaches it at its `observed` address, if it is
+    /// new, or was not tested or not reached before.
+    pub(super) fn handle_admitted(
+        &mut self,
+        node: &NodeDescription,
+        is_new: bool,
+        observed: Option<IpAddr>,
+        is_known: impl Fn(&NodeId) -> bool,
+    ) {
+        let NodeDescription { node_id, host_name, address, agent_port, .. } = node;
+        self.agents.retain(|id, _| is_known(id));
+        // An address that a node merely announces may belong to any host: it is not tried.
+        let announced = address.parse().ok().map(|ip: IpAddr| ip.to_canonical());
+        let Some(ip) = observed.filter(|ip| announced == Some(*ip)) else { return };
+        if !self.agents.contains_key(node_id) {
+            if !is_new && !self.untested.contains(node_id) {
+                return;
+            }
+            if self.agents.len() >= UNREACHED_MAX {
+                return self.postpone(node_id.clone(), is_known);
+            }
+        }
+        if !self.testing.insert(node_id.clone()) {
+            return;
+        }
+        self.untested.remove(node_id);
+        let (node, address) = (node_id.clone(), SocketAddr::new(ip, *agent_port));
+        let to = format!("{host_name} ({address})");
+        let places = Arc::clone(&self.places);
+        self.tests.spawn(async move {
+            // The semaphore is never closed; an error would only lift the limit.
+            let _place = places.acquire().await;
+            let error = net::dial_twice(address).await.err();
+            let host_name = ThisHost.name();
+            let unreached = error.map(|error| Unreached { host_name, to, why: error.to_string() });
+            Tested { node, unreached }
+        });
+    }
+
+    /// Notes that a node was not tested. Forgets nodes that are gone if there are many.
+    fn postpone(&mut self, node: NodeId, is_known: impl Fn(&NodeId) -> bool) {
+        if self.untested.len() >= NODES_MAX {
+            self.untested.retain(|id| is_known(id));
+        }
+        if self.untested.len() < NODES_MAX {
+            self.untested.insert(node);
+        }
+    }
+
+    /// Waits until the test of a node has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancelling the call loses nothing.
+    pub(super) async fn tested(&mut self) -> Tested {
+        loop {
+            match self.tests.join_next().await {
+                Some(Ok(tested)) => return tested,
+                // The test has panicked.
+                Some(Err(_)) => {}
+                None => return std::future::pending().await,
+            }
+        }
+    }
+
+    /// Records the result of a test. Forgets nodes that are gone: `is_known` is false for them.
+    pub(super) fn record(&mut self, tested: Tested, is_known: impl Fn(&NodeId) -> bool) {
+        let Tested { node, unreached } = tested;
+        self.testing.remove(&node);
+        self.agents.retain(|id, _| is_known(id) && *id != node);
+        let Some(unreached) = unreached.filter(|_| is_known(&node)) else { return };
+        if self.agents.len() < UNREACHED_MAX {
+            let Unreached { to, why, .. } = &unreached;
+            warn!(
+                "this host does not reach {to}: {why}; the workers connect to each other on any port, so let a \
+                 firewall pass all ports between the nodes (`ragent doctor --peers` tests all pairs)"
+            );
+            self.agents.insert(node, unreached);
+        }
+        if self.agents.len() >= UNREACHED_MAX {
+            // Further ones would not be listed, so the other nodes are not tested.
+            self.tests = JoinSet::new();
+            for node in mem::take(&mut self.testing) {
+                self.postpone(node, &is_known);
+            }
+        }
+    }
+
+    /// Notes that a node does not reach the store of the newest round.
+    pub(super) fn handle_store_unreached(
+        &mut self,
+        node: &NodeDescription,
+        StoreUnreached { round, address, why }: StoreUnreached,
+        is_known: impl Fn(&NodeId) -> bool,
+    ) {
+        if round != self.round {
+            self.stores.clear();
+            self.round = round;
+        }
+        self.stores.retain(|id, _| is_known(id));
+        // A node repeats its report at each registration.
+        if self.stores.len() < UNREACHED_MAX && !self.stores.contains_key(&node.node_id) {
+            let host_name = node.host_name.clone();
+            warn!(host = %host_name, address, why, "a node does not reach the workers' store");
+            let to = format!("the workers' store ({address})");
+            self.stores.insert(node.node_id.clone(), Unreached { host_name, to, why });
+        }
+    }
+
+    /// Returns the connections that could not be opened, without those of nodes that are gone and of rounds before the `newest` one.
+    pub(super) fn unreached(
+        &self,
+        newest: RoundId,
+        is_known: impl Fn(&NodeId) -> bool,
+    ) -> Vec<Unreached> {
+        let stores = self.stores.iter().filter(|_| self.round == newest);
+        let all = self.agents.iter().chain(stores);
+        let known = all.filter(|(node, _)| is_known(node)).map(|(_, unreached)| unreached.clone());
+        known.take(UNREACHED_MAX).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ragent_base::testing::attend;
+    use ragent_rendezvous::ids::Round;
+
+    use super::*;
+
+    /// Returns a node that has been reached, or not.
+    fn tested(number: usize, is_reached: bool) -> Tested {
+        let to = format!("n{number} (10.0.0.1:1)");
+        let unreached = Unreached { host_name: "n0".to_owned(), to, why: "no answer".to_owned() };
+        Tested {
+            node: NodeId::new(format!("n{number}")),
+            unreached: (!is_reached).then_some(unreached),
+        }
+    }
+
+    /// However many nodes are not reached, a limited number is listed; nodes that are gone, or are reached again, make room.
+    #[test]
+    fn few_nodes_are_listed() {
+        let mut paths = Paths::new();
+        for number in 0..100 {
+            paths.record(tested(number, false), |_| true);
+        }
+        assert_eq!(paths.unreached(RoundId::default(), |_| true).len(), UNREACHED_MAX);
+        paths.record(tested(0, true), |_| true);
+        paths.record(tested(200, false), |_| true);
+        assert!(
+            paths
+                .unreached(RoundId::default(), |_| true)
+                .iter()
+                .any(|unreached| unreached.to.starts_with("n200 "))
+        );
+        paths.record(tested(300, false), |node| node.as_str() == "n300");
+        assert_eq!(paths.unreached(RoundId::default(), |_| true).len(), 1);
+        assert_eq!(paths.unreached(RoundId::default(), |_| false), []);
+    }
+
+    /// A node is tested once at a time, at the address from which it has registered only, and not again once it was reached.
+    #[tokio::test]
+    async fn few_tests_run() {
+        let mut paths = Paths::new();
+        let node = attend("n1").node;
+        let observed = node.address.parse().ok();
+        paths.handle_admitted(&node, true, None, |_| true);
+        paths.handle_admitted(&node, true, Some([10, 9, 9, 9].into()), |_| true);
+        paths.handle_admitted(&node, false, observed, |_| true);
+        assert_eq!(paths.tests.len(), 0);
+        for _ in 0..3 {
+            paths.handle_admitted(&node, true, observed, |_| true);
+        }
+        assert_eq!(paths.tests.len(), 1);
+    }
+
+    /// A node that does not reach the store is listed until the next round.
+    #[test]
+    fn store_is_listed_for_its_round() {
+        let mut paths = Paths::new();
+        let node = attend("n1").node;
+        let next = RoundId { round: Round(2), ..RoundId::default() };
+        for (round, port) in [(RoundId::default(), 2), (next, 3)] {
+            let address = format!("10.0.0.1:{port}");
+            let unreached = StoreUnreached { round, address, why: "no answer".to_owned() };
+            paths.handle_store_unreached(&node, unreached, |_| true);
+            let list = paths.unreached(round, |_| true);
+            assert_eq!(list.len(), 1);
+            assert_eq!(list[0].to, format!("the workers' store (10.0.0.1:{port})"));
+        }
+        assert_eq!(paths.unreached(RoundId::default(), |_| true), []);
+    }
+
+    /// A node that was not tested for want of room is tested in a later round, once.
+    #[tokio::test]
+    async fn tests_are_postponed() {
+        let mut paths = Paths::new();
+        let [early, late] = ["early", "late"].map(|name| attend(name).node);
+        let admit = |paths: &mut Paths, node: &NodeDescription, is_new| {
+            let before = paths.tests.len();
+            paths.handle_admitted(node, is_new, node.address.parse().ok(), |_| true);
+            paths.tests.len() - before
+        };
+        assert_eq!(admit(&mut paths, &early, true), 1);
+        for number in 0..UNREACHED_MAX {
+            paths.record(tested(number, false), |_| true);
+        }
+        assert_eq!(admit(&mut paths, &late, true), 0);
+        for node in [&early, &late] {
+            assert_eq!(admit(&mut paths, node, false), 0);
+        }
+        paths.record(tested(0, true), |_| true);
+        for node in [&early, &late] {
+            assert_eq!(admit(&mut paths, node, false), 1);
+            let reached = Tested { node: node.node_id.clone(), unreached: None };
+            paths.record(reached, |_| true);
+            assert_eq!(admit(&mut paths, node, false), 0);
+        }
+    }
+
+    /// However many nodes are not tested, a limited number is noted.
+    #[test]
+    fn few_nodes_are_noted_as_untested() {
+        let mut paths = Paths::new();
+        for number in 0..=NODES_MAX {
+            paths.postpone(NodeId::new(format!("n{number}")), |_| true);
+        }
+        assert_eq!(paths.untested.len(), NODES_MAX);
+        paths.postpone(NodeId::new("x"), |node| node.as_str() == "x");
+        assert_eq!(paths.untested.len(), 1);
+    }
+
+    /// Nodes that are gone leave room for tests of new ones.
+    #[tokio::test]
+    async fn nodes_that_are_gone_make_room() {
+        let mut paths = Paths::new();
+        for number in 0..UNREACHED_MAX {
+            paths.record(tested(number, false), |_| true);
+        }
+        let node = attend("x").node;
+        let observed = node.address.parse().ok();
+        paths.handle_admitted(&node, true, observed, |_| true);
+        assert_eq!(paths.tests.len(), 0);
+        paths.handle_admitted(&node, true, observed, |_| false);
+        assert_eq!(paths.tests.len(), 1);
+    }
+}

@@ -1,0 +1,118 @@
+//! The state of a coordinator that outlives its process: in a file, at a majority of the voters, or in etcd.
+
+use std::time::Duration;
+
+use ragent_leadership::{Command, Leadership};
+use ragent_rendezvous::{heir::Successor, ids::Term, settings::Memory};
+use tokio::sync::oneshot;
+
+/// The state of a coordinator that outlives its process. No effect of a change is carried out before the
+/// change is stored.
+#[derive(Debug)]
+pub(crate) struct Persistence {
+    leadership: Leadership,
+    /// The coordinator's term.
+    term: Term,
+    /// Notified when the newest memory is stored.
+    storing: Option<oneshot::Receiver<()>>,
+    /// True if this process no longer leads, so that nothing more will be stored.
+    is_over: bool,
+}
+
+impl Persistence {
+    pub(super) fn new(leadership: Leadership, term: Term) -> Self {
+        Self { leadership, term, storing: None, is_over: false }
+    }
+
+    /// Begins to store `memory`. `kept` is the time for which agents may wait for the next coordinator, and `successors`
+    /// are the processes that may succeed an elected one.
+    pub(super) fn remember(&mut self, memory: Memory, kept: Duration, successors: Vec<Successor>) {
+        let (copied, storing) = oneshot::channel();
+        let (term, memory) = (self.term, Box::new(memory));
+        let command = Command::Remember { term, memory, successors, kept, copied };
+        // A newer memory replaces an older one, so only the newest is awaited.
+        self.storing = Some(storing);
+        if !self.leadership.try_send(command) {
+            self.storing = None;
+            self.is_over = true;
+        }
+    }
+
+    /// Returns true if nothing more can be stored: this process no longer leads.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Returns true if effects must wait until a change is stored.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.storing.is_some() || self.is_over
+    }
+
+    /// Waits until a change is stored; never returns if none is under way.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call loses nothing.
+    pub(super) async fn stored(&mut self) {
+        let Some(storing) = &mut self.storing else { return std::future::pending().await };
+        let is_lost = storing.await.is_err();
+        self.storing = None;
+        self.is_over |= is_lost;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ragent_leadership::{Commands, Leader, Means, Stored};
+    use ragent_rendezvous::ids::JobUid;
+    use tokio::sync::{mpsc, watch};
+
+    use super::*;
+
+    fn persistence(commands: &Commands) -> Persistence {
+        let (leader, stored) =
+            (watch::channel(Leader::Unknown).1, watch::channel(Stored::default()).1);
+        Persistence::new(
+            Leadership::without_voters(Means::Fixed, commands, leader, stored),
+            Term(1),
+        )
+    }
+
+    fn memory() -> Memory {
+        Memory::fresh(JobUid::new("u"))
+    }
+
+    /// Effects wait until a majority has the newest memory.
+    #[tokio::test]
+    async fn copies_are_awaited() {
+        let (commands, mut queue) = mpsc::channel(4);
+        let mut copies = persistence(&commands);
+        assert!(!copies.is_awaited());
+        copies.remember(memory(), Duration::ZERO, Vec::new());
+        copies.remember(memory(), Duration::ZERO, Vec::new());
+        let (Some(Command::Remember { copied: first, .. }), Some(Command::Remember { copied, .. })) =
+            (queue.recv().await, queue.recv().await)
+        else {
+            panic!("two commands are sent")
+        };
+        drop(first);
+        assert!(copies.is_awaited());
+        copied.send(()).unwrap();
+        copies.stored().await;
+        assert!(!copies.is_awaited());
+    }
+
+    /// If this process no longer leads, no further effect is carried out.
+    #[tokio::test]
+    async fn lost_leadership_ends_the_effects() {
+        let (commands, mut queue) = mpsc::channel(4);
+        let mut copies = persistence(&commands);
+        copies.remember(memory(), Duration::ZERO, Vec::new());
+        drop(queue.recv().await);
+        copies.stored().await;
+        assert!(copies.is_awaited() && copies.is_over());
+        drop(queue);
+        copies.remember(memory(), Duration::ZERO, Vec::new());
+        assert!(copies.is_awaited());
+    }
+}

@@ -1,0 +1,211 @@
+//! Authenticates messages of a node by the proof that the coordinator issued with its welcome.
+//!
+//! Node ids are public, as `ragent status` prints them. So an attend under a known id, and an
+//! obituary, must carry HMAC-SHA256(key, job uid, node id), which the coordinator can verify with
+//! its key alone. The key is in the coordinator's memory, so that the next coordinator of the job can
+//! verify its members.
+
+use std::collections::BTreeSet;
+
+use hmac::{Hmac, Mac};
+use ragent_proto::Proof;
+use ragent_rendezvous::{
+    ids::{JobUid, NodeId, ProofKey},
+    limits::NODES_MAX,
+    message::{Attend, PROTOCOL_VERSION},
+};
+use sha2::Sha256;
+
+/// The proofs of one coordinator's agents.
+#[derive(Debug)]
+pub struct Proofs {
+    key: ProofKey,
+    /// Accepts members without a valid proof, because the key of the earlier coordinator was lost.
+    is_lenient: bool,
+    /// Nodes that have sent a message since their welcome, and so have received their proof.
+    confirmed: BTreeSet<NodeId>,
+}
+
+impl Proofs {
+    /// Creates proofs with the `key` of an earlier coordinator. Without one, it generates a key and accepts
+    /// members of the job without a valid proof until the first admission.
+    pub fn new(key: Option<ProofKey>) -> Self {
+        let is_lenient = key.is_none();
+        let key = key.unwrap_or_else(|| ProofKey::new(rand::random()));
+        Self { key, is_lenient, confirmed: BTreeSet::new() }
+    }
+
+    /// Returns the key, for the coordinator's memory.
+    pub(crate) fn key(&self) -> &ProofKey {
+        &self.key
+    }
+
+    /// Returns the proof of a node.
+    pub fn of(&self, uid: &JobUid, node: &NodeId) -> Proof {
+        let mut proof = [0; Proof::LEN];
+        if let Some(mac) = self.mac(uid, node) {
+            let whole = mac.finalize().into_bytes();
+            proof.iter_mut().zip(whole).for_each(|(to, from)| *to = from);
+        }
+        Proof(proof)
+    }
+
+    /// Verifies the proof of a node.
+    pub fn are_of(&self, uid: &JobUid, node: &NodeId, proof: Option<Proof>) -> bool {
+        let (Some(Proof(proof)), Some(mac)) = (proof, self.mac(uid, node)) else {
+            return false;
+        };
+        mac.verify_truncated_left(&proof).is_ok()
+    }
+
+    /// Returns true if an attend may use its node id. `uid` is that of the job.
+    ///
+    /// Without a valid proof the id must be new, and the agent must not know the job uid: an agent
+    /// that knows it was welcomed, and received its proof.
+    pub(crate) fn admit(&self, uid: &JobUid, attend: &Attend, proof: Option<Proof>) -> bool {
+        let node = &attend.node.node_id;
+        if self.are_of(uid, node, proof) {
+            return true;
+        }
+        // An agent of another version has no proof, and is refused because of its version.
+        let knows_the_job =
+            attend.protocol_version == PROTOCOL_VERSION && attend.job_uid.as_ref() == Some(uid);
+        !self.confirmed.contains(node) && (self.is_lenient || !knows_the_job)
+    }
+
+    fn mac(&self, uid: &JobUid, node: &NodeId) -> Option<Hmac<Sha256>> {
+        // A key of any length is valid.
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.key.as_bytes()).ok()?;
+        mac.update(uid.to_string().as_bytes());
+        // No name contains this byte, so no other pair has the same bytes.
+        mac.update(&[0]);
+        mac.update(node.to_string().as_bytes());
+        Some(mac)
+    }
+
+    /// Notes that a node has sent a message on a welcomed stream.
+    ///
+    /// A welcome alone does not confirm a node: it may be lost in transit, and then the agent
+    /// registers again without a proof.
+    ///
+    /// The number of ids is bounded. At the limit, ids that `is_present` does not recognise are
+    /// removed. A node whose lease has just ended may be among them, and be impersonated until it registers
+    /// again.
+    pub(crate) fn confirm(&mut self, node: &NodeId, is_present: impl Fn(&NodeId) -> bool) {
+        if self.confirmed.contains(node) {
+            return;
+        }
+        if self.confirmed.len() >= CONFIRMED_MAX {
+            self.confirmed.retain(is_present);
+        }
+        self.confirmed.insert(node.clone());
+    }
+
+    /// Notes that nodes were admitted to a round: all members have their proofs by then.
+    pub(crate) fn handle_admission(&mut self) {
+        self.is_lenient = false;
+    }
+}
+
+/// The maximum number of confirmed node ids: all nodes that can be present, with a few restarts
+/// each.
+const CONFIRMED_MAX: usize = 4 * NODES_MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uid() -> JobUid {
+        JobUid::new("uid")
+    }
+
+    fn node(name: &str) -> NodeId {
+        NodeId::new(name)
+    }
+
+    fn attend(name: &str, knows_the_job: bool) -> Attend {
+        let mut attend = ragent_base::testing::attend(name);
+        attend.job_uid = knows_the_job.then(uid);
+        attend
+    }
+
+    fn sound() -> Proofs {
+        Proofs::new(Some(ProofKey::new([1; 32])))
+    }
+
+    /// Once a node has its proof, messages in its name are refused without the proof.
+    #[test]
+    fn known_nodes_show_their_proof() {
+        let mut proofs = sound();
+        assert!(proofs.admit(&uid(), &attend("n", false), None), "a new one");
+        proofs.confirm(&node("n"), |_| true);
+        let proof = proofs.of(&uid(), &node("n"));
+        let others = [
+            None,
+            Some(Proof([0; 16])),
+            Some(proofs.of(&uid(), &node("m"))),
+            Some(proofs.of(&JobUid::new("other"), &node("n"))),
+            Some(Proofs::new(None).of(&uid(), &node("n"))),
+        ];
+        for knows in [false, true] {
+            assert!(proofs.admit(&uid(), &attend("n", knows), Some(proof)));
+            for other in others {
+                assert!(!proofs.admit(&uid(), &attend("n", knows), other), "{knows} {other:?}");
+                assert!(!proofs.are_of(&uid(), &node("n"), other));
+            }
+        }
+        assert!(!proofs.admit(&uid(), &attend("m", true), Some(proof)), "nor is it another's");
+        assert!(proofs.admit(&uid(), &attend("m", false), None));
+        for (name, is_admitted) in [("n", false), ("m", true)] {
+            let old = Attend { protocol_version: 2, ..attend(name, true) };
+            assert_eq!(proofs.admit(&uid(), &old, None), is_admitted, "what is refused otherwise");
+        }
+    }
+
+    /// An agent whose welcome was lost may register again without a proof.
+    #[test]
+    fn lost_welcome_locks_nobody_out() {
+        let mut proofs = sound();
+        assert!(proofs.admit(&uid(), &attend("n", false), None));
+        assert!(proofs.admit(&uid(), &attend("n", false), None));
+        proofs.confirm(&node("n"), |_| true);
+        assert!(!proofs.admit(&uid(), &attend("n", false), None));
+    }
+
+    /// The next coordinator verifies its members with the key of the previous one.
+    #[test]
+    fn proofs_outlive_the_coordinator() {
+        let proof = sound().of(&uid(), &node("n"));
+        let proofs = Proofs::new(Some(sound().key().clone()));
+        assert!(proofs.admit(&uid(), &attend("n", true), Some(proof)));
+        assert!(!proofs.admit(&uid(), &attend("n", true), None));
+    }
+
+    /// A coordinator without its key accepts members without a valid proof until its first round.
+    #[test]
+    fn lost_key_keeps_no_member_out() {
+        let mut proofs = Proofs::new(None);
+        let old = Some(sound().of(&uid(), &node("n")));
+        assert!(proofs.admit(&uid(), &attend("n", true), old));
+        assert!(!proofs.are_of(&uid(), &node("n"), old), "an obituary needs the new one");
+        proofs.confirm(&node("n"), |_| true);
+        assert!(!proofs.admit(&uid(), &attend("n", true), old), "it has a new one");
+        assert!(proofs.admit(&uid(), &attend("m", true), old));
+        proofs.handle_admission();
+        assert!(!proofs.admit(&uid(), &attend("k", true), old));
+    }
+
+    /// The number of confirmed ids is bounded. The ids of present nodes stay, however many others
+    /// have come and gone.
+    #[test]
+    fn present_nodes_stay_confirmed() {
+        let mut proofs = sound();
+        let is_present = |id: &NodeId| *id == node("present");
+        proofs.confirm(&node("present"), is_present);
+        for number in 0..3 * CONFIRMED_MAX {
+            proofs.confirm(&node(&format!("passing-{number}")), is_present);
+        }
+        assert!(proofs.confirmed.len() <= CONFIRMED_MAX, "{}", proofs.confirmed.len());
+        assert!(!proofs.admit(&uid(), &attend("present", false), None));
+    }
+}

@@ -1,0 +1,175 @@
+//! Pages of a coordinator in another process: the answer of a process that does not coordinate the job.
+
+use std::convert::Infallible;
+
+use axum::{
+    body::Bytes,
+    extract::FromRequestParts,
+    http::{
+        HeaderMap, HeaderValue, StatusCode,
+        header::{MAX_FORWARDS, RETRY_AFTER},
+        request::Parts as RequestParts,
+    },
+    response::{IntoResponse, Response},
+};
+use ragent_base::{net::connection_quota::Origin, secret::Credentials, spec::Endpoint};
+use ragent_proto::convert::NotHere;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::{
+    client::{self, Asked, AttendError, JobPage, Lines, NotFound},
+    readers::{PAGE_HEADERS, Parts, Place, Readers, send},
+};
+use crate::limits;
+
+/// The reason for which a request for a page has no answer.
+#[derive(Clone, Debug)]
+pub(super) enum Refusal {
+    /// Another process coordinates the job.
+    NotHere(NotHere),
+    /// A reason for people.
+    Other(StatusCode, String),
+}
+
+impl Refusal {
+    pub(super) fn unavailable(why: impl Into<String>) -> Self {
+        Self::Other(StatusCode::SERVICE_UNAVAILABLE, why.into())
+    }
+
+    /// Returns the status of the answer, and the reason for people.
+    pub(super) fn reason(self) -> (StatusCode, String) {
+        match self {
+            Self::NotHere(NotHere { endpoint, .. }) => {
+                (StatusCode::MISDIRECTED_REQUEST, format!("{endpoint} coordinates the job"))
+            }
+            Self::Other(status, why) => (status, why),
+        }
+    }
+}
+
+impl From<NotHere> for Refusal {
+    fn from(not_here: NotHere) -> Self {
+        Self::NotHere(not_here)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        if let Self::NotHere(NotHere { endpoint, .. }) = &self {
+            return client::not_here(endpoint);
+        }
+        let (status, why) = self.reason();
+        let mut answer = (status, PAGE_HEADERS, why + "\n").into_response();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            let seconds = HeaderValue::from(limits::READERS_RETRY_S);
+            answer.headers_mut().insert(RETRY_AFTER, seconds);
+        }
+        answer
+    }
+}
+
+/// The client of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asker {
+    /// Its origin.
+    origin: Origin,
+    /// True if only the coordinator itself is to answer: the client is a command, or a process that passes the answer on.
+    pub(super) is_direct: bool,
+}
+
+impl Asker {
+    /// Returns true for a request that only the coordinator itself is to answer.
+    pub(super) fn is_direct(headers: &HeaderMap) -> bool {
+        headers.contains_key(MAX_FORWARDS)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Asker {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(request: &mut RequestParts, _: &S) -> Result<Self, Infallible> {
+        let origin = request.extensions.get().copied().unwrap_or(Origin::Unknown);
+        Ok(Self { origin, is_direct: Self::is_direct(&request.headers) })
+    }
+}
+
+/// Passes on the pages of the coordinator on another node.
+#[derive(Clone)]
+pub(super) struct Relay {
+    pub(super) credentials: Credentials,
+    pub(super) readers: Readers,
+}
+
+impl Relay {
+    /// Takes a place for a client that reads this page.
+    pub(super) fn admit(&self, page: JobPage, asker: Asker) -> Result<Place, Refusal> {
+        let Self { readers, .. } = self;
+        let origin = asker.origin;
+        let place = if page.lasts() { readers.follow(origin) } else { readers.read_once(origin) };
+        place.map_err(Refusal::unavailable)
+    }
+
+    /// Returns the parts of a page from the coordinator on another node, if that is the reason for which it is not here and the
+    /// request is not direct.
+    pub(super) async fn open(
+        &self,
+        refusal: Refusal,
+        page: JobPage,
+        asker: Asker,
+    ) -> Result<Parts, Refusal> {
+        let not_here = match refusal {
+            Refusal::NotHere(not_here) if !asker.is_direct => not_here,
+            refusal => return Err(refusal),
+        };
+        let place = self.admit(page, asker)?;
+        let ask = |endpoint| async move { client::ask(&endpoint, &self.credentials, page).await };
+        let lines = self.ask(not_here, page.what(), ask).await?;
+        let (to, parts) = mpsc::channel(1);
+        tokio::spawn(pass_on(lines, to, place));
+        Ok(ReceiverStream::new(parts))
+    }
+
+    /// Asks the coordinator on another node for `what`, as a member of the job.
+    pub(super) async fn ask<T, F: Future<Output = Result<Asked<T>, AttendError>>>(
+        &self,
+        not_here: NotHere,
+        what: &str,
+        ask: impl Fn(Endpoint) -> F,
+    ) -> Result<T, Refusal> {
+        let named = not_here.endpoint;
+        if named.is_empty() {
+            return Err(Refusal::unavailable("no coordinator is elected at present"));
+        }
+        let Ok(endpoint) = named.parse::<Endpoint>() else {
+            let why = format!("the endpoint of the coordinator, `{named}`, is not valid");
+            return Err(Refusal::unavailable(why));
+        };
+        match client::find(endpoint, ask).await {
+            Ok((answer, _)) => Ok(answer),
+            Err(NotFound::Failed { endpoint, source }) => {
+                let why =
+                    format!("cannot read {what} from the coordinator at {endpoint}: {source}");
+                Err(Refusal::Other(StatusCode::BAD_GATEWAY, why))
+            }
+            Err(error) => Err(Refusal::unavailable(error.to_string())),
+        }
+    }
+}
+
+/// Passes on the parts of a page until its end, or until the client ends.
+async fn pass_on(mut lines: Lines, to: mpsc::Sender<Bytes>, _place: Place) {
+    loop {
+        tokio::select! {
+            part = lines.next() => match part {
+                Ok(Some(part)) => {
+                    if !send(&to, part.into()).await {
+                        return;
+                    }
+                }
+                Ok(None) | Err(_) => return,
+            },
+            () = to.closed() => return,
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The coordinator of a job, from the point of view of one agent's port.
+
+use ragent_leadership::{Command, Leadership, state_file::Obituary};
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::{
+    ids::{Round, RunId, Term, VoterAddress},
+    known_job::KnownJob,
+    message::{Attend, PROTOCOL_VERSION},
+};
+use tokio::sync::{mpsc, watch};
+
+use super::driver::Inputs;
+#[cfg(any(test, feature = "testing"))]
+use ragent_leadership::{Leader, Means, Stored};
+
+/// The coordinator, from the point of view of one port.
+#[derive(Clone, Debug)]
+pub enum Role {
+    /// This process coordinates while it leads.
+    Host {
+        /// The endpoint at which others reach this process.
+        endpoint: String,
+        /// The coordinator that leads.
+        elected: watch::Receiver<ElectedCoordinator>,
+        /// The queue of obituaries, which the choice of the coordinator also needs.
+        obituaries: mpsc::Sender<Obituary>,
+        /// The choice of the coordinator.
+        leadership: Box<Leadership>,
+        /// The coordinator with which the agent of this process is registered.
+        registered: watch::Receiver<NotHere>,
+        /// The job.
+        run_id: RunId,
+    },
+    /// This process never coordinates; the newest known endpoint of the coordinator.
+    Elsewhere(watch::Receiver<NotHere>),
+}
+
+/// The process to which a registration is sent instead of the coordinator in this process.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Elsewhere {
+    /// To the voters of the job; none if they are not known.
+    Voters(Vec<VoterAddress>),
+    /// To the leader of another job, if it is known.
+    Leader(NotHere),
+}
+
+/// The coordinator that leads the job, as a process that may lead knows it.
+#[derive(Clone, Debug)]
+pub enum ElectedCoordinator {
+    /// No coordinator is known.
+    Unknown,
+    /// The coordinator is in this process, and has these inputs.
+    Here(Inputs),
+    /// Another process coordinates the job, at this endpoint.
+    There(NotHere),
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Role {
+    /// Returns the role of a process whose coordinator has these inputs, and its queue of obituaries.
+    pub fn of(inputs: Inputs, endpoint: &str) -> (Self, mpsc::Receiver<Obituary>) {
+        let (leader, stored) =
+            (watch::channel(Leader::Unknown).1, watch::channel(Stored::default()).1);
+        let (obituaries, received) = mpsc::channel(16);
+        let commands = mpsc::channel(1).0;
+        let role = Self::Host {
+            endpoint: endpoint.to_owned(),
+            elected: watch::channel(ElectedCoordinator::Here(inputs)).1,
+            obituaries,
+            leadership: Leadership::without_voters(Means::Fixed, &commands, leader, stored).into(),
+            registered: watch::channel(NotHere::unknown()).1,
+            run_id: RunId::new("run"),
+        };
+        (role, received)
+    }
+}
+
+impl Role {
+    /// Returns the endpoint by which requests to this port may address it.
+    pub(super) fn endpoint(&self) -> String {
+        match self {
+            Self::Host { endpoint, .. } => endpoint.clone(),
+            Self::Elsewhere(known) => known.borrow().endpoint.clone(),
+        }
+    }
+
+    /// Returns the inputs of the coordinator, or its endpoint if it is not in this process; the endpoint is
+    /// empty if no coordinator is elected at present.
+    pub(super) fn coordinator(&self) -> Result<Inputs, NotHere> {
+        match self {
+            Self::Host { elected, leadership, registered, .. } => match &*elected.borrow() {
+                ElectedCoordinator::Here(inputs) => Ok(inputs.clone()),
+                // The coordinator to which this one has given way may have done so, too.
+                ElectedCoordinator::There(_) if leadership.is_fixed() => {
+                    Err(registered.borrow().clone())
+                }
+                ElectedCoordinator::There(not_here) => Err(not_here.clone()),
+                ElectedCoordinator::Unknown => Err(NotHere::unknown()),
+            },
+            Self::Elsewhere(known) => Err(known.borrow().clone()),
+        }
+    }
+
+    fn leadership(&self) -> Option<&Leadership> {
+        match self {
+            Self::Host { leadership, .. } => Some(&**leadership),
+            Self::Elsewhere(_) => None,
+        }
+    }
+
+    /// Returns the same as [`Self::coordinator`], for requests that only read.
+    pub(super) fn coordinator_to_read(&self) -> Result<Inputs, NotHere> {
+        self.coordinator().map_err(|not_here| self.registered_elsewhere().unwrap_or(not_here))
+    }
+
+    /// Returns the coordinator with which the agent of this process is registered, if this process is not a voter: it follows
+    /// no leader.
+    pub(super) fn registered_elsewhere(&self) -> Option<NotHere> {
+        match self {
+            Self::Host { leadership, registered, .. } if leadership.is_outside() => {
+                Some(registered.borrow().clone())
+            }
+            Self::Host { .. } | Self::Elsewhere(_) => None,
+        }
+    }
+
+    /// Returns the coordinator's endpoint if every registration is to be redirected there without being read.
+    /// `None` for a process that may lead, which may have to wait for an election first.
+    pub(super) fn redirect(&self) -> Option<NotHere> {
+        match self {
+            Self::Host { .. } => None,
+            Self::Elsewhere(known) => Some(known.borrow().clone()),
+        }
+    }
+
+    /// Returns where a registration is to be sent instead: this process is not a voter, or knows of no round, and the node or
+    /// another process knows a job that has one. Returns `None` if the registration is to wait for a coordinator.
+    pub(super) fn elsewhere(&self, attend: &Attend) -> Option<Elsewhere> {
+        let Self::Host { leadership, run_id, .. } = self else { return None };
+        if attend.run_id != *run_id || leadership.member().is_none() {
+            // The coordinator refuses another run. A job without voters is not compared with others.
+            return None;
+        }
+        if attend.protocol_version != PROTOCOL_VERSION {
+            if let Some(job) = shown_by_other_version(attend) {
+                leadership.try_send(Command::KnownJob(job));
+            }
+            return None;
+        }
+        if !attend.ended.is_empty() {
+            leadership.try_send(Command::Ended(attend.ended.clone()));
+        }
+        let own = leadership.known_job();
+        if let Some(job) =
+            attend.job.as_ref().filter(|job| own.as_ref().is_none_or(|own| own.uid != job.uid))
+        {
+            // The node repeats it with its next registration.
+            leadership.try_send(Command::KnownJob(job.clone()));
+            if own.is_none() {
+                return Some(Elsewhere::Leader(NotHere::unknown()));
+            }
+        }
+        self.known_elsewhere()
+    }
+
+    /// Returns the term that the coordinator must have at least to be the next one for a node that has lost the leader of the term
+    /// `lost`. The terms of two jobs cannot be compared.
+    pub(super) fn comparable(&self, attend: &Attend, lost: Term) -> Term {
+        let own = self.leadership().and_then(Leadership::known_job);
+        let is_other = own.zip(attend.job_uid.as_ref()).is_some_and(|(own, uid)| own.uid != *uid);
+        if is_other { Term(0) } else { lost }
+    }
+
+    /// Returns where registrations are to be sent that wait for a coordinator, if they are to be sent elsewhere.
+    fn known_elsewhere(&self) -> Option<Elsewhere> {
+        let Self::Host { leadership, elected, .. } = self else { return None };
+        if let Some((leader, term)) = leadership.leader_elsewhere() {
+            return Some(Elsewhere::Leader(NotHere { term, endpoint: leader.to_string() }));
+        }
+        let is_unknown = matches!(*elected.borrow(), ElectedCoordinator::Unknown);
+        let voters = || leadership.known_job().map(|job| job.voters).unwrap_or_default();
+        (is_unknown && leadership.is_outside()).then(|| Elsewhere::Voters(voters()))
+    }
+
+    /// Waits until registrations that wait for a coordinator are to be sent elsewhere; never returns if this process never leads.
+    pub(super) async fn wait_for_elsewhere(&self) -> Elsewhere {
+        if let Some(leadership) = self.leadership() {
+            let (mut stored, mut others) = (leadership.stored.clone(), leadership.others.clone());
+            loop {
+                let is_there = tokio::select! {
+                    changed = stored.changed() => changed.is_ok(),
+                    Ok(()) = others.changed() => true,
+                };
+                match self.known_elsewhere() {
+                    Some(elsewhere) => return elsewhere,
+                    None if is_there => {}
+                    None => break,
+                }
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Returns the same as [`Self::coordinator`], once a coordinator is elected in a term after `lost`. A coordinator that has given
+    /// way to another one has no later term to wait for.
+    pub(super) async fn wait_for_coordinator(&self, lost: Term) -> Result<Inputs, NotHere> {
+        if let Self::Host { elected, leadership, .. } = self {
+            let is_known = |elected: &ElectedCoordinator| match elected {
+                ElectedCoordinator::Unknown => false,
+                ElectedCoordinator::Here(_) => true,
+                ElectedCoordinator::There(not_here) => {
+                    leadership.is_fixed() || not_here.term > lost
+                }
+            };
+            // This fails if the choice has ended: then no coordinator is known here any more.
+            let _ = elected.clone().wait_for(is_known).await;
+        }
+        self.coordinator()
+    }
+}
+
+/// Returns the job with a round to which an agent of another protocol version belongs. Such an agent does not name its job in
+/// [`Attend::job`].
+fn shown_by_other_version(attend: &Attend) -> Option<KnownJob> {
+    let uid = attend.job_uid.clone().filter(|_| attend.known_round.round.round > Round(0))?;
+    let voters = attend.node.voter.iter().map(|member| member.address.clone()).collect();
+    Some(KnownJob { uid, voters })
+}
+
+#[cfg(test)]
+mod tests {
+    use ragent_election::election::message::{Lists, Replica, Seat};
+    use ragent_rendezvous::{
+        heir::Member,
+        ids::{JobUid, Round, VoterId},
+        settings::Memory,
+    };
+
+    use super::*;
+
+    /// The role of a process with the voter 1, in a job with a round and these voters. Its agent is registered at `b:1`.
+    fn role(voters: &[u64]) -> Role {
+        let seat = |voter: &u64| Seat {
+            address: VoterAddress::new(format!("n{voter}:1")),
+            voter: Some(VoterId(*voter)),
+        };
+        let lists = Lists { before: None, last: voters.iter().map(seat).collect() };
+        let memory = Memory { round: Round(1), ..Memory::fresh(JobUid::new("u")) };
+        let replica = Replica { lists, memory: Some(memory), ..Replica::default() };
+        let stored = Stored { replica, ..Stored::default() };
+        let registered = NotHere { term: Term(2), endpoint: "b:1".to_owned() };
+        let member = Member { voter: VoterId(1), address: VoterAddress::new("n1:1") };
+        let (leader, stored) = (watch::channel(Leader::Unknown).1, watch::channel(stored).1);
+        let means = Means::Voters(member);
+        Role::Host {
+            endpoint: "n1:1".to_owned(),
+            elected: watch::channel(ElectedCoordinator::Unknown).1,
+            obituaries: mpsc::channel(1).0,
+            leadership: Leadership::without_voters(means, &mpsc::channel(1).0, leader, stored)
+                .into(),
+            registered: watch::channel(registered).1,
+            run_id: RunId::new("job"),
+        }
+    }
+
+    /// The coordinator refuses a registration for another run, and one of another protocol version. The first shows nothing, the second
+    /// only the job of its agent.
+    #[tokio::test]
+    async fn registrations_that_are_refused_show_little() {
+        let (commands, mut queue) = mpsc::channel(8);
+        let mut own = role(&[2]);
+        if let Role::Host { leadership, .. } = &mut own {
+            leadership.commands = commands.downgrade();
+        }
+        let known = KnownJob { uid: JobUid::new("v"), voters: vec![VoterAddress::new("n3:1")] };
+        let showing = |change: &dyn Fn(&mut Attend)| {
+            let mut attend = ragent_base::testing::attend("a");
+            (attend.run_id, attend.job) = (RunId::new("job"), Some(known.clone()));
+            (attend.ended, attend.job_uid) = (vec![JobUid::new("e")], Some(JobUid::new("w")));
+            attend.known_round.round.round = Round(1);
+            change(&mut attend);
+            attend
+        };
+        let other_run = showing(&|attend| attend.run_id = RunId::new("other"));
+        assert_eq!(own.elsewhere(&other_run), None);
+        assert!(queue.try_recv().is_err());
+        let other_version = showing(&|attend| attend.protocol_version = 4);
+        assert_eq!(own.elsewhere(&other_version), None);
+        let Ok(Command::KnownJob(job)) = queue.try_recv() else { panic!("it shows a job") };
+        assert_eq!(job.uid, JobUid::new("w"));
+        assert!(queue.try_recv().is_err());
+        own.elsewhere(&showing(&|_| {}));
+        assert!(matches!(queue.try_recv(), Ok(Command::Ended(_))));
+        assert!(matches!(queue.try_recv(), Ok(Command::KnownJob(job)) if job == known));
+    }
+
+    /// A process that is not a voter sends others to the coordinator with which its agent is registered. A voter without a
+    /// leader does not: that coordinator may be lost.
+    #[test]
+    fn others_are_sent_to_the_registered_coordinator() {
+        let endpoint = |role: &Role| role.registered_elsewhere().map(|not_here| not_here.endpoint);
+        assert_eq!(endpoint(&role(&[2])).as_deref(), Some("b:1"));
+        assert_eq!(endpoint(&role(&[1, 2])), None);
+        let read = |role: &Role| role.coordinator_to_read().err().map(|not_here| not_here.endpoint);
+        assert_eq!(read(&role(&[2])).as_deref(), Some("b:1"));
+        assert_eq!(read(&role(&[1, 2])).as_deref(), Some(""));
+    }
+}

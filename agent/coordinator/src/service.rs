@@ -1,0 +1,493 @@
+//! The gRPC and HTTP service on an agent's port.
+
+use std::{pin::Pin, sync::Arc};
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Request as HttpRequest, State},
+    http::{HeaderValue, StatusCode, header::CONTENT_TYPE},
+    middleware,
+    response::{IntoResponse, Response as HttpResponse},
+    routing::{any, get, post},
+};
+use nix::unistd::geteuid;
+use ragent_base::{
+    net::{connection::PeerAddress, http::BodyRead, port::Routers, refusals::Refusals},
+    report::outcome_text::differences,
+    secret::Credentials,
+};
+use ragent_leadership::state_file;
+use ragent_proto::{
+    Proof,
+    convert::{FromAgent, FromCoordinator, NotHere},
+    v1::{
+        AgentMessage, CoordinatorMessage,
+        coordination_server::{Coordination, CoordinationServer},
+    },
+};
+use ragent_rendezvous::{
+    ids::{Peer, RunId, Term},
+    message::{Attend, RefuseReason, ToNode},
+    settings::SharedSettings,
+};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::timeout,
+};
+use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status, Streaming, service::Routes};
+use tracing::warn;
+
+use super::{
+    browser_guard::{self, Guard},
+    driver::{Input, Inputs},
+    events_page,
+    identity::{self, IDENTITY_PATH, IdentityPage},
+    metrics::{self, MetricsPage},
+    page::{self, Document},
+    reachability::{self, REACH_PATH, Reach},
+    readers::Readers,
+    relay::{Asker, Relay},
+    role::{Elsewhere, Role},
+    states::States,
+    status_page::{self, StatusPage},
+};
+use crate::limits;
+
+/// The path for obituaries.
+pub const OBITUARY_PATH: &str = "/v1/obituary";
+
+/// What the routes of a port share with other parts of its process.
+pub struct Shared {
+    /// The page of the metrics.
+    pub metrics: Arc<MetricsPage>,
+    /// The clients that read for long.
+    pub readers: Readers,
+}
+
+/// Creates the routes of an agent's port, for gRPC and HTTP. Each kind of client has its own routes,
+/// so that no page can forget to check who asks.
+pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Routers, Shared) {
+    let role = Arc::new(role);
+    let refusals = Arc::new(Refusals::default());
+    let states = Arc::new(States::new(Arc::clone(&role), Arc::clone(&refusals)));
+    let metrics = Arc::new(MetricsPage::of_job(Arc::clone(&states)));
+    let readers = Readers::default();
+    let relay = Relay { credentials: credentials.clone(), readers: readers.clone() };
+    let status = pages(states, relay, true).merge(metrics::route(Arc::clone(&metrics)));
+    let obituaries =
+        Router::new().route(OBITUARY_PATH, post(obituary)).with_state(Arc::clone(&role));
+    let obituaries = obituaries.layer(DefaultBodyLimit::max(limits::MAX_OBITUARY));
+    let identity = |run_id: Option<RunId>| {
+        let page = IdentityPage { run_id, credentials: credentials.clone() };
+        obituaries.clone().route(IDENTITY_PATH, get(identity::page).with_state(page))
+    };
+    let reach = Reach { role: Arc::clone(&role), credentials: credentials.clone() };
+    let reach = Router::new().route(REACH_PATH, get(reachability::report).with_state(reach));
+    let guard = Arc::new(Guard::new(Arc::clone(&role)));
+    let guarded = |router: Router| {
+        router.layer(middleware::from_fn_with_state(Arc::clone(&guard), browser_guard::check))
+    };
+    let service = Service { role, refusals: Arc::clone(&refusals) };
+    let grpc =
+        CoordinationServer::new(service).max_decoding_message_size(limits::MAX_AGENT_MESSAGE);
+    let grpc = Routes::new(grpc).into_axum_router();
+    let refused = Refused { credentials: credentials.clone(), refusals: Arc::clone(&refusals) };
+    let routers = Routers {
+        members: guarded(
+            grpc.merge(identity(Some(run_id.clone())))
+                .merge(status.clone())
+                .merge(reach)
+                .fallback(not_found),
+        ),
+        own_user: guarded(
+            identity(None)
+                .merge(status.layer(middleware::from_fn_with_state(refused.clone(), check_direct)))
+                .fallback_service(any(refuse).with_state(refused.clone())),
+        ),
+        strangers: guarded(identity(None).fallback_service(any(refuse).with_state(refused))),
+        refusals,
+    };
+    (routers, Shared { metrics, readers })
+}
+
+/// Creates the routes of a process that passes on what the coordinator of a job shows: the page, the status and the events.
+/// `known` names a process of the job.
+pub fn relayed_pages(known: watch::Receiver<NotHere>, credentials: &Credentials) -> Router {
+    let role = Arc::new(Role::Elsewhere(known));
+    let states = Arc::new(States::new(Arc::clone(&role), Arc::default()));
+    let relay = Relay { credentials: credentials.clone(), readers: Readers::default() };
+    let guard = Arc::new(Guard::new(role));
+    pages(states, relay, false).layer(middleware::from_fn_with_state(guard, browser_guard::check))
+}
+
+/// Creates the routes of the pages that only the coordinator has. The page for browsers has a link to the metrics if
+/// `has_metrics` is true.
+fn pages(states: Arc<States>, relay: Relay, has_metrics: bool) -> Router {
+    let status = Arc::new(StatusPage::new(Arc::clone(&states), relay.clone()));
+    let document = Document::new(Arc::clone(&status), has_metrics);
+    status_page::route(status)
+        .merge(events_page::route(Arc::clone(&states), relay.clone()))
+        .merge(page::routes(states, relay, document))
+}
+
+/// The refusal of requests to pages that a client may not use.
+#[derive(Clone)]
+struct Refused {
+    credentials: Credentials,
+    refusals: Arc<Refusals>,
+}
+
+/// Refuses requests of commands and of other agents, which have to prove that they belong to the job.
+async fn check_direct(
+    State(refused): State<Refused>,
+    request: HttpRequest,
+    next: middleware::Next,
+) -> HttpResponse {
+    if Asker::is_direct(request.headers()) {
+        refuse(State(refused), request).await
+    } else {
+        next.run(request).await
+    }
+}
+
+/// Refuses a request, with the reason.
+async fn refuse(State(refused): State<Refused>, request: HttpRequest) -> HttpResponse {
+    let Refused { credentials, refusals } = refused;
+    let ids: Vec<_> = credentials.ids().iter().map(ToString::to_string).collect();
+    let (why, reason) = if credentials.has_certificate() {
+        let why = "this job requires a certificate: give it with `--tls-ca`, `--tls-cert` and `--tls-key`";
+        (why.to_owned(), "it has sent no certificate")
+    } else if ids.is_empty() {
+        let why = format!(
+            "this port serves uid {} of this machine only; give its agents a secret, or `--auth none`",
+            geteuid()
+        );
+        (why, "it belongs to another user of this machine")
+    } else {
+        let ids = ids.join(", ");
+        let why = format!("this job requires its secret ({ids}): give it with `--secret-file`");
+        (why, "it has not proven that it knows the secret")
+    };
+    if let Some(PeerAddress { ip, .. }) = request.extensions().get() {
+        refusals.handle_refused(*ip, reason);
+    }
+    let kind = request.headers().get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    if kind.starts_with(b"application/grpc") {
+        Status::unauthenticated(why).into_http()
+    } else {
+        (StatusCode::FORBIDDEN, why + "\n").into_response()
+    }
+}
+
+/// Answers an unknown path with 404; the gRPC routes would answer it with 200.
+async fn not_found() -> StatusCode {
+    StatusCode::NOT_FOUND
+}
+
+struct Service {
+    role: Arc<Role>,
+    refusals: Arc<Refusals>,
+}
+
+type Answers = Pin<Box<dyn Stream<Item = Result<CoordinatorMessage, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Coordination for Service {
+    type AttendStream = Answers;
+
+    async fn attend(
+        &self,
+        request: Request<Streaming<AgentMessage>>,
+    ) -> Result<Response<Answers>, Status> {
+        let from = request.extensions().get::<PeerAddress>().copied();
+        let read = request.extensions().get::<BodyRead>().cloned().unwrap_or_default();
+        let mut messages = request.into_inner();
+        if let Some(not_here) = self.role.redirect() {
+            return Ok(redirect(not_here));
+        }
+        let first = messages.message().await?;
+        let first = first
+            .ok_or_else(|| Status::invalid_argument("the stream has ended without a message"))?;
+        let FromAgent::Attend { attend, proof, lost_term } = first.try_into()? else {
+            return Err(Status::failed_precondition("the first message is not an Attend message"));
+        };
+        read.notify();
+        let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
+        let refusals = Arc::clone(&self.refusals);
+        let (settings, script) = (attend.settings, attend.node.script.clone());
+        let registration = Registration { attend, proof, from, answers };
+        // The answer to the stream begins at once, so that the agent can distinguish this process from one that
+        // is stopped.
+        tokio::spawn(pass_on(Arc::clone(&self.role), lost_term, registration, messages));
+        let answers = ReceiverStream::new(queue).map(move |message| {
+            if let (FromCoordinator::Message(ToNode::Refuse(reason)), Some(from)) = (&message, from)
+                && let Some(why) = why_refused(reason, &settings, &script)
+            {
+                refusals.handle_refused_node(from.ip, &why);
+            }
+            Ok(message.into())
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+/// Describes why an agent with these settings is refused, for the user of the coordinator; `None` if nothing is wrong with it.
+fn why_refused(
+    reason: &RefuseReason,
+    settings: &SharedSettings,
+    own_script: &str,
+) -> Option<String> {
+    Some(match reason {
+        RefuseReason::Closed(_) | RefuseReason::EarlierRun => return None,
+        RefuseReason::Settings { ours } => differences(ours, settings),
+        RefuseReason::RunId { .. } => "it has another `--rdzv-id`".to_owned(),
+        RefuseReason::ProtocolVersion { .. } => "it is another version of ragent".to_owned(),
+        RefuseReason::LoopbackAddress { .. } => "its address is a loopback address".to_owned(),
+        RefuseReason::NodeRankTaken { node_rank, host_name } => {
+            format!("{host_name} already has `--node-rank {node_rank}`")
+        }
+        RefuseReason::NodeRankTooHigh { node_rank, .. } => {
+            format!("`--node-rank {node_rank}` is too high")
+        }
+        RefuseReason::OtherScript { script, host_name } => {
+            format!("its script is `{own_script}`, but {host_name} runs `{script}` in this job")
+        }
+        RefuseReason::TooManyNodes { limit } => format!("{limit} nodes are here already"),
+    })
+}
+
+/// Answers a registration with the endpoint of the coordinator.
+fn redirect(not_here: NotHere) -> Response<Answers> {
+    let not_here = FromCoordinator::NotHere(not_here);
+    Response::new(Box::pin(tokio_stream::once(Ok(not_here.into()))))
+}
+
+/// A registration for the coordinator.
+struct Registration {
+    attend: Box<Attend>,
+    proof: Option<Proof>,
+    from: Option<PeerAddress>,
+    answers: mpsc::Sender<FromCoordinator>,
+}
+
+/// A registration that was sent to the coordinator.
+struct Taken {
+    peer: Peer,
+    is_taken: oneshot::Receiver<()>,
+}
+
+impl Registration {
+    /// Sends the registration to a coordinator.
+    async fn send(self, inputs: &Inputs) -> Result<Taken, Status> {
+        let Self { attend, proof, from, answers } = self;
+        let peer = attend.peer();
+        let (taken, is_taken) = oneshot::channel();
+        let input = Input::Attend { attend, proof, from, answers, taken };
+        inputs.send(input).await.map_err(|_| Status::unavailable("the job has ended"))?;
+        Ok(Taken { peer, is_taken })
+    }
+}
+
+impl Taken {
+    /// Passes the messages of the stream on.
+    async fn forward(self, messages: Streaming<AgentMessage>, inputs: Inputs) {
+        // Otherwise the messages and the end of this stream would count for another stream of the same name.
+        if self.is_taken.await.is_ok() {
+            forward(messages, self.peer, inputs).await;
+        }
+    }
+}
+
+/// Passes a registration on to the coordinator. If none is known that was elected in a term after `lost`, holds it
+/// until there is one, for a limited time, or until the agent ends the stream, or until the coordinator is known to be
+/// another process.
+async fn pass_on(
+    role: Arc<Role>,
+    lost: Term,
+    registration: Registration,
+    messages: Streaming<AgentMessage>,
+) {
+    if let Some(elsewhere) = role.elsewhere(&registration.attend) {
+        return send_elsewhere(&role, elsewhere, &registration).await;
+    }
+    let lost = role.comparable(&registration.attend, lost);
+    let coordinator = tokio::select! {
+        coordinator = timeout(limits::HELD_TIMEOUT, role.wait_for_coordinator(lost)) => coordinator,
+        elsewhere = role.wait_for_elsewhere() => {
+            return send_elsewhere(&role, elsewhere, &registration).await;
+        }
+        () = registration.answers.closed() => return,
+    };
+    match coordinator.unwrap_or_else(|_| Err(NotHere::unknown())) {
+        Ok(inputs) => {
+            // The job may have ended.
+            if let Ok(taken) = registration.send(&inputs).await {
+                taken.forward(messages, inputs).await;
+            }
+        }
+        Err(not_here) => {
+            // The agent may have ended the stream.
+            let _ = registration.answers.send(FromCoordinator::NotHere(not_here)).await;
+        }
+    }
+}
+
+/// Answers a registration with the voters of the job, one of which is the coordinator, with the leader of another job, or with the
+/// coordinator with which the agent of this process is registered.
+async fn send_elsewhere(role: &Role, elsewhere: Elsewhere, registration: &Registration) {
+    let Registration { attend, answers, .. } = registration;
+    // The agent may have ended the stream.
+    let not_here = match elsewhere {
+        Elsewhere::Leader(leader) => leader,
+        // A node that knows a job with a round is to find its leader through the voters of that job.
+        Elsewhere::Voters(voters) if voters.is_empty() && attend.job.is_none() => {
+            role.registered_elsewhere().unwrap_or_else(NotHere::unknown)
+        }
+        Elsewhere::Voters(voters) => {
+            if !voters.is_empty() {
+                let _ = answers.send(FromCoordinator::Message(ToNode::Voters(voters))).await;
+            }
+            NotHere::unknown()
+        }
+    };
+    let _ = answers.send(FromCoordinator::NotHere(not_here)).await;
+}
+
+/// Passes an agent's messages on until its stream ends.
+async fn forward(mut messages: Streaming<AgentMessage>, peer: Peer, inputs: Inputs) {
+    while let Ok(Some(message)) = messages.message().await {
+        let message = match FromAgent::try_from(message) {
+            Ok(FromAgent::Message(message)) => message,
+            Ok(FromAgent::Attend { .. }) => {
+                warn!(node = %peer.node, "stream closed: second Attend message");
+                break;
+            }
+            Err(error) => {
+                warn!(node = %peer.node, %error, "stream closed: malformed message");
+                break;
+            }
+        };
+        if inputs.send(Input::Message(peer.clone(), message)).await.is_err() {
+            return;
+        }
+    }
+    // The coordinator may have ended before its agents.
+    let _ = inputs.send(Input::Detached(peer)).await;
+}
+
+async fn obituary(State(role): State<Arc<Role>>, text: String) -> HttpResponse {
+    let obituary = state_file::parse_obituary(&text);
+    let is_taken = match (&*role, obituary) {
+        (_, None) => return StatusCode::BAD_REQUEST.into_response(),
+        (Role::Host { obituaries, .. }, Some(obituary)) => obituaries.send(obituary).await.is_ok(),
+        (Role::Elsewhere(_), Some(_)) => return StatusCode::MISDIRECTED_REQUEST.into_response(),
+    };
+    let status = if is_taken { StatusCode::NO_CONTENT } else { StatusCode::SERVICE_UNAVAILABLE };
+    status.into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{body::Body, extract::Request, http::header::MAX_FORWARDS};
+    use ragent_base::secret::{Origin, Secret, Unsecured};
+    use ragent_rendezvous::ids::Term;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::client::{EVENTS_PATH, STATUS_PATH, WATCH_PATH};
+
+    fn elsewhere() -> Role {
+        // No coordinator is known.
+        let endpoint = String::new();
+        Role::Elsewhere(watch::channel(NotHere { term: Term(0), endpoint }).1)
+    }
+
+    async fn get_status(router: Router, path: &str) -> StatusCode {
+        let unknown = ragent_base::net::connection_quota::Origin::Unknown;
+        let request = Request::get(path).extension(unknown).body(Body::empty()).unwrap();
+        router.oneshot(request).await.unwrap().status()
+    }
+
+    /// An unknown path has HTTP's status, not that of an unknown gRPC call.
+    #[tokio::test]
+    async fn unknown_paths_are_not_found() {
+        let open = Credentials::unsecured(Unsecured::Chosen);
+        let router = routers(&RunId::new("job"), elsewhere(), &open).0.members;
+        for path in ["/v1", "/v2/identity", "/ragent", "/index.html"] {
+            assert_eq!(get_status(router.clone(), path).await, StatusCode::NOT_FOUND, "{path}");
+        }
+        assert_eq!(get_status(router, IDENTITY_PATH).await, StatusCode::OK);
+    }
+
+    /// A stranger may ask who answers, and bring an obituary; this machine's user may also read the status. Everything
+    /// else, known or not, needs the secret.
+    #[tokio::test]
+    async fn strangers_have_two_pages() {
+        let secret = Secret::new(&"k".repeat(43)).unwrap();
+        let id = secret.id().to_string();
+        let secured = Credentials::new(vec![secret], Origin::Stdin);
+        let Routers { own_user, strangers, .. } =
+            routers(&RunId::new("job"), elsewhere(), &secured).0;
+        let grpc = "/ragent.v1.Coordination/Attend";
+        for (router, status) in
+            [(&own_user, StatusCode::SERVICE_UNAVAILABLE), (&strangers, StatusCode::FORBIDDEN)]
+        {
+            assert_eq!(get_status(router.clone(), IDENTITY_PATH).await, StatusCode::OK);
+            assert_eq!(get_status(router.clone(), "/status").await, status);
+            let is_read = status != StatusCode::FORBIDDEN;
+            assert_eq!(get_status(router.clone(), WATCH_PATH).await, status);
+            let metrics = if is_read { StatusCode::OK } else { status };
+            assert_eq!(get_status(router.clone(), "/metrics").await, metrics);
+            assert_eq!(get_status(router.clone(), "/").await, status);
+            for path in [REACH_PATH, "/unknown", grpc] {
+                let status = get_status(router.clone(), path).await;
+                assert_eq!(status, StatusCode::FORBIDDEN, "{path}");
+            }
+            let call = Request::post(grpc).header(CONTENT_TYPE, "application/grpc");
+            let answer = router.clone().oneshot(call.body(Body::empty()).unwrap()).await.unwrap();
+            let status = Status::from_header_map(answer.headers()).unwrap();
+            assert_eq!(status.code(), tonic::Code::Unauthenticated);
+            assert!(status.message().contains(&id), "{status}");
+            let obituary = Request::post(OBITUARY_PATH).body(Body::from("?")).unwrap();
+            let answer = router.clone().oneshot(obituary).await.unwrap();
+            assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "it is read");
+        }
+    }
+
+    /// Commands, and agents that pass a page on, prove that they belong to the job, also as this machine's user.
+    #[tokio::test]
+    async fn direct_requests_need_the_secret() {
+        let secured = Credentials::new(vec![Secret::new(&"k".repeat(43)).unwrap()], Origin::Stdin);
+        let Routers { own_user, members, .. } =
+            routers(&RunId::new("job"), elsewhere(), &secured).0;
+        for path in [STATUS_PATH, "/status?follow", EVENTS_PATH, WATCH_PATH] {
+            for (router, expected) in
+                [(&own_user, StatusCode::FORBIDDEN), (&members, StatusCode::MISDIRECTED_REQUEST)]
+            {
+                let unknown = ragent_base::net::connection_quota::Origin::Unknown;
+                let request = Request::get(path).extension(unknown).header(MAX_FORWARDS, "0");
+                let request = request.body(Body::empty()).unwrap();
+                let answer = router.clone().oneshot(request).await.unwrap();
+                assert_eq!(answer.status(), expected, "{path}");
+            }
+        }
+    }
+
+    /// Strangers do not receive the name of the job.
+    #[tokio::test]
+    async fn strangers_do_not_learn_the_job() {
+        let secured = Credentials::new(vec![Secret::new(&"k".repeat(43)).unwrap()], Origin::Stdin);
+        let Routers { members, strangers, .. } =
+            routers(&RunId::new("job7"), elsewhere(), &secured).0;
+        for (router, is_member) in [(members, true), (strangers, false)] {
+            let request = Request::get(IDENTITY_PATH).body(Body::empty()).unwrap();
+            let body = router.oneshot(request).await.unwrap().into_body();
+            let text = axum::body::to_bytes(body, 4096).await.unwrap();
+            let text = str::from_utf8(&text).unwrap();
+            assert_eq!(text.contains("job7") && text.contains("unix_ms"), is_member, "{text}");
+            let id = secured.ids()[0].to_string();
+            assert!(text.contains(r#""auth":"secret""#) && text.contains(&id), "{text}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Recognises that the process was stalled, so that received messages are handled before any node
+//! times out.
+//!
+//! After a stall, the messages of all nodes are in the queues of the coordinator, and their deadlines
+//! have passed. A deadline that is long past is therefore postponed once: the messages renew it.
+
+use std::time::{Duration, Instant};
+
+/// A deadline missed by more than this was missed because the whole process was stalled.
+const STALL: Duration = Duration::from_millis(500);
+
+/// Postpones deadlines after a stall.
+#[derive(Debug, Default)]
+pub(super) struct StallGuard {
+    /// The time until which deadlines are postponed.
+    until: Option<Instant>,
+}
+
+impl StallGuard {
+    /// Returns the time at which `deadline` is to be applied. A deadline in the future shows that
+    /// the messages were handled.
+    pub(super) fn due(&mut self, now: Instant, deadline: Option<Instant>) -> Option<Instant> {
+        if deadline.is_none_or(|deadline| now < deadline) {
+            self.until = None;
+        }
+        deadline.map(|deadline| self.until.map_or(deadline, |until| deadline.max(until)))
+    }
+
+    /// Returns true if a deadline that is due may be applied, and false if it is postponed by
+    /// `catch_up` because the process was stalled.
+    pub(super) fn may_apply(
+        &mut self,
+        now: Instant,
+        deadline: Option<Instant>,
+        catch_up: Duration,
+    ) -> bool {
+        let is_late = deadline.is_some_and(|deadline| deadline + STALL < now);
+        let is_stalled = is_late && self.until.is_none();
+        self.until = is_stalled.then(|| now + catch_up);
+        !is_stalled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A guard, and the time at which it was created.
+    fn guard() -> (StallGuard, Instant) {
+        (StallGuard::default(), ragent_base::sys::clock::now())
+    }
+
+    /// A deadline that is handled in time, or a little late on a busy machine, is applied.
+    #[test]
+    fn punctual_deadlines_are_applied() {
+        let (mut guard, start) = guard();
+        let deadline = Some(start + SECOND);
+        assert_eq!(guard.due(start, deadline), deadline);
+        assert!(guard.may_apply(start + SECOND, deadline, SECOND));
+        assert!(guard.may_apply(start + SECOND + STALL, deadline, SECOND));
+        assert_eq!(guard.due(start, None), None);
+    }
+
+    /// A deadline that was missed by far is postponed once, and applied if nothing has moved it.
+    #[test]
+    fn missed_deadline_is_postponed_once() {
+        let (mut guard, start) = guard();
+        let deadline = Some(start);
+        let woken = start + 10 * SECOND;
+        assert!(!guard.may_apply(woken, deadline, SECOND));
+        assert_eq!(guard.due(woken, deadline), Some(woken + SECOND));
+        // A later deadline, past as well, is not postponed further.
+        assert_eq!(guard.due(woken, Some(start + SECOND)), Some(woken + SECOND));
+        assert!(guard.may_apply(woken + SECOND, deadline, SECOND));
+    }
+
+    /// Once messages have moved the deadline, the next stall counts as a new one.
+    #[test]
+    fn each_stall_counts() {
+        let (mut guard, start) = guard();
+        assert!(!guard.may_apply(start + 10 * SECOND, Some(start), SECOND));
+        let (now, moved) = (start + 10 * SECOND, start + 13 * SECOND);
+        assert_eq!(guard.due(now, Some(moved)), Some(moved));
+        assert!(!guard.may_apply(start + 30 * SECOND, Some(moved), SECOND));
+    }
+}

@@ -1,0 +1,79 @@
+//! The state of the job that this process coordinates.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::body::Bytes;
+use ragent_base::net::refusals::Refusals;
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::snapshot::Snapshot;
+
+use super::{collected::Collected, driver, journal::JournalReader, relay::Refusal, role::Role};
+
+/// A state of the job, as JSON once for all who read it.
+#[derive(Debug)]
+pub(super) struct State {
+    /// The state.
+    pub(super) snapshot: Snapshot,
+    json: OnceLock<Bytes>,
+}
+
+impl State {
+    pub(super) fn new(snapshot: Snapshot) -> Self {
+        Self { snapshot, json: OnceLock::new() }
+    }
+
+    /// Returns the state as JSON.
+    pub(super) fn json(&self) -> Bytes {
+        let json = || serde_json::to_vec(&self.snapshot).expect("all keys are text").into();
+        self.json.get_or_init(json).clone()
+    }
+}
+
+/// The states of the job that this process coordinates, collected at most ten times a second for all callers.
+pub(super) struct States {
+    role: Arc<Role>,
+    refusals: Arc<Refusals>,
+    last: Collected<Option<Arc<State>>>,
+}
+
+impl States {
+    pub(super) fn new(role: Arc<Role>, refusals: Arc<Refusals>) -> Self {
+        Self { role, refusals, last: Collected::default() }
+    }
+
+    /// Returns the state, with the processes that the port of the coordinator has refused.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Refusal`] if another process has it, or the job has ended.
+    pub(super) async fn get(&self) -> Result<Arc<State>, Refusal> {
+        let inputs = self.role.coordinator_to_read()?;
+        let collect = async {
+            let snapshot = driver::snapshot(&inputs).await?;
+            let refused_peers = self.refusals.list();
+            Some(Arc::new(State::new(Snapshot { refused_peers, ..snapshot })))
+        };
+        self.last.get(collect).await.ok_or_else(|| Refusal::unavailable("the job has ended"))
+    }
+
+    /// Returns the process that has the state, if it is another one.
+    pub(super) fn elsewhere(&self) -> Option<NotHere> {
+        self.role.coordinator_to_read().err()
+    }
+
+    /// Returns the journal of the coordinator in this process.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Refusal`] if another process has it, or the job has ended.
+    pub(super) async fn journal(&self) -> Result<JournalReader, Refusal> {
+        let inputs = self.role.coordinator_to_read()?;
+        let journal = driver::journal(&inputs).await;
+        journal.ok_or_else(|| Refusal::unavailable("the job has ended"))
+    }
+
+    /// Returns the number of connections and requests that the port has refused.
+    pub(super) fn refused(&self) -> u64 {
+        self.refusals.total()
+    }
+}

@@ -1,0 +1,64 @@
+//! The choice of a job's coordinator through etcd: the driver of [`Claim`], on a thread of its own, so that no
+//! other work of the agent delays a renewal.
+//!
+//! `client` sends one request at a time to a member of etcd, and changes to another one if that does not
+//! answer; `tls` reads the files for its connections. `changes` executes the changes of the job's key, and `watch`
+//! reports its content; each has a connection of its own. `outage` reports that etcd does not answer.
+//!
+//! [`Claim`]: ragent_election::claim::Claim
+
+mod changes;
+mod client;
+mod driver;
+mod error;
+mod limits;
+mod outage;
+mod tls;
+mod watch;
+
+use std::{io, thread};
+
+use ragent_election::claim::Settings;
+use ragent_rendezvous::ids::RunId;
+use tokio::{
+    runtime::Builder,
+    sync::{mpsc, watch as tokio_watch},
+};
+
+pub use self::client::Client;
+use self::driver::{Driver, Published};
+pub use self::error::EtcdError;
+use ragent_base::spec::EtcdSpec;
+
+use super::{Leader, Leadership, Means, Running, Stored};
+
+/// The configuration of one process.
+#[derive(Debug)]
+pub struct CandidateSpec {
+    /// The cluster.
+    pub etcd: EtcdSpec,
+    /// The job.
+    pub run_id: RunId,
+    /// The configuration of [`Claim`](ragent_election::claim::Claim).
+    pub settings: Settings,
+}
+
+/// Starts a process that may lead. It ends when all of its [`Commands`](super::Commands) are dropped.
+///
+/// # Errors
+///
+/// Returns the system's error if the thread cannot be started.
+pub fn start(spec: CandidateSpec) -> io::Result<Running> {
+    let (commands, received) = mpsc::channel(limits::COMMANDS);
+    let (leader, leader_known) = tokio_watch::channel(Leader::Unknown);
+    let (stored, stored_known) = tokio_watch::channel(Stored::default());
+    let (successors, successors_known) = tokio_watch::channel(Vec::new());
+    let published = Published { leader, stored, successors };
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    thread::Builder::new().name("etcd".to_owned()).spawn(move || {
+        runtime.block_on(async { Driver::new(spec, published).drive(received).await });
+    })?;
+    let means = Means::Etcd(successors_known);
+    let leadership = Leadership::without_voters(means, &commands, leader_known, stored_known);
+    Ok(Running { leadership, commands, connections: None })
+}

@@ -1,0 +1,63 @@
+//! Executes the changes of the job's key, one at a time.
+
+use std::time::Instant;
+
+use ragent_base::sys::clock;
+use ragent_election::claim::{Outcome, Record, Stamp};
+use tokio::sync::mpsc;
+
+use super::{client::Client, driver::Event, error::EtcdError, limits};
+
+/// A change of the key.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) number: u64,
+    pub(super) expected: Stamp,
+    pub(super) record: Option<Box<Record>>,
+}
+
+/// The lease of etcd for the key.
+struct KeyLease {
+    id: i64,
+    granted: Instant,
+}
+
+/// Executes changes until their sender has ended.
+pub(super) async fn execute(
+    mut client: Client,
+    mut changes: mpsc::Receiver<Change>,
+    events: mpsc::Sender<Event>,
+) {
+    let mut lease = None;
+    while let Some(Change { number, expected, record }) = changes.recv().await {
+        let (outcome, error) = match change(&mut client, &mut lease, expected, record).await {
+            Ok(outcome) => (outcome, None),
+            Err(error) => (Outcome::Unknown, Some(error)),
+        };
+        if events.send(Event::Changed(number, outcome, error)).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn change(
+    client: &mut Client,
+    lease: &mut Option<KeyLease>,
+    expected: Stamp,
+    record: Option<Box<Record>>,
+) -> Result<Outcome, EtcdError> {
+    let is_old = |lease: &KeyLease| {
+        clock::now().saturating_duration_since(lease.granted) >= limits::KEY_LEASE_AGE
+    };
+    if record.is_some() && lease.as_ref().is_none_or(is_old) {
+        let id = client.grant_lease().await?;
+        *lease = Some(KeyLease { id, granted: clock::now() });
+    }
+    let id = lease.as_ref().map_or(0, |lease| lease.id);
+    let outcome = client.change(expected, record.map(|record| *record), id).await;
+    if outcome.is_err() {
+        // Its lease may be unknown to a cluster that was restored.
+        *lease = None;
+    }
+    outcome
+}

@@ -1,0 +1,104 @@
+//! Reports the content of the job's key: reads it, and then watches its changes.
+
+use std::time::Duration;
+
+use ragent_base::sys::clock;
+use ragent_election::claim::Revision;
+use ragent_proto::etcd::event::EventType;
+use ragent_rendezvous::jitter::{Jitter, Pauses, doubled};
+use tokio::{sync::mpsc, time::timeout};
+
+use super::{client::Client, driver::Event, error::EtcdError, limits};
+
+/// Reports the content until the receiver of the events has ended.
+pub(super) async fn report(mut client: Client, mut jitter: Jitter, events: mpsc::Sender<Event>) {
+    let mut pauses = Pauses::new(limits::RETRY_FIRST, limits::RETRY_MAX, jitter.bits());
+    let mut silences = 0_u32;
+    let mut known = Revision::default();
+    loop {
+        let silence = doubled(limits::WATCH_SILENCE, silences, limits::WATCH_SILENCE_MAX);
+        let silence = silence.mul_f64(1.0 + jitter.fraction() / 2.0);
+        let mut newest = known;
+        let end = follow(&mut client, silence, &mut newest, &events).await;
+        // The revision is lower than before if etcd was restored.
+        let has_changed = newest != known;
+        known = newest;
+        if has_changed {
+            pauses.reset();
+            silences = 0;
+        }
+        client.change_member();
+        match end {
+            End::Closed => return,
+            End::Silent => silences = if has_changed { 0 } else { silences + 1 },
+            End::Failed(error) => {
+                if events.send(Event::Away(error)).await.is_err() {
+                    return;
+                }
+                clock::until(Some(clock::now() + pauses.after_failure())).await;
+            }
+        }
+    }
+}
+
+/// The reason for the end of a watch.
+enum End {
+    /// The receiver of the events has ended.
+    Closed,
+    /// Nothing was reported for a time.
+    Silent,
+    /// A request has failed.
+    Failed(EtcdError),
+}
+
+/// Reads the key and reports its changes until nothing is reported for `silence`. `newest` is the last revision of
+/// the key that was reported.
+async fn follow(
+    client: &mut Client,
+    silence: Duration,
+    newest: &mut Revision,
+    events: &mpsc::Sender<Event>,
+) -> End {
+    let value = match client.read().await {
+        Ok(value) => value,
+        Err(error) => return End::Failed(error),
+    };
+    let revision = value.revision;
+    *newest = value.entry.as_ref().map_or(*newest, |entry| entry.stamp.revision);
+    if events.send(Event::Value(Box::new(value))).await.is_err() {
+        return End::Closed;
+    }
+    let mut answers = match client.watch(revision).await {
+        Ok(answers) => answers,
+        Err(error) => return End::Failed(error),
+    };
+    loop {
+        let answer = match timeout(silence, answers.message()).await {
+            Err(_) => return End::Silent,
+            Ok(Ok(Some(answer))) => answer,
+            Ok(Ok(None)) => return End::Failed(client.failed("it has ended the watch")),
+            Ok(Err(status)) => return End::Failed(client.failed(status.message())),
+        };
+        if answer.canceled {
+            return End::Failed(
+                client.failed(format!("the watch has ended: {}", answer.cancel_reason)),
+            );
+        }
+        for event in answer.events {
+            let is_deleted = event.r#type() == EventType::Delete;
+            let Some(content) = event.kv else { continue };
+            let revision = content.mod_revision;
+            let value = client.value(revision, Some(content).filter(|_| !is_deleted));
+            let event = match value {
+                Ok(value) => {
+                    *newest = value.revision;
+                    Event::Value(Box::new(value))
+                }
+                Err(error) => Event::Away(error),
+            };
+            if events.send(event).await.is_err() {
+                return End::Closed;
+            }
+        }
+    }
+}

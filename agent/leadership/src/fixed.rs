@@ -1,0 +1,127 @@
+//! A coordinator that no other process can replace: its process has the only endpoint of the job. Its memory is kept in a state
+//! file, with which it continues after a restart.
+
+mod state_writer;
+
+use std::path::PathBuf;
+
+use ragent_base::sys::clock;
+use ragent_election::election::message::Replica;
+use ragent_rendezvous::{ids::Term, settings::Memory, tenure::Tenure};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use self::state_writer::StateWriter;
+use super::{Command, Leader, Leadership, Mandate, Means, Running, StateNeed, Stored, limits};
+
+/// The term in commands of such a process. It is only a name: the coordinator counts its terms itself.
+const ONLY: Term = Term(0);
+
+/// The state of an earlier coordinator of the job, and the file that keeps it.
+#[derive(Debug, Default)]
+pub struct RecoveredState {
+    /// The state file; `None` if the job has none.
+    pub state_file: Option<PathBuf>,
+    /// The memory of an earlier coordinator.
+    pub memory: Option<Memory>,
+}
+
+impl RecoveredState {
+    /// Reads the state file of a job.
+    pub fn from_file(path: PathBuf) -> Self {
+        let memory = super::state_file::read_memory(&path);
+        Self { state_file: Some(path), memory }
+    }
+}
+
+/// Lets this process coordinate the job, until the last sender of commands is dropped.
+pub fn start(recovered: RecoveredState) -> Running {
+    let RecoveredState { state_file, memory } = recovered;
+    if let Some(own) = state_file.clone() {
+        // A slow disk does not delay the start, and remaining files are removed next time.
+        drop(tokio::task::spawn_blocking(move || super::state_file::clean(&own)));
+    }
+    let (commands, queue) = mpsc::channel(limits::COMMANDS);
+    let (leader, leader_known) = watch::channel(Leader::here(memory.clone()));
+    let stored = watch::Sender::new(stored(memory));
+    let leadership =
+        Leadership::without_voters(Means::Fixed, &commands, leader_known, stored.subscribe());
+    let keeper = Keeper { file: StateWriter::new(state_file), waiting: Vec::new(), stored, leader };
+    tokio::spawn(keeper.run(queue));
+    Running { leadership, commands, connections: None }
+}
+
+impl Leader {
+    /// Returns the leader of a job that only this process can lead.
+    fn here(memory: Option<Memory>) -> Self {
+        let until = watch::channel(clock::now()).1;
+        let mandate =
+            Mandate { term: ONLY, tenure: Tenure::Sole, until, memory, voters: Vec::new() };
+        Self::Here(mandate.into())
+    }
+}
+
+fn stored(memory: Option<Memory>) -> Stored {
+    Stored { replica: Replica { memory, ..Replica::default() }, ..Stored::default() }
+}
+
+/// Keeps the memory of the coordinator in its file.
+struct Keeper {
+    file: StateWriter,
+    /// Notified when the newest memory is written, or the disk is too slow.
+    waiting: Vec<oneshot::Sender<()>>,
+    stored: watch::Sender<Stored>,
+    leader: watch::Sender<Leader>,
+}
+
+impl Keeper {
+    async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        loop {
+            if !self.file.is_awaited() {
+                for waiting in self.waiting.drain(..) {
+                    // The coordinator may have ended.
+                    let _ = waiting.send(());
+                }
+            }
+            let due = self.file.poll_timeout();
+            tokio::select! {
+                biased;
+                command = commands.recv() => match command {
+                    Some(command) => self.handle(command).await,
+                    None => return,
+                },
+                () = self.file.written() => {}
+                () = clock::until(due) => self.file.handle_timeout(clock::now()),
+            }
+        }
+    }
+
+    async fn handle(&mut self, command: Command) {
+        match command {
+            Command::Remember { memory, kept, copied, .. } => {
+                self.stored.send_replace(stored(Some(*memory.clone())));
+                self.file.remember(*memory, kept);
+                self.waiting.push(copied);
+            }
+            // A later job of the same name must not recover a job that has ended, or that has never begun.
+            Command::JobOver(_) => self.file.forget().await,
+            Command::GiveWay(to) => {
+                self.file.forget().await;
+                self.leader.send_replace(Leader::At(to.endpoint, to.term));
+            }
+            Command::Resign(_) => drop(self.leader.send_replace(Leader::Unknown)),
+            Command::Leave { left, .. } => {
+                self.leader.send_replace(Leader::Unknown);
+                // The agent may have stopped waiting.
+                let _ = left.send(StateNeed::Needed);
+            }
+            // No other process can lead.
+            Command::Highest(_)
+            | Command::Obituary(_)
+            | Command::Members(_)
+            | Command::Forget
+            | Command::KnownJob(_)
+            | Command::Ended(_)
+            | Command::Registered(_) => {}
+        }
+    }
+}

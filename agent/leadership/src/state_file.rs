@@ -1,0 +1,52 @@
+//! Small files from which a restarted coordinator recovers its job, and from which `ragent status`
+//! lists the jobs of this machine. They are in a folder that only their user can write to:
+//! `PrivateFolder`.
+//!
+//! `memory` is the state file of a coordinator, `obituary` the file next to it that proves the end of
+//! its host. `closed_job` records a job that has ended for good, `registration` a running agent.
+
+mod age;
+mod cleaning;
+mod closed_job;
+mod ended_jobs;
+mod files;
+mod memory;
+mod obituary;
+mod registration;
+mod warned_jobs;
+
+use std::path::Path;
+
+use ragent_base::sys::private_folder::PrivateFolder;
+
+pub use self::{
+    cleaning::clean,
+    closed_job::ClosedJob,
+    ended_jobs::EndedJobs,
+    files::{member_path, member_ports, memory_path, voter_path},
+    memory::{read_copy, read_memory, write_copy, write_memory},
+    obituary::{Obituary, has_obituary, parse_obituary, write_obituary},
+    registration::{
+        RegisteredCredentials, Registration, RunningAgent, Stage, running_agents, running_agents_in,
+    },
+    warned_jobs::is_first_warning,
+};
+use self::{
+    files::{folder_of, name_of},
+    obituary::obituary_path,
+};
+
+/// Removes the content of a state file that could not be written: a process that continues from an older state could elect a leader
+/// by an older list of voters. Returns true if it is gone.
+pub(crate) fn discard(state_file: &Path) -> bool {
+    forget(state_file);
+    !state_file.exists() || std::fs::write(state_file, "").is_ok()
+}
+
+/// Removes the state file of a job, if there is one.
+pub fn forget(state_file: &Path) {
+    let Ok(folder) = PrivateFolder::open(folder_of(state_file)) else { return };
+    for path in [state_file, &obituary_path(state_file)] {
+        folder.remove(name_of(path));
+    }
+}

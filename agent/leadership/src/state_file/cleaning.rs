@@ -1,0 +1,132 @@
+//! Removes files of killed coordinators and agents from the state folder.
+
+use std::{ffi::OsStr, path::Path};
+
+use ragent_base::sys::private_folder::PrivateFolder;
+
+use super::{
+    age,
+    files::{folder_of, name_of},
+    memory::{Age, age_of_memory},
+    obituary::obituary_path,
+};
+use crate::limits;
+
+/// Removes state files of runs that no agent can be waiting for, and files without a state file,
+/// from the folder of `own`, the state file of the starting coordinator.
+///
+/// A running coordinator or voter writes its own file every `limits::STATE_FILE_INTERVAL`, so that it is not removed. Only the first `limits::MAX_STATE_ENTRIES` entries are examined, and none in a
+/// folder that is not private.
+pub fn clean(own: &Path) {
+    let folder = folder_of(own);
+    let Ok(private) = PrivateFolder::open(folder) else { return };
+    for name in private.names() {
+        let path = folder.join(&name);
+        // Its own file may be outdated until the starting coordinator has written it.
+        if path == own || path == obituary_path(own) {
+            continue;
+        }
+        let is_outdated = match kind(&path) {
+            // A voter without a leader writes its file again and again, although it is outdated.
+            Kind::Memory => {
+                age::changed(&path) > 3 * limits::STATE_FILE_INTERVAL && is_outdated(&path)
+            }
+            Kind::Obituary => {
+                !private.has(name_of(&path.with_extension("json"))) && is_forgotten(&path)
+            }
+            Kind::Draft => is_forgotten(&path),
+            Kind::Other => false,
+        };
+        if is_outdated {
+            private.remove(&name);
+            if let Kind::Memory = kind(&path) {
+                private.remove(name_of(&obituary_path(&path)));
+            }
+        }
+    }
+}
+
+/// The kind of a file in the folder.
+enum Kind {
+    /// A coordinator's state file.
+    Memory,
+    /// An obituary next to a state file.
+    Obituary,
+    /// A temporary file of a process that was killed while it wrote, or a list of ended jobs: nobody needs an old one.
+    Draft,
+    /// Any other file.
+    Other,
+}
+
+fn kind(path: &Path) -> Kind {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let is_of_job = name.starts_with("job-");
+    match path.extension().and_then(OsStr::to_str) {
+        Some("json") if is_of_job => Kind::Memory,
+        Some("obituary") if is_of_job => Kind::Obituary,
+        Some("json") if name.starts_with("ended-") => Kind::Draft,
+        Some("tmp") if is_of_job || name.starts_with("agent-") => Kind::Draft,
+        Some(_) | None => Kind::Other,
+    }
+}
+
+fn is_outdated(path: &Path) -> bool {
+    match age_of_memory(path) {
+        Age::Fresh => false,
+        Age::Outdated => true,
+        Age::Unknown => is_forgotten(path),
+    }
+}
+
+fn is_forgotten(path: &Path) -> bool {
+    age::changed(path) > limits::FORGOTTEN_AFTER
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+    use crate::state_file::memory::tests::write_aged;
+
+    /// Outdated files are removed, and no others.
+    #[test]
+    fn cleaning_removes_what_is_outdated() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        write_aged(&path("job-fresh.json"), 0, |_| {});
+        write_aged(&path("job-old.json"), 620, |_| {});
+        let forgotten = std::time::UNIX_EPOCH;
+        let set_modified = |name: &str, at| {
+            let file = File::options().append(true).open(path(name)).unwrap();
+            file.set_modified(at).unwrap();
+        };
+        write_aged(&path("job-leaderless.json"), 620, |_| {});
+        set_modified("job-old.json", forgotten);
+        for name in
+            ["job-fresh.obituary", "job-old.obituary", "job-lone.obituary", "job-x.9.tmp", "else"]
+        {
+            fs::write(path(name), "n 1").unwrap();
+            set_modified(name, forgotten);
+        }
+        fs::write(path("job-new.obituary"), "n 1").unwrap();
+        fs::write(path("job-other.json"), "{}").unwrap();
+        write_aged(&path("job-own.json"), 620, |_| {});
+        clean(&path("job-own.json"));
+        let mut left: Vec<String> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        let expected = [
+            "else",
+            "job-fresh.json",
+            "job-fresh.obituary",
+            "job-leaderless.json",
+            "job-new.obituary",
+            "job-other.json",
+            "job-own.json",
+        ];
+        assert_eq!(left, expected);
+    }
+}

@@ -1,0 +1,565 @@
+//! The state file of a coordinator, from which a restarted one recovers its job.
+
+use std::{
+    collections::BTreeSet,
+    fmt::Display,
+    io,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use ragent_base::sys::private_folder::PrivateFolder;
+use ragent_election::election::message::{Lists, Replica, Seat, Version};
+use ragent_proto::{Malformed, v1};
+use ragent_rendezvous::{
+    account::{TimeState, TimeTotals},
+    event::{RestartCause, RestartSum},
+    ids::{GroupRank, JobUid, NodeId, ProofKey, Round, Term, VoterAddress, VoterId},
+    limits::NUMBER_MAX,
+    message::Outcome,
+    settings::{HostSeat, HostTally, Memory},
+};
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+use super::{
+    age::{self, Stamp},
+    files::{folder_of, name_of, read, read_if_there},
+};
+use crate::{Stored, limits};
+
+/// The content of a coordinator's state file.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct Remembered {
+    /// [`SCHEMA`]; zero in files of older builds.
+    #[serde(default)]
+    schema: u32,
+    /// In the file of a voter, the time at which a leader was known last.
+    #[serde(default)]
+    written: Stamp,
+    /// The time after `written` for which agents of the run may wait for the next coordinator.
+    #[serde(default)]
+    kept_ms: u64,
+    job_uid: String,
+    /// Missing in files of older builds.
+    #[serde(default)]
+    born_ms: u64,
+    term: u64,
+    round: u64,
+    round_size: u32,
+    #[serde(default)]
+    is_adopted: bool,
+    host_rank: Option<u32>,
+    /// This field and the next two are missing in files of older builds.
+    #[serde(default)]
+    host_node: String,
+    #[serde(default)]
+    host_name: String,
+    #[serde(default, alias = "is_host_buried")]
+    is_host_confirmed_dead: bool,
+    restarts_used: u32,
+    charged_through: u64,
+    #[serde(default)]
+    host_tallies: Vec<RememberedTally>,
+    #[serde(default)]
+    free_rounds: u32,
+    #[serde(default)]
+    early_free_rounds: u32,
+    #[serde(default)]
+    is_early: bool,
+    /// Missing in files of older builds.
+    #[serde(default)]
+    closed: Option<Outcome>,
+    /// Missing in files of older builds.
+    #[serde(default)]
+    totals: RememberedTotals,
+    /// Hexadecimal digits. Missing in files of older builds.
+    #[serde(default)]
+    proof_key: String,
+    /// Only in the file of a voter.
+    #[serde(default)]
+    copy: Option<RememberedCopy>,
+}
+
+/// The uses of the job's time, in the order of the messages between voters.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+struct RememberedTotals {
+    #[serde(default)]
+    state_ms: Vec<u64>,
+    #[serde(default)]
+    redone_ms: u64,
+    /// Number, cost in milliseconds, and repeated steps.
+    #[serde(default)]
+    restarts: Vec<(u32, u64, u64)>,
+}
+
+impl RememberedTotals {
+    fn of(memory: &Memory) -> Self {
+        let ms = |time: &Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let restart = |sum: &RestartSum| (sum.count, sum.cost_ms, sum.redone_steps);
+        Self {
+            state_ms: memory.time.by_state.iter().map(ms).collect(),
+            redone_ms: ms(&memory.time.redone),
+            restarts: memory.restarts.iter().map(restart).collect(),
+        }
+    }
+
+    fn time(&self) -> TimeTotals {
+        let redone = Duration::from_millis(self.redone_ms);
+        let mut time = TimeTotals { redone, ..TimeTotals::default() };
+        for (state, ms) in TimeState::ALL.into_iter().zip(&self.state_ms) {
+            time.add(state, Duration::from_millis(*ms));
+        }
+        time
+    }
+
+    fn restarts(&self) -> [RestartSum; RestartCause::ALL.len()] {
+        let mut restarts = [RestartSum::default(); RestartCause::ALL.len()];
+        for (restart, (count, cost_ms, redone_steps)) in restarts.iter_mut().zip(&self.restarts) {
+            let (count, cost_ms, redone_steps) = (*count, *cost_ms, *redone_steps);
+            *restart = RestartSum { count, cost_ms, redone_steps };
+        }
+        restarts
+    }
+}
+
+/// The voter, the version of its copy, the voters of the job, and the highest term that the voter knew.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct RememberedCopy {
+    version_term: u64,
+    version_number: u64,
+    highest: u64,
+    /// Missing in files of older builds, which are not read as a copy then.
+    #[serde(default)]
+    voter: Option<u64>,
+    #[serde(default)]
+    last: Vec<RememberedSeat>,
+    #[serde(default)]
+    before: Vec<RememberedSeat>,
+}
+
+/// A voter in a list.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct RememberedSeat {
+    address: String,
+    voter: Option<u64>,
+}
+
+impl From<&Seat> for RememberedSeat {
+    fn from(Seat { address, voter }: &Seat) -> Self {
+        Self { address: address.to_string(), voter: voter.map(|voter| voter.0) }
+    }
+}
+
+impl From<RememberedSeat> for Seat {
+    fn from(RememberedSeat { address, voter }: RememberedSeat) -> Self {
+        Self { address: VoterAddress::new(address), voter: voter.map(VoterId) }
+    }
+}
+
+/// One machine's early failures and losses.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+struct RememberedTally {
+    host_name: String,
+    address: String,
+    strikes: u32,
+    early_losses: u32,
+}
+
+impl From<HostTally> for RememberedTally {
+    fn from(HostTally { host_name, address, strikes, early_losses }: HostTally) -> Self {
+        Self { host_name, address, strikes, early_losses }
+    }
+}
+
+impl From<RememberedTally> for HostTally {
+    fn from(tally: RememberedTally) -> Self {
+        let RememberedTally { host_name, address, strikes, early_losses } = tally;
+        Self { host_name, address, strikes, early_losses }
+    }
+}
+
+/// The schema of a state file that this build reads and writes.
+const SCHEMA: u32 = 1;
+
+/// The validity of a state file.
+pub(super) enum Age {
+    /// Agents may be waiting for the next coordinator.
+    Fresh,
+    /// No agent waits any longer.
+    Outdated,
+    /// The file has an unknown schema, or cannot be read.
+    Unknown,
+}
+
+impl Remembered {
+    fn age(&self, path: &Path) -> Age {
+        if self.schema != SCHEMA {
+            return Age::Unknown;
+        }
+        let age = self.written.age(&Stamp::now(), age::changed(path));
+        let kept = Duration::from_millis(self.kept_ms).saturating_add(limits::STATE_FILE_INTERVAL);
+        if age > kept { Age::Outdated } else { Age::Fresh }
+    }
+}
+
+/// Returns the validity of a state file.
+pub(super) fn age_of_memory(path: &Path) -> Age {
+    read::<Remembered>(path).map_or(Age::Unknown, |remembered| remembered.age(path))
+}
+
+/// Returns the memory of an earlier coordinator; `None` if the file is missing, unreadable, malformed, or so old that no agent
+/// can be waiting for that run.
+pub fn read_memory(path: &Path) -> Option<Memory> {
+    let memory = Memory::from(read_fresh(path)?);
+    accept(path, Memory::try_from(v1::Memory::from(memory)))
+}
+
+/// Reads the state of an earlier process of a voter, under the same conditions, and if the machine was not started since.
+pub fn read_copy(path: &Path) -> Option<Stored> {
+    let mut remembered = read_fresh(path)?;
+    // The file is not written to the disk at once, so promises may be missing after a loss of power.
+    if !remembered.written.is_of_this_boot() {
+        info!(
+            path = %path.display(),
+            "state file of an earlier boot ignored: this process is another voter of the job"
+        );
+        return None;
+    }
+    let copy = remembered.copy.take()?;
+    let version = Version { term: Term(copy.version_term), number: copy.version_number };
+    let seats = |list: Vec<RememberedSeat>| list.into_iter().map(Seat::from).collect::<Vec<_>>();
+    let (last, before) = (seats(copy.last), seats(copy.before));
+    let lists = Lists { last, before: (!before.is_empty()).then_some(before) };
+    let replica = Replica { version, lists, memory: Some(remembered.into()) };
+    let replica = accept(path, Replica::try_from(v1::Replica::from(replica)))?;
+    let in_range = (copy.highest <= NUMBER_MAX).then_some(Term(copy.highest));
+    let highest = accept(path, in_range.ok_or(Malformed::OutOfRange("highest")))?;
+    Some(Stored { voter: Some(VoterId(copy.voter?)), replica, highest, is_led: false })
+}
+
+/// Returns the content of a file if it has the form that messages between voters must have. Accepting a number at its limit
+/// would leave no number for the next.
+fn accept<T>(path: &Path, content: Result<T, Malformed>) -> Option<T> {
+    content.inspect_err(|error| warn_once(path, error)).ok()
+}
+
+/// Warns of a file that cannot be read or is malformed, once per process and file: an agent reads its file again when it starts its
+/// voter.
+fn warn_once(path: &Path, error: &dyn Display) {
+    static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+    if warned.insert(path.to_owned()) {
+        warn!(path = %path.display(), %error, "ignored a state file that cannot be read or is malformed; the job continues without it");
+    }
+}
+
+fn read_fresh(path: &Path) -> Option<Remembered> {
+    let remembered: Remembered = match read_if_there(path) {
+        Ok(remembered) => remembered?,
+        Err(error) => {
+            warn_once(path, &error);
+            return None;
+        }
+    };
+    match remembered.age(path) {
+        Age::Fresh => {}
+        Age::Outdated => {
+            info!(
+                path = %path.display(),
+                "outdated state file ignored: no agent can be waiting for its run"
+            );
+            return None;
+        }
+        Age::Unknown => {
+            warn!(path = %path.display(), "state file ignored: unknown format");
+            return None;
+        }
+    }
+    Some(remembered)
+}
+
+impl From<Remembered> for Memory {
+    fn from(remembered: Remembered) -> Self {
+        Self {
+            job_uid: JobUid::new(remembered.job_uid),
+            born_ms: remembered.born_ms,
+            term: Term(remembered.term),
+            round: Round(remembered.round),
+            round_size: remembered.round_size,
+            is_adopted: remembered.is_adopted,
+            host: remembered.host_rank.map(|rank| HostSeat {
+                rank: GroupRank(rank),
+                node: NodeId::new(remembered.host_node),
+                host_name: remembered.host_name,
+                is_confirmed_dead: remembered.is_host_confirmed_dead,
+            }),
+            restarts_used: remembered.restarts_used,
+            charged_through: Round(remembered.charged_through),
+            host_tallies: remembered.host_tallies.into_iter().map(Into::into).collect(),
+            free_rounds: remembered.free_rounds,
+            early_free_rounds: remembered.early_free_rounds,
+            is_early: remembered.is_early,
+            closed: remembered.closed,
+            time: remembered.totals.time(),
+            restarts: remembered.totals.restarts(),
+            proof_key: key_from_hex(&remembered.proof_key),
+        }
+    }
+}
+
+/// Replaces the memory; agents of the run may wait for `kept` for the next coordinator.
+///
+/// A complete group starts only after this write. Renaming over a file makes some file systems
+/// (ext4) write it out at once, which takes milliseconds, and more on a busy disk. So an existing
+/// file is overwritten in place, by one write of always the same length.
+///
+/// # Errors
+///
+/// Returns the system's error.
+pub fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::Result<()> {
+    write(path, memory, None, (Stamp::now(), kept))
+}
+
+/// Replaces the state of a voter in the same way, if it has a copy of the memory.
+///
+/// # Errors
+///
+/// Returns the system's error.
+pub fn write_copy(path: &Path, stored: &Stored, kept: Duration) -> io::Result<()> {
+    let Stored { voter, replica, highest, is_led } = stored;
+    let Replica { version, lists, memory: Some(memory) } = replica else { return Ok(()) };
+    let seats = |list: &[Seat]| list.iter().map(Into::into).collect();
+    let copy = RememberedCopy {
+        version_term: version.term.0,
+        version_number: version.number,
+        highest: highest.0,
+        voter: voter.map(|voter| voter.0),
+        last: seats(&lists.last),
+        before: lists.before.as_deref().map(seats).unwrap_or_default(),
+    };
+    // Without a leader the earlier time stays. Otherwise agents that are restarted again and again would keep the state of a job
+    // that no process can lead.
+    let led = (!is_led).then(|| led_until(path, memory)).flatten();
+    write(path, memory, Some(copy), (led.unwrap_or_else(Stamp::now), kept))
+}
+
+/// Returns the time at which the job had a leader last, according to a state file of it.
+fn led_until(path: &Path, memory: &Memory) -> Option<Stamp> {
+    let before: Remembered = read(path)?;
+    (before.job_uid == memory.job_uid.as_str()).then_some(before.written)
+}
+
+fn write(
+    path: &Path,
+    memory: &Memory,
+    copy: Option<RememberedCopy>,
+    (written, kept): (Stamp, Duration),
+) -> io::Result<()> {
+    let mut remembered = Remembered {
+        schema: SCHEMA,
+        written,
+        kept_ms: u64::try_from(kept.as_millis()).unwrap_or(u64::MAX),
+        job_uid: memory.job_uid.to_string(),
+        born_ms: memory.born_ms,
+        term: memory.term.0,
+        round: memory.round.0,
+        round_size: memory.round_size,
+        is_adopted: memory.is_adopted,
+        host_rank: memory.host.as_ref().map(|seat| seat.rank.0),
+        host_node: memory.host.as_ref().map(|seat| seat.node.to_string()).unwrap_or_default(),
+        host_name: memory.host.as_ref().map(|seat| seat.host_name.clone()).unwrap_or_default(),
+        is_host_confirmed_dead: memory.host.as_ref().is_some_and(|seat| seat.is_confirmed_dead),
+        restarts_used: memory.restarts_used,
+        charged_through: memory.charged_through.0,
+        host_tallies: memory.host_tallies.iter().cloned().map(Into::into).collect(),
+        free_rounds: memory.free_rounds,
+        early_free_rounds: memory.early_free_rounds,
+        is_early: memory.is_early,
+        closed: memory.closed.clone(),
+        totals: RememberedTotals::of(memory),
+        proof_key: memory.proof_key.as_ref().map(key_to_hex).unwrap_or_default(),
+        copy,
+    };
+    let mut text = serde_json::to_vec(&remembered)?;
+    if text.len() as u64 > limits::MAX_STATE_FILE
+        && let Some(failure) =
+            remembered.closed.as_mut().and_then(|closed| closed.first_failure.as_mut())
+    {
+        // Messages of workers may be long; the fact of the failure must remain readable.
+        failure.message = None;
+        failure.stderr_tail.clear();
+        text = serde_json::to_vec(&remembered)?;
+    }
+    if text.len() as u64 > limits::MAX_STATE_FILE {
+        if let Some(closed) = &mut remembered.closed {
+            closed.further_failures.clear();
+        }
+        remembered.host_tallies.clear();
+        text = serde_json::to_vec(&remembered)?;
+    }
+    text.resize(text.len().max(MEMORY_LEN), b' ');
+    let (folder, name) = (PrivateFolder::make(folder_of(path))?, name_of(path));
+    // Only a file of the usual length is overwritten in place.
+    let is_usual = text.len() == MEMORY_LEN;
+    if is_usual && folder.write_over(name, &text)? { Ok(()) } else { folder.replace(name, &text) }
+}
+
+fn key_to_hex(key: &ProofKey) -> String {
+    key.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn key_from_hex(text: &str) -> Option<ProofKey> {
+    let mut bytes = [0; ProofKey::LEN];
+    if text.len() != 2 * ProofKey::LEN || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(ProofKey::new(bytes))
+}
+
+/// The usual length of a state file: one page, which the kernel writes at once. A longer file, as
+/// after failures on many machines, is written to a temporary file and renamed.
+const MEMORY_LEN: usize = 4096;
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::fs::{self, File};
+
+    use ragent_rendezvous::message::JobResult;
+
+    use super::*;
+
+    /// Writes a state file whose stamp is `age` seconds old, of a run whose agents wait for ten
+    /// minutes.
+    pub(in super::super) fn write_aged(
+        path: &Path,
+        age: u64,
+        change: impl FnOnce(&mut Remembered),
+    ) {
+        let memory = Memory::fresh(JobUid::new("u"));
+        write_memory(path, &memory, Duration::from_secs(600)).unwrap();
+        let mut remembered: Remembered = read(path).unwrap();
+        let now = u64::try_from(ragent_base::sys::clock::boot_time().as_millis()).unwrap();
+        remembered.written = serde_json::from_value(serde_json::json!({
+            "boot_id": serde_json::to_value(&remembered.written).unwrap()["boot_id"],
+            "boot_time_ms": now.saturating_sub(age * 1000),
+        }))
+        .unwrap();
+        change(&mut remembered);
+        fs::write(path, serde_json::to_vec(&remembered).unwrap()).unwrap();
+    }
+
+    /// A written memory is read again; invalid text is ignored.
+    #[test]
+    fn memory_survives() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/job.json");
+        assert_eq!(read_memory(&path), None);
+        let memory = Memory {
+            round: Round(7),
+            host: Some(HostSeat {
+                rank: GroupRank(2),
+                node: NodeId::new("n"),
+                host_name: "node1".to_owned(),
+                is_confirmed_dead: true,
+            }),
+            host_tallies: vec![HostTally {
+                host_name: "n".into(),
+                address: "10.0.0.1".into(),
+                strikes: 2,
+                early_losses: 5,
+            }],
+            free_rounds: 3,
+            early_free_rounds: 2,
+            is_early: true,
+            time: {
+                let mut time = TimeTotals { redone: Duration::from_secs(1), ..Default::default() };
+                time.add(TimeState::Productive, Duration::from_millis(86_400_123));
+                time
+            },
+            restarts: [RestartSum { count: 1, cost_ms: 2, redone_steps: 3 };
+                RestartCause::ALL.len()],
+            proof_key: Some(ProofKey::new([0xf; 32])),
+            ..Memory::fresh(JobUid::new("u"))
+        };
+        // The second is shorter, and no part of the first remains.
+        let first = Memory { round: Round(1 << 60), ..memory.clone() };
+        let outcome = Outcome {
+            result: JobResult::AllLeft,
+            first_failure: None,
+            other_failures: 1,
+            further_failures: Vec::new(),
+            restarts_used: 2,
+        };
+        let closed = Memory { closed: Some(outcome), ..memory.clone() };
+        for written in [first, memory, closed] {
+            write_memory(&path, &written, Duration::from_secs(600)).unwrap();
+            assert_eq!(read_memory(&path), Some(written));
+        }
+        fs::write(&path, "{").unwrap();
+        assert_eq!(read_memory(&path), None);
+    }
+
+    /// A state file with a number that leaves none for the next, or with a name that no node can have, is ignored.
+    #[test]
+    fn malformed_memory_is_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job-1.json");
+        write_aged(&path, 0, |remembered| remembered.round = NUMBER_MAX);
+        assert!(read_memory(&path).is_some());
+        write_aged(&path, 0, |remembered| remembered.round = NUMBER_MAX + 1);
+        assert_eq!(read_memory(&path), None);
+        write_aged(&path, 0, |remembered| {
+            (remembered.host_rank, remembered.host_name) = (Some(0), "\u{1b}[2J".to_owned());
+        });
+        assert_eq!(read_memory(&path), None);
+        let seats = vec![RememberedSeat { address: "a:1".to_owned(), voter: Some(1) }];
+        for (highest, version_number, is_read) in
+            [(NUMBER_MAX, NUMBER_MAX, true), (NUMBER_MAX + 1, 1, false), (1, u64::MAX, false)]
+        {
+            write_aged(&path, 0, |remembered| {
+                let (voter, last, before) = (Some(7), seats.clone(), Vec::new());
+                let version_term = 1;
+                let copy =
+                    RememberedCopy { version_term, version_number, highest, voter, last, before };
+                remembered.copy = Some(copy);
+            });
+            assert_eq!(read_copy(&path).is_some(), is_read, "{highest} {version_number}");
+        }
+    }
+
+    /// A key in a state file consists of 64 hexadecimal digits; anything else is ignored.
+    #[test]
+    fn key_is_parsed() {
+        let key = ProofKey::new(std::array::from_fn(|at| 8 * u8::try_from(at).unwrap()));
+        assert_eq!(key_from_hex(&key_to_hex(&key)), Some(key));
+        for wrong in ["", "00", &"0".repeat(63), &"+".repeat(64), &"\u{fc}".repeat(32)] {
+            assert_eq!(key_from_hex(wrong), None);
+        }
+    }
+
+    /// A state file is read only while agents may wait for its run, and only with the known schema.
+    #[test]
+    fn old_memory_is_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job-1.json");
+        write_aged(&path, 600, |_| {});
+        assert!(read_memory(&path).is_some());
+        write_aged(&path, 620, |_| {});
+        assert!(read_memory(&path).is_none());
+        write_aged(&path, 0, |remembered| remembered.schema = SCHEMA + 1);
+        assert!(read_memory(&path).is_none());
+        // After a reboot the time of the last change counts.
+        let of_another_boot = |remembered: &mut Remembered| remembered.written = Stamp::default();
+        write_aged(&path, 620, of_another_boot);
+        assert!(read_memory(&path).is_some());
+        let changed =
+            std::time::UNIX_EPOCH + ragent_base::sys::clock::wall_time() - Duration::from_secs(620);
+        File::options().append(true).open(&path).unwrap().set_modified(changed).unwrap();
+        assert!(read_memory(&path).is_none());
+    }
+}

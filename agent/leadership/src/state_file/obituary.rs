@@ -1,0 +1,92 @@
+//! Obituaries: a keeper's report that no process of its node is left, also next to a state file.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use ragent_base::sys::private_folder::PrivateFolder;
+use ragent_proto::{Proof, printable};
+use ragent_rendezvous::{
+    ids::{NodeId, Round},
+    settings::Memory,
+};
+
+use super::files::{folder_of, name_of, read_text};
+
+/// Writes an obituary next to the state file of a job: no process of an agent is left.
+///
+/// Does nothing if there is no state file: a job that has ended leaves nothing to the next one.
+///
+/// # Errors
+///
+/// Returns the system's error.
+pub fn write_obituary(state_file: &Path, obituary: &str) -> io::Result<()> {
+    let folder = PrivateFolder::open(folder_of(state_file))?;
+    if !folder.has(name_of(state_file)) {
+        return Ok(());
+    }
+    folder.replace(name_of(&obituary_path(state_file)), obituary.as_bytes())
+}
+
+/// Returns true if there is an obituary of the host in `memory`, for the round in `memory`: a host
+/// that ran a later round may have other processes.
+pub fn has_obituary(state_file: &Path, memory: &Memory) -> bool {
+    let Some(seat) = &memory.host else { return false };
+    let text = read_text(&obituary_path(state_file)).unwrap_or_default();
+    // Its proof is not verified: only this user can write to the folder.
+    parse_obituary(&text)
+        .is_some_and(|obituary| obituary.node == seat.node && obituary.round == memory.round)
+}
+
+/// A keeper's report that its agent is gone and all processes of the node are reaped.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Obituary {
+    /// The agent's node id.
+    pub node: NodeId,
+    /// The newest round that ran there.
+    pub round: Round,
+    /// The proof of that node id.
+    pub proof: Option<Proof>,
+}
+
+/// Parses `NODE ROUND PROOF`.
+pub fn parse_obituary(text: &str) -> Option<Obituary> {
+    let (rest, last) = text.rsplit_once(' ')?;
+    let (rest, proof) = match last.parse() {
+        Ok(proof) => (rest, Some(proof)),
+        Err(_) => (text, None),
+    };
+    let (node, round) = rest.rsplit_once(' ')?;
+    // As in messages of agents.
+    let is_printable = !node.chars().any(char::is_control) && printable(node) == node;
+    let is_sound = !node.is_empty() && node.len() <= 256 && is_printable;
+    let (node, round) = (NodeId::new(node), Round(round.parse().ok()?));
+    Some(Obituary { node, round, proof }).filter(|_| is_sound)
+}
+
+/// Returns the path of the obituary next to a state file.
+pub(super) fn obituary_path(state_file: &Path) -> PathBuf {
+    state_file.with_extension("obituary")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An obituary may lack a proof; a node id may contain spaces.
+    #[test]
+    fn obituaries_are_read() {
+        let proof = "000102030405060708090a0b0c0d0e0f";
+        let read =
+            |text: &str| parse_obituary(text).map(|o| (o.node.to_string(), o.round.0, o.proof));
+        let parsed: Proof = proof.parse().unwrap();
+        assert_eq!(read(&format!("n 7 {proof}")), Some(("n".to_owned(), 7, Some(parsed))));
+        assert_eq!(read(&format!("n m 7 {proof}")), Some(("n m".to_owned(), 7, Some(parsed))));
+        assert_eq!(read("n 7"), Some(("n".to_owned(), 7, None)));
+        let wrong = ["", "n", "7", " 7", "n x", "n\x1b[2J 7", "\u{202e}n 7", &format!("7 {proof}")];
+        for wrong in wrong {
+            assert_eq!(read(wrong), None, "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Writes a voter's copy of the coordinator's memory to its state file. No effect waits for the file, except a change of
+//! the voters: a majority of them has the memory. The file is read when the voter's process is started again.
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use ragent_base::sys::clock;
+use ragent_election::election::message::Knowledge;
+use tokio::{sync::watch, task::spawn_blocking};
+use tracing::warn;
+
+use crate::{Stored, limits, state_file};
+
+/// The state file of a voter, which two threads write.
+#[derive(Debug)]
+pub struct ReplicaFile {
+    path: PathBuf,
+    /// The time for which agents may wait for the next leader.
+    kept: Duration,
+    /// The newest state in the file.
+    newest: Mutex<Knowledge>,
+}
+
+impl ReplicaFile {
+    /// Names a file, which need not exist.
+    pub fn new(path: PathBuf, kept: Duration) -> Self {
+        Self { path, kept, newest: Mutex::default() }
+    }
+
+    /// Writes a state, unless the file has a newer one.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error.
+    pub fn write(&self, stored: &Stored) -> io::Result<()> {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let knowledge = stored.replica.knowledge();
+        if knowledge < *newest {
+            return Ok(());
+        }
+        state_file::write_copy(&self.path, stored, self.kept)?;
+        *newest = knowledge;
+        Ok(())
+    }
+
+    /// Removes the content of the file, which could not be written. Returns true if it is gone.
+    pub fn discard(&self) -> bool {
+        state_file::discard(&self.path)
+    }
+}
+
+/// Writes each change of `stored`, until its voter ends.
+pub async fn keep(file: Arc<ReplicaFile>, mut stored: watch::Receiver<Stored>) {
+    let mut is_reported = false;
+    loop {
+        let (to, state) = (Arc::clone(&file), stored.borrow_and_update().clone());
+        let written = spawn_blocking(move || to.write(&state)).await;
+        match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(()) => is_reported = false,
+            Err(error) if !is_reported => {
+                is_reported = true;
+                warn!(
+                    path = %file.path.display(), %error,
+                    "failed to write the state of the job; this voter will not know it after a restart"
+                );
+            }
+            Err(_) => {}
+        }
+        // Written again although nothing has changed, so that the age of the file stays small.
+        let touch_at = clock::now() + limits::STATE_FILE_INTERVAL;
+        tokio::select! {
+            changed = stored.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            () = clock::until(Some(touch_at)) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ragent_election::election::message::{Lists, Replica, Seat, Version};
+    use ragent_rendezvous::{
+        ids::{JobUid, Round, Term, VoterAddress, VoterId},
+        settings::Memory,
+    };
+
+    use super::*;
+
+    fn stored(number: u64) -> Stored {
+        let version = Version { term: Term(7), number };
+        let memory = Memory { round: Round(number), ..Memory::fresh(JobUid::new("u")) };
+        let seat = |n: u64| Seat {
+            address: VoterAddress::new(format!("n{n}:1")),
+            voter: (n > 1).then_some(VoterId(n)),
+        };
+        let lists = Lists { last: vec![seat(1), seat(2)], before: Some(vec![seat(number)]) };
+        let replica = Replica { version, lists, memory: Some(memory) };
+        Stored { voter: Some(VoterId(2)), replica, highest: Term(9), is_led: true }
+    }
+
+    /// Each copy is written with its version, including the last copy before the voter ends.
+    #[tokio::test]
+    async fn copies_are_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.json");
+        let (sender, receiver) = watch::channel(Stored::default());
+        let kept = Duration::from_secs(600);
+        let file = Arc::new(ReplicaFile::new(path.clone(), kept));
+        let keeping = tokio::spawn(keep(Arc::clone(&file), receiver));
+        sender.send_replace(stored(1));
+        sender.send_replace(stored(2));
+        drop(sender);
+        keeping.await.unwrap();
+        // A dropped sender does not hide its last value.
+        let read = Stored { is_led: false, ..stored(2) };
+        assert_eq!(state_file::read_copy(&path), Some(read.clone()));
+        assert_eq!(state_file::read_memory(&path).map(|memory| memory.round), Some(Round(2)));
+        file.write(&stored(1)).unwrap();
+        assert_eq!(state_file::read_copy(&path), Some(read), "an older state came later");
+    }
+
+    /// The file of a job without a leader expires, although processes that are started again write it.
+    #[test]
+    fn file_of_a_job_without_a_leader_expires() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.json");
+        // A file is read for a while longer.
+        let file = || ReplicaFile::new(path.clone(), Duration::ZERO);
+        let age = |path: &std::path::Path| {
+            let text = std::fs::read_to_string(path).unwrap();
+            let mut content: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let at = content["written"]["boot_time_ms"].as_u64().unwrap();
+            content["written"]["boot_time_ms"] = (at - 20_000).into();
+            std::fs::write(path, content.to_string()).unwrap();
+        };
+        file().write(&stored(1)).unwrap();
+        assert!(state_file::read_copy(&path).is_some());
+        age(&path);
+        file().write(&Stored { is_led: false, ..stored(1) }).unwrap();
+        assert_eq!(state_file::read_copy(&path), None);
+        file().write(&stored(1)).unwrap();
+        assert!(state_file::read_copy(&path).is_some(), "a leader is known again");
+        age(&path);
+        let memory = Some(Memory { round: Round(1), ..Memory::fresh(JobUid::new("other")) });
+        let replica = Replica { memory, ..stored(1).replica };
+        file().write(&Stored { is_led: false, replica, ..stored(1) }).unwrap();
+        assert!(state_file::read_copy(&path).is_some(), "another job");
+    }
+
+    /// The file of a sole coordinator is not read as a copy.
+    #[test]
+    fn file_of_a_sole_coordinator_is_no_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.json");
+        let memory = Memory::fresh(JobUid::new("u"));
+        state_file::write_memory(&path, &memory, Duration::from_secs(600)).unwrap();
+        assert_eq!(state_file::read_copy(&path), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! Finds the host of a job, and then hosts the coordinator here or joins it there.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+
+use ragent_base::{
+    net::{self, Reach},
+    report::{news::with_causes, telemetry},
+    spec::{Endpoint, JobSpec, LauncherGroup, RendezvousMethod, SearchSpec, VoterList},
+    sys::system_error::system,
+};
+use ragent_store::StoreThread;
+use tracing::{info, warn};
+
+use super::{
+    error::{HostOrJoinError, LocateError},
+    host::{announced_address, host},
+    in_etcd,
+    join::join,
+    locate::{self, Located},
+    node_services::NodeServices,
+    search::driver::{Found, Search},
+    voters::{self, FirstVoters, OwnEndpoint},
+};
+
+/// Finds the host, and hosts or joins. `waits` receives the reason for waiting whenever it
+/// changes.
+///
+/// # Errors
+///
+/// Returns [`HostOrJoinError`] if there is no host and this node cannot host.
+pub async fn host_or_join(
+    spec: &JobSpec,
+    stores: &StoreThread,
+    waits: impl Fn(&str),
+) -> Result<NodeServices, HostOrJoinError> {
+    let (endpoint, is_host) = match &spec.rendezvous {
+        RendezvousMethod::Standalone => {
+            let OwnEndpoint { endpoint, listener, address } =
+                bind_at(Ipv4Addr::LOCALHOST.into(), 0)?;
+            return host(spec, stores, listener, address, endpoint);
+        }
+        RendezvousMethod::Search(search) => return find(spec, search, stores).await,
+        RendezvousMethod::Endpoint { endpoint, is_host } => (endpoint.clone(), *is_host),
+        RendezvousMethod::Voters(list) => {
+            return voters::take_part(spec, list, stores, waits).await;
+        }
+        RendezvousMethod::Etcd(etcd) => return in_etcd::take_part(spec, etcd, stores, waits).await,
+        RendezvousMethod::Static { master, node_rank } => (master.clone(), Some(*node_rank == 0)),
+    };
+    if let (Some(LauncherGroup { launcher, node_rank: 0, .. }), None) =
+        (&spec.launcher_group, is_host)
+    {
+        locate::check_head(&endpoint, *launcher).await?;
+    }
+    let list = spec.voters.is_several().then(|| VoterList::single(endpoint.clone()));
+    if let Some(list) = list.as_ref().filter(|list| voters::knows_voters(&spec.run_id, list)) {
+        // This agent knows the voters, and does not depend on the host of the endpoint.
+        return voters::take_part(spec, list, stores, waits).await;
+    }
+    let (credentials, join_timeout) = (&spec.credentials, spec.shared.timeouts.join);
+    match (locate::locate(credentials, &endpoint, is_host, join_timeout, waits).await?, list) {
+        (Located::Here { listener, address }, None) => {
+            let endpoint = Endpoint { port: port_of(&listener)?, ..endpoint };
+            let address = announced_address(spec, &endpoint, address);
+            host(spec, stores, listener, address, endpoint)
+        }
+        (Located::Here { listener, address }, Some(list)) => {
+            let own = OwnEndpoint { endpoint, listener, address };
+            voters::vote(spec, &FirstVoters::listed(&list), stores, own)
+        }
+        (Located::There(address), None) => join(spec, address, endpoint),
+        (Located::There(_), Some(list)) => {
+            voters::join(spec, &FirstVoters::listed(&list), stores).await
+        }
+    }
+}
+
+/// Searches for the host if no address is given, and hosts or joins. An agent that knows the voters of the job does not
+/// depend on the search.
+async fn find(
+    spec: &JobSpec,
+    search_spec: &SearchSpec,
+    stores: &StoreThread,
+) -> Result<NodeServices, HostOrJoinError> {
+    let is_elected = spec.voters.is_several();
+    if let Some(first) = FirstVoters::remembered(&spec.run_id, search_spec).filter(|_| is_elected) {
+        let mut services = voters::join(spec, &first, stores).await?;
+        match Search::begin(search_spec, &spec.run_id, &spec.credentials) {
+            Ok(search) => services.answer_searching_agents(search),
+            Err(error) => warn!(
+                "failed to listen for agents that search for the job; they cannot find it through this agent: {}",
+                with_causes(&error)
+            ),
+        }
+        return Ok(services);
+    }
+    let mut search =
+        Search::begin(search_spec, &spec.run_id, &spec.credentials).map_err(LocateError::Search)?;
+    let mut services = match search.find(spec.shared.timeouts.join).await? {
+        Found::Here(address) => {
+            if search.is_alone() && spec.shared.nodes.max() > 1 {
+                telemetry::line(&format!(
+                    "no other agent of job {} was found on {}; this agent hosts the coordinator",
+                    spec.run_id,
+                    search.interfaces()
+                ));
+                search.handle_hosting_alone();
+            }
+            let own = bind_at(address, search_spec.port)?;
+            host_found(spec, search_spec, stores, own)?
+        }
+        Found::HereAgain(at, listener) => {
+            info!(endpoint = %at, "continuing the coordinator at this address");
+            let own = OwnEndpoint { endpoint: endpoint_at(at), listener, address: at.ip() };
+            host_found(spec, search_spec, stores, own)?
+        }
+        Found::There(at) if is_elected => {
+            info!(endpoint = %at, "found the coordinator");
+            let first = FirstVoters::found(search_spec, endpoint_at(at));
+            voters::join(spec, &first, stores).await?
+        }
+        Found::There(at) => {
+            info!(endpoint = %at, "found the coordinator");
+            join(spec, at, endpoint_at(at))?
+        }
+    };
+    services.answer_searching_agents(search);
+    Ok(services)
+}
+
+/// Returns the endpoint at an address that the search has found.
+fn endpoint_at(at: SocketAddr) -> Endpoint {
+    Endpoint { host: at.ip().to_string(), port: at.port() }
+}
+
+/// Hosts at an endpoint that other agents find by a search, as the first voter if the coordinator is elected.
+fn host_found(
+    spec: &JobSpec,
+    search: &SearchSpec,
+    stores: &StoreThread,
+    own: OwnEndpoint,
+) -> Result<NodeServices, HostOrJoinError> {
+    if spec.voters.is_several() {
+        let first = FirstVoters::found(search, own.endpoint.clone());
+        return voters::vote(spec, &first, stores, own);
+    }
+    let OwnEndpoint { endpoint, listener, address } = own;
+    host(spec, stores, listener, address, endpoint)
+}
+
+/// Listens at `address` on `port`, or on a free port if another job has that one: the other agents
+/// receive the port in use.
+fn bind_at(address: IpAddr, port: u16) -> Result<OwnEndpoint, HostOrJoinError> {
+    let reach = Reach::of(address);
+    let listener =
+        net::listen(reach, port).or_else(|_| net::listen(reach, 0)).map_err(system("listen"))?;
+    let endpoint = Endpoint { host: address.to_string(), port: port_of(&listener)? };
+    Ok(OwnEndpoint { endpoint, listener, address })
+}
+
+fn port_of(listener: &TcpListener) -> Result<u16, HostOrJoinError> {
+    Ok(listener.local_addr().map_err(system("listen"))?.port())
+}

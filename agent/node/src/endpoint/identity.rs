@@ -1,0 +1,199 @@
+//! Identifies the program that answers at an address: ragent, another one, or none.
+
+use std::net::SocketAddr;
+
+use ragent_base::{
+    net::{
+        authentication,
+        http_client::{self, Exchange, ExchangeEnd, Page},
+    },
+    secret::{Credentials, Mismatch},
+};
+use ragent_coordinator::identity::{IDENTITY_PATH, Identity};
+use tokio::task::JoinSet;
+use tracing::warn;
+
+use crate::endpoint::limits;
+
+/// The answer of an address.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Answer {
+    /// It is served by ragent.
+    Ragent,
+    /// It is served by ragent, with another secret, or a certificate is not accepted.
+    Mismatch(Mismatch),
+    /// Connections are accepted, but nothing is sent.
+    Silent,
+    /// It is served by another program, described by its answer.
+    Other(String),
+    /// No program answers, for this reason.
+    None(String),
+}
+
+/// Asks all addresses at once, and returns the answers in the order of the addresses.
+pub(super) async fn ask_all(
+    addresses: &[SocketAddr],
+    credentials: &Credentials,
+) -> Vec<(SocketAddr, Answer)> {
+    let ask_one = |&address| {
+        let credentials = credentials.clone();
+        async move { (address, ask(address, Some(&credentials)).await) }
+    };
+    let asked: JoinSet<_> = addresses.iter().map(ask_one).collect();
+    let mut answers = asked.join_all().await;
+    answers.sort_by_key(|(address, _)| *address);
+    answers
+}
+
+/// Returns a description of the program at `address`, if it answers and is not ragent.
+pub async fn describe_other_program(address: SocketAddr) -> Option<String> {
+    match ask(address, None).await {
+        Answer::Other(what) => Some(what),
+        // A stalled coordinator is silent, too.
+        Answer::Ragent | Answer::Mismatch(_) | Answer::Silent | Answer::None(_) => None,
+    }
+}
+
+/// Returns the name of the job of the agent at `address`, which authenticates itself if there are `credentials`.
+///
+/// # Errors
+///
+/// Returns the reason for which it is not known.
+pub(super) async fn job_at(
+    address: SocketAddr,
+    credentials: &Credentials,
+) -> Result<String, String> {
+    let (len_max, limit) = (limits::MAX_IDENTITY_LEN, limits::IDENTIFY_TIMEOUT);
+    let path = IDENTITY_PATH;
+    let exchange = http_client::get_as_member(address, credentials, path, len_max, limit).await;
+    match (identity(&exchange.received), exchange.end) {
+        (Some(Identity { run_id, .. }), _) => Ok(run_id),
+        (None, ExchangeEnd::Failed(error)) => Err(format!("{address}: {error}")),
+        (None, ExchangeEnd::TimedOut) => Err(format!("{address} did not answer in time")),
+        (None, ExchangeEnd::Complete) => {
+            Err(format!("{address}: {}", looks_like(&exchange.received)))
+        }
+    }
+}
+
+/// Asks one address, and compares its credentials with `credentials` if they are given. Asks again if the secrets differ: one of
+/// the two may have been replaced a moment ago.
+async fn ask(address: SocketAddr, credentials: Option<&Credentials>) -> Answer {
+    let answer = ask_once(address, credentials).await;
+    match (&answer, credentials) {
+        (Answer::Mismatch(mismatch), Some(own)) if mismatch.is_of_secrets() => {
+            authentication::await_newer_secrets(own).await;
+            ask_once(address, credentials).await
+        }
+        _ => answer,
+    }
+}
+
+async fn ask_once(address: SocketAddr, credentials: Option<&Credentials>) -> Answer {
+    let (len_max, limit) = (limits::MAX_IDENTITY_LEN, limits::IDENTIFY_TIMEOUT);
+    let exchange = http_client::get(address, IDENTITY_PATH, len_max, limit).await;
+    let ours = env!("CARGO_PKG_VERSION");
+    if let Some(Identity { ragent: theirs, auth, .. }) = identity(&exchange.received) {
+        if theirs != ours {
+            warn!(theirs, ours, "the coordinator runs another version of ragent");
+        }
+        if let Some(own) = credentials
+            && let Err(mismatch) =
+                authentication::compare(address, &address.to_string(), &auth, own).await
+        {
+            return Answer::Mismatch(mismatch);
+        }
+    }
+    answer_of(exchange)
+}
+
+fn answer_of(Exchange { received, end }: Exchange) -> Answer {
+    match (identity(&received), end) {
+        (Some(_), _) => Answer::Ragent,
+        // An agent that ends at this moment counts as absent. A process that sent anything else
+        // counts as present, even if a reset follows, as from an sshd that is asked for a page.
+        (None, ExchangeEnd::Failed(error)) if may_be_cut(&received) => {
+            Answer::None(error.to_string())
+        }
+        (None, ExchangeEnd::TimedOut) if received.is_empty() => Answer::Silent,
+        (None, ExchangeEnd::Complete | ExchangeEnd::Failed(_) | ExchangeEnd::TimedOut) => {
+            Answer::Other(looks_like(&received))
+        }
+    }
+}
+
+/// Returns true if `received` may be the beginning of an answer with our identity.
+fn may_be_cut(received: &[u8]) -> bool {
+    received.iter().zip(b"HTTP/1.1 200").all(|(one, other)| one == other)
+}
+
+/// Returns the identity in an HTTP answer, if there is one.
+pub fn identity(received: &[u8]) -> Option<Identity> {
+    let page = Page::parse(received).filter(|page| page.status == 200)?;
+    serde_json::from_str(page.body).ok()
+}
+
+/// Describes an answer that is not ragent's.
+pub fn looks_like(received: &[u8]) -> String {
+    let line = received.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let line = String::from_utf8_lossy(&line[..line.len().min(60)]);
+    let line = line.trim();
+    if line.is_empty() {
+        "it accepts connections but sends nothing (as a TCPStore of torchrun does)".to_owned()
+    } else {
+        format!("it answers `{}`", line.escape_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    const OURS: &[u8] =
+        b"HTTP/1.1 200 OK\r\na: b\r\n\r\n{\"ragent\":\"1\",\"protocol\":1,\"run_id\":\"x\"}";
+
+    /// Only an answer with our identity counts as ragent's.
+    #[test]
+    fn identity_is_recognised() {
+        assert_eq!(identity(OURS).unwrap().run_id, "x");
+        assert_eq!(identity(b"HTTP/1.1 200 OK\r\n\r\n<html>"), None);
+        assert_eq!(identity(b"HTTP/1.1 404 Not Found\r\n\r\n{}"), None);
+        assert_eq!(identity(b"SSH-2.0-OpenSSH\r\n"), None);
+        assert_eq!(identity(b""), None);
+    }
+
+    /// A connection that breaks within the beginning of ragent's answer counts as no answer; all other
+    /// bytes identify another program, however the exchange ends.
+    #[test]
+    fn exchanges_are_judged() {
+        let answer = |received: &[u8], end| answer_of(Exchange { received: received.into(), end });
+        let failed = || ExchangeEnd::Failed(io::Error::other("reset"));
+        let other = |received: &[u8]| Answer::Other(looks_like(received));
+        let cut_off: [&[u8]; 3] = [b"", b"HTTP/1.1", b"HTTP/1.1 200 OK\r\n\r\n{\"rag"];
+        for received in cut_off {
+            assert_eq!(answer(received, failed()), Answer::None("reset".to_owned()));
+            assert_eq!(answer(received, ExchangeEnd::Complete), other(received));
+        }
+        let foreign: [&[u8]; 2] = [b"SSH-2.0-X\r\n", b"HTTP/1.1 404 Not Found\r\n"];
+        for received in foreign {
+            for end in [failed(), ExchangeEnd::Complete, ExchangeEnd::TimedOut] {
+                assert_eq!(answer(received, end), other(received));
+            }
+        }
+        assert_eq!(answer(b"", ExchangeEnd::TimedOut), Answer::Silent);
+        assert_eq!(answer(b"HTTP/1.1", ExchangeEnd::TimedOut), other(b"HTTP/1.1"));
+        for end in [failed(), ExchangeEnd::Complete, ExchangeEnd::TimedOut] {
+            assert_eq!(answer(OURS, end), Answer::Ragent);
+        }
+    }
+
+    /// The answer of another program is shown, shortened and without control characters.
+    #[test]
+    fn other_programs_are_described() {
+        assert_eq!(looks_like(b"SSH-2.0-X\r\nmore"), "it answers `SSH-2.0-X`");
+        assert!(looks_like(b"").contains("sends nothing"));
+        assert!(looks_like(&[0x1b; 500]).len() < 500);
+    }
+}

@@ -1,0 +1,163 @@
+//! Starts this node's services in a job whose coordinator is chosen through etcd. Any agent of the job may host it,
+//! so each has a port that others reach.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use ragent_base::{
+    net::{self, port::Attended},
+    spec::{Endpoint, EtcdSpec, JobSpec},
+    sys::{clock, system_error::system},
+};
+use ragent_election::claim;
+use ragent_leadership::etcd::{self, CandidateSpec, Client, EtcdError};
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::{ids::RunId, jitter::Pauses, message::KnownRound, voter_count::VoterCount};
+use ragent_store::StoreThread;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::{
+    address::{member_reach, reachable_here},
+    error::{HostOrJoinError, LocateError},
+    host::{settings, warn_if_open},
+    hosted::{self, EndpointPort, OwnCoordinator},
+    node_services::NodeServices,
+    plain_store::plain_store,
+};
+use crate::{
+    endpoint::limits,
+    node::{destination::Destination, node_id::new_node_id},
+};
+
+/// Takes part in a job whose coordinator is chosen through `etcd`. `waits` receives the reason for waiting whenever
+/// it changes.
+///
+/// # Errors
+///
+/// Returns [`HostOrJoinError`] if etcd refuses this agent, or does not answer for as long as nodes wait for each
+/// other.
+pub(super) async fn take_part(
+    spec: &JobSpec,
+    etcd: &EtcdSpec,
+    stores: &StoreThread,
+    waits: impl Fn(&str),
+) -> Result<NodeServices, HostOrJoinError> {
+    let member = reach_etcd(etcd, &spec.run_id, spec.shared.timeouts.join, waits).await?;
+    let address = own_address(spec, member);
+    let reach = member_reach(address);
+    let listener = net::listen(reach, 0).map_err(system("listen"))?;
+    let bound = listener.local_addr().map_err(system("listen"))?;
+    warn_if_open(spec, bound);
+    let host = spec.local_addr.clone().unwrap_or_else(|| address.to_string());
+    let endpoint = Endpoint { host, port: bound.port() };
+    let node_id = new_node_id();
+    let running = etcd::start(CandidateSpec {
+        etcd: etcd.clone(),
+        run_id: spec.run_id.clone(),
+        settings: claim::Settings {
+            process: node_id.clone(),
+            endpoint: endpoint.to_string(),
+            timers: claim::Timers::for_nodes(spec.shared.nodes),
+            seed: rand::random(),
+        },
+    })
+    .map_err(system("start a thread"))?;
+    info!(%endpoint, run_id = %spec.run_id, %etcd, "looking for the coordinator in etcd");
+    let (attended, registered) = watch::channel(Attended::default());
+    let credentials = spec.credentials.clone();
+    let store = plain_store(stores, registered, &credentials)?;
+    let journal = spec.journal.clone();
+    let port = EndpointPort { listener, store, credentials, attended, journal };
+    let not_here = watch::Sender::new(NotHere::unknown());
+    let own = OwnCoordinator {
+        settings: settings(spec, &node_id, VoterCount::One),
+        endpoint: endpoint.clone(),
+        registered: not_here.clone(),
+    };
+    let (hosted, server) = hosted::host(port, own, running, None)?;
+    let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
+    Ok(NodeServices {
+        destination: Destination::etcd(etcd, endpoint.clone(), here, hosted.leadership()),
+        name: endpoint.to_string(),
+        reach,
+        address: Some(address),
+        port: bound.port(),
+        node_id,
+        known_round: KnownRound::default(),
+        state_file: None,
+        not_here,
+        hosted: Some(hosted),
+        store_sender: None,
+        server,
+        search_responder: None,
+    })
+}
+
+/// Waits until a member of etcd has answered, and returns its address.
+async fn reach_etcd(
+    etcd: &EtcdSpec,
+    run_id: &RunId,
+    patience: Duration,
+    waits: impl Fn(&str),
+) -> Result<SocketAddr, LocateError> {
+    let began = clock::now();
+    let warn_at = began + limits::WAIT_WARNING;
+    let mut client = Client::of_job(etcd.clone(), run_id, rand::random::<u8>().into());
+    let mut pauses = Pauses::new(limits::RETRY_INTERVAL, limits::ETCD_RETRY_MAX, rand::random());
+    let mut is_reported = false;
+    // The members at which a repetition would fail in the same way.
+    let mut unusable = BTreeSet::new();
+    loop {
+        let Err(error) = client.read().await else {
+            match client.remote() {
+                Some(remote) => return Ok(remote),
+                None => continue,
+            }
+        };
+        if error.is_permanent() {
+            let is_last = match error.of_member() {
+                Some(member) => {
+                    unusable.insert(member.to_string());
+                    unusable.len() == etcd.members.len()
+                }
+                None => true,
+            };
+            if is_last {
+                return Err(LocateError::Etcd(error));
+            }
+        }
+        waits(&error.to_string());
+        let now = clock::now();
+        if now >= began + patience {
+            let waited = now.saturating_duration_since(began);
+            return Err(LocateError::EtcdAway { waited, source: error });
+        }
+        if now >= warn_at && !is_reported {
+            is_reported = true;
+            report_wait(&error, patience);
+        }
+        clock::until(Some((now + pauses.after_failure()).min(began + patience))).await;
+    }
+}
+
+fn report_wait(error: &EtcdError, patience: Duration) {
+    warn!("no member of etcd has answered yet; retrying for {} s: {error}", patience.as_secs());
+}
+
+/// Returns the address at which other nodes reach this one: the one that is given, else the one from which etcd is
+/// reached.
+fn own_address(spec: &JobSpec, member: SocketAddr) -> IpAddr {
+    let given = spec.local_addr.as_ref().and_then(|given| given.parse::<IpAddr>().ok());
+    let seen = given.or_else(|| net::own_address_towards(member)).unwrap_or_else(|| member.ip());
+    if seen.is_loopback() && given.is_none() && spec.shared.nodes.max() > 1 {
+        warn!(
+            "etcd is reached at a loopback address, so only agents of this machine can reach this agent at {seen}; \
+             with several machines, give its address with `--local-addr`"
+        );
+    }
+    seen
+}

@@ -1,0 +1,56 @@
+//! Starts this node's services if the job's coordinator is another process.
+
+use std::net::SocketAddr;
+
+use ragent_base::{
+    net::{
+        self,
+        port::{Attended, PortProtocols},
+    },
+    spec::{Endpoint, JobSpec},
+    sys::system_error::system,
+};
+use ragent_coordinator::{role::Role, service};
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::message::KnownRound;
+use tokio::sync::watch;
+
+use super::{
+    address::member_reach, error::HostOrJoinError, node_services::NodeServices, server::Server,
+};
+use crate::node::{destination::Destination, node_id::new_node_id};
+
+/// Joins the job at `endpoint`, where the process at `coordinator` has answered. The agent's own
+/// port names the endpoint to its clients.
+pub(super) fn join(
+    spec: &JobSpec,
+    coordinator: SocketAddr,
+    endpoint: Endpoint,
+) -> Result<NodeServices, HostOrJoinError> {
+    let reach = member_reach(coordinator.ip());
+    let listener = net::listen(reach, 0).map_err(system("listen"))?;
+    let port = listener.local_addr().map_err(system("listen"))?.port();
+    let known_round = KnownRound::default();
+    let not_here = NotHere { term: known_round.round.term, endpoint: endpoint.to_string() };
+    let (not_here, known) = watch::channel(not_here);
+    let credentials = spec.credentials.clone();
+    let (http, shared) = service::routers(&spec.run_id, Role::Elsewhere(known), &credentials);
+    let attended = watch::channel(Attended::default()).1;
+    let protocols =
+        PortProtocols { http, credentials, store: None, voters: None, attended, nodes_max: 0 };
+    Ok(NodeServices {
+        name: endpoint.to_string(),
+        destination: Destination::endpoint(endpoint.clone(), endpoint),
+        address: None,
+        reach,
+        port,
+        node_id: new_node_id(),
+        known_round,
+        state_file: None,
+        not_here,
+        hosted: None,
+        store_sender: None,
+        server: Server::start(listener, protocols, shared)?,
+        search_responder: None,
+    })
+}

@@ -1,0 +1,172 @@
+//! Finds the host of an endpoint: a process that answers there, this node, or none yet.
+//!
+//! Every address of the endpoint is asked first. If one answers as ragent, it is joined; if another
+//! program answers, the agent reports it and ends at once. If none answers, the node whose machine
+//! owns the lowest address binds the port and hosts; all others wait. `Locator` decides; this file
+//! asks, binds and reports.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, TcpListener},
+    time::Duration,
+};
+
+use ragent_base::{
+    net::{self, Reach, ResolveError},
+    scheduler::Launcher,
+    secret::Credentials,
+    spec::Endpoint,
+    sys::{clock, host::ThisHost, port_holder},
+};
+use tracing::{info, warn};
+
+use super::{
+    error::LocateError,
+    identity,
+    locator::{Effect, Input, Locator, LocatorSettings},
+};
+
+/// The host of an endpoint.
+#[derive(Debug)]
+pub(super) enum Located<L = TcpListener> {
+    /// This node may host.
+    Here {
+        /// The listener.
+        listener: L,
+        /// The address of the endpoint on this machine.
+        address: IpAddr,
+    },
+    /// Another process answered at this address.
+    There(SocketAddr),
+}
+
+/// Checks that the first agent of a launcher runs on the endpoint's machine: no other node will
+/// host.
+///
+/// # Errors
+///
+/// Returns [`LocateError::NotHere`] if the endpoint is another machine.
+pub(super) async fn check_head(endpoint: &Endpoint, launcher: Launcher) -> Result<(), LocateError> {
+    if net::may_lead_here(endpoint).await {
+        return Ok(());
+    }
+    let (here, endpoint) = (ThisHost.name(), endpoint.to_string());
+    Err(LocateError::NotHere { launcher, here, endpoint })
+}
+
+/// Looks for the host of `endpoint` for at most `join_timeout`. `waits` receives the reason for
+/// waiting whenever it changes.
+///
+/// # Errors
+///
+/// Returns [`LocateError`] as `Locator` decides.
+pub(super) async fn locate(
+    credentials: &Credentials,
+    endpoint: &Endpoint,
+    is_host: Option<bool>,
+    join_timeout: Duration,
+    waits: impl Fn(&str),
+) -> Result<Located, LocateError> {
+    let reports = |effect: &Effect| match effect {
+        Effect::Report(cause) => {
+            waits(cause);
+            info!(%endpoint, cause, "waiting for the coordinator");
+        }
+        Effect::Warn { cause, is_resolved } => {
+            let advice = if *is_resolved {
+                "check that the agent on that host is running, that it has the same port, and that no firewall blocks it"
+            } else {
+                "check the host name, /etc/hosts and DNS"
+            };
+            warn!(
+                "the coordinator has not been reached yet at {endpoint}: {cause}; {advice} (this \
+                 agent gives up after {} s)",
+                join_timeout.as_secs()
+            );
+        }
+        Effect::Ask | Effect::Bind(_) | Effect::Join(_) | Effect::GiveUp(_) => {}
+    };
+    let bind = |address| bind(endpoint, address);
+    run(credentials, endpoint, is_host, join_timeout, bind, reports).await
+}
+
+/// Looks for the host of `endpoint` for at most `limit`, without a report, and without listening there if it is on this
+/// machine: it may not be the endpoint of the job.
+///
+/// # Errors
+///
+/// Returns [`LocateError`] as `Locator` decides.
+pub(super) async fn try_endpoint(
+    credentials: &Credentials,
+    endpoint: &Endpoint,
+    limit: Duration,
+) -> Result<Located<()>, LocateError> {
+    run(credentials, endpoint, None, limit, |_| Ok(()), |_| {}).await
+}
+
+async fn run<L>(
+    credentials: &Credentials,
+    endpoint: &Endpoint,
+    is_host: Option<bool>,
+    join_timeout: Duration,
+    bind: impl Fn(SocketAddr) -> io::Result<L>,
+    report: impl Fn(&Effect),
+) -> Result<Located<L>, LocateError> {
+    let (endpoint_asked, seed) = (endpoint.clone(), rand::random());
+    let settings = LocatorSettings { endpoint: endpoint_asked, is_host, join_timeout, seed };
+    let mut locator = Locator::new(clock::now(), settings);
+    loop {
+        let Some(effect) = locator.poll_effect() else {
+            clock::until(locator.poll_timeout()).await;
+            locator.handle_timeout(clock::now());
+            continue;
+        };
+        match effect {
+            Effect::Ask => {
+                let input = ask(endpoint, credentials).await;
+                locator.handle(clock::now(), input);
+            }
+            Effect::Bind(address) => match bind(address) {
+                Ok(listener) => return Ok(Located::Here { listener, address: address.ip() }),
+                Err(error) => locator.handle(clock::now(), Input::NotBound(error)),
+            },
+            Effect::Join(address) => return Ok(Located::There(address)),
+            Effect::Report(_) | Effect::Warn { .. } => report(&effect),
+            Effect::GiveUp(error) => return Err(error.with_holder(holder)),
+        }
+    }
+}
+
+/// Returns the program that holds a port of this machine, if it is known.
+fn holder(address: SocketAddr) -> Option<String> {
+    ThisHost.owns(address.ip()).then(|| port_holder::holder(address.port())).flatten()
+}
+
+async fn ask(endpoint: &Endpoint, credentials: &Credentials) -> Input {
+    let addresses = match net::resolve(endpoint).await {
+        Ok(addresses) => addresses,
+        Err(error) => return Input::Unresolved(describe(&error)),
+    };
+    let Some(&lowest) = addresses.first() else {
+        return Input::Unresolved(format!("{endpoint} has no address"));
+    };
+    // Port zero means any free port; no process can be there already.
+    let answers = if endpoint.port == 0 {
+        Vec::new()
+    } else {
+        identity::ask_all(&addresses, credentials).await
+    };
+    Input::Answered { lowest: (lowest, ThisHost.owns(lowest.ip())), answers }
+}
+
+fn describe(error: &ResolveError) -> String {
+    match error {
+        ResolveError::Resolver { source, .. } => format!("{error}: {source}"),
+        ResolveError::NoAddress(_) | ResolveError::Silent(_) => error.to_string(),
+    }
+}
+
+/// Listens at an address of an endpoint.
+pub(super) fn bind(endpoint: &Endpoint, address: SocketAddr) -> io::Result<TcpListener> {
+    net::listen(Reach::of_endpoint(endpoint, address.ip()), address.port())
+}

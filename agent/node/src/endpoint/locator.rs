@@ -1,0 +1,267 @@
+//! Decides how an agent with an endpoint finds its host: whether it joins, hosts, asks again or gives
+//! up, and which reason it reports.
+//!
+//! ```text
+//!            no process answers, and this node may host
+//! Asking ──────────────────────────────────────────────▶ Binding ──▶ (hosts)
+//!  ▲  │ no process answers, or a silent one                │ the port is in use
+//!  │  ▼                                                    │
+//! Pausing ◀────────────────────────────────────────────────┘
+//!
+//! Asking ──▶ Ended: joins, or gives up     Binding ──▶ Ended: gives up
+//! ```
+//!
+//! A program other than ragent ends the search at once. A silent one may be a stalled coordinator, and
+//! a port in use may be that of an agent that answers soon: both have a limit. Anything else is asked
+//! again until the join timeout.
+
+use std::{
+    collections::VecDeque,
+    io,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use ragent_base::spec::Endpoint;
+use ragent_core::reported_causes::ReportedCauses;
+use ragent_rendezvous::jitter::Pauses;
+
+use super::{
+    error::LocateError,
+    identity::{Answer, looks_like},
+};
+use crate::endpoint::limits;
+
+/// The result of an attempt.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// The endpoint's name has no address, for this reason.
+    Unresolved(String),
+    /// The addresses were asked.
+    Answered {
+        /// The lowest address, and whether it belongs to this machine.
+        lowest: (SocketAddr, bool),
+        /// The answers in the order of the addresses; none if the port is any free one.
+        answers: Vec<(SocketAddr, Answer)>,
+    },
+    /// The port cannot be bound.
+    NotBound(io::Error),
+}
+
+/// An action for the driver.
+#[derive(Debug)]
+pub(super) enum Effect {
+    /// Resolve the endpoint, and ask all of its addresses.
+    Ask,
+    /// Listen on this address, and host there.
+    Bind(SocketAddr),
+    /// Join the host at this address.
+    Join(SocketAddr),
+    /// Report the reason for waiting, which has changed.
+    Report(String),
+    /// Warn that the coordinator was not reached.
+    Warn {
+        /// The reason.
+        cause: String,
+        /// True if the endpoint's name has an address.
+        is_resolved: bool,
+    },
+    /// End the search.
+    GiveUp(LocateError),
+}
+
+/// The parameters of a search.
+#[derive(Debug)]
+pub(super) struct LocatorSettings {
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// True if this node hosts; `None`: it does if the endpoint is an address of this machine.
+    pub is_host: Option<bool>,
+    /// The time after which it gives up.
+    pub join_timeout: Duration,
+    /// The seed of the pauses.
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// The addresses are being asked, since this time.
+    Asking(Instant),
+    /// This address is being bound.
+    Binding(SocketAddr),
+    /// The next attempt begins at this time.
+    Pausing(Instant),
+    Ended,
+}
+
+/// The search for the host of one endpoint.
+#[derive(Debug)]
+pub(super) struct Locator {
+    settings: LocatorSettings,
+    begun: Instant,
+    state: State,
+    /// The begin of the first of consecutive attempts in which a process was silent.
+    silent_since: Option<Instant>,
+    /// The time since which the port is in use.
+    held_since: Option<Instant>,
+    pauses: Pauses,
+    /// True if the endpoint's name had an address in the last attempt.
+    is_resolved: bool,
+    /// The reason that was reported last.
+    reported: String,
+    warned: ReportedCauses,
+    effects: VecDeque<Effect>,
+}
+
+impl Locator {
+    /// Begins a search.
+    pub(super) fn new(now: Instant, settings: LocatorSettings) -> Self {
+        let pauses = Pauses::new(limits::LOCATE_FIRST, limits::LOCATE_INTERVAL, settings.seed);
+        Self {
+            settings,
+            begun: now,
+            state: State::Asking(now),
+            silent_since: None,
+            held_since: None,
+            pauses,
+            is_resolved: true,
+            reported: String::new(),
+            warned: ReportedCauses::default(),
+            effects: VecDeque::from([Effect::Ask]),
+        }
+    }
+
+    /// Handles the result of an attempt, known at `now`.
+    pub(super) fn handle(&mut self, now: Instant, input: Input) {
+        match (input, self.state) {
+            (Input::Unresolved(cause), State::Asking(_)) => {
+                self.is_resolved = false;
+                self.not_found(now, cause);
+            }
+            (Input::Answered { lowest, answers }, State::Asking(since)) => {
+                self.is_resolved = true;
+                self.handle_answers(now, since, lowest, answers);
+            }
+            (Input::NotBound(error), State::Binding(address)) => {
+                self.handle_not_bound(now, address, error);
+            }
+            (Input::Unresolved(_) | Input::Answered { .. }, State::Binding(_))
+            | (Input::NotBound(_), State::Asking(_))
+            | (_, State::Pausing(_) | State::Ended) => {}
+        }
+    }
+
+    /// Returns the time of the next attempt, if one is waited for.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            State::Pausing(until) => Some(until),
+            State::Asking(_) | State::Binding(_) | State::Ended => None,
+        }
+    }
+
+    /// Begins the next attempt if it is due.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.poll_timeout().is_some_and(|due| due <= now) {
+            self.state = State::Asking(now);
+            self.effects.push_back(Effect::Ask);
+        }
+    }
+
+    /// Returns the next effect; `None` if there are none.
+    pub(super) fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    fn handle_answers(
+        &mut self,
+        now: Instant,
+        since: Instant,
+        (lowest, is_own): (SocketAddr, bool),
+        answers: Vec<(SocketAddr, Answer)>,
+    ) {
+        let mut last = format!("{} has no address", self.settings.endpoint);
+        for (address, answer) in answers {
+            match answer {
+                Answer::Ragent => return self.end(Effect::Join(address)),
+                Answer::Mismatch(mismatch) => {
+                    return self.end(Effect::GiveUp(LocateError::Auth(mismatch)));
+                }
+                Answer::Silent => return self.handle_silence(now, since, address),
+                Answer::Other(what) => {
+                    return self.end(Effect::GiveUp(LocateError::Other {
+                        address,
+                        what,
+                        holder: None,
+                    }));
+                }
+                Answer::None(error) => last = format!("{address}: {error}"),
+            }
+        }
+        if self.settings.is_host.unwrap_or(is_own) {
+            self.state = State::Binding(lowest);
+            self.effects.push_back(Effect::Bind(lowest));
+        } else {
+            self.not_found(now, last);
+        }
+    }
+
+    fn handle_silence(&mut self, now: Instant, since: Instant, address: SocketAddr) {
+        let since = *self.silent_since.get_or_insert(since);
+        // A coordinator that is stalled, or busy with other connections, is silent too.
+        if now.saturating_duration_since(since) >= limits::SILENT_TIMEOUT {
+            let what = looks_like(&[]);
+            return self.end(Effect::GiveUp(LocateError::Other { address, what, holder: None }));
+        }
+        self.try_again(now, format!("{address} accepts connections but does not answer"));
+    }
+
+    fn handle_not_bound(&mut self, now: Instant, address: SocketAddr, source: io::Error) {
+        if source.kind() != io::ErrorKind::AddrInUse {
+            return self.end(Effect::GiveUp(LocateError::Bind { address, source }));
+        }
+        // Another agent of this machine may have bound the port a moment earlier: the next request waits for its answer.
+        let since = *self.held_since.get_or_insert(now);
+        if now.saturating_duration_since(since) >= limits::HELD_TIMEOUT {
+            return self.end(Effect::GiveUp(LocateError::Held { address, holder: None }));
+        }
+        self.not_found(now, format!("{address} is in use"));
+    }
+
+    /// Notes that no process was silent in this attempt, and none serves the endpoint.
+    fn not_found(&mut self, now: Instant, cause: String) {
+        self.silent_since = None;
+        self.try_again(now, cause);
+    }
+
+    /// Pauses before the next attempt, unless the time is up.
+    fn try_again(&mut self, now: Instant, cause: String) {
+        let waited = self.settings.join_timeout;
+        let deadline = self.begun + waited;
+        if now >= deadline {
+            let endpoint = self.settings.endpoint.to_string();
+            return self.end(Effect::GiveUp(if self.is_resolved {
+                LocateError::TimedOut { endpoint, waited, cause }
+            } else {
+                LocateError::Unresolved { endpoint, waited, cause }
+            }));
+        }
+        if cause != self.reported && self.held_since.is_none() {
+            self.effects.push_back(Effect::Report(cause.clone()));
+            self.reported.clone_from(&cause);
+        }
+        // Agents of a job rarely start in the same second.
+        let is_late = now.saturating_duration_since(self.begun) >= limits::WAIT_WARNING;
+        if is_late && self.warned.insert(&cause) {
+            self.effects.push_back(Effect::Warn { cause, is_resolved: self.is_resolved });
+        }
+        self.state = State::Pausing((now + self.pauses.after_failure()).min(deadline));
+    }
+
+    fn end(&mut self, effect: Effect) {
+        self.effects.push_back(effect);
+        self.state = State::Ended;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! The decisions of a search at an endpoint, with a simulated clock.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A search, and its clock.
+struct Fixture {
+    machine: Locator,
+    begun: Instant,
+    now: Instant,
+}
+
+impl Fixture {
+    /// Begins a search whose first request was sent.
+    fn new(is_host: Option<bool>) -> Self {
+        let now = ragent_base::sys::clock::now();
+        let endpoint = Endpoint { host: "n".to_owned(), port: 29400 };
+        let settings = LocatorSettings { endpoint, is_host, join_timeout: JOIN_TIMEOUT, seed: 7 };
+        let mut fixture = Self { machine: Locator::new(now, settings), begun: now, now };
+        assert_eq!(fixture.effects(), ["Ask"]);
+        fixture
+    }
+
+    /// Takes all effects, as text.
+    fn effects(&mut self) -> Vec<String> {
+        let mut effects = Vec::new();
+        while let Some(effect) = self.machine.poll_effect() {
+            effects.push(match effect {
+                Effect::GiveUp(error) => format!("GiveUp({error})"),
+                Effect::Warn { cause, is_resolved: true } => format!("Warn({cause})"),
+                Effect::Warn { cause, is_resolved: false } => format!("WarnOfName({cause})"),
+                effect => format!("{effect:?}").replace('"', ""),
+            });
+        }
+        effects
+    }
+
+    fn handle(&mut self, input: Input) -> Vec<String> {
+        self.machine.handle(self.now, input);
+        self.effects()
+    }
+
+    /// Answers from addresses whose last numbers count up from 1; the first belongs to another
+    /// machine.
+    fn answers(&mut self, answers: &[Answer]) -> Vec<String> {
+        self.handle(answered(false, answers))
+    }
+
+    /// Finds no process at the endpoint, an address of this machine.
+    fn nobody_here(&mut self) -> Vec<String> {
+        self.handle(answered(true, &[refused()]))
+    }
+
+    fn in_use(&mut self) -> Vec<String> {
+        self.handle(Input::NotBound(io::ErrorKind::AddrInUse.into()))
+    }
+
+    /// Waits for the next attempt; returns the time since the begin.
+    fn next(&mut self) -> Duration {
+        self.now = self.machine.poll_timeout().expect("there is another attempt");
+        self.machine.handle_timeout(self.now);
+        assert_eq!(self.effects(), ["Ask"]);
+        self.now - self.begun
+    }
+
+    /// Repeats an attempt until something is warned or ended; returns the time since the begin,
+    /// and the effects.
+    fn repeat(
+        &mut self,
+        mut attempt: impl FnMut(&mut Self) -> Vec<String>,
+    ) -> (Duration, Vec<String>) {
+        loop {
+            let effects = attempt(self);
+            if !effects.is_empty() {
+                return (self.now - self.begun, effects);
+            }
+            self.next();
+        }
+    }
+}
+
+fn answered(is_own: bool, answers: &[Answer]) -> Input {
+    let address = |number: u8| SocketAddr::from(([10, 0, 0, number], 29400));
+    let answers = (1..).map(address).zip(answers.iter().cloned()).collect();
+    Input::Answered { lowest: (address(1), is_own), answers }
+}
+
+fn refused() -> Answer {
+    Answer::None("refused".to_owned())
+}
+
+/// The first address in order that is served decides, by ragent or another program; addresses
+/// without an answer do not.
+#[test]
+fn first_answer_decides() {
+    let mut joins = Fixture::new(None);
+    let other = || Answer::Other("it answers `x`".to_owned());
+    let effects = joins.answers(&[refused(), Answer::Ragent, other()]);
+    assert_eq!(effects, ["Join(10.0.0.2:29400)"]);
+    let mut fails = Fixture::new(Some(true));
+    let effects = fails.answers(&[refused(), other(), Answer::Ragent]);
+    let what = "10.0.0.2:29400 is served by a program other than ragent: it answers `x`";
+    assert_eq!(effects, [format!("GiveUp({what})")]);
+    // Nothing follows the end.
+    assert_eq!(fails.machine.poll_timeout(), None);
+    assert_eq!(fails.answers(&[Answer::Ragent]), [""; 0]);
+}
+
+/// Without an answer, the node hosts that owns the lowest address, or that was chosen by the
+/// user; others wait.
+#[test]
+fn one_node_hosts() {
+    for (is_host, is_own, hosts) in [
+        (None, true, true),
+        (None, false, false),
+        (Some(true), false, true),
+        (Some(false), true, false),
+    ] {
+        let effects = Fixture::new(is_host).handle(answered(is_own, &[refused(), refused()]));
+        let expected =
+            if hosts { "Bind(10.0.0.1:29400)" } else { "Report(10.0.0.2:29400: refused)" };
+        assert_eq!(effects, [expected], "{is_host:?} {is_own}");
+    }
+    // Any free port: no process can be there already.
+    assert_eq!(Fixture::new(None).handle(answered(true, &[])), ["Bind(10.0.0.1:29400)"]);
+}
+
+/// A reason is reported when it changes; from five seconds on, each reason is warned of once.
+#[test]
+fn reasons_are_reported_once() {
+    let mut t = Fixture::new(None);
+    assert_eq!(t.answers(&[refused()]), ["Report(10.0.0.1:29400: refused)"]);
+    t.next();
+    assert_eq!(t.answers(&[refused()]), [""; 0]);
+    t.next();
+    assert_eq!(t.handle(Input::Unresolved("no name".to_owned())), ["Report(no name)"]);
+    t.next();
+    let (at, effects) = t.repeat(|t| t.handle(Input::Unresolved("no name".to_owned())));
+    assert_eq!(effects, ["WarnOfName(no name)"]);
+    assert!(at >= 5 * SECOND && at < 5 * SECOND + limits::LOCATE_INTERVAL, "{at:?}");
+    t.next();
+    let again = ["Report(10.0.0.1:29400: refused)", "Warn(10.0.0.1:29400: refused)"];
+    assert_eq!(t.answers(&[refused()]), again);
+    t.next();
+    assert_eq!(t.handle(Input::Unresolved("no name".to_owned())), ["Report(no name)"]);
+}
+
+/// The pauses between attempts grow from milliseconds to the interval, so that the host of agents that start at the same
+/// time is found at once, whatever the reason for an attempt's failure.
+#[test]
+fn pauses_between_attempts_grow() {
+    let attempts: [fn(&mut Fixture) -> Vec<String>; 2] =
+        [|t| t.answers(&[refused()]), |t| t.handle(Input::Unresolved("no name".to_owned()))];
+    for attempt in attempts {
+        let mut t = Fixture::new(None);
+        let mut before = Duration::ZERO;
+        let mut pause = limits::LOCATE_FIRST;
+        for _ in 0..10 {
+            attempt(&mut t);
+            let at = t.next();
+            assert!(at - before >= pause / 2 && at - before < pause, "{before:?} {at:?}");
+            before = at;
+            pause = (pause * 2).min(limits::LOCATE_INTERVAL);
+        }
+        assert_eq!(pause, limits::LOCATE_INTERVAL);
+    }
+}
+
+/// The search ends with the last reason once the join timeout has passed, after one more attempt
+/// at that time.
+#[test]
+fn join_timeout_ends_the_search() {
+    let mut t = Fixture::new(None);
+    // The interval does not divide what is left.
+    t.now += SECOND / 3;
+    let (at, effects) = t.repeat(|t| {
+        let effects = t.answers(&[refused()]);
+        effects.into_iter().filter(|effect| effect.starts_with("GiveUp")).collect()
+    });
+    let what = "no agent served n:29400 within 60 s: 10.0.0.1:29400: refused";
+    assert_eq!((at, effects), (JOIN_TIMEOUT, vec![format!("GiveUp({what})")]));
+}
+
+/// A process that accepts connections without an answer is another program only after
+/// [`limits::SILENT_TIMEOUT`], counted from the first of consecutive requests.
+#[test]
+fn silence_is_limited() {
+    let mut t = Fixture::new(None);
+    let silent = "10.0.0.1:29400 accepts connections but does not answer";
+    t.now += 3 * SECOND;
+    assert_eq!(t.answers(&[Answer::Silent, Answer::Ragent]), [format!("Report({silent})")]);
+    let interrupted = t.next();
+    t.answers(&[refused()]);
+    let since = t.next();
+    assert!(since > interrupted);
+    let (at, effects) = t.repeat(|t| {
+        let effects = t.answers(&[Answer::Silent]);
+        effects.into_iter().filter(|effect| effect.starts_with("GiveUp")).collect()
+    });
+    let limit = since + limits::SILENT_TIMEOUT;
+    assert!(at >= limit && at < limit + limits::LOCATE_INTERVAL, "{at:?}");
+    let what = "10.0.0.1:29400 is served by a program other than ragent: it accepts \
+                connections but sends nothing (as a TCPStore of torchrun does)";
+    assert_eq!(effects, [format!("GiveUp({what})")]);
+}
+
+/// A port in use is that of an agent that answers soon; if none has after a while, another program holds it. The user
+/// sees no reason meanwhile.
+#[test]
+fn held_port_is_tried_again() {
+    let mut t = Fixture::new(Some(true));
+    let (at, effects) = t.repeat(|t| {
+        assert_eq!(t.nobody_here(), ["Bind(10.0.0.1:29400)"]);
+        t.in_use()
+    });
+    let what = "port 29400 is in use by another program on this machine";
+    assert_eq!(effects, [format!("GiveUp({what})")]);
+    let limit = limits::HELD_TIMEOUT;
+    assert!(at >= limit && at < limit + limits::LOCATE_INTERVAL, "{at:?}");
+}
+
+/// An agent that finds its port in use asks again within milliseconds, and joins the agent that has bound it.
+#[test]
+fn agent_that_loses_the_port_joins_at_once() {
+    let mut t = Fixture::new(Some(true));
+    t.nobody_here();
+    t.in_use();
+    assert!(t.next() <= limits::LOCATE_FIRST);
+    // It has bound the port, and does not listen yet.
+    assert_eq!(t.nobody_here(), ["Bind(10.0.0.1:29400)"]);
+    t.in_use();
+    assert!(t.next() <= 3 * limits::LOCATE_FIRST);
+    assert_eq!(t.answers(&[Answer::Ragent]), ["Join(10.0.0.1:29400)"]);
+}
+
+/// A port that cannot be bound for another reason than being in use ends the search.
+#[test]
+fn other_errors_of_the_port_are_final() {
+    let mut t = Fixture::new(Some(true));
+    t.nobody_here();
+    let effects = t.handle(Input::NotBound(io::ErrorKind::PermissionDenied.into()));
+    assert_eq!(effects, ["GiveUp(failed to listen on 10.0.0.1:29400)"]);
+}

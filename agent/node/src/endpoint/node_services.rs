@@ -1,0 +1,193 @@
+//! The services of a node on its port, and the endpoint of its coordinator.
+
+use std::{
+    net::IpAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ragent_base::{
+    net::Reach,
+    report::{measures::NodeMeasures, news::round_lines::RoundLines, telemetry::Log},
+    spec::{JobSpec, RendezvousMethod},
+    sys::host::ThisHost,
+};
+use ragent_coordinator::metrics::MetricsPage;
+use ragent_core::agent::AgentSettings;
+use ragent_election::claim;
+use ragent_leadership::Leadership;
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::{
+    ids::NodeId,
+    message::{KnownRound, NodeDescription},
+    settings::Leases,
+};
+use ragent_store::StoreHandle;
+use tokio::sync::watch;
+
+use super::{
+    address::store_reach,
+    hosted::Hosted,
+    search::driver::{Search, SearchResponder},
+    server::Server,
+};
+use crate::node::{
+    destination::Destination,
+    driver::{AgentSpec, StartScreen},
+    worker_stores::StorePortMode,
+};
+
+/// The services of a node on its port, and the endpoint of its coordinator.
+pub struct NodeServices {
+    /// The endpoint or the list of voters, by the names that all nodes use.
+    pub name: String,
+    /// The connections that its worker stores accept.
+    pub(super) reach: Reach,
+    /// The address at which this agent registers; on a host that of its own listener, even if the
+    /// endpoint resolves to another one.
+    pub(super) destination: Destination,
+    /// The address by which other nodes reach this one, if the endpoint determines it.
+    pub(super) address: Option<IpAddr>,
+    pub(super) port: u16,
+    /// The name of this agent process in its job.
+    pub node_id: NodeId,
+    pub(super) known_round: KnownRound,
+    pub(super) state_file: Option<PathBuf>,
+    pub(super) not_here: watch::Sender<NotHere>,
+    pub(super) hosted: Option<Hosted>,
+    /// The channel for the store of a round to its port, if the store is served there.
+    pub(super) store_sender: Option<watch::Sender<Option<StoreHandle>>>,
+    pub(super) server: Server,
+    /// Answers other agents that look for the endpoint.
+    pub(super) search_responder: Option<SearchResponder>,
+}
+
+impl NodeServices {
+    /// Continues `search` for other agents that look for the endpoint.
+    pub(super) fn answer_searching_agents(&mut self, search: Search) {
+        let known = self.not_here.subscribe();
+        self.search_responder = Some(match (&self.hosted, self.address) {
+            (Some(hosted), Some(address)) => {
+                search.answer_as_host((address, self.port).into(), hosted.elected(), known)
+            }
+            (None, _) | (_, None) => search.answer_as_member(known),
+        });
+    }
+
+    /// Returns the settings of this node's agent.
+    pub fn agent_spec(
+        &self,
+        spec: &JobSpec,
+        log: &Log,
+        measures: Arc<NodeMeasures>,
+        mut start_screen: StartScreen,
+        since: Option<Instant>,
+    ) -> AgentSpec {
+        if self.is_fixed() {
+            start_screen.handle_hosting();
+        }
+        let address = self.address.map(|address| address.to_string());
+        let leadership = self.hosted.as_ref().map(Hosted::leadership);
+        let voter = leadership.filter(|leadership| leadership.member().is_some());
+        let node = NodeDescription {
+            node_id: self.node_id.clone(),
+            host_name: ThisHost.name(),
+            // If it is not known here, the stream's own address is used.
+            address: spec.local_addr.clone().or(address).unwrap_or_default(),
+            addresses: ThisHost.addresses(),
+            agent_port: self.port,
+            role: spec.role.clone(),
+            script: spec.command.name(),
+            // Measured at each registration.
+            load: String::new(),
+            local_world_size: spec.local_world_size,
+            node_rank: spec.node_rank,
+            voter: voter.and_then(Leadership::member).cloned(),
+        };
+        // No coordinator is elected before the voters, or a silence in etcd, have made sure that no earlier job runs.
+        let leases = Leases::default().for_nodes(spec.shared.nodes);
+        let silence = match spec.rendezvous {
+            RendezvousMethod::Etcd(_) => claim::Timers::for_nodes(spec.shared.nodes).silence,
+            _ if voter.is_some() && since.is_some() => leases.coordinator,
+            _ => Duration::ZERO,
+        };
+        AgentSpec {
+            lines: RoundLines::new(&spec.shared, spec.output.first_node_lines),
+            log: log.clone(),
+            start_screen,
+            measures,
+            run_id: spec.run_id.clone(),
+            destination: self.destination.clone(),
+            credentials: spec.credentials.clone(),
+            shared: spec.shared,
+            node,
+            voter: voter.cloned(),
+            since,
+            local_addr: spec.local_addr.clone(),
+            settings: AgentSettings {
+                stop_grace: spec.shared.timeouts.stop_grace,
+                join_timeout: spec.shared.timeouts.join,
+                silence,
+                known_round: self.known_round,
+                runs_unleased: self.runs_unleased(spec),
+                has_voters: matches!(
+                    spec.rendezvous,
+                    RendezvousMethod::Voters(_) | RendezvousMethod::Etcd(_)
+                ) || spec.voters.is_several(),
+                has_standbys: !spec.standby.is_empty(),
+                leases,
+                seed: rand::random(),
+            },
+            state_file: self.state_file.clone(),
+            not_here: self.not_here.clone(),
+        }
+    }
+
+    /// Returns the ports of this node's worker stores.
+    pub fn store_port_mode(&mut self, spec: &JobSpec) -> StorePortMode {
+        match self.store_sender.take() {
+            Some(store_sender) => StorePortMode::OnePort { port: self.port, store_sender },
+            None => StorePortMode::Ports {
+                reach: store_reach(self.reach, spec.local_addr.as_deref()),
+                ports: spec.store_ports,
+                is_served: spec.shares_store,
+            },
+        }
+    }
+
+    /// Returns true if workers need no lease: the job has one node, whose process is also the
+    /// coordinator, so that a pause of one cannot make the other start a second group.
+    ///
+    /// A host that was chosen by search may still give way to another one.
+    fn runs_unleased(&self, spec: &JobSpec) -> bool {
+        let may_give_way = matches!(spec.rendezvous, RendezvousMethod::Search(_));
+        self.is_fixed() && spec.shared.nodes.max() == 1 && !may_give_way
+    }
+
+    /// Returns true if this process has the only coordinator of the job.
+    fn is_fixed(&self) -> bool {
+        self.hosted.as_ref().is_some_and(|hosted| hosted.leadership().is_fixed())
+    }
+
+    /// Returns the newest known endpoint of the coordinator.
+    pub fn coordinator(&self) -> watch::Receiver<NotHere> {
+        self.not_here.subscribe()
+    }
+
+    /// Returns the page of the metrics.
+    pub fn metrics(&self) -> Arc<MetricsPage> {
+        self.server.metrics()
+    }
+
+    /// Takes what this agent hosts, if it may lead the job.
+    pub fn hosted(&mut self) -> Option<Hosted> {
+        self.hosted.take()
+    }
+
+    /// Stops serving the port.
+    pub fn stop(self) {
+        self.server.stop();
+        drop(self.search_responder);
+    }
+}

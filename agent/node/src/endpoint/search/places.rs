@@ -1,0 +1,167 @@
+//! Decides which of the addresses that datagrams name as that of the host are tried. False datagrams cannot prevent attempts at
+//! the other addresses.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use crate::endpoint::limits;
+
+/// The places of one search.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// The time for which a place is tried at least, and after which it is not tried again at once.
+    pause: Duration,
+    tried: BTreeMap<SocketAddr, Attempt>,
+    /// Places at which there was no host, until the next attempt.
+    resting: BTreeMap<SocketAddr, Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    /// The sender of the datagram.
+    source: IpAddr,
+    since: Instant,
+}
+
+/// The answer to a datagram that names a place.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Choice {
+    /// Try it.
+    Try,
+    /// Try it, and no longer the place at this address.
+    TryInsteadOf(SocketAddr),
+    /// Nothing: it is tried already, was tried a moment ago, or there is no room.
+    Ignore,
+}
+
+impl Places {
+    /// Creates an empty set of places.
+    pub(super) fn new(pause: Duration) -> Self {
+        Self { pause, tried: BTreeMap::new(), resting: BTreeMap::new() }
+    }
+
+    /// Notes that a datagram of `source` names the place `at`.
+    pub(super) fn handle_named(&mut self, now: Instant, at: SocketAddr, source: IpAddr) -> Choice {
+        self.resting.retain(|_, until| now < *until);
+        if self.tried.contains_key(&at) || self.resting.contains_key(&at) {
+            return Choice::Ignore;
+        }
+        let of_source = self.tried.values().filter(|attempt| attempt.source == source).count();
+        let is_from_full_source = of_source >= limits::MAX_PLACES_OF_SOURCE;
+        if !is_from_full_source && self.tried.len() < limits::MAX_PLACES {
+            self.tried.insert(at, Attempt { source, since: now });
+            return Choice::Try;
+        }
+        let rivals = self
+            .tried
+            .iter()
+            .filter(|(_, attempt)| !is_from_full_source || attempt.source == source);
+        let oldest = rivals.min_by_key(|(_, attempt)| attempt.since);
+        // A host answers in milliseconds. A slower one is named again.
+        let replaced = oldest.filter(|(_, attempt)| now >= attempt.since + self.pause);
+        let Some((&replaced, _)) = replaced else { return Choice::Ignore };
+        self.handle_failed(now, replaced);
+        self.tried.insert(at, Attempt { source, since: now });
+        Choice::TryInsteadOf(replaced)
+    }
+
+    /// Notes that there is no host of the job at `at`.
+    pub(super) fn handle_failed(&mut self, now: Instant, at: SocketAddr) {
+        self.tried.remove(&at);
+        if self.resting.len() >= limits::MAX_RESTING_PLACES
+            && let Some(first) = self.resting.iter().min_by_key(|(_, until)| **until)
+        {
+            let first = *first.0;
+            self.resting.remove(&first);
+        }
+        self.resting.insert(at, now + self.pause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use ragent_base::sys::clock;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(number: u8) -> SocketAddr {
+        ([10, 0, 0, number], 29400).into()
+    }
+
+    fn source(number: u8) -> IpAddr {
+        [10, 1, 0, number].into()
+    }
+
+    /// A place is tried once at a time, and again a while after there was no host.
+    #[test]
+    fn places_rest() {
+        let now = clock::now_blocking();
+        let mut places = Places::new(SECOND);
+        assert_eq!(places.handle_named(now, at(1), source(1)), Choice::Try);
+        assert_eq!(places.handle_named(now + 5 * SECOND, at(1), source(2)), Choice::Ignore);
+        places.handle_failed(now + 6 * SECOND, at(1));
+        assert_eq!(places.handle_named(now + 6 * SECOND, at(1), source(1)), Choice::Ignore);
+        assert_eq!(places.handle_named(now + 7 * SECOND, at(1), source(1)), Choice::Try);
+    }
+
+    /// Datagrams of one sender do not keep places that others name from being tried.
+    #[test]
+    fn one_source_has_few_places() {
+        let now = clock::now_blocking();
+        let mut places = Places::new(SECOND);
+        let choices = [1, 2, 3].map(|number| places.handle_named(now, at(number), source(1)));
+        assert_eq!(choices, [Choice::Try, Choice::Try, Choice::Ignore]);
+        assert_eq!(places.handle_named(now, at(4), source(2)), Choice::Try);
+        let later = places.handle_named(now + SECOND, at(3), source(1));
+        assert_eq!(later, Choice::TryInsteadOf(at(1)));
+    }
+
+    /// If all places are taken, the oldest is replaced after a while.
+    #[test]
+    fn oldest_place_is_replaced() {
+        let now = clock::now_blocking();
+        let mut places = Places::new(SECOND);
+        let most = limits::MAX_PLACES as u8;
+        for number in 0..most {
+            let choice = places.handle_named(now, at(number), source(number));
+            assert_eq!(choice, Choice::Try);
+        }
+        assert_eq!(places.handle_named(now, at(99), source(99)), Choice::Ignore);
+        let later = places.handle_named(now + SECOND, at(99), source(99));
+        assert_eq!(later, Choice::TryInsteadOf(at(0)));
+    }
+
+    proptest! {
+        /// For any datagrams: the number of places is bounded, in all and for each sender, and so is the memory. A place that
+        /// a new sender names is tried within the pause.
+        #[test]
+        fn places_are_bounded(
+            names in proptest::collection::vec((0..200_u8, 0..20_u8, 0..300_u32, any::<bool>()), 1..300),
+        ) {
+            let mut now = clock::now_blocking();
+            let mut places = Places::new(SECOND);
+            for (number, sender, millis, fails) in names {
+                now += Duration::from_millis(millis.into());
+                if fails {
+                    places.handle_failed(now, at(number));
+                } else if let Choice::TryInsteadOf(replaced) = places.handle_named(now, at(number), source(sender)) {
+                    prop_assert!(!places.tried.contains_key(&replaced));
+                }
+                prop_assert!(places.tried.len() <= limits::MAX_PLACES);
+                prop_assert!(places.resting.len() <= limits::MAX_RESTING_PLACES);
+                for sender in 0..20 {
+                    let of_sender = places.tried.values().filter(|attempt| attempt.source == source(sender));
+                    prop_assert!(of_sender.count() <= limits::MAX_PLACES_OF_SOURCE);
+                }
+            }
+            let choice = places.handle_named(now + SECOND, at(250), source(250));
+            prop_assert_ne!(choice, Choice::Ignore);
+        }
+    }
+}

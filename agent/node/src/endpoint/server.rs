@@ -1,0 +1,115 @@
+//! The port that an agent serves, on a thread of its own: neither handshakes of TLS nor a flood of requests delays the
+//! coordinator and the agent.
+
+use std::{
+    io,
+    net::TcpListener,
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
+
+use ragent_base::{
+    net::port::{self, PortProtocols},
+    sys::system_error::{SystemError, system},
+};
+use ragent_coordinator::{metrics::MetricsPage, service::Shared};
+use tokio::{runtime::Builder, sync::oneshot, task::yield_now};
+use tracing::error;
+
+/// A port that is served until this value is dropped.
+pub struct Server {
+    thread: PortThread,
+    metrics: Arc<MetricsPage>,
+}
+
+/// A thread that serves a port until this value is dropped.
+pub(super) struct PortThread {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The number of times that other tasks run after the end of a port was ordered: enough to send messages that have left
+/// their queues.
+const LAST_TURNS: usize = 8;
+
+impl Server {
+    /// Begins to serve the port of `listener`, whose routes share these parts.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SystemError`] if the thread cannot be started.
+    pub(super) fn start(
+        listener: TcpListener,
+        protocols: PortProtocols,
+        Shared { metrics, readers }: Shared,
+    ) -> Result<Self, SystemError> {
+        let last = async move { readers.wait_for_followers().await };
+        let connections_max = port::connections_max();
+        let thread = PortThread::start("port", listener, protocols, connections_max, last)?;
+        Ok(Self { thread, metrics })
+    }
+
+    /// Returns the page of the metrics.
+    pub fn metrics(&self) -> Arc<MetricsPage> {
+        Arc::clone(&self.metrics)
+    }
+
+    /// Stops serving the port.
+    pub(crate) fn stop(self) {
+        drop(self.thread);
+    }
+}
+
+impl PortThread {
+    /// Begins to serve the port of `listener` on a thread with this name, with at most this many connections. `last` is awaited
+    /// before the connections are closed.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SystemError`] if the thread cannot be started.
+    pub(super) fn start(
+        name: &'static str,
+        listener: TcpListener,
+        protocols: PortProtocols,
+        connections_max: usize,
+        last: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<Self, SystemError> {
+        let (stop, stopped) = oneshot::channel();
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(system("start the runtime of the port"))?;
+        let serve = async move {
+            tokio::select! {
+                biased;
+                // This value was dropped.
+                _ = stopped => {}
+                served = tokio::spawn(port::serve_port(listener, protocols, connections_max)) => {
+                    if let Err(error) = served.map_err(io::Error::from).flatten() {
+                        error!(%error, thread = name, "failed to serve a port");
+                    }
+                }
+            }
+            last.await;
+            for _ in 0..LAST_TURNS {
+                yield_now().await;
+            }
+        };
+        let run = move || {
+            runtime.block_on(serve);
+            // Reading a file may take longer.
+            runtime.shutdown_background();
+        };
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
+        let thread = thread.map_err(system("start a thread"))?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for PortThread {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // Its connections are closed when it has ended.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Starts this node's services in a job whose coordinator is elected: as a voter if one of the listed
+//! endpoints leads to this machine and its port is free, or if a search has chosen this agent; otherwise as an agent that
+//! becomes a voter when one is lost.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    net::{IpAddr, SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use ragent_base::{
+    net::{self, Reach, port::Attended},
+    spec::{Endpoint, JobSpec, SearchSpec, VoterList},
+    sys::{clock, host::ThisHost, port_holder, system_error::system},
+};
+use ragent_election::election::timers::Timers;
+use ragent_leadership::{Stored, state_file};
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::{ids::RunId, message::KnownRound, settings::Leases};
+use ragent_store::StoreThread;
+use tokio::sync::watch;
+use tracing::info;
+
+use super::{
+    address::{member_reach, reachable_here},
+    error::{HostOrJoinError, LocateError},
+    host::{announced_address, settings, warn_if_open},
+    hosted::{EndpointPort, HostedVoterSpec, OwnCoordinator, host_voter},
+    identity,
+    node_services::NodeServices,
+    plain_store::plain_store,
+    voter_secrets,
+};
+use crate::{
+    endpoint::limits,
+    node::{destination::Destination, node_id::new_node_id},
+};
+
+/// The first voters of a job, as an agent knows them when it starts.
+pub(super) struct FirstVoters {
+    endpoints: Vec<Endpoint>,
+    /// The list as the user gave it, or `auto` with its port. It distinguishes state files.
+    name: String,
+    /// True if the endpoints were found, and differ between the agents of the job.
+    are_found: bool,
+}
+
+impl FirstVoters {
+    /// Returns the voters that the user has listed.
+    pub(super) fn listed(list: &VoterList) -> Self {
+        let name = list.to_string();
+        Self { endpoints: list.endpoints().to_vec(), name, are_found: false }
+    }
+
+    /// Returns the only voter that a search has found: the leader, or another agent of the job.
+    pub(super) fn found(search: &SearchSpec, endpoint: Endpoint) -> Self {
+        Self { endpoints: vec![endpoint], name: search.name(), are_found: true }
+    }
+
+    /// Returns the voters that an earlier agent of this machine knew, if it found the job by a search, and the job has a
+    /// round.
+    pub(super) fn remembered(run_id: &RunId, search: &SearchSpec) -> Option<Self> {
+        let name = search.name();
+        let (_, copy) = copies(run_id, &name).into_iter().next()?;
+        let voters = copy.voters_of_job();
+        let endpoints: Vec<_> =
+            voters.iter().filter_map(|voter| voter.as_str().parse().ok()).collect();
+        (!endpoints.is_empty()).then_some(Self { endpoints, name, are_found: true })
+    }
+}
+
+impl fmt::Display for FirstVoters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let endpoints: Vec<String> = self.endpoints.iter().map(ToString::to_string).collect();
+        f.write_str(&endpoints.join(","))
+    }
+}
+
+/// Returns the copies of the memory in the state files of earlier and other agents of this machine, with their ports. The newest
+/// comes first.
+fn copies(run_id: &RunId, name: &str) -> Vec<(u16, Stored)> {
+    let read = |port| {
+        let copy = state_file::read_copy(&state_file::member_path(run_id, name, port))?;
+        Some((port, copy))
+    };
+    let ports = state_file::member_ports(run_id, name);
+    let mut copies: Vec<_> = ports.into_iter().filter_map(read).collect();
+    copies.sort_by_key(|(_, copy)| Reverse(copy.replica.knowledge()));
+    copies
+}
+
+/// The endpoint of the list that this process serves.
+pub struct OwnEndpoint {
+    /// The endpoint, as given.
+    pub endpoint: Endpoint,
+    /// Its listener.
+    pub listener: TcpListener,
+    /// The address that it resolves to on this machine.
+    pub address: IpAddr,
+}
+
+/// Takes part in a job with these voters. `waits` receives the reason for waiting whenever it changes.
+///
+/// # Errors
+///
+/// Returns [`HostOrJoinError`] if another program has the port of this machine's endpoint.
+pub(super) async fn take_part(
+    spec: &JobSpec,
+    list: &VoterList,
+    stores: &StoreThread,
+    waits: impl Fn(&str),
+) -> Result<NodeServices, HostOrJoinError> {
+    voter_secrets::check(list, &spec.credentials).await?;
+    let until = clock::now() + spec.shared.timeouts.join;
+    let first = FirstVoters::listed(list);
+    match own_endpoint(list, until, waits).await? {
+        Some(own) => vote(spec, &first, stores, own),
+        None => join(spec, &first, stores).await,
+    }
+}
+
+/// Binds the first endpoint of the list that leads to this machine and is free; `None` if there is none.
+///
+/// If this machine's name does not resolve yet, waits for it until `until`: a name service may learn of a host
+/// after the host has started.
+///
+/// # Errors
+///
+/// Returns [`LocateError`] if another program has the port, or the system refuses it, or two endpoints lead to the same
+/// address.
+pub async fn own_endpoint(
+    list: &VoterList,
+    until: Instant,
+    waits: impl Fn(&str),
+) -> Result<Option<OwnEndpoint>, LocateError> {
+    loop {
+        let mut unresolved = None;
+        let mut owned = Vec::new();
+        let mut known = BTreeMap::new();
+        for endpoint in list.endpoints() {
+            match net::resolve(endpoint).await {
+                Ok(addresses) => {
+                    for address in &addresses {
+                        check_distinct(&mut known, endpoint, *address)?;
+                    }
+                    let own = addresses.into_iter().find(|address| ThisHost.owns(address.ip()));
+                    owned.extend(own.map(|address| (endpoint, address)));
+                }
+                Err(error) if is_this_host(endpoint) => unresolved = Some(error.to_string()),
+                Err(_) => {}
+            }
+        }
+        for (endpoint, address) in &owned {
+            // True if several of the listed endpoints are on this machine, with the same port.
+            let shares_port =
+                |other: &SocketAddr| other.port() == address.port() && other != address;
+            let is_shared = owned.iter().any(|(_, other)| shares_port(other));
+            if let Some(listener) = bind(endpoint, *address, is_shared).await? {
+                let endpoint = (*endpoint).clone();
+                return Ok(Some(OwnEndpoint { endpoint, listener, address: address.ip() }));
+            }
+        }
+        let Some(cause) = unresolved.filter(|_| clock::now() < until) else { return Ok(None) };
+        waits(&cause);
+        clock::until(Some(clock::now() + limits::LOCATE_INTERVAL)).await;
+    }
+}
+
+/// Checks that an address of `endpoint` is not that of an endpoint before it, all of which are `known`.
+///
+/// # Errors
+///
+/// Returns [`LocateError::SameAddress`] if it is.
+fn check_distinct<'a>(
+    known: &mut BTreeMap<SocketAddr, &'a Endpoint>,
+    endpoint: &'a Endpoint,
+    address: SocketAddr,
+) -> Result<(), LocateError> {
+    match known.insert(address, endpoint) {
+        Some(first) if first != endpoint => {
+            let (first, second) = (first.to_string(), endpoint.to_string());
+            Err(LocateError::SameAddress { first, second, address })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Returns true if an endpoint has the name of this machine, with or without a domain.
+fn is_this_host(endpoint: &Endpoint) -> bool {
+    let label = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    label(&endpoint.host) == label(&ThisHost.name())
+}
+
+/// Listens at an endpoint; `None` if another agent of this machine already does.
+///
+/// Listens on that address alone if several of the listed endpoints are on this machine with the same port.
+async fn bind(
+    endpoint: &Endpoint,
+    address: SocketAddr,
+    is_shared: bool,
+) -> Result<Option<TcpListener>, LocateError> {
+    let listener = if is_shared {
+        net::listen_on(address)
+    } else {
+        net::listen(Reach::of_endpoint(endpoint, address.ip()), address.port())
+    };
+    match listener {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            match identity::describe_other_program(address).await {
+                Some(what) => {
+                    let holder = port_holder::holder(address.port());
+                    Err(LocateError::Other { address, what, holder })
+                }
+                None => Ok(None),
+            }
+        }
+        Err(source) => Err(LocateError::Bind { address, source }),
+    }
+}
+
+/// Returns true if an earlier agent of this machine, which the user has not listed, has left the voters of a job.
+pub(super) fn knows_voters(run_id: &RunId, list: &VoterList) -> bool {
+    copies(run_id, &list.to_string()).iter().any(|(_, copy)| copy.replica.has_round())
+}
+
+/// Starts the services of a first voter.
+pub(super) fn vote(
+    spec: &JobSpec,
+    first: &FirstVoters,
+    stores: &StoreThread,
+    own: OwnEndpoint,
+) -> Result<NodeServices, HostOrJoinError> {
+    let OwnEndpoint { endpoint, listener, address: resolved } = own;
+    let address = announced_address(spec, &endpoint, resolved);
+    let bound = listener.local_addr().map_err(system("listen"))?;
+    warn_if_open(spec, bound);
+    let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
+    let state_file = if first.are_found {
+        // The next agent of this machine may not be a first voter.
+        state_file::member_path(&spec.run_id, &first.name, bound.port())
+    } else {
+        state_file::voter_path(&spec.run_id, &endpoint)
+    };
+    let place = Place {
+        listener,
+        state_file,
+        reach: Reach::of_endpoint(&endpoint, address),
+        source: source(resolved),
+        address,
+        dialed: here,
+        endpoint,
+    };
+    serve(spec, first, stores, place)
+}
+
+/// Starts the services of an agent that is not one of the first voters, or was one. It becomes a voter when one is lost.
+pub(super) async fn join(
+    spec: &JobSpec,
+    first: &FirstVoters,
+    stores: &StoreThread,
+) -> Result<NodeServices, HostOrJoinError> {
+    let reach = reach_of(&first.endpoints).await;
+    let listener = listen_as_member(spec, first, reach).map_err(system("listen"))?;
+    let bound = listener.local_addr().map_err(system("listen"))?;
+    let state_file = state_file::member_path(&spec.run_id, &first.name, bound.port());
+    let address = own_address(spec, first, &state_file, bound).await;
+    let host = spec.local_addr.clone().unwrap_or_else(|| address.to_string());
+    let endpoint = Endpoint { host, port: bound.port() };
+    let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
+    if !first.endpoints.contains(&endpoint) {
+        info!(voters = %first, run_id = %spec.run_id, "this agent is not one of the first voters");
+    }
+    let place = Place {
+        listener,
+        state_file,
+        reach: Reach::of(bound.ip()),
+        source: source(address),
+        address,
+        dialed: here,
+        endpoint,
+    };
+    serve(spec, first, stores, place)
+}
+
+/// The place of a voter: its port, and its addresses.
+struct Place {
+    listener: TcpListener,
+    /// The endpoint at which others reach this process.
+    endpoint: Endpoint,
+    /// The same port, as this process reaches it.
+    dialed: Endpoint,
+    /// The address at which its node registers.
+    address: IpAddr,
+    /// The address from which it connects to other voters.
+    source: Option<IpAddr>,
+    reach: Reach,
+    state_file: PathBuf,
+}
+
+/// Starts the services of an agent with a voter.
+fn serve(
+    spec: &JobSpec,
+    first: &FirstVoters,
+    stores: &StoreThread,
+    place: Place,
+) -> Result<NodeServices, HostOrJoinError> {
+    let Place { listener, endpoint, dialed, address, source, reach, state_file } = place;
+    let node_id = new_node_id();
+    let port = dialed.port;
+    let listed = first.endpoints.clone();
+    let not_here = watch::Sender::new(NotHere::unknown());
+    let (attended, registered) = watch::channel(Attended::default());
+    let credentials = spec.credentials.clone();
+    let store = plain_store(stores, registered, &credentials)?;
+    let journal = spec.journal.clone();
+    let endpoint_port = EndpointPort { listener, store, credentials, attended, journal };
+    let own = OwnCoordinator {
+        settings: settings(spec, &node_id, spec.voters),
+        endpoint: endpoint.clone(),
+        registered: not_here.clone(),
+    };
+    let voter = HostedVoterSpec {
+        listed: listed.clone(),
+        is_list_common: !first.are_found,
+        state_file,
+        process: node_id.clone(),
+        timers: Timers::for_nodes(spec.shared.nodes),
+        source,
+        kept: kept_for(spec.shared.timeouts.join),
+        is_first_start: spec.is_first_start(),
+    };
+    let (hosted, server) = host_voter(endpoint_port, own, voter)?;
+    let own = (endpoint, dialed);
+    let leadership = hosted.leadership();
+    // From its state file at first.
+    let known = leadership.stored.borrow().voters_of_job();
+    let known = known.iter().filter_map(|voter| voter.as_str().parse().ok()).collect();
+    Ok(NodeServices {
+        destination: Destination::voters(listed, known, first.to_string(), own, rand::random())
+            .with_leader(leadership.leader.clone()),
+        name: first.to_string(),
+        reach,
+        address: Some(address),
+        port,
+        node_id,
+        known_round: KnownRound::default(),
+        state_file: None,
+        not_here,
+        hosted: Some(hosted),
+        store_sender: None,
+        server,
+        search_responder: None,
+    })
+}
+
+/// Listens on the port of an earlier process of this machine whose voter has left its state file, so that this process
+/// continues as that voter; otherwise on any free port.
+fn listen_as_member(spec: &JobSpec, first: &FirstVoters, reach: Reach) -> io::Result<TcpListener> {
+    let ports = copies(&spec.run_id, &first.name).into_iter().map(|(port, _)| port);
+    // The port of an agent that still runs is taken.
+    let mut free = ports.filter_map(|port| net::listen(reach, port).ok());
+    free.next().map_or_else(|| net::listen(reach, 0), Ok)
+}
+
+/// Returns the address at which other nodes reach this one: the one that is given, else the one at which the voters of the job
+/// know this one, else the one from which a first voter is reached.
+async fn own_address(
+    spec: &JobSpec,
+    first: &FirstVoters,
+    state_file: &Path,
+    bound: SocketAddr,
+) -> IpAddr {
+    let given = spec.local_addr.as_ref().and_then(|given| given.parse().ok());
+    if let Some(own) = given.or_else(|| seated_address(state_file)) {
+        return own;
+    }
+    for endpoint in &first.endpoints {
+        let addresses = net::resolve(endpoint).await.unwrap_or_default();
+        if let Some(own) = addresses.into_iter().find_map(net::own_address_towards) {
+            return own;
+        }
+    }
+    reachable_here(bound)
+}
+
+/// Returns the address in the list of voters of the voter with this state file, if it is one of this machine's.
+fn seated_address(state_file: &Path) -> Option<IpAddr> {
+    let copy = state_file::read_copy(state_file)?;
+    let voter = copy.voter.filter(|_| copy.replica.has_round())?;
+    let seat = copy.replica.lists.seats().find(|seat| seat.voter == Some(voter))?;
+    let endpoint: Endpoint = seat.address.as_str().parse().ok()?;
+    endpoint.host.parse().ok().filter(|ip| ThisHost.owns(*ip))
+}
+
+/// Returns the reach of the port of an agent that is not a voter: this machine if all voters are at loopback
+/// addresses.
+async fn reach_of(voters: &[Endpoint]) -> Reach {
+    let mut reaches = BTreeSet::new();
+    for voter in voters {
+        reaches.extend(net::resolve(voter).await.unwrap_or_default().into_iter().map(|a| a.ip()));
+    }
+    let is_local = !reaches.is_empty() && reaches.iter().all(IpAddr::is_loopback);
+    reaches.first().filter(|_| is_local).map_or(Reach::Everywhere, |first| member_reach(*first))
+}
+
+/// Returns the address from which other voters expect connections, if it is one of this machine's.
+pub fn source(resolved: IpAddr) -> Option<IpAddr> {
+    (!resolved.is_loopback() && ThisHost.owns(resolved)).then_some(resolved)
+}
+
+/// Returns the time for which agents may wait for the next leader: a lease, then the join timeout.
+pub fn kept_for(join_timeout: Duration) -> Duration {
+    join_timeout.saturating_add(Leases::default().coordinator)
+}

@@ -1,0 +1,82 @@
+//! Reports to the coordinator that an agent is gone and that no process of its node is left.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::PathBuf,
+    thread,
+};
+
+use ragent_coordinator::service::OBITUARY_PATH;
+use ragent_leadership::state_file;
+
+use crate::keeper::limits;
+
+/// One small message, and its recipients.
+#[derive(Debug)]
+pub(super) struct Obituary {
+    pub(super) node_id: String,
+    /// The coordinator and all voters; empty if the agent has left by itself.
+    pub(super) coordinators: Vec<SocketAddr>,
+    /// The newest round that ran on this node.
+    pub(super) round: u64,
+    /// The proof of the agent's node id; empty before it was registered.
+    pub(super) proof: String,
+    /// The state file next to which the obituary is also written.
+    pub(super) state_file: Option<PathBuf>,
+}
+
+impl Obituary {
+    /// Returns true if the agent has left by itself.
+    pub(super) fn is_in_order(&self) -> bool {
+        self.coordinators.is_empty()
+    }
+
+    /// Tries to deliver the obituary. If this fails, the end of the lease proves the same a little
+    /// later.
+    ///
+    /// The file is written before the message is sent. A coordinator that is starting listens
+    /// before it reads the file, so it gets at least one of the two.
+    pub(super) fn deliver(&self) {
+        if let Some(path) = &self.state_file {
+            // If this fails, the end of the lease proves the same a little later.
+            let _ = state_file::write_obituary(path, &self.text());
+        }
+        // A recipient that does not answer must not delay the others: each of them may be a voter.
+        thread::scope(|scope| {
+            for coordinator in self.coordinators.iter().take(limits::MAX_ENDPOINT_ADDRESSES) {
+                let deliver = || self.deliver_to(*coordinator);
+                // If no thread can be started, the recipients are served one after the other.
+                if thread::Builder::new().spawn_scoped(scope, deliver).is_err() {
+                    let _ = deliver();
+                }
+            }
+        });
+    }
+
+    fn text(&self) -> String {
+        // Without a proof, the trailing blank is removed.
+        format!("{} {} {}", self.node_id, self.round, self.proof).trim_end().to_owned()
+    }
+
+    fn deliver_to(&self, coordinator: SocketAddr) -> std::io::Result<()> {
+        let mut stream = TcpStream::connect_timeout(&coordinator, limits::OBITUARY_TIMEOUT)?;
+        stream.set_write_timeout(Some(limits::OBITUARY_TIMEOUT))?;
+        stream.set_read_timeout(Some(limits::OBITUARY_TIMEOUT))?;
+        let body = self.text();
+        let request = format!(
+            "POST {OBITUARY_PATH} HTTP/1.1\r\nHost: {coordinator}\r\nContent-Length: {}\r\n\
+             Connection: close\r\n\r\n{body}",
+            body.len(),
+        );
+        stream.write_all(request.as_bytes())?;
+        // The status shows if the obituary was accepted; the body does not matter.
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer)?;
+        if answer.starts_with(b"HTTP/1.1 2") {
+            Ok(())
+        } else {
+            Err(std::io::ErrorKind::InvalidData.into())
+        }
+    }
+}

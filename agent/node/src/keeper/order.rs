@@ -1,0 +1,159 @@
+//! The messages between agent and keeper: one JSON object per line.
+//!
+//! An `Order::Spawn` is sent with file descriptors: the worker's stdin, stdout and stderr, and,
+//! for each stream that the agent copies, the descriptors with which the keeper continues when the
+//! agent is gone.
+
+use std::{collections::BTreeSet, ffi::OsString, net::SocketAddr, path::PathBuf};
+
+use ragent_base::output::flow::FlowOrder;
+use ragent_core::process_end::ProcessEnd;
+use serde::{Deserialize, Serialize};
+
+/// A message from the agent to the keeper.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) enum Order {
+    /// Starts a worker from its standby, or as a new process if there is none.
+    Spawn(Program),
+    /// Starts a standby for the worker that `program` describes, as far as it is known before a
+    /// round.
+    StartStandby {
+        /// The worker.
+        program: Program,
+        /// The variables that are only for the standby.
+        hook: Vec<(String, OsString)>,
+    },
+    /// Kills a standby without a round.
+    DismissStandby {
+        /// The local rank of its worker.
+        local_rank: u32,
+    },
+    /// Signals the process group of every worker; the workers continue.
+    Forward {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Signals the process group of every worker; the workers are to end.
+    Signal {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Kills every process that is left in the tree.
+    Sweep {
+        /// The number of the sweep; [`Report::Reaped`] repeats it.
+        number: u64,
+    },
+    /// Sets the end of the lease.
+    Renew {
+        /// Nanoseconds of `CLOCK_BOOTTIME`; `None` if the lease has no end.
+        until_ns: Option<u64>,
+    },
+    /// Requests a [`Report::Pong`] at once.
+    Ping,
+    /// Sets the obituary to be delivered if the agent is gone.
+    SetObituary {
+        /// The agent's node id.
+        node_id: String,
+        /// The addresses of the coordinator; empty if the agent leaves by itself.
+        coordinators: Vec<SocketAddr>,
+        /// The newest round that ran on this node.
+        round: u64,
+        /// The proof of the agent's node id; empty before it was registered.
+        proof: String,
+        /// The state file of the coordinator, if this agent hosts it. The obituary is also written
+        /// next to it, for the next agent on this machine.
+        state_file: Option<PathBuf>,
+    },
+}
+
+/// A worker to be started. Its environment is that of the keeper with these changes.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Program {
+    /// The worker's local rank.
+    pub local_rank: u32,
+    /// The file to execute.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// The processors that it is bound to; empty for those of the agent.
+    pub cpus: BTreeSet<u32>,
+    /// The variables to be set.
+    pub env: Vec<(String, OsString)>,
+    /// The variables to be removed.
+    pub unset: Vec<String>,
+    /// The soft limit of open files, as the agent has inherited it.
+    pub open_files: u64,
+    /// The soft limit of the core dump's size, as the agent has inherited it.
+    pub core_dump: u64,
+    /// The nice value, as the agent has inherited it.
+    pub nice: i32,
+    /// The worker's streams that the agent copies.
+    pub flows: Vec<FlowOrder>,
+}
+
+/// A message from the keeper to the agent.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub enum Report {
+    /// A worker was started.
+    Spawned {
+        /// The worker's local rank.
+        local_rank: u32,
+        /// The worker's process id, which is also that of its process group and session.
+        pid: u32,
+        /// True if a standby becomes the worker.
+        is_standby: bool,
+    },
+    /// A standby has sent this report; see [`crate::workers::standby`].
+    Standby {
+        /// The local rank of its worker.
+        local_rank: u32,
+        /// The report, as the hook sends it.
+        text: String,
+    },
+    /// A standby could not be started.
+    StandbyNotStarted {
+        /// The local rank of its worker.
+        local_rank: u32,
+        /// The reason.
+        reason: String,
+        /// True if the system lacks processes or memory at present.
+        is_short: bool,
+    },
+    /// A standby has ended without a round.
+    StandbyEnded {
+        /// The local rank of its worker.
+        local_rank: u32,
+        /// The exit code or signal of the process.
+        end: ProcessEnd,
+    },
+    /// A worker could not be started.
+    NotSpawned {
+        /// The worker's local rank.
+        local_rank: u32,
+        /// The reason.
+        reason: String,
+    },
+    /// A worker has ended.
+    Ended {
+        /// The worker's local rank.
+        local_rank: u32,
+        /// The exit code or signal of the worker.
+        end: ProcessEnd,
+    },
+    /// All workers have ended, and no process is left in their process groups.
+    Quiet,
+    /// No process is left in the whole tree.
+    Reaped {
+        /// The number of the newest sweep that was ordered.
+        number: u64,
+    },
+    /// The lease has expired; the tree is being killed.
+    LeaseOver,
+    /// A process below the keeper has sent this signal to the keeper, and means the agent.
+    Signal {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// The answer to `Order::Ping`.
+    Pong,
+}

@@ -1,0 +1,266 @@
+//! The workers of a keeper, and all processes that they have started.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    io,
+    os::fd::OwnedFd,
+    process::Child,
+};
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::{Pid, getpid},
+};
+use ragent_base::{
+    output::flow::{self, HandedOver},
+    sys::{
+        cgroup::{Cgroup, ChildCgroup},
+        clock, tree, unix,
+    },
+};
+use ragent_core::process_end::ProcessEnd;
+
+use super::{
+    order::{Program, Report},
+    socket::Streams,
+    standbys::{Standbys, command_of, limits_of},
+};
+use crate::keeper::limits;
+
+/// The process tree below a keeper.
+///
+/// Invariant: `groups` holds the process group of every worker in `running`.
+#[derive(Debug)]
+pub(super) struct Workers {
+    cgroup: Option<Cgroup>,
+    /// The cgroups of workers that were standbys, with the process ids of these workers, until the end
+    /// of the sweep after their round.
+    taken: Vec<(Pid, ChildCgroup)>,
+    running: BTreeMap<u32, Child>,
+    pub(super) standbys: Standbys,
+    /// The process groups of workers, including workers that have ended while processes of their
+    /// group still run.
+    groups: Vec<Pid>,
+    /// The streams of the newest workers.
+    flows: Vec<HandedOver>,
+    /// True during a sweep, until no process of a round is left.
+    sweeping: bool,
+    /// The number of the newest sweep that was ordered.
+    sweep: u64,
+}
+
+impl Workers {
+    /// Creates an empty tree, whose workers will run in `cgroup`, if there is one.
+    pub(super) fn new(cgroup: Option<Cgroup>) -> Self {
+        Self {
+            cgroup,
+            taken: Vec::new(),
+            running: BTreeMap::new(),
+            standbys: Standbys::default(),
+            groups: Vec::new(),
+            flows: Vec::new(),
+            sweeping: false,
+            sweep: 0,
+        }
+    }
+
+    /// Returns true if this process has no descendants except waiting standbys.
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty() && self.groups.is_empty() && !self.sweeping
+    }
+
+    /// Starts a standby.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of a failed system call.
+    pub(super) fn stand(
+        &mut self,
+        program: Program,
+        hook: Vec<(String, OsString)>,
+    ) -> io::Result<()> {
+        let cgroup = self.cgroup.as_mut().and_then(|cgroup| cgroup.add_standby().ok());
+        self.standbys.stand(program, hook, cgroup)
+    }
+
+    /// Starts a worker in a session of its own, from its standby if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of a failed system call.
+    pub(super) fn spawn(&mut self, program: &Program, streams: &Streams) -> io::Result<Report> {
+        let local_rank = program.local_rank;
+        if let Some((child, cgroup)) = self.standbys.take_over(program, streams) {
+            let pid = Pid::from_raw(child.id().cast_signed());
+            self.taken.extend(cgroup.map(|cgroup| (pid, cgroup)));
+            return Ok(self.started(local_rank, child, true));
+        }
+        let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
+        let streams: Streams = copies.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+        // A worker that cannot join the cgroup is still found by the walk through the tree.
+        let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.workers().procs().ok());
+        let [stdin, stdout, stderr] = streams;
+        let mut command = command_of(program);
+        command.stdin(stdin).stdout(stdout).stderr(stderr);
+        let child = unix::spawn_worker(command, limits_of(program), cgroup)?;
+        Ok(self.started(local_rank, child, false))
+    }
+
+    fn started(&mut self, local_rank: u32, child: Child, is_standby: bool) -> Report {
+        let pid = child.id();
+        self.groups.push(Pid::from_raw(pid.cast_signed()));
+        self.running.insert(local_rank, child);
+        Report::Spawned { local_rank, pid, is_standby }
+    }
+
+    /// Returns true if a process is a worker that runs, or a process below one.
+    pub(super) fn has_started(&self, process: Pid) -> bool {
+        let workers = self.running.values().map(|child| Pid::from_raw(child.id().cast_signed()));
+        workers
+            .into_iter()
+            .any(|worker| worker == process || tree::descendants_of(worker).contains(&process))
+    }
+
+    /// Keeps the streams of a worker that is to be started, in case the agent does not copy them to
+    /// their end.
+    pub(super) fn keep(&mut self, flows: Vec<HandedOver>) {
+        if self.is_empty() {
+            // The agent has copied those of the previous round.
+            self.flows.clear();
+        }
+        self.flows.extend(flows);
+    }
+
+    /// Copies the output that the agent has not read to its destinations. All writers are dead.
+    pub(super) fn empty_pipes(&mut self) {
+        let deadline = clock::now_blocking() + limits::SPILLED_TIMEOUT;
+        flow::finish_all(std::mem::take(&mut self.flows), deadline);
+    }
+
+    /// Signals the process groups of all workers, including those of workers that have ended.
+    pub(super) fn signal(&self, signal: i32) {
+        let Ok(signal) = Signal::try_from(signal) else {
+            return;
+        };
+        for group in &self.groups {
+            // The group may be gone already.
+            let _ = killpg(*group, signal);
+        }
+    }
+
+    /// Returns true if all workers have ended and no process is left in their process groups.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        // The number of an empty group may be reused later, so the group is removed at once.
+        let leaders: Vec<u32> = self.running.values().map(Child::id).collect();
+        self.groups.retain(|group| {
+            leaders.contains(&group.as_raw().cast_unsigned()) || killpg(*group, None).is_ok()
+        });
+        self.groups.is_empty()
+    }
+
+    /// Kills all processes except waiting standbys and the processes that their modules have
+    /// started; [`Report::Reaped`] follows when no other process is left.
+    pub(super) fn sweep(&mut self, number: Option<u64>) {
+        self.standbys.kill_starting();
+        self.sweeping = true;
+        self.sweep = number.unwrap_or(self.sweep);
+        self.kill();
+    }
+
+    fn kill(&self) {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.workers().kill();
+        }
+        for (_, cgroup) in &self.taken {
+            cgroup.kill();
+        }
+        tree::kill_descendants(&self.standbys.members());
+    }
+
+    /// Kills the processes left by a standby that ended before it became a worker: the process that
+    /// replaces it may import the same modules.
+    fn kill_left_by(&self, standby: Pid) {
+        for (_, cgroup) in self.taken.iter().filter(|(pid, _)| *pid == standby) {
+            cgroup.kill();
+        }
+        let _ = killpg(standby, Signal::SIGKILL);
+    }
+
+    /// Reaps and reports every process that has ended since the last call.
+    ///
+    /// Returns the workers whose standby has ended before it became the worker.
+    pub(super) fn reap(&mut self, report: &mut impl FnMut(Report)) -> Vec<(Program, Streams)> {
+        // A standby that has just become a worker may have ended as one.
+        self.standbys.receive(report);
+        let unstarted = self.reap_workers(report);
+        self.standbys.reap(report);
+        self.reap_orphans();
+        let was_quiet = self.groups.is_empty();
+        if self.is_quiet() && !was_quiet && unstarted.is_empty() {
+            report(Report::Quiet);
+        }
+        if self.sweeping {
+            if self.has_only_standbys() {
+                self.sweeping = false;
+                self.groups.clear();
+                self.taken.retain(|(_, cgroup)| !cgroup.remove());
+                report(Report::Reaped { number: self.sweep });
+            } else {
+                self.kill();
+            }
+        }
+        unstarted
+    }
+
+    fn has_only_standbys(&self) -> bool {
+        // The children are listed first: one that a module starts in between, and that becomes a child
+        // later, causes another look when it ends.
+        let children: BTreeSet<Pid> = tree::children_of(getpid()).into_iter().collect();
+        let (standbys, members) = (self.standbys.pids(), self.standbys.members());
+        if members.is_empty() {
+            return tree::has_no_children();
+        }
+        // A list that cannot be read is empty, and proves nothing.
+        standbys.is_subset(&children) && children.is_subset(&members)
+    }
+
+    fn reap_workers(&mut self, report: &mut impl FnMut(Report)) -> Vec<(Program, Streams)> {
+        let (standbys, mut unstarted, mut left_by) = (&mut self.standbys, Vec::new(), Vec::new());
+        self.running.retain(|&local_rank, child| match child.try_wait() {
+            Ok(None) => true,
+            Ok(Some(status)) => {
+                let pid = Pid::from_raw(child.id().cast_signed());
+                match standbys.take_unstarted(pid, report) {
+                    Some(worker) => {
+                        unstarted.push(worker);
+                        left_by.push(pid);
+                    }
+                    None => report(Report::Ended { local_rank, end: ProcessEnd::from(status) }),
+                }
+                false
+            }
+            // Cannot happen, because only this code waits for workers. A worker that cannot be
+            // waited for counts as failed.
+            Err(_) => {
+                report(Report::Ended { local_rank, end: ProcessEnd::UNKNOWN });
+                false
+            }
+        });
+        for standby in left_by {
+            self.kill_left_by(standby);
+        }
+        unstarted
+    }
+
+    fn reap_orphans(&self) {
+        let standbys = self.standbys.pids();
+        for pid in tree::children_of(getpid()) {
+            let worker =
+                self.running.values().any(|child| child.id().cast_signed() == pid.as_raw());
+            if !worker && !standbys.contains(&pid) {
+                tree::reap(pid);
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The addresses with which a node registers.
+
+use std::net::IpAddr;
+
+use ragent_base::limits;
+use ragent_rendezvous::message::NodeDescription;
+
+/// Completes the description of a node for a stream whose own end is `local`, on a machine with
+/// these `addresses`.
+pub(super) fn describe(node: &mut NodeDescription, local: IpAddr, addresses: Vec<IpAddr>) {
+    let own = local.to_canonical();
+    if node.address.is_empty() {
+        node.address = own.to_string();
+    }
+    // The address in use comes first, as it is known to work; a machine may have more than are
+    // accepted.
+    node.addresses = addresses;
+    node.addresses.retain(|address| *address != own);
+    node.addresses.insert(0, own);
+    node.addresses.truncate(limits::MAX_ADDRESSES);
+}
+
+#[cfg(test)]
+mod tests {
+    use ragent_rendezvous::ids::NodeId;
+
+    use super::*;
+
+    /// Describes a node with a known address, or none.
+    fn described(known: &str, local: &str, addresses: Vec<IpAddr>) -> NodeDescription {
+        let mut node = NodeDescription {
+            voter: None,
+            node_id: NodeId::new("n"),
+            host_name: "h".to_owned(),
+            address: known.to_owned(),
+            addresses: Vec::new(),
+            agent_port: 1,
+            role: "default".to_owned(),
+            script: "train.py".to_owned(),
+            load: String::new(),
+            local_world_size: std::num::NonZeroU32::MIN,
+            node_rank: None,
+        };
+        describe(&mut node, local.parse().unwrap(), addresses);
+        node
+    }
+
+    /// The address of the stream comes first, and is the node's address unless another is known.
+    #[test]
+    fn stream_determines_the_address() {
+        let all = || ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap()).to_vec();
+        let unknown = described("", "::ffff:10.0.0.2", all());
+        assert_eq!(unknown.address, "10.0.0.2");
+        let texts: Vec<_> = unknown.addresses.iter().map(IpAddr::to_string).collect();
+        assert_eq!(texts, ["10.0.0.2", "10.0.0.1"]);
+        assert_eq!(described("node0", "10.0.0.2", all()).address, "node0");
+    }
+
+    /// A machine with too many addresses registers with as many as are accepted, and with the one in
+    /// use.
+    #[test]
+    fn addresses_are_bounded() {
+        let many = (0..=u8::MAX).map(|last| IpAddr::from([10, 0, 1, last])).collect();
+        let node = described("", "10.0.0.2", many);
+        assert_eq!(node.addresses.len(), limits::MAX_ADDRESSES);
+        assert_eq!(node.addresses.first().map(IpAddr::to_string), Some("10.0.0.2".to_owned()));
+    }
+}

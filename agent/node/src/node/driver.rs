@@ -1,0 +1,579 @@
+//! Drives the agent machine and its link: one task that owns both, the node's worker stores, and
+//! the streams to the coordinator.
+
+mod outage;
+mod start_screen;
+mod streams;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use ragent_core::{
+    agent::{Action, AgentSettings, Ending, News},
+    node::{Effect, Node},
+    outage::Outage,
+    signal,
+};
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::{
+    ids::{AttendNumber, JobUid, Round, RunId},
+    message::{Admission, FromNode, NodeDescription, StoreConnection, StoreUnreached, Vouched},
+    settings::SharedSettings,
+};
+use ragent_store::Unvouched;
+use tokio::{
+    sync::{mpsc, watch},
+    task::{AbortHandle, JoinSet},
+};
+use tracing::{debug, info, warn};
+
+pub use self::start_screen::StartScreen;
+use ragent_base::{
+    limits, net,
+    report::{
+        measures::{NodeMeasures, RecentMinimum},
+        news::{self, round_lines::RoundLines},
+        service_manager::ServiceManager,
+        stopping_line::StoppingLine,
+        telemetry::{self, Log},
+    },
+    secret::{Credentials, Mismatch},
+    sys::{alarm::Alarm, clock, host::ThisHost},
+};
+use ragent_coordinator::client::{self, StreamEvent};
+use ragent_leadership::{Leadership, StateLoss, Superseded};
+
+use super::{
+    destination::Destination,
+    proof_of_id::ProofOfId,
+    repeated_signals::RepeatedSignals,
+    store_path::StorePath,
+    voucher::Voucher,
+    worker_stores::{StoreEvent, WorkerStores, admission_of},
+};
+use crate::workers::driver::{Command, SupervisorEvent, SupervisorHandle};
+
+/// The driver's configuration: the job and the node.
+#[derive(Debug)]
+pub struct AgentSpec {
+    /// The job.
+    pub run_id: RunId,
+    /// The address of the coordinator, or of the voters.
+    pub destination: Destination,
+    /// The credentials of this process.
+    pub credentials: Credentials,
+    /// The settings that all nodes must share.
+    pub shared: SharedSettings,
+    /// This node's description; its address only if it is known before a stream is open.
+    pub node: NodeDescription,
+    /// The voter of this process, if it has one.
+    pub voter: Option<Leadership>,
+    /// The time since which other processes could show an earlier job to this one; `None` if there can be none.
+    pub since: Option<Instant>,
+    /// The node's address, if the user gave it.
+    pub local_addr: Option<String>,
+    /// The lines that this agent prints by default.
+    pub lines: RoundLines,
+    /// The log of this process.
+    pub log: Log,
+    /// The start of a round on the terminal.
+    pub start_screen: StartScreen,
+    /// The counters of this node.
+    pub measures: Arc<NodeMeasures>,
+    /// The settings of the agent machine.
+    pub settings: AgentSettings,
+    /// The state file of the coordinator that this agent hosts, if it does.
+    pub state_file: Option<PathBuf>,
+    /// The coordinator's endpoint, by the name that all nodes use; this agent's port answers with
+    /// it.
+    pub not_here: watch::Sender<NotHere>,
+}
+
+impl AgentSpec {
+    /// Returns the time for which other processes could show an earlier job to this one; the longest time if there can be none.
+    fn waited(&self) -> Duration {
+        let waited = |since| clock::now().saturating_duration_since(since);
+        self.since.map_or(Duration::MAX, waited)
+    }
+}
+
+/// The end of a node's part.
+#[derive(Debug)]
+pub struct End {
+    /// The ending that its machine reached.
+    pub ending: Ending,
+    /// True if its own workers had succeeded in the last round that ran here.
+    pub workers_succeeded: bool,
+    /// True if workers were started here.
+    pub has_run: bool,
+    /// The endpoint of the coordinator, or the voters.
+    pub endpoint: String,
+    /// True if the coordinator is elected among several voters.
+    pub has_voters: bool,
+    /// True if it is chosen through etcd.
+    pub uses_etcd: bool,
+    /// The loss of the job's state, if a majority of the voters has lost it.
+    pub state_loss: Option<StateLoss>,
+}
+
+/// An error after which a node cannot take part.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    /// No store for the workers can be opened.
+    #[error("failed to open a store for the workers")]
+    Store(#[source] io::Error),
+    /// The credentials of the coordinator and of this process differ, or it belongs to another user.
+    #[error(transparent)]
+    Mismatch(Mismatch),
+    /// The supervisor has ended before its agent.
+    #[error("the supervisor has ended")]
+    Supervisor,
+}
+
+/// Runs this node's part until it ends.
+///
+/// # Errors
+///
+/// Returns [`DriveError`] if the node can no longer take part.
+pub async fn drive(
+    spec: AgentSpec,
+    stores: WorkerStores,
+    supervisor: &mut SupervisorHandle,
+    signals: &mut mpsc::Receiver<Signal>,
+    service_manager: &mut ServiceManager,
+) -> Result<End, DriveError> {
+    let (sender, mut events) = mpsc::channel(limits::TASK_QUEUE);
+    let now = clock::now();
+    let workers = spec.node.local_world_size.get();
+    let stopping = StoppingLine::new(workers, spec.settings.stop_grace);
+    let mut driver = Driver {
+        node: Node::new(now, spec.settings.clone()),
+        spec,
+        stores,
+        commands: supervisor.commands.clone(),
+        streams: BTreeMap::new(),
+        proof: ProofOfId::default(),
+        remotes: BTreeMap::new(),
+        tasks: BTreeMap::new(),
+        events: sender,
+        coordinator: None,
+        voters: BTreeSet::new(),
+        lookup: JoinSet::new(),
+        outage: Outage::default(),
+        mismatch: None,
+        has_workers: false,
+        has_run: false,
+        stopping,
+        signals: RepeatedSignals::default(),
+        workers_succeeded: false,
+        addresses: Vec::new(),
+        voucher: Voucher::default(),
+        store_path: StorePath::default(),
+        lease_margin: RecentMinimum::default(),
+        service_manager,
+        is_registered: false,
+    };
+    let mut alarm = Alarm::new();
+    loop {
+        if let Some(ending) = driver.carry_out_all().await? {
+            let (workers_succeeded, has_run) = (driver.workers_succeeded, driver.has_run);
+            let endpoint = driver.spec.destination.to_string();
+            let uses_etcd = driver.spec.destination.uses_etcd();
+            let has_voters = driver.spec.destination.voter_list().len() > 1;
+            let voter = driver.spec.voter.as_ref();
+            let state_loss = voter.and_then(|voter| voter.state_loss.borrow().clone());
+            driver.flush_streams(&mut events).await;
+            return Ok(End {
+                ending,
+                workers_succeeded,
+                has_run,
+                endpoint,
+                has_voters,
+                uses_etcd,
+                state_loss,
+            });
+        }
+        if let Some(mismatch) = driver.mismatch.take() {
+            return Err(DriveError::Mismatch(mismatch));
+        }
+        driver.review_start_screen();
+        driver.review_registration();
+        let deadline = driver.poll_timeout();
+        tokio::select! {
+            // Events before deadlines, so that an agent that was stalled does not attribute its own
+            // stall to the coordinator.
+            biased;
+            Some(signal) = signals.recv() => driver.handle_signal(signal),
+            event = supervisor.events.recv() => {
+                driver.handle_supervisor_event(event.ok_or(DriveError::Supervisor)?);
+            }
+            Some(event) = events.recv() => driver.handle_event(event),
+            () = driver.spec.destination.leader_changed() => driver.handle_own_leader(),
+            news = news_of_voter(&mut driver.spec.voter) => match news {
+                Some(superseded) => driver.handle_superseded(superseded),
+                None => driver.handle_own_voter(),
+            },
+            Some(voters) = driver.lookup.join_next() => driver.handle_voters(voters.unwrap_or_default()),
+            (round, event) = driver.stores.event() => driver.handle_store_event(round, event),
+            unreached = driver.store_path.unreached() => driver.handle_store_unreached(unreached),
+            vouched = driver.voucher.looked_up() => {
+                driver.node.handle_looked_up(clock::now(), vouched);
+            }
+            facts = driver.spec.start_screen.answered() => {
+                driver.spec.start_screen.handle_answer(clock::now(), facts);
+            }
+            () = alarm.until([deadline]) => driver.handle_timeout(),
+        }
+    }
+}
+
+/// Waits until the state of this process's voter has changed, or the job does not go on here, for the reason that is returned;
+/// never returns without a voter.
+///
+/// # Cancel safety
+///
+/// A cancelled call loses nothing.
+async fn news_of_voter(voter: &mut Option<Leadership>) -> Option<Superseded> {
+    let Some(voter) = voter else { return std::future::pending().await };
+    let mut superseded = voter.clone();
+    tokio::select! {
+        superseded = superseded.superseded() => {
+            voter.superseded.mark_unchanged();
+            Some(superseded)
+        }
+        () = voter.changed() => None,
+    }
+}
+
+struct Driver<'a> {
+    node: Node,
+    spec: AgentSpec,
+    stores: WorkerStores,
+    commands: mpsc::Sender<Command>,
+    streams: BTreeMap<AttendNumber, mpsc::Sender<FromNode>>,
+    proof: ProofOfId,
+    remotes: BTreeMap<AttendNumber, SocketAddr>,
+    /// The task of each stream; a stream that is dropped ends with it.
+    tasks: BTreeMap<AttendNumber, AbortHandle>,
+    events: mpsc::Sender<StreamEvent>,
+    /// The address to which the keeper sends an obituary.
+    coordinator: Option<SocketAddr>,
+    /// The addresses of all voters, to which the keeper also sends the obituary.
+    voters: BTreeSet<SocketAddr>,
+    /// The lookup of the voters' addresses.
+    lookup: JoinSet<BTreeSet<SocketAddr>>,
+    outage: Outage,
+    /// The mismatch of credentials because of which this node cannot take part.
+    mismatch: Option<Mismatch>,
+    /// True while workers of this node are running.
+    has_workers: bool,
+    has_run: bool,
+    stopping: StoppingLine,
+    signals: RepeatedSignals,
+    /// True if the workers of the last round that ran here have succeeded.
+    workers_succeeded: bool,
+    /// This machine's addresses at the last registration.
+    addresses: Vec<IpAddr>,
+    voucher: Voucher,
+    store_path: StorePath,
+    /// The smallest recent time that was left of the lease when an echo arrived.
+    lease_margin: RecentMinimum,
+    service_manager: &'a mut ServiceManager,
+    /// True if the voter of this process knows that this agent is registered.
+    is_registered: bool,
+}
+
+impl Driver<'_> {
+    fn poll_timeout(&self) -> Option<Instant> {
+        let of_manager = self.service_manager.poll_timeout();
+        let of_line = self.stopping.poll_timeout();
+        let of_screen = self.spec.start_screen.poll_timeout();
+        [self.node.poll_timeout(), of_manager, of_line, of_screen].into_iter().flatten().min()
+    }
+
+    fn handle_timeout(&mut self) {
+        let now = clock::now();
+        self.node.handle_timeout(now);
+        self.service_manager.handle_timeout(now);
+        self.stopping.handle_timeout(now).iter().for_each(|line| telemetry::line(line));
+        let attend = self.node.current().filter(|_| self.node.is_attended());
+        let coordinator = attend.and_then(|attend| self.remotes.get(&attend).copied());
+        self.spec.start_screen.handle_timeout(now, coordinator);
+    }
+
+    fn review_start_screen(&mut self) {
+        let (agent, endpoint) = (self.node.agent(), &self.spec.not_here);
+        let endpoint = || endpoint.borrow().endpoint.clone();
+        let (is_leaving, unattended) = (agent.is_leaving(), agent.unattended());
+        self.spec.start_screen.review(clock::now(), is_leaving, unattended, endpoint);
+    }
+
+    fn handle_signal(&mut self, signal: Signal) {
+        let now = clock::now();
+        if !self.signals.handle_received(now, signal) {
+            return debug!(%signal, "the signal of a worker has reached this process as well");
+        }
+        info!(%signal, "signal received; leaving the job");
+        let signal = signal::Signal(signal as i32);
+        let was_leaving = self.node.agent().is_leaving();
+        self.node.handle_signal(now, signal);
+        // While the job closes, the workers are being stopped in any case.
+        if was_leaving || self.node.agent().is_leaving() {
+            self.stopping.handle_signal(now, signal);
+        }
+    }
+
+    /// Sends this process the signal that a worker has sent to its parent.
+    fn handle_signal_of_worker(&mut self, signal: Signal) {
+        if self.signals.handle_of_worker(clock::now(), signal) {
+            warn!(%signal, "a worker has sent this signal to its parent; this agent handles it");
+            let _ = kill(Pid::this(), signal);
+        }
+    }
+
+    fn handle_store_event(&mut self, round: Round, event: StoreEvent) {
+        let now = clock::now();
+        match event {
+            StoreEvent::Refused(address) => {
+                self.spec.measures.refused_clients.add(1);
+                self.node.handle_client_refused(now, round, address);
+            }
+            StoreEvent::Unvouched(Unvouched { number, client, store }) => {
+                let connection = StoreConnection { number, client, store };
+                self.node.handle_unvouched(now, round, connection);
+            }
+        }
+    }
+
+    fn handle_store_unreached(&mut self, unreached: StoreUnreached) {
+        let StoreUnreached { round, address, why } = unreached.clone();
+        if self.node.handle_store_unreached(clock::now(), unreached) {
+            warn!(
+                %round,
+                "this node does not reach the workers' store at {address}: {why}; the workers connect to each other on any port, so \
+                 let a firewall pass all ports between the nodes (`ragent doctor --peers` tests all pairs)"
+            );
+        }
+    }
+
+    fn handle_supervisor_event(&mut self, event: SupervisorEvent) {
+        let now = clock::now();
+        debug!(?event, "message from the supervisor");
+        match event {
+            SupervisorEvent::Failed(failure) => self.node.handle_failed(now, *failure),
+            SupervisorEvent::Cause(cause) => self.node.handle_cause(now, *cause),
+            SupervisorEvent::Finished(end) => {
+                self.has_workers = false;
+                self.spec.start_screen.handle_workers_ended();
+                self.stopping.handle_ended();
+                self.node.handle_finished(now, end);
+            }
+            SupervisorEvent::CutOff => {
+                self.node.handle_cut_off(now);
+                // The keeper's clock goes on while the machine is suspended; the agent's does not.
+                self.report_lost_lease();
+            }
+            SupervisorEvent::SignalOfWorker(signal) => self.handle_signal_of_worker(signal),
+            SupervisorEvent::Progress(text) => self.node.handle_progress(now, text),
+            SupervisorEvent::Steps(steps) => self.node.handle_steps(steps),
+            SupervisorEvent::Standbys(counts) => {
+                self.spec.start_screen.handle_standbys(&counts);
+                self.node.handle_standbys(now, counts);
+            }
+            SupervisorEvent::StandbysSettled => self.node.handle_standbys_settled(now),
+        }
+    }
+
+    /// Carries out the effects of the machines; returns the ending once it is reached.
+    async fn carry_out_all(&mut self) -> Result<Option<Ending>, DriveError> {
+        let mut ending = None;
+        while let Some(effect) = self.node.poll_effect() {
+            if !matches!(effect, Effect::Send { .. }) {
+                debug!(?effect, "agent");
+            }
+            match effect {
+                Effect::Local(Action::Finish(how)) => ending = Some(how),
+                effect => self.carry_out(effect).await?,
+            }
+        }
+        Ok(ending)
+    }
+
+    async fn carry_out(&mut self, effect: Effect) -> Result<(), DriveError> {
+        match effect {
+            Effect::Dial(attend) => {
+                let is_attended = self.node.is_attended();
+                let (endpoint, known) = self.spec.destination.dial(attend, is_attended);
+                let events = self.events.clone();
+                let credentials = self.spec.credentials.clone();
+                let stream = client::attend(endpoint, known, attend, credentials, events);
+                let task = tokio::spawn(stream);
+                self.tasks.insert(attend, task.abort_handle());
+            }
+            Effect::Send { attend, message } => self.send_on(attend, message),
+            Effect::Drop(attend) => self.forget(attend),
+            Effect::Renew(until) => self.order(Command::Renew(until)).await,
+            Effect::LeaseLost => {
+                self.lease_margin = RecentMinimum::default();
+                self.spec.measures.set_margin(None);
+                self.report_lost_lease();
+            }
+            Effect::Local(action) => self.act(action).await?,
+        }
+        Ok(())
+    }
+
+    /// Carries out an action on this node.
+    async fn act(&mut self, action: Action) -> Result<(), DriveError> {
+        match action {
+            Action::OpenStore => {
+                self.refresh_addresses();
+                let port = self.stores.open().await.map_err(DriveError::Store)?;
+                self.node.handle_store_open(clock::now(), port);
+            }
+            Action::Start(admission) => {
+                self.workers_succeeded = false;
+                self.has_workers = true;
+                self.has_run = true;
+                // The coordinator was reached.
+                self.outage.handle_reached();
+                if self.spec.lines.is_shown(admission.group_rank) {
+                    self.stopping.handle_started();
+                }
+                self.set_obituary(None);
+                self.serve_store(&admission).await;
+                if self.stores.are_served() {
+                    self.store_path.test(&admission);
+                }
+                // An admitted node has been welcomed, so it knows the job uid.
+                let job_uid = self.node.agent().job_uid().cloned();
+                let job_uid = job_uid.unwrap_or_else(|| JobUid::new(""));
+                self.spec.start_screen.handle_workers().await;
+                self.order(Command::Start { admission, job_uid }).await;
+            }
+            Action::Stop { signal, grace } => self.order(Command::Stop { signal, grace }).await,
+            Action::Kill => self.order(Command::Kill).await,
+            Action::Vouch(asked) => self.voucher.look_up(asked),
+            Action::ServeClients(Vouched { numbers, denied, .. }) => {
+                self.stores.answer(numbers, denied);
+            }
+            Action::Announce(news) => {
+                self.workers_succeeded |= matches!(news, News::Succeeded(_));
+                if news == News::HostLeaving {
+                    self.outage.handle_host_leaving();
+                }
+                self.spec.start_screen.handle_news(&news);
+                news::log(&news, self.spec.lines.are_repeated());
+                self.spec.lines.line(&news).iter().for_each(|line| telemetry::line(line));
+                if news::is_failure(&news) {
+                    self.spec.log.keep();
+                }
+                self.service_manager.report_news(&news);
+            }
+            Action::ReportWait(wait) => {
+                info!("{}", news::waiting_for(&wait));
+                let endpoint = self.spec.not_here.borrow().endpoint.clone();
+                let line = self.spec.lines.waiting(&wait, &endpoint, &self.spec.run_id);
+                line.iter().for_each(|line| telemetry::line(line));
+            }
+            Action::Finish(_) => debug_assert!(false, "handled by the caller"),
+        }
+        Ok(())
+    }
+
+    async fn serve_store(&mut self, admission: &Admission) {
+        if admission.group_rank.0 == 0 {
+            let (members, world_size) = (&admission.store_clients, admission.world_size);
+            let access = self.spec.shared.store_access;
+            let access = admission_of(access, members, world_size, |ip| ThisHost.owns(ip));
+            self.stores.serve(admission.round.round, access).await;
+        } else {
+            self.stores.close_all().await;
+        }
+    }
+
+    /// Updates the obituary that the keeper sends if this process dies, and its destination.
+    fn set_obituary(&mut self, coordinator: Option<SocketAddr>) {
+        self.coordinator = coordinator.or(self.coordinator);
+        // The leader first: the number of addresses is limited.
+        let others = self.voters.iter().copied().filter(|voter| Some(*voter) != self.coordinator);
+        self.command(Command::SetObituary {
+            node_id: self.spec.node.node_id.to_string(),
+            coordinators: self.coordinator.into_iter().chain(others).collect(),
+            round: self.node.agent().known_round().round.round,
+            proof: self.proof.newest(),
+            state_file: self.spec.state_file.clone(),
+        });
+    }
+
+    /// Looks up the addresses of all voters, or of the agents that succeed the leader, for the obituary of this node.
+    fn look_voters_up(&mut self) {
+        let voters = self.spec.destination.obituary_recipients();
+        if voters.is_empty() || !self.lookup.is_empty() {
+            return;
+        }
+        self.lookup.spawn(async move {
+            let mut addresses = BTreeSet::new();
+            for voter in voters {
+                addresses.extend(net::resolve(&voter).await.unwrap_or_default());
+            }
+            addresses
+        });
+    }
+
+    /// Dials the leader that this agent's own voter or the record in etcd names. With etcd, the agents that receive the
+    /// obituary of this node may have changed as well.
+    fn handle_own_leader(&mut self) {
+        if self.spec.destination.handle_own_leader() {
+            self.node.handle_new_leader(clock::now());
+        }
+        if self.spec.destination.uses_etcd() {
+            // An earlier lookup was for other endpoints.
+            self.lookup = JoinSet::new();
+            self.look_voters_up();
+        }
+    }
+
+    fn handle_voters(&mut self, voters: BTreeSet<SocketAddr>) {
+        if !voters.is_empty() && voters != self.voters {
+            self.voters = voters;
+            self.set_obituary(None);
+        }
+    }
+
+    async fn order(&self, command: Command) {
+        // A supervisor that has ended has reported it.
+        let _ = self.commands.send(command).await;
+    }
+
+    fn command(&self, command: Command) {
+        // The queue has room for everything that can be waiting in it.
+        let _ = self.commands.try_send(command);
+    }
+
+    /// Flushes the last messages: closing this side of the streams ends them on the other.
+    async fn flush_streams(mut self, events: &mut mpsc::Receiver<StreamEvent>) {
+        let current = self.node.current();
+        self.streams.clear();
+        let ended = async {
+            while let Some(event) = events.recv().await {
+                if matches!(event, StreamEvent::Ended(attend, _) if Some(attend) == current) {
+                    return;
+                }
+            }
+        };
+        if current.is_some() {
+            let _ = tokio::time::timeout(limits::FLUSH_TIMEOUT, ended).await;
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Reports that the coordinator is lost: one warning for each outage, and log lines.
+
+use ragent_base::{
+    report::news,
+    sys::{clock, host::ThisHost},
+};
+use ragent_coordinator::client::AttendError;
+use ragent_core::outage::Report;
+use tracing::{info, warn};
+
+use super::Driver;
+
+impl Driver<'_> {
+    /// Reports that a stream, or an attempt to open one, has ended with `error`.
+    pub(super) fn report_outage(&mut self, error: &AttendError, was_attended: bool) {
+        if self.node.agent().is_leaving() {
+            return;
+        }
+        let cause = news::with_causes(error);
+        self.spec.start_screen.handle_outage(&cause);
+        let is_registered = self.node.agent().job_uid().is_some();
+        let report = if was_attended {
+            self.outage.handle_stream_ended(&cause)
+        } else {
+            self.outage.handle_unreachable(&cause, is_registered)
+        };
+        let (endpoint, settings) = (&self.spec.destination, &self.spec.settings);
+        let give_up_after_s = settings.join_timeout.as_secs();
+        let lease = settings.leases.agent.as_secs_f64();
+        match report {
+            Some(Report::First) if self.has_workers && !settings.runs_unleased => warn!(
+                "cannot reach the coordinator at {endpoint}; retrying for {give_up_after_s} s \
+                 (workers are killed if it stays unreachable for {lease:.1} s): {cause}"
+            ),
+            Some(Report::First) => warn!(
+                "cannot reach the coordinator at {endpoint}; retrying for {give_up_after_s} s: \
+                 {cause}"
+            ),
+            Some(Report::Further) => {
+                info!(%endpoint, cause, give_up_after_s, "cannot reach the coordinator; retrying");
+            }
+            None => {}
+        }
+    }
+
+    /// Ends this node's part if the coordinator has another secret, unless this node was a member of the job already: its file
+    /// can still be corrected.
+    pub(super) fn review_mismatch(&mut self, error: AttendError) {
+        let AttendError::Mismatch(mismatch) = error else {
+            return self.outage.handle_no_mismatch();
+        };
+        let has_lasted = self.outage.handle_mismatch(clock::now());
+        if has_lasted && self.node.agent().job_uid().is_none() {
+            self.mismatch = Some(mismatch);
+        }
+    }
+
+    /// Reports that the lease has ended.
+    pub(super) fn report_lost_lease(&mut self) {
+        let (endpoint, settings) = (&self.spec.destination, &self.spec.settings);
+        let give_up_after_s = settings.join_timeout.as_secs();
+        let lease = settings.leases.agent.as_secs_f64();
+        let stops_workers = self.has_workers && !settings.runs_unleased;
+        // A busy machine is the usual reason if the network is sound.
+        let load = ThisHost.load().map_or_else(String::new, |load| format!(" ({load} here)"));
+        match self.outage.handle_lease_lost(stops_workers) {
+            Report::First if stops_workers => warn!(
+                "the lease has ended: the coordinator at {endpoint} has not answered for {lease:.1} \
+                 s{load}; killing the workers of this node, which start again in the next round \
+                 (this agent gives up after {give_up_after_s} s)"
+            ),
+            Report::First => warn!(
+                "the lease has ended: the coordinator at {endpoint} has not answered for {lease:.1} \
+                 s{load}; retrying for {give_up_after_s} s"
+            ),
+            Report::Further => {
+                info!("the lease has ended: the coordinator has not answered in time{load}");
+            }
+        }
+        self.spec.log.keep();
+    }
+}

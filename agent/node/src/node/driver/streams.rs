@@ -1,0 +1,347 @@
+//! The streams to the coordinator: registers on them, handles their messages, and follows redirects.
+
+use std::{net::SocketAddr, time::Instant};
+
+use ragent_base::{
+    limits,
+    report::telemetry,
+    spec::Endpoint,
+    sys::{clock, host::ThisHost},
+};
+use ragent_coordinator::client::{FirstWords, StreamEvent};
+use ragent_core::{link::Echo, node::Claims};
+use ragent_leadership::{Command, Leadership, Superseded};
+use ragent_proto::{
+    Proof,
+    convert::{FromCoordinator, NotHere},
+};
+use ragent_rendezvous::{
+    ids::{AttendNumber, Round, VoterAddress},
+    known_job::KnownJob,
+    message::{Attend, FromNode, KnownRound, PROTOCOL_VERSION, ToNode, Welcome},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+};
+use tracing::{debug, info, warn};
+
+use super::Driver;
+use crate::node::{description::describe, destination::Redirect, node_id::new_node_id};
+
+impl Driver<'_> {
+    pub(super) fn handle_event(&mut self, event: StreamEvent) {
+        let now = clock::now();
+        match event {
+            StreamEvent::Connected { attend, local, remote, reply } => {
+                if let Some(claims) = self.node.handle_connected(now, attend) {
+                    self.attend(attend, claims, local, remote, reply);
+                }
+            }
+            StreamEvent::Accepted(attend) => self.node.handle_accepted(now, attend),
+            StreamEvent::Message(attend, message) if self.streams.contains_key(&attend) => {
+                debug!(attend = attend.0, ?message, "coordinator");
+                self.handle_message(now, attend, message);
+                self.count_echo(now);
+            }
+            // The stream was dropped in the meantime.
+            StreamEvent::Message(..) => {}
+            // The attempt was abandoned in the meantime, or has led to another coordinator.
+            StreamEvent::Ended(attend, _) if !self.tasks.contains_key(&attend) => {}
+            StreamEvent::Ended(attend, error) => {
+                let was_attended = self.node.is_attended();
+                self.forget(attend);
+                self.node.handle_ended(now, attend);
+                if !self.node.is_attended() {
+                    self.report_outage(&error, was_attended);
+                    self.review_mismatch(error);
+                }
+            }
+        }
+    }
+
+    /// Counts the echo of a keep-alive, if one has arrived.
+    fn count_echo(&mut self, now: Instant) {
+        let Some(Echo { round_trip, lease_left }) = self.node.take_echo() else { return };
+        self.spec.measures.round_trips.observe(round_trip);
+        if let Some(left) = lease_left {
+            self.spec.measures.set_margin(Some(self.lease_margin.add(now, left)));
+        }
+    }
+
+    pub(super) fn attend(
+        &mut self,
+        attend: AttendNumber,
+        claims: Claims,
+        local: SocketAddr,
+        remote: SocketAddr,
+        reply: oneshot::Sender<FirstWords>,
+    ) {
+        let mut node = self.spec.node.clone();
+        // IPv6 addresses may change while an agent runs.
+        self.addresses = ThisHost.addresses();
+        describe(&mut node, local.ip(), self.addresses.clone());
+        node.load = ThisHost.load().unwrap_or_default();
+        let Claims { job_uid, known_round, restarts_used, charged_through, standing, lost_term } =
+            claims;
+        let job = self.known_job(&known_round);
+        let ended = self.spec.voter.as_ref().filter(|_| job_uid.is_none());
+        let message = Attend {
+            job,
+            ended: ended.map(|voter| voter.ended.borrow().clone()).unwrap_or_default(),
+            waited: self.spec.waited(),
+            protocol_version: PROTOCOL_VERSION,
+            run_id: self.spec.run_id.clone(),
+            // Under a new node id, the agent is a new node to the job.
+            job_uid: job_uid.filter(|_| self.proof.newest().is_some()),
+            attend,
+            node,
+            settings: self.spec.shared,
+            known_round,
+            restarts_used,
+            charged_through,
+            standing,
+        };
+        let (sender, queue) = mpsc::channel(limits::STREAM_QUEUE);
+        let first = FirstWords { attend: message, proof: self.proof.newest(), lost_term, queue };
+        if reply.send(first).is_ok() {
+            self.streams.insert(attend, sender);
+            self.proof.handle_shown(attend);
+            self.remotes.insert(attend, remote);
+            self.set_obituary(Some(remote));
+            self.look_voters_up();
+        }
+    }
+
+    pub(super) fn handle_message(
+        &mut self,
+        now: Instant,
+        attend: AttendNumber,
+        message: FromCoordinator,
+    ) {
+        let message = match message {
+            FromCoordinator::Message(message) => message,
+            FromCoordinator::NotHere(not_here) => return self.go_elsewhere(now, attend, &not_here),
+            FromCoordinator::OtherAgent => return self.become_another(now, attend),
+            FromCoordinator::Welcomed(welcome, proof) => {
+                return self.handle_welcome(now, attend, &welcome, proof);
+            }
+        };
+        match message {
+            // A welcome is handled above, with its proof.
+            ToNode::Welcome(_) => {}
+            ToNode::Voters(voters) => {
+                self.handle_voter_list(&voters);
+                self.node.handle_message(now, attend, ToNode::Voters(voters));
+            }
+            message => self.node.handle_message(now, attend, message),
+        }
+    }
+
+    pub(super) fn handle_welcome(
+        &mut self,
+        now: Instant,
+        attend: AttendNumber,
+        welcome: &Welcome,
+        proof: Proof,
+    ) {
+        let is_first = self.node.agent().job_uid().is_none();
+        let is_newly_led = welcome.term > self.node.agent().term();
+        let counts = self.node.handle_welcome(now, attend, welcome);
+        if welcome.term >= self.node.agent().term() && self.proof.handle_welcome(proof) {
+            // At once: the keeper needs it even if the agent is killed a moment later.
+            self.set_obituary(None);
+        }
+        if !counts {
+            return debug!(term = welcome.term.0, "outdated welcome ignored");
+        }
+        self.handle_voter_list(&welcome.voters);
+        let remote = self.remotes.get(&attend).copied();
+        if let (Some(voter), Some(remote)) = (&self.spec.voter, remote) {
+            let joined = (welcome.job_uid.clone(), remote.ip());
+            self.is_registered = voter.try_send(Command::Registered(Some(joined)));
+        }
+        let name = self.spec.destination.handle_welcome(attend, welcome.term, remote);
+        let endpoint = name.map(|name| name.to_string()).unwrap_or_default();
+        if self.outage.handle_reached() || is_first || is_newly_led {
+            info!(
+                endpoint, run_id = %self.spec.run_id, term = welcome.term.0, "registered"
+            );
+            if is_first {
+                // The host reaches itself at a loopback address, which the user has not given.
+                let given = self.spec.not_here.borrow().endpoint.clone();
+                let is_fixed = !self.spec.destination.is_elected() && !given.is_empty();
+                let line = self.spec.lines.registered(if is_fixed { &given } else { &endpoint });
+                line.iter().for_each(|line| telemetry::line(line));
+            }
+            self.service_manager.report_registered(&endpoint);
+        }
+        let is_elected = self.spec.destination.is_elected();
+        self.spec.not_here.send_modify(|not_here| {
+            not_here.term = welcome.term;
+            if is_elected {
+                not_here.endpoint = endpoint;
+            }
+        });
+    }
+
+    /// Notes the voters of the job, if there are any, so that this agent dials them and its keeper informs them.
+    fn handle_voter_list(&mut self, voters: &[VoterAddress]) {
+        if self.spec.destination.uses_etcd() {
+            return;
+        }
+        let voters: Vec<Endpoint> =
+            voters.iter().filter_map(|voter| voter.as_str().parse().ok()).collect();
+        if voters.is_empty() {
+            return;
+        }
+        let before = self.spec.destination.to_string();
+        if self.spec.destination.handle_voter_list(voters, self.spec.settings.seed) {
+            info!(from = before, voters = %self.spec.destination, "received the list of voters");
+            // An earlier lookup was for other endpoints.
+            self.lookup = JoinSet::new();
+            self.look_voters_up();
+        }
+    }
+
+    /// Applies a change of the list of voters that the voter of this process has received: the leader may be lost before this
+    /// agent receives the list from it.
+    pub(super) fn handle_own_voter(&mut self) {
+        let newest = self.spec.voter.as_ref().and_then(Leadership::newest_list);
+        if let Some((_, voters)) =
+            newest.filter(|(job_uid, _)| self.node.agent().job_uid() == Some(job_uid))
+        {
+            self.handle_voter_list(&voters);
+        }
+    }
+
+    /// Returns the job that this process knows to have a round.
+    fn known_job(&self, known_round: &KnownRound) -> Option<KnownJob> {
+        let own = self.spec.voter.as_ref().and_then(Leadership::known_job);
+        if own.is_some() || known_round.round.round == Round(0) {
+            return own;
+        }
+        let voters = self.spec.destination.voter_list();
+        let uid = self.node.agent().job_uid().cloned();
+        uid.filter(|_| !voters.is_empty()).map(|uid| KnownJob { uid, voters })
+    }
+
+    /// Reports to the voter of this process that this agent is not registered any more.
+    pub(super) fn review_registration(&mut self) {
+        if self.is_registered
+            && !self.node.is_attended()
+            && let Some(voter) = &self.spec.voter
+        {
+            self.is_registered = !voter.try_send(Command::Registered(None));
+        }
+    }
+
+    /// Ends this agent's part, because the job does not go on in this process. The coordinator of a job closes it instead.
+    pub(super) fn handle_superseded(&mut self, superseded: Superseded) {
+        let now = clock::now();
+        match superseded {
+            _ if self.spec.destination.is_own_leader() => {}
+            Superseded::ByJob { job, at } => {
+                self.node.handle_other_job(now, at.to_string(), job.born_ms);
+            }
+            Superseded::ByEnd(outcome) => {
+                self.node.handle_outlived(now, outcome.map(|outcome| *outcome));
+            }
+        }
+    }
+
+    /// Registers again if the coordinator does not know this machine's present addresses. It must
+    /// have them before this node is ready for the next round, whose store refuses all others.
+    ///
+    /// A registration carries everything that a coordinator needs to know of a node, so no other
+    /// message has to carry the addresses; the old stream has ended before this node reports ready
+    /// on any.
+    pub(super) fn refresh_addresses(&mut self) {
+        let Some(attend) = self.node.current().filter(|_| self.node.is_attended()) else { return };
+        if ThisHost.addresses() != self.addresses {
+            info!("the addresses of this machine have changed; registering again");
+            self.forget(attend);
+            self.node.handle_ended(clock::now(), attend);
+        }
+    }
+
+    pub(super) fn send_on(&mut self, attend: AttendNumber, message: FromNode) {
+        let Some(sender) = self.streams.get(&attend) else {
+            return;
+        };
+        if sender.try_send(message).is_err() {
+            debug!(attend = attend.0, "stream dropped: its queue is full or closed");
+            self.forget(attend);
+            self.node.handle_ended(clock::now(), attend);
+        }
+    }
+
+    /// Ends a stream, or the attempt to open it.
+    pub(super) fn forget(&mut self, attend: AttendNumber) {
+        self.streams.remove(&attend);
+        self.remotes.remove(&attend);
+        self.spec.destination.handle_ended(attend);
+        self.proof.handle_ended(attend);
+        if let Some(task) = self.tasks.remove(&attend) {
+            task.abort();
+        }
+    }
+
+    /// Registers under a new node id, because the present one belongs to another agent. If this
+    /// agent's proof arrived after the registration was sent, only drops this stream.
+    pub(super) fn become_another(&mut self, now: Instant, attend: AttendNumber) {
+        if self.proof.handle_refused(attend, self.node.is_attended()) {
+            let node_id = new_node_id();
+            warn!(
+                old = %self.spec.node.node_id, new = %node_id,
+                "the node id belongs to another agent; registering under a new one"
+            );
+            self.spec.node.node_id = node_id;
+            self.set_obituary(None);
+        }
+        self.forget(attend);
+        self.node.handle_ended(now, attend);
+    }
+
+    /// Follows a redirect from an agent that does not coordinate, or no longer does.
+    pub(super) fn go_elsewhere(&mut self, now: Instant, attend: AttendNumber, not_here: &NotHere) {
+        let is_bound = self.node.agent().is_bound_to_a_run();
+        match self.spec.destination.handle_redirect(attend, not_here, is_bound) {
+            Redirect::GivenWay(leader) => {
+                info!(to = %leader, "the coordinator has given way to another one");
+                self.node.handle_sent_elsewhere(now, attend, not_here.term, true);
+                self.proof.discard();
+            }
+            Redirect::NotLeading(is_new) => {
+                debug!(leader = not_here.endpoint, is_new, "the voter does not lead");
+                self.node.handle_not_leading(now, attend, is_new);
+            }
+            Redirect::Elsewhere(endpoint) => {
+                if self.node.handle_sent_elsewhere(now, attend, not_here.term, true) {
+                    self.follow(endpoint);
+                } else {
+                    debug!(endpoint = not_here.endpoint, "redirect ignored");
+                }
+            }
+            Redirect::Ignored => {
+                self.node.handle_sent_elsewhere(now, attend, not_here.term, false);
+                debug!(endpoint = not_here.endpoint, "redirect ignored");
+            }
+        }
+    }
+
+    /// Registers at another endpoint from now on.
+    fn follow(&mut self, endpoint: Endpoint) {
+        info!(
+            from = %self.spec.destination, to = %endpoint,
+            "redirected to another endpoint of the coordinator"
+        );
+        self.spec.not_here.send_modify(|known| known.endpoint = endpoint.to_string());
+        self.spec.destination.replace(endpoint);
+        self.proof.discard();
+        // The address used as a host, possibly loopback, need not lead to the new
+        // coordinator.
+        self.spec.node.address = self.spec.local_addr.clone().unwrap_or_default();
+        self.spec.state_file = None;
+    }
+}

@@ -1,0 +1,89 @@
+//! A worker that signals its parent often signals all processes of its group as well, so the agent receives the same signal twice, in
+//! either order: from the kernel, and from the keeper that passes on what its workers send it. The two count as one.
+
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+use ragent_base::limits::REPEATED_SIGNAL;
+
+/// The last signals of this process.
+#[derive(Debug, Default)]
+pub(super) struct RepeatedSignals {
+    /// The last signal that this process has handled.
+    last: Option<(Signal, Instant)>,
+    /// The last signal of a worker that this process has sent itself.
+    passed_on: Option<(Signal, Instant)>,
+}
+
+impl RepeatedSignals {
+    /// Returns true if this process, which has received a signal, is to handle it: not if it has handled the same one since it has
+    /// sent it to itself.
+    pub(super) fn handle_received(&mut self, now: Instant, signal: Signal) -> bool {
+        if let Some((passed_on, at)) = self.passed_on
+            && self.last.is_some_and(|(last, handled)| last == passed_on && handled >= at)
+        {
+            self.passed_on = None;
+            if passed_on == signal && is_recent(now, at) {
+                return false;
+            }
+        }
+        self.last = Some((signal, now));
+        true
+    }
+
+    /// Returns true if this process is to send itself the signal that a worker has sent to its parent: not if it has just received
+    /// the same one.
+    pub(super) fn handle_of_worker(&mut self, now: Instant, signal: Signal) -> bool {
+        if self.last.is_some_and(|(last, at)| last == signal && is_recent(now, at)) {
+            return false;
+        }
+        self.passed_on = Some((signal, now));
+        true
+    }
+}
+
+fn is_recent(now: Instant, at: Instant) -> bool {
+    now.saturating_duration_since(at) < REPEATED_SIGNAL
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ragent_base::sys::clock;
+
+    use super::*;
+
+    const INT: Signal = Signal::SIGINT;
+
+    /// A signal that arrives from a worker and from the kernel counts once, in either order.
+    #[test]
+    fn both_count_once() {
+        let now = clock::now_blocking();
+        let mut signals = RepeatedSignals::default();
+        assert!(signals.handle_received(now, INT));
+        assert!(!signals.handle_of_worker(now, INT));
+
+        let mut signals = RepeatedSignals::default();
+        assert!(signals.handle_of_worker(now, INT));
+        // Its own signal, then that of the worker.
+        assert!(signals.handle_received(now, INT));
+        assert!(!signals.handle_received(now, INT));
+        assert!(signals.handle_received(now, INT), "a further one is of the user");
+    }
+
+    /// Another signal counts, and so does the same one later.
+    #[test]
+    fn other_signals_count() {
+        let now = clock::now_blocking();
+        let later = now + REPEATED_SIGNAL;
+        for (signal, at) in [(Signal::SIGTERM, now), (INT, later)] {
+            let mut signals = RepeatedSignals::default();
+            assert!(signals.handle_received(now, INT));
+            assert!(signals.handle_of_worker(at, signal));
+            assert!(signals.handle_received(at, signal));
+            assert!(signals.handle_received(at + REPEATED_SIGNAL, signal));
+        }
+        assert!(REPEATED_SIGNAL <= Duration::from_secs(1));
+    }
+}

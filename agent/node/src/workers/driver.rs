@@ -1,0 +1,328 @@
+//! Drives the supervisor machine: one task, which owns the keeper and the local worker group.
+
+mod failure;
+mod group;
+mod keeper;
+mod messages;
+mod standbys;
+mod starting;
+mod watching;
+
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Instant};
+
+use ragent_core::{
+    hang::{Activity, Hang},
+    process_end, standby,
+    supervisor::{Effect, GroupEnd, Input},
+};
+use ragent_rendezvous::{
+    ids::{LocalRank, RoundId},
+    message::WorkerFailure,
+};
+use tokio::sync::{Notify, mpsc};
+use tracing::{debug, info, warn};
+
+pub use self::messages::{Command, SupervisorEvent, SupervisorHandle};
+use ragent_base::{
+    report::event_log::{AgentEvent, WorkerEvent},
+    sys::{
+        alarm::{Alarm, passed},
+        clock,
+    },
+};
+
+use self::{
+    group::{Group, Worker, WorkerState},
+    standbys::HeldStandbys,
+    watching::{next_notice, next_timer, open_notices},
+};
+use super::{
+    health::{held_gpus::HeldGpus, notices::NoticeSockets, timers::Timers},
+    keeper_link::{Drains, FromKeeper, KeeperLink},
+    plumbing::Prepared,
+    spec::SupervisorSpec,
+};
+use crate::{keeper::order::Order, workers::limits};
+
+/// Starts a supervisor with its keeper.
+///
+/// # Errors
+///
+/// Returns the system's refusal to start the keeper.
+pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
+    let (commands, received) = mpsc::channel(limits::TASK_QUEUE);
+    let (reports_to_agent, events) = mpsc::channel(limits::TASK_QUEUE);
+    let (reports, from_keeper) = mpsc::channel(limits::TASK_QUEUE);
+    let (background, done) = mpsc::channel(limits::TASK_QUEUE);
+    let notices = open_notices(&spec);
+    let gpus = Arc::new(HeldGpus::new(spec.held_gpu_timeout));
+    let drains = Drains::default();
+    let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
+    let standbys = HeldStandbys::prepare(&spec);
+    let driver = Driver {
+        spec,
+        standbys,
+        keeper: Some(keeper),
+        drains,
+        reports,
+        reports_to_agent,
+        group: None,
+        obituary: None,
+        renewed: None,
+        lease: None,
+        sweeps: 0,
+        idle_since: clock::now(),
+        timers: Timers::default(),
+        notices,
+        output: Arc::new(Notify::new()),
+        gpus,
+        background,
+    };
+    let task = tokio::spawn(driver.drive(received, from_keeper, done));
+    Ok(SupervisorHandle { commands, events, task })
+}
+
+struct Driver {
+    spec: SupervisorSpec,
+    standbys: HeldStandbys,
+    keeper: Option<KeeperLink>,
+    drains: Drains,
+    reports: mpsc::Sender<FromKeeper>,
+    reports_to_agent: mpsc::Sender<SupervisorEvent>,
+    group: Option<Group>,
+    /// The latest orders of these kinds, which a new keeper needs.
+    obituary: Option<Order>,
+    renewed: Option<Order>,
+    /// The end of the lease, if it has one.
+    lease: Option<Instant>,
+    /// The number of sweeps ordered so far.
+    sweeps: u64,
+    /// The time since which no group has run.
+    idle_since: Instant,
+    timers: Timers,
+    notices: Option<NoticeSockets>,
+    /// Notified of output in which training steps are searched.
+    output: Arc<Notify>,
+    gpus: Arc<HeldGpus>,
+    background: mpsc::Sender<(RoundId, Done)>,
+}
+
+/// The result of background work for the group of a round.
+#[derive(Debug)]
+enum Done {
+    /// The output files of the workers are open.
+    Prepared(Prepared),
+    /// The activity of the workers was read.
+    Looked(BTreeMap<LocalRank, Activity>),
+    /// The stacks of a hung group were taken.
+    Stacks(Hang, BTreeMap<LocalRank, PathBuf>),
+}
+
+impl Driver {
+    async fn drive(
+        mut self,
+        mut commands: mpsc::Receiver<Command>,
+        mut from_keeper: mpsc::Receiver<FromKeeper>,
+        mut done: mpsc::Receiver<(RoundId, Done)>,
+    ) {
+        let mut alarm = Alarm::new();
+        loop {
+            let deadline = self.group.as_ref().and_then(|group| group.machine.poll_timeout());
+            let timer = self.timers.poll_timeout();
+            let look = self.group.as_ref().and_then(Group::next_look);
+            let keeper = self.group.as_ref().and_then(|group| group.keeper.poll_timeout());
+            let standbys = self.standbys.poll_timeout();
+            let steps = self.group.as_ref().and_then(|group| group.steps.poll_timeout());
+            tokio::select! {
+                // Reports before commands and deadlines, so that a process that has ended is not
+                // killed again.
+                biased;
+                Some(report) = from_keeper.recv() => self.handle_keeper(report).await,
+                () = passed(deadline) => self.handle_timeout(),
+                command = commands.recv() => match command {
+                    Some(command) => self.handle_command(command).await,
+                    None => break,
+                },
+                () = passed(timer) => self.kill_expired(),
+                () = passed(look) => self.look(),
+                () = passed(keeper) => self.watch_keeper().await,
+                () = passed(standbys) => self.handle_standby_timeout(),
+                probed = self.standbys.probed() => self.handle_probed(probed).await,
+                Some((round, done)) = done.recv() => self.handle_done(round, done).await,
+                request = next_timer(&mut self.spec.timer_pipe) => {
+                    self.timers.handle(clock::now(), clock::wall_time(), request);
+                }
+                () = passed(steps) => self.pass_steps_on(),
+                () = self.output.notified() => self.handle_output(),
+                // Last, so that a flood of notices delays nothing else.
+                notice = next_notice(&mut self.notices) => self.handle_notice(notice),
+                // The next step of the loop notices which deadline has passed.
+                () = alarm.until([deadline, timer, look, keeper, standbys, steps]) => {}
+            }
+            self.carry_out_all().await;
+            self.carry_out_keeper().await;
+            self.carry_out_standbys().await;
+            self.spec.events.flush();
+        }
+        self.end(from_keeper).await;
+    }
+
+    fn handle_timeout(&mut self) {
+        if let Some(group) = &mut self.group {
+            warn!(round = %group.admission.round, "workers did not end in time; killing them");
+            group.machine.handle_timeout(clock::now());
+        }
+    }
+
+    /// Runs slow work while the loop goes on.
+    fn in_background(&self, round: RoundId, work: impl Future<Output = Done> + Send + 'static) {
+        let background = self.background.clone();
+        tokio::spawn(async move {
+            // The loop may have ended.
+            let _ = background.send((round, work.await)).await;
+        });
+    }
+
+    async fn handle_done(&mut self, round: RoundId, done: Done) {
+        let Some(group) = self.group.as_mut().filter(|group| group.admission.round == round) else {
+            return;
+        };
+        match done {
+            Done::Prepared(prepared) => self.start_workers(prepared).await,
+            Done::Looked(activities) => {
+                group.is_looking = false;
+                let watch = group.hang.as_mut();
+                let hang = watch.and_then(|watch| watch.handle_look(clock::now(), &activities));
+                self.take_stacks(hang);
+            }
+            Done::Stacks(Hang { local_rank, time }, stacks) => {
+                for (local_rank, path) in stacks {
+                    warn!(%local_rank, path = %path.display(), "wrote the stack of a hung worker");
+                    group.workers.entry(local_rank).or_default().stack = Some(path);
+                }
+                self.input(Input::Hung(local_rank, time));
+            }
+        }
+    }
+
+    fn input(&mut self, input: Input) {
+        if let Some(group) = &mut self.group {
+            group.machine.handle(clock::now(), input);
+        }
+    }
+
+    async fn handle_command(&mut self, command: Command) {
+        match command {
+            Command::Start { admission, job_uid } => self.start_group(*admission, job_uid).await,
+            Command::Stop { signal, grace } => self.input(Input::Stop { signal, grace }),
+            Command::Forward(signal) => {
+                if self.group.as_ref().is_some_and(|group| group.machine.is_running()) {
+                    self.order(Order::Forward { signal: signal as i32 }, Vec::new()).await;
+                }
+            }
+            Command::Kill => self.input(Input::Kill),
+            Command::Renew(until) => self.renew(until),
+            Command::SetObituary { node_id, coordinators, round, proof, state_file } => {
+                let proof = proof.map(|proof| proof.to_string()).unwrap_or_default();
+                let round = round.0;
+                let order = Order::SetObituary { node_id, coordinators, round, proof, state_file };
+                self.obituary = Some(order.clone());
+                self.order(order, Vec::new()).await;
+            }
+        }
+    }
+
+    async fn carry_out_all(&mut self) {
+        while let Some(effect) = self.group.as_mut().and_then(|group| group.machine.poll_effect()) {
+            debug!(?effect, "supervisor");
+            if let Some(group) = &mut self.group {
+                // Any first effect means that the group is being ended.
+                group.stopped.get_or_insert_with(clock::now);
+            }
+            match effect {
+                Effect::Failed(local_rank, end) => {
+                    let failure = self.failure(local_rank, end).await;
+                    self.record_failed(&failure);
+                    self.report(SupervisorEvent::Failed(Box::new(failure))).await;
+                }
+                Effect::Signal(signal) => {
+                    self.order(Order::Signal { signal: signal.0 }, Vec::new()).await;
+                }
+                Effect::Sweep => {
+                    self.sweeps += 1;
+                    self.order(Order::Sweep { number: self.sweeps }, Vec::new()).await;
+                }
+                Effect::KillKeeper => {
+                    warn!("the keeper did not end its processes in time; killing the keeper");
+                    if let Some(keeper) = &self.keeper {
+                        keeper.kill();
+                    }
+                }
+                Effect::Finish(end) => {
+                    self.report_cause(end).await;
+                    self.record_finished(end);
+                    self.group = None;
+                    self.standby_input(standby::Input::RoundEnded);
+                    self.timers.clear();
+                    self.idle_since = clock::now();
+                    self.report(SupervisorEvent::Finished(end)).await;
+                }
+            }
+        }
+    }
+
+    fn record_failed(&mut self, failure: &WorkerFailure) {
+        let Some(group) = &mut self.group else { return };
+        if let Some(worker) = group.workers.get_mut(&failure.local_rank) {
+            worker.state = WorkerState::Failed;
+        }
+        let exit_code = process_end::exit_code(&failure.end);
+        let event = WorkerEvent::Failed { exit_code, message: failure.message.clone() };
+        self.spec.events.worker(&group.admission, failure.local_rank, failure.pid, event);
+    }
+
+    fn record_finished(&mut self, end: GroupEnd) {
+        let Some(Group { admission, workers, .. }) = &self.group else { return };
+        for (local_rank, worker) in workers {
+            let event = match worker.state {
+                WorkerState::Failed => continue,
+                WorkerState::Succeeded => WorkerEvent::Succeeded,
+                WorkerState::Running | WorkerState::Returned | WorkerState::Ended => {
+                    WorkerEvent::Terminated
+                }
+            };
+            self.spec.events.worker(admission, *local_rank, worker.pid, event);
+        }
+        let event = match end {
+            GroupEnd::Succeeded => AgentEvent::Succeeded,
+            GroupEnd::Stopped => AgentEvent::Failed,
+        };
+        self.spec.events.agent(admission, event);
+    }
+
+    async fn report(&self, event: SupervisorEvent) {
+        // An agent that no longer listens is about to drop its commands too.
+        let _ = self.reports_to_agent.send(event).await;
+    }
+
+    /// Ends the keeper, which ends everything below it, and waits until no process is left.
+    async fn end(mut self, mut from_keeper: mpsc::Receiver<FromKeeper>) {
+        self.spec.events.flush();
+        // An agent that ends normally leaves the job itself: no coordinator needs an obituary.
+        if let Some(Order::SetObituary { node_id, round, proof, state_file, .. }) =
+            self.obituary.take()
+        {
+            let coordinators = Vec::new();
+            let order = Order::SetObituary { node_id, coordinators, round, proof, state_file };
+            self.order(order, Vec::new()).await;
+        }
+        if self.keeper.take().is_some() {
+            drop(self.reports);
+            while let Some(report) = from_keeper.recv().await {
+                debug!(?report, "report of the keeper during shutdown");
+            }
+        }
+        self.spec.logs.clean_up();
+        info!(target: "ragent_node::workers", "all processes of this node have ended");
+    }
+}

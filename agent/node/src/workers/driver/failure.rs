@@ -1,0 +1,108 @@
+//! Describes failures of workers, and finds the first one.
+
+use std::{path::PathBuf, time::Duration};
+
+use ragent_base::{output::logs::WorkerFolder, sys::clock};
+use ragent_core::supervisor::{GroupEnd, is_before_stop};
+use ragent_rendezvous::{
+    ids::{GlobalRank, LocalRank},
+    message::{WorkerEnd, WorkerFailure},
+};
+use tokio::{task::spawn_blocking, time::timeout};
+
+use super::{Driver, SupervisorEvent, Worker};
+use crate::{
+    workers::limits,
+    workers::{launch::error_file, plumbing::StderrTail},
+};
+
+impl Driver {
+    pub(super) async fn failure(&self, local_rank: LocalRank, end: WorkerEnd) -> WorkerFailure {
+        let group = self.group.as_ref().expect("a group has failed");
+        let unknown = Worker::default();
+        let worker = group.workers.get(&local_rank).unwrap_or(&unknown);
+        let error_file = worker.folder.as_ref().map(WorkerFolder::error_file);
+        let stack = worker.stack.as_ref().map(|path| format!("its stack is in {}", path.display()));
+        let message = match error_file.clone() {
+            Some(path) => read_message(path).await,
+            None => None,
+        };
+        let error_file = error_file.filter(|_| message.is_some());
+        let message = message.or(stack);
+        let stderr_tail = match &worker.stderr {
+            StderrTail::Captured(tail) => tail.text(),
+            StderrTail::NotCaptured => String::new(),
+        };
+        let is_final =
+            matches!(&end, WorkerEnd::Exited(code) if self.spec.final_codes.contains(code));
+        WorkerFailure {
+            host_name: self.spec.host_name.clone(),
+            round: group.admission.round,
+            global_rank: GlobalRank(
+                group.admission.first_global_rank.0.saturating_add(local_rank.0),
+            ),
+            local_rank,
+            pid: worker.pid,
+            end,
+            age: Duration::ZERO,
+            error_file: error_file.map(|path| path.to_string_lossy().into_owned()),
+            message,
+            stderr_tail,
+            is_final,
+            error_file_age: None,
+        }
+    }
+
+    /// Reports to the agent the worker that failed first, by the error files of all workers.
+    ///
+    /// A file counts only if it was written before the group began to stop: later ones are
+    /// consequences of that.
+    pub(super) async fn report_cause(&self, end: GroupEnd) {
+        let Some(group) = self.group.as_ref().filter(|_| end == GroupEnd::Stopped) else {
+            return;
+        };
+        // Both at once: the files may be examined much later.
+        let (now, wall_now) = (clock::now(), clock::wall_time());
+        let stopped = group.stopped.unwrap_or(now);
+        let files = group.workers.iter().filter_map(|(&local_rank, worker)| {
+            Some((local_rank, worker.folder.as_ref()?.error_file()))
+        });
+        let files: Vec<_> = files.collect();
+        let Some((local_rank, file_age)) = oldest_error_file(files, wall_now).await else {
+            return;
+        };
+        if !is_before_stop(file_age, now.saturating_duration_since(stopped)) {
+            return;
+        }
+        let ended = group.workers.get(&local_rank).and_then(|worker| worker.end.clone());
+        // A worker whose end was not reported was killed with its keeper.
+        let (end, at) = ended.unwrap_or((WorkerEnd::KeeperLost, now));
+        let mut cause = self.failure(local_rank, end).await;
+        cause.age = now.saturating_duration_since(at);
+        cause.error_file_age = Some(file_age);
+        self.report(SupervisorEvent::Cause(Box::new(cause))).await;
+    }
+}
+
+/// Returns the worker whose error file is the oldest, and its age at `wall_now`; `None` if there is no such file,
+/// or the disk does not answer in time.
+async fn oldest_error_file(
+    files: Vec<(LocalRank, PathBuf)>,
+    wall_now: Duration,
+) -> Option<(LocalRank, Duration)> {
+    let looking = spawn_blocking(move || {
+        let ages = files
+            .into_iter()
+            .filter_map(|(rank, path)| Some((rank, error_file::age(&path, wall_now)?)));
+        // The lowest rank of several with the same age.
+        ages.rev().max_by_key(|(_, age)| *age)
+    });
+    timeout(limits::FAILURE_OUTPUT_TIMEOUT, looking).await.ok()?.ok().flatten()
+}
+
+/// Reads the message in a worker's error file; `None` if there is none, or the disk does not answer
+/// in time.
+async fn read_message(path: PathBuf) -> Option<String> {
+    let reading = spawn_blocking(move || error_file::message(&path));
+    timeout(limits::FAILURE_OUTPUT_TIMEOUT, reading).await.ok()?.ok().flatten()
+}

@@ -1,0 +1,100 @@
+//! The workers of one round, and the state of each.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Instant};
+
+use ragent_base::{
+    output::{lines::Choice, logs::WorkerFolder, tail::SharedTail},
+    spec::StepFinder,
+};
+use ragent_core::{
+    hang::HangWatch, keeper_watch::KeeperWatch, steps::StepWatch, supervisor::Supervisor,
+};
+use ragent_rendezvous::{
+    ids::{JobUid, LocalRank},
+    message::{Admission, WorkerEnd},
+};
+
+use crate::workers::plumbing::StderrTail;
+
+/// The workers of one round.
+pub(super) struct Group {
+    pub(super) machine: Supervisor,
+    pub(super) admission: Admission,
+    pub(super) job_uid: JobUid,
+    pub(super) workers: BTreeMap<LocalRank, Worker>,
+    /// The filters for lines of all workers, and their files: of stdout, of stderr.
+    pub(super) choices: [Option<Choice>; 2],
+    pub(super) hang: Option<HangWatch>,
+    pub(super) steps: StepWatch,
+    pub(super) is_looking: bool,
+    pub(super) keeper: KeeperWatch,
+    /// The time at which it began to stop.
+    pub(super) stopped: Option<Instant>,
+}
+
+/// The state of one worker.
+#[derive(Default)]
+pub(super) struct Worker {
+    pub(super) pid: u32,
+    /// True if it was started from a standby.
+    pub(super) was_standby: bool,
+    pub(super) state: WorkerState,
+    /// Its end, and the time at which that was reported.
+    pub(super) end: Option<(WorkerEnd, Instant)>,
+    pub(super) folder: Option<WorkerFolder>,
+    pub(super) stderr: StderrTail,
+    /// The ends of its streams in which training steps are searched.
+    pub(super) searched: Vec<SharedTail>,
+    /// Finds the steps in them; `None` if output is not searched.
+    pub(super) finder: Option<StepFinder>,
+    /// The last status line that it sent.
+    pub(super) status: Option<String>,
+    /// The file with its stack, if it hung.
+    pub(super) stack: Option<PathBuf>,
+}
+
+/// The state of a worker, for events.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum WorkerState {
+    #[default]
+    Running,
+    Succeeded,
+    /// The worker has returned, and waits for the others.
+    Returned,
+    /// The worker was the first to fail.
+    Failed,
+    /// The worker has ended in another way.
+    Ended,
+}
+
+impl Group {
+    /// Returns the time of the next look at the workers' activity.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        let watch = self.hang.as_ref().filter(|_| !self.is_looking)?;
+        watch.poll_timeout().filter(|_| self.machine.is_running())
+    }
+
+    /// Takes the workers that wait, if all of `size` workers have returned or succeeded.
+    pub(super) fn take_returned(&mut self, size: u32) -> Vec<LocalRank> {
+        let has_returned = |worker: &Worker| worker.state == WorkerState::Returned;
+        let is_done = |worker: &Worker| {
+            matches!(worker.state, WorkerState::Returned | WorkerState::Succeeded)
+        };
+        if self.workers.values().filter(|worker| is_done(worker)).count() < size as usize {
+            return Vec::new();
+        }
+        let waiting = self.workers.iter_mut().filter(|(_, worker)| has_returned(worker));
+        let running = |(rank, worker): (&LocalRank, &mut Worker)| {
+            worker.state = WorkerState::Running;
+            *rank
+        };
+        waiting.map(running).collect()
+    }
+
+    /// Returns the processes of the workers that still run.
+    pub(super) fn running(&self) -> BTreeMap<LocalRank, u32> {
+        let running = |worker: &Worker| worker.state == WorkerState::Running && worker.pid != 0;
+        let workers = self.workers.iter().filter(|(_, worker)| running(worker));
+        workers.map(|(&local_rank, worker)| (local_rank, worker.pid)).collect()
+    }
+}

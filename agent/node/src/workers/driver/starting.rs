@@ -1,0 +1,178 @@
+//! Starts the workers of a round.
+
+use std::{collections::BTreeMap, ffi::OsString, fs::File, io, sync::Arc};
+
+use ragent_base::{
+    output::{lines::Choice, logs::WorkerFolder},
+    report::event_log::AgentEvent,
+    spec::{StepFinder, Stream},
+    sys::clock,
+};
+use ragent_core::{
+    hang::HangWatch,
+    keeper_watch::KeeperWatch,
+    standby,
+    steps::StepWatch,
+    supervisor::{Input, Supervisor},
+};
+use ragent_rendezvous::{
+    ids::{JobUid, LocalRank},
+    message::{Admission, WorkerEnd},
+};
+use tokio::{task::spawn_blocking, time::timeout};
+use tracing::warn;
+
+use super::{Done, Driver, Group, Worker};
+use crate::{
+    keeper::order::{Order, Program},
+    workers::limits,
+    workers::{
+        keeper_link::KeeperLink,
+        launch::{arguments::WorkerContext, environment},
+        plumbing::{Prepared, WorkerFiles, plumb, prepare},
+    },
+};
+
+impl Driver {
+    pub(super) async fn start_group(&mut self, admission: Admission, job_uid: JobUid) {
+        let size = self.spec.environment.local_world_size;
+        let machine = Supervisor::new(size, self.spec.stop_grace);
+        let waited = clock::now().saturating_duration_since(self.idle_since);
+        self.spec.events.agent(&admission, AgentEvent::Rendezvous(waited));
+        self.spec.events.agent(&admission, AgentEvent::Assigned);
+        let (round, restart_count) = (admission.round, admission.restart_count);
+        let (workers, choices) = (BTreeMap::new(), [None, None]);
+        if let Some(notices) = &mut self.notices {
+            notices.forget();
+        }
+        let keeper = KeeperWatch::new(clock::now(), self.lease);
+        self.group = Some(Group {
+            machine,
+            admission,
+            job_uid,
+            workers,
+            choices,
+            hang: None,
+            steps: StepWatch::default(),
+            is_looking: false,
+            keeper,
+            stopped: None,
+        });
+        if let Err(error) = self.ensure_keeper().await {
+            let reason = format!("failed to start the keeper: {error}");
+            self.not_started(LocalRank(0), reason);
+            return self.input(Input::KeeperLost);
+        }
+        let (logs, output) = (Arc::clone(&self.spec.logs), self.spec.output.clone());
+        let gpus = Arc::clone(&self.gpus);
+        self.in_background(round, async move {
+            gpus.wait().await;
+            let prepare = move || prepare(&logs, &output, restart_count, size);
+            let prepared = timeout(limits::FILES_TIMEOUT, spawn_blocking(prepare)).await;
+            let prepared = prepared.unwrap_or_else(|_| {
+                warn!("the disk of the log files does not answer; continuing without log files");
+                Ok(Prepared::default())
+            });
+            Done::Prepared(prepared.unwrap_or_default())
+        });
+    }
+
+    /// Starts a keeper if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of a failed system call.
+    pub(super) async fn ensure_keeper(&mut self) -> io::Result<()> {
+        if self.keeper.is_some() {
+            return Ok(());
+        }
+        let keeper = KeeperLink::start(self.drains.clone(), self.reports.clone())?;
+        if let Some(order) = self.renewed.clone() {
+            keeper.renew(order);
+        }
+        self.keeper = Some(keeper);
+        if let Some(order) = self.obituary.clone() {
+            self.order(order, Vec::new()).await;
+        }
+        Ok(())
+    }
+
+    /// Starts the workers of the group, unless it has been stopped in the meantime.
+    pub(super) async fn start_workers(&mut self, prepared: Prepared) {
+        let Some(group) = self.group.as_mut().filter(|group| group.machine.is_running()) else {
+            return;
+        };
+        let Prepared { mut workers, chosen } = prepared;
+        let (now, size) = (clock::now(), self.spec.environment.local_world_size);
+        let timeout = self.spec.hang.as_ref().map(|hang| hang.timeout);
+        group.hang = timeout.map(|timeout| HangWatch::new(now, size, timeout));
+        let choose = |(file, stream): (Option<Arc<File>>, Stream)| {
+            let filters = self.spec.output.filters(stream).clone();
+            file.map(|file| Choice { filters, file })
+        };
+        let [stdout, stderr] = chosen;
+        group.choices = [(stdout, Stream::Stdout), (stderr, Stream::Stderr)].map(choose);
+        self.standby_input(standby::Input::RoundStarted);
+        for local_rank in (0..size).map(LocalRank) {
+            let files = workers.remove(&local_rank).unwrap_or_default();
+            if let Err(error) = self.start_worker(local_rank, files).await {
+                return self.not_started(local_rank, error.to_string());
+            }
+        }
+    }
+
+    pub(super) fn not_started(&mut self, local_rank: LocalRank, reason: String) {
+        self.input(Input::Ended(local_rank, WorkerEnd::NotStarted(reason)));
+    }
+
+    pub(super) async fn start_worker(
+        &mut self,
+        local_rank: LocalRank,
+        files: WorkerFiles,
+    ) -> io::Result<()> {
+        let group = self.group.as_ref().expect("a group is being started");
+        let (admission, choices, output) = (&group.admission, &group.choices, &self.output);
+        let plumbing = plumb(&self.spec, admission, choices, local_rank, &files, output)?;
+        let folder = files.folder;
+        let error_file = folder.as_ref().map(WorkerFolder::error_file);
+        let mut env =
+            self.spec.environment.of_worker(&group.admission, local_rank, error_file.as_deref());
+        env.extend(self.variables_of_node(local_rank));
+        let context = WorkerContext {
+            admission: &group.admission,
+            job_uid: &group.job_uid,
+            local_rank,
+            shown_rank: self.spec.environment.shown_rank(local_rank),
+        };
+        let (flows, fds): (Vec<_>, Vec<_>) = plumbing.flows.into_iter().unzip();
+        let args = self.spec.arguments.of_worker(&self.spec.command, &context);
+        let program = Program { flows, ..self.program(local_rank, args, env) };
+        let worker = Worker {
+            folder,
+            stderr: plumbing.stderr,
+            searched: plumbing.searched,
+            finder: self.spec.step_pattern.clone().map(StepFinder::new),
+            ..Worker::default()
+        };
+        if let Some(group) = &mut self.group {
+            group.workers.insert(local_rank, worker);
+        }
+        self.drains.add(local_rank.0, plumbing.drains);
+        let fds = plumbing.fds.into_iter().chain(fds.into_iter().flatten()).collect();
+        self.order(Order::Spawn(program), fds).await;
+        Ok(())
+    }
+
+    /// The variables of a worker that name files of its node.
+    pub(super) fn variables_of_node(&self, local_rank: LocalRank) -> Vec<(String, OsString)> {
+        let mut env = Vec::new();
+        if let Some(pipe) = &self.spec.timer_pipe {
+            env.push(("TORCHELASTIC_TIMER_FILE".to_owned(), pipe.path().into()));
+        }
+        if let Some(notices) = &self.notices {
+            let timeout = self.spec.hang.as_ref().map(|hang| hang.timeout);
+            env.extend(environment::of_reports(&notices.path(local_rank), timeout));
+        }
+        env
+    }
+}

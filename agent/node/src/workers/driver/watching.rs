@@ -1,0 +1,218 @@
+//! Watches running workers: their activity, heartbeats, training steps and timers.
+
+use std::future;
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use ragent_base::{
+    output::{logs::WorkerFolder, tail::SharedTail},
+    sys::clock,
+};
+use ragent_core::{hang::Hang, standby, steps::Step, supervisor};
+use ragent_rendezvous::{
+    ids::LocalRank,
+    message::{StepSource, WorkerEnd},
+};
+use tokio::task::spawn_blocking;
+use tracing::{error, warn};
+
+use super::{Done, Driver, SupervisorEvent, Worker, WorkerState};
+use crate::workers::{
+    health::{
+        notices::{Notice, NoticeSockets, Unfit},
+        progress,
+        stacks::{self, StackTools},
+        timers::{Expired, TimerPipe, TimerRequest},
+    },
+    spec::SupervisorSpec,
+};
+
+impl Driver {
+    /// Kills the workers whose timers have expired; their ends are reported like any other.
+    pub(super) fn kill_expired(&mut self) {
+        for Expired { pid, scope_id, signal } in self.timers.expired(clock::now()) {
+            let pid = Pid::from_raw(pid);
+            let is_own = self.keeper.as_ref().is_some_and(|keeper| keeper.holds(pid));
+            match Signal::try_from(signal) {
+                Ok(signal) if is_own => {
+                    warn!(
+                        %pid, scope_id, %signal,
+                        "a worker's timer has expired; killing the worker"
+                    );
+                    let _ = kill(pid, signal);
+                }
+                Ok(_) | Err(_) => {
+                    warn!(
+                        %pid, scope_id, signal,
+                        "a timer has expired, but its process is not a worker of this agent; no \
+                         process is killed"
+                    )
+                }
+            }
+        }
+    }
+
+    /// Starts to read the workers' activity.
+    pub(super) fn look(&mut self) {
+        let Some(group) = &mut self.group else { return };
+        group.is_looking = true;
+        let (round, workers) = (group.admission.round, group.running());
+        self.in_background(round, async move {
+            let looked = spawn_blocking(move || progress::activities(&workers)).await;
+            Done::Looked(looked.unwrap_or_default())
+        });
+    }
+
+    pub(super) fn handle_notice(&mut self, (local_rank, notice): (LocalRank, Notice)) {
+        if notice.is_heartbeat {
+            self.standby_input(standby::Input::Progress);
+        }
+        let (now, Some(group)) = (clock::now(), &mut self.group) else { return };
+        // From another worker, it would be an uncharged failure at will.
+        let was_standby = group.workers.get(&local_rank).is_some_and(|worker| worker.was_standby);
+        if let Some(Unfit { modules, reason }) = notice.unfit.filter(|_| was_standby) {
+            let end = WorkerEnd::StandbyUnfit(reason.as_str().into());
+            group.machine.handle(now, supervisor::Input::Ended(local_rank, end));
+            return self.standby_input(standby::Input::Unfit { modules, reason });
+        }
+        if notice.has_returned {
+            return self.handle_returned(local_rank);
+        }
+        if let Some(step) = notice.step {
+            group.steps.handle_step(now, local_rank, StepSource::Reported, step);
+        }
+        let mut hang = None;
+        if let Some(watch) = &mut group.hang {
+            if notice.is_heartbeat {
+                watch.handle_heartbeat(now, local_rank);
+            }
+            hang = notice.is_trigger.then(|| watch.handle_trigger(local_rank)).flatten();
+        }
+        if let Some(text) = notice.status {
+            group.workers.entry(local_rank).or_default().status = Some(text.clone());
+            // One line per node: that of the first worker that has one.
+            let first = group.workers.iter().find(|(_, worker)| worker.status.is_some());
+            if first.is_some_and(|(first, _)| *first == local_rank) {
+                // If the queue is full, a later line suffices.
+                let _ = self.reports_to_agent.try_send(SupervisorEvent::Progress(text));
+            }
+        }
+        self.take_stacks(hang);
+    }
+
+    /// Notes that the function of a worker has returned; the worker does not end before those of the others have.
+    fn handle_returned(&mut self, local_rank: LocalRank) {
+        if let Some(group) = &mut self.group {
+            let worker = group.workers.entry(local_rank).or_default();
+            if worker.state == WorkerState::Running {
+                worker.state = WorkerState::Returned;
+            }
+            if let Some(hang) = &mut group.hang {
+                hang.handle_ended(local_rank);
+            }
+        }
+        self.release_returned();
+    }
+
+    /// Lets workers end if all have returned or ended.
+    pub(super) fn release_returned(&mut self) {
+        let size = self.spec.environment.local_world_size;
+        let returned = self.group.as_mut().map(|group| group.take_returned(size));
+        for local_rank in returned.unwrap_or_default() {
+            if let Some(notices) = &self.notices {
+                notices.release(local_rank);
+            }
+        }
+    }
+
+    /// Notes that a worker has written output in which a training step may be.
+    pub(super) fn handle_output(&mut self) {
+        if let Some(group) = &mut self.group {
+            group.steps.handle_output(clock::now());
+        }
+    }
+
+    /// Searches new output for training steps, and passes the steps of the workers on if they have changed.
+    pub(super) fn pass_steps_on(&mut self) {
+        let (now, Some(group)) = (clock::now(), &mut self.group) else { return };
+        if group.steps.handle_timeout(now) {
+            for (&local_rank, Worker { searched, finder, .. }) in &mut group.workers {
+                let new = searched.iter().filter_map(SharedTail::take_new);
+                let found = new.filter_map(|lines| finder.as_mut()?.newest(&lines));
+                for step in found.filter_map(|(step, total)| Step::new(step, total)) {
+                    group.steps.handle_step(now, local_rank, StepSource::Read, step);
+                }
+            }
+        }
+        if let Some(steps) = group.steps.take_changed() {
+            // If the queue is full, later steps suffice.
+            let _ = self.reports_to_agent.try_send(SupervisorEvent::Steps(steps));
+        }
+    }
+
+    /// Takes the stacks of the group if it hangs; it is killed afterwards.
+    pub(super) fn take_stacks(&self, hang: Option<Hang>) {
+        let (Some(hang), Some(group), Some(spec)) = (hang, &self.group, &self.spec.hang) else {
+            return;
+        };
+        if !group.machine.is_running() {
+            return;
+        }
+        let seconds = hang.time.as_secs_f64();
+        error!(
+            round = %group.admission.round, local_rank = %hang.local_rank, seconds,
+            "the workers make no progress; killing them"
+        );
+        let hung = |(local_rank, pid): (LocalRank, u32)| {
+            let folder = group.workers.get(&local_rank).and_then(|worker| worker.folder.as_ref());
+            stacks::Hung { local_rank, pid, file: folder.map(WorkerFolder::stack_file) }
+        };
+        let workers = group.running().into_iter().map(hung).collect();
+        let tools = StackTools { py_spy: spec.py_spy.clone(), signal: spec.signal };
+        self.in_background(group.admission.round, async move {
+            Done::Stacks(hang, stacks::take(tools, workers).await)
+        });
+    }
+}
+
+/// Opens the sockets for reports of workers.
+pub(super) fn open_notices(spec: &SupervisorSpec) -> Option<NoticeSockets> {
+    let size = spec.environment.local_world_size;
+    NoticeSockets::open(&spec.socket_dir, size)
+        .map_err(|error| {
+            warn!(
+                %error,
+                "failed to open the sockets for reports of workers; they start without \
+                 RAGENT_SOCKET and NOTIFY_SOCKET"
+            )
+        })
+        .ok()
+}
+
+/// Waits for the next notice of a worker; forever if workers cannot send any.
+pub(super) async fn next_notice(notices: &mut Option<NoticeSockets>) -> (LocalRank, Notice) {
+    if let Some(open) = notices {
+        if let Some(notice) = open.next().await {
+            return notice;
+        }
+        *notices = None;
+    }
+    future::pending().await
+}
+
+/// Waits for the next request for a timer; forever if workers cannot set any.
+pub(super) async fn next_timer(pipe: &mut Option<TimerPipe>) -> TimerRequest {
+    if let Some(open) = pipe {
+        match open.next().await {
+            Ok(request) => return request,
+            Err(error) => warn!(
+                %error,
+                "failed to read timer requests; workers cannot set further timers"
+            ),
+        }
+        *pipe = None;
+    }
+    future::pending().await
+}

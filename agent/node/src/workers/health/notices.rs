@@ -1,0 +1,307 @@
+//! Receives the progress reports of workers: `sd_notify`'s protocol, on a socket for each worker.
+//!
+//! `X_RAGENT_STEP=` is the training step, and `X_RAGENT_STEPS=` the number of all steps. `WATCHDOG=1` is a heartbeat,
+//! `WATCHDOG=trigger` reports a hang, and `STATUS=` is a line for users. `X_RAGENT_UNFIT=` is sent by the hook of standbys,
+//! `X_RAGENT_RETURNED=1` by a worker that waits for an answer. All other lines are accepted and ignored.
+
+use std::{
+    fs::{self, DirBuilder, File},
+    io,
+    os::{fd::AsRawFd, unix::fs::DirBuilderExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use nix::sys::socket::{MsgFlags, recv};
+use ragent_base::sys::{
+    folder_lock::{is_old, lock, random_name},
+    private_folder::PrivateFolder,
+};
+use ragent_core::steps::Step;
+use ragent_rendezvous::{ids::LocalRank, message::PROGRESS_MAX};
+use tokio::{net::UnixDatagram, sync::mpsc, task::AbortHandle};
+
+use crate::workers::limits;
+
+/// The content of one datagram.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Notice {
+    pub(crate) is_heartbeat: bool,
+    pub(crate) is_trigger: bool,
+    pub(crate) status: Option<String>,
+    pub(crate) step: Option<Step>,
+    pub(crate) unfit: Option<Unfit>,
+    /// The worker has returned, and waits for the others of its node.
+    pub(crate) has_returned: bool,
+}
+
+/// The report of the hook that the script changes a variable which modules of its standby had read.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Unfit {
+    pub(crate) modules: Vec<String>,
+    /// The place in the script and the variable, as a clause.
+    pub(crate) reason: String,
+}
+
+impl Unfit {
+    fn parse(text: &str) -> Option<Self> {
+        let (reason, modules) = text.split_once('\t')?;
+        let modules = modules.split(',').map(short).collect();
+        Some(Self { modules, reason: short(reason) })
+    }
+}
+
+impl Notice {
+    fn parse(datagram: &[u8]) -> Self {
+        let mut notice = Self::default();
+        let (mut step, mut total) = (None, None);
+        for line in String::from_utf8_lossy(datagram).lines() {
+            match line.split_once('=') {
+                Some(("WATCHDOG", "1")) => notice.is_heartbeat = true,
+                Some(("WATCHDOG", "trigger")) => notice.is_trigger = true,
+                Some(("STATUS", text)) => notice.status = Some(short(text)),
+                Some(("X_RAGENT_STEP", number)) => step = number.trim().parse().ok(),
+                Some(("X_RAGENT_STEPS", number)) => total = number.trim().parse().ok(),
+                Some(("X_RAGENT_RETURNED", "1")) => notice.has_returned = true,
+                Some(("X_RAGENT_UNFIT", text)) => notice.unfit = Unfit::parse(text),
+                _ => {}
+            }
+        }
+        notice.step = step.and_then(|step| Step::new(step, total));
+        notice
+    }
+}
+
+/// Returns `text` without control characters, up to the length limit.
+fn short(text: &str) -> String {
+    let mut short = String::new();
+    for c in text.chars().filter(|c| !c.is_control()) {
+        if short.len() + c.len_utf8() > PROGRESS_MAX {
+            break;
+        }
+        short.push(c);
+    }
+    short
+}
+
+/// The sockets of this node's workers; dropping this removes them.
+#[derive(Debug)]
+pub(crate) struct NoticeSockets {
+    folder: PathBuf,
+    /// `None` if the file system has no locks.
+    _lock: Option<File>,
+    sockets: Vec<Arc<UnixDatagram>>,
+    tasks: Vec<AbortHandle>,
+    notices: mpsc::Receiver<(LocalRank, Notice)>,
+}
+
+impl NoticeSockets {
+    /// Opens a socket for each worker, in a folder in `dir` that only this user can access.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal.
+    pub(crate) fn open(dir: &Path, local_world_size: u32) -> io::Result<Self> {
+        PrivateFolder::make(dir)?;
+        remove_left(dir);
+        let folder = dir.join(format!("{PREFIX}{}", random_name()));
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        let (locked, (_, notices)) = (lock(&folder).ok(), mpsc::channel(1));
+        let (sockets, tasks) = (Vec::new(), Vec::new());
+        let mut opened = Self { folder, _lock: locked, sockets, tasks, notices };
+        for local_rank in (0..local_world_size).map(LocalRank) {
+            let socket = UnixDatagram::bind(opened.path(local_rank))?;
+            opened.sockets.push(Arc::new(socket));
+        }
+        opened.receive_all();
+        Ok(opened)
+    }
+
+    /// Drops all notices that have not been taken: those of the last round, none of whose processes is left.
+    pub(crate) fn forget(&mut self) {
+        self.stop();
+        let mut datagram = [0; 1];
+        for socket in &self.sockets {
+            for _ in 0..limits::MAX_QUEUED_NOTICES {
+                if recv(socket.as_raw_fd(), &mut datagram, MsgFlags::MSG_DONTWAIT).is_err() {
+                    break;
+                }
+            }
+        }
+        self.receive_all();
+    }
+
+    fn receive_all(&mut self) {
+        let (sender, notices) = mpsc::channel(limits::TASK_QUEUE);
+        self.notices = notices;
+        for (local_rank, socket) in (0..).map(LocalRank).zip(&self.sockets) {
+            let task = tokio::spawn(receive(Arc::clone(socket), local_rank, sender.clone()));
+            self.tasks.push(task.abort_handle());
+        }
+    }
+
+    fn stop(&mut self) {
+        for task in self.tasks.drain(..) {
+            task.abort();
+        }
+    }
+
+    /// The `RAGENT_SOCKET` of the worker with `local_rank`.
+    pub(crate) fn path(&self, local_rank: LocalRank) -> PathBuf {
+        self.folder.join(local_rank.to_string())
+    }
+
+    /// Lets a worker end that has returned: sends it a datagram, to the socket that it has opened next to its own one.
+    pub(crate) fn release(&self, local_rank: LocalRank) {
+        let mut path = self.path(local_rank).into_os_string();
+        path.push(HELD);
+        let socket = self.sockets.get(local_rank.0 as usize);
+        // A worker that has ended has no socket. The queue of a waiting worker is empty.
+        let _ = socket.map(|socket| socket.try_send_to(b"1", path));
+    }
+
+    /// Waits for the next notice.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call has taken nothing.
+    pub(crate) async fn next(&mut self) -> Option<(LocalRank, Notice)> {
+        self.notices.recv().await
+    }
+}
+
+impl Drop for NoticeSockets {
+    fn drop(&mut self) {
+        self.stop();
+        // The folder has no other files; if it stays, it is harmless.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Removes the sockets of killed agents.
+fn remove_left(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let folder = entry.path();
+        if is_old(&entry, PREFIX)
+            && let Ok(_lock) = lock(&folder)
+        {
+            // A folder that stays is harmless.
+            let _ = fs::remove_dir_all(&folder);
+        }
+    }
+}
+
+const PREFIX: &str = "sockets-";
+/// The end of the name of the socket on which a worker waits until the others have returned.
+const HELD: &str = ".held";
+
+async fn receive(
+    socket: Arc<UnixDatagram>,
+    local_rank: LocalRank,
+    notices: mpsc::Sender<(LocalRank, Notice)>,
+) {
+    let mut datagram = vec![0; limits::MAX_NOTICE];
+    while let Ok(len) = socket.recv(&mut datagram).await {
+        // Workers wait if the queue is full, as they would for a service manager.
+        if notices.send((local_rank, Notice::parse(&datagram[..len]))).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Heartbeats and status lines are parsed, alone and together; everything else is ignored.
+    #[test]
+    fn notices_are_sd_notifys() {
+        let parse = |text: &str| Notice::parse(text.as_bytes());
+        assert!(parse("WATCHDOG=1").is_heartbeat);
+        assert!(parse("WATCHDOG=trigger\n").is_trigger);
+        let both = parse("READY=1\nSTATUS=step 120 loss=0.31\nWATCHDOG=1\nX");
+        assert!(both.is_heartbeat);
+        assert_eq!(both.status.as_deref(), Some("step 120 loss=0.31"));
+        assert_eq!(parse("STOPPING=1\nWATCHDOG=2\n=\n"), Notice::default());
+        assert_eq!(Notice::parse(b"\xff\xfe=\0"), Notice::default());
+    }
+
+    /// A training step is parsed, in any order with the number of all steps; numbers that are malformed or out of range are
+    /// ignored.
+    #[test]
+    fn steps_are_parsed() {
+        let step = |text: &str| Notice::parse(text.as_bytes()).step;
+        assert_eq!(step("X_RAGENT_STEP=120"), Step::new(120, None));
+        assert_eq!(step("X_RAGENT_STEPS=1000\nX_RAGENT_STEP=120\n"), Step::new(120, Some(1000)));
+        let both = Notice::parse(b"WATCHDOG=1\nX_RAGENT_STEP=0\nX_RAGENT_OTHER=1");
+        assert!(both.is_heartbeat && both.step == Step::new(0, None));
+        assert_eq!(step("X_RAGENT_STEP=1\nX_RAGENT_STEPS=many"), Step::new(1, None));
+        for text in ["X_RAGENT_STEP=", "X_RAGENT_STEP=-1", "X_RAGENT_STEP=1e3", "X_RAGENT_STEPS=9"]
+        {
+            assert_eq!(step(text), None, "{text}");
+        }
+        assert_eq!(step("X_RAGENT_STEP=18446744073709551615"), None);
+        assert_eq!(step("X_RAGENT_STEP=99999999999999999999999"), None);
+    }
+
+    /// The hook's report names modules and a reason, which are short; a malformed one is ignored.
+    #[test]
+    fn unfit_modules_are_parsed() {
+        let unfit = |text: &str| Notice::parse(text.as_bytes()).unfit;
+        let modules = vec!["torch".to_owned(), "torch._dynamo".to_owned()];
+        let reason = "line 1 of train.py sets X".to_owned();
+        let report = "X_RAGENT_UNFIT=line 1 of train.py sets X\ttorch,torch._dynamo";
+        assert_eq!(unfit(report), Some(Unfit { modules, reason }));
+        assert_eq!(unfit("X_RAGENT_UNFIT=torch"), None);
+        let long = unfit(&format!("X_RAGENT_UNFIT={}\tm", "x".repeat(3000))).unwrap();
+        assert!(long.reason.len() <= PROGRESS_MAX);
+    }
+
+    /// A status line for other nodes is short, and has no control characters.
+    #[test]
+    fn status_is_bounded() {
+        let notice = Notice::parse(format!("STATUS=\u{1b}[2J{}", "ä".repeat(4000)).as_bytes());
+        let status = notice.status.expect("it was given");
+        assert!(status.len() <= PROGRESS_MAX && status.starts_with("[2Jä"), "{status}");
+    }
+
+    /// Notices that the last round has left are dropped, and later ones are received.
+    #[tokio::test]
+    async fn notices_of_the_last_round_are_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut sockets = NoticeSockets::open(&folder.path().join("sockets"), 2).unwrap();
+        let (sender, path) = (UnixDatagram::unbound().unwrap(), sockets.path(LocalRank(1)));
+        let send = async |step: u64| {
+            let datagram = format!("X_RAGENT_STEP={step}");
+            sender.send_to(datagram.as_bytes(), &path).await.unwrap();
+        };
+        send(1).await;
+        let (local_rank, notice) = sockets.next().await.unwrap();
+        assert_eq!((local_rank, notice.step), (LocalRank(1), Step::new(1, None)));
+        // One of them may have been received already.
+        for step in 2..5 {
+            send(step).await;
+        }
+        sockets.forget();
+        send(9).await;
+        assert_eq!(sockets.next().await.unwrap().1.step, Step::new(9, None));
+    }
+
+    /// The sockets of a killed agent are removed. Those of a running one are kept however old they are, although its process id
+    /// is that of another process, or unknown, in another container.
+    #[tokio::test]
+    async fn only_sockets_of_killed_agents_are_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let open = || NoticeSockets::open(temp.path(), 1).unwrap();
+        let (running, killed) = (open(), temp.path().join(format!("{PREFIX}AAAAAAAA")));
+        DirBuilder::new().mode(0o700).create(&killed).unwrap();
+        for folder in [&running.folder, &killed] {
+            File::open(folder).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        }
+        let other = open();
+        assert_ne!(other.folder, running.folder);
+        assert!(running.path(LocalRank(0)).exists() && !killed.exists());
+        drop((running, other));
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,300 @@
+//! The environment of a worker: the agent's own, and the variables that torchrun adds.
+
+use std::{ffi::OsString, path::Path, time::Duration};
+
+use ragent_base::spec::VirtualDevices;
+use ragent_rendezvous::{
+    ids::{LocalRank, RunId},
+    message::Admission,
+};
+
+/// The job's settings for the environment of workers; the same in every round.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct EnvironmentSpec {
+    /// `TORCHELASTIC_RUN_ID`.
+    pub run_id: RunId,
+    /// `TORCHELASTIC_MAX_RESTARTS`.
+    pub max_restarts: u32,
+    /// `ROLE_NAME`.
+    pub role: String,
+    /// `LOCAL_WORLD_SIZE`.
+    pub local_world_size: u32,
+    /// `TORCHELASTIC_SIGNALS_TO_HANDLE`.
+    pub signals: String,
+    /// `OMP_NUM_THREADS`, if the user has not set it.
+    pub omp_num_threads: Option<u32>,
+    /// True if `TORCH_NCCL_ASYNC_ERROR_HANDLING` is set.
+    pub nccl_async_error_handling: bool,
+    /// `MASTER_ADDR`, if the user gave it.
+    pub master_address: Option<String>,
+    /// `TORCHELASTIC_USE_AGENT_STORE`.
+    pub shares_store: bool,
+    /// The device of each worker, if each sees only one.
+    pub virtual_devices: Option<VirtualDevices>,
+    /// True if the variables that DeepSpeed's launcher sets in addition to torch's are set.
+    pub is_deepspeed: bool,
+}
+
+/// Returns the variables through which a worker reports its progress. If hangs are detected, two more are named as systemd
+/// names them; programs that find these behave differently, so that they are absent otherwise.
+pub fn of_reports(socket: &Path, hang_timeout: Option<Duration>) -> Vec<(String, OsString)> {
+    let mut env = vec![("RAGENT_SOCKET".to_owned(), socket.into())];
+    if let Some(timeout) = hang_timeout {
+        env.push(("NOTIFY_SOCKET".to_owned(), socket.into()));
+        env.push(("WATCHDOG_USEC".to_owned(), timeout.as_micros().to_string().into()));
+    }
+    env
+}
+
+/// Variables for the agent alone: of systemd, of the Python module, the socket of an agent whose worker this one is, for the
+/// authentication of the job and of etcd, and for the port of the metrics, which an agent that a worker starts could not use.
+pub const NOT_INHERITED: [&str; 21] = [
+    "CREDENTIALS_DIRECTORY",
+    "LISTEN_FDNAMES",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "NOTIFY_SOCKET",
+    "PET_AUTH",
+    "PET_METRICS_LISTEN",
+    "PET_SECRET_FILE",
+    "PET_TLS_CA",
+    "PET_TLS_CERT",
+    "PET_TLS_KEY",
+    "PET_TLS_PEER",
+    "RAGENT_ETCD_PASSWORD_FILE",
+    "RAGENT_ETCD_USER",
+    "RAGENT_EXIT_WITH_PARENT",
+    "RAGENT_MAIN",
+    "RAGENT_PYTHON",
+    "RAGENT_SOCKET",
+    "RUNTIME_DIRECTORY",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
+
+impl EnvironmentSpec {
+    /// `LOCAL_RANK`.
+    pub fn shown_rank(&self, local_rank: LocalRank) -> LocalRank {
+        if self.virtual_devices.is_some() { LocalRank(0) } else { local_rank }
+    }
+
+    /// Returns the variables of the worker with `local_rank`, in a round to which its node was
+    /// admitted.
+    pub fn of_worker(
+        &self,
+        admission: &Admission,
+        local_rank: LocalRank,
+        error_file: Option<&Path>,
+    ) -> Vec<(String, OsString)> {
+        let mut env = self.of_standby(local_rank);
+        let of_round = self.of_round(admission, local_rank, error_file);
+        env.extend(of_round.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        env
+    }
+
+    /// Returns the variables of the worker with `local_rank` that are known before a round.
+    pub fn of_standby(&self, local_rank: LocalRank) -> Vec<(String, OsString)> {
+        let shares_store = if self.shares_store { "True" } else { "False" };
+        let mut env = vec![
+            ("LOCAL_RANK", number(self.shown_rank(local_rank).0)),
+            ("ROLE_NAME", text(&self.role)),
+            ("LOCAL_WORLD_SIZE", number(self.local_world_size)),
+            ("TORCHELASTIC_MAX_RESTARTS", number(self.max_restarts)),
+            ("TORCHELASTIC_RUN_ID", text(self.run_id.as_str())),
+            ("TORCHELASTIC_USE_AGENT_STORE", text(shares_store)),
+            ("TORCHELASTIC_SIGNALS_TO_HANDLE", text(&self.signals)),
+        ];
+        env.extend(self.omp_num_threads.map(|threads| ("OMP_NUM_THREADS", number(threads))));
+        if self.is_deepspeed {
+            env.push(("LOCAL_SIZE", number(self.local_world_size)));
+        }
+        if self.nccl_async_error_handling {
+            env.push(("TORCH_NCCL_ASYNC_ERROR_HANDLING", text("1")));
+        }
+        if let Some(devices) = &self.virtual_devices
+            && let Some(device) = devices.visible.get(local_rank.0 as usize)
+        {
+            env.push(("CUDA_VISIBLE_DEVICES", text(device)));
+            if devices.hip {
+                env.push(("HIP_VISIBLE_DEVICES", text(device)));
+            }
+        }
+        env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    fn of_round(
+        &self,
+        admission: &Admission,
+        local_rank: LocalRank,
+        error_file: Option<&Path>,
+    ) -> Vec<(&'static str, OsString)> {
+        let master = self.master_address.as_deref().unwrap_or(&admission.master_address);
+        let mut env = vec![
+            ("RANK", number(admission.first_global_rank.0.saturating_add(local_rank.0))),
+            ("GROUP_RANK", number(admission.group_rank.0)),
+            ("ROLE_RANK", number(admission.first_role_rank.0.saturating_add(local_rank.0))),
+            ("WORLD_SIZE", number(admission.world_size)),
+            ("GROUP_WORLD_SIZE", number(admission.group_world_size)),
+            ("ROLE_WORLD_SIZE", number(admission.role_world_size)),
+            ("MASTER_ADDR", text(master)),
+            ("MASTER_PORT", number(admission.master_port.into())),
+            ("TORCHELASTIC_RESTART_COUNT", number(admission.restart_count)),
+            ("TORCHELASTIC_ERROR_FILE", error_file.map(OsString::from).unwrap_or_default()),
+        ];
+        if self.is_deepspeed {
+            env.push(("CROSS_RANK", number(admission.group_rank.0)));
+            env.push(("CROSS_SIZE", number(admission.group_world_size)));
+        }
+        env
+    }
+
+    /// The names of the variables that only a round defines: a module that reads one of them while
+    /// it is imported cannot be imported before the round. `RAGENT_SOCKET` is one of them, as the reports of a standby
+    /// would count for the worker that runs.
+    pub const OF_ROUND: [&str; 13] = [
+        "CROSS_RANK",
+        "CROSS_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "RAGENT_SOCKET",
+        "RANK",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "TORCHELASTIC_ERROR_FILE",
+        "TORCHELASTIC_RESTART_COUNT",
+        "WORLD_SIZE",
+    ];
+}
+
+fn number(number: u32) -> OsString {
+    OsString::from(number.to_string())
+}
+
+fn text(text: &str) -> OsString {
+    OsString::from(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use ragent_rendezvous::ids::{GlobalRank, GroupRank, RoleRank, Round, RoundId, Term};
+
+    use super::*;
+
+    fn spec() -> EnvironmentSpec {
+        EnvironmentSpec {
+            run_id: RunId::new("job7"),
+            max_restarts: 3,
+            role: "default".into(),
+            local_world_size: 2,
+            signals: "SIGTERM,SIGINT,SIGHUP,SIGQUIT".into(),
+            omp_num_threads: Some(1),
+            nccl_async_error_handling: true,
+            master_address: None,
+            shares_store: true,
+            virtual_devices: None,
+            is_deepspeed: false,
+        }
+    }
+
+    fn environment(spec: &EnvironmentSpec) -> BTreeMap<String, String> {
+        let admission = Admission {
+            round: RoundId { term: Term(1), round: Round(4) },
+            group_rank: GroupRank(1),
+            group_world_size: 3,
+            first_global_rank: GlobalRank(2),
+            world_size: 6,
+            first_role_rank: RoleRank(2),
+            role_world_size: 6,
+            restart_count: 1,
+            charged_through: Round(3),
+            master_address: "10.0.0.1".into(),
+            master_port: 41000,
+            store_clients: vec![],
+        };
+        let error_file = Path::new("/logs/error.json");
+        let env = spec.of_worker(&admission, LocalRank(1), Some(error_file));
+        env.into_iter().map(|(name, value)| (name, value.into_string().unwrap())).collect()
+    }
+
+    /// A worker gets exactly the variables that torchrun 2.15 sets.
+    #[test]
+    fn environment_is_torchruns() {
+        let env = environment(&spec());
+        let expected = [
+            ("GROUP_RANK", "1"),
+            ("GROUP_WORLD_SIZE", "3"),
+            ("LOCAL_RANK", "1"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "10.0.0.1"),
+            ("MASTER_PORT", "41000"),
+            ("OMP_NUM_THREADS", "1"),
+            ("RANK", "3"),
+            ("ROLE_NAME", "default"),
+            ("ROLE_RANK", "3"),
+            ("ROLE_WORLD_SIZE", "6"),
+            ("TORCHELASTIC_ERROR_FILE", "/logs/error.json"),
+            ("TORCHELASTIC_MAX_RESTARTS", "3"),
+            ("TORCHELASTIC_RESTART_COUNT", "1"),
+            ("TORCHELASTIC_RUN_ID", "job7"),
+            ("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
+            ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+            ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+            ("WORLD_SIZE", "6"),
+        ];
+        let expected: BTreeMap<String, String> =
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        assert_eq!(env, expected);
+    }
+
+    /// With the static backend, the master is the address that the user typed; a worker that sees a
+    /// single device has local rank 0.
+    #[test]
+    fn environment_by_other_flags() {
+        let devices = VirtualDevices { visible: vec!["5".into(), "3".into()], hip: true };
+        let env = environment(&EnvironmentSpec {
+            master_address: Some("node0".into()),
+            shares_store: false,
+            virtual_devices: Some(devices),
+            ..spec()
+        });
+        for (name, value) in [
+            ("CUDA_VISIBLE_DEVICES", "3"),
+            ("HIP_VISIBLE_DEVICES", "3"),
+            ("LOCAL_RANK", "0"),
+            ("MASTER_ADDR", "node0"),
+            ("RANK", "3"),
+            ("TORCHELASTIC_USE_AGENT_STORE", "False"),
+        ] {
+            assert_eq!(env[name], value, "{name}");
+        }
+    }
+
+    /// DeepSpeed's launcher sets three more variables, and all of torch's.
+    #[test]
+    fn environment_for_deepspeed() {
+        let mut env = environment(&EnvironmentSpec { is_deepspeed: true, ..spec() });
+        for (name, value) in [("CROSS_RANK", "1"), ("CROSS_SIZE", "3"), ("LOCAL_SIZE", "2")] {
+            assert_eq!(env.remove(name).as_deref(), Some(value), "{name}");
+        }
+        assert_eq!(env, environment(&spec()));
+    }
+
+    /// The variables that only a round defines are those that a standby does not have.
+    #[test]
+    fn variables_of_a_round() {
+        let spec = EnvironmentSpec { is_deepspeed: true, ..spec() };
+        let standby: BTreeMap<_, _> = spec.of_standby(LocalRank(1)).into_iter().collect();
+        let socket = of_reports(Path::new("/run/0"), None);
+        let all: BTreeMap<_, _> = environment(&spec)
+            .into_keys()
+            .chain(socket.into_iter().map(|(name, _)| name))
+            .map(|name| (name, ()))
+            .collect();
+        let of_round = all.keys().filter(|name| !standby.contains_key(*name));
+        assert_eq!(of_round.collect::<Vec<_>>(), EnvironmentSpec::OF_ROUND);
+    }
+}

@@ -1,0 +1,234 @@
+//! Connects the streams of workers to their destinations: pipes, files, the agent's own streams.
+
+mod route;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{File, OpenOptions},
+    io::{self, IsTerminal},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    sync::Arc,
+};
+
+use ragent_base::{
+    output::{
+        capture::{self, Drain},
+        console::Console,
+        flow::{Destination, FlowOrder},
+        lines::Choice,
+        logs::{LogFolder, WorkerFolder},
+        tail::SharedTail,
+    },
+    spec::{Output, PrefixValues, Sink, Stream},
+};
+use ragent_rendezvous::{ids::LocalRank, message::Admission};
+use tokio::sync::Notify;
+use tracing::warn;
+
+use self::route::{LogFile, Route, route};
+use super::spec::SupervisorSpec;
+
+/// The last lines of a worker's stderr.
+#[derive(Default)]
+pub(super) enum StderrTail {
+    /// Not available: it goes to a terminal, or is discarded.
+    #[default]
+    NotCaptured,
+    Captured(SharedTail),
+}
+
+/// The files that are opened before the workers of a round start, as a disk may be slow.
+#[derive(Debug, Default)]
+pub(super) struct Prepared {
+    pub(super) workers: BTreeMap<LocalRank, WorkerFiles>,
+    /// The files for selected lines of all workers: of stdout, of stderr.
+    pub(super) chosen: [Option<Arc<File>>; 2],
+}
+
+/// The files of one worker.
+#[derive(Debug, Default)]
+pub(super) struct WorkerFiles {
+    pub(super) folder: Option<WorkerFolder>,
+    stdout: Option<Arc<File>>,
+    stderr: Option<Arc<File>>,
+}
+
+/// Opens the output files for the workers of a round. A file that cannot be opened is logged and
+/// left out: a worker must not fail because its log cannot be written.
+pub(super) fn prepare(
+    logs: &LogFolder,
+    output: &Output,
+    restart_count: u32,
+    size: u32,
+) -> Prepared {
+    logs.forget_before(restart_count);
+    let mut errors = BTreeSet::new();
+    let mut prepared = Prepared::default();
+    for local_rank in (0..size).map(LocalRank) {
+        let folder = logs.worker(restart_count, local_rank);
+        let folder = folder.unwrap_or_else(|error| {
+            errors.insert(error.to_string());
+            None
+        });
+        let mut open = |stream| {
+            let wanted = matches!(output.sink(local_rank, stream), Sink::File | Sink::Tee);
+            let folder = folder.as_ref().filter(|_| wanted)?;
+            let file = folder.open(stream).map_err(|error| errors.insert(error.to_string()));
+            file.ok().map(Arc::new)
+        };
+        let (stdout, stderr) = (open(Stream::Stdout), open(Stream::Stderr));
+        prepared.workers.insert(local_rank, WorkerFiles { folder, stdout, stderr });
+    }
+    prepared.chosen = [Stream::Stdout, Stream::Stderr].map(|stream| {
+        let is_wanted = !output.filters(stream).is_empty();
+        let file = is_wanted.then(|| logs.filtered(restart_count, stream))?;
+        file.map_err(|error| errors.insert(error.to_string())).ok().flatten().map(Arc::new)
+    });
+    for error in errors {
+        warn!(%error, "failed to create log files of workers; their output goes to the console");
+    }
+    prepared
+}
+
+/// A worker's connected streams.
+pub(super) struct Plumbing {
+    pub(super) fds: [OwnedFd; 3],
+    /// The copied streams, for the keeper, each with its descriptors.
+    pub(super) flows: Vec<(FlowOrder, Vec<OwnedFd>)>,
+    pub(super) drains: Vec<Drain>,
+    pub(super) stderr: StderrTail,
+    /// The ends of the streams in which training steps are searched.
+    pub(super) searched: Vec<SharedTail>,
+}
+
+/// Connects a worker's streams to their destinations; `output` is notified when streams in which training steps are
+/// searched have new content.
+///
+/// # Errors
+///
+/// Returns the system's refusal of a pipe.
+pub(super) fn plumb(
+    spec: &SupervisorSpec,
+    admission: &Admission,
+    choices: &[Option<Choice>; 2],
+    local_rank: LocalRank,
+    files: &WorkerFiles,
+    output: &Arc<Notify>,
+) -> io::Result<Plumbing> {
+    let prefix = spec.output.prefix(PrefixValues {
+        role: &spec.environment.role,
+        local_rank,
+        global_rank: admission.first_global_rank.0.saturating_add(local_rank.0),
+        host_name: &spec.host_name,
+    });
+    let connector = Connector { console: &spec.console, prefix: prefix.as_bytes(), choices };
+    let is_terminal = io::stderr().is_terminal();
+    let connect = |stream, tail| {
+        let sink = spec.output.sink(local_rank, stream);
+        connector.connect(
+            stream,
+            route(stream, sink, files.log(&spec.logs, stream), is_terminal),
+            tail,
+        )
+    };
+    let stdin = io::stdin().as_fd().try_clone_to_owned()?;
+    let watched = spec.step_pattern.as_ref().map(|_| Arc::clone(output));
+    let stdout_tail = watched.clone().map(SharedTail::sampled);
+    let stdout = connect(Stream::Stdout, stdout_tail.clone())?;
+    let tail = SharedTail::watched(watched.clone());
+    let stderr = connect(Stream::Stderr, Some(tail.clone()))?;
+    let mut searched =
+        stdout_tail.filter(|_| stdout.copy.is_some()).into_iter().collect::<Vec<_>>();
+    let stderr_tail = match &stderr.copy {
+        Some(_) => {
+            searched.extend(watched.map(|_| tail.clone()));
+            StderrTail::Captured(tail)
+        }
+        None => StderrTail::NotCaptured,
+    };
+    let (drains, flows) = [stdout.copy, stderr.copy].into_iter().flatten().unzip();
+    let fds = [stdin, stdout.fd, stderr.fd];
+    Ok(Plumbing { fds, flows, drains, stderr: stderr_tail, searched })
+}
+
+impl WorkerFiles {
+    fn log(&self, logs: &LogFolder, stream: Stream) -> LogFile<&File> {
+        let file = match stream {
+            Stream::Stdout => &self.stdout,
+            Stream::Stderr => &self.stderr,
+        };
+        match (logs, file) {
+            (LogFolder::Nowhere, _) => LogFile::Disabled,
+            (LogFolder::Kept(_) | LogFolder::Temporary { .. }, Some(file)) => LogFile::Open(file),
+            (LogFolder::Kept(_) | LogFolder::Temporary { .. }, None) => match &self.folder {
+                Some(_) => LogFile::NoFile,
+                None => LogFile::NoFolder,
+            },
+        }
+    }
+}
+
+/// Opens the destinations of one worker's streams.
+struct Connector<'a> {
+    console: &'a Console,
+    /// The prefix of the worker's lines.
+    prefix: &'a [u8],
+    /// The filters for lines of stdout and of stderr.
+    choices: &'a [Option<Choice>; 2],
+}
+
+/// A connected stream.
+struct Connected {
+    /// The worker's descriptor.
+    fd: OwnedFd,
+    /// The copying of the stream, unless the worker writes to its destination directly.
+    copy: Option<(Drain, (FlowOrder, Vec<OwnedFd>))>,
+}
+
+impl Connector<'_> {
+    fn connect(
+        &self,
+        stream: Stream,
+        route: Route<&File>,
+        tail: Option<SharedTail>,
+    ) -> io::Result<Connected> {
+        let destination = match route {
+            Route::Inherited => return Ok(Connected { fd: own_stream(stream)?, copy: None }),
+            Route::Null => {
+                let null = OpenOptions::new().write(true).open("/dev/null")?;
+                return Ok(Connected { fd: null.into(), copy: None });
+            }
+            Route::Console => Destination::Console(own_stream(stream)?),
+            Route::File(file) => Destination::File(file.try_clone()?.into()),
+            Route::Lines(file) => self.lines(stream, file)?,
+        };
+        let capture = capture::start(self.console.clone(), destination, tail)?;
+        Ok(Connected { fd: capture.fd, copy: Some((capture.drain, capture.handed_over)) })
+    }
+
+    fn lines(&self, stream: Stream, file: Option<&File>) -> io::Result<Destination> {
+        let [stdout, stderr] = self.choices;
+        let choice = match stream {
+            Stream::Stdout => stdout.clone(),
+            Stream::Stderr => stderr.clone(),
+        };
+        Ok(Destination::Lines {
+            console: own_stream(stream)?,
+            staged: self.console.staged(stream),
+            prefix: self.prefix.to_vec(),
+            choice,
+            file: file.map(|file| file.try_clone().map(OwnedFd::from)).transpose()?,
+        })
+    }
+}
+
+/// Returns a descriptor of the agent's own stream.
+fn own_stream(stream: Stream) -> io::Result<OwnedFd> {
+    match stream {
+        Stream::Stdout => io::stdout().as_fd().try_clone_to_owned(),
+        Stream::Stderr => io::stderr().as_fd().try_clone_to_owned(),
+    }
+}

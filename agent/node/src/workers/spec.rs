@@ -1,0 +1,63 @@
+//! The configuration of a node's workers.
+
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+
+use ragent_base::{
+    output::{console::Console, logs::LogFolder},
+    report::{event_log::EventLog, measures::NodeMeasures},
+    spec::{HangSpec, Output, StepPattern, WorkerCommand},
+    sys::host::numa::CpuSet,
+};
+
+use super::{
+    health::timers::TimerPipe,
+    launch::{arguments::ArgumentSpec, environment::EnvironmentSpec},
+    standby::StandbySpec,
+};
+
+/// The configuration of a supervisor.
+#[derive(Debug)]
+pub struct SupervisorSpec {
+    /// The command that workers run.
+    pub command: WorkerCommand,
+    /// The arguments that are added to theirs.
+    pub arguments: ArgumentSpec,
+    /// The variables that are added to their environment.
+    pub environment: EnvironmentSpec,
+    /// The destinations of their output.
+    pub output: Output,
+    /// The log of their events.
+    pub events: EventLog,
+    /// The counters of their node.
+    pub measures: Arc<NodeMeasures>,
+    /// The pipe through which they set timers, if they may.
+    pub timer_pipe: Option<TimerPipe>,
+    /// Their processors, by local rank; empty if they are not bound.
+    pub cpus_by_rank: Vec<CpuSet>,
+    /// The folder of their files.
+    pub logs: Arc<LogFolder>,
+    /// The time that they have to end after one of them has failed.
+    pub stop_grace: Duration,
+    /// The time to wait for GPUs that processes of an earlier round still hold.
+    pub held_gpu_timeout: Duration,
+    /// Exit codes after which the job is not restarted.
+    pub final_codes: BTreeSet<i32>,
+    /// The standbys of the workers; `None` if there are none.
+    pub standby: Option<StandbySpec>,
+    /// The detection and treatment of hangs; `None` if disabled.
+    pub hang: Option<HangSpec>,
+    /// The pattern of training steps in their output; `None` if they are not read.
+    pub step_pattern: Option<StepPattern>,
+    /// The folder in which sockets for reports of workers are created.
+    pub socket_dir: PathBuf,
+    /// The soft limit of open files of each worker.
+    pub open_files: u64,
+    /// The soft limit of the core dump of each worker.
+    pub core_dump: u64,
+    /// The nice value of each worker.
+    pub nice: i32,
+    /// This machine's name, for reports.
+    pub host_name: String,
+    /// The writer of their output.
+    pub console: Console,
+}

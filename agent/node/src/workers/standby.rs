@@ -1,0 +1,313 @@
+//! The hook that makes a Python interpreter a standby, and the reports of standbys.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use ragent_base::{
+    spec::WorkerCommand,
+    sys::{parents, private_folder::PrivateFolder, unix},
+};
+use sha2::{Digest, Sha256};
+use tokio::{io::AsyncReadExt, process::Command, time::timeout};
+
+use super::launch::environment::{EnvironmentSpec, NOT_INHERITED};
+use crate::workers::limits;
+
+/// The configuration of standbys.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct StandbySpec {
+    /// The modules that they import.
+    pub modules: Vec<String>,
+    /// The folder of this user in which the hook is stored.
+    pub state_dir: PathBuf,
+    /// `PYTHONPATH` of the workers.
+    pub python_path: Option<OsString>,
+}
+
+/// The hook: a folder with a `sitecustomize.py`, which Python imports before the script if the folder
+/// is the first one in `PYTHONPATH`.
+#[derive(Clone, Debug)]
+pub struct Hook {
+    folder: PathBuf,
+    python_path: Option<OsString>,
+    script: PathBuf,
+}
+
+const SOURCE: &str = include_str!("sitecustomize.py");
+/// Variables that the hook removes first.
+const POISONED: [&str; 3] = ["MASTER_PORT", "RANK", "WORLD_SIZE"];
+/// The answer of the hook to a test.
+const ANSWER: &[u8] = b"ragent-standby";
+
+impl Hook {
+    /// Stores the hook and tests that the interpreter of `command` runs it.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason for which there can be no standbys.
+    pub async fn install(spec: &StandbySpec, command: &WorkerCommand) -> Result<Self, String> {
+        let args = command.args_without_script();
+        let (script, args) =
+            command.searched.clone().zip(args).ok_or("the command is not a Python script")?;
+        let stored = store(&spec.state_dir).map_err(|error| {
+            format!("their hook cannot be written to {}: {error}", spec.state_dir.display())
+        });
+        let hook = Self { folder: stored?, python_path: spec.python_path.clone(), script };
+        let answer = timeout(limits::PROBE_TIMEOUT, hook.probe(&command.program, &args)).await;
+        let python = command.program.display();
+        match answer {
+            Ok(Ok(answer)) if answer == ANSWER => Ok(hook),
+            Ok(Ok(_)) => Err(format!(
+                "{python} ignores PYTHONPATH or does not import `sitecustomize` (check PYTHON_EXEC)"
+            )),
+            Ok(Err(error)) => Err(format!("{python} cannot be executed: {error}")),
+            Err(_) => {
+                Err(format!("{python} did not start within {} s", limits::PROBE_TIMEOUT.as_secs()))
+            }
+        }
+    }
+
+    /// Stores the hook again if its file is gone, as after the end of a login session.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error.
+    pub(crate) fn ensure(&self) -> io::Result<()> {
+        store_in(&self.folder)
+    }
+
+    /// Returns the variables of a standby that imports `modules`.
+    pub fn variables(&self, modules: &str) -> Vec<(String, OsString)> {
+        let mut path = self.folder.clone().into_os_string();
+        if let Some(given) = self.python_path.as_ref().filter(|given| !given.is_empty()) {
+            path.push(":");
+            path.push(given);
+        }
+        let mut variables = vec![
+            ("PYTHONPATH".to_owned(), path),
+            ("RAGENT_STANDBY".to_owned(), modules.into()),
+            ("RAGENT_STANDBY_SCRIPT".to_owned(), self.script.clone().into()),
+        ];
+        // A script that is run without the hook must fail, not run as a job of one worker.
+        variables.extend(POISONED.map(|name| (name.to_owned(), "unknown".into())));
+        let given = self.python_path.clone();
+        variables.extend(given.map(|path| ("RAGENT_STANDBY_PATH".to_owned(), path)));
+        variables
+    }
+
+    /// Runs the interpreter with a script that does not exist; returns its output,
+    /// up to [`limits::MAX_ANSWER`].
+    ///
+    /// `args` are those of the worker, because a wrapper may handle another command differently: a
+    /// standby whose interpreter does not run the hook would run the script without its round.
+    async fn probe(&self, python: &Path, args: &[OsString]) -> io::Result<Vec<u8>> {
+        let mut command = Command::new(python);
+        command.args(args).kill_on_drop(true);
+        unix::end_with_this_thread(&mut command);
+        for name in NOT_INHERITED {
+            command.env_remove(name);
+        }
+        command.envs(self.variables("?")).stdin(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let stdout = child.stdout.take();
+        let answer = async {
+            let mut bytes = Vec::new();
+            if let Some(pipe) = stdout {
+                pipe.take(limits::MAX_ANSWER).read_to_end(&mut bytes).await?;
+            }
+            Ok(bytes)
+        };
+        let (_, answer) = tokio::try_join!(child.wait(), answer)?;
+        Ok(answer)
+    }
+}
+
+/// Writes the hook to a folder whose name depends on its content, unless it is there; returns the
+/// folder.
+fn store(state_dir: &Path) -> io::Result<PathBuf> {
+    let digest = Sha256::digest(SOURCE);
+    let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let path = state_dir.join(format!("standby-{digest}"));
+    store_in(&path)?;
+    Ok(path)
+}
+
+fn store_in(path: &Path) -> io::Result<()> {
+    if let Some(state_dir) = path.parent() {
+        PrivateFolder::make(state_dir)?;
+    }
+    let folder = PrivateFolder::make(path)?;
+    // Python reads the hook by path.
+    if let Some(why) = parents::unsound(path)? {
+        return Err(io::Error::other(format!(
+            "other users can put another folder in the place of {}, because {why}; name another one with XDG_RUNTIME_DIR or TMPDIR",
+            path.display()
+        )));
+    }
+    let name = OsStr::new("sitecustomize.py");
+    if folder.read(name).ok().as_deref() != Some(SOURCE) {
+        folder.replace(name, SOURCE.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// A report of a standby, as the hook sends it: lines of fields separated by tabs.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum StandbyReport {
+    /// It has imported its modules and waits.
+    Ready(Ready),
+    /// It has ended, because a module must not be imported early.
+    Refused(LeftOut),
+    /// It has become the worker.
+    Taken,
+}
+
+/// The state of a standby that waits.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Ready {
+    /// The memory that it shares with no other process, in bytes.
+    pub bytes: u64,
+    /// The modules that it has imported.
+    pub imported: Vec<Imported>,
+    /// The modules that it has not imported, because they are not installed or are hidden.
+    pub missing: Vec<LeftOut>,
+    /// The modules that have read a variable of a round.
+    pub early: Vec<LeftOut>,
+}
+
+/// An imported module.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Imported {
+    /// Its name.
+    pub module: String,
+    /// The time that its import took.
+    pub seconds: f64,
+    /// The memory that it takes, in bytes.
+    pub bytes: u64,
+}
+
+impl Eq for Imported {}
+
+/// A module that is not imported early, and the reason.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LeftOut {
+    /// Its name.
+    pub module: String,
+    /// Why it is left out.
+    pub reason: String,
+}
+
+impl StandbyReport {
+    /// Parses a report; `None` if it is malformed.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines().map(|line| line.splitn(4, '\t').collect::<Vec<_>>());
+        let left_out = |module: &str, reason: &str| LeftOut {
+            module: module.to_owned(),
+            reason: reason.to_owned(),
+        };
+        match lines.next()?.as_slice() {
+            ["taken"] => Some(Self::Taken),
+            ["refused", module, reason] => Some(Self::Refused(left_out(module, reason))),
+            ["ready", kib] => {
+                let bytes = kib.parse::<u64>().ok()?.saturating_mul(1024);
+                let mut ready = Ready { bytes, ..Ready::default() };
+                for line in lines {
+                    match line.as_slice() {
+                        ["imported", module, seconds, kib] => ready.imported.push(Imported {
+                            module: (*module).to_owned(),
+                            seconds: seconds.parse().ok()?,
+                            bytes: kib.parse::<u64>().unwrap_or(0).saturating_mul(1024),
+                        }),
+                        ["missing", module, reason] => {
+                            ready.missing.push(left_out(module, reason));
+                        }
+                        ["read", module, name] if EnvironmentSpec::OF_ROUND.contains(name) => {
+                            let reason = format!("it reads {name} while it is imported");
+                            ready.early.push(left_out(module, &reason));
+                        }
+                        // Further kinds of lines, and variables that do not depend on the round.
+                        _ => {}
+                    }
+                }
+                Some(Self::Ready(ready))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn left_out(module: &str, reason: &str) -> LeftOut {
+        LeftOut { module: module.to_owned(), reason: reason.to_owned() }
+    }
+
+    /// Reports are parsed; a variable that does not depend on the round is ignored.
+    #[test]
+    fn reports() {
+        let text = "ready\t100\nimported\ttorch\t1.500\t90\nmissing\tfoo\tnot installed\n\
+                    read\ttorch\tHOME\nread\tlightning\tRANK";
+        let torch = Imported { module: "torch".into(), seconds: 1.5, bytes: 90 * 1024 };
+        let ready = Ready {
+            bytes: 100 * 1024,
+            imported: vec![torch],
+            missing: vec![left_out("foo", "not installed")],
+            early: vec![left_out("lightning", "it reads RANK while it is imported")],
+        };
+        assert_eq!(StandbyReport::parse(text), Some(StandbyReport::Ready(ready)));
+        assert_eq!(StandbyReport::parse("taken"), Some(StandbyReport::Taken));
+        let refused = StandbyReport::Refused(left_out("x", "it sets RANK"));
+        assert_eq!(StandbyReport::parse("refused\tx\tit sets RANK"), Some(refused));
+        for wrong in ["", "ready", "ready\tx", "refused\tx", "other\t1"] {
+            assert_eq!(StandbyReport::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    proptest! {
+        /// Every text is either parsed or refused.
+        #[test]
+        fn never_panics(text in "(ready|refused|imported|read|[a-z0-9\t\n]){0,20}") {
+            let _ = StandbyReport::parse(&text);
+        }
+    }
+
+    /// The folder of the hook comes first in the path of modules, and the value for the script is passed
+    /// separately.
+    #[test]
+    fn variables_of_the_hook() {
+        let hook = |path: Option<&str>| Hook {
+            folder: "/hook".into(),
+            python_path: path.map(OsString::from),
+            script: "train.py".into(),
+        };
+        let path = |hook: Hook| {
+            let all = hook.variables("torch");
+            let value = |name: &str| {
+                let found = all.iter().find(|(variable, _)| variable == name);
+                found.map(|(_, value)| value.to_string_lossy().into_owned())
+            };
+            (value("PYTHONPATH"), value("RAGENT_STANDBY_PATH"))
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(path(hook(None)), (text("/hook"), None));
+        assert_eq!(path(hook(Some(""))), (text("/hook"), text("")));
+        assert_eq!(path(hook(Some("/a:/b"))), (text("/hook:/a:/b"), text("/a:/b")));
+    }
+
+    /// Of an interpreter, or a wrapper, that prints a lot, only the beginning is read.
+    #[tokio::test]
+    async fn long_answer_is_cut() {
+        let hook = Hook { folder: "/hook".into(), python_path: None, script: "train.py".into() };
+        let args = ["-c", "head -c 1000000 /dev/zero; exit 0"].map(OsString::from);
+        let answer = hook.probe(Path::new("/bin/sh"), &args).await.unwrap();
+        assert_eq!(answer.len() as u64, limits::MAX_ANSWER);
+    }
+}
