@@ -2,6 +2,7 @@
 //!
 //! [`run`] starts this node's part of a job; [`ssh`] is `ragent launch`.
 
+mod asked_job;
 mod assumed_host;
 pub mod completion;
 pub mod coordinator;
@@ -10,6 +11,7 @@ pub mod doctor;
 pub mod error;
 pub mod events;
 pub mod explain;
+mod find_coordinator;
 mod follow;
 pub mod install_torchrun;
 pub mod manifest;

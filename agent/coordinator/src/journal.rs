@@ -16,7 +16,7 @@ use ragent_rendezvous::{
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::{journal_file::JournalFile, states::State};
+use super::{journal_file::JournalFile, state::State};
 use crate::limits;
 
 /// The schema of a line.

@@ -6,7 +6,7 @@
 //! gRPC and HTTP side of the coordinator, for each `role` of an agent's port, and [`client`] the
 //! side of agents and commands. `proofs` authenticates messages of a node. `browser_guard` refuses requests of web
 //! pages. `identity`, `status_page` and `metrics` are pages of the port, with the counters of `measures`, and `events_page`
-//! serves the `journal`, which `journal_file` writes to a file; `page` is for people. `states` are those of the job,
+//! serves the `journal`, which `journal_file` writes to a file; `page` is for people. `state` is what they show of the job, `states` collects it,
 //! `publisher` makes what clients receive who follow, `relay` passes on pages of the coordinator on another node, and
 //! `readers` bounds the number of clients that stay; `reachability` measures how one node
 //! reaches the others.
@@ -37,6 +37,7 @@ mod relay;
 pub mod role;
 pub mod service;
 mod stall;
+mod state;
 mod states;
 mod status_page;
 mod streams;

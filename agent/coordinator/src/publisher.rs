@@ -12,7 +12,8 @@ use super::{
     journal::JournalReader,
     readers::{Parts, Place, send},
     relay::Refusal,
-    states::{State, States},
+    state::State,
+    states::States,
 };
 use crate::limits;
 

@@ -1,33 +1,14 @@
 //! The state of the job that this process coordinates.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use axum::body::Bytes;
 use ragent_base::net::refusals::Refusals;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::snapshot::Snapshot;
 
-use super::{collected::Collected, driver, journal::JournalReader, relay::Refusal, role::Role};
-
-/// A state of the job, as JSON once for all who read it.
-#[derive(Debug)]
-pub(super) struct State {
-    /// The state.
-    pub(super) snapshot: Snapshot,
-    json: OnceLock<Bytes>,
-}
-
-impl State {
-    pub(super) fn new(snapshot: Snapshot) -> Self {
-        Self { snapshot, json: OnceLock::new() }
-    }
-
-    /// Returns the state as JSON.
-    pub(super) fn json(&self) -> Bytes {
-        let json = || serde_json::to_vec(&self.snapshot).expect("all keys are text").into();
-        self.json.get_or_init(json).clone()
-    }
-}
+use super::{
+    collected::Collected, driver, journal::JournalReader, relay::Refusal, role::Role, state::State,
+};
 
 /// The states of the job that this process coordinates, collected at most ten times a second for all callers.
 pub(super) struct States {

@@ -20,7 +20,8 @@ use super::{
     publisher::{Frame, Publisher, View},
     readers::{self, Parts},
     relay::{Asker, Refusal, Relay},
-    states::{State, States},
+    state::State,
+    states::States,
 };
 
 /// The job's state as JSON.

@@ -11,6 +11,7 @@ mod changes;
 mod client;
 mod driver;
 mod error;
+mod event;
 mod limits;
 mod outage;
 mod tls;

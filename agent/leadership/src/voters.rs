@@ -3,7 +3,7 @@
 //!
 //! Each voter opens one connection to each other voter (`outgoing`), sends its requests there, and
 //! receives the answers. Connections from other voters arrive at the agent's port, which passes them on
-//! (`incoming`). `frames` has the format of messages. The thread never waits for a disk. Another task, in `replica_file`, writes the
+//! (`incoming`). Both send an `event` to the driver. `frames` has the format of messages. The thread never waits for a disk. Another task, in `replica_file`, writes the
 //! state in `stored` to the voter's file; only a change of the voters is written by the thread itself, before it is
 //! acknowledged.
 //!
@@ -11,6 +11,7 @@
 
 mod connections;
 mod driver;
+mod event;
 mod frames;
 mod incoming;
 mod limits;

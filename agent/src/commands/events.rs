@@ -16,10 +16,11 @@ use ragent_base::{cli::EventsArgs, spec::UsageError, sys::stdout};
 use ragent_coordinator::client::{AttendError, JobPage, JournalRequest, Lines as PageLines};
 
 use super::{
+    asked_job::asked_job,
     error::{LaunchError, system},
+    find_coordinator::{Found, find_coordinator},
     follow::{self, Reader, follow},
     runtime,
-    status::{Found, asked_job, find_coordinator},
 };
 
 /// Prints the journal of a job.

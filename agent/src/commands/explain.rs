@@ -20,9 +20,11 @@ pub(super) use self::{
     explanation::Explanation,
 };
 use super::{
+    asked_job::asked_job,
     error::{LaunchError, system},
-    events, runtime,
-    status::{asked_job, find_coordinator},
+    events,
+    find_coordinator::find_coordinator,
+    runtime,
 };
 
 /// Prints the explanation of a job, or of a part of it.

@@ -9,7 +9,7 @@ use ragent_rendezvous::jitter::Pauses;
 use super::{
     credentials::AskerCredentials,
     error::LaunchError,
-    status::{Found, find_coordinator},
+    find_coordinator::{Found, find_coordinator},
 };
 
 /// The time for which the next coordinator is awaited by commands that end without one: an election takes seconds.

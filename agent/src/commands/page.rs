@@ -30,11 +30,12 @@ use tokio::sync::{Mutex, watch};
 
 use self::gate::Gate;
 use super::{
+    asked_job::asked_job,
     credentials::AskerCredentials,
     error::{LaunchError, system},
+    find_coordinator::{Found, find_coordinator},
     runtime,
     serve::{SIGNALS, bind},
-    status::{Found, asked_job, find_coordinator},
 };
 
 /// The shortest time between two searches for the coordinator.

@@ -44,11 +44,12 @@ use self::{
     view::Palette,
 };
 use super::{
+    asked_job::asked_job,
     credentials::AskerCredentials,
     error::{LaunchError, system},
+    find_coordinator::{Found, find_coordinator},
     follow::follow,
     runtime,
-    status::{Found, asked_job, find_coordinator},
 };
 
 /// The states and events that wait for the view; when it is full, the streams wait.

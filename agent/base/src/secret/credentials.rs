@@ -21,8 +21,8 @@ use super::{
     },
     file::{self, FileError},
     form::{KeyLabel, Secret, SecretId},
-    places::PlacesError,
     tls::{self, ClientTls, ServerTls},
+    unusable::PlacesError,
 };
 
 /// The credentials with which this process authenticates itself and others. A clone has the same ones, also after they

@@ -6,7 +6,7 @@ use hkdf::Hkdf;
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use super::{limits, tls::random_bytes};
+use super::limits;
 
 /// A secret. Its text is overwritten when it is dropped, and is not part of any output.
 #[derive(Clone, Eq, PartialEq)]
@@ -202,6 +202,13 @@ impl SecretId {
     }
 }
 
+/// Returns 32 random bytes of the system.
+pub fn random_bytes() -> Result<Zeroizing<[u8; 32]>, rustls::Error> {
+    let mut bytes = Zeroizing::new([0; 32]);
+    rustls::crypto::ring::default_provider().secure_random.fill(&mut *bytes)?;
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,5 +300,11 @@ mod tests {
     fn text_is_hidden() {
         let shown = format!("{:?}", secret());
         assert_eq!(shown, format!("Secret({ID_OF_K})"));
+    }
+
+    /// Each made secret is another one.
+    #[test]
+    fn random_bytes_differ() {
+        assert_ne!(*random_bytes().unwrap(), *random_bytes().unwrap());
     }
 }

@@ -120,13 +120,6 @@ pub(super) fn provider() -> CryptoProvider {
     }
 }
 
-/// Returns 32 random bytes of the system.
-pub fn random_bytes() -> Result<Zeroizing<[u8; 32]>, Error> {
-    let mut bytes = Zeroizing::new([0; 32]);
-    ring::default_provider().secure_random.fill(&mut *bytes)?;
-    Ok(bytes)
-}
-
 /// The key of one secret.
 #[derive(Debug)]
 struct Key {
@@ -433,11 +426,5 @@ mod tests {
         let (config, name) = with_config(&right);
         let error = shake(config, name, &server).unwrap_err();
         assert!(matches!(error, Error::InvalidCertificate(_)), "{error}");
-    }
-
-    /// Each made secret is another one.
-    #[test]
-    fn random_bytes_differ() {
-        assert_ne!(*random_bytes().unwrap(), *random_bytes().unwrap());
     }
 }

@@ -4,12 +4,7 @@
 //! sort its timers into finer ones. So it wakes up twice for almost every timer of more than 64 ms. A timer of the kernel
 //! wakes it up once, and also counts the time for which the machine is suspended.
 
-use std::{
-    future, io,
-    os::fd::{AsFd, AsRawFd, RawFd},
-    task::Poll,
-    time::Instant,
-};
+use std::{future, io, task::Poll, time::Instant};
 
 use nix::sys::{
     time::TimeSpec,
@@ -63,7 +58,7 @@ pub async fn passed(deadline: Option<Instant>) {
 /// A timer of the kernel.
 #[derive(Debug)]
 struct Timer {
-    fd: AsyncFd<KernelTimer>,
+    fd: AsyncFd<unix::KernelTimer>,
     /// The time at which it fires; `None` if it is not set.
     set_to: Option<Instant>,
 }
@@ -71,7 +66,7 @@ struct Timer {
 impl Timer {
     fn new() -> io::Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
-        let timer = KernelTimer(TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?);
+        let timer = unix::KernelTimer(TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?);
         Ok(Self { fd: unix::watch_timer(timer)?, set_to: None })
     }
 
@@ -90,16 +85,6 @@ impl Timer {
             self.fd.readable().await?.clear_ready();
             self.set_to = None;
         }
-    }
-}
-
-/// The descriptor of a timer, by its number.
-#[derive(Debug)]
-pub(super) struct KernelTimer(TimerFd);
-
-impl AsRawFd for KernelTimer {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     fs::File,
     io,
     os::{
-        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
         unix::{ffi::OsStrExt, net::UnixStream, process::CommandExt},
     },
     path::Path,
@@ -24,12 +24,13 @@ use nix::{
         resource::{Resource, getrlimit, setrlimit},
         signal::{SigAction, SigSet, SigmaskHow, Signal, sigaction, sigprocmask},
         stat::{SFlag, fstat},
+        timerfd::TimerFd,
     },
     unistd,
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::{alarm::KernelTimer, proc};
+use super::proc;
 
 /// Takes ownership of a descriptor that a system call has just returned.
 pub fn own(fd: RawFd) -> OwnedFd {
@@ -58,6 +59,16 @@ pub(crate) fn watch_pipe(pipe: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: it owns its descriptor, names the same one as long as it lives, and lives as long as
     // the value that watches it.
     Ok(unsafe { AsyncFd::register_with_interest(pipe, Interest::READABLE) }?)
+}
+
+/// The descriptor of a timer, by its number.
+#[derive(Debug)]
+pub(super) struct KernelTimer(pub(super) TimerFd);
+
+impl AsRawFd for KernelTimer {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
 }
 
 /// Watches a timer on this runtime.

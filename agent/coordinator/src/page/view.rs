@@ -15,7 +15,7 @@ use ragent_rendezvous::{
 };
 use serde::Serialize;
 
-use crate::{limits, publisher, states::State};
+use crate::{limits, publisher, state::State};
 
 /// A server-sent event, as it is sent.
 type Message = Bytes;

@@ -6,7 +6,7 @@ use ragent_base::sys::clock;
 use ragent_election::claim::{Outcome, Record, Stamp};
 use tokio::sync::mpsc;
 
-use super::{client::Client, driver::Event, error::EtcdError, limits};
+use super::{client::Client, error::EtcdError, event::Event, limits};
 
 /// A change of the key.
 #[derive(Debug)]

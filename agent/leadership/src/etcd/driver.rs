@@ -5,7 +5,7 @@ use std::time::Instant;
 use ragent_base::{spec::Endpoint, sys::clock};
 use ragent_core::reported_causes::ReportedCauses;
 use ragent_election::{
-    claim::{Claim, Effect, Outcome, Value},
+    claim::{Claim, Effect},
     election::{
         Leadership,
         message::{Replica, Version},
@@ -23,22 +23,12 @@ use super::{
     changes::{self, Change},
     client::Client,
     error::EtcdError,
+    event::Event,
     limits,
     outage::Outage,
     watch as key_watch,
 };
 use crate::{Command, Leader, Mandate, StateNeed, Stored};
-
-/// An event of a connection to etcd.
-#[derive(Debug)]
-pub(super) enum Event {
-    /// The key has this content.
-    Value(Box<Value>),
-    /// The change of this number has this outcome; with the error if it is unknown.
-    Changed(u64, Outcome, Option<EtcdError>),
-    /// The key cannot be read at present, for this reason.
-    Away(EtcdError),
-}
 
 /// The state that is published to the rest of the agent.
 pub(super) struct Published {

@@ -8,7 +8,7 @@ use ragent_proto::etcd::event::EventType;
 use ragent_rendezvous::jitter::{Jitter, Pauses, doubled};
 use tokio::{sync::mpsc, time::timeout};
 
-use super::{client::Client, driver::Event, error::EtcdError, limits};
+use super::{client::Client, error::EtcdError, event::Event, limits};
 
 /// Reports the content until the receiver of the events has ended.
 pub(super) async fn report(mut client: Client, mut jitter: Jitter, events: mpsc::Sender<Event>) {

@@ -22,7 +22,7 @@ use tokio_util::codec::FramedRead;
 use tracing::debug;
 
 use super::{
-    driver::{Event, Sender},
+    event::{Event, Sender},
     frames::{Format, FrameError, codec},
     limits,
 };

@@ -31,7 +31,7 @@ use tokio_stream::StreamExt;
 use tokio_util::codec::FramedRead;
 
 use super::{
-    driver::Event,
+    event::Event,
     frames::{Format, codec},
     limits,
 };

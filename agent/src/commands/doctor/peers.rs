@@ -16,12 +16,12 @@ use tokio::{sync::Semaphore, task::JoinSet};
 use super::Finding;
 use crate::{
     commands::doctor::limits,
-    commands::{credentials::AskerCredentials, status},
+    commands::{credentials::AskerCredentials, find_coordinator},
 };
 
 /// Asks every node how it reaches the others, and judges the answers.
 pub(super) async fn examine(job: JobEndpoint, credentials: &AskerCredentials) -> Vec<Finding> {
-    let snapshot = match status::ask(job, credentials).await {
+    let snapshot = match find_coordinator::ask(job, credentials).await {
         Ok(snapshot) => snapshot,
         Err(error) => {
             let text = format!("failed to get the job's nodes: {error}");

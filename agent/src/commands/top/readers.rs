@@ -7,7 +7,7 @@ use ragent_rendezvous::{event::EventId, snapshot::Snapshot};
 use tokio::sync::mpsc;
 
 use super::model::Input;
-use crate::commands::{error::LaunchError, events::Entry, follow::Reader, status::Found};
+use crate::commands::{error::LaunchError, events::Entry, find_coordinator::Found, follow::Reader};
 
 /// The reader of the job's states.
 pub(super) struct StateReader {

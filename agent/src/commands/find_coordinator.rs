@@ -24,7 +24,7 @@ pub(crate) async fn ask(
     job: JobEndpoint,
     credentials: &AskerCredentials,
 ) -> Result<Snapshot, LaunchError> {
-    find(job, credentials).await.map(|found| found.snapshot)
+    find_coordinator(job, credentials).await.map(|found| found.snapshot)
 }
 
 /// The state of a job, and the process that has answered with it.
@@ -63,7 +63,7 @@ impl Found {
 /// # Errors
 ///
 /// Returns [`LaunchError`] if no process answers with the state of a job.
-pub(crate) async fn find(
+pub(crate) async fn find_coordinator(
     job: JobEndpoint,
     credentials: &AskerCredentials,
 ) -> Result<Found, LaunchError> {

@@ -1,0 +1,26 @@
+//! A state of the job, for all who read it.
+
+use std::sync::OnceLock;
+
+use axum::body::Bytes;
+use ragent_rendezvous::snapshot::Snapshot;
+
+/// A state of the job, as JSON once for all who read it.
+#[derive(Debug)]
+pub(super) struct State {
+    /// The state.
+    pub(super) snapshot: Snapshot,
+    json: OnceLock<Bytes>,
+}
+
+impl State {
+    pub(super) fn new(snapshot: Snapshot) -> Self {
+        Self { snapshot, json: OnceLock::new() }
+    }
+
+    /// Returns the state as JSON.
+    pub(super) fn json(&self) -> Bytes {
+        let json = || serde_json::to_vec(&self.snapshot).expect("all keys are text").into();
+        self.json.get_or_init(json).clone()
+    }
+}
