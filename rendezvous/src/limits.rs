@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::settings::{Leases, NodeRange};
-
 /// The most nodes known at once, in any job. The goal is ten thousand agents; a node costs about a
 /// kilobyte.
 pub const NODES_MAX: usize = 16_384;
@@ -139,69 +137,13 @@ pub const SUCCESSORS_MAX: usize = 3;
 pub(crate) const TAKEOVER_COURTESY: Duration = Duration::from_secs(1);
 
 /// The number of keep-alives that one coordinator handles per second.
-const KEEP_ALIVES_PER_SECOND: u32 = 4_000;
+pub(crate) const KEEP_ALIVES_PER_SECOND: u32 = 4_000;
 
 /// The number of nodes that every job serves at least: with the default keep-alive interval they
 /// send as many keep-alives as one coordinator handles.
-const NODES_SERVED_MIN: usize = 1_200;
+pub(crate) const NODES_SERVED_MIN: usize = 1_200;
 
 /// Returns the time `wait` after `from`.
 pub(crate) fn after(from: Instant, wait: Duration) -> Instant {
     from + wait.min(WAIT_MAX)
-}
-
-/// Returns the number of nodes that a job serves, members and spares: a tenth more than a round
-/// takes.
-///
-/// Leases are sized by this number, so it must not change during the job: a member with a longer
-/// lease than another one would outlive the wait for it.
-pub(crate) fn nodes_served(nodes: NodeRange) -> usize {
-    let max = nodes.max() as usize;
-    max.saturating_add(max.div_ceil(10)).clamp(NODES_SERVED_MIN, NODES_MAX)
-}
-
-/// Returns the leases of a job: `given`, stretched by one factor if the keep-alives of all the
-/// nodes that it serves would be more than one coordinator handles.
-pub(crate) fn leases(given: Leases, nodes: NodeRange) -> Leases {
-    let nodes = u32::try_from(nodes_served(nodes)).unwrap_or(u32::MAX);
-    let interval = Duration::from_secs(1) * nodes / KEEP_ALIVES_PER_SECOND;
-    if interval <= given.keep_alive_interval || given.keep_alive_interval.is_zero() {
-        return given;
-    }
-    let stretch = interval.as_secs_f64() / given.keep_alive_interval.as_secs_f64();
-    Leases {
-        keep_alive_interval: interval,
-        agent: given.agent.mul_f64(stretch),
-        coordinator: given.coordinator.mul_f64(stretch),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn up_to(max: u32) -> NodeRange {
-        NodeRange::new(1, max).expect("a range")
-    }
-
-    /// Leases are as given up to 1,200 nodes including spares, and are stretched in proportion
-    /// beyond.
-    #[test]
-    fn leases_are_stretched_with_the_most_nodes() {
-        let given = Leases::default();
-        assert_eq!(leases(given, up_to(1_090)), given);
-        let stretched = leases(given, up_to(10_000));
-        assert_eq!(stretched.keep_alive_interval, Duration::from_millis(2_750));
-        assert_eq!(stretched.agent, Duration::from_secs(22));
-        assert_eq!(stretched.coordinator, Duration::from_millis(27_500));
-        assert!((stretched.stretch() - 55.0 / 6.0).abs() < 1e-9);
-        assert!((given.stretch() - 1.0).abs() < 1e-9);
-    }
-
-    /// Spares are a tenth of the most nodes, and at least as many as the default leases allow.
-    #[test]
-    fn number_of_nodes_served() {
-        let served = [1, 1_000, 1_091, 10_000, u32::MAX].map(|max| nodes_served(up_to(max)));
-        assert_eq!(served, [1_200, 1_200, 1_201, 11_000, NODES_MAX]);
-    }
 }

@@ -243,10 +243,20 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Returns these leases, stretched for a job of so many nodes. Agents and coordinator compute
-    /// the same.
+    /// Returns these leases, stretched by one factor if the keep-alives of all the nodes that such a job serves would be more
+    /// than one coordinator handles. Agents and coordinator compute the same.
     pub fn for_nodes(self, nodes: NodeRange) -> Self {
-        limits::leases(self, nodes)
+        let nodes = u32::try_from(nodes_served(nodes)).unwrap_or(u32::MAX);
+        let interval = Duration::from_secs(1) * nodes / limits::KEEP_ALIVES_PER_SECOND;
+        if interval <= self.keep_alive_interval || self.keep_alive_interval.is_zero() {
+            return self;
+        }
+        let stretch = interval.as_secs_f64() / self.keep_alive_interval.as_secs_f64();
+        Self {
+            keep_alive_interval: interval,
+            agent: self.agent.mul_f64(stretch),
+            coordinator: self.coordinator.mul_f64(stretch),
+        }
     }
 
     /// Returns the factor by which an agent's lease is longer than the default: 1 in a job of up to
@@ -256,6 +266,16 @@ impl Leases {
     pub fn stretch(&self) -> f64 {
         self.agent.as_secs_f64() / Self::default().agent.as_secs_f64()
     }
+}
+
+/// Returns the number of nodes that a job serves, members and spares: a tenth more than a round
+/// takes.
+///
+/// Leases are sized by this number, so it must not change during the job: a member with a longer
+/// lease than another one would outlive the wait for it.
+pub(crate) fn nodes_served(nodes: NodeRange) -> usize {
+    let max = nodes.max() as usize;
+    max.saturating_add(max.div_ceil(10)).clamp(limits::NODES_SERVED_MIN, limits::NODES_MAX)
 }
 
 impl Default for Leases {
@@ -358,5 +378,35 @@ impl Memory {
             restarts: Default::default(),
             proof_key: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn up_to(max: u32) -> NodeRange {
+        NodeRange::new(1, max).expect("a range")
+    }
+
+    /// Leases are as given up to 1,200 nodes including spares, and are stretched in proportion
+    /// beyond.
+    #[test]
+    fn leases_are_stretched_with_the_most_nodes() {
+        let given = Leases::default();
+        assert_eq!(given.for_nodes(up_to(1_090)), given);
+        let stretched = given.for_nodes(up_to(10_000));
+        assert_eq!(stretched.keep_alive_interval, Duration::from_millis(2_750));
+        assert_eq!(stretched.agent, Duration::from_secs(22));
+        assert_eq!(stretched.coordinator, Duration::from_millis(27_500));
+        assert!((stretched.stretch() - 55.0 / 6.0).abs() < 1e-9);
+        assert!((given.stretch() - 1.0).abs() < 1e-9);
+    }
+
+    /// Spares are a tenth of the most nodes, and at least as many as the default leases allow.
+    #[test]
+    fn number_of_nodes_served() {
+        let served = [1, 1_000, 1_091, 10_000, u32::MAX].map(|max| nodes_served(up_to(max)));
+        assert_eq!(served, [1_200, 1_200, 1_201, 11_000, limits::NODES_MAX]);
     }
 }

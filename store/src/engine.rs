@@ -14,6 +14,7 @@ use std::mem;
 use bytes::Bytes;
 
 use crate::limits::{APPENDED_LEN_MAX, ENTRY_OVERHEAD, STORE_MEMORY_MAX};
+pub use crate::waiters::ClientId;
 use crate::waiters::{self, Waiters};
 
 mod integer;
@@ -27,9 +28,6 @@ use self::memory::{Memory, Value};
 
 /// One store: its keys, its queues and the clients that wait for them.
 ///
-/// Invariant: no queue is empty; `memory` counts every key, value and queued value; `keys_len` is
-/// the sum of the lengths of the keys.
-///
 /// Invariant: no queue is empty; `memory` counts every key, value and queued value; `keys_len` is the
 /// sum of the lengths of the keys.
 #[derive(Debug)]
@@ -40,10 +38,6 @@ pub struct Engine {
     waiters: Waiters,
     memory: Memory,
 }
-
-/// The name of a client during the life of a store; never used again.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct ClientId(pub u64);
 
 /// The result of a `WAIT` or `BARRIER`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -26,6 +26,7 @@ mod counters;
 mod driver;
 mod listen;
 mod owner;
+mod source;
 mod store;
 mod thread;
 mod unvouched;

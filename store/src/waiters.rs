@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use bytes::Bytes;
 
-use crate::engine::ClientId;
 use crate::limits::AWAITED_OVERHEAD;
+
+/// The name of a client during the life of a store; never used again.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ClientId(pub u64);
 
 /// Clients whose `WAIT` or `BARRIER` has not ended yet.
 ///

@@ -50,6 +50,7 @@ mod follower;
 mod interface;
 mod leader;
 mod lists;
+mod membership;
 pub mod message;
 mod other_jobs;
 mod poll;

@@ -8,14 +8,12 @@ use crate::{
     effect::Effect,
     event::EventKind,
     ids::{JobUid, Round, RoundId},
-    limits::{
-        AGENT_TERM_MAX, AHEAD_MAX, KEEP_ALIVES_MISSED, NUMBER_MAX, TERMS_AHEAD_MAX, nodes_served,
-    },
+    limits::{AGENT_TERM_MAX, AHEAD_MAX, KEEP_ALIVES_MISSED, NUMBER_MAX, TERMS_AHEAD_MAX},
     machine::{Availability, Rendezvous},
     message::{Attend, NodeDescription, PROTOCOL_VERSION, RefuseReason, Welcome},
     phase::{Phase, Recovering},
     roster::{Common, Node},
-    settings::Leases,
+    settings::{self, Leases},
     table::is_loopback,
     tenure::Tenure,
 };
@@ -42,7 +40,7 @@ impl Rendezvous {
         if let Phase::Closed(closed) = &self.phase {
             return Some(RefuseReason::Closed(closed.outcome.clone()));
         }
-        let limit = nodes_served(attend.settings.nodes);
+        let limit = settings::nodes_served(attend.settings.nodes);
         if self.roster.len() >= limit || self.welcomed.len() >= limit {
             let limit = u32::try_from(limit).unwrap_or(u32::MAX);
             return Some(RefuseReason::TooManyNodes { limit });

@@ -14,7 +14,7 @@ use crate::{
     heir::Successor,
     ids::{GlobalRank, GroupRank, JobUid, NodeId, Round, RoundId, RunId},
     incomplete::Incomplete,
-    limits::{SUCCESSORS_MAX, after, leases},
+    limits::{SUCCESSORS_MAX, after},
     machine::{Availability, Rendezvous},
     message::{EvictReason, NodeDescription, NodeState, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering, Running},
@@ -80,7 +80,7 @@ impl Rendezvous {
     /// has registered, so none has been granted a lease.
     pub fn leases(&self) -> Leases {
         let given = self.settings.leases;
-        self.settings.shared.map_or(given, |shared| leases(given, shared.nodes))
+        self.settings.shared.map_or(given, |shared| given.for_nodes(shared.nodes))
     }
 
     /// Returns the newest round.

@@ -16,8 +16,8 @@ use super::acceptor::Acceptor;
 use super::admission::{Access, Admission};
 use super::clients::Clients;
 use super::connection::Readiness;
-use super::driver::{Source, StoreId};
 use super::owner::{Owner, Owners};
+use super::source::{Source, StoreId};
 use super::unvouched::{Answers, Unvouched, Waiting};
 use crate::limits::{
     CONNECTIONS_MAX, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, REFUSED_LOGGED_MAX,

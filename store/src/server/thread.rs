@@ -13,7 +13,8 @@ use tracing::error;
 
 use super::Admission;
 use super::counters::Counters;
-use super::driver::{Driver, Source, StoreId};
+use super::driver::Driver;
+use super::source::{Source, StoreId};
 use super::store::{self, Opened, Policy};
 use super::unvouched::{Answers, Unvouched};
 use crate::limits::{

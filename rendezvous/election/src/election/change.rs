@@ -25,25 +25,6 @@ use crate::{
     limits::LEARNERS_MAX,
 };
 
-/// The members that could become voters, and the voters that leave, as a leader knows them.
-#[derive(Debug)]
-pub(super) struct Membership {
-    /// The voters of the members, those with the lowest ranks first.
-    members: Vec<Member>,
-    /// The number of voters that the job should have.
-    wanted: usize,
-    /// The voters that leave, and their processes.
-    leaving: Vec<(VoterId, NodeId)>,
-    /// The beginning of the leadership: no voter is silent for longer than that.
-    since: Instant,
-    /// The time of the last change of the voters.
-    changed: Option<Instant>,
-    /// The number of reports of the members.
-    reports: u32,
-    /// True while the last step of a change is being copied to a majority of the new voters.
-    is_completing: bool,
-}
-
 /// The process ends, and never becomes a candidate again.
 #[derive(Debug)]
 pub(super) struct Leaving {
@@ -71,20 +52,6 @@ const CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The interval at which a voter asks the leader to replace it.
 const LEAVE_INTERVAL: Duration = Duration::from_millis(50);
-
-impl Membership {
-    pub(super) fn new(now: Instant) -> Self {
-        Self {
-            members: Vec::new(),
-            wanted: 0,
-            leaving: Vec::new(),
-            since: now,
-            changed: None,
-            reports: 0,
-            is_completing: false,
-        }
-    }
-}
 
 impl Leader {
     /// Returns the members that could become voters: they receive the memory, and grant leases that do not count.

@@ -14,7 +14,7 @@ use tracing::info;
 use crate::{
     election::{
         Answers, Effect, Election, Leadership, Role,
-        change::Membership,
+        membership::Membership,
         message::{Answer, Lists, Replica, Request, Seat, Version, VoterMessage},
         poll::Inheritance,
         timers::Timers,
