@@ -6,6 +6,7 @@
 //! continues with. `state_file` keeps what is needed after a restart.
 #![deny(unsafe_code)]
 
+#[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod fixed;
 mod handle;

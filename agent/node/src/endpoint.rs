@@ -12,6 +12,7 @@ pub mod host;
 mod host_or_join;
 pub mod hosted;
 pub mod identity;
+#[cfg(feature = "etcd")]
 mod in_etcd;
 mod join;
 mod limits;

@@ -6,6 +6,7 @@
 
 mod child;
 mod endpoint;
+#[cfg(feature = "etcd")]
 mod etcd;
 mod limits;
 mod loopback;
@@ -181,6 +182,13 @@ async fn over_the_network(
         }
         Asked::Endpoint(AskedEndpoint::Found) => return findings.report(multicast()),
         Asked::Endpoint(AskedEndpoint::NotGiven) => return,
+        #[cfg(not(feature = "etcd"))]
+        Asked::Etcd(asked) => {
+            let error = ragent_node::endpoint::LocateError::NoEtcd;
+            let text = format!("{error} ({})", asked.spec);
+            return findings.report(Finding::fail("etcd", text, error.hint()));
+        }
+        #[cfg(feature = "etcd")]
         Asked::Etcd(etcd) => match etcd::examine(&etcd, &credentials.own, findings).await {
             Some(leader) => JobEndpoint::One(leader),
             None if wants_peers => {

@@ -171,7 +171,10 @@ impl LaunchError {
             Self::Command { code, .. } => *code,
             Self::Ended(ended) => ended.exit_code(),
             Self::StaysClosed { .. } => CLOSED_BEFORE,
+            #[cfg(feature = "etcd")]
             Self::HostOrJoin(HostOrJoinError::Locate(LocateError::EtcdAway { .. })) => HOST_GONE,
+            #[cfg(not(feature = "etcd"))]
+            Self::HostOrJoin(HostOrJoinError::Locate(LocateError::NoEtcd)) => 2,
             Self::HostOrJoin(HostOrJoinError::Locate(LocateError::Auth(_)))
             | Self::Status { source: AttendError::Mismatch(_), .. } => REFUSED,
             error if error.is_port_in_use() => PORT_IN_USE,
@@ -194,9 +197,11 @@ impl LaunchError {
                 LocateError::Held { .. } | LocateError::Other { .. } => true,
                 LocateError::Bind { source, .. }
                 | LocateError::Search(SocketsError::Bind { source, .. }) => is_taken(source),
+                #[cfg(feature = "etcd")]
+                LocateError::Etcd(_) | LocateError::EtcdAway { .. } => false,
+                #[cfg(not(feature = "etcd"))]
+                LocateError::NoEtcd => false,
                 LocateError::Auth(_)
-                | LocateError::Etcd(_)
-                | LocateError::EtcdAway { .. }
                 | LocateError::NotHere { .. }
                 | LocateError::SameAddress { .. }
                 | LocateError::Search(SocketsError::NoInterface { .. })

@@ -3,6 +3,7 @@
 use std::{borrow::Cow, io, net::SocketAddr, time::Duration};
 
 use ragent_base::{scheduler::Launcher, secret::Mismatch, sys::system_error::SystemError};
+#[cfg(feature = "etcd")]
 use ragent_leadership::etcd::EtcdError;
 
 use super::search::sockets::SocketsError;
@@ -41,9 +42,11 @@ pub enum LocateError {
         /// The program, if it is known.
         holder: Option<String>,
     },
+    #[cfg(feature = "etcd")]
     /// etcd refuses this agent, or cannot be used by it.
     #[error("failed to find the coordinator through etcd")]
     Etcd(#[source] EtcdError),
+    #[cfg(feature = "etcd")]
     /// No member of etcd answered for as long as nodes wait for each other.
     #[error("no member of etcd answered within {} s", waited.as_secs())]
     EtcdAway {
@@ -53,6 +56,10 @@ pub enum LocateError {
         #[source]
         source: EtcdError,
     },
+    #[cfg(not(feature = "etcd"))]
+    /// This program was built without the feature `etcd`.
+    #[error("this build of ragent cannot find the coordinator through etcd")]
+    NoEtcd,
     /// The first agent of a launcher runs on another machine than the endpoint's.
     #[error(
         "{launcher} has started the first agent on {here}, but the endpoint {endpoint} is \
@@ -154,21 +161,30 @@ impl LocateError {
                  blocks its port"
             }
             Self::Unresolved { .. } => CHECK_NAME,
+            #[cfg(feature = "etcd")]
             Self::Etcd(EtcdError::Record { .. }) => {
                 "use another `--rdzv-id`, or another `etcd_prefix` in `--rdzv-conf`; all nodes must run the \
                  same version of ragent"
             }
+            #[cfg(feature = "etcd")]
             Self::Etcd(EtcdError::Tls { .. }) => {
                 "check `cacert`, `cert`, `key` and `protocol` in `--rdzv-conf`, and that the certificates of etcd have \
                  the names in `--rdzv-endpoint`"
             }
+            #[cfg(feature = "etcd")]
             Self::Etcd(_) => {
                 "check RAGENT_ETCD_USER, the password in RAGENT_ETCD_PASSWORD_FILE, the files in `--rdzv-conf`, and \
                  that this user of etcd may read and write keys below `etcd_prefix` (default /ragent)"
             }
+            #[cfg(feature = "etcd")]
             Self::EtcdAway { .. } => {
                 "check the addresses of etcd's members in `--rdzv-endpoint`, `protocol` in `--rdzv-conf`, and that \
                  no firewall blocks their ports"
+            }
+            #[cfg(not(feature = "etcd"))]
+            Self::NoEtcd => {
+                "install a package of ragent, or build it with the feature `etcd`; or choose another way with \
+                 `--rdzv-backend`"
             }
             Self::NotFound { .. } => {
                 "check that the other agents are running with the same `--rdzv-id`; `ragent doctor \

@@ -14,7 +14,6 @@ use tracing::{info, warn};
 use super::{
     error::{HostOrJoinError, LocateError},
     host::{announced_address, host},
-    in_etcd,
     join::join,
     locate::{self, Located},
     node_services::NodeServices,
@@ -44,7 +43,12 @@ pub async fn host_or_join(
         RendezvousMethod::Voters(list) => {
             return voters::take_part(spec, list, stores, waits).await;
         }
-        RendezvousMethod::Etcd(etcd) => return in_etcd::take_part(spec, etcd, stores, waits).await,
+        #[cfg(feature = "etcd")]
+        RendezvousMethod::Etcd(etcd) => {
+            return super::in_etcd::take_part(spec, etcd, stores, waits).await;
+        }
+        #[cfg(not(feature = "etcd"))]
+        RendezvousMethod::Etcd(_) => return Err(LocateError::NoEtcd.into()),
         RendezvousMethod::Static { master, node_rank } => (master.clone(), Some(*node_rank == 0)),
     };
     if let (Some(LauncherGroup { launcher, node_rank: 0, .. }), None) =

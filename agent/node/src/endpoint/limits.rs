@@ -21,6 +21,7 @@ pub(crate) const HELD_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time for which an endpoint may accept connections without answering: a coordinator may be
 /// suspended, or busy with a flood of connections. After that it is another program.
 pub(crate) const SILENT_TIMEOUT: Duration = Duration::from_secs(20);
+#[cfg(feature = "etcd")]
 /// The longest pause between attempts to reach etcd: an agent sends one attempt in two seconds to a cluster that does
 /// not answer.
 pub(crate) const ETCD_RETRY_MAX: Duration = Duration::from_secs(2);

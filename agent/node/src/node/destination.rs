@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr};
 
-use ragent_base::spec::{Endpoint, EtcdSpec};
+use ragent_base::spec::Endpoint;
 use ragent_core::targets::Targets;
-use ragent_leadership::{Leader, Leadership};
+use ragent_leadership::Leader;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{AttendNumber, Term, VoterAddress},
@@ -99,13 +99,14 @@ impl Destination {
         self
     }
 
+    #[cfg(feature = "etcd")]
     /// Returns the destination of an agent that finds the leader through etcd: its own port, which others reach at `name`
     /// and it at `dialed`, and the leader's once that names it.
     pub(crate) fn etcd(
-        etcd: &EtcdSpec,
+        etcd: &ragent_base::spec::EtcdSpec,
         name: Endpoint,
         dialed: Endpoint,
-        leadership: &Leadership,
+        leadership: &ragent_leadership::Leadership,
     ) -> Self {
         Self {
             targets: Some(Targets::new(vec![name.clone()], Some(name.clone()))),
@@ -315,7 +316,8 @@ impl fmt::Display for Destination {
 
 #[cfg(test)]
 mod tests {
-    use ragent_leadership::{Means, Stored};
+    use ragent_base::spec::EtcdSpec;
+    use ragent_leadership::{Leadership, Means, Stored};
     use tokio::sync::mpsc;
 
     use super::*;
