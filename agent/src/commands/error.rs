@@ -24,7 +24,7 @@ use ragent_node::{
     endpoint::{
         CHECK_NAME, HostOrJoinError, LocateError, MetricsPortError, search::sockets::SocketsError,
     },
-    node::driver::End,
+    node::driver::{DependsOn, End},
 };
 use ragent_proto::printable;
 use ragent_rendezvous::{
@@ -365,17 +365,16 @@ fn missing_module(outcome: &Outcome, interpreter: Option<&Path>) -> Option<Strin
 
 impl Ended {
     fn exit_code(&self) -> u8 {
-        let End { ending, has_voters, uses_etcd, .. } = &self.end;
+        let End { ending, depends_on, .. } = &self.end;
         match ending {
-            Ending::Unreachable { .. } if *has_voters || *uses_etcd => HOST_GONE,
+            Ending::Unreachable { .. } if *depends_on != DependsOn::OneHost => HOST_GONE,
             ending => ending.exit_code(),
         }
     }
 
     fn report(&self) -> String {
         let Self { end, settings, title, interpreter } = self;
-        let End { ending, workers_succeeded, endpoint, has_voters, uses_etcd, state_loss, .. } =
-            end;
+        let End { ending, workers_succeeded, endpoint, depends_on, .. } = end;
         match ending {
             Ending::Closed(Outcome { result: JobResult::AllLeft, .. })
                 if settings.nodes.max() == 1 =>
@@ -397,45 +396,48 @@ impl Ended {
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),
             Ending::Unreachable { waited, was_attended, has_left } => {
                 let seconds = waited.as_secs();
-                let what = match (has_left, was_attended) {
-                    _ if *has_voters => {
-                        let loss = state_loss.as_ref().map(|loss| format!(": {loss}"));
+                let what = match (depends_on, has_left, was_attended) {
+                    (DependsOn::Voters(loss), ..) => {
+                        let loss = loss.as_ref().map(|loss| format!(": {loss}"));
                         format!(
                             "error: no coordinator was reached for {seconds} s among the voters {endpoint}{}",
                             loss.unwrap_or_default()
                         )
                     }
-                    _ if *uses_etcd => {
+                    (DependsOn::Etcd, ..) => {
                         format!(
                             "error: no coordinator was reached through {endpoint} for {seconds} s"
                         )
                     }
-                    (true, _) => format!(
+                    (DependsOn::OneHost, true, _) => format!(
                         "error: the coordinator's host ({endpoint}) has left the job, and was not \
                          started again within {seconds} s"
                     ),
-                    (false, true) => format!(
+                    (DependsOn::OneHost, false, true) => format!(
                         "error: the coordinator at {endpoint} was unreachable for {seconds} s"
                     ),
-                    (false, false) => format!(
+                    (DependsOn::OneHost, false, false) => format!(
                         "error: the coordinator at {endpoint} was not reached within {seconds} s"
                     ),
                 };
-                let hint = if *workers_succeeded {
-                    "the workers of this node have succeeded; check on the other nodes whether \
-                     the job has"
-                } else if state_loss.is_some() {
-                    StateLoss::HINT
-                } else if *has_voters {
-                    "start agents on a majority of the hosts in `--rdzv-endpoint`, and check that this \
-                     node reaches their ports"
-                } else if *uses_etcd {
-                    "check that this node reaches a majority of etcd's members, and the ports of the other agents"
-                } else if *was_attended {
-                    "start ragent again on the coordinator's host within `join_timeout` \
-                     (`--rdzv-conf`), or raise `join_timeout`"
-                } else {
-                    "check that this node can reach that port"
+                let hint = match depends_on {
+                    _ if *workers_succeeded => {
+                        "the workers of this node have succeeded; check on the other nodes whether \
+                         the job has"
+                    }
+                    DependsOn::Voters(Some(_)) => StateLoss::HINT,
+                    DependsOn::Voters(None) => {
+                        "start agents on a majority of the hosts in `--rdzv-endpoint`, and check that this \
+                         node reaches their ports"
+                    }
+                    DependsOn::Etcd => {
+                        "check that this node reaches a majority of etcd's members, and the ports of the other agents"
+                    }
+                    DependsOn::OneHost if *was_attended => {
+                        "start ragent again on the coordinator's host within `join_timeout` \
+                         (`--rdzv-conf`), or raise `join_timeout`"
+                    }
+                    DependsOn::OneHost => "check that this node can reach that port",
                 };
                 with_hint(what, Some(hint))
             }

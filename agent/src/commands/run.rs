@@ -33,7 +33,7 @@ use ragent_leadership::state_file::{ClosedJob, Registration, RunningAgent, Stage
 use ragent_node::{
     endpoint::{LocateError, host_or_join, hosted::HostEnd, metrics_port::MetricsPort},
     node::{
-        driver::{self as agent_driver, DriveError, StartScreen},
+        driver::{self as agent_driver, DependsOn, DriveError, StartScreen},
         worker_stores::WorkerStores,
     },
     workers::{
@@ -382,15 +382,12 @@ async fn take_part(
         Some(signal) = signals.recv() => {
             let signal = ragent_core::signal::Signal(signal as i32);
             let ending = Ending::Left(signal);
-            let (endpoint, has_voters, uses_etcd) = (String::new(), false, false);
             return Ok(agent_driver::End {
                 ending,
                 workers_succeeded: false,
                 has_run: false,
-                endpoint,
-                has_voters,
-                uses_etcd,
-                state_loss: None,
+                endpoint: String::new(),
+                depends_on: DependsOn::OneHost,
             });
         },
     };

@@ -118,12 +118,19 @@ pub struct End {
     pub has_run: bool,
     /// The endpoint of the coordinator, or the voters.
     pub endpoint: String,
-    /// True if the coordinator is elected among several voters.
-    pub has_voters: bool,
-    /// True if it is chosen through etcd.
-    pub uses_etcd: bool,
-    /// The loss of the job's state, if a majority of the voters has lost it.
-    pub state_loss: Option<StateLoss>,
+    /// What has to run so that there is a coordinator.
+    pub depends_on: DependsOn,
+}
+
+/// What has to run so that a job has a coordinator.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum DependsOn {
+    /// The host of the only endpoint.
+    OneHost,
+    /// A majority of the voters. Contains the loss of the job's state, if a majority has lost it.
+    Voters(Option<StateLoss>),
+    /// An etcd cluster.
+    Etcd,
 }
 
 /// An error after which a node cannot take part.
@@ -188,20 +195,9 @@ pub async fn drive(
         if let Some(ending) = driver.carry_out_all().await? {
             let (workers_succeeded, has_run) = (driver.workers_succeeded, driver.has_run);
             let endpoint = driver.spec.destination.to_string();
-            let uses_etcd = driver.spec.destination.uses_etcd();
-            let has_voters = driver.spec.destination.voter_list().len() > 1;
-            let voter = driver.spec.voter.as_ref();
-            let state_loss = voter.and_then(|voter| voter.state_loss.borrow().clone());
+            let depends_on = driver.depends_on();
             driver.flush_streams(&mut events).await;
-            return Ok(End {
-                ending,
-                workers_succeeded,
-                has_run,
-                endpoint,
-                has_voters,
-                uses_etcd,
-                state_loss,
-            });
+            return Ok(End { ending, workers_succeeded, has_run, endpoint, depends_on });
         }
         if let Some(mismatch) = driver.mismatch.take() {
             return Err(DriveError::Mismatch(mismatch));
@@ -529,6 +525,17 @@ impl Driver<'_> {
             }
             addresses
         });
+    }
+
+    fn depends_on(&self) -> DependsOn {
+        let AgentSpec { destination, voter, .. } = &self.spec;
+        if destination.uses_etcd() {
+            DependsOn::Etcd
+        } else if destination.voter_list().len() > 1 {
+            DependsOn::Voters(voter.as_ref().and_then(|voter| voter.state_loss.borrow().clone()))
+        } else {
+            DependsOn::OneHost
+        }
     }
 
     /// Dials the leader that this agent's own voter or the record in etcd names. With etcd, the agents that receive the
