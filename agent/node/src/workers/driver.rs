@@ -34,10 +34,10 @@ use ragent_base::{
 use self::{
     group::{Group, Worker, WorkerState},
     standbys::HeldStandbys,
-    watching::{next_notice, next_timer, open_notices},
+    watching::{next_timer, next_worker_report, open_report_sockets},
 };
 use super::{
-    health::{held_gpus::HeldGpus, notices::NoticeSockets, timers::Timers},
+    health::{held_gpus::HeldGpus, timers::Timers, worker_reports::ReportSockets},
     keeper_link::{Drains, FromKeeper, KeeperLink},
     plumbing::Prepared,
     spec::SupervisorSpec,
@@ -54,7 +54,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let (reports_to_agent, events) = mpsc::channel(limits::TASK_QUEUE);
     let (reports, from_keeper) = mpsc::channel(limits::TASK_QUEUE);
     let (background, done) = mpsc::channel(limits::TASK_QUEUE);
-    let notices = open_notices(&spec);
+    let worker_reports = open_report_sockets(&spec);
     let gpus = Arc::new(HeldGpus::new(spec.held_gpu_timeout));
     let drains = Drains::default();
     let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
@@ -73,7 +73,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         sweeps: 0,
         idle_since: clock::now(),
         timers: Timers::default(),
-        notices,
+        worker_reports,
         output: Arc::new(Notify::new()),
         gpus,
         background,
@@ -100,7 +100,7 @@ struct Driver {
     /// The time since which no group has run.
     idle_since: Instant,
     timers: Timers,
-    notices: Option<NoticeSockets>,
+    worker_reports: Option<ReportSockets>,
     /// Notified of output in which training steps are searched.
     output: Arc<Notify>,
     gpus: Arc<HeldGpus>,
@@ -154,8 +154,8 @@ impl Driver {
                 }
                 () = passed(steps) => self.pass_steps_on(),
                 () = self.output.notified() => self.handle_output(),
-                // Last, so that a flood of notices delays nothing else.
-                notice = next_notice(&mut self.notices) => self.handle_notice(notice),
+                // Last, so that a flood of reports delays nothing else.
+                report = next_worker_report(&mut self.worker_reports) => self.handle_worker_report(report),
                 // The next step of the loop notices which deadline has passed.
                 () = alarm.until([deadline, timer, look, keeper, standbys, steps]) => {}
             }

@@ -42,8 +42,8 @@ impl Driver {
         self.spec.events.agent(&admission, AgentEvent::Assigned);
         let (round, restart_count) = (admission.round, admission.restart_count);
         let (workers, choices) = (BTreeMap::new(), [None, None]);
-        if let Some(notices) = &mut self.notices {
-            notices.forget();
+        if let Some(worker_reports) = &mut self.worker_reports {
+            worker_reports.forget();
         }
         let keeper = KeeperWatch::new(clock::now(), self.lease);
         self.group = Some(Group {
@@ -169,9 +169,9 @@ impl Driver {
         if let Some(pipe) = &self.spec.timer_pipe {
             env.push(("TORCHELASTIC_TIMER_FILE".to_owned(), pipe.path().into()));
         }
-        if let Some(notices) = &self.notices {
+        if let Some(worker_reports) = &self.worker_reports {
             let timeout = self.spec.hang.as_ref().map(|hang| hang.timeout);
-            env.extend(environment::of_reports(&notices.path(local_rank), timeout));
+            env.extend(environment::of_reports(&worker_reports.path(local_rank), timeout));
         }
         env
     }

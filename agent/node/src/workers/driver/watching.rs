@@ -21,10 +21,10 @@ use tracing::{error, warn};
 use super::{Done, Driver, SupervisorEvent, Worker, WorkerState};
 use crate::workers::{
     health::{
-        notices::{Notice, NoticeSockets, Unfit},
         progress,
         stacks::{self, StackTools},
         timers::{Expired, TimerPipe, TimerRequest},
+        worker_reports::{ReportSockets, Unfit, WorkerReport},
     },
     spec::SupervisorSpec,
 };
@@ -65,32 +65,32 @@ impl Driver {
         });
     }
 
-    pub(super) fn handle_notice(&mut self, (local_rank, notice): (LocalRank, Notice)) {
-        if notice.is_heartbeat {
+    pub(super) fn handle_worker_report(&mut self, (local_rank, report): (LocalRank, WorkerReport)) {
+        if report.is_heartbeat {
             self.standby_input(standby::Input::Progress);
         }
         let (now, Some(group)) = (clock::now(), &mut self.group) else { return };
         // From another worker, it would be an uncharged failure at will.
         let was_standby = group.workers.get(&local_rank).is_some_and(|worker| worker.was_standby);
-        if let Some(Unfit { modules, reason }) = notice.unfit.filter(|_| was_standby) {
+        if let Some(Unfit { modules, reason }) = report.unfit.filter(|_| was_standby) {
             let end = WorkerEnd::StandbyUnfit(reason.as_str().into());
             group.machine.handle(now, supervisor::Input::Ended(local_rank, end));
             return self.standby_input(standby::Input::Unfit { modules, reason });
         }
-        if notice.has_returned {
+        if report.has_returned {
             return self.handle_returned(local_rank);
         }
-        if let Some(step) = notice.step {
+        if let Some(step) = report.step {
             group.steps.handle_step(now, local_rank, StepSource::Reported, step);
         }
         let mut hang = None;
         if let Some(watch) = &mut group.hang {
-            if notice.is_heartbeat {
+            if report.is_heartbeat {
                 watch.handle_heartbeat(now, local_rank);
             }
-            hang = notice.is_trigger.then(|| watch.handle_trigger(local_rank)).flatten();
+            hang = report.is_trigger.then(|| watch.handle_trigger(local_rank)).flatten();
         }
-        if let Some(text) = notice.status {
+        if let Some(text) = report.status {
             group.workers.entry(local_rank).or_default().status = Some(text.clone());
             // One line per node: that of the first worker that has one.
             let first = group.workers.iter().find(|(_, worker)| worker.status.is_some());
@@ -121,8 +121,8 @@ impl Driver {
         let size = self.spec.environment.local_world_size;
         let returned = self.group.as_mut().map(|group| group.take_returned(size));
         for local_rank in returned.unwrap_or_default() {
-            if let Some(notices) = &self.notices {
-                notices.release(local_rank);
+            if let Some(worker_reports) = &self.worker_reports {
+                worker_reports.release(local_rank);
             }
         }
     }
@@ -178,9 +178,9 @@ impl Driver {
 }
 
 /// Opens the sockets for reports of workers.
-pub(super) fn open_notices(spec: &SupervisorSpec) -> Option<NoticeSockets> {
+pub(super) fn open_report_sockets(spec: &SupervisorSpec) -> Option<ReportSockets> {
     let size = spec.environment.local_world_size;
-    NoticeSockets::open(&spec.socket_dir, size)
+    ReportSockets::open(&spec.socket_dir, size)
         .map_err(|error| {
             warn!(
                 %error,
@@ -191,13 +191,15 @@ pub(super) fn open_notices(spec: &SupervisorSpec) -> Option<NoticeSockets> {
         .ok()
 }
 
-/// Waits for the next notice of a worker; forever if workers cannot send any.
-pub(super) async fn next_notice(notices: &mut Option<NoticeSockets>) -> (LocalRank, Notice) {
-    if let Some(open) = notices {
-        if let Some(notice) = open.next().await {
-            return notice;
+/// Waits for the next report of a worker; forever if workers cannot send any.
+pub(super) async fn next_worker_report(
+    sockets: &mut Option<ReportSockets>,
+) -> (LocalRank, WorkerReport) {
+    if let Some(open) = sockets {
+        if let Some(report) = open.next().await {
+            return report;
         }
-        *notices = None;
+        *sockets = None;
     }
     future::pending().await
 }

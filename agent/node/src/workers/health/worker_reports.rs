@@ -25,7 +25,7 @@ use crate::workers::limits;
 
 /// The content of one datagram.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Notice {
+pub(crate) struct WorkerReport {
     pub(crate) is_heartbeat: bool,
     pub(crate) is_trigger: bool,
     pub(crate) status: Option<String>,
@@ -51,24 +51,24 @@ impl Unfit {
     }
 }
 
-impl Notice {
+impl WorkerReport {
     fn parse(datagram: &[u8]) -> Self {
-        let mut notice = Self::default();
+        let mut report = Self::default();
         let (mut step, mut total) = (None, None);
         for line in String::from_utf8_lossy(datagram).lines() {
             match line.split_once('=') {
-                Some(("WATCHDOG", "1")) => notice.is_heartbeat = true,
-                Some(("WATCHDOG", "trigger")) => notice.is_trigger = true,
-                Some(("STATUS", text)) => notice.status = Some(short(text)),
+                Some(("WATCHDOG", "1")) => report.is_heartbeat = true,
+                Some(("WATCHDOG", "trigger")) => report.is_trigger = true,
+                Some(("STATUS", text)) => report.status = Some(short(text)),
                 Some(("X_RAGENT_STEP", number)) => step = number.trim().parse().ok(),
                 Some(("X_RAGENT_STEPS", number)) => total = number.trim().parse().ok(),
-                Some(("X_RAGENT_RETURNED", "1")) => notice.has_returned = true,
-                Some(("X_RAGENT_UNFIT", text)) => notice.unfit = Unfit::parse(text),
+                Some(("X_RAGENT_RETURNED", "1")) => report.has_returned = true,
+                Some(("X_RAGENT_UNFIT", text)) => report.unfit = Unfit::parse(text),
                 _ => {}
             }
         }
-        notice.step = step.and_then(|step| Step::new(step, total));
-        notice
+        report.step = step.and_then(|step| Step::new(step, total));
+        report
     }
 }
 
@@ -86,16 +86,16 @@ fn short(text: &str) -> String {
 
 /// The sockets of this node's workers; dropping this removes them.
 #[derive(Debug)]
-pub(crate) struct NoticeSockets {
+pub(crate) struct ReportSockets {
     folder: PathBuf,
     /// `None` if the file system has no locks.
     _lock: Option<File>,
     sockets: Vec<Arc<UnixDatagram>>,
     tasks: Vec<AbortHandle>,
-    notices: mpsc::Receiver<(LocalRank, Notice)>,
+    reports: mpsc::Receiver<(LocalRank, WorkerReport)>,
 }
 
-impl NoticeSockets {
+impl ReportSockets {
     /// Opens a socket for each worker, in a folder in `dir` that only this user can access.
     ///
     /// # Errors
@@ -106,9 +106,9 @@ impl NoticeSockets {
         remove_left(dir);
         let folder = dir.join(format!("{PREFIX}{}", random_name()));
         DirBuilder::new().mode(0o700).create(&folder)?;
-        let (locked, (_, notices)) = (lock(&folder).ok(), mpsc::channel(1));
+        let (locked, (_, reports)) = (lock(&folder).ok(), mpsc::channel(1));
         let (sockets, tasks) = (Vec::new(), Vec::new());
-        let mut opened = Self { folder, _lock: locked, sockets, tasks, notices };
+        let mut opened = Self { folder, _lock: locked, sockets, tasks, reports };
         for local_rank in (0..local_world_size).map(LocalRank) {
             let socket = UnixDatagram::bind(opened.path(local_rank))?;
             opened.sockets.push(Arc::new(socket));
@@ -117,7 +117,7 @@ impl NoticeSockets {
         Ok(opened)
     }
 
-    /// Drops all notices that have not been taken: those of the last round, none of whose processes is left.
+    /// Drops all reports that have not been taken: those of the last round, none of whose processes is left.
     pub(crate) fn forget(&mut self) {
         self.stop();
         let mut datagram = [0; 1];
@@ -132,8 +132,8 @@ impl NoticeSockets {
     }
 
     fn receive_all(&mut self) {
-        let (sender, notices) = mpsc::channel(limits::TASK_QUEUE);
-        self.notices = notices;
+        let (sender, reports) = mpsc::channel(limits::TASK_QUEUE);
+        self.reports = reports;
         for (local_rank, socket) in (0..).map(LocalRank).zip(&self.sockets) {
             let task = tokio::spawn(receive(Arc::clone(socket), local_rank, sender.clone()));
             self.tasks.push(task.abort_handle());
@@ -160,17 +160,17 @@ impl NoticeSockets {
         let _ = socket.map(|socket| socket.try_send_to(b"1", path));
     }
 
-    /// Waits for the next notice.
+    /// Waits for the next report.
     ///
     /// # Cancel safety
     ///
     /// A cancelled call has taken nothing.
-    pub(crate) async fn next(&mut self) -> Option<(LocalRank, Notice)> {
-        self.notices.recv().await
+    pub(crate) async fn next(&mut self) -> Option<(LocalRank, WorkerReport)> {
+        self.reports.recv().await
     }
 }
 
-impl Drop for NoticeSockets {
+impl Drop for ReportSockets {
     fn drop(&mut self) {
         self.stop();
         // The folder has no other files; if it stays, it is harmless.
@@ -198,12 +198,12 @@ const HELD: &str = ".held";
 async fn receive(
     socket: Arc<UnixDatagram>,
     local_rank: LocalRank,
-    notices: mpsc::Sender<(LocalRank, Notice)>,
+    reports: mpsc::Sender<(LocalRank, WorkerReport)>,
 ) {
     let mut datagram = vec![0; limits::MAX_NOTICE];
     while let Ok(len) = socket.recv(&mut datagram).await {
         // Workers wait if the queue is full, as they would for a service manager.
-        if notices.send((local_rank, Notice::parse(&datagram[..len]))).await.is_err() {
+        if reports.send((local_rank, WorkerReport::parse(&datagram[..len]))).await.is_err() {
             return;
         }
     }
@@ -216,24 +216,24 @@ mod tests {
     /// Heartbeats and status lines are parsed, alone and together; everything else is ignored.
     #[test]
     fn notices_are_sd_notifys() {
-        let parse = |text: &str| Notice::parse(text.as_bytes());
+        let parse = |text: &str| WorkerReport::parse(text.as_bytes());
         assert!(parse("WATCHDOG=1").is_heartbeat);
         assert!(parse("WATCHDOG=trigger\n").is_trigger);
         let both = parse("READY=1\nSTATUS=step 120 loss=0.31\nWATCHDOG=1\nX");
         assert!(both.is_heartbeat);
         assert_eq!(both.status.as_deref(), Some("step 120 loss=0.31"));
-        assert_eq!(parse("STOPPING=1\nWATCHDOG=2\n=\n"), Notice::default());
-        assert_eq!(Notice::parse(b"\xff\xfe=\0"), Notice::default());
+        assert_eq!(parse("STOPPING=1\nWATCHDOG=2\n=\n"), WorkerReport::default());
+        assert_eq!(WorkerReport::parse(b"\xff\xfe=\0"), WorkerReport::default());
     }
 
     /// A training step is parsed, in any order with the number of all steps; numbers that are malformed or out of range are
     /// ignored.
     #[test]
     fn steps_are_parsed() {
-        let step = |text: &str| Notice::parse(text.as_bytes()).step;
+        let step = |text: &str| WorkerReport::parse(text.as_bytes()).step;
         assert_eq!(step("X_RAGENT_STEP=120"), Step::new(120, None));
         assert_eq!(step("X_RAGENT_STEPS=1000\nX_RAGENT_STEP=120\n"), Step::new(120, Some(1000)));
-        let both = Notice::parse(b"WATCHDOG=1\nX_RAGENT_STEP=0\nX_RAGENT_OTHER=1");
+        let both = WorkerReport::parse(b"WATCHDOG=1\nX_RAGENT_STEP=0\nX_RAGENT_OTHER=1");
         assert!(both.is_heartbeat && both.step == Step::new(0, None));
         assert_eq!(step("X_RAGENT_STEP=1\nX_RAGENT_STEPS=many"), Step::new(1, None));
         for text in ["X_RAGENT_STEP=", "X_RAGENT_STEP=-1", "X_RAGENT_STEP=1e3", "X_RAGENT_STEPS=9"]
@@ -247,7 +247,7 @@ mod tests {
     /// The hook's report names modules and a reason, which are short; a malformed one is ignored.
     #[test]
     fn unfit_modules_are_parsed() {
-        let unfit = |text: &str| Notice::parse(text.as_bytes()).unfit;
+        let unfit = |text: &str| WorkerReport::parse(text.as_bytes()).unfit;
         let modules = vec!["torch".to_owned(), "torch._dynamo".to_owned()];
         let reason = "line 1 of train.py sets X".to_owned();
         let report = "X_RAGENT_UNFIT=line 1 of train.py sets X\ttorch,torch._dynamo";
@@ -260,24 +260,25 @@ mod tests {
     /// A status line for other nodes is short, and has no control characters.
     #[test]
     fn status_is_bounded() {
-        let notice = Notice::parse(format!("STATUS=\u{1b}[2J{}", "ä".repeat(4000)).as_bytes());
-        let status = notice.status.expect("it was given");
+        let report =
+            WorkerReport::parse(format!("STATUS=\u{1b}[2J{}", "ä".repeat(4000)).as_bytes());
+        let status = report.status.expect("it was given");
         assert!(status.len() <= PROGRESS_MAX && status.starts_with("[2Jä"), "{status}");
     }
 
-    /// Notices that the last round has left are dropped, and later ones are received.
+    /// Reports that the last round has left are dropped, and later ones are received.
     #[tokio::test]
     async fn notices_of_the_last_round_are_dropped() {
         let folder = tempfile::tempdir().unwrap();
-        let mut sockets = NoticeSockets::open(&folder.path().join("sockets"), 2).unwrap();
+        let mut sockets = ReportSockets::open(&folder.path().join("sockets"), 2).unwrap();
         let (sender, path) = (UnixDatagram::unbound().unwrap(), sockets.path(LocalRank(1)));
         let send = async |step: u64| {
             let datagram = format!("X_RAGENT_STEP={step}");
             sender.send_to(datagram.as_bytes(), &path).await.unwrap();
         };
         send(1).await;
-        let (local_rank, notice) = sockets.next().await.unwrap();
-        assert_eq!((local_rank, notice.step), (LocalRank(1), Step::new(1, None)));
+        let (local_rank, report) = sockets.next().await.unwrap();
+        assert_eq!((local_rank, report.step), (LocalRank(1), Step::new(1, None)));
         // One of them may have been received already.
         for step in 2..5 {
             send(step).await;
@@ -292,7 +293,7 @@ mod tests {
     #[tokio::test]
     async fn only_sockets_of_killed_agents_are_removed() {
         let temp = tempfile::tempdir().unwrap();
-        let open = || NoticeSockets::open(temp.path(), 1).unwrap();
+        let open = || ReportSockets::open(temp.path(), 1).unwrap();
         let (running, killed) = (open(), temp.path().join(format!("{PREFIX}AAAAAAAA")));
         DirBuilder::new().mode(0o700).create(&killed).unwrap();
         for folder in [&running.folder, &killed] {
