@@ -15,7 +15,7 @@ const LONG: usize = 16;
 /// The warning about a value that is not a record.
 const WARNING: &str = "the key /ragent/j/leader in etcd had a value that is not a record";
 
-/// Fails unless the first leader still leads, and the first workers still run. On a machine that stalls, a node may have lost
+/// Fails unless the first leader still leads, and the first workers still run. On a machine that pauses, a node may have lost
 /// its lease to the leader.
 #[track_caller]
 fn assert_undisturbed(job: &mut Job<'_>) {

@@ -175,7 +175,7 @@ fn coordinator_alone_comes_back() {
 }
 
 /// While a host is frozen, its own workers and those of the other nodes end with their leases. When
-/// it resumes it evicts no node because of its own stall: one new round of the same nodes follows,
+/// it resumes it evicts no node because of its own pause: one new round of the same nodes follows,
 /// for free.
 #[test]
 fn frozen_host_evicts_nobody() {

@@ -187,7 +187,7 @@ fn whole_units_take_part() {
 /// A coordinator that does not answer for ten seconds, as while its machine is suspended, is not taken for
 /// another program: a new node warns, and registers when it answers again.
 #[test]
-fn newcomer_waits_for_a_stalled_coordinator() {
+fn newcomer_waits_for_a_paused_coordinator() {
     let sandbox = Sandbox::with_standbys();
     let job = Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf last_call_timeout=0.1,join_settle=0.1");
     let mut host = job.host("--no-python stay.sh");

@@ -37,7 +37,7 @@ fn machines_next_to_their_driver_are_pure() {
         "src/commands/top/model.rs",
         "src/commands/top/nodes.rs",
         "src/commands/top/rates.rs",
-        "coordinator/src/stall.rs",
+        "coordinator/src/pause.rs",
         "node/src/endpoint/locator.rs",
         "node/src/endpoint/search/challenges.rs",
         "node/src/endpoint/search/host_choice.rs",

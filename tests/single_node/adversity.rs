@@ -243,7 +243,7 @@ fn slow_disk_costs_no_lease() {
     faults.set("slow", 0);
     orders.give("exit 0");
     let stderr = ends_well(agent);
-    assert!(!stderr.contains("lease has ended") && !stderr.contains("was stalled"), "{stderr}");
+    assert!(!stderr.contains("lease has ended") && !stderr.contains("was paused"), "{stderr}");
 }
 
 fn slow(sandbox: &Sandbox, name: &str) -> String {

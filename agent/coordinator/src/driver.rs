@@ -39,10 +39,10 @@ use super::{
     listed_voters::ListedVoters,
     measures::CoordinatorMeasures,
     paths::Paths,
+    pause::PauseGuard,
     peer_addresses::{add_source, observed},
     persistence::Persistence,
     proofs::Proofs,
-    stall::StallGuard,
     streams::{Stream, Streams},
 };
 use crate::limits;
@@ -129,7 +129,7 @@ impl Coordination {
             streams: Streams::new(attended, proofs),
             paths: Paths::new(),
             effects: VecDeque::new(),
-            stall: StallGuard::default(),
+            pause: PauseGuard::default(),
             leadership,
             until: mandate.until.clone(),
             listed,
@@ -235,7 +235,7 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
             driver.measures.inputs.observe(clock::now().saturating_duration_since(began));
         }
         let deadline = driver.rendezvous.poll_timeout();
-        let due = driver.stall.due(clock::now(), deadline);
+        let due = driver.pause.due(clock::now(), deadline);
         let silence_due = driver.silence_due;
         let awaits_answers = !driver.rendezvous.silent_voters().is_empty();
         let report_due = driver.members.poll_timeout();
@@ -281,7 +281,7 @@ struct Driver {
     persistence: Persistence,
     /// Effects that wait until the state is stored.
     effects: VecDeque<Effect>,
-    stall: StallGuard,
+    pause: PauseGuard,
     leadership: Leadership,
     /// The end of the right to coordinate, which the election extends, if it has one.
     until: watch::Receiver<Instant>,
@@ -418,11 +418,11 @@ impl Driver {
     fn handle_due(&mut self, now: Instant, deadline: Option<Instant>) {
         self.extend(now);
         let stretch = self.rendezvous.leases().stretch().max(1.0);
-        if self.stall.may_apply(now, deadline, limits::CATCH_UP.mul_f64(stretch)) {
+        if self.pause.may_apply(now, deadline, limits::CATCH_UP.mul_f64(stretch)) {
             self.rendezvous.handle_timeout(now);
         } else {
             warn!(
-                "the coordinator was stalled; processing queued messages before any node times out"
+                "the coordinator was paused; processing queued messages before any node times out"
             );
         }
     }

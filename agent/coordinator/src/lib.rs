@@ -1,6 +1,6 @@
 //! The coordinator of a job, and the agents' connections to it.
 //!
-//! `driver` owns the machine, with the open `streams`; `stall` and `peer_addresses` are decisions
+//! `driver` owns the machine, with the open `streams`; `pause` and `peer_addresses` are decisions
 //! of its own. `persistence` waits until the state that outlives the process is stored. `host` runs the driver while
 //! this process leads, and `listed_voters` adds the voters to the status of the job. `service` is the
 //! gRPC and HTTP side of the coordinator, for each `role` of an agent's port, and [`client`] the
@@ -27,6 +27,7 @@ pub mod measures;
 pub mod metrics;
 mod page;
 mod paths;
+mod pause;
 mod peer_addresses;
 pub(crate) mod persistence;
 pub mod proofs;
@@ -36,7 +37,6 @@ pub mod readers;
 mod relay;
 pub mod role;
 pub mod service;
-mod stall;
 mod state;
 mod states;
 mod status_page;

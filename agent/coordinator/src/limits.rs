@@ -63,7 +63,7 @@ pub(super) const PAGE_SILENCE_MS: u64 = 3_000;
 pub(super) const PAGE_STALL_MS: u64 = 10_000;
 /// The seconds after which a client may try again when all places of readers are taken.
 pub(super) const READERS_RETRY_S: u32 = 10;
-/// The time for which a coordinator that was stalled receives messages before it expires leases:
+/// The time for which a coordinator that was paused receives messages before it expires leases:
 /// agents reconnect within 600 ms, and try twice a second until they are connected.
 pub(crate) const CATCH_UP: Duration = Duration::from_millis(1000);
 /// The time for which a voter keeps an obituary for the next leader: far longer than an election takes.

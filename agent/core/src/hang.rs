@@ -91,7 +91,7 @@ impl HangWatch {
         activities: &BTreeMap<LocalRank, Activity>,
     ) -> Option<Hang> {
         let passed = now.saturating_duration_since(self.looked);
-        // If this examination is late, the whole machine may have been stalled, workers included.
+        // If this examination is late, the whole machine may have been paused, workers included.
         let stood_still = passed.saturating_sub(self.interval() * 2);
         self.looked = now;
         for (local_rank, progress) in &mut self.workers {
@@ -204,9 +204,9 @@ mod tests {
         assert_eq!(hang, Some(Hang { local_rank: LocalRank(1), time: 8 * SECOND }));
     }
 
-    /// Time in which the whole machine was stalled does not count.
+    /// Time in which the whole machine was paused does not count.
     #[test]
-    fn stall_is_no_hang() {
+    fn pause_is_no_hang() {
         let mut t = Fixture::new();
         t.now += 100 * SECOND;
         assert_eq!(t.watch.handle_look(t.now, &t.activities), None);

@@ -267,7 +267,7 @@ mod tests {
 
     /// An agent that was paused grants the keeper the margin from the moment at which it resumes.
     #[test]
-    fn stalled_agent_does_not_kill_its_keeper() {
+    fn paused_agent_does_not_kill_its_keeper() {
         let mut t = Fixture::new(Some(700));
         t.now += 10_000 * MS;
         t.watch.handle_timeout(t.now);

@@ -12,7 +12,7 @@
 //!
 //! # Load
 //!
-//! A stalled or overloaded coordinator must not be given more work because of that. So there is one
+//! A paused or overloaded coordinator must not be given more work because of that. So there is one
 //! attempt at a time, and a connected attempt is kept for as long as a welcome on it can still
 //! count: a lease. Failed attempts are followed by others after pauses that double, with jitter. A
 //! stream that replaced a suspect one is suspected later than that, until an echo was prompt:

@@ -29,7 +29,7 @@ enum Notice {
 /// The service manager that started this process, if it accepts notifications.
 #[derive(Debug, Default)]
 pub struct ServiceManager {
-    /// The queue of the thread that sends; a stalled manager must not block the agent.
+    /// The queue of the thread that sends; a paused manager must not block the agent.
     notices: Option<SyncSender<Notice>>,
     is_ready: bool,
     /// The interval of watchdog keep-alives, and the time of the next one; `None` if there is no

@@ -110,7 +110,7 @@ mod tests {
         }
         // It has fired, although no call waited for it.
         let (missed, next) = (clock::now() + TICK, clock::now() + 3 * TICK);
-        // Sets the timer, unless this thread is stalled for longer.
+        // Sets the timer, unless this thread is paused for longer.
         let _ = tokio::time::timeout(Duration::ZERO, timer.until(missed)).await;
         clock::until(Some(missed + TICK)).await;
         timer.until(missed).await.unwrap();

@@ -1,4 +1,4 @@
-//! The driver arms the machine's deadlines, sends its messages, and makes up for its own stalls.
+//! The driver arms the machine's deadlines, sends its messages, and makes up for its own pauses.
 //! The rendezvous rules have their own tests. The clock is paused: it jumps to the next deadline
 //! when no task is ready.
 
@@ -241,9 +241,9 @@ async fn lease_is_armed() {
     assert_eq!(clock::now() - start, Leases::default().coordinator);
 }
 
-/// A coordinator that was stalled past every lease handles all messages before it evicts a node.
+/// A coordinator that was paused past every lease handles all messages before it evicts a node.
 #[tokio::test(start_paused = true)]
-async fn stalled_coordinator_evicts_no_one() {
+async fn paused_coordinator_evicts_no_one() {
     let t = Fixture::new();
     let (_a, _b) = (t.attend("a").await, t.attend("b").await);
     assert_eq!(t.standing_of("a").await, Some(StandingName::Joined));

@@ -94,7 +94,7 @@ impl Driver {
             self.carry_out_all();
             let (due, report_at) = (self.claim.poll_timeout(), self.outage.poll_timeout());
             tokio::select! {
-                // Messages before deadlines, so that a stall of this process is not mistaken for silence of the
+                // Messages before deadlines, so that a pause of this process is not mistaken for silence of the
                 // leader.
                 biased;
                 Some(event) = self.queue.recv() => self.handle_event(event),

@@ -225,7 +225,7 @@ impl Driver {
             let leave_at = self.leaving.as_ref().map(|leaving| leaving.until);
             let (due, report_at) = (self.election.poll_timeout(), self.reach.poll_timeout());
             tokio::select! {
-                // Messages before deadlines, so that a stall of this process is not mistaken for silence of the others.
+                // Messages before deadlines, so that a pause of this process is not mistaken for silence of the others.
                 biased;
                 Some(event) = self.queue.recv() => self.handle_event(event),
                 command = inputs.commands.recv() => match command {

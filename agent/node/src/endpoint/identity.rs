@@ -49,7 +49,7 @@ pub(super) async fn ask_all(
 pub async fn describe_other_program(address: SocketAddr) -> Option<String> {
     match ask(address, None).await {
         Answer::Other(what) => Some(what),
-        // A stalled coordinator is silent, too.
+        // A paused coordinator is silent, too.
         Answer::Ragent | Answer::Mismatch(_) | Answer::Silent | Answer::None(_) => None,
     }
 }

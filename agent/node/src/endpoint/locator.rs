@@ -11,7 +11,7 @@
 //! Asking ──▶ Ended: joins, or gives up     Binding ──▶ Ended: gives up
 //! ```
 //!
-//! A program other than ragent ends the search at once. A silent one may be a stalled coordinator, and
+//! A program other than ragent ends the search at once. A silent one may be a paused coordinator, and
 //! a port in use may be that of an agent that answers soon: both have a limit. Anything else is asked
 //! again until the join timeout.
 
@@ -207,7 +207,7 @@ impl Locator {
 
     fn handle_silence(&mut self, now: Instant, since: Instant, address: SocketAddr) {
         let since = *self.silent_since.get_or_insert(since);
-        // A coordinator that is stalled, or busy with other connections, is silent too.
+        // A coordinator that is paused, or busy with other connections, is silent too.
         if now.saturating_duration_since(since) >= limits::SILENT_TIMEOUT {
             let what = looks_like(&[]);
             return self.end(Effect::GiveUp(LocateError::Other { address, what, holder: None }));

@@ -206,8 +206,8 @@ pub async fn drive(
         driver.review_registration();
         let deadline = driver.poll_timeout();
         tokio::select! {
-            // Events before deadlines, so that an agent that was stalled does not attribute its own
-            // stall to the coordinator.
+            // Events before deadlines, so that an agent that was paused does not attribute its own
+            // pause to the coordinator.
             biased;
             Some(signal) = signals.recv() => driver.handle_signal(signal),
             event = supervisor.events.recv() => {

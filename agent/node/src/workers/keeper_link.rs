@@ -78,7 +78,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct KeeperLink {
     orders: mpsc::Sender<(Order, Vec<OwnedFd>)>,
-    /// The newest renewal of the lease. Older ones need not be sent, so a stalled keeper never
+    /// The newest renewal of the lease. Older ones need not be sent, so a paused keeper never
     /// makes the agent wait.
     lease: watch::Sender<Option<Order>>,
     pid: Pid,
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(child.wait().unwrap().signal(), Some(Signal::SIGKILL as i32));
     }
 
-    /// A stalled keeper makes no sender wait: renewals replace each other, and it reads the newest
+    /// A paused keeper makes no sender wait: renewals replace each other, and it reads the newest
     /// when it continues.
     #[tokio::test]
     async fn renewals_do_not_queue_up() {

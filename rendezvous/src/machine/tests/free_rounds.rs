@@ -71,7 +71,7 @@ fn cut_off_is_counted_once_a_round() {
     assert_eq!(t.memory.host_tallies, [tally(2)]);
 }
 
-/// If all members were cut off, none is counted: the coordinator or its network stalled.
+/// If all members were cut off, none is counted: the coordinator or its network was away.
 #[test]
 fn cut_off_of_all_is_nobodys() {
     let mut t = Fixture::new(1, 2);

@@ -402,7 +402,7 @@ impl Search {
     async fn wait(&mut self, deadline: Option<Instant>) {
         let due = [self.choice.poll_timeout(), deadline].into_iter().flatten().min();
         tokio::select! {
-            // Hosts that have answered first, of which there are few; then datagrams before deadlines: an agent that was stalled
+            // Hosts that have answered first, of which there are few; then datagrams before deadlines: an agent that was paused
             // has not waited for the others.
             biased;
             Some(tried) = self.trials.join_next_with_id() => {

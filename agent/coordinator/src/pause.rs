@@ -1,22 +1,22 @@
-//! Recognises that the process was stalled, so that received messages are handled before any node
+//! Recognises that the process was paused, so that received messages are handled before any node
 //! times out.
 //!
-//! After a stall, the messages of all nodes are in the queues of the coordinator, and their deadlines
+//! After a pause, the messages of all nodes are in the queues of the coordinator, and their deadlines
 //! have passed. A deadline that is long past is therefore postponed once: the messages renew it.
 
 use std::time::{Duration, Instant};
 
-/// A deadline missed by more than this was missed because the whole process was stalled.
-const STALL: Duration = Duration::from_millis(500);
+/// A deadline missed by more than this was missed because the whole process was paused.
+const PAUSE: Duration = Duration::from_millis(500);
 
-/// Postpones deadlines after a stall.
+/// Postpones deadlines after a pause.
 #[derive(Debug, Default)]
-pub(super) struct StallGuard {
+pub(super) struct PauseGuard {
     /// The time until which deadlines are postponed.
     until: Option<Instant>,
 }
 
-impl StallGuard {
+impl PauseGuard {
     /// Returns the time at which `deadline` is to be applied. A deadline in the future shows that
     /// the messages were handled.
     pub(super) fn due(&mut self, now: Instant, deadline: Option<Instant>) -> Option<Instant> {
@@ -27,17 +27,17 @@ impl StallGuard {
     }
 
     /// Returns true if a deadline that is due may be applied, and false if it is postponed by
-    /// `catch_up` because the process was stalled.
+    /// `catch_up` because the process was paused.
     pub(super) fn may_apply(
         &mut self,
         now: Instant,
         deadline: Option<Instant>,
         catch_up: Duration,
     ) -> bool {
-        let is_late = deadline.is_some_and(|deadline| deadline + STALL < now);
-        let is_stalled = is_late && self.until.is_none();
-        self.until = is_stalled.then(|| now + catch_up);
-        !is_stalled
+        let is_late = deadline.is_some_and(|deadline| deadline + PAUSE < now);
+        let is_paused = is_late && self.until.is_none();
+        self.until = is_paused.then(|| now + catch_up);
+        !is_paused
     }
 }
 
@@ -48,8 +48,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// A guard, and the time at which it was created.
-    fn guard() -> (StallGuard, Instant) {
-        (StallGuard::default(), ragent_base::sys::clock::now())
+    fn guard() -> (PauseGuard, Instant) {
+        (PauseGuard::default(), ragent_base::sys::clock::now())
     }
 
     /// A deadline that is handled in time, or a little late on a busy machine, is applied.
@@ -59,7 +59,7 @@ mod tests {
         let deadline = Some(start + SECOND);
         assert_eq!(guard.due(start, deadline), deadline);
         assert!(guard.may_apply(start + SECOND, deadline, SECOND));
-        assert!(guard.may_apply(start + SECOND + STALL, deadline, SECOND));
+        assert!(guard.may_apply(start + SECOND + PAUSE, deadline, SECOND));
         assert_eq!(guard.due(start, None), None);
     }
 
@@ -76,9 +76,9 @@ mod tests {
         assert!(guard.may_apply(woken + SECOND, deadline, SECOND));
     }
 
-    /// Once messages have moved the deadline, the next stall counts as a new one.
+    /// Once messages have moved the deadline, the next pause counts as a new one.
     #[test]
-    fn each_stall_counts() {
+    fn each_pause_counts() {
         let (mut guard, start) = guard();
         assert!(!guard.may_apply(start + 10 * SECOND, Some(start), SECOND));
         let (now, moved) = (start + 10 * SECOND, start + 13 * SECOND);
