@@ -1,4 +1,4 @@
-//! Why a process has no credentials.
+//! The error of a process that has no credentials.
 
 use super::{certificates::CertificateError, file::FileError};
 

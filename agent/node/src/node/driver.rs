@@ -118,11 +118,11 @@ pub struct End {
     pub has_run: bool,
     /// The endpoint of the coordinator, or the voters.
     pub endpoint: String,
-    /// What has to run so that there is a coordinator.
+    /// The processes without which there is no coordinator.
     pub depends_on: DependsOn,
 }
 
-/// What has to run so that a job has a coordinator.
+/// The processes without which a job has no coordinator.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum DependsOn {
     /// The host of the only endpoint.

@@ -197,7 +197,7 @@ impl Eq for Imported {}
 pub struct LeftOut {
     /// Its name.
     pub module: String,
-    /// Why it is left out.
+    /// The reason, for the user.
     pub reason: String,
 }
 
