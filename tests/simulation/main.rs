@@ -1,8 +1,7 @@
-//! Thousands of jobs and elections, each with a seed that determines its faults.
+//! Thousands of jobs, each with a seed that determines its faults.
 //!
 //! A failure prints the command that replays it.
 
-mod election;
 mod scale;
 mod storm;
 mod takeover;
@@ -43,8 +42,8 @@ fn run(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     }
 }
 
-/// A number from the environment: `SEED`, to replay a failure, or `SEEDS`, `ELECTION_SEEDS` and
-/// `TAKEOVER_SEEDS`, to run more of them.
+/// A number from the environment: `SEED`, to replay a failure, or `SEEDS` and `TAKEOVER_SEEDS`, to
+/// run more of them.
 #[expect(clippy::disallowed_methods, reason = "the user of the simulation selects its worlds")]
 fn given(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()

@@ -15,7 +15,6 @@
 
 mod addresses;
 pub mod chronicle;
-pub mod election;
 pub mod invariants;
 pub mod random;
 pub mod replay;

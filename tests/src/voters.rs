@@ -201,7 +201,7 @@ impl World {
             start,
             now: start,
             bug,
-            timers: Timers::default(),
+            timers: bug.timers(),
             shared,
             listed,
             hosts,

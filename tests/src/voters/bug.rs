@@ -5,12 +5,16 @@
 //! the term are not planted: they are a part of the replica, and have no order of their own. A unit test of the election
 //! verifies that those of the later term count.
 
+use std::time::Duration;
+
+use ragent_election::election::timers::Timers;
+
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Bug {
     /// No bug: the machines as they are.
     None,
-    /// Workers run under a lease that the coordinator's does not bound. Breaks rule b.
+    /// Workers run under a lease that the coordinator's does not bound. Breaks rules b and f.
     UnchainedWorkers,
     /// A new coordinator does not wait for members that have not registered. Breaks rule b.
     NoWaitForOthers,
@@ -18,7 +22,7 @@ pub enum Bug {
     EarlyEffects,
     /// An obituary counts for the process that now runs on that host. Breaks rules a and b.
     ObituaryOfPlace,
-    /// A coordinator continues after the end of its tenure. Breaks rules b and d.
+    /// A coordinator continues after the end of its tenure. Breaks rules b, d and f.
     Overtime,
     /// A winner does not take over the memory of the voters. Breaks rule d, or g: it takes members for those of another
     /// job.
@@ -27,6 +31,28 @@ pub enum Bug {
     NoKeeper,
     /// No deadline of a coordinator is ever applied. Breaks rule g.
     NoTimeouts,
+    /// No deadline of a voter is ever applied. Breaks rule g.
+    NoTimeoutsOfVoters,
+    /// The leader's lease runs from the receipt of an answer. Breaks rule e.
+    LeaseFromReceipt,
+    /// The lease of voters is shorter than the leader's. Breaks rules a and f.
+    ShortVoterLease,
+    /// The lease of voters leaves no time for keepers. Breaks rule f.
+    NoTimeForKeepers,
+    /// A voter votes although another leader's lease is in force. Breaks rule a.
+    VoteUnderLease,
+    /// An agent counts the rest of the leadership from the receipt of the echo. Breaks rule f.
+    LeftFromReceipt,
+    /// Voters do not report how long earlier workers may run. Breaks rule f.
+    UnreportedWorkers,
+    /// An agent reports that it is ready before it has stopped its earlier workers. Breaks rule b.
+    EarlyReady,
+    /// Votes and leases of fresh voters count. Breaks rules a and f.
+    FreshVotesCount,
+    /// All processes propose the same terms. Breaks rule c.
+    SharedTerms,
+    /// The clock of a machine stops while it is suspended. Breaks rules a and e.
+    ClockStopsInSuspend,
     /// An agent dials again at once whenever it was redirected. Breaks rule g.
     EagerDials,
     /// While the voters change, only the new list counts. Breaks rules a and d.
@@ -44,7 +70,7 @@ pub enum Bug {
     UnansweredCandidate,
     /// A candidate that knows less than a voter is elected. Breaks rule d.
     IgnorantCandidate,
-    /// A voter's state file keeps the first list, which the next process believes. Breaks rules a and d.
+    /// A voter's state file keeps the first list, which the next process believes. Breaks rules a, d and f.
     OldList,
     /// No voter shows its job to others, or asks for theirs, and jobs that agents report are ignored. Breaks rules a, b, d, i
     /// and j, as above.
@@ -65,4 +91,17 @@ pub enum Bug {
     StrangersDropped,
     /// A voter that is silent is not replaced. Breaks rules d and i.
     SilentVoter,
+}
+
+impl Bug {
+    /// Returns the leases.
+    pub(super) fn timers(self) -> Timers {
+        let default = Timers::default();
+        let voter_lease = match self {
+            Self::ShortVoterLease => Duration::from_millis(2_200),
+            Self::NoTimeForKeepers => Duration::from_millis(2_800),
+            _ => default.voter_lease,
+        };
+        Timers { voter_lease, ..default }
+    }
 }

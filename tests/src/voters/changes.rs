@@ -71,6 +71,13 @@ impl World {
     ) -> Option<VoterMessage<Request>> {
         let bug = self.bug;
         match &mut message.body {
+            Request::PreVote | Request::Vote { .. } if bug == Bug::VoteUnderLease => {
+                for process in self.processes.keys().cloned().collect::<Vec<_>>() {
+                    self.with_election(id, |election, now| {
+                        election.handle_obituary(now, &process);
+                    });
+                }
+            }
             Request::PreVote | Request::Vote { .. } if bug == Bug::IgnorantCandidate => {
                 let own = self.voter(id)?.election.replica().knowledge();
                 if message.knows.has_round {
@@ -87,10 +94,15 @@ impl World {
     }
 
     /// Changes an answer as the bug does, before it is sent.
-    pub(super) fn forge_answer(&self, answer: &mut Answer) {
-        match (self.bug, &mut answer.replica) {
+    pub(super) fn forge_answer(&self, is_renewal: bool, answer: &mut VoterMessage<Answer>) {
+        match (self.bug, &mut answer.body.replica) {
             (Bug::UnansweredCandidate, replica) => *replica = None,
             (Bug::NewListAtOnce, Some(replica)) => replica.lists.before = None,
+            (Bug::UnreportedWorkers, _) => answer.body.workers_for = Duration::ZERO,
+            (Bug::FreshVotesCount, _) => {
+                answer.body.is_granted |= answer.is_fresh && is_renewal;
+                answer.is_fresh = false;
+            }
             _ => {}
         }
     }

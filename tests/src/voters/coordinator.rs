@@ -41,8 +41,17 @@ const REPLACED_WITHIN: Duration = Duration::from_secs(5);
 /// The age at which an obituary is forgotten.
 const OBITUARY_AGE: Duration = Duration::from_secs(60);
 
-/// The time by which a coordinator with the planted bug outlasts its tenure.
-pub(super) const OVERTIME: Duration = Duration::from_secs(4);
+impl Bug {
+    /// Returns the time by which a coordinator outlasts the tenure that it was told; `None` if it ends when its voter
+    /// does not lead any more.
+    pub(super) fn overtime(self) -> Option<Duration> {
+        match self {
+            Self::Overtime => Some(Duration::from_secs(4)),
+            Self::LeaseFromReceipt => Some(Duration::ZERO),
+            _ => None,
+        }
+    }
+}
 
 impl Coordination {
     pub(super) fn coordinator(&mut self) -> Option<&mut Coordinator> {
@@ -71,7 +80,7 @@ impl World {
     /// requires it.
     pub(super) fn follow_leader(&mut self, id: &NodeId) {
         self.dial_own_leader(id);
-        let bug = self.bug;
+        let overtime = self.bug.overtime();
         let Some(local) = self.local(id) else { return };
         let Some(voter) = self.voter(id) else { return };
         let led = match &voter.leader {
@@ -82,13 +91,13 @@ impl World {
             Coordination::Over => return,
             Coordination::Ended(term) if led == Some(*term) => return,
             Coordination::Runs(coordinator) if led == Some(coordinator.term) => return,
-            Coordination::Runs(coordinator) if bug == Bug::Overtime => {
+            Coordination::Runs(coordinator) => {
                 let until = voter.until.get(&coordinator.term).copied().unwrap_or(local);
-                if local < until + OVERTIME {
+                if overtime.is_some_and(|overtime| local < until + overtime) {
                     return;
                 }
             }
-            Coordination::Ended(_) | Coordination::Runs(_) | Coordination::Idle => {}
+            Coordination::Ended(_) | Coordination::Idle => {}
         }
         self.drop_coordinator(id, Coordination::Idle);
         let Some(voter) = self.voter(id) else { return };
@@ -110,7 +119,7 @@ impl World {
             born_ms,
             ..Memory::fresh(JobUid::new(format!("job-{number}")))
         });
-        let overtime = if self.bug == Bug::Overtime { OVERTIME } else { Duration::ZERO };
+        let overtime = self.bug.overtime().unwrap_or_default();
         let workers_until = match self.bug {
             Bug::NoWaitForOthers => local,
             _ => leadership.workers_until,

@@ -15,7 +15,7 @@ use ragent_rendezvous::{
     settings::Memory,
 };
 
-use super::{Bug, Input, Part, World, coordinator::OVERTIME, election::Command, port::Down};
+use super::{Bug, Input, Part, World, election::Command, port::Down};
 
 /// The coordinator of one leadership.
 #[derive(Debug)]
@@ -116,8 +116,7 @@ impl World {
         }
         let rendezvous = &mut coordinator.rendezvous;
         if let Some(until) = until {
-            let overtime = if bug == Bug::Overtime { OVERTIME } else { Duration::ZERO };
-            rendezvous.handle_extended(now, until + overtime);
+            rendezvous.handle_extended(now, until + bug.overtime().unwrap_or_default());
         }
         match input {
             Waiting::Attend(attend) => {
@@ -147,7 +146,7 @@ impl World {
 
     pub(super) fn time_out_coordinator(&mut self, id: &NodeId) {
         self.call_coordinator(id, Waiting::Nothing);
-        if self.bug == Bug::Overtime {
+        if self.bug.overtime().is_some() {
             self.follow_leader(id);
         }
         let Some(now) = self.local(id) else { return };

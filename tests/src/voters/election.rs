@@ -112,7 +112,10 @@ impl World {
             listed: (0..self.listed).map(address).collect(),
             process: id.clone(),
             timers: self.timers,
-            seed: self.random.between(0, u64::MAX - 1),
+            seed: match self.bug {
+                Bug::SharedTerms => 0,
+                _ => self.random.between(0, u64::MAX - 1),
+            },
         };
         let StateFile { replica, highest, .. } = self.hosts[host].file.clone().unwrap_or_default();
         Voter {
@@ -152,12 +155,20 @@ impl World {
     pub(super) fn arrive_request(
         &mut self,
         id: &NodeId,
+        sent: Instant,
         message: VoterMessage<Request>,
     ) -> Option<VoterMessage<Answer>> {
         let message = self.forge_request(id, message)?;
+        let renewed = match message.body {
+            Request::Renew { term, .. } => Some(term),
+            _ => None,
+        };
         let answer = self.with_election(id, |election, now| election.handle_request(now, message));
         let mut answer = answer.flatten()?;
-        self.forge_answer(&mut answer.body);
+        self.forge_answer(renewed.is_some(), &mut answer);
+        if let Some(term) = renewed.filter(|_| answer.body.is_granted && !answer.is_fresh) {
+            self.note_grant(term, &answer.address, sent);
+        }
         Some(answer)
     }
 
@@ -241,6 +252,9 @@ impl World {
                 self.pass(id, Input::Leader);
             }
             Effect::Extend(until) => {
+                let Some(now) = self.local(id) else { return };
+                let receipt = now + self.timers.leader_lease;
+                let until = if self.bug == Bug::LeaseFromReceipt { receipt } else { until };
                 let Some(voter) = self.voter(id) else { return };
                 if let Leader::Here(leadership) = &voter.leader {
                     voter.until.insert(leadership.term, until);

@@ -23,11 +23,14 @@ pub(super) struct Host {
     start: Instant,
     /// The rate of its clock; 1 is exact.
     rate: f64,
+    /// The time by which its clock was stopped.
+    stopped: Duration,
     pub(super) process: Option<NodeId>,
     /// True while the machine has no power.
     pub(super) is_off: bool,
     /// The machine is suspended until then; its clock goes on.
     pub(super) suspended: Option<Instant>,
+    suspended_since: Instant,
     /// The jobs that have ended, and the times since which this host knows it.
     pub(super) ended: Vec<(JobUid, Instant)>,
     /// The port of its voter. It is a new one at each start without a state file, except on a listed host.
@@ -107,9 +110,11 @@ impl Host {
         Self {
             start,
             rate,
+            stopped: Duration::ZERO,
             process: None,
             is_off: true,
             suspended: None,
+            suspended_since: start,
             ended: Vec::new(),
             port: LISTED_PORT,
             file: None,
@@ -121,18 +126,24 @@ impl Host {
 
     /// Returns the time on the clock of this host.
     pub(super) fn local(&self, now: Instant) -> Instant {
-        self.start + now.saturating_duration_since(self.start).mul_f64(self.rate)
+        let now = now.saturating_duration_since(self.start).mul_f64(self.rate);
+        self.start + now.saturating_sub(self.stopped)
     }
 
     /// Returns the time at which the clock of this host shows `local`.
     pub(super) fn global(&self, local: Instant) -> Instant {
-        let local = local.saturating_duration_since(self.start);
+        let local = local.saturating_duration_since(self.start) + self.stopped;
         // Rounded up, so that a deadline has passed when its timer fires.
         self.start + local.div_f64(self.rate) + Duration::from_nanos(2)
     }
 
     pub(super) fn is_suspended(&self, now: Instant) -> bool {
         self.suspended.is_some_and(|until| now < until)
+    }
+
+    /// Stops the clock for the time for which the machine was suspended until `now`.
+    pub(super) fn stop_clock(&mut self, now: Instant) {
+        self.stopped += now.saturating_duration_since(self.suspended_since).mul_f64(self.rate);
     }
 }
 
@@ -250,6 +261,7 @@ impl World {
         }
         *timer = None;
         match part {
+            Part::Voter if self.bug == Bug::NoTimeoutsOfVoters => {}
             Part::Voter => {
                 self.with_election(id, |election, now| election.handle_timeout(now));
             }
@@ -275,6 +287,9 @@ impl World {
         let until = self.now + time;
         if self.hosts[host].suspended.is_some_and(|suspended| until <= suspended) {
             return;
+        }
+        if !self.hosts[host].is_suspended(self.now) {
+            self.hosts[host].suspended_since = self.now;
         }
         self.hosts[host].suspended = Some(until);
         self.schedule_at(until, Event::Resume(host));

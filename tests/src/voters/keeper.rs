@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ragent_core::supervisor;
-use ragent_rendezvous::ids::{NodeId, Round, RoundId};
+use ragent_rendezvous::ids::{NodeId, Round, RoundId, Term};
 
 use super::{Bug, Event, World, node::AgentInput};
 use crate::addresses::Place;
@@ -19,6 +19,8 @@ pub(super) struct Keeper {
     pub(super) voters: Vec<Place>,
     /// The newest round that ran there.
     ran: Round,
+    /// The term of the leader with which the agent has registered last.
+    pub(super) registered: Term,
 }
 
 /// The workers of a round on one node, while any of them lives.
@@ -37,7 +39,8 @@ const SLOW_KILLING_MS: u64 = 2_000;
 impl World {
     pub(super) fn new_keeper(&mut self, id: &NodeId, host: usize) {
         let voters = (0..self.listed).map(Place::listed).collect();
-        let keeper = Keeper { host, lease: None, workers: None, voters, ran: Round(0) };
+        let keeper =
+            Keeper { host, lease: None, workers: None, voters, ran: Round(0), registered: Term(0) };
         self.keepers.insert(id.clone(), keeper);
     }
 
@@ -139,6 +142,9 @@ impl World {
     pub(super) fn resume(&mut self, host: usize) {
         if self.hosts[host].is_suspended(self.now) {
             return;
+        }
+        if self.bug == Bug::ClockStopsInSuspend {
+            self.hosts[host].stop_clock(self.now);
         }
         let local = self.hosts[host].local(self.now);
         let mut over = Vec::new();

@@ -55,6 +55,7 @@ pub(super) enum LinkEvent {
 pub(super) struct Incoming {
     from: NodeId,
     link: u64,
+    sent: Instant,
     pub(super) message: VoterMessage<Request>,
 }
 
@@ -140,7 +141,7 @@ impl World {
                 link.unanswered = Some(now);
                 self.wake(id, SILENCE, Input::Link(to.clone(), number, LinkEvent::Silent));
             }
-            let incoming = Incoming { from: id.clone(), link: number, message };
+            let incoming = Incoming { from: id.clone(), link: number, sent: now, message };
             self.schedule_at(
                 at,
                 super::Event::Process(process.clone(), Input::Request(Box::new(incoming))),
@@ -260,12 +261,12 @@ impl World {
     }
 
     pub(super) fn arrive_incoming(&mut self, id: &NodeId, incoming: Incoming) {
-        let Incoming { from, link, message } = incoming;
+        let Incoming { from, link, sent, message } = incoming;
         let Some(own) = self.processes.get(id).map(|process| process.host) else { return };
         let Some(there) = host_of(&message.address) else { return };
         let is_known = self.voter(id).is_some_and(|voter| voter.knows(there));
         let answer = match is_known {
-            true => self.arrive_request(id, message),
+            true => self.arrive_request(id, sent, message),
             false if self.bug == Bug::StrangersDropped => None,
             false => self
                 .with_election(id, |election, now| election.handle_stranger(now, message))

@@ -1,6 +1,7 @@
 //! The agents: the real [`Node`] of each, driven as the program drives it.
 
 use std::{
+    collections::BTreeMap,
     num::NonZeroU32,
     time::{Duration, Instant},
 };
@@ -16,8 +17,8 @@ use ragent_rendezvous::{
     ids::{AttendNumber, NodeId, Peer, Round, RoundId, Term, VoterAddress, VoterId},
     known_job::{KnownJob, Seniority},
     message::{
-        Attend, JobResult, KnownRound, NodeDescription, Outcome, PROTOCOL_VERSION, RefuseReason,
-        ToNode,
+        Attend, FromNode, JobResult, KnownRound, NodeDescription, NodeState, Outcome,
+        PROTOCOL_VERSION, RefuseReason, Standing, ToNode,
     },
     settings::Leases,
 };
@@ -40,6 +41,8 @@ pub(super) struct Agent {
     pub(super) node: Node,
     /// The worker group of the last round that it started, until that has ended.
     pub(super) group: Option<Group>,
+    /// The times at which the keep-alives without an echo were sent.
+    sent: BTreeMap<u64, Instant>,
 }
 
 /// An input of an agent, except those of its streams.
@@ -91,7 +94,7 @@ impl World {
             seed: self.random.between(0, u64::MAX - 1),
         };
         self.new_keeper(id, host);
-        Agent { description, node: Node::new(local, settings), group: None }
+        Agent { description, node: Node::new(local, settings), group: None, sent: BTreeMap::new() }
     }
 
     pub(super) fn agent(&mut self, id: &NodeId) -> Option<&mut Agent> {
@@ -175,8 +178,11 @@ impl World {
         }
     }
 
-    fn handle_message(&mut self, peer: &Peer, message: ToNode) {
+    fn handle_message(&mut self, peer: &Peer, mut message: ToNode) {
         let (id, attend) = (&peer.node, peer.attend);
+        if self.bug == Bug::LeftFromReceipt {
+            self.count_from_receipt(id, &mut message);
+        }
         if let ToNode::Voters(voters) = &message {
             self.learn_voters(id, voters);
         }
@@ -195,12 +201,29 @@ impl World {
             if let Some(voter) = self.voter(id) {
                 voter.registered = Some(to.host);
             }
+            if let Some(keeper) = self.keepers.get_mut(id) {
+                keeper.registered = welcome.term;
+            }
             self.with_election(id, |election, now| {
                 election.handle_registered(now, Some(welcome.job_uid.clone()))
             });
             if let Some(stream) = self.streams.get_mut(peer) {
                 stream.is_welcomed = true;
             }
+        }
+    }
+
+    /// Changes what an agent receives so that the rest of the leadership counts from the receipt, and bounds its lease alone.
+    fn count_from_receipt(&mut self, id: &NodeId, message: &mut ToNode) {
+        let Some(now) = self.local(id) else { return };
+        let Some(agent) = self.agent(id) else { return };
+        match message {
+            ToNode::Welcome(welcome) => welcome.leases.agent = Duration::from_secs(10),
+            ToNode::Echo { sequence, lease_left: Some(left), .. } => {
+                let sent = agent.sent.remove(sequence);
+                *left += sent.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+            }
+            _ => {}
         }
     }
 
@@ -271,8 +294,15 @@ impl World {
         let Some(node) = self.agent(&peer.node).map(|agent| agent.description.clone()) else {
             return;
         };
-        let Claims { job_uid, known_round, restarts_used, charged_through, standing, lost_term } =
-            claims;
+        let Claims {
+            job_uid,
+            known_round,
+            restarts_used,
+            charged_through,
+            mut standing,
+            lost_term,
+        } = claims;
+        self.forge_standing(&mut standing);
         let mut voters = self.known_voters(&peer.node);
         if voters.is_empty() && known_round.round.round > Round(0) {
             let known = self.processes.get(&peer.node).map(|process| process.targets.all());
@@ -336,8 +366,13 @@ impl World {
         let peer = |attend| Peer { node: id.clone(), attend };
         match effect {
             Effect::Dial(attend) => self.dial_next(id, attend),
-            Effect::Send { attend, message } => {
-                self.send_up(&peer(attend), Up::Message(Box::new(message)))
+            Effect::Send { attend, mut message } => {
+                match &mut message {
+                    FromNode::Standing(standing) => self.forge_standing(standing),
+                    FromNode::KeepAlive { sequence, .. } => self.note_sent(id, *sequence),
+                    _ => {}
+                }
+                self.send_up(&peer(attend), Up::Message(Box::new(message)));
             }
             Effect::Drop(attend) => self.forget(&peer(attend)),
             Effect::Renew(until) => self.renew_lease(id, until),
@@ -360,6 +395,19 @@ impl World {
                 | Action::ServeClients(_),
             ) => {}
             Effect::Local(Action::Finish(ending)) => self.end_agent(id, ending),
+        }
+    }
+
+    fn forge_standing(&self, standing: &mut Standing) {
+        if self.bug == Bug::EarlyReady && standing.state == NodeState::Stopping {
+            standing.state = NodeState::Ready { store_port: 4_000 };
+        }
+    }
+
+    fn note_sent(&mut self, id: &NodeId, sequence: u64) {
+        let Some(now) = self.local(id) else { return };
+        if let Some(agent) = self.agent(id) {
+            agent.sent.insert(sequence, now);
         }
     }
 

@@ -7,6 +7,8 @@
 //!   of a round repeats, and a leader begins with the memory that a majority has.
 //! - h: a voter that has lost its state file begins no second job: see d.
 //! - i: after the last fault, each voter is alive, as far as there are enough nodes.
+//! - e: a majority has granted the leader renewals that were sent within its lease.
+//! - f: when a leader may assume that the workers of earlier leaders have ended, none runs on a node that has not registered with it.
 //! - g: after the last fault the job runs within a bounded time and keeps its leader, or has ended with one outcome;
 //!   no agent dials more often than its pauses allow.
 
@@ -21,13 +23,17 @@ use ragent_election::election::{
     message::{Replica, Seat},
 };
 use ragent_rendezvous::{
-    ids::{NodeId, Round, RoundId, Term},
+    ids::{NodeId, Round, RoundId, Term, VoterAddress},
     message::{JobResult, NodeState, Outcome},
     settings::Memory,
     snapshot::PhaseName,
 };
 
-use super::{World, election::StateFile, jobs::Jobs};
+use super::{
+    Bug, World,
+    election::{Leader, StateFile, Voter},
+    jobs::Jobs,
+};
 use crate::addresses::host_of;
 
 /// The history that the rules need.
@@ -39,6 +45,8 @@ pub(super) struct Record {
     started: BTreeMap<Round, Term>,
     /// The round whose workers begin to succeed.
     pub(super) succeeded: Option<RoundId>,
+    /// The time of sending of the newest renewal that the voter at an address has granted in a term.
+    grants: BTreeMap<(Term, VoterAddress), Instant>,
     /// The newest memory that a majority has.
     copied: Option<Memory>,
     /// True if a voter has lost its state file.
@@ -139,13 +147,60 @@ impl World {
         let hosts = self.hosts.iter().enumerate();
         hosts.filter_map(|(at, host)| {
             let process = self.processes.get(host.process.as_ref()?)?;
-            let until = process.voter.as_ref()?.election.leads_until()?;
+            let until = self.leads_until(process.voter.as_ref()?)?;
             (host.local(self.now) < until).then_some(at)
         })
     }
 
-    /// Checks rule a.
+    /// Returns the end of the leadership of a process, by its own clock.
+    fn leads_until(&self, voter: &Voter) -> Option<Instant> {
+        match self.bug {
+            Bug::LeaseFromReceipt => voter.until.get(&voter.coordination.term()?).copied(),
+            _ => voter.election.leads_until(),
+        }
+    }
+
+    /// Notes that the voter at an address has granted a renewal that was sent at that time.
+    pub(super) fn note_grant(&mut self, term: Term, address: &VoterAddress, sent: Instant) {
+        let newest = self.record.grants.entry((term, address.clone())).or_insert(sent);
+        *newest = sent.max(*newest);
+    }
+
+    /// Checks rules e and f for a process that leads.
+    fn check_leader(&self, host: usize) -> Option<String> {
+        let process = self.processes.get(self.hosts[host].process.as_ref()?)?;
+        let voter = process.voter.as_ref().filter(|_| !self.bug.forges_grants())?;
+        let Leader::Here(leadership) = &voter.leader else { return None };
+        let term = leadership.term;
+        // A slow clock makes the lease longer.
+        let lease = self.timers.leader_lease.mul_f64(1.0 / 0.99) + Duration::from_micros(1);
+        let lists = &voter.election.replica().lists;
+        let list = lists.before.as_ref().unwrap_or(&lists.last);
+        let own = self.place(host).address();
+        let is_granted = |seat: &&Seat| {
+            let sent = self.record.grants.get(&(term, seat.address.clone()));
+            seat.address == own || sent.is_some_and(|sent| self.now < *sent + lease)
+        };
+        let granted = list.iter().filter(is_granted).count();
+        if granted <= list.len() / 2 {
+            return Some(format!("rule e: host {host} leads with {granted} leases of {list:?}"));
+        }
+        if self.hosts[host].local(self.now) < leadership.workers_until {
+            return None;
+        }
+        let has_registered =
+            |id: &NodeId| self.keepers.get(id).is_some_and(|keeper| keeper.registered >= term);
+        let mut alive = self.alive();
+        let (id, round) = alive.find(|(id, round)| round.term < term && !has_registered(id))?;
+        Some(format!("rule f: {round} runs on {id} although host {host} leads in term {term}"))
+    }
+
+    /// Checks rules a, e and f.
     pub(super) fn check_coordinators(&mut self) {
+        let leading: Vec<usize> = self.leading_hosts().collect();
+        if let Some(why) = leading.into_iter().find_map(|host| self.check_leader(host)) {
+            self.record.breaks(|| why);
+        }
         let has_round = |host: &usize| self.knows_round(*host);
         let (with_round, without): (Vec<_>, Vec<_>) = self.leading_hosts().partition(has_round);
         for leaders in [with_round, without] {
