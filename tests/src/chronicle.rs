@@ -30,8 +30,6 @@ pub struct Chronicle {
     pub failed_rounds: BTreeSet<Round>,
     /// The outcome of the job, once any node has received it.
     pub outcome: Option<Outcome>,
-    /// The number of streams that agents have begun to open.
-    pub dials: u64,
     /// True if an event was added since the rules were last checked.
     pub has_news: bool,
 }

@@ -1,15 +1,12 @@
 //! Runs whole jobs in one thread: a seeded world, and the rules that must always hold in it.
 //!
-//! The machines are the real ones: the coordinator's rendezvous, and each node's agent, link and
-//! supervisor. The rest is modelled: a network that delays and loses messages, keepers that kill
-//! workers at the end of a lease, and faults that crash, freeze and cut off nodes. A seed
-//! determines everything else, so a seed that breaks a rule breaks it every time.
+//! The machines are the real ones: the rendezvous and the election of each process that may coordinate, and each node's
+//! agent, link and supervisor. The rest is modelled: a network that delays and loses messages, keepers that kill workers at
+//! the end of a lease, and faults that crash, freeze and cut off nodes. A seed determines everything else, so a seed that
+//! breaks a rule breaks it every time.
 //!
-//! [`voters::World`] is such a world for a job whose coordinator is elected: it has the real election, too, and a
-//! coordinator in each process that leads.
-//!
-//! [`world::World::step`] handles the next event; [`invariants::RULES`] are checked after each.
-//! [`sabotage::Sabotage`] plants a bug on purpose, to show that each rule finds it.
+//! [`world::World::step`] handles the next event and checks the rules. [`world::Bug`] plants a bug on purpose, to show that
+//! each rule finds it.
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +15,4 @@ pub mod chronicle;
 pub mod invariants;
 pub mod random;
 pub mod replay;
-pub mod sabotage;
-pub mod voters;
 pub mod world;

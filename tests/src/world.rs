@@ -1,350 +1,395 @@
-//! A job in a simulated world: clock, network, agents, keepers, and the machine between them.
+//! A job in a simulated world: the real machines of every host, and the takeovers between them.
+//!
+//! The coordinator is elected among voters, or it is always the process on the first host ([`fixed`]). Each voter's host has the real `Election`, and the real `Rendezvous` while its election leads, driven as the
+//! program drives them: effects wait until a majority has the memory, and registrations are held until a leader is
+//! known. Each host has the real `Node` and `Supervisor`, and dials the voter that the real `Targets` selects. Clocks
+//! drift; network, keepers and faults are models.
 
+mod aimed;
+mod bug;
+mod changes;
 mod coordinator;
+mod driver;
+mod election;
 mod fault;
+mod fixed;
+mod host;
+mod jobs;
 mod keeper;
+mod links;
+mod losses;
 mod network;
 mod node;
+mod port;
+mod rules;
+mod workers;
 
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
+use ragent_election::election::{
+    message::{Answer, VoterMessage},
+    timers::Timers,
+};
 use ragent_rendezvous::{
-    Rendezvous,
-    ids::{JobUid, NodeId, Peer, Round, RoundId, RunId, Term},
-    message::{JobResult, KnownRound, NodeDescription, NodeState, ToNode},
-    settings::{Leases, Memory, NodeRange, SharedSettings, StoreAccess, Timeouts},
-    snapshot::{PhaseName, Snapshot},
+    ids::{NodeId, Peer, Round, RoundId, RunId, VoterAddress},
+    known_job::Seniority,
+    message::Outcome,
+    settings::{NodeRange, SharedSettings, StoreAccess, Timeouts},
 };
 
-use crate::{chronicle::Chronicle, random::Random, replay::Replay, sabotage::Sabotage};
+use crate::{addresses::Place, chronicle::Chronicle, random::Random};
+pub use bug::Bug;
+use driver::Waiting;
 use fault::Fault;
-use keeper::Processes;
-use network::{FromAgent, Stream};
-pub(crate) use node::failure;
-use node::{Agent, Input};
+use fixed::Fixed;
+use host::{Host, Process};
+use keeper::Keeper;
+use links::{Incoming, LinkEvent};
+use network::Stream;
+use node::AgentInput;
+use port::{Down, Up};
+pub use rules::Totals;
+use rules::{Record, Stage};
 
-/// A job and its environment.
+/// A job with voters, and its environment.
 #[derive(Debug)]
 pub struct World {
     start: Instant,
     now: Instant,
     random: Random,
-    sabotage: Sabotage,
+    bug: Bug,
+    timers: Timers,
+    shared: SharedSettings,
+    /// The number of hosts whose endpoints the user gave.
+    listed: usize,
+    hosts: Vec<Host>,
+    processes: BTreeMap<NodeId, Process>,
+    processes_started: u64,
+    keepers: BTreeMap<NodeId, Keeper>,
+    streams: BTreeMap<Peer, Stream>,
     events: BTreeMap<(Instant, u64), Event>,
     events_scheduled: u64,
-    coordinator: Option<Rendezvous>,
-    /// The number of further effects after which the coordinator's process dies, if it does.
-    dies_after: Option<u64>,
-    memory: Memory,
-    /// The state file of another run that existed at the start.
-    planted: Option<Memory>,
-    host: Option<u64>,
-    host_node: Option<NodeId>,
-    agents: BTreeMap<NodeId, Agent>,
-    agents_started: u64,
-    /// All agents that were ever started.
-    descriptions: BTreeMap<NodeId, NodeDescription>,
-    /// The fixed rank of each machine, if ranks are fixed.
-    node_ranks: BTreeMap<u64, u32>,
-    machines: BTreeMap<u64, KnownRound>,
-    streams: BTreeMap<Peer, Stream>,
-    processes: BTreeMap<NodeId, Processes>,
-    /// The newest round that ran on each node.
-    ran: BTreeMap<NodeId, Round>,
-    shared: SharedSettings,
-    min_nodes: u32,
+    /// The times until which messages from one host to another are lost.
+    cuts: BTreeMap<(usize, usize), Instant>,
+    /// The share of all messages that is lost, in percent, and the time until which they are lost.
+    loss: (u64, Instant),
+    /// The process that is to die, and the number of effects that it carries out before.
+    dies_after: Option<(NodeId, u64)>,
+    /// True if a voter may return without its state file.
+    forgets: bool,
+    /// True if faults are aimed at the voters.
+    is_aimed: bool,
+    /// True if any host may lose its state, also those of a majority of the voters.
+    loses_states: bool,
+    /// True if the world continues until lost voters must have been replaced.
+    checks_voters: bool,
     stage: Stage,
-    overdue: Option<Instant>,
-    /// The events so far.
+    record: Record,
+    /// The state of a job that has one endpoint.
+    fixed: Option<Box<Fixed>>,
+    /// The events of such a job that its rules need.
     pub chronicle: Chronicle,
-    /// The state of the job, from the journal of the coordinator alone.
-    replay: Replay,
-    /// The start of the coordinator, and the time that the job had been accounted for then.
-    accounted_since: (Instant, u64),
-}
-
-/// The stage of a world.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Stage {
-    /// Faults occur.
-    Faulty,
-    /// No faults have occurred since then.
-    Quiet(Instant),
-    /// The job has ended, and so has its coordinator.
-    Finished,
 }
 
 /// An event at a certain time.
 #[derive(Debug)]
 enum Event {
-    /// A connection is made, or refused.
-    Connect(Peer),
-    /// A message arrives at the coordinator.
-    Up { from: Peer, message: FromAgent },
-    /// A message arrives at an agent.
-    Down { to: Peer, message: ToNode },
-    /// The coordinator notices that a stream has ended.
-    Detached(Peer),
-    /// A keeper's obituary arrives.
-    Obituary(NodeId),
-    /// An agent gets an input.
-    Input(NodeId, Input),
-    /// A worker of a round fails on a node.
-    WorkerFails(NodeId, RoundId),
-    /// The workers of a round exit with 0 on a node.
-    Succeeds(NodeId, RoundId),
+    /// An agent's process is started on a host.
+    Start(usize),
+    /// A suspended host resumes.
+    Resume(usize),
+    /// A keeper's obituary arrives at the voter of a host.
+    Obituary { to: Place, node: NodeId, round: Round },
+    /// A connection request arrives.
+    Dial(Peer),
+    /// A lost connection request is sent again.
+    Redial(Peer),
+    /// A process receives an input.
+    Process(NodeId, Input),
     /// A keeper checks its lease.
     Lease(NodeId),
     /// The last process of a round on a node has ended, by a sweep or otherwise.
     Gone { node: NodeId, round: RoundId, is_swept: bool },
-    /// An agent is started on a machine.
-    StartAgent { machine: u64 },
-    /// The coordinator's process is started.
-    StartCoordinator,
+    /// A keeper sends its obituary.
+    Bury(NodeId),
+    /// A worker of a round fails on a node.
+    WorkerFails(NodeId, RoundId),
+    /// The workers of a round exit with 0 on a node.
+    Succeeds(NodeId, RoundId),
     /// A fault occurs.
     Fault(Fault),
 }
 
+/// An input of one part of a process.
+#[derive(Debug)]
+enum Input {
+    /// An event on the connection with this number to another voter.
+    Link(VoterAddress, u64, LinkEvent),
+    /// The request of another voter.
+    Request(Box<Incoming>),
+    /// The answer of the voter at this address, on the connection with this number.
+    Answer(VoterAddress, u64, Box<VoterMessage<Answer>>),
+    /// A command of the coordinator to its voter.
+    Command(election::Command),
+    /// The leader has changed, as the voter knows it.
+    Leader,
+    /// The voters have changed while this process leads.
+    Voters(Vec<VoterAddress>),
+    /// The other jobs of this name have changed.
+    OtherJobs(Vec<String>),
+    /// The job of this process does not go on, because another one does, which is led at this address.
+    Yield(Seniority, VoterAddress),
+    /// The job of this process has ended without it.
+    Outlived(Option<Box<Outcome>>),
+    /// The change of the memory with this number is stored, or will never be.
+    Stored(u64, bool),
+    /// A message arrives at the port.
+    Up(Peer, Up),
+    /// A keeper's obituary.
+    Obituary(NodeId, Round),
+    /// The agent has ended, and the process is to end.
+    Shutdown,
+    /// The last messages are sent, and the process ends.
+    Exit,
+    /// A message arrives at the agent.
+    Down(Peer, Down),
+    /// Another input of the agent.
+    Agent(AgentInput),
+    /// The timer of a part fires.
+    Timer(Part, Instant),
+}
+
+/// A part of a process that runs on its own.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Part {
+    Voter,
+    Coordinator,
+    Agent,
+}
+
 /// The time during which faults occur.
-const FAULTY: Duration = Duration::from_secs(30);
+const FAULTY: Duration = Duration::from_secs(40);
 
-/// The time limit for a job to run or to close after the last fault: two join timeouts, and the
-/// time for a recovery, a grace period and the leases.
-const HEALS_WITHIN: Duration = Duration::from_secs(110);
-
-/// Leases and intervals: as in production, but with fewer keep-alives to simulate.
-const LEASES: Leases = Leases {
-    keep_alive_interval: Duration::from_millis(800),
-    agent: Duration::from_millis(2_400),
-    coordinator: Duration::from_millis(3_000),
-};
+/// The maximum number of events in a world; the usual number is 30,000.
+const EVENTS_MAX: u64 = 400_000;
 
 impl World {
     /// Creates the world of `seed`, with a bug planted in it.
     #[expect(clippy::disallowed_methods, reason = "a world needs some instant to begin with")]
-    pub fn new(seed: u64, sabotage: Sabotage) -> Self {
+    pub fn new(seed: u64, bug: Bug) -> Self {
         let mut random = Random::new(seed);
-        let min = random.between(1, 3);
-        let max = random.between(min.max(2), min + 3);
-        let fixed_ranks = seed % 5 == 4;
-        let min = if fixed_ranks { max } else { min };
-        let bound = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-        let min_nodes = if sabotage == Sabotage::FewerThanMin { 1 } else { bound(min) };
-        let unit = if seed % 5 == 3 { 2 } else { 1 };
-        let nodes = NodeRange::in_units(min_nodes, bound(max), unit)
-            .or_else(|| NodeRange::new(min_nodes, bound(max)))
-            .expect("min is at most max");
-        let min =
-            min.max(if sabotage == Sabotage::FewerThanMin { min } else { nodes.min().into() });
+        let start = Instant::now();
+        let listed = random.pick(&[1, 1, 3, 3, 3, 3, 3, 5, 5]).unwrap_or(3);
+        let others: &[usize] = if listed == 1 { &[1, 2, 3, 4] } else { &[0, 1, 2] };
+        let hosts = listed + random.pick(others).unwrap_or_default();
+        let bound = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let min = u32::try_from(random.between(1, hosts.min(3) as u64)).unwrap_or(1);
+        let max = if random.chance(70) { bound(hosts) } else { bound(hosts - 1).max(min) };
         let timeouts = Timeouts {
             join: Duration::from_secs(40),
-            last_call: random.millis(500, 4_000),
-            join_settle: random.millis(100, 3_000),
-            shrink: random.millis(0, 5_000),
+            last_call: random.millis(500, 2_000),
+            join_settle: random.millis(100, 2_000),
+            shrink: random.millis(0, 3_000),
             stop_grace: Duration::from_secs(2),
         };
-        let max_restarts = bound(random.between(0, 6));
-        let store_access = StoreAccess::Members;
-        let shared = SharedSettings { nodes, max_restarts, timeouts, fixed_ranks, store_access };
-        let start = Instant::now();
+        let shared = SharedSettings {
+            nodes: NodeRange::new(min, max).expect("min is at most max"),
+            max_restarts: u32::try_from(random.between(0, 6)).unwrap_or(0),
+            timeouts,
+            fixed_ranks: false,
+            store_access: StoreAccess::Members,
+        };
+        let hosts = (0..hosts).map(|_| Host::new(start, &mut random)).collect();
         let mut world = Self {
             start,
             now: start,
-            random,
-            sabotage,
+            bug,
+            timers: bug.timers(),
+            shared,
+            listed,
+            hosts,
+            processes: BTreeMap::new(),
+            processes_started: 0,
+            keepers: BTreeMap::new(),
+            streams: BTreeMap::new(),
             events: BTreeMap::new(),
             events_scheduled: 0,
-            coordinator: None,
+            cuts: BTreeMap::new(),
+            loss: (0, start),
             dies_after: None,
-            memory: Memory::fresh(JobUid::new("job")),
-            planted: None,
-            host: None,
-            host_node: None,
-            agents: BTreeMap::new(),
-            agents_started: 0,
-            descriptions: BTreeMap::new(),
-            node_ranks: BTreeMap::new(),
-            machines: BTreeMap::new(),
-            streams: BTreeMap::new(),
-            processes: BTreeMap::new(),
-            ran: BTreeMap::new(),
-            shared,
-            min_nodes: bound(min),
+            is_aimed: false,
+            loses_states: false,
+            forgets: random.chance(25),
+            checks_voters: random.chance(25) && !bug.forges_grants(),
             stage: Stage::Faulty,
-            overdue: None,
+            record: Record::default(),
+            fixed: None,
             chronicle: Chronicle::default(),
-            replay: Replay::default(),
-            accounted_since: (start, 0),
+            random,
         };
-        world.populate(max);
+        world.populate();
         world
     }
 
-    /// Handles the next event; returns false once there is nothing left to wait for.
-    pub fn step(&mut self) -> bool {
-        self.become_quiet();
-        let deadline = self.coordinator.as_ref().and_then(Rendezvous::poll_timeout);
-        let deadline = deadline.filter(|_| self.sabotage != Sabotage::NoTimeouts);
-        let event = self.events.first_key_value().map(|((at, _), _)| *at);
-        let Some(next) = event.into_iter().chain(deadline).min() else {
-            return false;
-        };
-        self.now = self.now.max(next);
-        // Inputs first: a message that arrives at the moment a lease ends is in time.
-        if event == Some(next) {
-            if let Some((_, event)) = self.events.pop_first() {
-                self.happen(event);
-            }
-        } else {
-            self.time_out();
-        }
-        !(self.stage == Stage::Finished || self.has_healed() || self.is_stuck())
+    /// Creates a world in which further faults are aimed at the voters.
+    pub fn with_aimed_faults(seed: u64, bug: Bug) -> Self {
+        let mut world = Self::new(seed, bug);
+        world.aim();
+        world
     }
 
-    /// Returns true if the faults have stopped and the job runs on all its members.
-    pub fn has_healed(&self) -> bool {
-        if !matches!(self.stage, Stage::Quiet(_)) {
-            return false;
-        }
-        let Some(snapshot) = self.snapshot() else {
-            return false;
-        };
-        let members = snapshot.nodes.iter().filter(|node| node.group_rank.is_some());
-        let mut running = members.map(|node| self.runs(&node.node_id));
-        snapshot.phase == PhaseName::Running && running.all(|runs| runs)
+    /// Creates a world in which any host may lose its state, and hosts leave and are started late.
+    pub fn with_lost_states(seed: u64, bug: Bug) -> Self {
+        let mut world = Self::new(seed, bug);
+        world.lose_states();
+        world
     }
 
-    /// Returns true if the job should have run or closed by now.
-    pub fn is_stuck(&self) -> bool {
-        matches!(self.stage, Stage::Quiet(since) if self.now > since + HEALS_WITHIN)
+    /// Creates a world of a job that has one endpoint.
+    pub fn with_fixed_coordinator(seed: u64, bug: Bug) -> Self {
+        let mut world = Self::new(seed, bug);
+        world.fix_coordinator(seed);
+        world
     }
 
-    /// Returns true if the job has succeeded.
-    pub fn has_succeeded(&self) -> bool {
-        let outcome = self.chronicle.outcome.as_ref();
-        outcome.is_some_and(|outcome| outcome.result == JobResult::Succeeded)
-    }
-
-    /// The deadline that has passed, was applied, and is still waited for, if there is one.
-    pub fn overdue(&self) -> Option<Duration> {
-        self.overdue.map(|at| at.saturating_duration_since(self.start))
-    }
-
-    /// The snapshot of the coordinator, if it runs.
-    pub fn snapshot(&self) -> Option<Snapshot> {
-        self.coordinator.as_ref().map(|coordinator| coordinator.snapshot(self.now))
-    }
-
-    /// The nodes with live processes, and the round of these.
-    pub fn processes(&self) -> impl Iterator<Item = (&NodeId, RoundId)> {
-        self.processes.iter().map(|(node, processes)| (node, processes.round))
-    }
-
-    /// The settings that the job was started with.
-    pub fn shared(&self) -> SharedSettings {
-        self.shared
-    }
-
-    /// The fewest nodes that a round may have.
-    pub fn min_nodes(&self) -> u32 {
-        self.min_nodes
-    }
-
-    /// The state file of another run that existed at the start, if one did.
-    pub fn planted(&self) -> Option<&Memory> {
-        self.planted.as_ref()
-    }
-
-    /// The simulated time since the start.
-    pub fn elapsed(&self) -> Duration {
-        self.now.saturating_duration_since(self.start)
-    }
-
-    fn runs(&self, node: &NodeId) -> bool {
-        let newest = self.chronicle.newest;
-        self.processes.get(node).is_some_and(|processes| processes.round == newest)
-            && self.agents.get(node).is_some_and(|agent| {
-                let standing = agent.standing(self.now);
-                standing.round == newest && standing.state == NodeState::Running
-            })
-    }
-
-    /// Starts the coordinator and some of the nodes, and chooses the faults.
-    fn populate(&mut self, max: u64) {
-        self.host = self.random.chance(50).then_some(1);
-        if self.random.chance(10) {
-            self.memory = self.memory_of_another_run();
-            self.planted = Some(self.memory.clone());
-        }
-        self.schedule(Duration::ZERO, Event::StartCoordinator);
-        let nodes = self.random.between(1, max + 1);
-        for machine in 1..=nodes {
-            let delay = self.random.millis(1, 2_000);
-            let is_host = self.host == Some(machine);
-            self.schedule(
-                if is_host { Duration::from_micros(1) } else { delay },
-                Event::StartAgent { machine },
-            );
+    /// Starts the hosts, and chooses the faults.
+    fn populate(&mut self) {
+        for host in 0..self.hosts.len() {
+            let latest = if self.random.chance(80) { 300 } else { 6_000 };
+            let delay = self.random.millis(0, latest);
+            self.schedule(delay, Event::Start(host));
         }
         for _ in 0..self.random.between(0, 12) {
-            let at = self.random.millis(0, 30_000);
-            let fault = Fault::roll(&mut self.random);
+            let at = self.random.millis(0, 40_000);
+            let fault = self.roll_fault();
             self.schedule(at, Event::Fault(fault));
         }
     }
 
-    /// Returns the state file of a run whose processes were all killed.
-    fn memory_of_another_run(&mut self) -> Memory {
-        let size = self.random.between(1, 4);
-        let round = self.random.between(1, 9);
-        let restarts_used = self.random.between(0, u64::from(self.shared.max_restarts));
-        Memory {
-            term: Term(self.random.between(1, 5)),
-            round: Round(round),
-            round_size: u32::try_from(size).unwrap_or(u32::MAX),
-            restarts_used: u32::try_from(restarts_used).unwrap_or(u32::MAX),
-            charged_through: Round(round - 1),
-            ..Memory::fresh(JobUid::new("another"))
+    /// Handles the next event; returns false at the end of the world: the job runs after the last fault, or has ended.
+    ///
+    /// # Errors
+    ///
+    /// Returns the rule that is broken, with the details.
+    pub fn step(&mut self) -> Result<bool, String> {
+        self.become_quiet();
+        let Some(((at, _), event)) = self.events.pop_first() else {
+            return match self.fixed {
+                Some(_) => self.check_fixed_end(),
+                None if self.loses_states => Ok(false),
+                None => self.check_end(),
+            };
+        };
+        self.now = self.now.max(at);
+        self.record.events += 1;
+        if self.record.events > EVENTS_MAX {
+            let at = self.elapsed();
+            return Err(format!("rule g: more than {EVENTS_MAX} events at {at:?}"));
+        }
+        self.happen(event);
+        if self.fixed.is_some() {
+            return self.check_fixed();
+        }
+        if self.loses_states {
+            let goes_on = self.check_jobs();
+            return match self.record.broken.take() {
+                Some(broken) => Err(format!("{broken}, at {:?}", self.elapsed())),
+                None => Ok(goes_on),
+            };
+        }
+        self.check_coordinators();
+        if self.record.is_majority_lost {
+            return Ok(false);
+        }
+        match self.record.broken.take() {
+            Some(broken) => Err(format!("{broken}, at {:?}", self.elapsed())),
+            None => self.check_health(),
         }
     }
 
-    /// Ends the faults when their time is over, and makes sure that the job could go on.
-    fn become_quiet(&mut self) {
-        if self.stage != Stage::Faulty || self.now < self.start + FAULTY {
-            return;
-        }
-        self.stage = Stage::Quiet(self.now);
-        self.events.retain(|_, event| !matches!(event, Event::Fault(_)));
-        let alive = self.agents.values().filter(|agent| agent.may_take_part()).count();
-        for _ in alive..self.min_nodes as usize {
-            let machine = self.new_machine();
-            let delay = self.random.millis(1, 1_000);
-            self.schedule(delay, Event::StartAgent { machine });
-        }
-        self.finish_what_has_begun_to_succeed();
+    /// Returns the simulated time since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.now.saturating_duration_since(self.start)
     }
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Connect(peer) => self.connect(&peer),
-            Event::Up { from, message } => self.arrive_up(from, message),
-            Event::Down { to, message } => self.arrive_down(to, message),
-            Event::Detached(peer) => self.detach(peer),
-            Event::Obituary(node) => self.arrive_obituary(&node),
-            Event::Input(node, input) => self.input(&node, input),
-            Event::WorkerFails(node, round) => self.fail_a_worker(&node, round),
-            Event::Succeeds(node, round) => self.finish_workers(&node, round),
-            Event::Lease(node) => self.look_at_lease(&node),
-            Event::Gone { node, round, is_swept } => {
-                self.remove_processes(&node, round, is_swept);
+            Event::Start(host) => self.start_process(host),
+            Event::Resume(host) => self.resume(host),
+            Event::Obituary { to, node, round } => {
+                let node = self.buried(node);
+                if let Some(to) = self.process_at(to) {
+                    self.give(to, Input::Obituary(node, round));
+                }
             }
-            Event::StartAgent { machine } => self.start_agent(machine),
-            Event::StartCoordinator => self.start_coordinator(),
-            Event::Fault(fault) => self.go_wrong(fault),
+            Event::Dial(peer) => self.arrive_dial(peer),
+            Event::Redial(peer) => self.dial(peer),
+            Event::Process(id, input) => self.give(id, input),
+            Event::Lease(node) => self.check_lease(&node),
+            Event::Gone { node, round, is_swept } => self.remove_workers(&node, round, is_swept),
+            Event::Bury(node) => self.send_obituaries(&node),
+            Event::WorkerFails(node, round) => self.fail_worker(&node, round),
+            Event::Succeeds(node, round) => self.finish_workers(&node, round),
+            Event::Fault(fault) => self.strike(fault),
         }
+    }
+
+    /// Gives an input to a process, now or when it is not frozen any more.
+    fn give(&mut self, id: NodeId, input: Input) {
+        let Some(process) = self.processes.get(&id) else { return };
+        let frozen = process.frozen_until(input.part()).max(self.hosts[process.host].suspended);
+        if let Some(until) = frozen.filter(|until| self.now < *until) {
+            // Each part reads the messages that have arrived before it checks its timer.
+            let is_timer = matches!(input, Input::Timer(..));
+            let at = until + Duration::from_micros(u64::from(is_timer));
+            return self.schedule_at(at, Event::Process(id, input));
+        }
+        match input {
+            Input::Link(to, number, event) => self.handle_link(&id, &to, number, event),
+            Input::Request(incoming) => self.arrive_incoming(&id, *incoming),
+            Input::Answer(from, link, answer) => {
+                self.arrive_linked_answer(&id, &from, link, *answer);
+            }
+            Input::Command(command) => self.handle_command(&id, command),
+            Input::Leader => self.follow_leader(&id),
+            Input::Voters(voters) => self.call_coordinator(&id, Waiting::Voters(voters)),
+            Input::OtherJobs(jobs) => self.call_coordinator(&id, Waiting::OtherJobs(jobs)),
+            Input::Yield(other, at) => self.yield_to(&id, other, at),
+            Input::Outlived(outcome) => {
+                self.with_node(&id, |node, now| node.handle_outlived(now, outcome.map(|o| *o)));
+            }
+            Input::Stored(number, is_copied) => self.handle_stored(&id, number, is_copied),
+            Input::Up(peer, message) => self.arrive_up(&id, peer, message),
+            Input::Obituary(node, round) => self.arrive_obituary(&id, node, round),
+            Input::Shutdown => self.shut_down(&id),
+            Input::Exit => self.exit(&id),
+            Input::Down(peer, message) => self.arrive_down(&peer, message),
+            Input::Agent(input) => self.input(&id, input),
+            Input::Timer(part, at) => self.time_out(&id, part, at),
+        }
+    }
+
+    /// Gives an input to a process after a delay.
+    fn wake(&mut self, id: &NodeId, delay: Duration, input: Input) {
+        self.schedule(delay, Event::Process(id.clone(), input));
+    }
+
+    /// Passes an input from one part of a process to another; they arrive in order.
+    fn pass(&mut self, id: &NodeId, input: Input) {
+        let delay = if self.random.chance(3) {
+            self.random.millis(0, 50)
+        } else {
+            Duration::from_micros(self.random.between(0, 200))
+        };
+        let now = self.now;
+        let Some(process) = self.processes.get_mut(id) else { return };
+        let free_at = &mut process.parts[input.part() as usize].free_at;
+        *free_at = (*free_at).max(now + delay);
+        let at = *free_at;
+        self.schedule_at(at, Event::Process(id.clone(), input));
     }
 
     fn schedule(&mut self, delay: Duration, event: Event) {
@@ -354,10 +399,30 @@ impl World {
     fn schedule_at(&mut self, at: Instant, event: Event) {
         // The counter breaks ties, so that the order is always determined.
         self.events_scheduled += 1;
-        self.events.insert((at, self.events_scheduled), event);
+        self.events.insert((at.max(self.now), self.events_scheduled), event);
     }
 
     fn run_id() -> RunId {
         RunId::new("run")
+    }
+}
+
+impl Input {
+    fn part(&self) -> Part {
+        match self {
+            Self::Link(..) | Self::Request(_) | Self::Answer(..) | Self::Command(_) => Part::Voter,
+            Self::Leader
+            | Self::Voters(_)
+            | Self::OtherJobs(_)
+            | Self::Yield(..)
+            | Self::Outlived(_)
+            | Self::Stored(..)
+            | Self::Up(..)
+            | Self::Obituary(..)
+            | Self::Shutdown
+            | Self::Exit => Part::Coordinator,
+            Self::Down(..) | Self::Agent(_) => Part::Agent,
+            Self::Timer(part, _) => *part,
+        }
     }
 }

@@ -7,7 +7,8 @@ use crate::world::World;
 /// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
     let Some(snapshot) = world.snapshot() else { return Ok(()) };
-    if let Some(difference) = world.replay_of_journal().difference(&snapshot) {
+    let replay = world.replay_of_journal();
+    if let Some(difference) = replay.and_then(|replay| replay.difference(&snapshot)) {
         return Err(difference);
     }
     let (counted, age) = (snapshot.time.age_ms(), world.accounted_ms());

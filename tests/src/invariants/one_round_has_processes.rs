@@ -6,7 +6,7 @@ use crate::world::World;
 
 /// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
-    let mut processes = world.processes();
+    let mut processes = world.alive();
     let Some((first, round)) = processes.next() else {
         return Ok(());
     };

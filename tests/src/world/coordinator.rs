@@ -1,226 +1,281 @@
-//! The driver of the machine, its state file, and the end of its process.
+//! The coordinator of a process: it runs while the process leads.
 
-use ragent_rendezvous::ids::GroupRank;
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use ragent_election::election::Leadership;
 use ragent_rendezvous::{
     Rendezvous,
-    effect::Effect,
-    event::{Event as JournalEvent, EventKind},
-    ids::{NodeId, Peer},
-    message::{Admission, Assignment, KnownRound, ToNode, WaitReason},
-    settings::{Memory, Settings},
-    tenure::Tenure,
+    ids::{JobUid, NodeId, Round, Term},
+    member_reports::MemberReports,
+    settings::{Leases, Memory, Settings},
+    tenure::{Elected as Granted, Tenure},
     voter_count::VoterCount,
 };
 
-use super::{Event, LEASES, Stage, World};
-use crate::{replay::Replay, sabotage::Sabotage, world::network::FromAgent};
+use super::{
+    Bug, Input, World,
+    driver::{Coordinator, End, Waiting},
+    election::Command,
+    host::ProcessEnd,
+    port::{Elected, Leader},
+};
+
+/// The coordination of a process.
+#[derive(Debug)]
+pub(super) enum Coordination {
+    /// This process does not lead.
+    Idle,
+    /// The coordinator of a leadership.
+    Runs(Box<Coordinator>),
+    /// The coordinator has ended before its leadership in this term.
+    Ended(Term),
+    /// The job has ended.
+    Over,
+}
+
+/// The time for which a process that leaves waits until its voter is replaced.
+const REPLACED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The age at which an obituary is forgotten.
+const OBITUARY_AGE: Duration = Duration::from_secs(60);
+
+impl Bug {
+    /// Returns the time by which a coordinator outlasts its tenure; `None` if it ends when its voter
+    /// does not lead any more.
+    pub(super) fn overtime(self) -> Option<Duration> {
+        match self {
+            Self::Overtime => Some(Duration::from_secs(4)),
+            Self::LeaseFromReceipt => Some(Duration::ZERO),
+            _ => None,
+        }
+    }
+}
+
+impl Coordination {
+    pub(super) fn coordinator(&mut self) -> Option<&mut Coordinator> {
+        match self {
+            Self::Runs(coordinator) => Some(coordinator),
+            Self::Idle | Self::Ended(_) | Self::Over => None,
+        }
+    }
+
+    /// Returns the coordinator that runs.
+    pub(super) fn running(&self) -> Option<&Coordinator> {
+        match self {
+            Self::Runs(coordinator) => Some(coordinator),
+            Self::Idle | Self::Ended(_) | Self::Over => None,
+        }
+    }
+
+    /// Returns the term of the coordinator that runs.
+    pub(super) fn term(&self) -> Option<Term> {
+        self.running().map(|coordinator| coordinator.term)
+    }
+}
 
 impl World {
-    /// Starts the coordinator's process with the content of its state file.
-    pub(super) fn start_coordinator(&mut self) {
-        if self.coordinator.is_some() || self.stage == Stage::Finished {
-            return;
-        }
-        if self.sabotage == Sabotage::Amnesia {
-            self.memory = Memory::fresh(self.memory.job_uid.clone());
-        }
-        // The host's agent is started right after this, in the same process.
-        self.host_node = self.host.map(|machine| self.next_agent_on(machine));
-        let settings = Settings {
-            run_id: Self::run_id(),
-            coordinator: format!("coordinator {}", self.events_scheduled),
-            host: self.host_node.clone(),
-            shared: Some(self.shared),
-            // As under a service manager, except if the file is of another run.
-            voters: Vec::new(),
-            voter_count: VoterCount::One,
-            keeps_charges: self.planted.is_none() || self.sabotage == Sabotage::OthersCharges,
-            leases: LEASES,
-            begins_at: None,
+    /// Starts or ends the coordinator of a process, and informs its port, as the leader that its voter reports
+    /// requires it.
+    pub(super) fn follow_leader(&mut self, id: &NodeId) {
+        self.dial_own_leader(id);
+        let overtime = self.bug.overtime();
+        let Some(local) = self.local(id) else { return };
+        let Some(port) = self.port(id) else { return };
+        let led = match &port.leader {
+            Leader::Here(leadership) => Some(leadership.term),
+            Leader::Other(..) | Leader::Unknown => None,
         };
-        // The new coordinator is not bound by assignments of its predecessor, which may never have
-        // arrived.
-        self.chronicle.running.clear();
-        let mut memory = self.memory.clone();
-        if let Some(seat) = &mut memory.host {
-            // A keeper leaves a mark when no process is left, unless it was killed too.
-            let is_gone =
-                !self.agents.contains_key(&seat.node) && !self.processes.contains_key(&seat.node);
-            let is_reported = is_gone && self.random.chance(70);
-            seat.is_confirmed_dead |= is_reported || self.sabotage == Sabotage::FalseObituary;
-        }
-        let before = u64::try_from(memory.time.age().as_millis()).unwrap_or(u64::MAX);
-        self.accounted_since = (self.now, before);
-        self.coordinator = Some(Rendezvous::new(self.now, settings, memory, Tenure::Sole));
-        self.dies_after = None;
-        self.carry_out();
-    }
-
-    /// Kills the coordinator's process, and with it the host's agent.
-    pub(super) fn kill_coordinator(&mut self) {
-        if self.coordinator.take().is_none() {
-            return;
-        }
-        let open: Vec<Peer> =
-            self.streams.keys().filter(|peer| self.is_whole(peer)).cloned().collect();
-        for peer in open {
-            self.break_stream(&peer);
-        }
-        if let Some(node) = self.host_node.take() {
-            // The next coordinator gets the obituary if it has been started by then.
-            let is_reported = self.random.chance(50);
-            self.kill_agent(&node, is_reported);
-        }
-        let mut down = self.random.millis(50, 5_000);
-        if self.sabotage == Sabotage::FalseObituary {
-            // The bug only matters while the host's old processes are alive.
-            down = down.min(std::time::Duration::from_millis(100));
-        }
-        self.schedule(down, Event::StartCoordinator);
-        if let Some(machine) = self.host {
-            let at = self.now + down + std::time::Duration::from_micros(1);
-            self.schedule_at(at, Event::StartAgent { machine });
-        }
-    }
-
-    pub(super) fn arrive_up(&mut self, from: Peer, message: FromAgent) {
-        if !self.is_whole(&from) {
-            return;
-        }
-        let Some(coordinator) = &mut self.coordinator else {
-            // The connection is refused.
-            return self.break_stream(&from);
-        };
-        match message {
-            FromAgent::Attend(attend) => coordinator.handle_attend(self.now, *attend),
-            FromAgent::Message(message) => coordinator.handle_message(self.now, from, message),
-        }
-        self.carry_out();
-    }
-
-    pub(super) fn detach(&mut self, peer: Peer) {
-        self.streams.remove(&peer);
-        if let Some(coordinator) = &mut self.coordinator {
-            coordinator.handle_detached(self.now, peer);
-            self.carry_out();
-        }
-    }
-
-    pub(super) fn arrive_obituary(&mut self, node: &NodeId) {
-        if let Some(coordinator) = &mut self.coordinator {
-            let round = self.ran.get(node).copied().unwrap_or_default();
-            coordinator.handle_obituary(self.now, node, round);
-            self.carry_out();
-        }
-    }
-
-    pub(super) fn time_out(&mut self) {
-        let Some(coordinator) = &mut self.coordinator else {
-            return;
-        };
-        coordinator.handle_timeout(self.now);
-        self.overdue = coordinator.poll_timeout().filter(|at| *at <= self.now);
-        self.carry_out();
-    }
-
-    /// Carries out the machine's effects, unless its process dies half-way.
-    fn carry_out(&mut self) {
-        while let Some(effect) = self.coordinator.as_mut().and_then(Rendezvous::poll_effect) {
-            match &mut self.dies_after {
-                Some(0) => return self.kill_coordinator(),
-                Some(left) => *left -= 1,
-                None => {}
-            }
-            match effect {
-                Effect::Send { to, message } => self.deliver(to, message),
-                Effect::HangUp { to } => self.break_stream(&to),
-                Effect::Record(event) => self.replay(&event),
-                Effect::Remember(memory) => self.remember(*memory),
-                // The only coordinator of a job has no other one above it.
-                Effect::Resign { .. }
-                | Effect::HandOver
-                | Effect::Forget
-                | Effect::Finish { .. } => self.stage = Stage::Finished,
-            }
-        }
-    }
-
-    fn replay(&mut self, event: &JournalEvent) {
-        if let EventKind::RunBegan { .. } = event.kind {
-            self.accounted_since = (self.now, 0);
-        }
-        let is_start = matches!(event.kind, EventKind::CoordinatorStarted { .. });
-        if self.sabotage == Sabotage::Amnesia && is_start {
-            // Rule 3 is to notice this bug.
-            self.replay = Replay::default();
-        }
-        let is_loss = matches!(event.kind, EventKind::NodeLost { .. });
-        if self.sabotage != Sabotage::LostEvents || !is_loss {
-            self.replay.apply(event);
-        }
-    }
-
-    /// Returns the state of the job, from the journal alone.
-    pub fn replay_of_journal(&self) -> &Replay {
-        &self.replay
-    }
-
-    /// Returns the time in milliseconds that the coordinator has to account for.
-    pub fn accounted_ms(&self) -> u64 {
-        let (since, before) = self.accounted_since;
-        let term = self.now.saturating_duration_since(since).as_millis();
-        before.saturating_add(u64::try_from(term).unwrap_or(u64::MAX))
-    }
-
-    fn remember(&mut self, memory: Memory) {
-        self.chronicle.memories.push(memory.clone());
-        self.memory = memory;
-        if self.sabotage == Sabotage::ForgottenCharges {
-            self.memory.restarts_used = 0;
-        }
-        self.chronicle.has_news = true;
-    }
-
-    fn deliver(&mut self, to: Peer, message: ToNode) {
-        let message = self.tamper(message);
-        let description = self.descriptions.get(&to.node);
-        if let (ToNode::Assignment(assignment), Some(node)) = (&message, description) {
-            self.chronicle.note(node, assignment);
-        }
-        if let ToNode::Assignment(Assignment::Admit(admission)) = &message {
-            self.keep_state_file(&to.node, admission);
-            if self.sabotage == Sabotage::WaitingMember {
-                let round = admission.round;
-                let wait = Assignment::Wait { round, reason: WaitReason::Spare };
-                if let Some(node) = self.descriptions.get(&to.node) {
-                    self.chronicle.note(node, &wait);
+        match &port.coordination {
+            Coordination::Over => return,
+            Coordination::Ended(term) if led == Some(*term) => return,
+            Coordination::Runs(coordinator) if led == Some(coordinator.term) => return,
+            Coordination::Runs(coordinator) => {
+                let until = port.until.get(&coordinator.term).copied().unwrap_or(local);
+                if overtime.is_some_and(|overtime| local < until + overtime) {
+                    return;
                 }
             }
+            Coordination::Ended(_) | Coordination::Idle => {}
         }
-        self.send_down(to, message);
+        self.drop_coordinator(id, Coordination::Idle);
+        let Some(port) = self.port(id) else { return };
+        match port.leader.clone() {
+            Leader::Here(leadership) => self.start_coordinator(id, *leadership),
+            Leader::Other(address, term) => self.publish(id, Elected::There(address, term)),
+            Leader::Unknown => self.publish(id, Elected::Unknown),
+        }
+        self.check_process_end(id);
     }
 
-    fn tamper(&self, mut message: ToNode) -> ToNode {
-        if let ToNode::Assignment(Assignment::Admit(admission)) = &mut message
-            && self.sabotage == Sabotage::DoubleRank
-            && admission.group_rank == GroupRank(1)
-        {
-            admission.group_rank = GroupRank(0);
+    fn start_coordinator(&mut self, id: &NodeId, leadership: Leadership) {
+        let Some(local) = self.local(id) else { return };
+        let ignores = self.bug == Bug::IgnoredReplica;
+        let memory = leadership.memory.filter(|_| !ignores);
+        let number = self.events_scheduled;
+        let born_ms = u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let memory = memory.unwrap_or_else(|| Memory {
+            born_ms,
+            ..Memory::fresh(JobUid::new(format!("job-{number}")))
+        });
+        let overtime = self.bug.overtime().unwrap_or_default();
+        let workers_until = match self.bug {
+            Bug::NoWaitForOthers => local,
+            _ => leadership.workers_until,
+        };
+        let tenure = match &self.fixed {
+            Some(_) => Tenure::Sole,
+            None => Tenure::Elected(Granted {
+                term: leadership.term,
+                until: leadership.until + overtime,
+                workers_until,
+                former: leadership.former,
+            }),
+        };
+        let nodes = self.shared.nodes;
+        let voter_count = match &self.fixed {
+            Some(_) => VoterCount::One,
+            None => VoterCount::for_job(nodes.min(), nodes.max() as usize),
+        };
+        let settings = Settings {
+            run_id: Self::run_id(),
+            coordinator: id.to_string(),
+            host: self.agent(id).is_some().then(|| id.clone()),
+            shared: Some(self.shared),
+            voter_count,
+            keeps_charges: self.keeps_charges(),
+            leases: Leases::default(),
+            voters: leadership.voters.into_iter().map(|seat| seat.address).collect(),
+            begins_at: None,
+        };
+        let rendezvous = Rendezvous::new(local, settings, memory, tenure);
+        let coordinator = Coordinator {
+            term: leadership.term,
+            rendezvous,
+            effects: VecDeque::new(),
+            copying: None,
+            is_over: false,
+            reports: MemberReports::default(),
+            open: BTreeSet::new(),
+            stalled_until: None,
+        };
+        let Some(port) = self.port(id) else { return };
+        port.coordination = Coordination::Runs(Box::new(coordinator));
+        port.recent.retain(|(at, ..)| local.saturating_duration_since(*at) <= OBITUARY_AGE);
+        let recent = port.recent.clone();
+        self.drive(id);
+        let voter = self.voter(id);
+        let others = voter.map(|voter| voter.election.other_jobs().map(|job| job.uid.to_string()));
+        let others = others.into_iter().flatten().collect();
+        self.call_coordinator(id, Waiting::OtherJobs(others));
+        for (_, node, round) in recent {
+            self.report_death(id, &node, round);
         }
-        message
+        self.publish(id, Elected::Here(leadership.term));
     }
 
-    /// Stores this admission for the host's next agent.
-    fn keep_state_file(&mut self, node: &NodeId, admission: &Admission) {
-        if self.host_node.as_ref() == Some(node)
-            && let Some(machine) = self.host
-        {
-            let known_round = KnownRound {
-                round: admission.round,
-                size: admission.group_world_size,
-                group_rank: Some(admission.group_rank),
-            };
-            self.machines.insert(machine, known_round);
+    /// Ends the coordinator of a process, if it runs, and all of its streams.
+    pub(super) fn drop_coordinator(&mut self, id: &NodeId, next: Coordination) {
+        let Some(port) = self.port(id) else { return };
+        let open = port.coordination.coordinator().map(|coordinator| coordinator.open.clone());
+        port.coordination = next;
+        for peer in open.into_iter().flatten() {
+            self.hang_up(&peer);
+        }
+    }
+
+    /// Ends a coordinator in order.
+    pub(super) fn end_coordinator(&mut self, id: &NodeId, end: End) {
+        let Some(port) = self.port(id) else { return };
+        let Some(term) = port.coordination.term() else { return };
+        let next = match end {
+            End::JobOver => Coordination::Over,
+            End::HandedOver | End::Forgotten | End::Ended => Coordination::Ended(term),
+        };
+        self.drop_coordinator(id, next);
+        self.publish(id, Elected::Unknown);
+        match end {
+            End::JobOver | End::HandedOver => self.pass(id, Input::Command(Command::Leave)),
+            End::Forgotten => self.pass(id, Input::Command(Command::Forget)),
+            End::Ended => self.pass(id, Input::Command(Command::Resign(term))),
+        }
+        // The leader may have changed since.
+        self.pass(id, Input::Leader);
+        self.check_process_end(id);
+    }
+
+    /// Handles an obituary that a keeper has sent.
+    pub(super) fn arrive_obituary(&mut self, id: &NodeId, node: NodeId, round: Round) {
+        let Some(local) = self.local(id) else { return };
+        // The proof of its node id cannot be verified without a memory.
+        let has_memory =
+            self.voter(id).is_some_and(|voter| voter.election.replica().memory.is_some());
+        let Some(port) = self.port(id) else { return };
+        match &port.coordination {
+            Coordination::Runs(_) => {
+                port.recent.push_back((local, node.clone(), round));
+                self.report_death(id, &node, round);
+            }
+            Coordination::Idle | Coordination::Ended(_) if has_memory => {
+                port.recent.push_back((local, node.clone(), round));
+                self.pass(id, Input::Command(Command::Obituary(node)));
+            }
+            Coordination::Idle | Coordination::Ended(_) | Coordination::Over => {}
+        }
+    }
+
+    fn report_death(&mut self, id: &NodeId, node: &NodeId, round: Round) {
+        let waiting = Waiting::Obituary(node.clone(), round);
+        self.call_coordinator(id, waiting);
+    }
+
+    /// Begins the end of a process whose agent has ended.
+    pub(super) fn begin_to_end(&mut self, id: &NodeId, end: ProcessEnd) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        process.ending = Some(end);
+        if process.voter.is_none() {
+            // The coordinator of a job that has one endpoint goes on without the agent in its process.
+            if process.port.coordination.running().is_none() {
+                self.pass(id, Input::Exit);
+            }
+            return;
+        }
+        let is_here = matches!(process.port.elected, Elected::Here(_));
+        match end {
+            // The coordinator informs all nodes first.
+            ProcessEnd::Closed if is_here => {}
+            ProcessEnd::Closed => self.pass(id, Input::Command(Command::Leave)),
+            ProcessEnd::Left | ProcessEnd::Other | ProcessEnd::Yielded => {
+                if is_here {
+                    self.pass(id, Input::Shutdown);
+                }
+                self.pass(id, Input::Command(Command::Leave));
+                let flushes = self.random.millis(1, 20);
+                let waits = if end == ProcessEnd::Left { REPLACED_WITHIN } else { flushes };
+                self.wake(id, waits, Input::Exit);
+            }
+        }
+        self.check_process_end(id);
+    }
+
+    /// Ends a process whose job has ended, once its voter is not needed any more.
+    pub(super) fn check_process_end(&mut self, id: &NodeId) {
+        let Some(process) = self.processes.get(id) else { return };
+        if process.ending != Some(ProcessEnd::Closed) {
+            return;
+        }
+        let is_over = match &process.port.coordination {
+            Coordination::Over => true,
+            Coordination::Runs(_) => false,
+            Coordination::Idle | Coordination::Ended(_) => {
+                !matches!(process.port.elected, Elected::There(..))
+            }
+        };
+        if is_over {
+            let flushes = self.random.millis(1, 20);
+            self.wake(id, flushes, Input::Exit);
         }
     }
 }

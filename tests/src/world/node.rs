@@ -1,7 +1,7 @@
-//! The agents: the real [`Node`] and [`Supervisor`] of each, driven as the program drives them.
+//! The agents: the real [`Node`] of each, driven as the program drives it.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     num::NonZeroU32,
     time::{Duration, Instant},
 };
@@ -10,51 +10,43 @@ use ragent_core::{
     agent::{Action, AgentSettings, Ending, News},
     node::{Claims, Effect, Node},
     signal::Signal,
-    supervisor::{self, GroupEnd, Supervisor},
+    supervisor,
 };
 use ragent_rendezvous::{
-    ids::{AttendNumber, GlobalRank, LocalRank, NodeId, Peer, RoundId},
+    heir::Member,
+    ids::{AttendNumber, NodeId, Peer, Round, RoundId, Term, VoterAddress, VoterId},
+    known_job::{KnownJob, Seniority},
     message::{
-        Attend, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, ToNode,
-        WorkerEnd, WorkerFailure,
+        Attend, FromNode, JobResult, NodeDescription, NodeState, Outcome, PROTOCOL_VERSION,
+        RefuseReason, Standing, ToNode,
     },
+    settings::Leases,
 };
 
-use super::{Event, LEASES, World, network::FromAgent};
-use crate::sabotage::Sabotage;
+use crate::addresses::Place;
 
-/// An agent's process, from its start to its end.
+use super::{
+    Bug, Input, Part, World,
+    driver::Waiting,
+    host::ProcessEnd,
+    port::{Down, Leader, Up},
+    workers::Group,
+};
+
+/// An agent, from its start to its end.
 #[derive(Debug)]
 pub(super) struct Agent {
-    description: NodeDescription,
-    node: Node,
+    pub(super) description: NodeDescription,
+    pub(super) node: Node,
     /// The worker group of the last round that it started, until that has ended.
-    group: Option<Group>,
-    /// The time at which its keeper kills the workers, unless the lease is renewed.
-    pub(super) lease: Option<Instant>,
-    /// The deadline for which a timer is scheduled.
-    timer: Option<Instant>,
-    /// The process is frozen until then.
-    pub(super) frozen_until: Option<Instant>,
-    /// The network delivers nothing to or from it until then.
-    pub(super) black_until: Option<Instant>,
+    pub(super) group: Option<Group>,
+    /// The times at which the keep-alives without an echo were sent.
+    sent: BTreeMap<u64, Instant>,
 }
 
+/// An input of an agent, except those of its streams.
 #[derive(Debug)]
-struct Group {
-    round: RoundId,
-    supervisor: Supervisor,
-}
-
-/// An input of an agent's process.
-#[derive(Debug)]
-pub(super) enum Input {
-    /// The connection for this stream has been made.
-    Connected(AttendNumber),
-    /// This stream has ended, or could not be opened.
-    Ended(AttendNumber),
-    /// A message on this stream.
-    Message(AttendNumber, Box<ToNode>),
+pub(super) enum AgentInput {
     /// The store for the workers of the next round listens.
     StoreOpen,
     /// The workers of this round can be started.
@@ -65,158 +57,292 @@ pub(super) enum Input {
     CutOff(RoundId),
     /// SIGTERM.
     Terminate,
-    /// The timer for this deadline fires.
-    Timer(Instant),
-}
-
-impl Agent {
-    /// Returns true if the agent is not leaving.
-    pub(super) fn may_take_part(&self) -> bool {
-        !self.node.agent().is_leaving()
-    }
-
-    pub(super) fn standing(&self, now: Instant) -> Standing {
-        self.node.agent().standing(now)
-    }
 }
 
 impl World {
-    /// The id of the next agent on `machine`.
-    pub(super) fn next_agent_on(&self, machine: u64) -> NodeId {
-        NodeId::new(format!("m{machine}-{}", self.agents_started + 1))
-    }
-
-    /// Adds a machine that has never taken part.
-    pub(super) fn new_machine(&mut self) -> u64 {
-        100 + self.events_scheduled
-    }
-
-    pub(super) fn start_agent(&mut self, machine: u64) {
-        let id = self.next_agent_on(machine);
-        if self.host == Some(machine) && self.host_node.as_ref() != Some(&id) {
-            // Another agent was started in between: this is not the id that the host's process has
-            // announced.
-            self.host_node = None;
-        }
-        self.agents_started += 1;
-        let description = NodeDescription {
+    pub(super) fn new_agent(
+        &mut self,
+        host: usize,
+        id: &NodeId,
+        voter: Option<VoterId>,
+        local: Instant,
+    ) -> Agent {
+        let workers = u32::try_from(1 + host % 3).unwrap_or(1);
+        let mut description = NodeDescription {
             node_id: id.clone(),
-            host_name: format!("machine{machine}"),
-            address: format!("10.0.0.{machine}"),
+            host_name: format!("host{host}"),
+            address: format!("10.0.0.{}", host + 1),
             addresses: Vec::new(),
             agent_port: 1,
             role: "default".to_owned(),
             script: "train.py".to_owned(),
             load: String::new(),
-            local_world_size: NonZeroU32::new(1 + (machine % 3) as u32).unwrap_or(NonZeroU32::MIN),
-            node_rank: self.node_rank(machine),
-            voter: None,
+            local_world_size: NonZeroU32::new(workers).unwrap_or(NonZeroU32::MIN),
+            node_rank: None,
+            voter: voter.map(|voter| Member { voter, address: self.place(host).address() }),
         };
+        let known_round = self.describe(host, &mut description);
+        let has_voters = voter.is_some();
         let settings = AgentSettings {
             stop_grace: self.shared.timeouts.stop_grace,
             join_timeout: self.shared.timeouts.join,
-            silence: Duration::ZERO,
-            known_round: self.machines.get(&machine).copied().unwrap_or_default(),
+            silence: if has_voters { self.timers.voter_lease } else { Duration::ZERO },
+            known_round,
             runs_unleased: false,
-            has_voters: false,
+            has_voters,
             has_standbys: false,
-            leases: LEASES,
+            leases: Leases::default(),
             seed: self.random.between(0, u64::MAX - 1),
         };
-        self.descriptions.insert(id.clone(), description.clone());
-        let agent = Agent {
-            description,
-            node: Node::new(self.now, settings),
-            group: None,
-            lease: None,
-            timer: None,
-            frozen_until: None,
-            black_until: None,
-        };
-        self.agents.insert(id.clone(), agent);
-        self.settle(&id);
+        self.new_keeper(id, host);
+        Agent { description, node: Node::new(local, settings), group: None, sent: BTreeMap::new() }
     }
 
-    /// The rank of `machine`, if ranks are fixed: permanent, and not that of another machine if one
-    /// is free. A surplus machine has the rank of another one by mistake.
-    fn node_rank(&mut self, machine: u64) -> Option<u32> {
-        if !self.shared.fixed_ranks {
-            return None;
-        }
-        if let Some(rank) = self.node_ranks.get(&machine) {
-            return Some(*rank);
-        }
-        let alive = self.agents.values().filter(|agent| agent.may_take_part());
-        let taken: BTreeSet<u32> = alive.filter_map(|agent| agent.description.node_rank).collect();
-        let size = self.shared.nodes.max();
-        let rank = (0..size).find(|rank| !taken.contains(rank)).unwrap_or(machine as u32 % size);
-        self.node_ranks.insert(machine, rank);
-        Some(rank)
+    pub(super) fn agent(&mut self, id: &NodeId) -> Option<&mut Agent> {
+        self.processes.get_mut(id)?.agent.as_mut()
     }
 
-    /// Kills an agent's process; its keeper's obituary arrives if `is_reported`.
-    pub(super) fn kill_agent(&mut self, id: &NodeId, is_reported: bool) {
-        if let Some(agent) = self.agents.remove(id) {
-            self.chronicle.note_stopped(id);
-            self.break_streams(id);
-            self.outlive_agent(id, is_reported, agent.lease);
-        }
+    /// Calls the machine of an agent with the time on its clock, and carries out the effects.
+    pub(super) fn with_node<T>(
+        &mut self,
+        id: &NodeId,
+        call: impl FnOnce(&mut Node, Instant) -> T,
+    ) -> Option<T> {
+        let local = self.local(id)?;
+        let result = call(&mut self.agent(id)?.node, local);
+        self.settle_agent(id);
+        Some(result)
     }
 
-    /// Gives an agent an input after a while.
-    pub(super) fn wake(&mut self, id: &NodeId, delay: Duration, input: Input) {
-        self.schedule(delay, Event::Input(id.clone(), input));
+    /// Gives an agent an input after a delay.
+    pub(super) fn wake_agent(&mut self, id: &NodeId, delay: Duration, input: AgentInput) {
+        self.wake(id, delay, Input::Agent(input));
     }
 
-    /// Gives an agent an input now; a frozen agent gets it when it resumes.
-    pub(super) fn input(&mut self, id: &NodeId, input: Input) {
-        let now = self.now;
-        let Some(agent) = self.agents.get_mut(id) else {
-            return;
-        };
-        if let Some(until) = agent.frozen_until.filter(|until| now < *until) {
-            // The driver reads waiting messages before it checks its timers.
-            let is_timer = matches!(input, Input::Timer(_));
-            let at = until + Duration::from_micros(u64::from(is_timer));
-            return self.schedule_at(at, Event::Input(id.clone(), input));
-        }
+    pub(super) fn input(&mut self, id: &NodeId, input: AgentInput) {
+        let Some(now) = self.local(id) else { return };
+        let Some(agent) = self.agent(id) else { return };
+        let group_of = |round: RoundId| move |group: &&mut Group| group.round == round;
         match input {
-            Input::Connected(attend) => match agent.node.handle_connected(now, attend) {
-                Some(claims) => self.register(id, attend, claims),
-                None => self.close_stream(&Peer { node: id.clone(), attend }),
-            },
-            Input::Ended(attend) => agent.node.handle_ended(now, attend),
-            Input::Message(attend, message) => agent.node.handle_message(now, attend, *message),
-            Input::StoreOpen => agent.node.handle_store_open(now, 4_000),
-            Input::Prepared(round) => self.start_group(id, round),
-            Input::Group(round, input) => {
-                if let Some(group) = agent.group.as_mut().filter(|group| group.round == round) {
+            AgentInput::StoreOpen => agent.node.handle_store_open(now, 4_000),
+            AgentInput::Prepared(round) => self.start_group(id, round),
+            AgentInput::Group(round, input) => {
+                if let Some(group) = agent.group.as_mut().filter(group_of(round)) {
                     group.supervisor.handle(now, input);
                 }
             }
-            Input::CutOff(round) => {
-                if let Some(group) = agent.group.as_mut().filter(|group| group.round == round) {
+            AgentInput::CutOff(round) => {
+                if let Some(group) = agent.group.as_mut().filter(group_of(round)) {
                     group.supervisor.handle(now, supervisor::Input::Kill);
                     agent.node.handle_cut_off(now);
                 }
             }
-            Input::Terminate => agent.node.handle_signal(now, Signal::TERM),
-            // An earlier deadline has replaced this one.
-            Input::Timer(at) if agent.timer != Some(at) => return,
-            Input::Timer(_) => {
-                agent.timer = None;
-                agent.node.handle_timeout(now);
-                if let Some(group) = &mut agent.group {
-                    group.supervisor.handle_timeout(now);
+            AgentInput::Terminate => agent.node.handle_signal(now, Signal::TERM),
+        }
+        self.settle_agent(id);
+    }
+
+    pub(super) fn time_out_agent(&mut self, id: &NodeId) {
+        let Some(now) = self.local(id) else { return };
+        let Some(agent) = self.agent(id) else { return };
+        agent.node.handle_timeout(now);
+        if let Some(group) = &mut agent.group {
+            group.supervisor.handle_timeout(now);
+        }
+        self.settle_agent(id);
+    }
+
+    /// Handles a message on a stream.
+    pub(super) fn arrive_down(&mut self, peer: &Peer, message: Down) {
+        let (id, attend) = (&peer.node, peer.attend);
+        if !self.is_read(peer) {
+            return;
+        }
+        match message {
+            Down::Connected => {
+                let claims = self.with_node(id, |node, now| node.handle_connected(now, attend));
+                match claims.flatten() {
+                    Some(claims) => self.register(peer, claims),
+                    None => self.forget(peer),
                 }
             }
+            Down::Accepted => {
+                self.with_node(id, |node, now| node.handle_accepted(now, attend));
+            }
+            Down::NotHere(place, term) => self.go_elsewhere(peer, place, term),
+            Down::Message(message) => self.handle_message(peer, *message),
+            Down::End => {
+                self.forget(peer);
+                self.streams.remove(peer);
+                self.with_node(id, |node, now| node.handle_ended(now, attend));
+            }
         }
-        self.settle(id);
+    }
+
+    fn handle_message(&mut self, peer: &Peer, mut message: ToNode) {
+        let (id, attend) = (&peer.node, peer.attend);
+        if self.bug == Bug::LeftFromReceipt {
+            self.count_from_receipt(id, &mut message);
+        }
+        if let ToNode::Voters(voters) = &message {
+            self.learn_voters(id, voters);
+        }
+        let ToNode::Welcome(welcome) = message else {
+            self.with_node(id, |node, now| node.handle_message(now, attend, message));
+            return;
+        };
+        let to = self.streams.get(peer).map(|stream| stream.to);
+        let counts = self.with_node(id, |node, now| node.handle_welcome(now, attend, &welcome));
+        if counts == Some(true) {
+            self.tell(|| format!("{id} is registered at {to:?}"));
+        }
+        if let (Some(true), Some(to), Some(process)) = (counts, to, self.processes.get_mut(id)) {
+            process.targets.handle_welcome(to, welcome.term);
+            self.learn_voters(id, &welcome.voters);
+            if let Some(voter) = self.voter(id) {
+                voter.registered = Some(to.host);
+            }
+            if let Some(keeper) = self.keepers.get_mut(id) {
+                keeper.registered = welcome.term;
+            }
+            self.with_election(id, |election, now| {
+                election.handle_registered(now, Some(welcome.job_uid.clone()))
+            });
+            if let Some(stream) = self.streams.get_mut(peer) {
+                stream.is_welcomed = true;
+            }
+        }
+    }
+
+    /// Changes what an agent receives so that the rest of the leadership counts from the receipt, and bounds its lease alone.
+    fn count_from_receipt(&mut self, id: &NodeId, message: &mut ToNode) {
+        let Some(now) = self.local(id) else { return };
+        let Some(agent) = self.agent(id) else { return };
+        match message {
+            ToNode::Welcome(welcome) => welcome.leases.agent = Duration::from_secs(10),
+            ToNode::Echo { sequence, lease_left: Some(left), .. } => {
+                let sent = agent.sent.remove(sequence);
+                *left += sent.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+            }
+            _ => {}
+        }
+    }
+
+    /// Records the voters of the job, to which the agent and its keeper send messages.
+    pub(super) fn learn_voters(&mut self, id: &NodeId, voters: &[VoterAddress]) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        let own = Place { host: process.host, port: self.hosts[process.host].port() };
+        let voters: Vec<Place> = voters.iter().filter_map(Place::of).collect();
+        let first = voters.contains(&own).then_some(own);
+        process.targets.handle_voters(voters, first);
+        let all = process.targets.all();
+        if let Some(keeper) = self.keepers.get_mut(id) {
+            keeper.voters = all;
+        }
+    }
+
+    /// Records the voters that the state file of the process contains.
+    pub(super) fn learn_voters_of_file(&mut self, id: &NodeId) {
+        let voters = self.known_voters(id);
+        self.learn_voters(id, &voters);
+    }
+
+    /// Returns the voters of a job that has a round, as the voter of a process knows them.
+    fn known_voters(&mut self, id: &NodeId) -> Vec<VoterAddress> {
+        let Some(voter) = self.voter(id) else { return Vec::new() };
+        let replica = voter.election.replica();
+        let seats = replica.lists.seats().filter(|_| replica.has_round());
+        seats.map(|seat| seat.address.clone()).collect()
+    }
+
+    /// Lets the agent of a process dial the leader that its voter knows, if it is new to the agent.
+    pub(super) fn dial_own_leader(&mut self, id: &NodeId) {
+        let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
+        let own = self.place(host);
+        let Some(process) = self.processes.get_mut(id) else { return };
+        let leader = match &process.port.leader {
+            Leader::Other(at, term) => Place::of(at).map(|at| (at, *term)),
+            Leader::Here(leadership) => Some((own, leadership.term)),
+            Leader::Unknown => None,
+        };
+        let Some((at, term)) = leader else { return };
+        if process.targets.handle_redirect(at, term) {
+            self.with_node(id, |node, now| node.handle_new_leader(now));
+        }
+    }
+
+    fn go_elsewhere(&mut self, peer: &Peer, place: Option<Place>, term: Term) {
+        let is_eager = self.bug == Bug::EagerDials;
+        let Some(process) = self.processes.get_mut(&peer.node) else { return };
+        let is_new = place.is_some_and(|place| process.targets.handle_redirect(place, term));
+        let attend = peer.attend;
+        self.with_node(&peer.node, |node, now| {
+            node.handle_not_leading(now, attend, is_new || is_eager);
+        });
+    }
+
+    /// Closes a stream that the agent does not need any more.
+    fn forget(&mut self, peer: &Peer) {
+        let is_attempt = self.streams.get(peer).is_some_and(|stream| !stream.is_welcomed);
+        let to = self.close_stream(peer).filter(|_| is_attempt);
+        if let (Some(to), Some(process)) = (to, self.processes.get_mut(&peer.node)) {
+            process.targets.handle_failed(&to);
+        }
+    }
+
+    /// Sends the first message of a stream.
+    fn register(&mut self, peer: &Peer, claims: Claims) {
+        let Some(node) = self.agent(&peer.node).map(|agent| agent.description.clone()) else {
+            return;
+        };
+        let Claims {
+            job_uid,
+            known_round,
+            restarts_used,
+            charged_through,
+            mut standing,
+            lost_term,
+        } = claims;
+        self.forge_standing(&mut standing);
+        let mut voters = self.known_voters(&peer.node);
+        let is_fixed = self.fixed.is_some();
+        let is_old = is_fixed || self.bug == Bug::YoungNodes;
+        if !is_fixed && voters.is_empty() && known_round.round.round > Round(0) {
+            let known = self.processes.get(&peer.node).map(|process| process.targets.all());
+            voters = known.into_iter().flatten().map(Place::address).collect();
+        }
+        let uid_of_file = self.voter(&peer.node).and_then(|voter| {
+            let replica = voter.election.replica();
+            let memory = replica.memory.as_ref().filter(|_| replica.has_round())?;
+            Some(memory.job_uid.clone())
+        });
+        let uid = uid_of_file.or_else(|| job_uid.clone());
+        let job = uid.filter(|_| !voters.is_empty()).map(|uid| KnownJob { uid, voters });
+        let started = self.processes.get(&peer.node).map(|process| process.started);
+        let waited = started.map(|started| self.now.saturating_duration_since(started));
+        let ended = self.voter(&peer.node).filter(|_| job_uid.is_none());
+        let mut attend = Attend {
+            job,
+            ended: ended.map(|voter| voter.election.ended()).unwrap_or_default(),
+            waited: if is_old { Duration::MAX } else { waited.unwrap_or_default() },
+            protocol_version: PROTOCOL_VERSION,
+            run_id: Self::run_id(),
+            job_uid,
+            attend: peer.attend,
+            node,
+            settings: self.shared,
+            known_round,
+            restarts_used,
+            charged_through,
+            standing,
+        };
+        self.forge_attend(&mut attend);
+        self.send_up(peer, Up::Attend(Box::new(attend), lost_term));
     }
 
     /// Carries out all effects of an agent's machines, and sets its timer.
-    fn settle(&mut self, id: &NodeId) {
-        while let Some(agent) = self.agents.get_mut(id) {
+    pub(super) fn settle_agent(&mut self, id: &NodeId) {
+        while let Some(agent) = self.agent(id) {
             let of_group = agent.group.as_mut().and_then(|group| group.supervisor.poll_effect());
             if let Some(effect) = of_group {
                 self.carry_out_of_group(id, effect);
@@ -226,63 +352,47 @@ impl World {
                 break;
             }
         }
-        let Some(agent) = self.agents.get_mut(id) else {
-            return;
-        };
-        if agent.standing(self.now).state != NodeState::Running {
-            self.chronicle.note_stopped(id);
-        }
+        let Some(now) = self.local(id) else { return };
+        let Some(agent) = self.agent(id) else { return };
         let of_group = agent.group.as_ref().and_then(|group| group.supervisor.poll_timeout());
         let deadline = of_group.into_iter().chain(agent.node.poll_timeout()).min();
-        if let Some(at) = deadline.filter(|at| agent.timer.is_none_or(|timer| *at < timer)) {
-            agent.timer = Some(at);
-            self.schedule_at(at.max(self.now), Event::Input(id.clone(), Input::Timer(at)));
+        let is_attended = agent.node.is_attended();
+        let runs = agent.node.agent().standing(now).state == NodeState::Running;
+        if !runs {
+            self.chronicle.note_stopped(id);
+        }
+        self.set_timer(id, Part::Agent, deadline);
+        if !is_attended {
+            self.with_election(id, |election, now| election.handle_registered(now, None));
         }
     }
 
     fn carry_out_of_node(&mut self, id: &NodeId, effect: Effect) {
         let peer = |attend| Peer { node: id.clone(), attend };
-        let now = self.now;
-        let Some(agent) = self.agents.get_mut(id) else {
-            return;
-        };
         match effect {
-            Effect::Dial(attend) => {
-                self.chronicle.dials += 1;
-                self.open_stream(peer(attend));
-            }
-            Effect::Send { attend, message } => {
-                self.send_up(peer(attend), FromAgent::Message(message));
-            }
-            Effect::Drop(attend) => self.close_stream(&peer(attend)),
-            Effect::Renew(until) => {
-                agent.lease = until;
-                if let Some(until) = until {
-                    self.schedule_at(until, Event::Lease(id.clone()));
+            Effect::Dial(attend) => self.dial_next(id, attend),
+            Effect::Send { attend, mut message } => {
+                match &mut message {
+                    FromNode::Standing(standing) => self.forge_standing(standing),
+                    FromNode::KeepAlive { sequence, .. } => self.note_sent(id, *sequence),
+                    _ => {}
                 }
+                self.send_up(&peer(attend), Up::Message(Box::new(message)));
             }
+            Effect::Drop(attend) => self.forget(&peer(attend)),
+            Effect::Renew(until) => self.renew_lease(id, until),
             Effect::LeaseLost => {}
             Effect::Local(Action::OpenStore) => {
                 let takes = self.random.millis(1, 300);
-                self.wake(id, takes, Input::StoreOpen);
+                self.wake_agent(id, takes, AgentInput::StoreOpen);
             }
             Effect::Local(Action::Start(admission)) => {
-                let (round, size) = (admission.round, agent.description.local_world_size.get());
-                let supervisor = Supervisor::new(size, self.shared.timeouts.stop_grace);
-                agent.group = Some(Group { round, supervisor });
-                let takes = self.random.millis(0, 100);
-                self.wake(id, takes, Input::Prepared(round));
+                self.prepare_group(id, admission.round);
             }
             Effect::Local(Action::Stop { signal, grace }) => {
-                if let Some(group) = &mut agent.group {
-                    group.supervisor.handle(now, supervisor::Input::Stop { signal, grace });
-                }
+                self.order_group(id, supervisor::Input::Stop { signal, grace });
             }
-            Effect::Local(Action::Kill) => {
-                if let Some(group) = &mut agent.group {
-                    group.supervisor.handle(now, supervisor::Input::Kill);
-                }
-            }
+            Effect::Local(Action::Kill) => self.order_group(id, supervisor::Input::Kill),
             Effect::Local(Action::Announce(News::WorkerFailed(failure) | News::Cause(failure))) => {
                 self.chronicle.failed_rounds.insert(failure.round.round);
             }
@@ -292,164 +402,67 @@ impl World {
                 | Action::Vouch(_)
                 | Action::ServeClients(_),
             ) => {}
-            Effect::Local(Action::Finish(ending)) => self.end_agent(id, &ending),
+            Effect::Local(Action::Finish(ending)) => self.end_agent(id, ending),
         }
     }
 
-    fn carry_out_of_group(&mut self, id: &NodeId, effect: supervisor::Effect) {
-        let now = self.now;
-        let is_final = matches!(effect, supervisor::Effect::Failed(..)) && self.random.chance(2);
-        let Some(agent) = self.agents.get_mut(id) else {
-            return;
-        };
-        let Some(group) = &agent.group else {
-            return;
-        };
-        let round = group.round;
-        match effect {
-            supervisor::Effect::Failed(local_rank, end) => {
-                let mut failure = failure(&agent.description, round, local_rank, is_final);
-                failure.end = end;
-                agent.node.handle_failed(now, failure);
-            }
-            supervisor::Effect::Signal(_) => self.stop_workers(id, round),
-            supervisor::Effect::Sweep => self.sweep_workers(id, round),
-            supervisor::Effect::KillKeeper => {}
-            supervisor::Effect::Finish(end) => {
-                let is_cause = end == GroupEnd::Stopped && self.random.chance(5);
-                let agent = self.agents.get_mut(id).expect("it was there above");
-                if is_cause {
-                    // A worker other than the first to exit had written its error file before.
-                    let mut cause = failure(&agent.description, round, LocalRank(0), is_final);
-                    cause.error_file_age = Some(Duration::from_secs(3));
-                    agent.node.handle_cause(now, cause);
-                }
-                agent.group = None;
-                agent.node.handle_finished(now, end);
-            }
+    fn forge_standing(&self, standing: &mut Standing) {
+        if self.bug == Bug::EarlyReady && standing.state == NodeState::Stopping {
+            standing.state = NodeState::Ready { store_port: 4_000 };
         }
     }
 
-    /// Sends the first message of a stream.
-    fn register(&mut self, id: &NodeId, attend: AttendNumber, claims: Claims) {
-        let Some(agent) = self.agents.get(id) else {
-            return;
-        };
-        let Claims { job_uid, known_round, restarts_used, charged_through, standing, .. } = claims;
-        let mut message = Attend {
-            ended: Vec::new(),
-            job: None,
-            waited: Duration::MAX,
-            protocol_version: PROTOCOL_VERSION,
-            run_id: Self::run_id(),
-            job_uid,
-            attend,
-            node: agent.description.clone(),
-            settings: self.shared,
-            known_round,
-            restarts_used,
-            charged_through,
-            standing,
-        };
-        match self.sabotage {
-            Sabotage::Amnesia => {
-                message.known_round = KnownRound::default();
-                message.standing.round = RoundId::default();
-            }
-            Sabotage::ForgottenCharges => message.restarts_used = 0,
-            Sabotage::None
-            | Sabotage::DoubleRank
-            | Sabotage::WaitingMember
-            | Sabotage::FewerThanMin
-            | Sabotage::NoKeeper
-            | Sabotage::FalseObituary
-            | Sabotage::NoTimeouts
-            | Sabotage::OthersCharges
-            | Sabotage::LostEvents => {}
+    fn note_sent(&mut self, id: &NodeId, sequence: u64) {
+        let Some(now) = self.local(id) else { return };
+        if let Some(agent) = self.agent(id) {
+            agent.sent.insert(sequence, now);
         }
-        let peer = Peer { node: id.clone(), attend };
-        self.send_up(peer, FromAgent::Attend(Box::new(message)));
     }
 
-    /// Starts the workers of a group, unless it was stopped meanwhile or the lease is over.
-    fn start_group(&mut self, id: &NodeId, round: RoundId) {
-        let now = self.now;
-        let Some(agent) = self.agents.get_mut(id) else {
-            return;
-        };
-        let group = agent.group.as_mut().filter(|group| group.round == round);
-        let Some(group) = group.filter(|group| group.supervisor.is_running()) else {
-            return;
-        };
-        if agent.lease.is_none_or(|lease| lease <= now) {
-            // The keeper starts nothing in this case, and reports that the lease is over.
-            return group.supervisor.handle(now, supervisor::Input::Kill);
-        }
-        self.start_workers(id, round);
+    fn dial_next(&mut self, id: &NodeId, attend: AttendNumber) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        let is_attended = process.agent.as_ref().is_some_and(|agent| agent.node.is_attended());
+        let Some(to) = process.targets.next(is_attended) else { return };
+        process.dials += 1;
+        self.note_dial(id);
+        self.open_stream(Peer { node: id.clone(), attend }, to);
     }
 
-    /// Records that an agent's process has ended by itself.
-    fn end_agent(&mut self, id: &NodeId, ending: &Ending) {
+    /// Ends a process whose job does not go on, or its job if it leads it.
+    pub(super) fn yield_to(&mut self, id: &NodeId, other: Seniority, at: VoterAddress) {
+        let Some(port) = self.port(id) else { return };
+        if port.coordination.running().is_some() {
+            self.call_coordinator(id, Waiting::Yield(other, at));
+        } else {
+            let (endpoint, born_ms) = (at.to_string(), other.born_ms);
+            self.with_node(id, |node, now| node.handle_other_job(now, endpoint, born_ms));
+        }
+    }
+
+    /// Records that an agent has ended by itself; its process ends when its voter does.
+    fn end_agent(&mut self, id: &NodeId, ending: Ending) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        process.agent = None;
         self.chronicle.note_stopped(id);
-        self.agents.remove(id);
-        self.close_streams(id);
-        if self.processes.contains_key(id) {
-            self.kill_workers(id, 100);
+        for peer in self.streams.keys().filter(|peer| peer.node == *id).cloned().collect::<Vec<_>>()
+        {
+            self.close_stream(&peer);
         }
-        match ending {
-            Ending::Closed(_) | Ending::Left(_) => {}
-            // Restarted by a service manager.
-            Ending::Refused(_) | Ending::Outlived | Ending::Unreachable { .. } => {
-                self.start_again(id, 50);
+        self.kill_workers(id, 100);
+        let end = match ending {
+            Ending::Closed(Outcome { result: JobResult::OtherJob { .. }, .. }) => {
+                ProcessEnd::Yielded
             }
-        }
-    }
-
-    /// Makes a worker of `round` fail on a node, if any runs there.
-    pub(super) fn fail_a_worker(&mut self, id: &NodeId, round: RoundId) {
-        if self.runs_workers_of(id, round) {
-            let ended = supervisor::Input::Ended(LocalRank(0), WorkerEnd::Exited(1));
-            let delay = self.random.millis(0, 20);
-            self.wake(id, delay, Input::Group(round, ended));
-        }
-    }
-
-    /// Makes all workers of `round` exit with 0 on a node, if any run there.
-    pub(super) fn finish_workers(&mut self, id: &NodeId, round: RoundId) {
-        if !self.runs_workers_of(id, round) {
-            return;
-        }
-        let Some(agent) = self.agents.get(id) else {
-            return;
+            Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome)) => {
+                if self.fixed.is_none() {
+                    self.note_outcome(id, outcome);
+                }
+                ProcessEnd::Closed
+            }
+            Ending::Left(_) => ProcessEnd::Left,
+            Ending::Outlived => ProcessEnd::Yielded,
+            Ending::Refused(_) | Ending::Unreachable { .. } => ProcessEnd::Other,
         };
-        let size = agent.description.local_world_size.get();
-        self.processes.remove(id);
-        for local_rank in (0..size).map(LocalRank) {
-            let ended = supervisor::Input::Ended(local_rank, WorkerEnd::Exited(0));
-            self.wake(id, Duration::ZERO, Input::Group(round, ended));
-        }
-    }
-}
-
-/// Returns a failure that has just occurred on a node.
-pub(crate) fn failure(
-    node: &NodeDescription,
-    round: RoundId,
-    local_rank: LocalRank,
-    is_final: bool,
-) -> WorkerFailure {
-    WorkerFailure {
-        host_name: node.host_name.clone(),
-        round,
-        global_rank: GlobalRank(local_rank.0),
-        local_rank,
-        pid: 1,
-        end: WorkerEnd::Exited(1),
-        age: Duration::ZERO,
-        message: None,
-        error_file: None,
-        stderr_tail: String::new(),
-        is_final,
-        error_file_age: None,
+        self.begin_to_end(id, end);
     }
 }

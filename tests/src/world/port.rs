@@ -1,20 +1,69 @@
 //! The port of a voter: it passes registrations on to the coordinator of its process, holds them while no leader is
 //! known, and redirects them to the leader otherwise.
 
-use std::mem;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    mem,
+    time::Instant,
+};
 
+use ragent_election::election::Leadership;
 use ragent_rendezvous::{
-    ids::{NodeId, Peer, Term},
+    ids::{NodeId, Peer, Round, Term, VoterAddress},
     message::{Attend, FromNode, ToNode},
 };
 
 use super::{
-    Input, World,
-    driver::Waiting,
-    election::{Command, Elected},
-    network::Server,
+    Input, World, coordinator::Coordination, driver::Waiting, election::Command, network::Server,
 };
 use crate::addresses::Place;
+
+/// The port of a process, and its coordinator.
+#[derive(Debug)]
+pub(super) struct Port {
+    /// The leader, as the process knows it.
+    pub(super) leader: Leader,
+    /// The end of each leadership of this process, as its voter reports it.
+    pub(super) until: BTreeMap<Term, Instant>,
+    pub(super) coordination: Coordination,
+    /// The coordinator, as the port knows it.
+    pub(super) elected: Elected,
+    /// Registrations that wait for a leader.
+    pub(super) held: Vec<(Peer, Box<Attend>, Term)>,
+    /// The obituaries of the last minute.
+    pub(super) recent: VecDeque<(Instant, NodeId, Round)>,
+    pub(super) changes: u64,
+}
+
+/// The leader, as a voter reports it to its process.
+#[derive(Clone, Debug)]
+pub(super) enum Leader {
+    Unknown,
+    Other(VoterAddress, Term),
+    Here(Box<Leadership>),
+}
+
+/// The coordinator, as a port knows it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Elected {
+    Unknown,
+    Here(Term),
+    There(VoterAddress, Term),
+}
+
+impl Port {
+    pub(super) fn new() -> Self {
+        Self {
+            leader: Leader::Unknown,
+            until: BTreeMap::new(),
+            coordination: Coordination::Idle,
+            elected: Elected::Unknown,
+            held: Vec::new(),
+            recent: VecDeque::new(),
+            changes: 0,
+        }
+    }
+}
 
 /// A message to a port.
 #[derive(Debug)]
@@ -40,6 +89,10 @@ pub(super) enum Down {
 }
 
 impl World {
+    pub(super) fn port(&mut self, id: &NodeId) -> Option<&mut Port> {
+        Some(&mut self.processes.get_mut(id)?.port)
+    }
+
     pub(super) fn arrive_up(&mut self, id: &NodeId, peer: Peer, message: Up) {
         let Some(server) = self.streams.get(&peer).map(|stream| stream.server) else {
             return;
@@ -52,8 +105,8 @@ impl World {
                 self.call_coordinator(id, Waiting::Message(peer, message));
             }
             (Up::End, server) => {
-                if let Some(voter) = self.voter(id) {
-                    voter.held.retain(|(held, ..)| *held != peer);
+                if let Some(port) = self.port(id) {
+                    port.held.retain(|(held, ..)| *held != peer);
                 }
                 self.streams.remove(&peer);
                 if let Server::Coordinator(term) = server
@@ -67,8 +120,12 @@ impl World {
     }
 
     fn arrive_attend(&mut self, id: &NodeId, peer: Peer, attend: Box<Attend>, lost: Term) {
+        let Some(elected) = self.port(id).map(|port| port.elected.clone()) else { return };
+        if self.fixed.is_some() {
+            self.send_down(&peer, Down::Accepted);
+            return self.answer_attend(id, peer, attend, elected);
+        }
         let Some(voter) = self.voter(id) else { return };
-        let elected = voter.elected.clone();
         let replica = voter.election.replica();
         let own =
             replica.memory.as_ref().filter(|_| replica.has_round()).map(|m| m.job_uid.clone());
@@ -99,8 +156,8 @@ impl World {
             return self.answer_attend(id, peer, attend, elected);
         }
         self.set_server(&peer, Server::Held);
-        if let Some(voter) = self.voter(id) {
-            voter.held.push((peer, attend, lost));
+        if let Some(port) = self.port(id) {
+            port.held.push((peer, attend, lost));
         }
     }
 
@@ -122,12 +179,12 @@ impl World {
         let is_to_join =
             !replica.has_round() && voter.election.other_jobs().any(|job| job.leader.is_some());
         let is_outside = voter.election.is_outside() && replica.has_round();
-        if voter.held.is_empty() || !is_to_join && !is_outside {
+        if !is_to_join && !is_outside {
             return;
         }
-        let held = mem::take(&mut voter.held);
         let seats: Vec<_> = replica.lists.seats().map(|seat| seat.address.clone()).collect();
-        for (peer, attend, _) in held {
+        let Some(port) = self.port(id) else { return };
+        for (peer, attend, _) in mem::take(&mut port.held) {
             if is_to_join {
                 self.send_to_other_job(id, &peer);
             } else {
@@ -159,12 +216,12 @@ impl World {
 
     /// Informs the port of the leader, and answers the registrations that were held for it.
     pub(super) fn publish(&mut self, id: &NodeId, elected: Elected) {
-        let Some(voter) = self.voter(id) else { return };
-        voter.elected = elected.clone();
-        let held = mem::take(&mut voter.held);
+        let Some(port) = self.port(id) else { return };
+        port.elected = elected.clone();
+        let held = mem::take(&mut port.held);
         let (answered, held) =
             held.into_iter().partition(|(_, _, lost)| is_answered(&elected, *lost));
-        voter.held = held;
+        port.held = held;
         let answered: Vec<(Peer, Box<Attend>, Term)> = answered;
         for (peer, attend, _) in answered {
             if self.streams.contains_key(&peer) {
@@ -174,7 +231,7 @@ impl World {
     }
 
     fn coordinates(&mut self, id: &NodeId, term: Term) -> bool {
-        self.voter(id).is_some_and(|voter| voter.coordination.term() == Some(term))
+        self.port(id).is_some_and(|port| port.coordination.term() == Some(term))
     }
 }
 

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use ragent_core::supervisor::{self, GroupEnd, Supervisor};
 use ragent_rendezvous::{
-    ids::{LocalRank, NodeId, RoundId},
-    message::{WorkerEnd, WorkerFailure},
+    ids::{GlobalRank, LocalRank, NodeId, RoundId},
+    message::{NodeDescription, WorkerEnd, WorkerFailure},
 };
 
 use super::{World, node::AgentInput};
-use crate::world::failure;
 
 /// The worker group of a round.
 #[derive(Debug)]
@@ -53,11 +52,13 @@ impl World {
 
     pub(super) fn carry_out_of_group(&mut self, id: &NodeId, effect: supervisor::Effect) {
         let Some(now) = self.local(id) else { return };
+        let is_failure = matches!(effect, supervisor::Effect::Failed(..));
+        let is_final = self.fixed.is_some() && is_failure && self.random.chance(2);
         let Some(agent) = self.agent(id) else { return };
         let Some(round) = agent.group.as_ref().map(|group| group.round) else { return };
         match effect {
             supervisor::Effect::Failed(local_rank, end) => {
-                let failed = failure(&agent.description, round, local_rank, false);
+                let failed = failure(&agent.description, round, local_rank, is_final);
                 agent.node.handle_failed(now, WorkerFailure { end, ..failed });
             }
             supervisor::Effect::Signal(_) => self.stop_workers(id, round),
@@ -69,8 +70,14 @@ impl World {
 
     fn end_group(&mut self, id: &NodeId, end: GroupEnd) {
         let Some(now) = self.local(id) else { return };
+        let is_cause = self.fixed.is_some() && end == GroupEnd::Stopped && self.random.chance(5);
         let Some(agent) = self.agent(id) else { return };
-        agent.group = None;
+        if let Some(group) = agent.group.take().filter(|_| is_cause) {
+            // A worker other than the first to exit had written its error file before.
+            let mut cause = failure(&agent.description, group.round, LocalRank(0), false);
+            cause.error_file_age = Some(Duration::from_secs(3));
+            agent.node.handle_cause(now, cause);
+        }
         agent.node.handle_finished(now, end);
     }
 
@@ -96,5 +103,28 @@ impl World {
             let ended = supervisor::Input::Ended(local_rank, WorkerEnd::Exited(0));
             self.wake_agent(id, Duration::ZERO, AgentInput::Group(round, ended));
         }
+    }
+}
+
+/// Returns a failure that has just occurred on a node.
+fn failure(
+    node: &NodeDescription,
+    round: RoundId,
+    local_rank: LocalRank,
+    is_final: bool,
+) -> WorkerFailure {
+    WorkerFailure {
+        host_name: node.host_name.clone(),
+        round,
+        global_rank: GlobalRank(local_rank.0),
+        local_rank,
+        pid: 1,
+        end: WorkerEnd::Exited(1),
+        age: Duration::ZERO,
+        message: None,
+        error_file: None,
+        stderr_tail: String::new(),
+        is_final,
+        error_file_age: None,
     }
 }

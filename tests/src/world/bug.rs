@@ -1,7 +1,7 @@
 //! Bugs that can be planted between the machines of a world.
 //!
 //! Each of them breaks the rules that its comment names; `tests/simulation/takeover.rs` verifies that they are found.
-//! Those from [`Bug::OnlyNewList`] on concern the changes of the voters. Lists that are ordered by a counter instead of
+//! Those from [`Bug::OnlyNewList`] on concern the changes of the voters, those from [`Bug::DoubleRank`] on a job with one endpoint. Lists that are ordered by a counter instead of
 //! the term are not planted: they are a part of the replica, and have no order of their own. A unit test of the election
 //! verifies that those of the later term count.
 
@@ -27,9 +27,9 @@ pub enum Bug {
     /// A winner does not take over the memory of the voters. Breaks rule d, or g: it takes members for those of another
     /// job.
     IgnoredReplica,
-    /// No keeper kills workers at the end of a lease. Breaks rule b.
+    /// No keeper kills workers at the end of a lease. Breaks rules b and 5.
     NoKeeper,
-    /// No deadline of a coordinator is ever applied. Breaks rule g.
+    /// No deadline of a coordinator is ever applied. Breaks rules g and 8.
     NoTimeouts,
     /// No deadline of a voter is ever applied. Breaks rule g.
     NoTimeoutsOfVoters,
@@ -91,6 +91,22 @@ pub enum Bug {
     StrangersDropped,
     /// A voter that is silent is not replaced. Breaks rules d and i.
     SilentVoter,
+    /// The member with group rank 1 is admitted with rank 0. Breaks rule 1.
+    DoubleRank,
+    /// A member is assigned to wait right after its admission. Breaks rule 2.
+    WaitingMember,
+    /// A restarted coordinator has no state, and agents report none. Breaks rule 3.
+    Amnesia,
+    /// The machine has a smaller `min` than the job. Breaks rule 4.
+    FewerThanMin,
+    /// A keeper reports that a host's processes are dead while they are alive. Breaks rule 5.
+    FalseObituary,
+    /// The state file and the agents lose the charges. Breaks rule 7.
+    ForgottenCharges,
+    /// Charges of another run are charged to this one. Breaks rule 11.
+    OthersCharges,
+    /// The losses of nodes are missing in the journal. Breaks rule 12.
+    LostEvents,
 }
 
 impl Bug {

@@ -29,11 +29,7 @@ use ragent_rendezvous::{
     snapshot::PhaseName,
 };
 
-use super::{
-    Bug, World,
-    election::{Leader, StateFile, Voter},
-    jobs::Jobs,
-};
+use super::{Bug, World, election::StateFile, host::Process, jobs::Jobs, port::Leader};
 use crate::addresses::host_of;
 
 /// The history that the rules need.
@@ -147,16 +143,17 @@ impl World {
         let hosts = self.hosts.iter().enumerate();
         hosts.filter_map(|(at, host)| {
             let process = self.processes.get(host.process.as_ref()?)?;
-            let until = self.leads_until(process.voter.as_ref()?)?;
+            let until = self.leads_until(process)?;
             (host.local(self.now) < until).then_some(at)
         })
     }
 
     /// Returns the end of the leadership of a process, by its own clock.
-    fn leads_until(&self, voter: &Voter) -> Option<Instant> {
+    fn leads_until(&self, process: &Process) -> Option<Instant> {
+        let Process { voter, port, .. } = process;
         match self.bug {
-            Bug::LeaseFromReceipt => voter.until.get(&voter.coordination.term()?).copied(),
-            _ => voter.election.leads_until(),
+            Bug::LeaseFromReceipt => port.until.get(&port.coordination.term()?).copied(),
+            _ => voter.as_ref()?.election.leads_until(),
         }
     }
 
@@ -170,7 +167,7 @@ impl World {
     fn check_leader(&self, host: usize) -> Option<String> {
         let process = self.processes.get(self.hosts[host].process.as_ref()?)?;
         let voter = process.voter.as_ref().filter(|_| !self.bug.forges_grants())?;
-        let Leader::Here(leadership) = &voter.leader else { return None };
+        let Leader::Here(leadership) = &process.port.leader else { return None };
         let term = leadership.term;
         // A slow clock makes the lease longer.
         let lease = self.timers.leader_lease.mul_f64(1.0 / 0.99) + Duration::from_micros(1);
@@ -323,13 +320,17 @@ impl World {
     }
 
     /// Returns true if the job runs on all members of its round.
-    fn runs(&self) -> bool {
-        let leader = self.leading_hosts().find(|host| self.knows_round(*host));
+    pub(super) fn runs(&self) -> bool {
+        let mut leaders = self.leading_hosts();
+        let leader = match &self.fixed {
+            Some(_) => Some(0),
+            None => leaders.find(|host| self.knows_round(*host)),
+        };
         let Some(host) = leader else { return false };
         let now = self.hosts[host].local(self.now);
         let process = self.hosts[host].process.as_ref().and_then(|id| self.processes.get(id));
-        let voter = process.and_then(|process| process.voter.as_ref());
-        let Some(coordinator) = voter.and_then(|voter| voter.coordination.running()) else {
+        let Some(coordinator) = process.and_then(|process| process.port.coordination.running())
+        else {
             return false;
         };
         let snapshot = coordinator.rendezvous.snapshot(now);

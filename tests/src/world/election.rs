@@ -1,30 +1,22 @@
 //! The voter of a process, driven as its thread drives it.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    mem,
-    time::Instant,
-};
+use std::{collections::BTreeMap, mem, time::Instant};
 
 use ragent_election::election::{
-    self, Effect, Election, Leadership,
+    self, Effect, Election,
     message::{Answer, Replica, Request, Version, VoterMessage},
 };
 use ragent_rendezvous::{
     heir::MembersReport,
-    ids::{JobUid, NodeId, Peer, Round, Term, VoterAddress, VoterId},
+    ids::{JobUid, NodeId, Term, VoterAddress, VoterId},
     known_job::KnownJob,
-    message::Attend,
     settings::Memory,
 };
 
-use super::{
-    Bug, Input, Part, World, changes::Tally, coordinator::Coordination, host::ProcessEnd,
-    links::Link,
-};
+use super::{Bug, Input, Part, World, changes::Tally, host::ProcessEnd, links::Link, port::Leader};
 use crate::addresses::{address, host_of};
 
-/// The voter, the coordinator and the port of a process.
+/// The voter of a process.
 #[derive(Debug)]
 pub(super) struct Voter {
     pub(super) election: Election,
@@ -33,38 +25,10 @@ pub(super) struct Voter {
     pub(super) links: BTreeMap<VoterAddress, Link>,
     /// The host at which the agent was welcomed last.
     pub(super) registered: Option<usize>,
-    /// The leader, as the voter reports it.
-    pub(super) leader: Leader,
-    /// The end of each leadership of this process, as the voter reports it.
-    pub(super) until: BTreeMap<Term, Instant>,
     /// Changes of the memory that are being copied, in their order.
     copying: Vec<(Version, u64)>,
-    pub(super) coordination: Coordination,
-    /// The coordinator, as the port knows it.
-    pub(super) elected: Elected,
-    /// Registrations that wait for a leader.
-    pub(super) held: Vec<(Peer, Box<Attend>, Term)>,
-    /// The obituaries of the last minute.
-    pub(super) recent: VecDeque<(Instant, NodeId, Round)>,
-    pub(super) changes: u64,
     /// The grants of the newest requests, for bugs that count them differently.
     pub(super) tally: Tally,
-}
-
-/// The leader, as a voter reports it to its process.
-#[derive(Clone, Debug)]
-pub(super) enum Leader {
-    Unknown,
-    Other(VoterAddress, Term),
-    Here(Box<Leadership>),
-}
-
-/// The coordinator, as a port knows it.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Elected {
-    Unknown,
-    Here(Term),
-    There(VoterAddress, Term),
 }
 
 impl Voter {
@@ -123,14 +87,7 @@ impl World {
             id: voter,
             links: BTreeMap::new(),
             registered: None,
-            leader: Leader::Unknown,
-            until: BTreeMap::new(),
             copying: Vec::new(),
-            coordination: Coordination::Idle,
-            elected: Elected::Unknown,
-            held: Vec::new(),
-            recent: VecDeque::new(),
-            changes: 0,
             tally: Tally::new(),
         }
     }
@@ -246,18 +203,18 @@ impl World {
             Effect::Send { to, message } => self.queue_request(id, &to, message),
             Effect::Lead(leadership) => {
                 self.note_winner(id, &leadership);
-                let Some(voter) = self.voter(id) else { return };
-                voter.until.insert(leadership.term, leadership.until);
-                voter.leader = Leader::Here(leadership);
+                let Some(port) = self.port(id) else { return };
+                port.until.insert(leadership.term, leadership.until);
+                port.leader = Leader::Here(leadership);
                 self.pass(id, Input::Leader);
             }
             Effect::Extend(until) => {
                 let Some(now) = self.local(id) else { return };
                 let receipt = now + self.timers.leader_lease;
                 let until = if self.bug == Bug::LeaseFromReceipt { receipt } else { until };
-                let Some(voter) = self.voter(id) else { return };
-                if let Leader::Here(leadership) = &voter.leader {
-                    voter.until.insert(leadership.term, until);
+                let Some(port) = self.port(id) else { return };
+                if let Leader::Here(leadership) = &port.leader {
+                    port.until.insert(leadership.term, until);
                 }
             }
             Effect::Copied(version) => {
@@ -274,10 +231,13 @@ impl World {
                 let Some(voter) = self.voter(id) else { return };
                 let lost = mem::take(&mut voter.copying);
                 let term = voter.election.lease_term().unwrap_or_default();
-                voter.leader = match leader {
+                let leader = match leader {
                     Some(address) => Leader::Other(address, term),
                     None => Leader::Unknown,
                 };
+                if let Some(port) = self.port(id) {
+                    port.leader = leader;
+                }
                 for (_, number) in lost {
                     self.pass(id, Input::Stored(number, false));
                 }

@@ -59,7 +59,7 @@ pub(super) enum Waiting {
     Nothing,
 }
 
-/// A deadline that was missed by more than this was missed because the process was stalled.
+/// A deadline that was missed by more than this was missed because the process was paused.
 const STALL: Duration = Duration::from_millis(500);
 
 /// The time by which deadlines are postponed after a stall.
@@ -80,7 +80,7 @@ impl Coordinator {
         due.into_iter().chain(self.reports.poll_timeout()).min()
     }
 
-    /// Applies the deadlines that have passed; postpones them once if the process was stalled.
+    /// Applies the deadlines that have passed; postpones them once if the process was paused.
     fn time_out(&mut self, now: Instant) {
         let deadline = self.rendezvous.poll_timeout();
         let is_late = deadline.is_some_and(|deadline| deadline + STALL < now);
@@ -97,10 +97,10 @@ impl World {
     pub(super) fn call_coordinator(&mut self, id: &NodeId, input: Waiting) {
         let bug = self.bug;
         let Some(now) = self.local(id) else { return };
-        let Some(voter) = self.voter(id) else { return };
-        let Some(term) = voter.coordination.term() else { return };
-        let until = voter.until.get(&term).copied();
-        let Some(coordinator) = voter.coordination.coordinator() else { return };
+        let Some(port) = self.port(id) else { return };
+        let Some(term) = port.coordination.term() else { return };
+        let until = port.until.get(&term).copied();
+        let Some(coordinator) = port.coordination.coordinator() else { return };
         let is_routine = match &input {
             Waiting::Message(_, message) => matches!(**message, FromNode::KeepAlive { .. }),
             Waiting::Nothing | Waiting::Voters(_) | Waiting::OtherJobs(_) | Waiting::Yield(..) => {
@@ -150,9 +150,16 @@ impl World {
             self.follow_leader(id);
         }
         let Some(now) = self.local(id) else { return };
-        let Some(voter) = self.voter(id) else { return };
-        let Some(coordinator) = voter.coordination.coordinator() else { return };
+        let Some(port) = self.port(id) else { return };
+        let Some(coordinator) = port.coordination.coordinator() else { return };
         coordinator.time_out(now);
+        let next = coordinator.rendezvous.poll_timeout();
+        let next = next.filter(|_| coordinator.stalled_until.is_none());
+        self.note_deadline(now, next);
+        let Some(coordinator) = self.port(id).and_then(|port| port.coordination.coordinator())
+        else {
+            return;
+        };
         let mut report = None;
         if coordinator.reports.poll_timeout().is_some_and(|due| due <= now) {
             let Coordinator { reports, rendezvous, .. } = coordinator;
@@ -169,8 +176,8 @@ impl World {
 
     /// Notes that a change of the memory is stored, or will never be.
     pub(super) fn handle_stored(&mut self, id: &NodeId, number: u64, is_copied: bool) {
-        let Some(voter) = self.voter(id) else { return };
-        let Some(coordinator) = voter.coordination.coordinator() else { return };
+        let Some(port) = self.port(id) else { return };
+        let Some(coordinator) = port.coordination.coordinator() else { return };
         let is_newest = |(newest, _): &mut (u64, Memory)| *newest == number;
         let Some((_, memory)) = coordinator.copying.take_if(is_newest) else { return };
         coordinator.is_over |= !is_copied;
@@ -188,8 +195,7 @@ impl World {
     /// timer.
     pub(super) fn drive(&mut self, id: &NodeId) {
         let bug = self.bug;
-        while let Some(coordinator) =
-            self.voter(id).and_then(|voter| voter.coordination.coordinator())
+        while let Some(coordinator) = self.port(id).and_then(|port| port.coordination.coordinator())
         {
             let Some(effect) = coordinator.rendezvous.poll_effect() else { break };
             match effect {
@@ -204,8 +210,7 @@ impl World {
                 }
             }
         }
-        while let Some(coordinator) =
-            self.voter(id).and_then(|voter| voter.coordination.coordinator())
+        while let Some(coordinator) = self.port(id).and_then(|port| port.coordination.coordinator())
         {
             if coordinator.is_awaited(bug) {
                 break;
@@ -219,8 +224,8 @@ impl World {
             }
         }
         let Some(now) = self.local(id) else { return };
-        let Some(voter) = self.voter(id) else { return };
-        let Some(coordinator) = voter.coordination.coordinator() else { return };
+        let Some(port) = self.port(id) else { return };
+        let Some(coordinator) = port.coordination.coordinator() else { return };
         let due = coordinator.due(now).filter(|_| bug != Bug::NoTimeouts);
         self.set_timer(id, Part::Coordinator, due);
     }
@@ -228,21 +233,23 @@ impl World {
     fn carry_out(&mut self, id: &NodeId, effect: Effect) -> Option<End> {
         match effect {
             Effect::Send { to, message } => self.send_to_node(id, &to, message),
-            // The worlds of elections do not follow the journal.
             Effect::Record(_) => {}
             Effect::HangUp { to } => {
                 if self.forget_stream(id, &to) {
                     self.hang_up(&to);
                 }
             }
+            Effect::Remember(memory) if self.write_file(&memory) => {}
             Effect::Remember(memory) => {
-                let voter = self.voter(id)?;
-                voter.changes += 1;
-                let number = voter.changes;
-                voter.coordination.coordinator()?.copying = Some((number, (*memory).clone()));
+                let port = self.port(id)?;
+                port.changes += 1;
+                let number = port.changes;
+                port.coordination.coordinator()?.copying = Some((number, (*memory).clone()));
                 let command = Command::Remember(memory, number);
                 self.pass(id, Input::Command(command));
             }
+            Effect::Resign { .. } | Effect::HandOver | Effect::Forget | Effect::Finish { .. }
+                if self.finish() => {}
             Effect::Forget => return Some(End::Forgotten),
             Effect::Resign { term } => {
                 self.pass(id, Input::Command(Command::Highest(term)));
@@ -256,9 +263,10 @@ impl World {
     }
 
     fn send_to_node(&mut self, id: &NodeId, to: &Peer, mut message: ToNode) {
+        self.note_assignment(&to.node, &mut message);
         let is_open = self
-            .voter(id)
-            .and_then(|voter| voter.coordination.coordinator())
+            .port(id)
+            .and_then(|port| port.coordination.coordinator())
             .is_some_and(|coordinator| coordinator.open.contains(to));
         if !is_open {
             return;
@@ -278,16 +286,19 @@ impl World {
     }
 
     fn forget_stream(&mut self, id: &NodeId, peer: &Peer) -> bool {
-        let coordinator = self.voter(id).and_then(|voter| voter.coordination.coordinator());
+        let coordinator = self.port(id).and_then(|port| port.coordination.coordinator());
         coordinator.is_some_and(|coordinator| coordinator.open.remove(peer))
     }
 
     /// Notes the rounds that a coordinator completes.
     fn note_effect(&mut self, id: &NodeId, effect: &Effect) {
+        if let Effect::Record(event) = effect {
+            self.journal(event);
+        }
         if let Effect::Send { to, message: ToNode::Assignment(Assignment::Admit(admission)) } =
             effect
         {
-            let coordinator = self.voter(id).and_then(|voter| voter.coordination.coordinator());
+            let coordinator = self.port(id).and_then(|port| port.coordination.coordinator());
             if let Some(uid) = coordinator.map(|one| one.rendezvous.job_uid().clone()) {
                 self.note_birth(id, uid, admission.round);
             }

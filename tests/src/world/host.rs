@@ -10,6 +10,7 @@ use super::{
     Bug, Event, Input, Part, World,
     election::{StateFile, Voter},
     node::Agent,
+    port::Port,
     rules::Stage,
 };
 use crate::{
@@ -50,6 +51,7 @@ pub(super) struct Host {
 pub(super) struct Process {
     pub(super) host: usize,
     pub(super) voter: Option<Voter>,
+    pub(super) port: Port,
     /// The agent, until it has ended.
     pub(super) agent: Option<Agent>,
     pub(super) targets: Targets<Place>,
@@ -182,19 +184,22 @@ impl World {
         }
         let now = self.now;
         let local = self.hosts[host].local(now);
-        let voter = self.new_voter(host, &id, local);
+        let voter = self.fixed.is_none().then(|| self.new_voter(host, &id, local));
         let first = if self.is_listed(host) {
             host
         } else {
             usize::try_from(self.random.between(0, self.listed as u64 - 1)).unwrap_or(0)
         };
-        let agent = self.new_agent(host, &id, voter.id, local);
-        let voter = Some(voter);
+        let is_alone =
+            self.is_listed(host) && self.fixed.as_ref().is_some_and(|fixed| !fixed.has_agent);
+        let voter_id = voter.as_ref().map(|voter| voter.id);
+        let agent = (!is_alone).then(|| self.new_agent(host, &id, voter_id, local));
         let part = || PartState { frozen_until: None, free_at: now, timer: None };
         let process = Process {
             host,
             voter,
-            agent: Some(agent),
+            port: Port::new(),
+            agent,
             targets: Targets::new(
                 (0..self.listed).map(Place::listed).collect(),
                 Some(Place::listed(first)),
@@ -207,6 +212,9 @@ impl World {
         self.processes.insert(id.clone(), process);
         self.hosts[host].process = Some(id.clone());
         self.hosts[host].is_off = false;
+        if self.fixed.is_some() && self.is_listed(host) {
+            self.lead_alone(&id);
+        }
         self.learn_voters_of_file(&id);
         self.settle_voter(&id);
         self.settle_agent(&id);
@@ -309,6 +317,7 @@ impl World {
         let id = self.hosts[host].process.take()?;
         self.tell(|| format!("{id} is killed"));
         self.processes.remove(&id);
+        self.chronicle.note_stopped(&id);
         self.end_streams(&id, host);
         self.end_links(&id, host);
         if self.forgets && self.random.chance(30) {
@@ -321,7 +330,7 @@ impl World {
     pub(super) fn kill_agent(&mut self, host: usize, down: Duration) {
         if let Some(id) = self.kill_process(host) {
             self.outlive_agent(&id);
-            self.schedule(down, Event::Start(host));
+            self.return_after(host, down);
         }
     }
 
@@ -348,7 +357,7 @@ impl World {
         self.hosts[host].suspended = None;
         self.kill_process(host);
         self.keepers.retain(|_, keeper| keeper.host != host);
-        self.schedule(down, Event::Start(host));
+        self.return_after(host, down);
     }
 
     /// Ends the process of an agent that has ended by itself.
@@ -387,6 +396,8 @@ impl World {
         }
         let restarts = match process.ending {
             Some(ProcessEnd::Closed) => false,
+            Some(ProcessEnd::Left) if self.fixed.is_some() => false,
+            _ if self.fixed.is_some() => self.random.chance(50),
             Some(ProcessEnd::Left) => self.stage != Stage::Faulty || self.random.chance(70),
             Some(ProcessEnd::Other | ProcessEnd::Yielded) | None => true,
         };

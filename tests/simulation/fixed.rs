@@ -1,0 +1,71 @@
+//! Jobs that have one endpoint, each in a world whose seed determines its faults.
+
+use ragent_tests::world::{Bug, World};
+
+use crate::{assert_noticed, assert_rules_hold, run};
+
+/// The number of seeds of a default run.
+const SEEDS: u64 = 2_000;
+
+fn world(seed: u64) -> World {
+    World::with_fixed_coordinator(seed, Bug::None)
+}
+
+/// No fault breaks a rule.
+#[test]
+fn fixed_rules_hold_in_every_world() {
+    assert_rules_hold(World::with_fixed_coordinator, "SEEDS", SEEDS, "fixed");
+}
+
+/// The same seed gives the same world.
+#[test]
+fn fixed_worlds_are_repeatable() {
+    let life = |seed| {
+        let mut world = world(seed);
+        run(&mut world).expect("no rule is broken");
+        (world.elapsed(), format!("{:?}", world.chronicle))
+    };
+    for seed in 0..20 {
+        assert_eq!(life(seed), life(seed));
+    }
+}
+
+/// The worlds contain enough of the events that the rules are about: an uneventful world breaks
+/// none.
+#[test]
+fn fixed_worlds_are_eventful() {
+    let (mut rounds, mut terms, mut charges, mut successes) = (0, 0, 0, 0);
+    for seed in 0..SEEDS / 10 {
+        let mut world = world(seed);
+        run(&mut world).expect("no rule is broken");
+        rounds += world.chronicle.rounds.len();
+        let memory = world.chronicle.memories.last();
+        terms += memory.map_or(0, |memory| memory.term.0);
+        charges += memory.map_or(0, |memory| memory.restarts_used);
+        successes += u32::from(world.has_succeeded());
+    }
+    // Well below the usual numbers: three rounds, a restart of the coordinator and a quarter of a
+    // charge per world.
+    assert!(rounds > 400, "{rounds} rounds");
+    assert!(terms > 250, "{terms} terms");
+    assert!(charges > 30, "{charges} charges");
+    assert!(successes > 5, "{successes} jobs that succeeded");
+}
+
+/// Each rule finds the bug that breaks it.
+#[test]
+fn every_fixed_rule_notices_its_bug() {
+    let bugs: &[(Bug, &str, u64)] = &[
+        (Bug::DoubleRank, "1", 0),
+        (Bug::WaitingMember, "2", 0),
+        (Bug::Amnesia, "3", 0),
+        (Bug::FewerThanMin, "4", 0),
+        (Bug::NoKeeper, "5", 0),
+        (Bug::FalseObituary, "5", 0),
+        (Bug::ForgottenCharges, "7", 0),
+        (Bug::NoTimeouts, "8", 0),
+        (Bug::OthersCharges, "11", 0),
+        (Bug::LostEvents, "12", 0),
+    ];
+    assert_noticed(World::with_fixed_coordinator, bugs);
+}
