@@ -60,7 +60,7 @@ demo: build venv
 quick:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --locked --lib --bins -- -D warnings
-	SEEDS=200 TAKEOVER_SEEDS=30 $(CARGO) test --workspace --locked --quiet \
+	SEEDS=200 ETCD_SEEDS=200 TAKEOVER_SEEDS=30 $(CARGO) test --workspace --locked --quiet \
 		--lib --test layers --test purity --test simulation -- --skip noticed --skip notices
 	scripts/check-prose.py >/dev/null
 
@@ -71,9 +71,8 @@ test: venv packages
 
 # With the build of `make test`, in which the crates of the simulation and of the store are optimized.
 test-all: venv packages
-	SEEDS=200000 TAKEOVER_SEEDS=$(TAKEOVER_SEEDS) \
+	SEEDS=200000 ETCD_SEEDS=50000 TAKEOVER_SEEDS=$(TAKEOVER_SEEDS) \
 		$(CARGO) test --workspace --locked --test simulation -- rules_hold
-	CLAIM_SEEDS=50000 $(CARGO) test --workspace --locked --lib -- claim::simulation::rules_hold
 	CASES=200000 $(CARGO) test --workspace --locked --test fuzz -- made_up_inputs
 	CASES=200000 $(CARGO) test --workspace --locked --lib -- made_up_inputs
 	$(CARGO) test --workspace --locked --test abuse -- --ignored --test-threads 2

@@ -1,6 +1,6 @@
 //! A job in a simulated world: the real machines of every host, and the takeovers between them.
 //!
-//! The coordinator is elected among voters, or it is always the process on the first host ([`fixed`]). Each voter's host has the real `Election`, and the real `Rendezvous` while its election leads, driven as the
+//! The coordinator is elected among voters, or it is always the process on the first host ([`fixed`]), or it is chosen through etcd ([`etcd`]). Each voter's host has the real `Election`, and the real `Rendezvous` while its election leads, driven as the
 //! program drives them: effects wait until a majority has the memory, and registrations are held until a leader is
 //! known. Each host has the real `Node` and `Supervisor`, and dials the voter that the real `Targets` selects. Clocks
 //! drift; network, keepers and faults are models.
@@ -11,6 +11,7 @@ mod changes;
 mod coordinator;
 mod driver;
 mod election;
+mod etcd;
 mod fault;
 mod fixed;
 mod host;
@@ -29,20 +30,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_election::election::{
-    message::{Answer, VoterMessage},
-    timers::Timers,
+use ragent_election::{
+    claim::{Outcome, Value},
+    election::{
+        message::{Answer, VoterMessage},
+        timers::Timers,
+    },
 };
 use ragent_rendezvous::{
     ids::{NodeId, Peer, Round, RoundId, RunId, VoterAddress},
     known_job::Seniority,
-    message::Outcome,
+    message::Outcome as JobOutcome,
     settings::{NodeRange, SharedSettings, StoreAccess, Timeouts},
 };
 
 use crate::{addresses::Place, chronicle::Chronicle, random::Random};
 pub use bug::Bug;
 use driver::Waiting;
+use etcd::{Etcd, StoreEvent};
 use fault::Fault;
 use fixed::Fixed;
 use host::{Host, Process};
@@ -88,6 +93,8 @@ pub struct World {
     checks_voters: bool,
     stage: Stage,
     record: Record,
+    /// The store through which the processes choose the coordinator.
+    etcd: Option<Box<Etcd>>,
     /// The state of a job that has one endpoint.
     fixed: Option<Box<Fixed>>,
     /// The events of such a job that its rules need.
@@ -119,6 +126,8 @@ enum Event {
     WorkerFails(NodeId, RoundId),
     /// The workers of a round exit with 0 on a node.
     Succeeds(NodeId, RoundId),
+    /// An event of the store.
+    Store(StoreEvent),
     /// A fault occurs.
     Fault(Fault),
 }
@@ -132,7 +141,11 @@ enum Input {
     Request(Box<Incoming>),
     /// The answer of the voter at this address, on the connection with this number.
     Answer(VoterAddress, u64, Box<VoterMessage<Answer>>),
-    /// A command of the coordinator to its voter.
+    /// The store has made the change of the key with this number, or not.
+    Changed(u64, Box<Outcome>),
+    /// The key has this content.
+    Watched(Box<Value>),
+    /// A command of the coordinator to its voter or claim.
     Command(election::Command),
     /// The leader has changed, as the voter knows it.
     Leader,
@@ -143,7 +156,7 @@ enum Input {
     /// The job of this process does not go on, because another one does, which is led at this address.
     Yield(Seniority, VoterAddress),
     /// The job of this process has ended without it.
-    Outlived(Option<Box<Outcome>>),
+    Outlived(Option<Box<JobOutcome>>),
     /// The change of the memory with this number is stored, or will never be.
     Stored(u64, bool),
     /// A message arrives at the port.
@@ -226,6 +239,7 @@ impl World {
             checks_voters: random.chance(25) && !bug.forges_grants(),
             stage: Stage::Faulty,
             record: Record::default(),
+            etcd: None,
             fixed: None,
             chronicle: Chronicle::default(),
             random,
@@ -245,6 +259,13 @@ impl World {
     pub fn with_lost_states(seed: u64, bug: Bug) -> Self {
         let mut world = Self::new(seed, bug);
         world.lose_states();
+        world
+    }
+
+    /// Creates a world in which the coordinator is chosen through etcd.
+    pub fn with_etcd(seed: u64, bug: Bug) -> Self {
+        let mut world = Self::new(seed, bug);
+        world.choose_through_etcd();
         world
     }
 
@@ -333,6 +354,7 @@ impl World {
             Event::Bury(node) => self.send_obituaries(&node),
             Event::WorkerFails(node, round) => self.fail_worker(&node, round),
             Event::Succeeds(node, round) => self.finish_workers(&node, round),
+            Event::Store(event) => self.happen_in_store(event),
             Event::Fault(fault) => self.strike(fault),
         }
     }
@@ -353,6 +375,9 @@ impl World {
             Input::Answer(from, link, answer) => {
                 self.arrive_linked_answer(&id, &from, link, *answer);
             }
+            Input::Changed(number, outcome) => self.handle_changed(&id, number, *outcome),
+            Input::Watched(value) => self.handle_watched(&id, *value),
+            Input::Command(command) if self.etcd.is_some() => self.command_claim(&id, command),
             Input::Command(command) => self.handle_command(&id, command),
             Input::Leader => self.follow_leader(&id),
             Input::Voters(voters) => self.call_coordinator(&id, Waiting::Voters(voters)),
@@ -410,7 +435,12 @@ impl World {
 impl Input {
     fn part(&self) -> Part {
         match self {
-            Self::Link(..) | Self::Request(_) | Self::Answer(..) | Self::Command(_) => Part::Voter,
+            Self::Link(..)
+            | Self::Request(_)
+            | Self::Answer(..)
+            | Self::Changed(..)
+            | Self::Watched(_)
+            | Self::Command(_) => Part::Voter,
             Self::Leader
             | Self::Voters(_)
             | Self::OtherJobs(_)

@@ -44,8 +44,6 @@ mod interface;
 mod known;
 mod leader;
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod tests;
 
 use std::{collections::VecDeque, time::Instant};

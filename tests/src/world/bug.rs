@@ -1,7 +1,7 @@
 //! Bugs that can be planted between the machines of a world.
 //!
-//! Each of them breaks the rules that its comment names; `tests/simulation/takeover.rs` verifies that they are found.
-//! Those from [`Bug::OnlyNewList`] on concern the changes of the voters, those from [`Bug::DoubleRank`] on a job with one endpoint. Lists that are ordered by a counter instead of
+//! Each of them breaks the rules that its comment names; `tests/simulation` verifies that they are found.
+//! Those from [`Bug::OnlyNewList`] on concern the changes of the voters, those from [`Bug::SilenceBelowLease`] on etcd, and those from [`Bug::DoubleRank`] on a job with one endpoint. Lists that are ordered by a counter instead of
 //! the term are not planted: they are a part of the replica, and have no order of their own. A unit test of the election
 //! verifies that those of the later term count.
 
@@ -91,6 +91,18 @@ pub enum Bug {
     StrangersDropped,
     /// A voter that is silent is not replaced. Breaks rules d and i.
     SilentVoter,
+    /// The silence of a record is shorter than the leader's lease. Breaks rules a and f.
+    SilenceBelowLease,
+    /// The silence of a record leaves no time for keepers. Breaks rule f.
+    SilenceBelowKill,
+    /// A process forgets the job when the key is deleted. Breaks rules c and d.
+    MemoryDropped,
+    /// A process that has seen no record leads at once. Breaks rules a and f.
+    CreatorAtOnce,
+    /// A leader whose record is gone does not write it again. Breaks rule o.
+    RecordNotWritten,
+    /// Garbage in the key is not replaced. Breaks rules g and o.
+    GarbageKept,
     /// The member with group rank 1 is admitted with rank 0. Breaks rule 1.
     DoubleRank,
     /// A member is assigned to wait right after its admission. Breaks rule 2.

@@ -137,6 +137,7 @@ impl World {
         let nodes = self.shared.nodes;
         let voter_count = match &self.fixed {
             Some(_) => VoterCount::One,
+            None if self.etcd.is_some() => VoterCount::One,
             None => VoterCount::for_job(nodes.min(), nodes.max() as usize),
         };
         let settings = Settings {
@@ -197,6 +198,9 @@ impl World {
         self.drop_coordinator(id, next);
         self.publish(id, Elected::Unknown);
         match end {
+            End::JobOver if self.etcd.is_some() => {
+                self.pass(id, Input::Command(Command::JobOver(term)));
+            }
             End::JobOver | End::HandedOver => self.pass(id, Input::Command(Command::Leave)),
             End::Forgotten => self.pass(id, Input::Command(Command::Forget)),
             End::Ended => self.pass(id, Input::Command(Command::Resign(term))),
@@ -210,8 +214,7 @@ impl World {
     pub(super) fn arrive_obituary(&mut self, id: &NodeId, node: NodeId, round: Round) {
         let Some(local) = self.local(id) else { return };
         // The proof of its node id cannot be verified without a memory.
-        let has_memory =
-            self.voter(id).is_some_and(|voter| voter.election.replica().memory.is_some());
+        let has_memory = self.processes.get(id).is_some_and(|process| process.memory().is_some());
         let Some(port) = self.port(id) else { return };
         match &port.coordination {
             Coordination::Runs(_) => {
@@ -235,7 +238,7 @@ impl World {
     pub(super) fn begin_to_end(&mut self, id: &NodeId, end: ProcessEnd) {
         let Some(process) = self.processes.get_mut(id) else { return };
         process.ending = Some(end);
-        if process.voter.is_none() {
+        if self.fixed.is_some() {
             // The coordinator of a job that has one endpoint goes on without the agent in its process.
             if process.port.coordination.running().is_none() {
                 self.pass(id, Input::Exit);

@@ -59,6 +59,8 @@ pub(super) enum Command {
     KnownJob(KnownJob),
     Ended(Vec<JobUid>),
     Forget,
+    /// The job has ended in this term.
+    JobOver(Term),
     Leave,
 }
 
@@ -164,6 +166,7 @@ impl World {
             Command::Ended(jobs) => {
                 self.with_election(id, |election, now| election.handle_ended(now, &jobs));
             }
+            Command::JobOver(_) => {}
             Command::Forget => {
                 self.with_election(id, |election, now| election.handle_forgotten(now));
             }
@@ -203,19 +206,13 @@ impl World {
             Effect::Send { to, message } => self.queue_request(id, &to, message),
             Effect::Lead(leadership) => {
                 self.note_winner(id, &leadership);
-                let Some(port) = self.port(id) else { return };
-                port.until.insert(leadership.term, leadership.until);
-                port.leader = Leader::Here(leadership);
-                self.pass(id, Input::Leader);
+                self.lead(id, leadership);
             }
             Effect::Extend(until) => {
                 let Some(now) = self.local(id) else { return };
                 let receipt = now + self.timers.leader_lease;
                 let until = if self.bug == Bug::LeaseFromReceipt { receipt } else { until };
-                let Some(port) = self.port(id) else { return };
-                if let Leader::Here(leadership) = &port.leader {
-                    port.until.insert(leadership.term, until);
-                }
+                self.extend(id, until);
             }
             Effect::Copied(version) => {
                 let Some(voter) = self.voter(id) else { return };
@@ -235,13 +232,10 @@ impl World {
                     Some(address) => Leader::Other(address, term),
                     None => Leader::Unknown,
                 };
-                if let Some(port) = self.port(id) {
-                    port.leader = leader;
-                }
                 for (_, number) in lost {
                     self.pass(id, Input::Stored(number, false));
                 }
-                self.pass(id, Input::Leader);
+                self.follow(id, leader);
             }
             // The file is written after each call.
             Effect::Store => {

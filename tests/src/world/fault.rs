@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ragent_rendezvous::ids::{NodeId, Peer, RoundId};
 
-use super::{Event, World, losses::Way, node::AgentInput, rules::Stage};
+use super::{Event, World, etcd::StoreFault, losses::Way, node::AgentInput, rules::Stage};
 
 /// A fault, or another event of a job.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +51,8 @@ pub(super) enum Fault {
     LeaveTogether { pause: Duration },
     /// A worker fails, and perhaps others because of it.
     WorkerFails,
+    /// The store has a fault.
+    Store(StoreFault),
     /// A host is added.
     Join,
     /// The workers of a node succeed, and soon those of the others.
@@ -182,13 +184,14 @@ impl World {
             Fault::Roll { down } => self.roll(down),
             Fault::LeaveTogether { pause } => self.leave_together(pause),
             Fault::WorkerFails => self.fail_some_workers(),
+            Fault::Store(fault) => self.strike_store(fault),
             Fault::Join => self.join(),
             Fault::Succeeds => self.succeed(),
         }
     }
 
     fn lose_host(&mut self, host: usize) {
-        if self.hosts[host].is_lost || !self.can_lose(host) {
+        if self.etcd.is_some() || self.hosts[host].is_lost || !self.can_lose(host) {
             return;
         }
         self.kill_host(host, Duration::ZERO);
@@ -212,7 +215,7 @@ impl World {
     }
 
     /// Returns the host that a fault concerns now.
-    fn victim(&self, victim: Victim) -> usize {
+    pub(super) fn victim(&self, victim: Victim) -> usize {
         match victim {
             Victim::Host(host) => host,
             Victim::Leader => self.leading_hosts().next().unwrap_or_default(),

@@ -4,11 +4,15 @@ use std::time::{Duration, Instant};
 
 use ragent_core::targets::Targets;
 use ragent_election::election::Election;
-use ragent_rendezvous::ids::{JobUid, NodeId};
+use ragent_rendezvous::{
+    ids::{JobUid, NodeId},
+    settings::Memory,
+};
 
 use super::{
     Bug, Event, Input, Part, World,
     election::{StateFile, Voter},
+    etcd::Candidate,
     node::Agent,
     port::Port,
     rules::Stage,
@@ -51,6 +55,8 @@ pub(super) struct Host {
 pub(super) struct Process {
     pub(super) host: usize,
     pub(super) voter: Option<Voter>,
+    /// The claim, if the coordinator is chosen through etcd.
+    pub(super) candidate: Option<Candidate>,
     pub(super) port: Port,
     /// The agent, until it has ended.
     pub(super) agent: Option<Agent>,
@@ -150,6 +156,15 @@ impl Host {
 }
 
 impl Process {
+    /// Returns the state of the job that the process knows.
+    pub(super) fn memory(&self) -> Option<&Memory> {
+        match (&self.voter, &self.candidate) {
+            (Some(voter), _) => voter.election.replica().memory.as_ref(),
+            (None, Some(candidate)) => candidate.claim.record()?.memory.as_ref(),
+            (None, None) => None,
+        }
+    }
+
     pub(super) fn frozen_until(&self, part: Part) -> Option<Instant> {
         self.parts[part as usize].frozen_until
     }
@@ -184,7 +199,9 @@ impl World {
         }
         let now = self.now;
         let local = self.hosts[host].local(now);
-        let voter = self.fixed.is_none().then(|| self.new_voter(host, &id, local));
+        let has_voter = self.fixed.is_none() && self.etcd.is_none();
+        let voter = has_voter.then(|| self.new_voter(host, &id, local));
+        let candidate = self.etcd.is_some().then(|| self.new_candidate(host, &id, local));
         let first = if self.is_listed(host) {
             host
         } else {
@@ -198,10 +215,14 @@ impl World {
         let process = Process {
             host,
             voter,
+            candidate,
             port: Port::new(),
             agent,
             targets: Targets::new(
-                (0..self.listed).map(Place::listed).collect(),
+                match self.etcd {
+                    Some(_) => vec![Place::listed(host)],
+                    None => (0..self.listed).map(Place::listed).collect(),
+                },
                 Some(Place::listed(first)),
             ),
             started: now,
@@ -214,6 +235,9 @@ impl World {
         self.hosts[host].is_off = false;
         if self.fixed.is_some() && self.is_listed(host) {
             self.lead_alone(&id);
+        }
+        if self.etcd.is_some() {
+            self.watch(&id);
         }
         self.learn_voters_of_file(&id);
         self.settle_voter(&id);
@@ -272,6 +296,7 @@ impl World {
             Part::Voter if self.bug == Bug::NoTimeoutsOfVoters => {}
             Part::Voter => {
                 self.with_election(id, |election, now| election.handle_timeout(now));
+                self.with_claim(id, |claim, now| claim.handle_timeout(now));
             }
             Part::Coordinator => self.time_out_coordinator(id),
             Part::Agent => self.time_out_agent(id),
@@ -309,6 +334,7 @@ impl World {
         let parts = self.processes.values().flat_map(|process| &process.parts);
         let mut frozen = parts.filter_map(|part| part.frozen_until);
         frozen.any(|until| self.now < until)
+            || self.is_store_away()
             || self.hosts.iter().any(|host| host.is_suspended(self.now))
     }
 

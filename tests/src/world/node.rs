@@ -82,11 +82,15 @@ impl World {
             voter: voter.map(|voter| Member { voter, address: self.place(host).address() }),
         };
         let known_round = self.describe(host, &mut description);
-        let has_voters = voter.is_some();
+        let has_voters = self.fixed.is_none();
+        let silence = match &self.etcd {
+            Some(etcd) => etcd.timers.silence,
+            None => self.timers.voter_lease,
+        };
         let settings = AgentSettings {
             stop_grace: self.shared.timeouts.stop_grace,
             join_timeout: self.shared.timeouts.join,
-            silence: if has_voters { self.timers.voter_lease } else { Duration::ZERO },
+            silence: if has_voters { silence } else { Duration::ZERO },
             known_round,
             runs_unleased: false,
             has_voters,
@@ -230,7 +234,10 @@ impl World {
 
     /// Records the voters of the job, to which the agent and its keeper send messages.
     pub(super) fn learn_voters(&mut self, id: &NodeId, voters: &[VoterAddress]) {
-        let Some(process) = self.processes.get_mut(id) else { return };
+        let Some(process) = self.processes.get_mut(id).filter(|process| process.voter.is_some())
+        else {
+            return;
+        };
         let own = Place { host: process.host, port: self.hosts[process.host].port() };
         let voters: Vec<Place> = voters.iter().filter_map(Place::of).collect();
         let first = voters.contains(&own).then_some(own);
@@ -307,7 +314,11 @@ impl World {
         let mut voters = self.known_voters(&peer.node);
         let is_fixed = self.fixed.is_some();
         let is_old = is_fixed || self.bug == Bug::YoungNodes;
-        if !is_fixed && voters.is_empty() && known_round.round.round > Round(0) {
+        if !is_fixed
+            && self.etcd.is_none()
+            && voters.is_empty()
+            && known_round.round.round > Round(0)
+        {
             let known = self.processes.get(&peer.node).map(|process| process.targets.all());
             voters = known.into_iter().flatten().map(Place::address).collect();
         }

@@ -93,6 +93,30 @@ impl World {
         Some(&mut self.processes.get_mut(id)?.port)
     }
 
+    /// Notes that a leadership of a process begins.
+    pub(super) fn lead(&mut self, id: &NodeId, leadership: Box<Leadership>) {
+        let Some(port) = self.port(id) else { return };
+        port.until.insert(leadership.term, leadership.until);
+        port.leader = Leader::Here(leadership);
+        self.pass(id, Input::Leader);
+    }
+
+    /// Notes that the leadership of a process lasts longer.
+    pub(super) fn extend(&mut self, id: &NodeId, until: Instant) {
+        let Some(port) = self.port(id) else { return };
+        if let Leader::Here(leadership) = &port.leader {
+            port.until.insert(leadership.term, until);
+        }
+    }
+
+    /// Notes the leader that a process follows.
+    pub(super) fn follow(&mut self, id: &NodeId, leader: Leader) {
+        if let Some(port) = self.port(id) {
+            port.leader = leader;
+        }
+        self.pass(id, Input::Leader);
+    }
+
     pub(super) fn arrive_up(&mut self, id: &NodeId, peer: Peer, message: Up) {
         let Some(server) = self.streams.get(&peer).map(|stream| stream.server) else {
             return;
@@ -121,11 +145,10 @@ impl World {
 
     fn arrive_attend(&mut self, id: &NodeId, peer: Peer, attend: Box<Attend>, lost: Term) {
         let Some(elected) = self.port(id).map(|port| port.elected.clone()) else { return };
-        if self.fixed.is_some() {
+        let Some(voter) = self.voter(id) else {
             self.send_down(&peer, Down::Accepted);
-            return self.answer_attend(id, peer, attend, elected);
-        }
-        let Some(voter) = self.voter(id) else { return };
+            return self.answer_or_hold(id, peer, attend, lost, elected);
+        };
         let replica = voter.election.replica();
         let own =
             replica.memory.as_ref().filter(|_| replica.has_round()).map(|m| m.job_uid.clone());
@@ -152,6 +175,18 @@ impl World {
             self.send_down(&peer, Down::Message(Box::new(ToNode::Voters(seats))));
             return self.answer_attend(id, peer, attend, Elected::Unknown);
         }
+        self.answer_or_hold(id, peer, attend, lost, elected);
+    }
+
+    /// Answers a registration if its leader is known, and holds it otherwise.
+    fn answer_or_hold(
+        &mut self,
+        id: &NodeId,
+        peer: Peer,
+        attend: Box<Attend>,
+        lost: Term,
+        elected: Elected,
+    ) {
         if is_answered(&elected, lost) {
             return self.answer_attend(id, peer, attend, elected);
         }

@@ -1,4 +1,4 @@
-//! The rules of a job with voters.
+//! The rules of a job whose coordinator is chosen by voters or through etcd.
 //!
 //! - a: at no moment do two processes lead.
 //! - b: no worker starts while a worker of another round runs on any host, or after the end of the job.
@@ -9,6 +9,7 @@
 //! - i: after the last fault, each voter is alive, as far as there are enough nodes.
 //! - e: a majority has granted the leader renewals that were sent within its lease.
 //! - f: when a leader may assume that the workers of earlier leaders have ended, none runs on a node that has not registered with it.
+//! - o: a leader that reaches etcd leads until it resigns or another process has put a record of a higher term into the key.
 //! - g: after the last fault the job runs within a bounded time and keeps its leader, or has ended with one outcome;
 //!   no agent dials more often than its pauses allow.
 
@@ -29,7 +30,13 @@ use ragent_rendezvous::{
     snapshot::PhaseName,
 };
 
-use super::{Bug, World, election::StateFile, host::Process, jobs::Jobs, port::Leader};
+use super::{
+    Bug, World,
+    election::{StateFile, Voter},
+    host::Process,
+    jobs::Jobs,
+    port::Leader,
+};
 use crate::addresses::host_of;
 
 /// The history that the rules need.
@@ -91,6 +98,8 @@ const RUNS_WITHIN: Duration = Duration::from_secs(60);
 
 /// The time within which late messages have arrived, and the time for which the leader must stay then.
 const SETTLED_AFTER: Duration = Duration::from_secs(6);
+/// The same, if a request to etcd was delayed for 8 s, and a candidate waits for the end of a silence.
+const SETTLED_IN_ETCD: Duration = Duration::from_secs(15);
 const STABLE_FOR: Duration = Duration::from_secs(10);
 
 /// The time within which lost voters are replaced, one after the other.
@@ -108,6 +117,11 @@ const DIALS: u64 = 12;
 const DIALS_PER_SECOND: u64 = 3;
 
 impl Record {
+    /// Forgets the numbers of rounds, which may begin again.
+    pub(super) fn forget_rounds(&mut self) {
+        self.started.clear();
+    }
+
     /// Notes that a rule is broken; the first one counts.
     pub(super) fn breaks(&mut self, why: impl FnOnce() -> String) {
         self.broken.get_or_insert_with(why);
@@ -150,10 +164,13 @@ impl World {
 
     /// Returns the end of the leadership of a process, by its own clock.
     fn leads_until(&self, process: &Process) -> Option<Instant> {
-        let Process { voter, port, .. } = process;
+        let Process { voter, candidate, port, .. } = process;
         match self.bug {
             Bug::LeaseFromReceipt => port.until.get(&port.coordination.term()?).copied(),
-            _ => voter.as_ref()?.election.leads_until(),
+            _ => match candidate {
+                Some(candidate) => candidate.claim.leads_until(),
+                None => voter.as_ref()?.election.leads_until(),
+            },
         }
     }
 
@@ -166,9 +183,27 @@ impl World {
     /// Checks rules e and f for a process that leads.
     fn check_leader(&self, host: usize) -> Option<String> {
         let process = self.processes.get(self.hosts[host].process.as_ref()?)?;
-        let voter = process.voter.as_ref().filter(|_| !self.bug.forges_grants())?;
         let Leader::Here(leadership) = &process.port.leader else { return None };
+        if self.bug.forges_grants() {
+            return None;
+        }
         let term = leadership.term;
+        let granted = process.voter.as_ref().and_then(|voter| self.check_grants(host, term, voter));
+        if granted.is_some() {
+            return granted;
+        }
+        if self.hosts[host].local(self.now) < leadership.workers_until {
+            return None;
+        }
+        let has_registered =
+            |id: &NodeId| self.keepers.get(id).is_some_and(|keeper| keeper.registered >= term);
+        let mut alive = self.alive();
+        let (id, round) = alive.find(|(id, round)| round.term < term && !has_registered(id))?;
+        Some(format!("rule f: {round} runs on {id} although host {host} leads in term {term}"))
+    }
+
+    /// Checks rule e for a process that leads.
+    fn check_grants(&self, host: usize, term: Term, voter: &Voter) -> Option<String> {
         // A slow clock makes the lease longer.
         let lease = self.timers.leader_lease.mul_f64(1.0 / 0.99) + Duration::from_micros(1);
         let lists = &voter.election.replica().lists;
@@ -179,17 +214,8 @@ impl World {
             seat.address == own || sent.is_some_and(|sent| self.now < *sent + lease)
         };
         let granted = list.iter().filter(is_granted).count();
-        if granted <= list.len() / 2 {
-            return Some(format!("rule e: host {host} leads with {granted} leases of {list:?}"));
-        }
-        if self.hosts[host].local(self.now) < leadership.workers_until {
-            return None;
-        }
-        let has_registered =
-            |id: &NodeId| self.keepers.get(id).is_some_and(|keeper| keeper.registered >= term);
-        let mut alive = self.alive();
-        let (id, round) = alive.find(|(id, round)| round.term < term && !has_registered(id))?;
-        Some(format!("rule f: {round} runs on {id} although host {host} leads in term {term}"))
+        (granted <= list.len() / 2)
+            .then(|| format!("rule e: host {host} leads with {granted} leases of {list:?}"))
     }
 
     /// Checks rules a, e and f.
@@ -209,11 +235,12 @@ impl World {
     /// Returns true if the voter on a host knows of a round.
     fn knows_round(&self, host: usize) -> bool {
         let process = self.hosts[host].process.as_ref().and_then(|id| self.processes.get(id));
-        let voter = process.and_then(|process| process.voter.as_ref());
-        voter.is_some_and(|voter| voter.election.replica().has_round())
+        let memory = process.and_then(Process::memory);
+        memory.is_some_and(|memory| memory.round > Round(0))
     }
 
     pub(super) fn note_copied(&mut self, memory: Memory) {
+        self.note_stored(&memory);
         self.record.is_another_run |= memory.closed.is_none() && self.record.outcome.is_some();
         let is_newer = self.record.copied.as_ref().is_none_or(|copied| copied.term <= memory.term);
         if is_newer {
@@ -225,7 +252,7 @@ impl World {
     pub(super) fn note_winner(&mut self, id: &NodeId, leadership: &Leadership) {
         let term = leadership.term;
         self.tell(|| format!("{id} leads in term {term}"));
-        if self.loses_states {
+        if self.loses_states || self.has_lost_key() {
             self.record.winners.insert(term, id.clone());
             return;
         }
@@ -246,7 +273,7 @@ impl World {
 
     /// Checks rule d for a member of a round that is completed.
     pub(super) fn note_admission(&mut self, id: &NodeId, round: RoundId) {
-        let loses_states = self.loses_states;
+        let loses_states = self.loses_states || self.has_lost_key();
         let Some(agent) = self.agent(id).filter(|_| !loses_states) else { return };
         let known = agent.node.agent().known_round().round;
         if known.round > round.round || known.round == round.round && known != round {
@@ -270,7 +297,7 @@ impl World {
         }
         let first = *self.record.started.entry(round.round).or_insert(round.term);
         let newest = self.record.started.last_key_value().map(|(round, _)| *round);
-        if first != round.term || newest > Some(round.round) {
+        if !self.has_lost_key() && (first != round.term || newest > Some(round.round)) {
             self.record
                 .breaks(|| format!("rule d: {round} starts on {id} after {newest:?} of {first}"));
         }
@@ -451,7 +478,11 @@ impl World {
                     self.stage = Stage::Healed(self.now, elections);
                 } else if self.now > since + RUNS_WITHIN {
                     self.check_majority();
-                    let has_nodes = self.finding().count() >= self.shared.nodes.min() as usize;
+                    let nodes = match self.etcd {
+                        Some(_) => self.hosts.len(),
+                        None => self.finding().count(),
+                    };
+                    let has_nodes = nodes >= self.shared.nodes.min() as usize;
                     if self.record.is_majority_lost || !has_nodes {
                         return Ok(false);
                     }
@@ -460,13 +491,15 @@ impl World {
                 Ok(true)
             }
             Stage::Healed(since, before) => {
-                if self.now < since + SETTLED_AFTER {
+                let settled_after =
+                    if self.etcd.is_some() { SETTLED_IN_ETCD } else { SETTLED_AFTER };
+                if self.now < since + settled_after {
                     self.stage = Stage::Healed(since, elections);
                 } else if elections > before {
                     return Err(format!("rule g: another election at {:?}", self.elapsed()));
                 }
                 let lasts = if self.checks_voters { REPLACED_WITHIN } else { STABLE_FOR };
-                if self.now < since + SETTLED_AFTER + lasts {
+                if self.now < since + settled_after + lasts {
                     return Ok(true);
                 }
                 if self.checks_voters { self.check_voters() } else { Ok(false) }

@@ -68,7 +68,7 @@ impl Value {
     }
 
     /// Returns the identity of the content; `None` if the key does not exist.
-    pub(super) fn stamp(&self) -> Option<Stamp> {
+    pub fn stamp(&self) -> Option<Stamp> {
         self.entry.as_ref().map(|entry| entry.stamp).or(self.garbage)
     }
 }

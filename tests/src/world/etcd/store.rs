@@ -1,10 +1,11 @@
 //! The store: one key, its history, and what others do to it.
 
-use crate::claim::{Entry, Outcome, Record, Revision, Stamp, Value};
+use ragent_election::claim::{Entry, Outcome, Record, Revision, Stamp, Value};
 
 /// A store with one key.
-pub(super) struct Store {
-    /// All contents of the key, the newest last. Watches refer to them by index.
+#[derive(Debug)]
+pub(in crate::world) struct Store {
+    /// All contents of the key, the newest last.
     history: Vec<Value>,
     /// The index of the first content since the store was emptied.
     begins: usize,
@@ -15,7 +16,7 @@ pub(super) struct Store {
 
 /// An action of others on the key.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Loss {
+pub(in crate::world) enum Loss {
     /// The key is deleted, or its lease is over.
     Deleted,
     /// The store comes back empty, with its first revision.
@@ -27,24 +28,28 @@ pub(super) enum Loss {
 }
 
 impl Store {
-    pub(super) fn new() -> Self {
+    pub(in crate::world) fn new() -> Self {
         let value = Value { revision: Revision(5), entry: None, garbage: None };
         Self { history: vec![value], begins: 0, revision: 5, restored: 0 }
     }
 
-    /// Returns the index of the newest content.
-    pub(super) fn newest(&self) -> usize {
-        self.history.len() - 1
+    /// Returns the newest content.
+    pub(in crate::world) fn newest(&self) -> &Value {
+        &self.history[self.history.len() - 1]
     }
 
-    /// Returns the content at this index of the history.
-    pub(super) fn at(&self, index: usize) -> &Value {
-        &self.history[index]
+    /// Returns the record that the key has.
+    pub(in crate::world) fn newest_entry(&self) -> Option<&Entry> {
+        self.newest().entry.as_ref()
     }
 
     /// Makes a change if the key has the expected content.
-    pub(super) fn change(&mut self, expected: Stamp, record: Option<Box<Record>>) -> Outcome {
-        let newest = self.at(self.newest());
+    pub(in crate::world) fn change(
+        &mut self,
+        expected: Stamp,
+        record: Option<Box<Record>>,
+    ) -> Outcome {
+        let newest = self.newest();
         if newest.stamp().unwrap_or_default() != expected {
             let revision = Revision(self.revision);
             return Outcome::Refused(Box::new(Value { revision, ..newest.clone() }));
@@ -58,7 +63,7 @@ impl Store {
     }
 
     /// Applies an action of others.
-    pub(super) fn lose(&mut self, loss: Loss) {
+    pub(in crate::world) fn lose(&mut self, loss: Loss) {
         self.restored += i64::from(matches!(loss, Loss::Wiped | Loss::Restored(_)));
         let (revision, garbage) = match loss {
             Loss::Deleted => (Revision(self.revision + 1), None),
