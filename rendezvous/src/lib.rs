@@ -45,6 +45,7 @@ mod progress;
 mod ranks;
 mod roster;
 pub mod settings;
+mod shared_settings;
 pub mod snapshot;
 mod table;
 pub mod tenure;

@@ -31,8 +31,7 @@ use crate::{
         AttendNumber, GroupRank, JobUid, NodeId, Peer, Round, RoundId, RunId, Term, VoterAddress,
     },
     known_job::KnownJob,
-    settings::{Leases, SharedSettings},
-    snapshot::Explanation,
+    shared_settings::{Leases, SharedSettings},
 };
 
 /// The longest progress report of workers that is passed on, in bytes: one line.
@@ -46,6 +45,15 @@ pub const ENDED_SHOWN_MAX: usize = 9;
 
 /// The version of the attend protocol in this build; `docs/protocol.md` lists all versions.
 pub const PROTOCOL_VERSION: u32 = 5;
+
+/// A reason, for programs and for people.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Explanation {
+    /// A stable name.
+    pub kind: String,
+    /// A sentence fragment with the numbers in it.
+    pub text: String,
+}
 
 /// The first message of an agent on each of its streams.
 #[derive(Clone, Debug, Eq, PartialEq)]

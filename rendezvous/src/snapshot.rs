@@ -4,6 +4,7 @@ use std::{fmt, net::IpAddr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, de::IgnoredAny};
 
+pub use crate::message::Explanation;
 use crate::{
     event::{RestartCause, RestartCost, RestartSum},
     ids::{GlobalRank, GroupRank, JobUid, NodeId, Round, RunId, Term},
@@ -461,13 +462,4 @@ impl StandingName {
             Self::Lost => "lost",
         }
     }
-}
-
-/// A reason, for programs and for people.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Explanation {
-    /// A stable name.
-    pub kind: String,
-    /// A sentence fragment with the numbers in it.
-    pub text: String,
 }

@@ -13,7 +13,7 @@ use crate::{
     message::{Attend, NodeDescription, PROTOCOL_VERSION, RefuseReason, Welcome},
     phase::{Phase, Recovering},
     roster::{Common, Node},
-    settings::{self, Leases},
+    settings::Leases,
     table::is_loopback,
     tenure::Tenure,
 };
@@ -40,7 +40,7 @@ impl Rendezvous {
         if let Phase::Closed(closed) = &self.phase {
             return Some(RefuseReason::Closed(closed.outcome.clone()));
         }
-        let limit = settings::nodes_served(attend.settings.nodes);
+        let limit = attend.settings.nodes.served();
         if self.roster.len() >= limit || self.welcomed.len() >= limit {
             let limit = u32::try_from(limit).unwrap_or(u32::MAX);
             return Some(RefuseReason::TooManyNodes { limit });
