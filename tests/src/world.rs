@@ -40,7 +40,7 @@ use ragent_election::{
 use ragent_rendezvous::{
     ids::{NodeId, Peer, Round, RoundId, RunId, VoterAddress},
     known_job::Seniority,
-    message::Outcome as JobOutcome,
+    message::{NodeDescription, Outcome as JobOutcome},
     settings::{NodeRange, SharedSettings, StoreAccess, Timeouts},
 };
 
@@ -74,6 +74,8 @@ pub struct World {
     processes: BTreeMap<NodeId, Process>,
     processes_started: u64,
     keepers: BTreeMap<NodeId, Keeper>,
+    /// All agents that were ever started.
+    descriptions: BTreeMap<NodeId, NodeDescription>,
     streams: BTreeMap<Peer, Stream>,
     events: BTreeMap<(Instant, u64), Event>,
     events_scheduled: u64,
@@ -227,6 +229,7 @@ impl World {
             processes: BTreeMap::new(),
             processes_started: 0,
             keepers: BTreeMap::new(),
+            descriptions: BTreeMap::new(),
             streams: BTreeMap::new(),
             events: BTreeMap::new(),
             events_scheduled: 0,
@@ -314,6 +317,7 @@ impl World {
         if self.fixed.is_some() {
             return self.check_fixed();
         }
+        self.check_invariants()?;
         if self.loses_states {
             let goes_on = self.check_jobs();
             return match self.record.broken.take() {

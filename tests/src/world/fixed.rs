@@ -38,8 +38,6 @@ pub(super) struct Fixed {
     planted: Option<Memory>,
     /// The last round to which the agent in the coordinator's process was admitted.
     known_round: KnownRound,
-    /// All agents that were ever started.
-    descriptions: BTreeMap<NodeId, NodeDescription>,
     /// The ranks of the hosts, if ranks are fixed.
     node_ranks: BTreeMap<usize, u32>,
     min_nodes: u32,
@@ -86,7 +84,6 @@ impl World {
             memory: planted.clone().unwrap_or_else(|| Memory::fresh(JobUid::new("job"))),
             planted,
             known_round: KnownRound::default(),
-            descriptions: BTreeMap::new(),
             node_ranks: BTreeMap::new(),
             min_nodes: if self.bug == Bug::FewerThanMin { min } else { nodes.min() },
             overdue: None,
@@ -185,8 +182,8 @@ impl World {
     /// Describes the agent that starts on a host, as far as only such a world requires it.
     pub(super) fn describe(&mut self, host: usize, node: &mut NodeDescription) -> KnownRound {
         node.node_rank = self.node_rank(host);
-        let Some(fixed) = &mut self.fixed else { return KnownRound::default() };
-        fixed.descriptions.insert(node.node_id.clone(), node.clone());
+        self.descriptions.insert(node.node_id.clone(), node.clone());
+        let Some(fixed) = &self.fixed else { return KnownRound::default() };
         if host == HOST { fixed.known_round } else { KnownRound::default() }
     }
 
@@ -301,10 +298,8 @@ impl World {
     /// Notes an assignment that the coordinator sends, and changes it as a bug does.
     pub(super) fn note_assignment(&mut self, to: &NodeId, message: &mut ToNode) {
         let is_hosts = self.hosts[HOST].process.as_ref() == Some(to);
-        let (Some(fixed), ToNode::Assignment(assignment)) = (&mut self.fixed, message) else {
-            return;
-        };
-        let Some(node) = fixed.descriptions.get(to) else { return };
+        let ToNode::Assignment(assignment) = message else { return };
+        let Some(node) = self.descriptions.get(to) else { return };
         let Assignment::Admit(admission) = assignment else {
             return self.chronicle.note(node, assignment);
         };
@@ -312,7 +307,7 @@ impl World {
             admission.group_rank = GroupRank(0);
         }
         let (round, size) = (admission.round, admission.group_world_size);
-        if is_hosts {
+        if let Some(fixed) = self.fixed.as_mut().filter(|_| is_hosts) {
             let group_rank = Some(admission.group_rank);
             fixed.known_round = KnownRound { round, size, group_rank };
         }
@@ -330,18 +325,29 @@ impl World {
 
     /// Checks the rules. Returns false at the end of the world: the job runs after the last fault, or has ended.
     pub(super) fn check_fixed(&mut self) -> Result<bool, String> {
+        self.check_invariants()?;
+        let is_finished = self.fixed.as_ref().is_some_and(|fixed| fixed.is_finished);
+        let has_healed = matches!(self.stage, Stage::Quiet(_)) && self.runs();
+        Ok(!(is_finished || has_healed || self.is_stuck()))
+    }
+
+    /// Checks the rules that have numbers. If other processes may coordinate, those for the members of a round.
+    pub(super) fn check_invariants(&mut self) -> Result<(), String> {
         let has_news = mem::take(&mut self.chronicle.has_news);
+        let is_fixed = self.fixed.is_some();
         for (name, check) in RULES {
             // Most steps are keep-alives; rules that these cannot break are not checked.
-            let is_cheap = ["5", "8", "12"].iter().any(|number| name.starts_with(number));
-            if has_news || is_cheap {
+            let is_checked = match name.split(':').next() {
+                Some("5" | "8" | "12") => is_fixed,
+                Some("1" | "4") => has_news,
+                _ => has_news && is_fixed,
+            };
+            if is_checked {
                 check(self)
                     .map_err(|why| format!("rule {name}: {why}, at {:?}", self.elapsed()))?;
             }
         }
-        let is_finished = self.fixed.as_ref().is_some_and(|fixed| fixed.is_finished);
-        let has_healed = matches!(self.stage, Stage::Quiet(_)) && self.runs();
-        Ok(!(is_finished || has_healed || self.is_stuck()))
+        Ok(())
     }
 
     /// Returns true if the job should have run or ended by now.

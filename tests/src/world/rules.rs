@@ -5,13 +5,13 @@
 //! - c: no term is won twice.
 //! - d: no round is completed below a round that a member knows; and unless a voter has lost its state file, no number
 //!   of a round repeats, and a leader begins with the memory that a majority has.
-//! - h: a voter that has lost its state file begins no second job: see d.
-//! - i: after the last fault, each voter is alive, as far as there are enough nodes.
 //! - e: a majority has granted the leader renewals that were sent within its lease.
 //! - f: when a leader may assume that the workers of earlier leaders have ended, none runs on a node that has not registered with it.
-//! - o: a leader that reaches etcd leads until it resigns or another process has put a record of a higher term into the key.
 //! - g: after the last fault the job runs within a bounded time and keeps its leader, or has ended with one outcome;
 //!   no agent dials more often than its pauses allow.
+//! - h: a voter that has lost its state file begins no second job: see d.
+//! - i: after the last fault, each voter is alive, as far as there are enough nodes.
+//! - o: a leader that reaches etcd leads until it resigns or another process has put a record of a higher term into the key.
 
 use std::{
     collections::{BTreeMap, VecDeque},
