@@ -30,8 +30,6 @@ const CRATES: [&str; 10] = [
 const CIRCLES: &[(&str, &[&str])] = &[
     // Before a connection, a process asks which secret the other one has; the question is sent over a connection, too.
     ("agent/base", &["net::authentication", "net::http_client", "net::secure_stream"]),
-    // The stored state of a job has its outcome and its restarts.
-    ("rendezvous", &["event", "message", "settings", "snapshot"]),
     // The sizes of the parts depend on the state, and the state on the number of lines that fit.
     (
         "agent",
