@@ -97,6 +97,7 @@ fn attend(number: u32, nodes: u32) -> Attend {
             node_id: NodeId::new(format!("node{number}")),
             host_name: format!("node{number}"),
             address: format!("10.0.{}.{}", number / 256, number % 256),
+            observed: None,
             addresses: vec![],
             agent_port: 29400,
             role: "default".to_owned(),

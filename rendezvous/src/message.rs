@@ -104,6 +104,9 @@ pub struct NodeDescription {
     pub host_name: String,
     /// The address at which the other nodes' workers reach this node.
     pub address: String,
+    /// The address that its stream comes from, as the coordinator's driver has added it: for a stream from the coordinator's
+    /// own machine the announced address, if that machine has it.
+    pub observed: Option<IpAddr>,
     /// All addresses from which its workers may connect.
     pub addresses: Vec<IpAddr>,
     /// The port on which its agent listens.

@@ -120,6 +120,7 @@ mod tests {
             node_id: NodeId::new(host_name),
             host_name: host_name.to_owned(),
             address: String::new(),
+            observed: None,
             addresses: Vec::new(),
             agent_port: 1,
             role: String::new(),

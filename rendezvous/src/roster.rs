@@ -8,6 +8,7 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
     mem,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -176,7 +177,7 @@ impl Roster {
         let node = self.nodes.entry(id.clone()).or_insert_with(|| {
             *arrivals += 1;
             Node {
-                description: description.clone(),
+                description: Arc::new(description.clone()),
                 attend,
                 attached: true,
                 arrival: *arrivals,
@@ -184,7 +185,7 @@ impl Roster {
                 admitted_on: AttendNumber::default(),
                 missed_its_admission: false,
                 standing: standing.clone(),
-                progress: String::new(),
+                progress: None,
                 standbys: None,
                 last_seen: now,
                 sent: None,
@@ -196,8 +197,8 @@ impl Roster {
         self.leases.remove(&(after(node.last_seen, node.lease), id.clone()));
         // The node rank is constant for the life of an agent.
         let node_rank = node.description.node_rank;
-        let described = NodeDescription { node_rank, ..description };
-        let before_this = mem::replace(&mut node.description, described.clone());
+        let described = Arc::new(NodeDescription { node_rank, ..description });
+        let before_this = mem::replace(&mut node.description, Arc::clone(&described));
         node.attend = attend;
         node.attached = true;
         node.sent = None;
@@ -219,14 +220,14 @@ impl Roster {
     /// Records the progress report of a node's workers.
     pub(crate) fn record_progress(&mut self, id: &NodeId, progress: String) {
         if let Some(node) = self.nodes.get_mut(id) {
-            node.progress = progress;
+            node.progress = Some(progress).filter(|text| !text.is_empty()).map(Arc::from);
         }
     }
 
     /// Records the standbys of a node.
     pub(crate) fn record_standbys(&mut self, id: &NodeId, standbys: StandbyCounts) {
         if let Some(node) = self.nodes.get_mut(id) {
-            node.standbys = Some(standbys);
+            node.standbys = Some(Arc::new(standbys));
         }
     }
 

@@ -1,9 +1,13 @@
 //! The state of a job for people and monitoring, as one value.
 
+mod shared;
+
 use std::{fmt, net::IpAddr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, de::IgnoredAny};
 
+pub(crate) use self::shared::SharedNode;
+pub use self::shared::{JobCounts, NodeCounts, SharedSnapshot};
 pub use crate::message::Explanation;
 use crate::{
     event::{RestartCause, RestartCost, RestartSum},

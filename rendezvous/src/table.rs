@@ -1,6 +1,6 @@
 //! The table of a round: the ranks of each member, and its admission.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use crate::{
     ids::{GlobalRank, GroupRank, NodeId, RoleRank, Round, RoundId},
@@ -27,7 +27,7 @@ pub(crate) struct Table {
 #[derive(Debug)]
 pub(crate) struct MemberRanks {
     /// The member.
-    pub(crate) node: NodeDescription,
+    pub(crate) node: Arc<NodeDescription>,
     /// `RANK` of its first worker.
     pub(crate) first_global_rank: GlobalRank,
     first_role_rank: RoleRank,
@@ -49,7 +49,7 @@ impl Table {
     /// Global ranks are dense, in group-rank order, and so are role ranks within their role.
     pub(crate) fn new(
         round: RoundId,
-        members: Vec<NodeDescription>,
+        members: Vec<Arc<NodeDescription>>,
         master_port: u16,
         charges: Charges,
     ) -> Option<Self> {
@@ -172,6 +172,7 @@ mod tests {
             node_id: NodeId::new(name),
             host_name: name.to_owned(),
             address: format!("10.0.0.{workers}"),
+            observed: None,
             addresses: vec!["10.0.0.9".parse().expect("an address")],
             agent_port: 1,
             role: role.to_owned(),
@@ -185,6 +186,7 @@ mod tests {
 
     fn table(members: Vec<NodeDescription>) -> Table {
         let charges = Charges { restart_count: 2, charged_through: Round(4) };
+        let members = members.into_iter().map(Arc::new).collect();
         Table::new(RoundId::default(), members, 7, charges).expect("members")
     }
 

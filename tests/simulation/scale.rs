@@ -49,6 +49,7 @@ fn attend(n: u32) -> Attend {
             node_id: peer(n).node,
             host_name: format!("node{n}"),
             address: format!("node{n}.example"),
+            observed: None,
             addresses: Vec::new(),
             agent_port: 1,
             role: "default".to_owned(),
@@ -141,7 +142,8 @@ fn thousand_nodes_cost_a_few_messages_each() {
         let stored = usize::from(n + 1 == NODES);
         assert_eq!(effects(&mut rendezvous).len(), 1 + stored, "an echo and nothing else");
     }
-    let failed = Standing { failure: Some(failure(round)), ..standing(round, NodeState::Stopping) };
+    let failure = Some(Box::new(failure(round)));
+    let failed = Standing { failure, ..standing(round, NodeState::Stopping) };
     rendezvous.handle_message(now, peer(0), FromNode::Standing(failed));
     assert_eq!(effects(&mut rendezvous).len(), 2 * (NODES as usize - 1), "restart and probe");
     let mut count = 0;

@@ -126,6 +126,7 @@ pub fn attend(name: &str) -> Attend {
             node_id: NodeId::new(name),
             host_name: name.to_owned(),
             address: "10.0.0.1".to_owned(),
+            observed: None,
             addresses: Vec::new(),
             agent_port: 1,
             role: "default".to_owned(),

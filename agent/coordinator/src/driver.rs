@@ -29,7 +29,7 @@ use ragent_rendezvous::{
     member_reports::MemberReports,
     message::{Assignment, Attend, FromNode, StoreUnreached, ToNode},
     settings::{Memory, Settings},
-    snapshot::{Snapshot, VoterStatus},
+    snapshot::{JobCounts, SharedSnapshot, Snapshot, VoterStatus},
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, warn};
@@ -71,7 +71,9 @@ pub enum Input {
     /// round that ran there.
     Obituary(Obituary),
     /// A request for the job's state.
-    Snapshot(oneshot::Sender<Snapshot>),
+    Snapshot(oneshot::Sender<SharedSnapshot>),
+    /// A request for the numbers of the job's nodes.
+    Counts(oneshot::Sender<JobCounts>),
     /// A request for the journal.
     Journal(oneshot::Sender<JournalReader>),
     /// Another agent coordinates the same job there: this coordinator is to give way if it can.
@@ -89,7 +91,15 @@ pub type Inputs = mpsc::Sender<Input>;
 pub async fn snapshot(inputs: &Inputs) -> Option<Snapshot> {
     let (answer, snapshot) = oneshot::channel();
     inputs.send(Input::Snapshot(answer)).await.ok()?;
-    snapshot.await.ok()
+    // The texts of the nodes are copied here, not in the loop of the coordinator.
+    snapshot.await.ok().map(Snapshot::from)
+}
+
+/// Asks a coordinator for the numbers of its nodes; `None` if the coordinator has ended.
+pub(crate) async fn counts(inputs: &Inputs) -> Option<JobCounts> {
+    let (answer, counts) = oneshot::channel();
+    inputs.send(Input::Counts(answer)).await.ok()?;
+    counts.await.ok()
 }
 
 /// Asks a coordinator for its journal; `None` if the coordinator has ended.
@@ -332,9 +342,9 @@ impl Driver {
                         && admission.group_world_size > 1
                         && let Some(node) = self.rendezvous.description(&to.node)
                     {
-                        let (is_new, observed) = self.streams.newcomer(&to);
+                        let is_new = self.streams.take_newcomer(&to);
                         let is_known = |node: &_| self.rendezvous.knows(node);
-                        self.paths.handle_admitted(node, is_new, observed, is_known);
+                        self.paths.handle_admitted(node, is_new, is_known);
                     }
                     self.streams.send(&to, message);
                 }
@@ -362,7 +372,7 @@ impl Driver {
     /// Ends the coordinator.
     async fn finish(self) {
         let state = self.snapshot(clock::now());
-        self.journal.end(state).await;
+        self.journal.end(state.into()).await;
         self.streams.close_all().await;
     }
 
@@ -473,6 +483,8 @@ impl Driver {
             // The receiver may be gone.
             Input::Snapshot(answer) => drop(answer.send(self.snapshot(now))),
             // The receiver may be gone.
+            Input::Counts(answer) => drop(answer.send(self.counts(now))),
+            // The receiver may be gone.
             Input::Journal(answer) => drop(answer.send(self.journal.reader())),
             Input::GiveWay(to) => self.give_way(now, &to),
             Input::OtherJob(job) => self.show_other_job(job),
@@ -490,13 +502,19 @@ impl Driver {
     }
 
     /// Returns the state of the job.
-    fn snapshot(&self, now: Instant) -> Snapshot {
-        let mut snapshot = self.rendezvous.snapshot(now);
-        self.streams.add_observed(&mut snapshot);
+    fn snapshot(&self, now: Instant) -> SharedSnapshot {
+        let mut snapshot = self.rendezvous.shared_snapshot(now);
         let newest = self.rendezvous.newest_round();
-        snapshot.unreached = self.paths.unreached(newest, |node| self.rendezvous.knows(node));
-        self.listed.add_to(now, &mut snapshot);
+        snapshot.job.unreached = self.paths.unreached(newest, |node| self.rendezvous.knows(node));
+        self.listed.add_to(now, &mut snapshot.job);
         snapshot
+    }
+
+    /// Returns the numbers of the job's nodes.
+    fn counts(&self, now: Instant) -> JobCounts {
+        let mut counts = self.rendezvous.counts(now);
+        self.listed.add_to(now, &mut counts.job);
+        counts
     }
 
     fn register(
@@ -508,9 +526,9 @@ impl Driver {
     ) {
         add_source(&mut attend.node.addresses, from);
         let is_own = |ip| ThisHost.owns(ip);
-        let observed = from.map(|from| observed(from, &attend.node.address, is_own));
+        attend.node.observed = from.map(|from| observed(from, &attend.node.address, is_own));
         let is_new = attend.known_round.group_rank.is_none();
-        self.streams.open(attend.peer(), Stream { answers, from, observed, is_new });
+        self.streams.open(attend.peer(), Stream { answers, from, is_new });
         self.rendezvous.handle_attend(now, attend);
     }
 

@@ -34,7 +34,7 @@ use prometheus_client::{
 use ragent_base::{report::measures::NodeMeasures, sys::proc};
 use ragent_rendezvous::{
     message::StepSource,
-    snapshot::{JobProgress, NodeSnapshot, PhaseName, Snapshot, StandingName},
+    snapshot::{JobCounts, JobProgress, PhaseName},
 };
 
 use super::{collected::Collected, measures::CoordinatorMeasures, states::States};
@@ -80,8 +80,8 @@ impl MetricsPage {
     }
 
     async fn text(&self) -> Result<Bytes, fmt::Error> {
-        let state = match &self.job {
-            Some(states) => states.get().await.ok(),
+        let job = match &self.job {
+            Some(states) => states.counts().await,
             None => None,
         };
         let counts = Counts {
@@ -90,7 +90,7 @@ impl MetricsPage {
             node: self.node.get(),
             coordinator: self.coordinator.get(),
         };
-        text(state.as_deref().map(|state| &state.snapshot), &counts)
+        text(job.as_ref(), &counts)
     }
 }
 
@@ -171,7 +171,7 @@ impl ProcessUsage {
 }
 
 /// Returns all metrics.
-fn text(snapshot: Option<&Snapshot>, counts: &Counts<'_>) -> Result<Bytes, fmt::Error> {
+fn text(job: Option<&JobCounts>, counts: &Counts<'_>) -> Result<Bytes, fmt::Error> {
     let mut registry = Registry::default();
     add_process(&mut registry, &counts.usage);
     node::add_refused(&mut registry, counts);
@@ -181,8 +181,8 @@ fn text(snapshot: Option<&Snapshot>, counts: &Counts<'_>) -> Result<Bytes, fmt::
     if let Some(measures) = counts.coordinator {
         node::add_coordinator(&mut registry, measures);
     }
-    if let Some(snapshot) = snapshot {
-        add_job(&mut registry, snapshot);
+    if let Some(job) = job {
+        add_job(&mut registry, job);
     }
     let mut text = String::new();
     text::encode(&mut text, &registry)?;
@@ -202,7 +202,7 @@ fn add_process(registry: &mut Registry, usage: &ProcessUsage) {
     registry.register("process_open_fds", "File descriptors of this process", files);
 }
 
-fn add_job(registry: &mut Registry, snapshot: &Snapshot) {
+fn add_job(registry: &mut Registry, JobCounts { job: snapshot, nodes }: &JobCounts) {
     let info = Info::new([
         ("run_id", snapshot.run_id.to_string()),
         ("job_uid", snapshot.job_uid.to_string()),
@@ -225,10 +225,12 @@ fn add_job(registry: &mut Registry, snapshot: &Snapshot) {
     let voters = [("answering", answering as u64), ("silent", silent as u64)];
     let help = "Voters that elect the coordinator, by state";
     registry.register("ragent_voters", help, family("state", voters));
-    let nodes = Nodes::of(&snapshot.nodes);
+    let by_standing = nodes.standings().map(|(standing, count)| (standing.name(), count));
     let help = "Nodes that the coordinator knows, by state";
-    registry.register("ragent_nodes", help, family("state", nodes.standings));
-    let standbys = nodes.standbys();
+    registry.register("ragent_nodes", help, family("state", by_standing));
+    let (ready, importing) = (nodes.standbys_ready, nodes.standbys_importing);
+    let missing = nodes.standbys_wanted.saturating_sub(ready.saturating_add(importing));
+    let standbys = [("ready", ready), ("importing", importing), ("missing", missing)];
     registry.register("ragent_standbys", "Standbys of all nodes", family("state", standbys));
     let (name, help) = ("ragent_node_silence_max", "Longest silence of a node that is not lost");
     let silence = ConstGauge::new(nodes.silence_ms as f64 / 1000.0);
@@ -257,46 +259,6 @@ fn add_progress(registry: &mut Registry, progress: Option<&JobProgress>) {
     }
 }
 
-/// The numbers of nodes and of their standbys, counted in one pass: 10,000 nodes do not fit into the caches of a processor.
-struct Nodes {
-    /// The numbers of nodes by state.
-    standings: [(&'static str, u64); StandingName::ALL.len()],
-    /// The longest silence of a node that is not lost, in milliseconds.
-    silence_ms: u64,
-    /// The standbys that are ready, those that import modules, and those that are wanted.
-    standbys: [u64; 3],
-}
-
-impl Nodes {
-    fn of(nodes: &[NodeSnapshot]) -> Self {
-        let standings = StandingName::ALL.map(|standing| (standing.name(), 0));
-        let mut counts = Self { standings, silence_ms: 0, standbys: [0; 3] };
-        for node in nodes {
-            let index = StandingName::ALL.iter().position(|standing| *standing == node.standing);
-            if let Some((_, count)) = index.and_then(|index| counts.standings.get_mut(index)) {
-                *count += 1;
-            }
-            if node.standing != StandingName::Lost {
-                counts.silence_ms = counts.silence_ms.max(node.last_seen_ms);
-            }
-            if let Some(standbys) = &node.standbys {
-                let of_node = [standbys.ready, standbys.importing, standbys.size];
-                for (count, more) in counts.standbys.iter_mut().zip(of_node) {
-                    *count += u64::from(more);
-                }
-            }
-        }
-        counts
-    }
-
-    /// Returns the numbers of standbys by their state.
-    fn standbys(&self) -> [(&'static str, u64); 3] {
-        let [ready, importing, all] = self.standbys;
-        let missing = all.saturating_sub(ready.saturating_add(importing));
-        [("ready", ready), ("importing", importing), ("missing", missing)]
-    }
-}
-
 fn gauge(value: impl TryInto<i64>) -> ConstGauge {
     ConstGauge::new(value.try_into().unwrap_or(i64::MAX))
 }
@@ -321,7 +283,10 @@ mod tests {
     use ragent_rendezvous::{
         event::{RestartCause, RestartSum},
         ids::RunId,
-        snapshot::{JobTime, RestartsByCause, StateTime, VoterStatus},
+        message::StandbyCounts,
+        snapshot::{
+            JobTime, NodeCounts, RestartsByCause, Snapshot, StandingName, StateTime, VoterStatus,
+        },
     };
     use ragent_store::StoreThread;
 
@@ -345,7 +310,11 @@ mod tests {
             node: snapshot.is_some().then_some(&node),
             coordinator: snapshot.is_some().then_some(&coordinator),
         };
-        String::from_utf8(text(snapshot, &counts).unwrap().to_vec()).unwrap()
+        let standbys = StandbyCounts { ready: 2, importing: 1, size: 8, obstacle: None };
+        let mut nodes = NodeCounts::default();
+        nodes.add(StandingName::Spare, 1_500, Some(&standbys));
+        let of = |job: &Snapshot| JobCounts { job: job.clone(), nodes };
+        String::from_utf8(text(snapshot.map(of).as_ref(), &counts).unwrap().to_vec()).unwrap()
     }
 
     /// The names of all metrics in the text, without the suffixes of samples.
@@ -391,6 +360,11 @@ mod tests {
             "ragent_phase{phase=\"gathering\"} 1".to_owned(),
             "ragent_phase{phase=\"running\"} 0".to_owned(),
             "ragent_nodes{state=\"quarantined\"} 0".to_owned(),
+            "ragent_nodes{state=\"spare\"} 1".to_owned(),
+            "ragent_node_silence_max_seconds 1.5".to_owned(),
+            "ragent_standbys{state=\"ready\"} 2".to_owned(),
+            "ragent_standbys{state=\"importing\"} 1".to_owned(),
+            "ragent_standbys{state=\"missing\"} 5".to_owned(),
             "ragent_restarts_used 1".to_owned(),
             "ragent_restarts_left 2".to_owned(),
             "ragent_voters{state=\"answering\"} 2".to_owned(),

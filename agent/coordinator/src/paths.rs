@@ -62,16 +62,15 @@ impl Paths {
         }
     }
 
-    /// Notes that a node is admitted to a round with others. Tests whether this host reaches it at its `observed` address, if it is
+    /// Notes that a node is admitted to a round with others. Tests whether this host reaches it at its observed address, if it is
     /// new, or was not tested or not reached before.
     pub(super) fn handle_admitted(
         &mut self,
         node: &NodeDescription,
         is_new: bool,
-        observed: Option<IpAddr>,
         is_known: impl Fn(&NodeId) -> bool,
     ) {
-        let NodeDescription { node_id, host_name, address, agent_port, .. } = node;
+        let NodeDescription { node_id, host_name, address, observed, agent_port, .. } = node;
         self.agents.retain(|id, _| is_known(id));
         // An address that a node merely announces may belong to any host: it is not tried.
         let announced = address.parse().ok().map(|ip: IpAddr| ip.to_canonical());
@@ -222,18 +221,26 @@ mod tests {
         assert_eq!(paths.unreached(RoundId::default(), |_| false), []);
     }
 
+    /// A node whose stream comes from its address.
+    fn observed(name: &str) -> NodeDescription {
+        let node = attend(name).node;
+        NodeDescription { observed: node.address.parse().ok(), ..node }
+    }
+
     /// A node is tested once at a time, at the address from which it has registered only, and not again once it was reached.
     #[tokio::test]
     async fn few_tests_run() {
         let mut paths = Paths::new();
-        let node = attend("n1").node;
-        let observed = node.address.parse().ok();
-        paths.handle_admitted(&node, true, None, |_| true);
-        paths.handle_admitted(&node, true, Some([10, 9, 9, 9].into()), |_| true);
-        paths.handle_admitted(&node, false, observed, |_| true);
+        let node = observed("n1");
+        let elsewhere = Some([10, 9, 9, 9].into());
+        for observed in [None, elsewhere] {
+            let node = NodeDescription { observed, ..node.clone() };
+            paths.handle_admitted(&node, true, |_| true);
+        }
+        paths.handle_admitted(&node, false, |_| true);
         assert_eq!(paths.tests.len(), 0);
         for _ in 0..3 {
-            paths.handle_admitted(&node, true, observed, |_| true);
+            paths.handle_admitted(&node, true, |_| true);
         }
         assert_eq!(paths.tests.len(), 1);
     }
@@ -259,10 +266,10 @@ mod tests {
     #[tokio::test]
     async fn tests_are_postponed() {
         let mut paths = Paths::new();
-        let [early, late] = ["early", "late"].map(|name| attend(name).node);
+        let [early, late] = ["early", "late"].map(observed);
         let admit = |paths: &mut Paths, node: &NodeDescription, is_new| {
             let before = paths.tests.len();
-            paths.handle_admitted(node, is_new, node.address.parse().ok(), |_| true);
+            paths.handle_admitted(node, is_new, |_| true);
             paths.tests.len() - before
         };
         assert_eq!(admit(&mut paths, &early, true), 1);
@@ -301,11 +308,10 @@ mod tests {
         for number in 0..UNREACHED_MAX {
             paths.record(tested(number, false), |_| true);
         }
-        let node = attend("x").node;
-        let observed = node.address.parse().ok();
-        paths.handle_admitted(&node, true, observed, |_| true);
+        let node = observed("x");
+        paths.handle_admitted(&node, true, |_| true);
         assert_eq!(paths.tests.len(), 0);
-        paths.handle_admitted(&node, true, observed, |_| false);
+        paths.handle_admitted(&node, true, |_| false);
         assert_eq!(paths.tests.len(), 1);
     }
 }

@@ -208,7 +208,7 @@ mod tests {
         tokio::spawn(async move {
             while let Some(input) = asked.recv().await {
                 match input {
-                    Input::Snapshot(answer) => answer.send(empty_snapshot()).unwrap(),
+                    Input::Snapshot(answer) => answer.send(empty_snapshot().into()).unwrap(),
                     Input::Journal(answer) => answer.send(reader.clone()).unwrap(),
                     input => panic!("{input:?}"),
                 }

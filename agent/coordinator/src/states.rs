@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ragent_base::net::refusals::Refusals;
 use ragent_proto::convert::NotHere;
-use ragent_rendezvous::snapshot::Snapshot;
+use ragent_rendezvous::snapshot::{JobCounts, Snapshot};
 
 use super::{
     collected::Collected, driver, journal::JournalReader, relay::Refusal, role::Role, state::State,
@@ -35,6 +35,11 @@ impl States {
             Some(Arc::new(State::new(Snapshot { refused_peers, ..snapshot })))
         };
         self.last.get(collect).await.ok_or_else(|| Refusal::unavailable("the job has ended"))
+    }
+
+    /// Returns the numbers of the job's nodes, if this process coordinates it.
+    pub(super) async fn counts(&self) -> Option<JobCounts> {
+        driver::counts(&self.role.coordinator_to_read().ok()?).await
     }
 
     /// Returns the process that has the state, if it is another one.

@@ -168,7 +168,7 @@ mod tests {
             while let Some(input) = asked.recv().await {
                 let Input::Snapshot(answer) = input else { panic!("{input:?}") };
                 times.push((clock::now() - begun).as_millis());
-                let _ = answer.send(empty_snapshot());
+                let _ = answer.send(empty_snapshot().into());
             }
             times
         });

@@ -1,10 +1,6 @@
 //! The open streams of a coordinator, and what its port needs of them.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    mem,
-    net::IpAddr,
-};
+use std::{collections::BTreeMap, mem};
 
 use ragent_base::net::{connection::PeerAddress, port::Attended};
 use ragent_proto::convert::{FromCoordinator, NotHere};
@@ -12,7 +8,6 @@ use ragent_rendezvous::{
     ids::Peer,
     limits::NODES_MAX,
     message::{Assignment, ToNode},
-    snapshot::Snapshot,
 };
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info};
@@ -37,8 +32,6 @@ pub(super) struct Stream {
     pub answers: mpsc::Sender<FromCoordinator>,
     /// The source address of the stream.
     pub from: Option<PeerAddress>,
-    /// The address of the node, derived from the source address.
-    pub observed: Option<IpAddr>,
     /// True until the node is admitted to a round, if it has not been in one before.
     pub is_new: bool,
 }
@@ -58,10 +51,9 @@ impl Streams {
         self.open.contains_key(peer)
     }
 
-    /// Returns true once for a node that has not been in a round, which is admitted now, and the observed address of its stream.
-    pub(super) fn newcomer(&mut self, peer: &Peer) -> (bool, Option<IpAddr>) {
-        let Some(stream) = self.open.get_mut(peer) else { return (false, None) };
-        (mem::take(&mut stream.is_new), stream.observed)
+    /// Returns true once for a node that has not been in a round, which is admitted now.
+    pub(super) fn take_newcomer(&mut self, peer: &Peer) -> bool {
+        self.open.get_mut(peer).is_some_and(|stream| mem::take(&mut stream.is_new))
     }
 
     /// Ends a stream; its task drops the connection when it finds the queue closed.
@@ -102,16 +94,6 @@ impl Streams {
         }
         if failed || refused {
             self.open.remove(to);
-        }
-    }
-
-    /// Adds the observed source address of each node's stream.
-    pub(super) fn add_observed(&self, snapshot: &mut Snapshot) {
-        // Filled and searched in a third of the time of an ordered map.
-        let observed: HashMap<_, _> =
-            self.open.iter().map(|(peer, stream)| (&peer.node, stream.observed)).collect();
-        for node in &mut snapshot.nodes {
-            node.observed = observed.get(&node.node_id).copied().flatten();
         }
     }
 

@@ -215,7 +215,7 @@ impl Agent {
         };
         let failure = self.failure.clone().map(|(mut failure, at)| {
             grow_older(&mut failure, now.saturating_duration_since(at));
-            failure
+            Box::new(failure)
         });
         Standing { round: self.round, state, failure, was_cut_off: self.was_cut_off }
     }

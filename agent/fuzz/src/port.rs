@@ -246,7 +246,7 @@ async fn record(mut queue: mpsc::Receiver<Input>) -> Caused {
                 assert_shown(&obituary);
                 caused.obituaries += 1;
             }
-            Input::Snapshot(_) | Input::Journal(_) => caused.snapshots += 1,
+            Input::Snapshot(_) | Input::Counts(_) | Input::Journal(_) => caused.snapshots += 1,
             Input::Attend { attend, .. } => {
                 assert_shown(&attend);
                 caused.others += 1;

@@ -98,6 +98,7 @@ fn failure() -> WorkerFailure {
 
 fn standing(number: u64, state: NodeState) -> FromAgent {
     let failure = matches!(state, NodeState::Stopping).then(failure);
+    let failure = failure.map(Box::new);
     let standing = Standing { round: round(number), state, failure, was_cut_off: false };
     FromAgent::Message(FromNode::Standing(standing))
 }

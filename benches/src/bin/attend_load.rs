@@ -443,6 +443,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
         node_id: NodeId::new(format!("node{number}_1_0")),
         host_name: format!("node{number}"),
         address: address.to_string(),
+        observed: None,
         addresses: vec![address],
         // Never dialed either.
         agent_port: 1,

@@ -37,13 +37,16 @@ struct Args {
 fn main() -> Result<()> {
     let Args { nodes, repeat } = Args::parse();
     let (start, times) = (now(), Times { repeat });
-    let machine = running(start, nodes)?;
+    let ids: Vec<NodeId> = (0..nodes).map(id).collect();
+    let mut machine = running(start, &ids)?;
     let snapshot = machine.snapshot(start);
     anyhow::ensure!(snapshot.progress.is_some() && snapshot.nodes.len() == nodes as usize);
     let json = serde_json::to_vec(&snapshot)?.len();
     let report = json!({
         "nodes": nodes,
-        "snapshot_ms": times.of(|| machine.snapshot(start)),
+        "snapshot_ms": times.between_keep_alives(&mut machine, &ids, Rendezvous::shared_snapshot),
+        "counts_ms": times.between_keep_alives(&mut machine, &ids, Rendezvous::counts),
+        "texts_ms": times.of(|| machine.snapshot(start)),
         "ageless_ms": times.of(|| snapshot.without_ages()),
         "json_ms": times.of(|| serde_json::to_vec(&snapshot)),
         "json_bytes": json,
@@ -61,19 +64,44 @@ struct Times {
 }
 
 impl Times {
+    /// Returns the median and the longest time of a function of the machine, in milliseconds. As in a coordinator, each node sends
+    /// another step between two calls.
+    fn between_keep_alives<T>(
+        &self,
+        machine: &mut Rendezvous,
+        ids: &[NodeId],
+        act: fn(&Rendezvous, Instant) -> T,
+    ) -> Value {
+        let mut step = 48_210;
+        self.measured(|| {
+            step += 1;
+            let now = now();
+            for id in ids {
+                send_step(machine, now, id, step);
+            }
+            timed(|| act(machine, now))
+        })
+    }
+
     /// Returns the median and the longest time of a function, in milliseconds.
     fn of<T>(&self, act: impl Fn() -> T) -> Value {
-        let time = |_| {
-            let begun = now();
-            let result = act();
-            let time = now() - begun;
-            drop(result);
-            time.as_secs_f64() * 1e3
-        };
-        let mut times: Vec<f64> = (0..self.repeat.max(1)).map(time).collect();
+        self.measured(|| timed(&act))
+    }
+
+    fn measured(&self, mut time: impl FnMut() -> f64) -> Value {
+        let mut times: Vec<f64> = (0..self.repeat.max(1)).map(|_| time()).collect();
         times.sort_by(f64::total_cmp);
         json!({ "median": times[times.len() / 2], "worst": times[times.len() - 1] })
     }
+}
+
+/// Returns the time of a function in milliseconds, without that of dropping its result.
+fn timed<T>(act: impl FnOnce() -> T) -> f64 {
+    let begun = now();
+    let result = act();
+    let time = now() - begun;
+    drop(result);
+    time.as_secs_f64() * 1e3
 }
 
 /// Returns the size of a keep-alive.
@@ -88,7 +116,7 @@ fn progress(step: u64) -> StepProgress {
 }
 
 /// Returns the machine of a job whose nodes run and report training steps.
-fn running(now: Instant, nodes: u32) -> Result<Rendezvous> {
+fn running(now: Instant, ids: &[NodeId]) -> Result<Rendezvous> {
     let settings = Settings {
         run_id: RunId::new("state-load"),
         coordinator: "coordinator".to_owned(),
@@ -102,33 +130,40 @@ fn running(now: Instant, nodes: u32) -> Result<Rendezvous> {
     };
     let memory = Memory::fresh(JobUid::new("job"));
     let mut machine = Rendezvous::new(now, settings, memory, Tenure::Sole);
+    let nodes = u32::try_from(ids.len())?;
     let range = NodeRange::new(nodes, nodes).context("there must be a node")?;
-    for number in 0..nodes {
-        machine.handle_attend(now, attend(number, range));
+    for (number, id) in (0..nodes).zip(ids) {
+        machine.handle_attend(now, attend(number, id.clone(), range));
     }
     while machine.poll_effect().is_some() {}
     let snapshot = machine.snapshot(now);
     let round = RoundId { term: snapshot.term, round: snapshot.round };
-    for number in 0..nodes {
-        let peer = || Peer { node: id(number), attend: AttendNumber(1) };
+    for id in ids {
+        let peer = Peer { node: id.clone(), attend: AttendNumber(1) };
         let standing =
             Standing { round, state: NodeState::Running, failure: None, was_cut_off: false };
-        machine.handle_message(now, peer(), FromNode::Standing(standing));
-        for (sequence, step) in [(1, 48_209), (2, 48_210)] {
-            let progress = Some(progress(step));
-            let message = FromNode::KeepAlive { sequence, asks_reason: false, progress };
-            machine.handle_message(now, peer(), message);
+        machine.handle_message(now, peer, FromNode::Standing(standing));
+        for step in [48_209, 48_210] {
+            send_step(&mut machine, now, id, step);
         }
-        while machine.poll_effect().is_some() {}
     }
     Ok(machine)
+}
+
+/// Handles a keep-alive with a training step.
+fn send_step(machine: &mut Rendezvous, now: Instant, id: &NodeId, step: u64) {
+    let (peer, progress) =
+        (Peer { node: id.clone(), attend: AttendNumber(1) }, Some(progress(step)));
+    let message = FromNode::KeepAlive { sequence: step, asks_reason: false, progress };
+    machine.handle_message(now, peer, message);
+    while machine.poll_effect().is_some() {}
 }
 
 fn id(number: u32) -> NodeId {
     NodeId::new(format!("node{number}_1_0"))
 }
 
-fn attend(number: u32, nodes: NodeRange) -> Attend {
+fn attend(number: u32, node_id: NodeId, nodes: NodeRange) -> Attend {
     Attend {
         ended: Vec::new(),
         job: None,
@@ -139,9 +174,10 @@ fn attend(number: u32, nodes: NodeRange) -> Attend {
         attend: AttendNumber(1),
         node: NodeDescription {
             voter: None,
-            node_id: id(number),
+            node_id,
             host_name: format!("node{number}"),
             address: format!("10.0.{}.{}", number / 256, number % 256),
+            observed: None,
             addresses: Vec::new(),
             agent_port: 29400,
             role: "default".to_owned(),

@@ -275,6 +275,7 @@ impl TryFrom<v1::Node> for NodeDescription {
             node_id: NodeId::new(nonempty(node.node_id, "node.node_id")?),
             host_name: nonempty(node.host_name, "node.host_name")?,
             address: nonempty(node.address, "node.address")?,
+            observed: None,
             addresses: list(
                 node.addresses,
                 "node.addresses",
@@ -316,7 +317,7 @@ impl From<Standing> for v1::Standing {
         Self {
             round: to_round(standing.round),
             state: Some(state),
-            failure: standing.failure.map(Into::into),
+            failure: standing.failure.map(|failure| (*failure).into()),
             was_cut_off: standing.was_cut_off,
         }
     }
@@ -340,7 +341,7 @@ impl TryFrom<v1::Standing> for Standing {
         Ok(Self {
             round: round(standing.round, "standing.round")?,
             state,
-            failure: standing.failure.map(TryInto::try_into).transpose()?,
+            failure: standing.failure.map(TryInto::try_into).transpose()?.map(Box::new),
             was_cut_off: standing.was_cut_off,
         })
     }

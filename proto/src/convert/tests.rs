@@ -128,6 +128,7 @@ fn attend(state: NodeState) -> Attend {
             node_id: NodeId::new("node1_17_ab"),
             host_name: "node1".to_owned(),
             address: "10.0.0.1".to_owned(),
+            observed: None,
             addresses: vec!["10.0.0.1".parse().unwrap(), "::1".parse().unwrap()],
             agent_port: 29400,
             role: "default".to_owned(),
@@ -182,7 +183,7 @@ fn from_agent() -> Vec<FromAgent> {
         lost_term: Term(5),
     });
     let standings = ends().map(|end| {
-        let failure = Some(failure(end));
+        let failure = Some(Box::new(failure(end)));
         let standing =
             Standing { round: round(), state: NodeState::Stopping, failure, was_cut_off: false };
         FromAgent::Message(FromNode::Standing(standing))

@@ -93,7 +93,7 @@ impl Rendezvous {
             let was_seen = self.clock.saturating_duration_since(node.last_seen) <= overdue;
             node.attached && was_seen && !node.is_leaving()
         };
-        self.roster.with(common).filter(is_present).map(|node| &node.description)
+        self.roster.with(common).filter(is_present).map(|node| &*node.description)
     }
 
     /// Returns the loopback address that keeps the node and the known nodes from being in one

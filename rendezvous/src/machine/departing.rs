@@ -64,8 +64,9 @@ impl Rendezvous {
             self.departures.add(&node, Departure::Left, now);
             // At the end of a job all nodes leave.
             if !matches!(self.phase, Phase::Closed(_)) {
-                let NodeDescription { node_id, host_name, .. } = node.description;
-                self.event(None, Some(EventNode { node_id, host_name }), EventKind::NodeLeft);
+                let NodeDescription { node_id, host_name, .. } = &*node.description;
+                let left = EventNode { node_id: node_id.clone(), host_name: host_name.clone() };
+                self.event(None, Some(left), EventKind::NodeLeft);
             }
         }
         if let Phase::Recovering(recovering) = &mut self.phase {

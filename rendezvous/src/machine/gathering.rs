@@ -3,6 +3,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Instant,
 };
 
@@ -223,7 +224,7 @@ impl Rendezvous {
         waiting.sort_by_key(|node| node.arrival);
         waiting.truncate(seats.saturating_sub(survivors.len()));
         let mut newcomers: Vec<&NodeDescription> =
-            waiting.into_iter().map(|node| &node.description).collect();
+            waiting.into_iter().map(|node| &*node.description).collect();
         sort_newcomers(&mut newcomers);
         newcomers.into_iter().map(|node| node.node_id.clone()).collect()
     }
@@ -255,7 +256,7 @@ impl Rendezvous {
         let nodes: Vec<_> = placed.iter().filter_map(|id| self.roster.get(id)).collect();
         debug_assert_eq!(nodes.len(), placed.len(), "who is ready is known");
         let master_port = nodes.first()?.store_port()?;
-        let members = nodes.iter().map(|node| node.description.clone()).collect();
+        let members = nodes.iter().map(|node| Arc::clone(&node.description)).collect();
         let charges = Charges {
             restart_count: self.memory.restarts_used,
             charged_through: self.memory.charged_through,

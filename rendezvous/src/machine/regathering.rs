@@ -77,7 +77,7 @@ impl Rendezvous {
                 | NodeState::Succeeded,
                 failure,
             ) => {
-                self.record(id, failure);
+                self.record(id, failure.map(|failure| *failure));
                 self.record_sign_of_life_by_standing(id);
             }
         }

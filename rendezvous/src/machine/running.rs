@@ -42,7 +42,7 @@ impl Rendezvous {
             return;
         }
         if let Some(failure) = node.standing.failure.clone() {
-            self.fail(now, id, failure);
+            self.fail(now, id, *failure);
             return;
         }
         match state {

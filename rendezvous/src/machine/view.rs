@@ -2,17 +2,17 @@
 //! complete.
 
 use std::{
-    cmp::Ordering,
     collections::BTreeSet,
     iter::Peekable,
     net::IpAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use crate::{
     group::{Group, Seat, SeatState},
     heir::Successor,
-    ids::{GlobalRank, GroupRank, JobUid, NodeId, Round, RoundId, RunId},
+    ids::{GlobalRank, JobUid, NodeId, Round, RoundId, RunId},
     incomplete::Incomplete,
     limits::{SUCCESSORS_MAX, after},
     machine::{Availability, Rendezvous},
@@ -20,8 +20,11 @@ use crate::{
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering, Running},
     roster::Node,
     settings::{Leases, SharedSettings},
-    snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
-    table::MemberRanks,
+    snapshot::{
+        Explanation, JobCounts, NodeCounts, PhaseName, SharedNode, SharedSnapshot, Snapshot,
+        StandingName,
+    },
+    table::{MemberRanks, Table},
 };
 
 /// The most host names in an explanation.
@@ -35,7 +38,7 @@ impl Rendezvous {
 
     /// Returns the description of a node that has registered, and has neither been lost nor dismissed since.
     pub fn description(&self, node: &NodeId) -> Option<&NodeDescription> {
-        self.roster.get(node).map(|node| &node.description)
+        self.roster.get(node).map(|node| &*node.description)
     }
 
     /// Returns the name of the job.
@@ -52,7 +55,7 @@ impl Rendezvous {
             group.seats().filter(|(id, seat)| Some(*id) != host && seat.state.stays()).collect();
         members.sort_by_key(|(_, seat)| seat.rank);
         let described = |(id, _): (&NodeId, Seat)| {
-            let NodeDescription { address, agent_port, .. } = &self.roster.get(id)?.description;
+            let NodeDescription { address, agent_port, .. } = &*self.roster.get(id)?.description;
             let address = match address.parse::<IpAddr>() {
                 Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
                 Ok(IpAddr::V4(_)) | Err(_) => address.clone(),
@@ -99,6 +102,27 @@ impl Rendezvous {
 
     /// Returns the visible state of the job at `now`.
     pub fn snapshot(&self, now: Instant) -> Snapshot {
+        self.shared_snapshot(now).into()
+    }
+
+    /// Returns the visible state of the job at `now`, which shares the texts of the nodes with this machine.
+    pub fn shared_snapshot(&self, now: Instant) -> SharedSnapshot {
+        let mut nodes = Vec::with_capacity(self.roster.len());
+        self.visit_nodes(now, |view| nodes.push(view.shared(now)));
+        SharedSnapshot { job: self.snapshot_without_nodes(now), nodes }
+    }
+
+    /// Returns the visible state of the job at `now`, with the numbers of nodes in place of the nodes.
+    pub fn counts(&self, now: Instant) -> JobCounts {
+        let mut nodes = NodeCounts::default();
+        self.visit_nodes(now, |view| {
+            let standbys = view.node.and_then(|node| node.standbys.as_deref());
+            nodes.add(view.standing, view.silence_ms(now), standbys);
+        });
+        JobCounts { job: self.snapshot_without_nodes(now), nodes }
+    }
+
+    fn snapshot_without_nodes(&self, now: Instant) -> Snapshot {
         let shared = self.settings.shared;
         let table = self.phase.group().and_then(|group| group.table.as_ref());
         Snapshot {
@@ -116,7 +140,7 @@ impl Rendezvous {
             restarts_used: self.memory.restarts_used,
             max_restarts: shared.map_or(0, |shared| shared.max_restarts),
             world_size: table.map_or(0, |table| table.world_size()),
-            nodes: self.node_snapshots(now),
+            nodes: Vec::new(),
             incomplete: self.incomplete(now).as_ref().map(Explanation::from),
             refused_peers: Vec::new(),
             unreached: Vec::new(),
@@ -281,79 +305,39 @@ impl Rendezvous {
         }
     }
 
-    /// Returns the members by rank, including members that are gone, then all other nodes by id.
+    /// Visits all nodes by id, including members that are gone.
     ///
     /// Members, nodes and steps are all ordered by id, so that they are visited once, without a search for each node.
-    fn node_snapshots(&self, now: Instant) -> Vec<NodeSnapshot> {
+    fn visit_nodes<'a>(&'a self, now: Instant, mut visit: impl FnMut(NodeView<'a>)) {
         let group = self.phase.group();
         // Without a table, an earlier coordinator has completed the round, and the members are listed with the others.
-        let member_ranks =
-            group.and_then(|group| group.table.as_ref()).map_or(&[][..], |t| t.member_ranks());
+        let table = group.and_then(|group| group.table.as_ref());
+        let member_ranks = table.map_or(&[][..], Table::member_ranks);
+        let ranks_of = |seat: Seat| member_ranks.get(usize::try_from(seat.rank.0).ok()?);
         let mut seats = InOrder::new(group.into_iter().flat_map(Group::seats));
         let mut ages = InOrder::new(self.progress_ages(now));
-        let mut members: Vec<Option<NodeSnapshot>> = Vec::new();
-        members.resize_with(member_ranks.len(), || None);
-        let mut others = Vec::new();
-        let mut add_member = |seat: Seat, node, age| {
-            let index = usize::try_from(seat.rank.0).unwrap_or(usize::MAX);
-            let place = members.get_mut(index).zip(member_ranks.get(index));
-            place.map(|(place, ranks)| {
-                *place = Some(self.member_snapshot(now, seat, ranks, node, age));
-            })
-        };
         for (id, node) in self.roster.iter() {
-            while let Some((gone, seat)) = seats.next_before(id) {
-                add_member(seat, None, ages.find(gone));
-            }
-            let (seat, age) = (seats.find(id), ages.find(id));
-            if seat.and_then(|seat| add_member(seat, Some(node), age)).is_none() {
-                let (standing, reason) = self.standing_of(node, seat.filter(Seat::is_held));
-                let description = &node.description;
-                others.push(node_snapshot(
-                    now,
-                    description,
-                    Some(node),
-                    None,
-                    standing,
-                    reason,
-                    age,
-                ));
-            }
+            let seat = seats.find(id, |gone, seat| {
+                let age = ages.find(gone, |_, _| {});
+                ranks_of(seat).into_iter().for_each(|ranks| visit(gone_member(seat, ranks, age)));
+            });
+            let (standing, reason) = self.standing_of(node, seat.filter(Seat::is_held));
+            visit(NodeView {
+                description: &node.description,
+                node: Some(node),
+                member: seat.and_then(|seat| Some((seat, ranks_of(seat)?.first_global_rank))),
+                standing,
+                reason: reason.or_else(|| (!node.attached).then_some("its stream has ended")),
+                progress_age_ms: ages.find(id, |_, _| {}),
+            });
         }
         for (gone, seat) in seats.rest() {
-            add_member(seat, None, ages.find(gone));
+            let age = ages.find(gone, |_, _| {});
+            ranks_of(seat).into_iter().for_each(|ranks| visit(gone_member(seat, ranks, age)));
         }
-        let mut nodes: Vec<NodeSnapshot> = members.into_iter().flatten().collect();
-        nodes.append(&mut others);
-        nodes
     }
 
-    fn member_snapshot(
-        &self,
-        now: Instant,
-        seat: Seat,
-        ranks_of: &MemberRanks,
-        node: Option<&Node>,
-        progress_age_ms: Option<u64>,
-    ) -> NodeSnapshot {
-        let held = Some(seat).filter(Seat::is_held);
-        let (standing, reason) = match (node, seat.state) {
-            (Some(node), _) => self.standing_of(node, held),
-            (None, SeatState::Lost(how)) => (StandingName::Lost, Some(lost_because(how))),
-            (
-                None,
-                SeatState::Left
-                | SeatState::Leaving
-                | SeatState::Active
-                | SeatState::Stopped
-                | SeatState::Back,
-            ) => (StandingName::Lost, Some("it has left the job".to_owned())),
-        };
-        let ranks = held.map(|seat| (seat.rank, ranks_of.first_global_rank));
-        node_snapshot(now, &ranks_of.node, node, ranks, standing, reason, progress_age_ms)
-    }
-
-    fn standing_of(&self, node: &Node, seat: Option<Seat>) -> (StandingName, Option<String>) {
+    fn standing_of(&self, node: &Node, seat: Option<Seat>) -> (StandingName, Option<&'static str>) {
         if let (Some(seat), Some(group)) = (seat, self.phase.group()) {
             return (member_standing(group, seat, node), None);
         }
@@ -367,10 +351,9 @@ impl Rendezvous {
                 WaitReason::Gathering | WaitReason::Recovering => (StandingName::Joined, None),
                 WaitReason::NextRound => (StandingName::Waiting, None),
                 WaitReason::Spare => (StandingName::Spare, None),
-                WaitReason::Quarantined => (
-                    StandingName::Quarantined,
-                    Some("it failed soon after it joined, or repeatedly".to_owned()),
-                ),
+                WaitReason::Quarantined => {
+                    (StandingName::Quarantined, Some(lost_because(EvictReason::Quarantined)))
+                }
             },
         }
     }
@@ -384,20 +367,20 @@ impl<'a, V, I: Iterator<Item = (&'a NodeId, V)>> InOrder<'a, V, I> {
         Self(entries.peekable())
     }
 
-    /// Returns the next entry if its id is lower than `id`.
-    fn next_before(&mut self, id: &NodeId) -> Option<(&'a NodeId, V)> {
-        self.0.next_if(|(other, _)| *other < id)
-    }
-
-    /// Returns the value of `id`, and skips lower ids.
-    fn find(&mut self, id: &NodeId) -> Option<V> {
+    /// Returns the value of `id`, and passes the entries of lower ids to `skipped`.
+    fn find(&mut self, id: &NodeId, mut skipped: impl FnMut(&'a NodeId, V)) -> Option<V> {
         loop {
             let (other, _) = self.0.peek()?;
-            match (*other).cmp(id) {
-                Ordering::Less => drop(self.0.next()),
-                Ordering::Equal => return self.0.next().map(|(_, value)| value),
-                Ordering::Greater => return None,
+            // The ids of a node are usually one text in memory, which is not read to compare it with itself.
+            let is_it = *other == id;
+            if !is_it && *other > id {
+                return None;
             }
+            let (other, value) = self.0.next()?;
+            if is_it {
+                return Some(value);
+            }
+            skipped(other, value);
         }
     }
 
@@ -424,45 +407,67 @@ fn member_standing(group: &Group, seat: Seat, node: &Node) -> StandingName {
     }
 }
 
-fn node_snapshot(
-    now: Instant,
-    description: &NodeDescription,
-    node: Option<&Node>,
-    ranks: Option<(GroupRank, GlobalRank)>,
+/// A node, or a member that is gone.
+struct NodeView<'a> {
+    description: &'a Arc<NodeDescription>,
+    /// The node; `None` if it is gone.
+    node: Option<&'a Node>,
+    /// Its seat in the newest round and the `RANK` of its first worker, if it was a member when the round began.
+    member: Option<(Seat, GlobalRank)>,
     standing: StandingName,
-    reason: Option<String>,
+    reason: Option<&'static str>,
     progress_age_ms: Option<u64>,
-) -> NodeSnapshot {
-    let silence = node.map(|node| now.saturating_duration_since(node.last_seen));
-    let detached = || node.filter(|node| !node.attached).map(|_| "its stream has ended".to_owned());
-    NodeSnapshot {
-        node_id: description.node_id.clone(),
-        host_name: description.host_name.clone(),
-        address: description.address.clone(),
-        observed: None,
-        agent_port: description.agent_port,
-        group_rank: ranks.map(|(group_rank, _)| group_rank),
-        first_global_rank: ranks.map(|(_, first_global_rank)| first_global_rank),
-        local_world_size: description.local_world_size.get(),
-        standing,
-        last_seen_ms: silence
-            .map_or(0, |silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
-        reason: reason.or_else(detached),
-        progress: node.map(|node| node.progress.clone()).filter(|progress| !progress.is_empty()),
-        progress_age_ms,
-        standbys: node.and_then(|node| node.standbys.clone()),
-        load: Some(description.load.clone()).filter(|load| !load.is_empty()),
+}
+
+impl NodeView<'_> {
+    fn silence_ms(&self, now: Instant) -> u64 {
+        let silence = self.node.map(|node| now.saturating_duration_since(node.last_seen));
+        silence.map_or(0, |silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn shared(&self, now: Instant) -> SharedNode {
+        SharedNode {
+            description: Arc::clone(self.description),
+            is_attached: self.node.is_some_and(|node| node.attached),
+            ranks: self.member.map(|(seat, first_global_rank)| (seat.rank, first_global_rank)),
+            is_member: self.member.is_some_and(|(seat, _)| seat.is_held()),
+            standing: self.standing,
+            last_seen_ms: self.silence_ms(now),
+            reason: self.reason,
+            progress: self.node.and_then(|node| node.progress.clone()),
+            progress_age_ms: self.progress_age_ms,
+            standbys: self.node.and_then(|node| node.standbys.clone()),
+        }
     }
 }
 
-fn lost_because(how: EvictReason) -> String {
+/// Returns a member that is gone.
+fn gone_member(seat: Seat, ranks: &MemberRanks, progress_age_ms: Option<u64>) -> NodeView<'_> {
+    let reason = match seat.state {
+        SeatState::Lost(how) => lost_because(how),
+        SeatState::Left
+        | SeatState::Leaving
+        | SeatState::Active
+        | SeatState::Stopped
+        | SeatState::Back => "it has left the job",
+    };
+    NodeView {
+        description: &ranks.node,
+        node: None,
+        member: Some((seat, ranks.first_global_rank)),
+        standing: StandingName::Lost,
+        reason: Some(reason),
+        progress_age_ms,
+    }
+}
+
+fn lost_because(how: EvictReason) -> &'static str {
     match how {
         EvictReason::Obituary => "its agent has ended",
         EvictReason::Silent => "it sent no message within its lease",
         EvictReason::NotBack => "it was not ready for the next round in time",
         EvictReason::Quarantined => "it failed soon after it joined, or repeatedly",
     }
-    .to_owned()
 }
 
 fn left(now: Instant, since: Instant, wait: Duration) -> Duration {

@@ -31,7 +31,7 @@ pub struct Standing {
     /// have stopped or are lost, so a failure that a node sends after its first `Preparing` or
     /// `Ready` of the round may come too late. This delays nothing: the next round waits for the
     /// same.
-    pub failure: Option<WorkerFailure>,
+    pub failure: Option<Box<WorkerFailure>>,
     /// True if the node's workers of that round were killed because its lease had ended: others may
     /// have failed because of it.
     pub was_cut_off: bool,

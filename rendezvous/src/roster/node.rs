@@ -1,6 +1,9 @@
 //! One node, and the assignment that it was last sent.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crate::{
     flapping::Tally,
@@ -12,7 +15,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Node {
     /// Its description.
-    pub(crate) description: NodeDescription,
+    pub(crate) description: Arc<NodeDescription>,
     /// The number of its newest stream.
     pub(crate) attend: AttendNumber,
     /// True if that stream is open, as far as is known; this proves nothing.
@@ -27,10 +30,10 @@ pub(crate) struct Node {
     pub(crate) admitted_on: AttendNumber,
     /// True if it has reported, on a later stream than that, that it never was in that round.
     pub(crate) missed_its_admission: bool,
-    /// The latest progress report of its workers.
-    pub(crate) progress: String,
+    /// The latest progress report of its workers, if any.
+    pub(crate) progress: Option<Arc<str>>,
     /// The standbys that it last reported.
-    pub(crate) standbys: Option<StandbyCounts>,
+    pub(crate) standbys: Option<Arc<StandbyCounts>>,
     /// The time of its last message.
     pub(crate) last_seen: Instant,
     /// The assignment that was last sent on its newest stream.

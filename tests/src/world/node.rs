@@ -72,6 +72,7 @@ impl World {
             node_id: id.clone(),
             host_name: format!("host{host}"),
             address: format!("10.0.0.{}", host + 1),
+            observed: None,
             addresses: Vec::new(),
             agent_port: 1,
             role: "default".to_owned(),

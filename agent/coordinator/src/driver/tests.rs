@@ -92,9 +92,7 @@ impl Fixture {
 
     /// Returns the standing of a node; `None` if the node is not known.
     async fn standing_of(&self, name: &str) -> Option<StandingName> {
-        let (answer, snapshot) = oneshot::channel();
-        self.inputs.send(Input::Snapshot(answer)).await.unwrap();
-        let nodes = snapshot.await.unwrap().nodes;
+        let nodes = snapshot(&self.inputs).await.unwrap().nodes;
         nodes.iter().find(|node| node.host_name == name).map(|node| node.standing)
     }
 }
@@ -196,10 +194,8 @@ async fn observed_addresses_are_members() {
     assert_eq!(admission.store_clients, ["10.0.0.1".parse::<IpAddr>().unwrap(), nat]);
     // The port knows the address, but not those of its own machine, which other programs use, too.
     assert_eq!(*t.attended.borrow(), Attended { addresses: [nat].into(), world_size: 3 });
-    let (answer, snapshot) = oneshot::channel();
-    t.inputs.send(Input::Snapshot(answer)).await.unwrap();
     let observed = |node: &NodeSnapshot| (node.host_name.clone(), node.observed);
-    let observed: Vec<_> = snapshot.await.unwrap().nodes.iter().map(observed).collect();
+    let observed: Vec<_> = snapshot(&t.inputs).await.unwrap().nodes.iter().map(observed).collect();
     let (a, b, c) = (Some(here.ip), Some(nat), None);
     assert_eq!(observed, [("a".to_owned(), a), ("b".to_owned(), b), ("c".to_owned(), c)]);
 }

@@ -95,6 +95,7 @@ impl NodeServices {
             host_name: ThisHost.name(),
             // If it is not known here, the stream's own address is used.
             address: spec.local_addr.clone().or(address).unwrap_or_default(),
+            observed: None,
             addresses: ThisHost.addresses(),
             agent_port: self.port,
             role: spec.role.clone(),

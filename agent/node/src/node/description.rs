@@ -33,6 +33,7 @@ mod tests {
             node_id: NodeId::new("n"),
             host_name: "h".to_owned(),
             address: known.to_owned(),
+            observed: None,
             addresses: Vec::new(),
             agent_port: 1,
             role: "default".to_owned(),

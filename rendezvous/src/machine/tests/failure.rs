@@ -71,7 +71,7 @@ fn failure_is_repeated_when_ready() {
     let mut t = Fixture::new(1, 1);
     t.run(&["a"]);
     let mut attend = t.attend_of("a", ready());
-    attend.standing.failure = Some(failure("a", SECOND));
+    attend.standing.failure = Some(Box::new(failure("a", SECOND)));
     let did = t.attend_with(attend.clone());
     let complete = [Did::Remember(1, 1), Did::Remember(2, 1), Did::Admit("a", 2, 0)];
     assert_eq!(did, [&[Did::Welcome("a")][..], &complete].concat());
@@ -221,7 +221,7 @@ fn standing_in_an_older_round_is_dropped() {
     let old = t.rounds["a"];
     t.fail("a", Duration::ZERO);
     t.back("a");
-    let failure = Some(failure("a", SECOND));
+    let failure = Some(Box::new(failure("a", SECOND)));
     let late = Standing { round: old, state: NodeState::Stopping, failure, was_cut_off: false };
     assert_eq!(t.message("a", FromNode::Standing(late)), []);
 }
@@ -244,7 +244,7 @@ fn restart_has_a_reason() {
     let standing = Standing {
         round: t.rounds["b"],
         state: NodeState::Stopping,
-        failure: Some(failure("b", Duration::ZERO)),
+        failure: Some(Box::new(failure("b", Duration::ZERO))),
         was_cut_off: false,
     };
     t.machine.handle_message(t.now, t.peer("b"), FromNode::Standing(standing));

@@ -232,6 +232,7 @@ impl Fixture {
         failure: Option<WorkerFailure>,
     ) -> FromNode {
         let round = self.rounds.get(name).copied().unwrap_or_default();
+        let failure = failure.map(Box::new);
         FromNode::Standing(Standing { round, state, failure, was_cut_off: false })
     }
 
@@ -429,6 +430,7 @@ pub(super) fn describe(name: &str) -> NodeDescription {
         node_id: NodeId::new(name),
         host_name: host.to_owned(),
         address: format!("{host}.example"),
+        observed: None,
         addresses: Vec::new(),
         agent_port: 1,
         role: "default".to_owned(),

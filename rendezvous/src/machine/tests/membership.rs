@@ -5,9 +5,9 @@ use std::{net::Ipv4Addr, time::Duration};
 use super::fixture::{Did, Fixture, SECOND, describe, ready};
 use crate::message::{
     EvictReason, FromNode, JobResult, NodeState, REFUSED_CLIENTS_MAX, RefuseReason, RefusedClients,
-    WaitReason,
+    StandbyCounts, WaitReason,
 };
-use crate::snapshot::StandingName;
+use crate::snapshot::{NodeCounts, StandingName};
 
 /// An obituary proves a death at once, regardless of the lease; a spare fills the gap at once.
 #[test]
@@ -394,4 +394,31 @@ fn snapshot_lists_members_and_others() {
     let lost: Vec<_> = listed(&t).into_iter().filter(|(_, rank, _)| rank.is_none()).collect();
     assert_eq!(lost[0], ("c".to_owned(), None, StandingName::Lost));
     assert!(lost[1..].iter().all(|(_, _, standing)| *standing != StandingName::Lost), "{lost:?}");
+}
+
+/// The counts are those of the nodes in the snapshot: by state, of standbys, and the longest silence of a node that is not lost.
+#[test]
+fn counts_are_those_of_the_snapshot() {
+    let mut t = Fixture::new(2, 3);
+    t.run(&["m", "c", "x"]);
+    for (name, size) in [("m", 3), ("x", 4)] {
+        let standbys = StandbyCounts { ready: 1, importing: 1, size, obstacle: None };
+        t.message(name, FromNode::Standbys(standbys));
+    }
+    t.join("y");
+    t.die("c");
+    t.advance(SECOND);
+    let counts = t.machine.counts(t.now);
+    let nodes = t.machine.snapshot(t.now).nodes;
+    let of_snapshot = |standing| nodes.iter().filter(|node| node.standing == standing).count();
+    for (standing, count) in counts.nodes.standings() {
+        assert_eq!(count, of_snapshot(standing) as u64, "{standing:?}");
+    }
+    assert_eq!((nodes.len(), of_snapshot(StandingName::Lost)), (4, 1));
+    let there = nodes.iter().filter(|node| node.standing != StandingName::Lost);
+    assert_eq!(Some(counts.nodes.silence_ms), there.map(|node| node.last_seen_ms).max());
+    assert!(counts.nodes.silence_ms > 0);
+    let NodeCounts { standbys_ready, standbys_importing, standbys_wanted, .. } = counts.nodes;
+    assert_eq!((standbys_ready, standbys_importing, standbys_wanted), (2, 2, 7));
+    assert_eq!(counts.job, t.machine.snapshot(t.now).without_nodes());
 }

@@ -273,7 +273,7 @@ fn partial_success_is_repeated_after_a_restart() {
 fn failure_before_a_restart_is_free() {
     let mut t = restarted(&["a"]);
     let mut attend = t.attend_of("a", ready());
-    attend.standing.failure = Some(super::fixture::failure("a", SECOND));
+    attend.standing.failure = Some(Box::new(super::fixture::failure("a", SECOND)));
     let did = t.attend_with(attend);
     assert_eq!(did, [Did::Welcome("a"), Did::Remember(2, 0), Did::Admit("a", 2, 0)]);
 }
