@@ -28,6 +28,5 @@ pub(crate) const CHANGES_UNDER_WAY_MAX: usize = 32;
 /// The maximum number of times that the pause after a failed candidacy doubles.
 pub(crate) const PAUSE_DOUBLINGS_MAX: u32 = 3;
 
-/// The number of times that the time for answers to a candidate doubles, at most: a poll then lasts for half of
-/// a lease.
-pub(crate) const POLL_DOUBLINGS_MAX: u32 = 2;
+/// The longest time for answers to a candidate, in multiples of the first one: a poll then lasts for half of a lease.
+pub(crate) const POLL_STRETCH_MAX: u32 = 4;

@@ -16,7 +16,7 @@ use crate::{
         poll::{Outcome, Poll},
         timers::Timers,
     },
-    limits::{PAUSE_DOUBLINGS_MAX, POLL_DOUBLINGS_MAX},
+    limits::{PAUSE_DOUBLINGS_MAX, POLL_STRETCH_MAX},
 };
 
 impl Election {
@@ -105,11 +105,11 @@ impl Election {
     /// Returns the time for which a candidate waits for answers: longer after failures, since the
     /// network may be slow.
     pub(super) fn poll_time(&self) -> Duration {
-        self.settings.timers.poll * (1 << self.failures.min(POLL_DOUBLINGS_MAX))
+        doubled(self.settings.timers.poll, self.failures, self.longest_poll())
     }
 
     /// Returns the longest time for which any candidate waits for answers.
     pub(super) fn longest_poll(&self) -> Duration {
-        self.settings.timers.poll * (1 << POLL_DOUBLINGS_MAX)
+        self.settings.timers.poll * POLL_STRETCH_MAX
     }
 }
