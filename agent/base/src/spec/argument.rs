@@ -74,7 +74,9 @@ impl Argument {
     pub(super) fn workers(&self) -> Result<NonZeroU32, UsageError> {
         let workers = self.int().filter(|workers| *workers <= limits::MAX_LOCAL_WORLD_SIZE);
         let problem = "is neither a positive number nor `auto`, `cpu`, `gpu` or `xpu`";
-        workers.and_then(NonZeroU32::new).ok_or_else(|| self.invalid(problem))
+        let hint = "give the number of workers of this node, as in `--nproc-per-node 8`, or `auto` \
+                    for one on each accelerator";
+        workers.and_then(NonZeroU32::new).ok_or_else(|| self.invalid(problem).with_hint(hint))
     }
 
     /// Reads `port`, which is all of this value or a part of it; `min` is 0 if that selects a free

@@ -225,6 +225,13 @@ fn workers_per_node() {
     }
 }
 
+/// The hint for a wrong number of workers has a right one.
+#[test]
+fn wrong_number_of_workers_has_a_hint() {
+    let errors = resolve("ragent --nproc-per-node two t.py").unwrap_err();
+    assert!(errors[0].hint().is_some_and(|hint| hint.contains("`--nproc-per-node 8`")));
+}
+
 /// Several workers have one thread each, unless the user has set the number.
 #[test]
 fn omp_num_threads() {
