@@ -79,6 +79,13 @@ text_id! {
     VoterAddress
 }
 
+impl NodeId {
+    /// Returns true if both are the same text in memory, which is not read for this.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 number_id! {
     /// The identity of a voter: random bits, generated together with its state file. A process without the file of its
     /// predecessor has promised nothing, so it is another voter.

@@ -25,7 +25,7 @@ mod view;
 mod voters;
 mod vouching;
 
-use std::{collections::VecDeque, mem, time::Instant};
+use std::{collections::VecDeque, mem, sync::OnceLock, time::Instant};
 
 use journal::Journal;
 use registering::Welcomed;
@@ -44,7 +44,7 @@ use crate::{
     progress::JobSteps,
     roster::{Node, Roster},
     settings::{Memory, Settings, SharedSettings},
-    snapshot::Explanation,
+    snapshot::{Explanation, NodeCounts},
     tenure::Tenure,
 };
 
@@ -61,6 +61,8 @@ pub struct Rendezvous {
     welcomed: Welcomed,
     departures: Departures,
     steps: JobSteps,
+    /// The numbers of nodes. Cleared by each input that may change them.
+    counted: OnceLock<NodeCounts>,
     spacing: RestartSpacing,
     effects: VecDeque<Effect>,
     has_news: bool,
@@ -124,6 +126,7 @@ impl Rendezvous {
             welcomed: Welcomed::default(),
             departures: Departures::default(),
             steps: JobSteps::default(),
+            counted: OnceLock::new(),
             spacing: RestartSpacing::default(),
             effects: VecDeque::new(),
             has_news: false,
@@ -181,7 +184,8 @@ impl Rendezvous {
 
     /// Handles a message of a node on an open stream.
     pub fn handle_message(&mut self, now: Instant, from: Peer, message: FromNode) {
-        if !self.begin(now) {
+        let is_routine = matches!(message, FromNode::KeepAlive { .. } | FromNode::Progress { .. });
+        if !(if is_routine { self.begin_routine(now) } else { self.begin(now) }) {
             return;
         }
         let Some(message) = self.register_welcomed(now, &from, message) else { return };
@@ -295,7 +299,7 @@ impl Rendezvous {
         if let Tenure::Elected(elected) = &mut self.tenure {
             elected.until = elected.until.max(until);
         }
-        self.begin(now);
+        self.begin_routine(now);
     }
 
     /// Handles all deadlines that have passed.
@@ -335,6 +339,12 @@ impl Rendezvous {
     /// Records the time. Returns false if the coordinator ignores all input: also when its right to
     /// coordinate is over, which takes effect before anything that arrived later.
     fn begin(&mut self, now: Instant) -> bool {
+        self.counted.take();
+        self.begin_routine(now)
+    }
+
+    /// The same as [`Rendezvous::begin`], for an input that changes neither the state of a node nor the phase.
+    fn begin_routine(&mut self, now: Instant) -> bool {
         debug_assert!(self.clock <= now, "time does not go back");
         self.clock = self.clock.max(now);
         self.begin_input();

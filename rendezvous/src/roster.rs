@@ -333,6 +333,13 @@ impl Roster {
         self.leases.first().map(|(at, _)| *at)
     }
 
+    /// Returns the time since the last sign of life of the node that has been silent for the longest time. All leases are equal,
+    /// so its lease is the first to end.
+    pub(crate) fn longest_silence(&self, now: Instant) -> Duration {
+        let node = self.leases.first().and_then(|(_, id)| self.nodes.get(id));
+        node.map_or(Duration::ZERO, |node| now.saturating_duration_since(node.last_seen))
+    }
+
     /// Returns a node whose lease has ended, if any.
     pub(crate) fn expired(&self, now: Instant) -> Option<NodeId> {
         self.leases.first().filter(|(at, _)| *at <= now).map(|(_, node)| node.clone())

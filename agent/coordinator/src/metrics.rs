@@ -202,7 +202,8 @@ fn add_process(registry: &mut Registry, usage: &ProcessUsage) {
     registry.register("process_open_fds", "File descriptors of this process", files);
 }
 
-fn add_job(registry: &mut Registry, JobCounts { job: snapshot, nodes }: &JobCounts) {
+fn add_job(registry: &mut Registry, counts: &JobCounts) {
+    let JobCounts { job: snapshot, nodes, longest_silence } = counts;
     let info = Info::new([
         ("run_id", snapshot.run_id.to_string()),
         ("job_uid", snapshot.job_uid.to_string()),
@@ -233,7 +234,7 @@ fn add_job(registry: &mut Registry, JobCounts { job: snapshot, nodes }: &JobCoun
     let standbys = [("ready", ready), ("importing", importing), ("missing", missing)];
     registry.register("ragent_standbys", "Standbys of all nodes", family("state", standbys));
     let (name, help) = ("ragent_node_silence_max", "Longest silence of a node that is not lost");
-    let silence = ConstGauge::new(nodes.silence_ms as f64 / 1000.0);
+    let silence = ConstGauge::new(longest_silence.as_secs_f64());
     registry.register_with_unit(name, help, Unit::Seconds, silence);
     add_progress(registry, snapshot.progress.as_ref());
     time::add_time(registry, snapshot);
@@ -312,8 +313,9 @@ mod tests {
         };
         let standbys = StandbyCounts { ready: 2, importing: 1, size: 8, obstacle: None };
         let mut nodes = NodeCounts::default();
-        nodes.add(StandingName::Spare, 1_500, Some(&standbys));
-        let of = |job: &Snapshot| JobCounts { job: job.clone(), nodes };
+        nodes.add(StandingName::Spare, Some(&standbys));
+        let longest_silence = Duration::from_millis(1_500);
+        let of = |job: &Snapshot| JobCounts { job: job.clone(), nodes, longest_silence };
         String::from_utf8(text(snapshot.map(of).as_ref(), &counts).unwrap().to_vec()).unwrap()
     }
 

@@ -114,12 +114,19 @@ impl Rendezvous {
 
     /// Returns the visible state of the job at `now`, with the numbers of nodes in place of the nodes.
     pub fn counts(&self, now: Instant) -> JobCounts {
-        let mut nodes = NodeCounts::default();
+        JobCounts {
+            job: self.snapshot_without_nodes(now),
+            nodes: self.counted.get_or_init(|| self.count_nodes(now)).clone(),
+            longest_silence: self.roster.longest_silence(now),
+        }
+    }
+
+    pub(super) fn count_nodes(&self, now: Instant) -> NodeCounts {
+        let mut counts = NodeCounts::default();
         self.visit_nodes(now, |view| {
-            let standbys = view.node.and_then(|node| node.standbys.as_deref());
-            nodes.add(view.standing, view.silence_ms(now), standbys);
+            counts.add(view.standing, view.node.and_then(|node| node.standbys.as_deref()));
         });
-        JobCounts { job: self.snapshot_without_nodes(now), nodes }
+        counts
     }
 
     fn snapshot_without_nodes(&self, now: Instant) -> Snapshot {
@@ -371,8 +378,8 @@ impl<'a, V, I: Iterator<Item = (&'a NodeId, V)>> InOrder<'a, V, I> {
     fn find(&mut self, id: &NodeId, mut skipped: impl FnMut(&'a NodeId, V)) -> Option<V> {
         loop {
             let (other, _) = self.0.peek()?;
-            // The ids of a node are usually one text in memory, which is not read to compare it with itself.
-            let is_it = *other == id;
+            // Usually they are the same text in memory. To read it for each node would take longer than all the rest.
+            let is_it = other.is(id) || *other == id;
             if !is_it && *other > id {
                 return None;
             }

@@ -1,7 +1,7 @@
 //! A snapshot that shares the texts of its nodes with the machine, and the counts of nodes: both are made without copying a text for
 //! each node.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     ids::{GlobalRank, GroupRank},
@@ -81,14 +81,14 @@ pub struct JobCounts {
     pub job: Snapshot,
     /// The numbers of nodes.
     pub nodes: NodeCounts,
+    /// The longest silence of a node that is not lost.
+    pub longest_silence: Duration,
 }
 
 /// The numbers of nodes and of their standbys.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct NodeCounts {
     by_standing: [u64; StandingName::ALL.len()],
-    /// The longest silence of a node that is not lost, in milliseconds.
-    pub silence_ms: u64,
     /// The number of standbys that wait.
     pub standbys_ready: u64,
     /// The number of standbys that import modules.
@@ -105,17 +105,9 @@ impl NodeCounts {
     }
 
     /// Adds a node.
-    pub fn add(
-        &mut self,
-        standing: StandingName,
-        silence_ms: u64,
-        standbys: Option<&StandbyCounts>,
-    ) {
+    pub fn add(&mut self, standing: StandingName, standbys: Option<&StandbyCounts>) {
         if let Some(count) = self.by_standing.get_mut(standing as usize) {
             *count += 1;
-        }
-        if standing != StandingName::Lost {
-            self.silence_ms = self.silence_ms.max(silence_ms);
         }
         if let Some(StandbyCounts { ready, importing, size, .. }) = standbys {
             self.standbys_ready += u64::from(*ready);

@@ -349,6 +349,8 @@ impl Fixture {
                 effect => did.push(self.shorten(effect)),
             }
         }
+        let counts = self.machine.counts(self.now).nodes;
+        assert_eq!(counts, self.machine.count_nodes(self.now), "the counts are outdated");
         did
     }
 
