@@ -86,7 +86,7 @@ async fn answer(
 ) -> Response {
     let opened = match request(query.as_deref().unwrap_or_default()) {
         Ok(request) => page.open(request, asker).await,
-        Err(why) => Err(Refusal::Other(StatusCode::BAD_REQUEST, why)),
+        Err(why) => Err((StatusCode::BAD_REQUEST, why).into()),
     };
     opened.map_or_else(IntoResponse::into_response, readers::answer_lines)
 }

@@ -28,24 +28,16 @@ use crate::limits;
 pub(super) enum Refusal {
     /// Another process coordinates the job.
     NotHere(NotHere),
-    /// A reason for people.
-    Other(StatusCode, String),
+    /// Any other reason.
+    Other(Reason),
 }
 
-impl Refusal {
-    pub(super) fn unavailable(why: impl Into<String>) -> Self {
-        Self::Other(StatusCode::SERVICE_UNAVAILABLE, why.into())
-    }
+/// The status of an answer, and a reason for people.
+pub(super) type Reason = (StatusCode, String);
 
-    /// Returns the status of the answer, and the reason for people.
-    pub(super) fn reason(self) -> (StatusCode, String) {
-        match self {
-            Self::NotHere(NotHere { endpoint, .. }) => {
-                (StatusCode::MISDIRECTED_REQUEST, format!("{endpoint} coordinates the job"))
-            }
-            Self::Other(status, why) => (status, why),
-        }
-    }
+/// Returns the reason of a process that may answer later.
+pub(super) fn unavailable(why: impl Into<String>) -> Reason {
+    (StatusCode::SERVICE_UNAVAILABLE, why.into())
 }
 
 impl From<NotHere> for Refusal {
@@ -54,12 +46,18 @@ impl From<NotHere> for Refusal {
     }
 }
 
+impl From<Reason> for Refusal {
+    fn from(reason: Reason) -> Self {
+        Self::Other(reason)
+    }
+}
+
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        if let Self::NotHere(NotHere { endpoint, .. }) = &self {
-            return client::not_here(endpoint);
-        }
-        let (status, why) = self.reason();
+        let (status, why) = match self {
+            Self::NotHere(NotHere { endpoint, .. }) => return client::not_here(&endpoint),
+            Self::Other(reason) => reason,
+        };
         let mut answer = (status, PAGE_HEADERS, why + "\n").into_response();
         if status == StatusCode::SERVICE_UNAVAILABLE {
             let seconds = HeaderValue::from(limits::READERS_RETRY_S);
@@ -103,11 +101,11 @@ pub(super) struct Relay {
 
 impl Relay {
     /// Takes a place for a client that reads this page.
-    pub(super) fn admit(&self, page: JobPage, asker: Asker) -> Result<Place, Refusal> {
+    pub(super) fn admit(&self, page: JobPage, asker: Asker) -> Result<Place, Reason> {
         let Self { readers, .. } = self;
         let origin = asker.origin;
         let place = if page.lasts() { readers.follow(origin) } else { readers.read_once(origin) };
-        place.map_err(Refusal::unavailable)
+        place.map_err(unavailable)
     }
 
     /// Returns the parts of a page from the coordinator on another node, if that is the reason for which it is not here and the
@@ -136,23 +134,23 @@ impl Relay {
         not_here: NotHere,
         what: &str,
         ask: impl Fn(Endpoint) -> F,
-    ) -> Result<T, Refusal> {
+    ) -> Result<T, Reason> {
         let named = not_here.endpoint;
         if named.is_empty() {
-            return Err(Refusal::unavailable("no coordinator is elected at present"));
+            return Err(unavailable("no coordinator is elected at present"));
         }
         let Ok(endpoint) = named.parse::<Endpoint>() else {
             let why = format!("the endpoint of the coordinator, `{named}`, is not valid");
-            return Err(Refusal::unavailable(why));
+            return Err(unavailable(why));
         };
         match client::find(endpoint, ask).await {
             Ok((answer, _)) => Ok(answer),
             Err(NotFound::Failed { endpoint, source }) => {
                 let why =
                     format!("cannot read {what} from the coordinator at {endpoint}: {source}");
-                Err(Refusal::Other(StatusCode::BAD_GATEWAY, why))
+                Err((StatusCode::BAD_GATEWAY, why))
             }
-            Err(error) => Err(Refusal::unavailable(error.to_string())),
+            Err(error) => Err(unavailable(error.to_string())),
         }
     }
 }

@@ -7,7 +7,12 @@ use ragent_proto::convert::NotHere;
 use ragent_rendezvous::snapshot::{JobCounts, Snapshot};
 
 use super::{
-    collected::Collected, driver, journal::JournalReader, relay::Refusal, role::Role, state::State,
+    collected::Collected,
+    driver,
+    journal::JournalReader,
+    relay::{Refusal, unavailable},
+    role::Role,
+    state::State,
 };
 
 /// The states of the job that this process coordinates, collected at most ten times a second for all callers.
@@ -34,7 +39,7 @@ impl States {
             let refused_peers = self.refusals.list();
             Some(Arc::new(State::new(Snapshot { refused_peers, ..snapshot })))
         };
-        self.last.get(collect).await.ok_or_else(|| Refusal::unavailable("the job has ended"))
+        self.last.get(collect).await.ok_or_else(|| unavailable("the job has ended").into())
     }
 
     /// Returns the numbers of the job's nodes, if this process coordinates it.
@@ -55,7 +60,7 @@ impl States {
     pub(super) async fn journal(&self) -> Result<JournalReader, Refusal> {
         let inputs = self.role.coordinator_to_read()?;
         let journal = driver::journal(&inputs).await;
-        journal.ok_or_else(|| Refusal::unavailable("the job has ended"))
+        journal.ok_or_else(|| unavailable("the job has ended").into())
     }
 
     /// Returns the number of connections and requests that the port has refused.

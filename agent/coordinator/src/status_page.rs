@@ -12,6 +12,7 @@ use axum::{
     routing::get,
 };
 use ragent_base::report::status_text::{self, Rows};
+use ragent_proto::convert::NotHere;
 use ragent_rendezvous::snapshot::Snapshot;
 
 use super::{
@@ -19,7 +20,7 @@ use super::{
     collected::Collected,
     publisher::{Frame, Publisher, View},
     readers::{self, Parts},
-    relay::{Asker, Refusal, Relay},
+    relay::{Asker, Reason, Refusal, Relay},
     state::State,
     states::States,
 };
@@ -30,7 +31,7 @@ pub(super) struct StatusPage {
     publisher: Arc<Publisher<Changes>>,
     relay: Relay,
     /// The state from the coordinator on another node, asked for at most ten times a second for all clients.
-    elsewhere: Collected<Result<Arc<State>, Refusal>>,
+    elsewhere: Collected<Result<Arc<State>, Reason>>,
 }
 
 impl StatusPage {
@@ -40,26 +41,31 @@ impl StatusPage {
     }
 
     /// Returns the state as text.
-    pub(super) async fn text(&self) -> Result<String, Refusal> {
-        let state = self.state(false).await?;
+    pub(super) async fn text(&self) -> Result<String, Reason> {
+        let state = match self.states.get().await {
+            Ok(state) => state,
+            Err(Refusal::NotHere(not_here)) => self.elsewhere(not_here).await?,
+            Err(Refusal::Other(reason)) => return Err(reason),
+        };
         Ok(status_text::text(&state.snapshot, Rows::Folded))
     }
 
     /// Returns the state, which may be at another process unless the request is direct.
     async fn state(&self, is_direct: bool) -> Result<Arc<State>, Refusal> {
         match self.states.get().await {
-            Err(Refusal::NotHere(not_here)) if !is_direct => {
-                let ask = |endpoint| async move {
-                    Ok(match client::state(&endpoint, &self.relay.credentials).await? {
-                        Asked::Here(snapshot) => Asked::Here(Arc::new(State::new(*snapshot))),
-                        Asked::Elsewhere(named) => Asked::Elsewhere(named),
-                    })
-                };
-                let what = JobPage::State.what();
-                self.elsewhere.get(self.relay.ask(not_here, what, ask)).await
-            }
+            Err(Refusal::NotHere(not_here)) if !is_direct => Ok(self.elsewhere(not_here).await?),
             state => state,
         }
+    }
+
+    async fn elsewhere(&self, not_here: NotHere) -> Result<Arc<State>, Reason> {
+        let ask = |endpoint| async move {
+            Ok(match client::state(&endpoint, &self.relay.credentials).await? {
+                Asked::Here(snapshot) => Asked::Here(Arc::new(State::new(*snapshot))),
+                Asked::Elsewhere(named) => Asked::Elsewhere(named),
+            })
+        };
+        self.elsewhere.get(self.relay.ask(not_here, JobPage::State.what(), ask)).await
     }
 
     /// Returns the states, from this one on.

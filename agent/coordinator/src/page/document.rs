@@ -11,7 +11,12 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 
-use crate::{collected::Collected, limits, relay::Refusal, status_page::StatusPage};
+use crate::{
+    collected::Collected,
+    limits,
+    relay::{Reason, unavailable},
+    status_page::StatusPage,
+};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -42,7 +47,7 @@ fn hash(text: &str) -> String {
 pub(crate) struct Document {
     /// The state, for browsers without scripts.
     status: Arc<StatusPage>,
-    text: Collected<Result<String, Refusal>>,
+    text: Collected<Result<String, Reason>>,
     has_metrics: bool,
 }
 
@@ -56,9 +61,8 @@ impl Document {
     /// script waits for it.
     async fn html(&self) -> (StatusCode, String) {
         let text = timeout(limits::PAGE_TEXT_PATIENCE, self.text.get(self.status.text())).await;
-        let text =
-            text.unwrap_or_else(|_| Err(Refusal::unavailable("the coordinator has not answered")));
-        let (status, text) = match text.map_err(Refusal::reason) {
+        let text = text.unwrap_or_else(|_| Err(unavailable("the coordinator has not answered")));
+        let (status, text) = match text {
             Ok(text) => (StatusCode::OK, text),
             Err((status, why)) => (status, format!("{why}; reload this page to try again")),
         };
