@@ -12,7 +12,7 @@ use ragent_rendezvous::{
     Rendezvous,
     ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId},
     message::{Attend, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing},
-    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     tenure::Tenure,
     voter_count::VoterCount,
 };
@@ -70,7 +70,7 @@ fn gather(now: Instant, attends: Vec<Attend>) -> usize {
     };
     let nodes = attends.len();
     let mut machine =
-        Rendezvous::new(now, settings, Memory::fresh(JobUid::new("job")), Tenure::Sole);
+        Rendezvous::new(now, settings, JobState::fresh(JobUid::new("job")), Tenure::Sole);
     let mut effects = 0;
     for attend in attends {
         machine.handle_attend(now, attend);

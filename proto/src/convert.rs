@@ -30,7 +30,7 @@ mod agent;
 pub mod claim;
 mod coordinator;
 mod failure;
-mod memory;
+mod job_state;
 mod progress;
 mod settings;
 mod snapshot;

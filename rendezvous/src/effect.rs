@@ -4,7 +4,7 @@ use crate::{
     event::Event,
     ids::{Peer, Term},
     message::ToNode,
-    settings::Memory,
+    settings::JobState,
 };
 
 /// One action. Effects are carried out in the order in which they are returned.
@@ -25,7 +25,7 @@ pub enum Effect {
     /// Adds an event to the journal.
     Record(Event),
     /// Writes this to the state file before any later effect is carried out.
-    Remember(Box<Memory>),
+    Remember(Box<JobState>),
     /// End this elected coordinator: a node knows a higher term. The process may coordinate again when it is elected
     /// in a term above that one.
     Resign {

@@ -122,7 +122,7 @@ number_id! {
 
 /// The secret key with which the coordinators of a run prove and verify node ids.
 ///
-/// The machine keeps it in the [`Memory`](crate::settings::Memory), and never reads it.
+/// The machine keeps it in the [`JobState`](crate::settings::JobState), and never reads it.
 #[derive(Clone, Eq, PartialEq)]
 pub struct ProofKey([u8; Self::LEN]);
 

@@ -43,7 +43,7 @@ use crate::{
     phase::{Gathering, Phase, Recovering},
     progress::JobSteps,
     roster::{Node, Roster},
-    settings::{Memory, Settings, SharedSettings},
+    settings::{JobState, Settings, SharedSettings},
     snapshot::{Explanation, NodeCounts},
     tenure::Tenure,
 };
@@ -52,7 +52,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Rendezvous {
     settings: Settings,
-    memory: Memory,
+    job_state: JobState,
     tenure: Tenure,
     availability: Availability,
     phase: Phase,
@@ -96,29 +96,31 @@ enum Availability {
 }
 
 impl Rendezvous {
-    /// Starts a term of the job that `memory` describes, for as long as `tenure` lasts.
-    pub fn new(now: Instant, settings: Settings, memory: Memory, tenure: Tenure) -> Self {
+    /// Starts a term of the job that `job_state` describes, for as long as `tenure` lasts.
+    pub fn new(now: Instant, settings: Settings, job_state: JobState, tenure: Tenure) -> Self {
         let term = match &tenure {
-            Tenure::Sole => memory.term.next(),
+            Tenure::Sole => job_state.term.next(),
             Tenure::Elected(elected) => elected.term,
         };
-        let memory = Memory { term, ..memory };
-        let phase = if memory.round == Round(0) && memory.closed.is_none() {
+        let job_state = JobState { term, ..job_state };
+        let phase = if job_state.round == Round(0) && job_state.closed.is_none() {
             Phase::Gathering(Gathering::default())
         } else {
-            let last = RoundId { term: Term(0), round: memory.round };
-            Phase::Recovering(Recovering::new(now, last, memory.round_size))
+            let last = RoundId { term: Term(0), round: job_state.round };
+            Phase::Recovering(Recovering::new(now, last, job_state.round_size))
         };
-        let phase = recovering::without_former(phase, now, &memory, &tenure);
+        let phase = recovering::without_former(phase, now, &job_state, &tenure);
         // An elected coordinator is on another host than the lost one.
         let is_same_host = matches!(tenure, Tenure::Sole);
-        let has_lost_host =
-            is_same_host && memory.host.is_some() && memory.is_early && memory.closed.is_none();
-        info!(term = %memory.term, round = %memory.round, "coordinator started");
-        let journal = Journal::new(now, &memory);
+        let has_lost_host = is_same_host
+            && job_state.host.is_some()
+            && job_state.is_early
+            && job_state.closed.is_none();
+        info!(term = %job_state.term, round = %job_state.round, "coordinator started");
+        let journal = Journal::new(now, &job_state);
         let mut rendezvous = Self {
             settings,
-            memory,
+            job_state,
             tenure,
             availability: Availability::Available,
             phase,
@@ -138,7 +140,7 @@ impl Rendezvous {
             silent_voters: SilentVoters::default(),
             other_jobs: Vec::new(),
         };
-        rendezvous.roster.restore_tallies(now, &rendezvous.memory.host_tallies);
+        rendezvous.roster.restore_tallies(now, &rendezvous.job_state.host_tallies);
         rendezvous.record_start(now);
         rendezvous.remember();
         rendezvous
@@ -350,7 +352,7 @@ impl Rendezvous {
         self.begin_input();
         let is_over = self.tenure.until().is_some_and(|until| until <= now);
         if is_over && self.availability != Availability::Ended {
-            info!(term = %self.memory.term, "the right to coordinate is over");
+            info!(term = %self.job_state.term, "the right to coordinate is over");
             self.availability = Availability::Ended;
             self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
             self.effects.push_back(Effect::Finish { is_over: false });
@@ -458,9 +460,9 @@ impl Rendezvous {
     }
 
     fn remember(&mut self) {
-        self.memory.host_tallies = self.roster.host_tallies(self.clock);
+        self.job_state.host_tallies = self.roster.host_tallies(self.clock);
         self.remember_time();
-        self.effects.push_back(Effect::Remember(Box::new(self.memory.clone())));
+        self.effects.push_back(Effect::Remember(Box::new(self.job_state.clone())));
     }
 }
 

@@ -51,7 +51,7 @@ impl Settings {
 
 /// The state that outlives a coordinator's process, in its state file.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Memory {
+pub struct JobState {
     /// The run that this state belongs to.
     pub job_uid: JobUid,
     /// The time at which its first coordinator began, in milliseconds since the epoch: it orders two jobs of the same name.
@@ -117,7 +117,7 @@ pub struct HostTally {
     pub early_losses: u32,
 }
 
-impl Memory {
+impl JobState {
     /// Returns the state of a job that has just begun.
     pub fn fresh(job_uid: JobUid) -> Self {
         Self {

@@ -27,7 +27,7 @@ fn assert_undisturbed(job: &mut Job<'_>) {
     }
 }
 
-/// Waits for the next round. It follows the last one: its coordinator has the memory of the job.
+/// Waits for the next round. It follows the last one: its coordinator has the state of the job.
 #[track_caller]
 fn continues(job: &mut Job<'_>) {
     let before = job.round.number;
@@ -35,7 +35,7 @@ fn continues(job: &mut Job<'_>) {
     assert!(job.round.number > before, "round {} follows {before}", job.round.number);
 }
 
-/// Kills the leader; the others continue with the memory of the job.
+/// Kills the leader; the others continue with the state of the job.
 #[track_caller]
 fn replace_leader(job: &mut Job<'_>) {
     let leader = job.take_leader();
@@ -47,7 +47,7 @@ fn replace_leader(job: &mut Job<'_>) {
     assert!(!logs.contains("began elsewhere"), "{logs}");
 }
 
-/// The leader writes its record again each time that the key is deleted, and no worker notices. The job has its memory
+/// The leader writes its record again each time that the key is deleted, and no worker notices. The job has its state
 /// when the leader is lost later.
 #[test]
 fn key_is_deleted() {
@@ -87,7 +87,7 @@ fn job_ends_after_its_key_was_deleted() {
     assert_eq!(etcd.control(&format!("get {KEY}")), "");
 }
 
-/// The key is deleted while the leader does not reach etcd: another agent leads with the memory of the job, when the lease
+/// The key is deleted while the leader does not reach etcd: another agent leads with the state of the job, when the lease
 /// of the leader is over. The restart is not charged.
 #[test]
 fn key_is_deleted_while_the_leader_is_cut_off() {
@@ -112,7 +112,7 @@ fn key_is_deleted_while_the_leader_is_cut_off() {
 }
 
 /// etcd comes back empty, once before the lease of the leader is over, and once afterwards. The job goes on with its
-/// memory; the restarts are not charged.
+/// state; the restarts are not charged.
 #[test]
 fn etcd_comes_back_empty() {
     let sandbox = Sandbox::new();

@@ -33,7 +33,7 @@ fn every_bug_of_etcd_is_noticed() {
     let bugs: &[(Bug, &str, u64)] = &[
         (Bug::SilenceBelowLease, "a f", 0),
         (Bug::SilenceBelowKill, "f", 0),
-        (Bug::MemoryDropped, "c d", 0),
+        (Bug::StateDropped, "c d", 0),
         (Bug::CreatorAtOnce, "a f", 0),
         (Bug::RecordNotWritten, "o", 0),
         (Bug::GarbageKept, "g o", 0),

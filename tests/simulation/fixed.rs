@@ -39,9 +39,9 @@ fn fixed_worlds_are_eventful() {
         let mut world = world(seed);
         run(&mut world).expect("no rule is broken");
         rounds += world.chronicle.rounds.len();
-        let memory = world.chronicle.memories.last();
-        terms += memory.map_or(0, |memory| memory.term.0);
-        charges += memory.map_or(0, |memory| memory.restarts_used);
+        let job_state = world.chronicle.job_states.last();
+        terms += job_state.map_or(0, |job_state| job_state.term.0);
+        charges += job_state.map_or(0, |job_state| job_state.restarts_used);
         successes += u32::from(world.has_succeeded());
     }
     // Well below the usual numbers: three rounds, a restart of the coordinator and a quarter of a

@@ -14,7 +14,7 @@ use ragent_rendezvous::{
         Assignment, Attend, FromNode, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION,
         Standing, ToNode, WorkerEnd, WorkerFailure,
     },
-    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     tenure::Tenure,
     voter_count::VoterCount,
 };
@@ -111,7 +111,7 @@ fn thousand_nodes_cost_a_few_messages_each() {
         begins_at: None,
     };
     let mut rendezvous =
-        Rendezvous::new(now, settings, Memory::fresh(JobUid::new("job")), Tenure::Sole);
+        Rendezvous::new(now, settings, JobState::fresh(JobUid::new("job")), Tenure::Sole);
     effects(&mut rendezvous);
 
     let mut round = RoundId::default();

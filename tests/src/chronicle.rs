@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ragent_rendezvous::{
     ids::{NodeId, Round, RoundId},
     message::{Admission, Assignment, NodeDescription, Outcome},
-    settings::Memory,
+    settings::JobState,
 };
 
 /// The events so far.
@@ -25,7 +25,7 @@ pub struct Chronicle {
     /// Nodes that were assigned to wait while they were members.
     pub waiting_members: Vec<NodeId>,
     /// The contents of the state file, newest last.
-    pub memories: Vec<Memory>,
+    pub job_states: Vec<JobState>,
     /// Rounds in which a worker has failed.
     pub failed_rounds: BTreeSet<Round>,
     /// The outcome of the job, once any node has received it.

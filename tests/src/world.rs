@@ -1,7 +1,7 @@
 //! A job in a simulated world: the real machines of every host, and the takeovers between them.
 //!
 //! The coordinator is elected among voters, or it is always the process on the first host ([`fixed`]), or it is chosen through etcd ([`etcd`]). Each voter's host has the real `Election`, and the real `Rendezvous` while its election leads, driven as the
-//! program drives them: effects wait until a majority has the memory, and registrations are held until a leader is
+//! program drives them: effects wait until a majority has the state, and registrations are held until a leader is
 //! known. Each host has the real `Node` and `Supervisor`, and dials the voter that the real `Targets` selects. Clocks
 //! drift; network, keepers and faults are models.
 
@@ -159,7 +159,7 @@ enum Input {
     Yield(Seniority, VoterAddress),
     /// The job of this process has ended without it.
     Outlived(Option<Box<JobOutcome>>),
-    /// The change of the memory with this number is stored, or will never be.
+    /// The change of the state with this number is stored, or will never be.
     Stored(u64, bool),
     /// A message arrives at the port.
     Up(Peer, Up),

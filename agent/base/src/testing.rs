@@ -11,7 +11,7 @@ use ragent_rendezvous::{
     Rendezvous,
     ids::{AttendNumber, GlobalRank, GroupRank, JobUid, NodeId, Round, RoundId, RunId, Term},
     message::{Attend, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing},
-    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     snapshot::{JobTime, NodeSnapshot, PhaseName, Snapshot, StandingName},
     tenure::Tenure,
     voter_count::VoterCount,
@@ -38,8 +38,8 @@ pub fn frames(mut input: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Creates the coordinator of the job, which continues from `memory`.
-pub fn coordinator(now: Instant, memory: Memory, tenure: Tenure) -> Rendezvous {
+/// Creates the coordinator of the job, which continues from `job_state`.
+pub fn coordinator(now: Instant, job_state: JobState, tenure: Tenure) -> Rendezvous {
     let settings = Settings {
         run_id: RunId::new(job::RUN_ID),
         coordinator: "c".to_owned(),
@@ -51,12 +51,12 @@ pub fn coordinator(now: Instant, memory: Memory, tenure: Tenure) -> Rendezvous {
         leases: Leases::default(),
         begins_at: None,
     };
-    Rendezvous::new(now, settings, memory, tenure)
+    Rendezvous::new(now, settings, job_state, tenure)
 }
 
-/// The memory of a run that begins.
-pub fn memory() -> Memory {
-    Memory::fresh(JobUid::new(job::UID))
+/// The state of a run that begins.
+pub fn job_state() -> JobState {
+    JobState::fresh(JobUid::new(job::UID))
 }
 
 /// The status of a job with which no node has registered.

@@ -28,7 +28,7 @@ use ragent_rendezvous::{
     known_job::KnownJob,
     member_reports::MemberReports,
     message::{Assignment, Attend, FromNode, StoreUnreached, ToNode},
-    settings::{Memory, Settings},
+    settings::{JobState, Settings},
     snapshot::{JobCounts, SharedSnapshot, Snapshot, VoterStatus},
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -110,7 +110,7 @@ pub(crate) async fn journal(inputs: &Inputs) -> Option<JournalReader> {
 }
 
 impl Coordination {
-    /// Creates a coordinator that continues from the memory of the one before, if there was one; else it begins a run. Draws a key
+    /// Creates a coordinator that continues from the state of the one before, if there was one; else it begins a run. Draws a key
     /// for the proofs if there is none.
     pub(crate) fn new(
         settings: Settings,
@@ -118,18 +118,18 @@ impl Coordination {
         place: Place,
         records: Records,
     ) -> Self {
-        let memory = mandate.memory.clone().unwrap_or_else(|| Memory {
+        let job_state = mandate.job_state.clone().unwrap_or_else(|| JobState {
             born_ms: u64::try_from(clock::wall_time().as_millis()).unwrap_or(u64::MAX),
-            ..Memory::fresh(JobUid::new(random_id()))
+            ..JobState::fresh(JobUid::new(random_id()))
         });
-        let proofs = Proofs::new(memory.proof_key.clone());
-        let memory = Memory { proof_key: Some(proofs.key().clone()), ..memory };
+        let proofs = Proofs::new(job_state.proof_key.clone());
+        let job_state = JobState { proof_key: Some(proofs.key().clone()), ..job_state };
         let Records { journal, measures } = records;
         let journal = EventJournal::new(settings.run_id.clone(), journal.as_deref());
         let settings = Settings { voters: mandate.voters.clone(), ..settings };
         let Place { leadership, endpoint, attended, registered } = place;
         let tenure = mandate.tenure.clone();
-        let rendezvous = Rendezvous::new(clock::now(), settings, memory, tenure);
+        let rendezvous = Rendezvous::new(clock::now(), settings, job_state, tenure);
         let persistence = Persistence::new(leadership.clone(), mandate.term);
         let listed =
             ListedVoters { leadership: leadership.clone(), own: endpoint, since: clock::now() };
@@ -351,9 +351,9 @@ impl Driver {
                 // Recorded above.
                 Effect::Record(_) => {}
                 Effect::HangUp { to } => self.streams.close(&to),
-                Effect::Remember(memory) => {
+                Effect::Remember(job_state) => {
                     let successors = self.rendezvous.successors();
-                    self.persistence.remember(*memory, self.rendezvous.kept_for(), successors);
+                    self.persistence.remember(*job_state, self.rendezvous.kept_for(), successors);
                 }
                 Effect::Resign { term } => {
                     // This coordinator has ended, so the process resigns in any case.

@@ -156,7 +156,7 @@ impl Host {
                 endpoint = %self.endpoint, term = %mandate.term, run_id = %self.settings.run_id,
                 "elected; coordinating the job"
             );
-            if mandate.memory.as_ref().is_some_and(|memory| memory.round > Round(0)) {
+            if mandate.job_state.as_ref().is_some_and(|job_state| job_state.round > Round(0)) {
                 self.records.measures.takeovers.add(1);
             }
         }
@@ -176,12 +176,12 @@ impl Host {
         }
     }
 
-    /// Returns true if an obituary has the proof of its node id, by the key in this process's copy of the memory.
+    /// Returns true if an obituary has the proof of its node id, by the key in this process's copy of the state.
     fn is_proven(&self, obituary: &Obituary) -> bool {
         let stored = self.leadership.stored.borrow();
-        let Some(memory) = &stored.replica.memory else { return false };
-        let proofs = Proofs::new(memory.proof_key.clone());
-        proofs.are_of(&memory.job_uid, &obituary.node, obituary.proof)
+        let Some(job_state) = &stored.replica.job_state else { return false };
+        let proofs = Proofs::new(job_state.proof_key.clone());
+        proofs.are_of(&job_state.job_uid, &obituary.node, obituary.proof)
     }
 
     /// Reports the end of an agent to the election: the lease of that process has ended.

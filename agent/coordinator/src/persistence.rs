@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ragent_leadership::{Command, Leadership};
-use ragent_rendezvous::{heir::Successor, ids::Term, settings::Memory};
+use ragent_rendezvous::{heir::Successor, ids::Term, settings::JobState};
 use tokio::sync::oneshot;
 
 /// The state of a coordinator that outlives its process. No effect of a change is carried out before the
@@ -13,7 +13,7 @@ pub(crate) struct Persistence {
     leadership: Leadership,
     /// The coordinator's term.
     term: Term,
-    /// Notified when the newest memory is stored.
+    /// Notified when the newest state is stored.
     storing: Option<oneshot::Receiver<()>>,
     /// True if this process no longer leads, so that nothing more will be stored.
     is_over: bool,
@@ -24,13 +24,18 @@ impl Persistence {
         Self { leadership, term, storing: None, is_over: false }
     }
 
-    /// Begins to store `memory`. `kept` is the time for which agents may wait for the next coordinator, and `successors`
+    /// Begins to store `job_state`. `kept` is the time for which agents may wait for the next coordinator, and `successors`
     /// are the processes that may succeed an elected one.
-    pub(super) fn remember(&mut self, memory: Memory, kept: Duration, successors: Vec<Successor>) {
+    pub(super) fn remember(
+        &mut self,
+        job_state: JobState,
+        kept: Duration,
+        successors: Vec<Successor>,
+    ) {
         let (copied, storing) = oneshot::channel();
-        let (term, memory) = (self.term, Box::new(memory));
-        let command = Command::Remember { term, memory, successors, kept, copied };
-        // A newer memory replaces an older one, so only the newest is awaited.
+        let (term, job_state) = (self.term, Box::new(job_state));
+        let command = Command::Remember { term, job_state, successors, kept, copied };
+        // A newer state replaces an older one, so only the newest is awaited.
         self.storing = Some(storing);
         if !self.leadership.try_send(command) {
             self.storing = None;
@@ -78,18 +83,18 @@ mod tests {
         )
     }
 
-    fn memory() -> Memory {
-        Memory::fresh(JobUid::new("u"))
+    fn job_state() -> JobState {
+        JobState::fresh(JobUid::new("u"))
     }
 
-    /// Effects wait until a majority has the newest memory.
+    /// Effects wait until a majority has the newest state.
     #[tokio::test]
     async fn copies_are_awaited() {
         let (commands, mut queue) = mpsc::channel(4);
         let mut copies = persistence(&commands);
         assert!(!copies.is_awaited());
-        copies.remember(memory(), Duration::ZERO, Vec::new());
-        copies.remember(memory(), Duration::ZERO, Vec::new());
+        copies.remember(job_state(), Duration::ZERO, Vec::new());
+        copies.remember(job_state(), Duration::ZERO, Vec::new());
         let (Some(Command::Remember { copied: first, .. }), Some(Command::Remember { copied, .. })) =
             (queue.recv().await, queue.recv().await)
         else {
@@ -107,12 +112,12 @@ mod tests {
     async fn lost_leadership_ends_the_effects() {
         let (commands, mut queue) = mpsc::channel(4);
         let mut copies = persistence(&commands);
-        copies.remember(memory(), Duration::ZERO, Vec::new());
+        copies.remember(job_state(), Duration::ZERO, Vec::new());
         drop(queue.recv().await);
         copies.stored().await;
         assert!(copies.is_awaited() && copies.is_over());
         drop(queue);
-        copies.remember(memory(), Duration::ZERO, Vec::new());
+        copies.remember(job_state(), Duration::ZERO, Vec::new());
         assert!(copies.is_awaited());
     }
 }

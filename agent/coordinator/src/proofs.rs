@@ -2,7 +2,7 @@
 //!
 //! Node ids are public, as `ragent status` prints them. So an attend under a known id, and an
 //! obituary, must carry HMAC-SHA256(key, job uid, node id), which the coordinator can verify with
-//! its key alone. The key is in the coordinator's memory, so that the next coordinator of the job can
+//! its key alone. The key is in the job's state, so that the next coordinator of the job can
 //! verify its members.
 
 use std::collections::BTreeSet;
@@ -35,7 +35,7 @@ impl Proofs {
         Self { key, is_lenient, confirmed: BTreeSet::new() }
     }
 
-    /// Returns the key, for the coordinator's memory.
+    /// Returns the key, for the job's state.
     pub(crate) fn key(&self) -> &ProofKey {
         &self.key
     }

@@ -233,7 +233,7 @@ mod tests {
     use ragent_rendezvous::{
         heir::Member,
         ids::{JobUid, Round, VoterId},
-        settings::Memory,
+        settings::JobState,
     };
 
     use super::*;
@@ -245,8 +245,8 @@ mod tests {
             voter: Some(VoterId(*voter)),
         };
         let lists = Lists { before: None, last: voters.iter().map(seat).collect() };
-        let memory = Memory { round: Round(1), ..Memory::fresh(JobUid::new("u")) };
-        let replica = Replica { lists, memory: Some(memory), ..Replica::default() };
+        let job_state = JobState { round: Round(1), ..JobState::fresh(JobUid::new("u")) };
+        let replica = Replica { lists, job_state: Some(job_state), ..Replica::default() };
         let stored = Stored { replica, ..Stored::default() };
         let registered = NotHere { term: Term(2), endpoint: "b:1".to_owned() };
         let member = Member { voter: VoterId(1), address: VoterAddress::new("n1:1") };

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ragent_base::{
     sys::clock,
-    testing::{assert_shown, coordinator, frames, memory},
+    testing::{assert_shown, coordinator, frames, job_state},
 };
 use ragent_coordinator::client::reading::read_state;
 use ragent_proto::{
@@ -17,7 +17,7 @@ use ragent_rendezvous::{
     effect::Effect,
     ids::{Peer, Term},
     message::ToNode,
-    settings::Memory,
+    settings::JobState,
     tenure::{Elected, Tenure},
 };
 
@@ -55,7 +55,7 @@ struct World {
     now: Instant,
     /// The stream that was opened last.
     peer: Option<Peer>,
-    remembered: Memory,
+    remembered: JobState,
 }
 
 impl World {
@@ -64,8 +64,8 @@ impl World {
         let until = now + Duration::from_secs(3600);
         let elected = Elected { term: Term(1 << 16), until, workers_until: now, former: None };
         let tenure = if is_elected { Tenure::Elected(elected) } else { Tenure::Sole };
-        let rendezvous = coordinator(now, memory(), tenure);
-        let mut world = Self { rendezvous, now, peer: None, remembered: memory() };
+        let rendezvous = coordinator(now, job_state(), tenure);
+        let mut world = Self { rendezvous, now, peer: None, remembered: job_state() };
         world.check(1 << 16);
         world
     }
@@ -93,12 +93,12 @@ impl World {
     fn check(&mut self, ahead_max: u64) {
         while let Some(effect) = self.rendezvous.poll_effect() {
             match effect {
-                Effect::Remember(memory) => {
+                Effect::Remember(job_state) => {
                     let ahead = |new: u64, old: u64| new.saturating_sub(old);
-                    let rounds = ahead(memory.round.0, self.remembered.round.0);
-                    let terms = ahead(memory.term.0, self.remembered.term.0);
-                    assert!(rounds <= ahead_max && terms <= ahead_max, "{memory:?}");
-                    self.remembered = *memory;
+                    let rounds = ahead(job_state.round.0, self.remembered.round.0);
+                    let terms = ahead(job_state.term.0, self.remembered.term.0);
+                    assert!(rounds <= ahead_max && terms <= ahead_max, "{job_state:?}");
+                    self.remembered = *job_state;
                 }
                 Effect::Send { message, .. } => assert_accepted(message),
                 Effect::HangUp { .. }

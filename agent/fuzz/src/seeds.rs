@@ -13,7 +13,7 @@ use ragent_coordinator::proofs::Proofs;
 use ragent_election::election::message::{Lists, Replica, Seat, Version};
 use ragent_leadership::{
     Stored,
-    state_file::{write_copy, write_memory},
+    state_file::{write_copy, write_job_state},
 };
 use ragent_proto::{Message as _, Proof, convert::FromAgent, v1};
 use ragent_rendezvous::{
@@ -26,7 +26,7 @@ use ragent_rendezvous::{
         Attend, FromNode, JobResult, NodeState, Outcome, Standing, StepProgress, StepSource,
         WorkerEnd, WorkerFailure,
     },
-    settings::{HostSeat, HostTally, Memory},
+    settings::{HostSeat, HostTally, JobState},
 };
 use rustls::pki_types::ServerName;
 
@@ -454,7 +454,7 @@ fn state_files() -> Vec<Vec<u8>> {
         further_failures: vec![failure()],
         restarts_used: 3,
     };
-    let full = Memory {
+    let full = JobState {
         born_ms: 1_767_225_600_123,
         term: Term(3),
         round: Round(7),
@@ -464,17 +464,17 @@ fn state_files() -> Vec<Vec<u8>> {
         charged_through: Round(6),
         host_tallies: vec![tally],
         proof_key: Some(ProofKey::new([5; ProofKey::LEN])),
-        ..Memory::fresh(JobUid::new(job::UID))
+        ..JobState::fresh(JobUid::new(job::UID))
     };
-    let memories = [
-        Memory::fresh(JobUid::new(job::UID)),
+    let job_states = [
+        JobState::fresh(JobUid::new(job::UID)),
         full.clone(),
-        Memory { closed: Some(closed), ..full.clone() },
+        JobState { closed: Some(closed), ..full.clone() },
     ];
-    let mut texts: Vec<String> = memories
+    let mut texts: Vec<String> = job_states
         .iter()
-        .map(|memory| {
-            write_memory(&path, memory, kept).unwrap();
+        .map(|job_state| {
+            write_job_state(&path, job_state, kept).unwrap();
             written()
         })
         .collect();
@@ -486,7 +486,7 @@ fn state_files() -> Vec<Vec<u8>> {
     let version = Version { term: Term(3 << 16), number: 9 };
     let stored = Stored {
         voter: Some(VoterId(4)),
-        replica: Replica { version, lists, memory: Some(full) },
+        replica: Replica { version, lists, job_state: Some(full) },
         highest: Term(3 << 16),
         is_led: true,
     };

@@ -7,9 +7,9 @@ use ragent_base::{
     testing::{self, assert_shown},
 };
 use ragent_leadership::state_file::{
-    has_obituary, read_copy, read_memory, write_copy, write_memory,
+    has_obituary, read_copy, read_job_state, write_copy, write_job_state,
 };
-use ragent_rendezvous::{limits::NUMBER_MAX, settings::Memory, tenure::Tenure};
+use ragent_rendezvous::{limits::NUMBER_MAX, settings::JobState, tenure::Tenure};
 
 use super::attend::assert_status_is_accepted;
 
@@ -33,17 +33,17 @@ pub fn state_file(input: &[u8]) {
     let path = folder.path().join("job-1.json");
     fs::write(&path, &text).expect("a file");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("a file");
-    if let Some(memory) = read_memory(&path) {
-        assert!(!has_obituary(&path, &memory), "there is no obituary");
-        check(&memory);
-        survive(&path, &memory);
-        run(memory);
+    if let Some(job_state) = read_job_state(&path) {
+        assert!(!has_obituary(&path, &job_state), "there is no obituary");
+        check(&job_state);
+        survive(&path, &job_state);
+        run(job_state);
     }
     fs::write(&path, &text).expect("a file");
     if let Some(stored) = read_copy(&path) {
         let version = stored.replica.version;
         assert!(version.term.0.max(version.number).max(stored.highest.0) <= NUMBER_MAX);
-        check(stored.replica.memory.as_ref().expect("a copy has a memory"));
+        check(stored.replica.job_state.as_ref().expect("a copy has a state"));
         if write_copy(&path, &stored, KEPT).is_ok() && is_whole(&path) {
             assert_eq!(read_copy(&path), Some(stored));
         }
@@ -51,19 +51,19 @@ pub fn state_file(input: &[u8]) {
 }
 
 /// Checks the numbers, to which others are added, and the texts.
-fn check(memory: &Memory) {
-    assert_shown(memory);
+fn check(job_state: &JobState) {
+    assert_shown(job_state);
     assert!(
-        memory.term.0.max(memory.round.0).max(memory.charged_through.0) <= NUMBER_MAX,
-        "{memory:?}"
+        job_state.term.0.max(job_state.round.0).max(job_state.charged_through.0) <= NUMBER_MAX,
+        "{job_state:?}"
     );
 }
 
-/// Checks that a memory is read as it was written.
-fn survive(path: &Path, memory: &Memory) {
-    write_memory(path, memory, KEPT).expect("the folder is writable");
+/// Checks that a job's state is read as it was written.
+fn survive(path: &Path, job_state: &JobState) {
+    write_job_state(path, job_state, KEPT).expect("the folder is writable");
     if is_whole(path) {
-        assert_eq!(read_memory(path).as_ref(), Some(memory));
+        assert_eq!(read_job_state(path).as_ref(), Some(job_state));
     }
 }
 
@@ -72,10 +72,10 @@ fn is_whole(path: &Path) -> bool {
     fs::metadata(path).expect("a file").len() < 32 * 1024
 }
 
-/// Runs a coordinator that continues from the memory, for an hour without any agent.
-fn run(memory: Memory) {
+/// Runs a coordinator that continues from the state, for an hour without any agent.
+fn run(job_state: JobState) {
     let begin = clock::now();
-    let mut rendezvous = testing::coordinator(begin, memory, Tenure::Sole);
+    let mut rendezvous = testing::coordinator(begin, job_state, Tenure::Sole);
     let mut now = begin;
     for _ in 0..STEPS_MAX {
         while rendezvous.poll_effect().is_some() {}

@@ -11,7 +11,7 @@
 //! | [`identity`] | the answer of another program | it is described without control characters; only a common secret is a match |
 //! | [`secret_file`] | mode and content of a file | only private files with well-formed secrets are used; errors do not contain the content |
 //! | [`certificates`] | a certificate, or a file of one | names and errors are printable and bounded |
-//! | [`state_file`] | a state file | the memory survives writing, and a coordinator that continues from it can be asked for its status |
+//! | [`state_file`] | a state file | the state survives writing, and a coordinator that continues from it can be asked for its status |
 //! | [`registration`] | the registration of an agent | only a running agent is listed, and the log has no secret |
 //! | [`launch_frames`] | cuts, then a stream | the same messages however it is cut, and each is decoded again from its own encoding |
 //! | [`hostfile`] | a list of hosts | hosts are distinct and no options of ssh; the list survives writing |

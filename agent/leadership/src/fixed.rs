@@ -1,4 +1,4 @@
-//! A coordinator that no other process can replace: its process has the only endpoint of the job. Its memory is kept in a state
+//! A coordinator that no other process can replace: its process has the only endpoint of the job. Its state is kept in a state
 //! file, with which it continues after a restart.
 
 mod state_writer;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use ragent_base::sys::clock;
 use ragent_election::election::message::Replica;
-use ragent_rendezvous::{ids::Term, settings::Memory, tenure::Tenure};
+use ragent_rendezvous::{ids::Term, settings::JobState, tenure::Tenure};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::state_writer::StateWriter;
@@ -21,28 +21,28 @@ const ONLY: Term = Term(0);
 pub struct RecoveredState {
     /// The state file; `None` if the job has none.
     pub state_file: Option<PathBuf>,
-    /// The memory of an earlier coordinator.
-    pub memory: Option<Memory>,
+    /// The state of the job that an earlier coordinator has stored.
+    pub job_state: Option<JobState>,
 }
 
 impl RecoveredState {
     /// Reads the state file of a job.
     pub fn from_file(path: PathBuf) -> Self {
-        let memory = super::state_file::read_memory(&path);
-        Self { state_file: Some(path), memory }
+        let job_state = super::state_file::read_job_state(&path);
+        Self { state_file: Some(path), job_state }
     }
 }
 
 /// Lets this process coordinate the job, until the last sender of commands is dropped.
 pub fn start(recovered: RecoveredState) -> Running {
-    let RecoveredState { state_file, memory } = recovered;
+    let RecoveredState { state_file, job_state } = recovered;
     if let Some(own) = state_file.clone() {
         // A slow disk does not delay the start, and remaining files are removed next time.
         drop(tokio::task::spawn_blocking(move || super::state_file::clean(&own)));
     }
     let (commands, queue) = mpsc::channel(limits::COMMANDS);
-    let (leader, leader_known) = watch::channel(Leader::here(memory.clone()));
-    let stored = watch::Sender::new(stored(memory));
+    let (leader, leader_known) = watch::channel(Leader::here(job_state.clone()));
+    let stored = watch::Sender::new(stored(job_state));
     let leadership =
         Leadership::without_voters(Means::Fixed, &commands, leader_known, stored.subscribe());
     let keeper = Keeper { file: StateWriter::new(state_file), waiting: Vec::new(), stored, leader };
@@ -52,22 +52,22 @@ pub fn start(recovered: RecoveredState) -> Running {
 
 impl Leader {
     /// Returns the leader of a job that only this process can lead.
-    fn here(memory: Option<Memory>) -> Self {
+    fn here(job_state: Option<JobState>) -> Self {
         let until = watch::channel(clock::now()).1;
         let mandate =
-            Mandate { term: ONLY, tenure: Tenure::Sole, until, memory, voters: Vec::new() };
+            Mandate { term: ONLY, tenure: Tenure::Sole, until, job_state, voters: Vec::new() };
         Self::Here(mandate.into())
     }
 }
 
-fn stored(memory: Option<Memory>) -> Stored {
-    Stored { replica: Replica { memory, ..Replica::default() }, ..Stored::default() }
+fn stored(job_state: Option<JobState>) -> Stored {
+    Stored { replica: Replica { job_state, ..Replica::default() }, ..Stored::default() }
 }
 
-/// Keeps the memory of the coordinator in its file.
+/// Keeps the state of the job in its file.
 struct Keeper {
     file: StateWriter,
-    /// Notified when the newest memory is written, or the disk is too slow.
+    /// Notified when the newest state is written, or the disk is too slow.
     waiting: Vec<oneshot::Sender<()>>,
     stored: watch::Sender<Stored>,
     leader: watch::Sender<Leader>,
@@ -97,9 +97,9 @@ impl Keeper {
 
     async fn handle(&mut self, command: Command) {
         match command {
-            Command::Remember { memory, kept, copied, .. } => {
-                self.stored.send_replace(stored(Some(*memory.clone())));
-                self.file.remember(*memory, kept);
+            Command::Remember { job_state, kept, copied, .. } => {
+                self.stored.send_replace(stored(Some(*job_state.clone())));
+                self.file.remember(*job_state, kept);
                 self.waiting.push(copied);
             }
             // A later job of the same name must not recover a job that has ended, or that has never begun.

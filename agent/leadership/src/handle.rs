@@ -15,7 +15,7 @@ use ragent_rendezvous::{
     ids::{JobUid, NodeId, Term, VoterAddress, VoterId},
     known_job::{KnownJob, Seniority},
     message::Outcome,
-    settings::Memory,
+    settings::JobState,
     tenure::{Elected, Tenure},
 };
 use tokio::{
@@ -175,16 +175,16 @@ impl Leadership {
     /// Returns the newest list of voters, and the run to which it belongs, if the job has a round.
     pub fn newest_list(&self) -> Option<(JobUid, Vec<VoterAddress>)> {
         let stored = self.stored.borrow();
-        let memory = stored.replica.memory.as_ref().filter(|_| stored.replica.has_round())?;
-        Some((memory.job_uid.clone(), stored.voters()))
+        let job_state = stored.replica.job_state.as_ref().filter(|_| stored.replica.has_round())?;
+        Some((job_state.job_uid.clone(), stored.voters()))
     }
 
     /// Returns the job that this process knows to have a round. A job without voters is not compared with others.
     pub fn known_job(&self) -> Option<KnownJob> {
         self.member()?;
         let stored = self.stored.borrow();
-        let memory = stored.replica.memory.as_ref().filter(|_| stored.replica.has_round())?;
-        Some(KnownJob { uid: memory.job_uid.clone(), voters: stored.voters_of_job() })
+        let job_state = stored.replica.job_state.as_ref().filter(|_| stored.replica.has_round())?;
+        Some(KnownJob { uid: job_state.job_uid.clone(), voters: stored.voters_of_job() })
     }
 
     /// Returns the leader of another job, and its term, if this process knows none with a round and another process leads one.
@@ -208,13 +208,13 @@ pub type Commands = mpsc::Sender<Command>;
 /// A command for the choice of the coordinator.
 #[derive(Debug)]
 pub enum Command {
-    /// The memory of the coordinator in this process has changed. It is to be stored: in the state file, at a majority of the voters, or
+    /// The state of the job in this process has changed. It is to be stored: in the state file, at a majority of the voters, or
     /// in etcd.
     Remember {
         /// The term of that coordinator; the command has no effect unless this process leads in this term.
         term: Term,
-        /// The memory.
-        memory: Box<Memory>,
+        /// The job's state.
+        job_state: Box<JobState>,
         /// The processes that succeed this one if the leader is chosen through an external store; voters have an order
         /// of their own.
         successors: Vec<Successor>,
@@ -300,8 +300,8 @@ pub struct Mandate {
     pub tenure: Tenure,
     /// Its end, which each renewal extends, if it has one.
     pub until: watch::Receiver<Instant>,
-    /// The memory of the coordinator before; `None` if this is the first one.
-    pub memory: Option<Memory>,
+    /// The state of the job under the coordinator before; `None` if this is the first one.
+    pub job_state: Option<JobState>,
     /// The voters, if there are any.
     pub voters: Vec<VoterAddress>,
 }
@@ -309,11 +309,11 @@ pub struct Mandate {
 impl Mandate {
     /// Returns the right that voters or the record in etcd have granted.
     pub(super) fn elected(granted: election::Leadership, until: watch::Receiver<Instant>) -> Self {
-        let election::Leadership { term, until: first, workers_until, former, memory, voters } =
+        let election::Leadership { term, until: first, workers_until, former, job_state, voters } =
             granted;
         let tenure = Tenure::Elected(Elected { term, until: first, workers_until, former });
         let voters = voters.into_iter().map(|seat| seat.address).collect();
-        Self { term, tenure, until, memory, voters }
+        Self { term, tenure, until, job_state, voters }
     }
 }
 
@@ -322,7 +322,7 @@ impl Mandate {
 pub struct Stored {
     /// The voter; `None` if it is not known yet.
     pub voter: Option<VoterId>,
-    /// The newest copy of the coordinator's memory.
+    /// The newest copy of the job's state.
     pub replica: Replica,
     /// The highest term that is known.
     pub highest: Term,

@@ -1,7 +1,7 @@
 //! Who coordinates the job.
 //!
 //! There are three ways to choose the coordinator. `fixed`: this process has the only endpoint. `voters`: members elect it, and
-//! copy its memory to each other. `etcd`: it is a record in etcd. The last two run on threads of their own, so that no other work delays a
+//! copy its state to each other. `etcd`: it is a record in etcd. The last two run on threads of their own, so that no other work delays a
 //! renewal. All have the same interface, [`Leadership`]: commands, the leader as this process knows it, and the state that the next one
 //! continues with. `state_file` keeps what is needed after a restart.
 #![deny(unsafe_code)]

@@ -2,7 +2,7 @@
 //! lists the jobs of this machine. They are in a folder that only their user can write to:
 //! `PrivateFolder`.
 //!
-//! `memory` is the state file of a coordinator, `obituary` the file next to it that proves the end of
+//! `job_state` is the state file of a coordinator, `obituary` the file next to it that proves the end of
 //! its host. `closed_job` records a job that has ended for good, `registration` a running agent.
 
 mod age;
@@ -10,7 +10,7 @@ mod cleaning;
 mod closed_job;
 mod ended_jobs;
 mod files;
-mod memory;
+mod job_state;
 mod obituary;
 mod registration;
 mod warned_jobs;
@@ -23,8 +23,8 @@ pub use self::{
     cleaning::clean,
     closed_job::ClosedJob,
     ended_jobs::EndedJobs,
-    files::{member_path, member_ports, memory_path, voter_path},
-    memory::{read_copy, read_memory, write_copy, write_memory},
+    files::{job_state_path, member_path, member_ports, voter_path},
+    job_state::{read_copy, read_job_state, write_copy, write_job_state},
     obituary::{Obituary, has_obituary, parse_obituary, write_obituary},
     registration::{
         RegisteredCredentials, Registration, RunningAgent, Stage, running_agents, running_agents_in,

@@ -35,7 +35,7 @@ use tokio::{
 
 use self::driver::{Driver, Inputs, Published};
 #[cfg(test)]
-pub(crate) use self::frames::tests::largest_memory;
+pub(crate) use self::frames::tests::largest_job_state;
 pub use self::state_loss::StateLoss;
 use super::{Answered, Command, Leader, Leadership, Means, Running, StateNeed, Stored};
 

@@ -68,7 +68,7 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         let mut signals = runtime::watch_signals(&SIGNALS)?;
         let endpoint = Endpoint { host: args.host.clone(), port: address.port() };
         let run_id = RunId::new(&args.rdzv_id);
-        let recovered = RecoveredState::from_file(state_file::memory_path(&run_id, &endpoint));
+        let recovered = RecoveredState::from_file(state_file::job_state_path(&run_id, &endpoint));
         let process = format!("{}_{}", ThisHost.name(), std::process::id());
         let begins_at = (args.port != 0).then(|| clock::now() + Leases::default().coordinator);
         let settings = Settings { begins_at, ..settings(run_id, process, VoterCount::One) };

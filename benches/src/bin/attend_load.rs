@@ -491,7 +491,7 @@ struct Coordinators {
     /// The flags with these credentials.
     auth: Vec<OsString>,
     /// The folder of their state.
-    _memory: TempDir,
+    _job_state: TempDir,
 }
 
 impl Coordinators {
@@ -507,11 +507,11 @@ impl Coordinators {
     fn start(args: &Args) -> Result<Self> {
         let Args { ragent, voters: count, secured: is_secured, .. } = args;
         let (count, is_secured) = (*count, *is_secured);
-        let memory = TempDir::new()?;
+        let job_state = TempDir::new()?;
         let mut credentials = Credentials::unsecured(Unsecured::Chosen);
         let mut auth = vec!["--auth".into(), "none".into()];
         if is_secured {
-            let path = memory.path().join("secret");
+            let path = job_state.path().join("secret");
             let secret = Secret::random()?;
             file::create(&path, &secret)?;
             auth = vec!["--secret-file".into(), path.clone().into_os_string()];
@@ -530,14 +530,14 @@ impl Coordinators {
             endpoints: Vec::new(),
             credentials,
             auth,
-            _memory: memory,
+            _job_state: job_state,
         };
         for _ in 0..count {
             let mut process = Program::new(ragent)
                 .args(["coordinator", "--rdzv-id", RUN_ID])
                 .args(place)
                 .args(&started.auth)
-                .env("XDG_RUNTIME_DIR", started._memory.path())
+                .env("XDG_RUNTIME_DIR", started._job_state.path())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())
                 .spawn()

@@ -18,7 +18,7 @@ use ragent_rendezvous::{
         Attend, FromNode, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing,
         StepProgress, StepSource,
     },
-    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     tenure::Tenure,
     voter_count::VoterCount,
 };
@@ -128,8 +128,8 @@ fn running(now: Instant, ids: &[NodeId]) -> Result<Rendezvous> {
         leases: Leases::default(),
         begins_at: None,
     };
-    let memory = Memory::fresh(JobUid::new("job"));
-    let mut machine = Rendezvous::new(now, settings, memory, Tenure::Sole);
+    let job_state = JobState::fresh(JobUid::new("job"));
+    let mut machine = Rendezvous::new(now, settings, job_state, Tenure::Sole);
     let nodes = u32::try_from(ids.len())?;
     let range = NodeRange::new(nodes, nodes).context("there must be a node")?;
     for (number, id) in (0..nodes).zip(ids) {

@@ -10,7 +10,7 @@ use ragent_rendezvous::{
 use super::to_millis;
 use crate::v1;
 
-/// Returns the totals of a coordinator's memory.
+/// Returns the totals of a job's state.
 pub(super) fn to_totals(
     time: &TimeTotals,
     restarts: &[RestartSum; RestartCause::ALL.len()],
@@ -22,7 +22,7 @@ pub(super) fn to_totals(
     }
 }
 
-/// Reads the totals of a coordinator's memory. What an older build has not counted is zero.
+/// Reads the totals of a job's state. What an older build has not counted is zero.
 pub(super) fn from_totals(
     totals: v1::JobTotals,
 ) -> (TimeTotals, [RestartSum; RestartCause::ALL.len()]) {

@@ -26,7 +26,7 @@ pub fn encode(record: Record) -> Vec<u8> {
         is_resigned,
         is_placeholder,
         successors,
-        memory,
+        job_state,
     } = record;
     let successor = |Successor { process, endpoint }: Successor| v1::Successor {
         process: process.to_string(),
@@ -41,7 +41,7 @@ pub fn encode(record: Record) -> Vec<u8> {
         is_resigned,
         is_placeholder,
         successors: successors.into_iter().map(successor).collect(),
-        memory: memory.map(Into::into),
+        job_state: job_state.map(Into::into),
         silence_ms: to_millis_up(silence),
     };
     record.encode_to_vec()
@@ -74,7 +74,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
         is_resigned: record.is_resigned,
         is_placeholder: record.is_placeholder,
         successors: list(record.successors, "record.successors", SUCCESSORS_MAX, successor)?,
-        memory: record.memory.map(TryInto::try_into).transpose()?,
+        job_state: record.job_state.map(TryInto::try_into).transpose()?,
     })
 }
 
@@ -84,7 +84,7 @@ pub(super) mod tests {
 
     use ragent_rendezvous::{
         ids::{JobUid, ProofKey},
-        settings::Memory,
+        settings::JobState,
     };
 
     use super::*;
@@ -102,9 +102,9 @@ pub(super) mod tests {
             is_resigned: true,
             is_placeholder: true,
             successors: ["b", "c", "d"].map(successor).to_vec(),
-            memory: Some(Memory {
+            job_state: Some(JobState {
                 proof_key: Some(ProofKey::new([7; 32])),
-                ..Memory::fresh(JobUid::new("u"))
+                ..JobState::fresh(JobUid::new("u"))
             }),
         }
     }
@@ -113,7 +113,7 @@ pub(super) mod tests {
     #[test]
     fn records_survive_their_encoding() {
         assert_eq!(decode(&encode(record())), Ok(record()));
-        let without = Record { successors: Vec::new(), memory: None, ..record() };
+        let without = Record { successors: Vec::new(), job_state: None, ..record() };
         assert_eq!(decode(&encode(without.clone())), Ok(without));
     }
 

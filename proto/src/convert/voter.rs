@@ -339,11 +339,11 @@ impl TryFrom<v1::Version> for Version {
 
 impl From<Replica> for v1::Replica {
     fn from(replica: Replica) -> Self {
-        let Replica { version, lists: Lists { before, last }, memory } = replica;
+        let Replica { version, lists: Lists { before, last }, job_state } = replica;
         let to_wire = |list: Vec<Seat>| list.into_iter().map(Into::into).collect();
         Self {
             version: Some(version.into()),
-            memory: memory.map(Into::into),
+            job_state: job_state.map(Into::into),
             last: to_wire(last),
             before: before.map(to_wire).unwrap_or_default(),
         }
@@ -361,7 +361,7 @@ impl TryFrom<v1::Replica> for Replica {
                 before: Some(seats(replica.before, "replica.before")?)
                     .filter(|before| !before.is_empty()),
             },
-            memory: replica.memory.map(TryInto::try_into).transpose()?,
+            job_state: replica.job_state.map(TryInto::try_into).transpose()?,
         })
     }
 }

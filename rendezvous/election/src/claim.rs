@@ -53,7 +53,7 @@ use ragent_rendezvous::{
     ids::{NodeId, Term},
     jitter::{Jitter, doubled},
     limits::AGENT_TERM_MAX,
-    settings::Memory,
+    settings::JobState,
 };
 use tracing::{debug, info};
 
@@ -211,12 +211,12 @@ impl Claim {
         self.proceed(now);
     }
 
-    /// Changes the memory, and returns the number of the change; [`Effect::Stored`] reports when the
+    /// Changes the state, and returns the number of the change; [`Effect::Stored`] reports when the
     /// store has it. Returns `None` if this process does not lead.
-    pub fn handle_remember(&mut self, now: Instant, memory: Memory) -> Option<u64> {
+    pub fn handle_remember(&mut self, now: Instant, job_state: JobState) -> Option<u64> {
         self.begin(now);
         let Role::Leader(leader) = &mut self.role else { return None };
-        let number = leader.remember(memory);
+        let number = leader.remember(job_state);
         self.proceed(now);
         Some(number)
     }

@@ -3,7 +3,7 @@
 //!
 //! Three or five agents are *voters*. One of them leads for as long as a majority renews its lease;
 //! its process runs the [`Rendezvous`](ragent_rendezvous::Rendezvous). When the leases end without renewal,
-//! another voter is elected. A change of the job's persistent state ([`Memory`]) is copied to a
+//! another voter is elected. A change of the job's persistent state ([`JobState`]) is copied to a
 //! majority before it takes effect.
 //!
 //! ```text
@@ -69,7 +69,7 @@ use ragent_rendezvous::{
     ids::{JobUid, NodeId, Round, Term, VoterAddress, VoterId},
     jitter::Jitter,
     limits::{AGENT_TERM_MAX, NUMBER_MAX},
-    settings::Memory,
+    settings::JobState,
 };
 use tracing::info;
 
@@ -89,7 +89,7 @@ use voter::Voter;
 pub struct Election {
     settings: Settings,
     voter: Voter,
-    /// The newest version of the memory that a majority has, as far as this process knows.
+    /// The newest version of the state that a majority has, as far as this process knows.
     copied: Version,
     role: Role,
     /// The highest term that is known.
@@ -146,7 +146,7 @@ enum Role {
 }
 
 impl Election {
-    /// Starts a voter. `replica` is the copy of the memory that an earlier process of this voter has stored, and
+    /// Starts a voter. `replica` is the copy of the state that an earlier process of this voter has stored, and
     /// `highest` the highest term that it knew.
     pub fn new(now: Instant, settings: Settings, mut replica: Replica, highest: Term) -> Self {
         let has_ended =
@@ -356,16 +356,16 @@ impl Election {
         }
     }
 
-    /// Changes the memory, and returns its version; [`Effect::Copied`] reports when a majority has
+    /// Changes the state, and returns its version; [`Effect::Copied`] reports when a majority has
     /// it. Returns `None` if this voter does not lead.
-    pub fn handle_remember(&mut self, now: Instant, memory: Memory) -> Option<Version> {
+    pub fn handle_remember(&mut self, now: Instant, job_state: JobState) -> Option<Version> {
         self.begin(now);
         let Role::Leader(leader) = &self.role else { return None };
         leader.until?;
         let replica = self.voter.replica();
-        if replica.has_round() || memory.round == Round(0) {
+        if replica.has_round() || job_state.round == Round(0) {
             let lists = replica.lists.clone();
-            return Some(self.write(now, lists, Some(memory)));
+            return Some(self.write(now, lists, Some(job_state)));
         }
         if !self.may_begin_a_job() {
             self.step_down(now, "another process knows a job of this name");
@@ -375,7 +375,7 @@ impl Election {
             self.step_down(now, "no majority is there for the first round");
             return None;
         };
-        let version = self.write(now, lists, Some(memory));
+        let version = self.write(now, lists, Some(job_state));
         if let Role::Leader(leader) = &mut self.role {
             leader.first_round = Some(version).filter(|version| leader.copied < *version);
         }

@@ -18,11 +18,11 @@ pub(crate) const SHOWN_BY_MAX: usize = 8 * VOTERS_MAX;
 pub(crate) const ENDED_MAX: usize = ENDED_SHOWN_MAX - 1;
 
 /// The maximum number of renewals whose answers count: 12 of one lease, and the further ones that
-/// changes of the memory cause in between.
+/// changes of the state cause in between.
 pub(crate) const RENEWALS_UNDER_WAY_MAX: usize = 32;
 
 /// The maximum number of changes of the record in an external store whose results count: the renewals of one
-/// lease (10), and changes of the memory in between.
+/// lease (10), and changes of the state in between.
 pub(crate) const CHANGES_UNDER_WAY_MAX: usize = 32;
 
 /// The maximum number of times that the pause after a failed candidacy doubles.

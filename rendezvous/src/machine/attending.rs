@@ -116,7 +116,7 @@ impl Rendezvous {
 
     /// Returns true if `uid` names this run.
     fn is_own(&self, uid: &JobUid) -> bool {
-        *uid == self.memory.job_uid || self.given_before.as_ref() == Some(uid)
+        *uid == self.job_state.job_uid || self.given_before.as_ref() == Some(uid)
     }
 
     /// Returns true if this coordinator has no round and no run bound to it, and `attend` claims a
@@ -125,7 +125,7 @@ impl Rendezvous {
     /// Its state was lost in this case, for example by a reboot: the run of the node is this job's.
     fn may_adopt(&self, attend: &Attend) -> bool {
         let is_unbound = !self.has_voters()
-            && self.memory.round == Round(0)
+            && self.job_state.round == Round(0)
             && self.given_before.is_none()
             && matches!(self.phase, Phase::Gathering(_))
             && self.availability == Availability::Available;
@@ -145,7 +145,7 @@ impl Rendezvous {
             node = %attend.node.node_id, round = %attend.known_round.round, job_uid = %uid,
             "adopted the run of a node: this coordinator was started without state"
         );
-        self.given_before = Some(mem::replace(&mut self.memory.job_uid, uid));
+        self.given_before = Some(mem::replace(&mut self.job_state.job_uid, uid));
         let id = &attend.node.node_id;
         self.event_of(None, id, EventKind::RunAdopted);
         let others = self.roster.iter().filter(|(other, _)| *other != id);
@@ -156,7 +156,7 @@ impl Rendezvous {
 
     /// Learns round and charges of an earlier coordinator from a node of this run.
     pub(super) fn learn(&mut self, now: Instant, attend: &Attend) {
-        let before = self.memory.clone();
+        let before = self.job_state.clone();
         let known_round = attend.known_round.round.max(attend.standing.round);
         if !self.is_credible(known_round) {
             return;
@@ -167,10 +167,11 @@ impl Rendezvous {
             // registers, which may be a foreign agent that was welcomed before.
             Phase::Running(_) | Phase::Regathering(_) | Phase::Closed(_) => return,
         }
-        let is_newer = known_round > RoundId { term: self.memory.term, round: self.memory.round };
+        let is_newer =
+            known_round > RoundId { term: self.job_state.term, round: self.job_state.round };
         match self.tenure {
-            Tenure::Sole if is_newer => self.memory.term = known_round.term.next(),
-            Tenure::Elected(_) if known_round.term > self.memory.term => {
+            Tenure::Sole if is_newer => self.job_state.term = known_round.term.next(),
+            Tenure::Elected(_) if known_round.term > self.job_state.term => {
                 warn!(term = %known_round.term, "a node knows a later coordinator; resigning");
                 self.availability = Availability::Ended;
                 self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
@@ -179,15 +180,15 @@ impl Rendezvous {
             }
             Tenure::Sole | Tenure::Elected(_) => {}
         }
-        if known_round.round > self.memory.round {
+        if known_round.round > self.job_state.round {
             // A node that was not a member may not know the size: the largest possible one is
             // assumed.
             let max = attend.settings.nodes.max();
             let size = attend.known_round.size_by_member(max).unwrap_or(max);
-            self.memory.round = known_round.round;
-            self.memory.round_size = size;
-            self.memory.is_adopted = true;
-            self.memory.host = None;
+            self.job_state.round = known_round.round;
+            self.job_state.round_size = size;
+            self.job_state.is_adopted = true;
+            self.job_state.host = None;
             match &mut self.phase {
                 Phase::Gathering(_) => {
                     self.enter(Phase::Recovering(Recovering::new(now, known_round, size)));
@@ -197,17 +198,17 @@ impl Rendezvous {
             }
         }
         self.recall_round(now, attend);
-        if attend.charged_through > self.memory.charged_through
-            && attend.charged_through <= self.memory.round
+        if attend.charged_through > self.job_state.charged_through
+            && attend.charged_through <= self.job_state.round
         {
-            self.memory.charged_through = attend.charged_through;
-            self.memory.restarts_used = self
-                .memory
+            self.job_state.charged_through = attend.charged_through;
+            self.job_state.restarts_used = self
+                .job_state
                 .restarts_used
                 .max(attend.restarts_used.min(attend.settings.max_restarts));
         }
-        if self.memory != before {
-            let (nodes, restarts_used) = (self.memory.round_size, self.memory.restarts_used);
+        if self.job_state != before {
+            let (nodes, restarts_used) = (self.job_state.round_size, self.job_state.restarts_used);
             let kind = EventKind::StateLearned { nodes, restarts_used };
             self.event_of(None, &attend.node.node_id, kind);
             self.remember();
@@ -220,24 +221,24 @@ impl Rendezvous {
             number <= known.saturating_add(ahead) && number <= NUMBER_MAX
         };
         let fits_term = match self.tenure {
-            Tenure::Sole => fits(known_round.term.0, self.memory.term.0, AHEAD_MAX),
+            Tenure::Sole => fits(known_round.term.0, self.job_state.term.0, AHEAD_MAX),
             Tenure::Elected(_) => {
                 let is_usable = known_round.term.0 <= AGENT_TERM_MAX;
-                is_usable && fits(known_round.term.0, self.memory.term.0, TERMS_AHEAD_MAX)
+                is_usable && fits(known_round.term.0, self.job_state.term.0, TERMS_AHEAD_MAX)
             }
         };
-        fits_term && fits(known_round.round.0, self.memory.round.0, AHEAD_MAX)
+        fits_term && fits(known_round.round.0, self.job_state.round.0, AHEAD_MAX)
     }
 
     /// Returns true if `attend` comes from an agent of this run, so that its claims count.
     pub(super) fn is_of_this_run(&self, attend: &Attend) -> bool {
-        attend.job_uid.as_ref() == Some(&self.memory.job_uid)
+        attend.job_uid.as_ref() == Some(&self.job_state.job_uid)
     }
 
     pub(super) fn welcome(&self, leases: Leases) -> Welcome {
         Welcome {
-            term: self.memory.term,
-            job_uid: self.memory.job_uid.clone(),
+            term: self.job_state.term,
+            job_uid: self.job_state.job_uid.clone(),
             coordinator: self.settings.coordinator.clone(),
             leases,
             voters: self.settings.voters.clone(),

@@ -19,18 +19,18 @@ use crate::{
 impl Rendezvous {
     /// Closes the job; every node receives the outcome.
     pub(super) fn close(&mut self, result: JobResult, failures: Failures) {
-        info!(round = %self.memory.round, nodes = self.roster.len(), result = result.kind(), "job closed");
+        info!(round = %self.job_state.round, nodes = self.roster.len(), result = result.kind(), "job closed");
         let outcome = Outcome {
             result,
             first_failure: failures.first,
             other_failures: failures.others,
             further_failures: failures.further,
-            restarts_used: self.memory.restarts_used,
+            restarts_used: self.job_state.restarts_used,
         };
         let group = self.phase.take_group();
         // Stored before any node receives it: some may exit at once, and others must receive it
         // from a successor.
-        self.memory.closed = Some(outcome.clone());
+        self.job_state.closed = Some(outcome.clone());
         self.remember();
         let stays_until = self.informs_until(group.as_ref());
         self.enter_closed(outcome, group, stays_until);
@@ -57,7 +57,7 @@ impl Rendezvous {
     /// Only while no node is registered: one that is there and does not belong to the closed run begins a new one.
     pub(super) fn stay_closed(&mut self, now: Instant) -> bool {
         let Tenure::Elected(Elected { former: Some(_), .. }) = &self.tenure else { return false };
-        let Some(outcome) = self.memory.closed.clone() else { return false };
+        let Some(outcome) = self.job_state.closed.clone() else { return false };
         info!(result = outcome.result.kind(), "the job was already closed; waiting for its nodes");
         let stays_until = after(after(now, self.leases().coordinator), TAKEOVER_COURTESY);
         self.enter_closed(outcome, None, stays_until);
@@ -67,7 +67,7 @@ impl Rendezvous {
     /// Closes a job that an earlier coordinator had closed, because an agent of its run has
     /// registered.
     pub(super) fn close_again(&mut self) {
-        let (Phase::Recovering(recovering), Some(outcome)) = (&self.phase, &self.memory.closed)
+        let (Phase::Recovering(recovering), Some(outcome)) = (&self.phase, &self.job_state.closed)
         else {
             return;
         };
@@ -91,17 +91,17 @@ impl Rendezvous {
     ///
     /// A member of that run that registers later restores the charges.
     pub(super) fn reopen(&mut self) {
-        let was_closed = self.memory.closed.take().is_some();
+        let was_closed = self.job_state.closed.take().is_some();
         if was_closed {
             info!("no node of the closed job is left; starting a new run");
         }
         if !was_closed && self.settings.keeps_charges {
             return;
         }
-        self.memory.restarts_used = 0;
-        self.memory.charged_through = Round(0);
-        self.memory.free_rounds = 0;
-        self.memory.early_free_rounds = 0;
+        self.job_state.restarts_used = 0;
+        self.job_state.charged_through = Round(0);
+        self.job_state.free_rounds = 0;
+        self.job_state.early_free_rounds = 0;
         self.roster.forget_tallies();
         self.record_new_run();
         self.remember();
@@ -126,7 +126,7 @@ impl Rendezvous {
 
     pub(super) fn deadline_without_nodes(&self) -> Option<Instant> {
         match &self.phase {
-            Phase::Recovering(recovering) if self.memory.closed.is_some() => {
+            Phase::Recovering(recovering) if self.job_state.closed.is_some() => {
                 let welcomed = self.welcomed.last_until();
                 let is_elected = self.tenure != Tenure::Sole;
                 let due = recovering.goes_on_at(self.leases(), &self.tenure, welcomed);
@@ -183,7 +183,8 @@ impl Rendezvous {
     /// Without a round, the nodes here are not bound to this coordinator, and may be sent to the
     /// other one.
     pub fn handle_rival(&mut self, now: Instant) -> Option<Term> {
-        let is_bound = self.memory.round != Round(0) || !matches!(self.phase, Phase::Gathering(_));
+        let is_bound =
+            self.job_state.round != Round(0) || !matches!(self.phase, Phase::Gathering(_));
         if !self.begin(now) || is_bound || self.availability != Availability::Available {
             return None;
         }
@@ -191,7 +192,7 @@ impl Rendezvous {
         self.availability = Availability::Ended;
         self.event(None, None, EventKind::CoordinatorEnded { hands_over: true });
         self.effects.push_back(Effect::Finish { is_over: true });
-        Some(self.memory.term)
+        Some(self.job_state.term)
     }
 
     /// Returns true if every member and every waiting node is leaving.

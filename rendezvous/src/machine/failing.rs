@@ -171,19 +171,19 @@ impl Rendezvous {
             self.close(JobResult::FinalFailure, failures);
             return true;
         }
-        if round.round > self.memory.charged_through {
-            if self.memory.restarts_used >= shared.max_restarts {
+        if round.round > self.job_state.charged_through {
+            if self.job_state.restarts_used >= shared.max_restarts {
                 self.close(JobResult::BudgetSpent, failures);
                 return true;
             }
-            self.memory.restarts_used += 1;
-            self.memory.charged_through = round.round;
+            self.job_state.restarts_used += 1;
+            self.job_state.charged_through = round.round;
             info!(
                 %round, node = %id, host = %failure.host_name, rank = %failure.global_rank,
-                others = failures.others, restarts = self.memory.restarts_used, "failure charged"
+                others = failures.others, restarts = self.job_state.restarts_used, "failure charged"
             );
             let kind = EventKind::FailureCharged {
-                restarts_used: self.memory.restarts_used,
+                restarts_used: self.job_state.restarts_used,
                 max_restarts: shared.max_restarts,
                 others: failures.others,
             };

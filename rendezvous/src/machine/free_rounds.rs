@@ -29,20 +29,20 @@ impl Rendezvous {
         match self.ending() {
             Ending::Voluntary => return false,
             Ending::Charged => {
-                self.memory.free_rounds = 0;
-                self.memory.early_free_rounds = 0;
+                self.job_state.free_rounds = 0;
+                self.job_state.early_free_rounds = 0;
                 return false;
             }
             Ending::Free { is_early } => {
-                let early = if is_early { self.memory.early_free_rounds + 1 } else { 0 };
-                self.memory.early_free_rounds = early;
-                self.memory.free_rounds += 1;
+                let early = if is_early { self.job_state.early_free_rounds + 1 } else { 0 };
+                self.job_state.early_free_rounds = early;
+                self.job_state.free_rounds += 1;
             }
         }
-        let rounds = if self.memory.early_free_rounds > EARLY_FREE_ROUNDS_MAX {
-            self.memory.early_free_rounds
-        } else if self.memory.free_rounds > FREE_ROUNDS_MAX {
-            self.memory.free_rounds
+        let rounds = if self.job_state.early_free_rounds > EARLY_FREE_ROUNDS_MAX {
+            self.job_state.early_free_rounds
+        } else if self.job_state.free_rounds > FREE_ROUNDS_MAX {
+            self.job_state.free_rounds
         } else {
             return false;
         };
@@ -53,8 +53,8 @@ impl Rendezvous {
     fn ending(&self) -> Ending {
         match &self.phase {
             // No attending node was a member of the last round, whose coordinator was lost.
-            Phase::Gathering(_) if self.memory.round == Round(0) => Ending::Voluntary,
-            Phase::Gathering(_) => Ending::Free { is_early: self.memory.is_early },
+            Phase::Gathering(_) if self.job_state.round == Round(0) => Ending::Voluntary,
+            Phase::Gathering(_) => Ending::Free { is_early: self.job_state.is_early },
             Phase::Regathering(regathering) => match regathering.reason {
                 RestartReason::NodesWaiting { .. }
                 | RestartReason::NodeLeft { .. }
@@ -64,12 +64,12 @@ impl Rendezvous {
                 | RestartReason::NodeLost { .. }
                 | RestartReason::WorkerFailed { .. } => {
                     let group = &regathering.group;
-                    if group.round.round <= self.memory.charged_through {
+                    if group.round.round <= self.job_state.charged_through {
                         return Ending::Charged;
                     }
                     let is_early = match group.started {
                         Some(at) => regathering.since.saturating_duration_since(at) < EARLY,
-                        None => self.memory.is_early,
+                        None => self.job_state.is_early,
                     };
                     Ending::Free { is_early }
                 }
@@ -87,12 +87,12 @@ impl Rendezvous {
             return;
         };
         let (is_settled, is_quiet) = (has_run(group, now, EARLY), has_run(group, now, QUIET_TIME));
-        let has_free_rounds = self.memory.free_rounds > 0;
-        if is_settled && self.memory.is_early || is_quiet && has_free_rounds {
-            self.memory.is_early = false;
-            self.memory.early_free_rounds = 0;
+        let has_free_rounds = self.job_state.free_rounds > 0;
+        if is_settled && self.job_state.is_early || is_quiet && has_free_rounds {
+            self.job_state.is_early = false;
+            self.job_state.early_free_rounds = 0;
             if is_quiet {
-                self.memory.free_rounds = 0;
+                self.job_state.free_rounds = 0;
             }
             self.remember();
         }
@@ -100,10 +100,10 @@ impl Rendezvous {
 
     pub(super) fn calms_down_at(&self, running: &Running) -> Option<Instant> {
         let started = running.group.started?;
-        if self.memory.is_early {
+        if self.job_state.is_early {
             return Some(after(started, EARLY));
         }
-        (self.memory.free_rounds > 0).then(|| after(started, QUIET_TIME))
+        (self.job_state.free_rounds > 0).then(|| after(started, QUIET_TIME))
     }
 
     /// Counts the loss of the host on which the previous coordinator ended shortly after a start,

@@ -41,7 +41,7 @@ impl Rendezvous {
             return false;
         };
         gathering.since = if is_empty { None } else { gathering.since.or(Some(now)) };
-        let is_first = self.memory.round == Round(0);
+        let is_first = self.job_state.round == Round(0);
         let may_begin = !is_first
             || self.other_jobs.is_empty()
                 && self.settings.begins_at.is_none_or(|begins_at| begins_at <= now);
@@ -156,7 +156,7 @@ impl Rendezvous {
         } else {
             assign_ranks(survivors, newcomers)
         };
-        let round = RoundId { term: self.memory.term, round: self.memory.round.next() };
+        let round = RoundId { term: self.job_state.term, round: self.job_state.round.next() };
         let Some(table) = self.lay_out(round, &placed) else {
             return false;
         };
@@ -172,12 +172,12 @@ impl Rendezvous {
         info!(%round, nodes, workers, "round admitted");
         self.departures.clear();
         self.roster.grow_up(None);
-        self.memory.round = round.round;
-        self.memory.is_adopted = false;
-        self.memory.is_early = true;
-        self.memory.round_size = u32::try_from(nodes).unwrap_or(u32::MAX);
+        self.job_state.round = round.round;
+        self.job_state.is_adopted = false;
+        self.job_state.is_early = true;
+        self.job_state.round_size = u32::try_from(nodes).unwrap_or(u32::MAX);
         let host = placed.iter().zip(0..).find(|(id, _)| self.is_host(id));
-        self.memory.host = host.map(|(id, rank)| HostSeat {
+        self.job_state.host = host.map(|(id, rank)| HostSeat {
             rank: GroupRank(rank),
             node: id.clone(),
             host_name: self.host_name(id),
@@ -258,8 +258,8 @@ impl Rendezvous {
         let master_port = nodes.first()?.store_port()?;
         let members = nodes.iter().map(|node| Arc::clone(&node.description)).collect();
         let charges = Charges {
-            restart_count: self.memory.restarts_used,
-            charged_through: self.memory.charged_through,
+            restart_count: self.job_state.restarts_used,
+            charged_through: self.job_state.charged_through,
         };
         Table::new(round, members, master_port, charges)
     }

@@ -55,7 +55,7 @@ impl Rendezvous {
         if self.availability == Availability::Ended {
             return;
         }
-        info!(term = %self.memory.term, "coordinator handing over to another process");
+        info!(term = %self.job_state.term, "coordinator handing over to another process");
         self.event(None, None, EventKind::CoordinatorEnded { hands_over: true });
         // The next coordinator dismisses the node of this process, and then knows that it has left.
         let is_host = |id: &&NodeId| self.is_host(id);

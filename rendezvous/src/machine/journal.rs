@@ -17,7 +17,7 @@ use crate::{
     message::{EvictReason, RestartReason, StepSource, WorkerEnd, WorkerFailure},
     phase::Phase,
     roster::Node,
-    settings::Memory,
+    settings::JobState,
     snapshot::{JobProgress, JobTime, PhaseName, RestartsByCause, StateTime},
 };
 
@@ -62,8 +62,8 @@ struct Restart {
 }
 
 impl Journal {
-    pub(super) fn new(now: Instant, memory: &Memory) -> Self {
-        let account = TimeAccount::new(now, memory.time.clone());
+    pub(super) fn new(now: Instant, job_state: &JobState) -> Self {
+        let account = TimeAccount::new(now, job_state.time.clone());
         Self {
             number: 0,
             trigger: None,
@@ -91,8 +91,8 @@ impl Rendezvous {
         kind: EventKind,
     ) -> EventId {
         self.journal.number += 1;
-        let id = EventId { term: self.memory.term, number: self.journal.number };
-        let event = Event { id, cause, round: self.memory.round, node, kind };
+        let id = EventId { term: self.job_state.term, number: self.journal.number };
+        let event = Event { id, cause, round: self.job_state.round, node, kind };
         self.effects.push_back(Effect::Record(event));
         id
     }
@@ -109,7 +109,7 @@ impl Rendezvous {
 
     /// Records the start of this coordinator.
     pub(super) fn record_start(&mut self, now: Instant) {
-        let (nodes, restarts_used) = (self.memory.round_size, self.memory.restarts_used);
+        let (nodes, restarts_used) = (self.job_state.round_size, self.job_state.restarts_used);
         let is_recovery = matches!(self.phase, Phase::Recovering(_));
         let reason = is_recovery.then(|| self.why_last_round_ended());
         let kind = match &reason {
@@ -273,7 +273,7 @@ impl Rendezvous {
         }
         self.journal.workers = workers;
         self.journal.failures.clear();
-        let nodes = self.memory.round_size;
+        let nodes = self.job_state.round_size;
         let newcomers = u32::try_from(newcomers).unwrap_or(u32::MAX);
         let kind = EventKind::RoundAdmitted { nodes, workers, newcomers };
         let event = self.event(self.journal.began, None, kind);
@@ -309,7 +309,7 @@ impl Rendezvous {
         let Some(restart) = &mut self.journal.restart else { return };
         let stages = RestartStages::of(&times.since(&restart.before));
         let cost = RestartCost { why: restart.why, stages, redone_steps, is_complete };
-        let sum = &mut self.memory.restarts[restart.why as usize];
+        let sum = &mut self.job_state.restarts[restart.why as usize];
         let before = *sum;
         if let Some(counted) = restart.counted.replace(cost.clone()) {
             sum.remove(&counted);
@@ -327,7 +327,7 @@ impl Rendezvous {
 
     /// Records the end of the job.
     pub(super) fn record_closed(&mut self, now: Instant) {
-        let Some(outcome) = &self.memory.closed else { return };
+        let Some(outcome) = &self.job_state.closed else { return };
         let kind = EventKind::JobClosed { result: outcome.result.clone() };
         self.journal.account.close(now);
         self.event(self.journal.trigger.or(self.journal.began), None, kind);
@@ -398,16 +398,16 @@ impl Rendezvous {
         let now = self.clock;
         self.journal.account = TimeAccount::new(now, TimeTotals::default());
         self.journal.last_cost = None;
-        self.memory.restarts = Default::default();
+        self.job_state.restarts = Default::default();
         let event = self.event(None, None, EventKind::RunBegan { restarts_used: 0 });
         self.journal.began = Some(event);
         self.begin_restart(now, RestartCause::FirstStart, Some(event));
     }
 
-    /// Writes the totals to the memory.
+    /// Writes the totals to the state.
     pub(super) fn remember_time(&mut self) {
         self.journal.stored = self.clock;
-        self.memory.time = self.journal.account.seen(self.clock).in_millis();
+        self.job_state.time = self.journal.account.seen(self.clock).in_millis();
     }
 
     /// Returns the time since the job entered its phase.
@@ -422,7 +422,7 @@ impl Rendezvous {
 
     /// Returns the restarts so far, by cause.
     pub(super) fn restarts_by_cause(&self) -> Vec<RestartsByCause> {
-        let sums = RestartCause::ALL.into_iter().zip(self.memory.restarts);
+        let sums = RestartCause::ALL.into_iter().zip(self.job_state.restarts);
         let used = sums.filter(|(_, sum)| *sum != RestartSum::default());
         used.map(|(cause, sum)| RestartsByCause { cause, sum }).collect()
     }

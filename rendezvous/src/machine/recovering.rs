@@ -21,7 +21,7 @@ use crate::{
     message::{Assignment, Attend, JobResult, KnownRound, NodeState, RestartReason, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
     roster::Node,
-    settings::{Leases, Memory, SharedSettings},
+    settings::{JobState, Leases, SharedSettings},
     tenure::{Elected, Tenure},
 };
 
@@ -195,7 +195,7 @@ impl Rendezvous {
         let Phase::Recovering(recovering) = &mut self.phase else {
             return;
         };
-        if self.memory.closed.is_some() {
+        if self.job_state.closed.is_some() {
             // Only agents of that run can recover it, and they receive its outcome instead.
             return;
         }
@@ -223,8 +223,8 @@ impl Rendezvous {
         };
         if is_free || recovering.ranks.get(id) == Some(&rank) {
             recovering.seat(rank, id, !is_member);
-            let is_confirmed_dead = self.memory.host.as_ref().is_some_and(|seat| {
-                let is_of_it = seat.rank == rank && self.memory.round == recovering.round.round;
+            let is_confirmed_dead = self.job_state.host.as_ref().is_some_and(|seat| {
+                let is_of_it = seat.rank == rank && self.job_state.round == recovering.round.round;
                 is_of_it && seat.is_confirmed_dead
             });
             if !is_member && is_confirmed_dead {
@@ -241,7 +241,7 @@ impl Rendezvous {
         if self.is_host(former) || former.as_str() == self.settings.coordinator {
             return RestartReason::CoordinatorRestarted;
         }
-        let seat = self.memory.host.as_ref().filter(|seat| seat.node == *former);
+        let seat = self.job_state.host.as_ref().filter(|seat| seat.node == *former);
         let host_name = seat.map(|seat| seat.host_name.clone()).filter(|name| !name.is_empty());
         RestartReason::CoordinatorLost { host_name }
     }
@@ -251,15 +251,15 @@ impl Rendezvous {
     ///
     /// Not if it ran a later round than the known one: others may still run that one.
     pub(super) fn confirm_predecessor_dead(&mut self, id: &NodeId, round: Round) {
-        let is_host = self.is_host(id) || round > self.memory.round;
-        let Some(seat) = self.memory.host.as_mut() else { return };
+        let is_host = self.is_host(id) || round > self.job_state.round;
+        let Some(seat) = self.job_state.host.as_mut() else { return };
         if is_host || seat.node != *id || seat.is_confirmed_dead {
             return;
         }
         seat.is_confirmed_dead = true;
         info!(node = %id, "the previous host's agent and all of its processes have ended");
         if let Phase::Recovering(recovering) = &mut self.phase
-            && recovering.round.round == self.memory.round
+            && recovering.round.round == self.job_state.round
             && let Some(claimant) = recovering.members.get(&seat.rank)
             && recovering.claimants.contains(claimant)
         {
@@ -294,10 +294,10 @@ impl Rendezvous {
         let nodes_max = attend.settings.nodes.max();
         let is_member =
             round == known_round.round && known_round.size_by_member(nodes_max).is_some();
-        if !is_member || round.round == Round(0) || round.round != self.memory.round {
+        if !is_member || round.round == Round(0) || round.round != self.job_state.round {
             return;
         }
-        let mut recovering = Recovering::new(now, round, self.memory.round_size);
+        let mut recovering = Recovering::new(now, round, self.job_state.round_size);
         if let Some(forgotten) = gathering.forgotten.take()
             && forgotten.round.round == round.round
         {
@@ -331,12 +331,12 @@ impl Rendezvous {
             return false;
         }
         // The process that completed the last round may have ended before a node was admitted.
-        let is_run_left = recovering.has_earlier_member && !self.memory.is_adopted;
+        let is_run_left = recovering.has_earlier_member && !self.job_state.is_adopted;
         if !recovering.has_member && !is_run_left {
             if self.roster.is_empty() && self.stay_closed(now) {
                 return true;
             }
-            if self.has_voters() && self.memory.closed.is_some() {
+            if self.has_voters() && self.job_state.closed.is_some() {
                 self.forget();
                 return false;
             }
@@ -347,7 +347,7 @@ impl Rendezvous {
             return true;
         }
         let (present, needed) = (self.present_in_recovery(), self.needed_in_recovery(shared));
-        let is_only_one = !self.memory.is_adopted || self.tenure != Tenure::Sole;
+        let is_only_one = !self.job_state.is_adopted || self.tenure != Tenure::Sole;
         if present >= needed || is_only_one {
             if present < needed {
                 warn!(present, needed, "too few nodes for a round; waiting for more");
@@ -367,7 +367,7 @@ impl Rendezvous {
         match &self.phase {
             // An elected coordinator is the only one, even if it has adopted the job.
             Phase::Recovering(recovering)
-                if self.memory.is_adopted && self.tenure == Tenure::Sole =>
+                if self.job_state.is_adopted && self.tenure == Tenure::Sole =>
             {
                 recovering.majority()
             }
@@ -482,11 +482,11 @@ impl Rendezvous {
 pub(super) fn without_former(
     mut phase: Phase,
     now: Instant,
-    memory: &Memory,
+    job_state: &JobState,
     tenure: &Tenure,
 ) -> Phase {
     if let (Phase::Recovering(recovering), Tenure::Elected(elected)) = (&mut phase, tenure)
-        && let Some(seat) = memory.host.as_ref()
+        && let Some(seat) = job_state.host.as_ref()
         && elected.former.as_ref() == Some(&seat.node)
         && elected.workers_until <= now
     {

@@ -100,7 +100,8 @@ impl Rendezvous {
     /// workers may run. `None` if the job has a round, or the node is old enough.
     fn young_until(&self, now: Instant, attend: &Attend, leases: Leases) -> Option<Instant> {
         let missing = leases.coordinator.saturating_sub(attend.waited);
-        let is_first = matches!(self.phase, Phase::Gathering(_)) && self.memory.round == Round(0);
+        let is_first =
+            matches!(self.phase, Phase::Gathering(_)) && self.job_state.round == Round(0);
         (is_first && !missing.is_zero()).then(|| now + missing)
     }
 

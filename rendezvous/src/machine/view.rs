@@ -67,7 +67,7 @@ impl Rendezvous {
 
     /// Returns the uid of the run that this coordinates.
     pub fn job_uid(&self) -> &JobUid {
-        &self.memory.job_uid
+        &self.job_state.job_uid
     }
 
     /// Returns the time for which agents may wait for the next coordinator after the end of this
@@ -91,11 +91,10 @@ impl Rendezvous {
         match &self.phase {
             Phase::Recovering(recovering) => recovering.round,
             Phase::Running(_) | Phase::Regathering(_) | Phase::Gathering(_) | Phase::Closed(_) => {
-                self.phase
-                    .group()
-                    .map_or(RoundId { term: self.memory.term, round: self.memory.round }, |group| {
-                        group.round
-                    })
+                self.phase.group().map_or(
+                    RoundId { term: self.job_state.term, round: self.job_state.round },
+                    |group| group.round,
+                )
             }
         }
     }
@@ -134,9 +133,9 @@ impl Rendezvous {
         let table = self.phase.group().and_then(|group| group.table.as_ref());
         Snapshot {
             run_id: self.settings.run_id.clone(),
-            job_uid: self.memory.job_uid.clone(),
-            term: self.memory.term,
-            round: self.memory.round,
+            job_uid: self.job_state.job_uid.clone(),
+            term: self.job_state.term,
+            round: self.job_state.round,
             phase: self.phase_name(),
             min_nodes: shared.map_or(0, |shared| shared.nodes.min()),
             phase_ms: u64::try_from(self.phase_age(now).as_millis()).unwrap_or(u64::MAX),
@@ -144,7 +143,7 @@ impl Rendezvous {
             last_restart: self.last_restart(),
             restarts: self.restarts_by_cause(),
             max_nodes: shared.map_or(0, |shared| shared.nodes.max()),
-            restarts_used: self.memory.restarts_used,
+            restarts_used: self.job_state.restarts_used,
             max_restarts: shared.map_or(0, |shared| shared.max_restarts),
             world_size: table.map_or(0, |table| table.world_size()),
             nodes: Vec::new(),
@@ -215,7 +214,7 @@ impl Rendezvous {
         // Usually few or none are more than the job needs, so this counts from the end.
         let surplus = young.len().checked_sub(missing);
         let grown_up = surplus.and_then(|surplus| young.iter().nth_back(surplus));
-        let begins_at = self.settings.begins_at.filter(|_| self.memory.round == Round(0));
+        let begins_at = self.settings.begins_at.filter(|_| self.job_state.round == Round(0));
         grown_up.map(|(at, _)| *at).max(begins_at)
     }
 
@@ -225,7 +224,7 @@ impl Rendezvous {
         gathering: &Gathering,
         shared: SharedSettings,
     ) -> Incomplete {
-        let is_first = self.memory.round == Round(0);
+        let is_first = self.job_state.round == Round(0);
         if is_first && !self.other_jobs.is_empty() {
             return Incomplete::OtherJob { jobs: self.other_jobs.clone() };
         }

@@ -74,7 +74,7 @@ impl Rendezvous {
             return;
         }
         for job in jobs.iter().filter(|job| !self.other_jobs.contains(job)) {
-            if self.memory.round == Round(0) {
+            if self.job_state.round == Round(0) {
                 warn!("{job}; no round begins meanwhile");
             }
         }
@@ -122,8 +122,8 @@ impl Rendezvous {
     /// external store no job can have begun elsewhere.
     pub(super) fn is_of_job_elsewhere(&self, attend: &Attend) -> bool {
         let knows_round = attend.known_round.round.max(attend.standing.round).round > Round(0);
-        let is_other = attend.job_uid.as_ref().is_some_and(|uid| *uid != self.memory.job_uid);
-        let has_none = self.memory.round == Round(0) && self.memory.closed.is_none();
+        let is_other = attend.job_uid.as_ref().is_some_and(|uid| *uid != self.job_state.job_uid);
+        let has_none = self.job_state.round == Round(0) && self.job_state.closed.is_none();
         self.has_voters() && is_other && knows_round && has_none
     }
 

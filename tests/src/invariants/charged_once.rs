@@ -1,14 +1,14 @@
 //! Rule 7: restarts used never exceed `--max-restarts`; no round is charged twice, and none is
 //! charged in which no worker failed.
 
-use ragent_rendezvous::settings::Memory;
+use ragent_rendezvous::settings::JobState;
 
 use crate::world::World;
 
 /// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
     let max = world.shared().max_restarts;
-    let [.., before, newest] = world.chronicle.memories.as_slice() else {
+    let [.., before, newest] = world.chronicle.job_states.as_slice() else {
         return Ok(());
     };
     if newest.restarts_used > max {
@@ -22,11 +22,11 @@ pub(super) fn check(world: &World) -> Result<(), String> {
         // No node was a member of the run in the state file.
         return Ok(());
     }
-    let is_known = |memory: &&Memory| {
-        memory.restarts_used == newest.restarts_used
-            && memory.charged_through == newest.charged_through
+    let is_known = |job_state: &&JobState| {
+        job_state.restarts_used == newest.restarts_used
+            && job_state.charged_through == newest.charged_through
     };
-    if world.planted().is_some() && world.chronicle.memories.iter().filter(is_known).count() > 1 {
+    if world.planted().is_some() && world.chronicle.job_states.iter().filter(is_known).count() > 1 {
         // A member of that run registered later, and reported its charges.
         return Ok(());
     }

@@ -9,8 +9,8 @@ pub(super) fn check(world: &World) -> Result<(), String> {
     if !is_first && (newest.round <= before.round || newest.term < before.term) {
         return Err(format!("round {newest} came after {before}"));
     }
-    let memories = &world.chronicle.memories;
-    if let [.., before, newest] = memories.as_slice()
+    let job_states = &world.chronicle.job_states;
+    if let [.., before, newest] = job_states.as_slice()
         && (newest.term < before.term || newest.round < before.round)
     {
         return Err(format!(

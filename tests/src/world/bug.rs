@@ -18,13 +18,13 @@ pub enum Bug {
     UnchainedWorkers,
     /// A new coordinator does not wait for members that have not registered. Breaks rule b.
     NoWaitForOthers,
-    /// The effects of a change are carried out before a majority has the memory. Breaks rule d.
+    /// The effects of a change are carried out before a majority has the state. Breaks rule d.
     EarlyEffects,
     /// An obituary counts for the process that now runs on that host. Breaks rules a and b.
     ObituaryOfPlace,
     /// A coordinator continues after the end of its tenure. Breaks rules b, d and f.
     Overtime,
-    /// A winner does not take over the memory of the voters. Breaks rule d, or g: it takes members for those of another
+    /// A winner does not take over the state of the voters. Breaks rule d, or g: it takes members for those of another
     /// job.
     IgnoredReplica,
     /// No keeper kills workers at the end of a lease. Breaks rules b and 5.
@@ -65,7 +65,7 @@ pub enum Bug {
     SeatsByAddress,
     /// The leases that members grant count before these members are voters. Breaks rules a and d.
     CountedNewcomer,
-    /// A candidate that knows less than a voter is not answered with the newer memory. Breaks rules a, b and d: hosts
+    /// A candidate that knows less than a voter is not answered with the newer state. Breaks rules a, b and d: hosts
     /// without a state file begin a second job; and rule i: a lost voter is not replaced.
     UnansweredCandidate,
     /// A candidate that knows less than a voter is elected. Breaks rule d.
@@ -96,7 +96,7 @@ pub enum Bug {
     /// The silence of a record leaves no time for keepers. Breaks rule f.
     SilenceBelowKill,
     /// A process forgets the job when the key is deleted. Breaks rules c and d.
-    MemoryDropped,
+    StateDropped,
     /// A process that has seen no record leads at once. Breaks rules a and f.
     CreatorAtOnce,
     /// A leader whose record is gone does not write it again. Breaks rule o.

@@ -10,7 +10,7 @@ use ragent_rendezvous::{
     Rendezvous,
     ids::{JobUid, NodeId, Round, Term},
     member_reports::MemberReports,
-    settings::{Leases, Memory, Settings},
+    settings::{JobState, Leases, Settings},
     tenure::{Elected as Granted, Tenure},
     voter_count::VoterCount,
 };
@@ -113,12 +113,12 @@ impl World {
     fn start_coordinator(&mut self, id: &NodeId, leadership: Leadership) {
         let Some(local) = self.local(id) else { return };
         let ignores = self.bug == Bug::IgnoredReplica;
-        let memory = leadership.memory.filter(|_| !ignores);
+        let job_state = leadership.job_state.filter(|_| !ignores);
         let number = self.events_scheduled;
         let born_ms = u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let memory = memory.unwrap_or_else(|| Memory {
+        let job_state = job_state.unwrap_or_else(|| JobState {
             born_ms,
-            ..Memory::fresh(JobUid::new(format!("job-{number}")))
+            ..JobState::fresh(JobUid::new(format!("job-{number}")))
         });
         let overtime = self.bug.overtime().unwrap_or_default();
         let workers_until = match self.bug {
@@ -151,7 +151,7 @@ impl World {
             voters: leadership.voters.into_iter().map(|seat| seat.address).collect(),
             begins_at: None,
         };
-        let rendezvous = Rendezvous::new(local, settings, memory, tenure);
+        let rendezvous = Rendezvous::new(local, settings, job_state, tenure);
         let coordinator = Coordinator {
             term: leadership.term,
             rendezvous,
@@ -213,15 +213,16 @@ impl World {
     /// Handles an obituary that a keeper has sent.
     pub(super) fn arrive_obituary(&mut self, id: &NodeId, node: NodeId, round: Round) {
         let Some(local) = self.local(id) else { return };
-        // The proof of its node id cannot be verified without a memory.
-        let has_memory = self.processes.get(id).is_some_and(|process| process.memory().is_some());
+        // The proof of its node id cannot be verified without a job's state.
+        let has_job_state =
+            self.processes.get(id).is_some_and(|process| process.job_state().is_some());
         let Some(port) = self.port(id) else { return };
         match &port.coordination {
             Coordination::Runs(_) => {
                 port.recent.push_back((local, node.clone(), round));
                 self.report_death(id, &node, round);
             }
-            Coordination::Idle | Coordination::Ended(_) if has_memory => {
+            Coordination::Idle | Coordination::Ended(_) if has_job_state => {
                 port.recent.push_back((local, node.clone(), round));
                 self.pass(id, Input::Command(Command::Obituary(node)));
             }

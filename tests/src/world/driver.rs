@@ -1,4 +1,4 @@
-//! A coordinator as its driver runs it: most effects wait until the voters have the memory.
+//! A coordinator as its driver runs it: most effects wait until the voters have the state.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -12,7 +12,7 @@ use ragent_rendezvous::{
     known_job::Seniority,
     member_reports::MemberReports,
     message::{Assignment, Attend, FromNode, ToNode},
-    settings::Memory,
+    settings::JobState,
 };
 
 use super::{Bug, Input, Part, World, election::Command, port::Down};
@@ -22,10 +22,10 @@ use super::{Bug, Input, Part, World, election::Command, port::Down};
 pub(super) struct Coordinator {
     pub(super) term: Term,
     pub(super) rendezvous: Rendezvous,
-    /// Effects that wait until the memory is stored.
+    /// Effects that wait until the state is stored.
     pub(super) effects: VecDeque<Effect>,
-    /// The newest change of the memory, until a majority has it.
-    pub(super) copying: Option<(u64, Memory)>,
+    /// The newest change of the state, until a majority has it.
+    pub(super) copying: Option<(u64, JobState)>,
     pub(super) reports: MemberReports,
     /// True if this process no longer leads, so that nothing more will be copied.
     pub(super) is_over: bool,
@@ -174,24 +174,24 @@ impl World {
         }
     }
 
-    /// Notes that a change of the memory is stored, or will never be.
+    /// Notes that a change of the state is stored, or will never be.
     pub(super) fn handle_stored(&mut self, id: &NodeId, number: u64, is_copied: bool) {
         let Some(port) = self.port(id) else { return };
         let Some(coordinator) = port.coordination.coordinator() else { return };
-        let is_newest = |(newest, _): &mut (u64, Memory)| *newest == number;
-        let Some((_, memory)) = coordinator.copying.take_if(is_newest) else { return };
+        let is_newest = |(newest, _): &mut (u64, JobState)| *newest == number;
+        let Some((_, job_state)) = coordinator.copying.take_if(is_newest) else { return };
         coordinator.is_over |= !is_copied;
-        let ended = memory.closed.is_some().then(|| memory.job_uid.clone());
+        let ended = job_state.closed.is_some().then(|| job_state.job_uid.clone());
         if let Some(uid) = ended.filter(|_| is_copied) {
             self.note_end(uid);
         }
         if is_copied {
-            self.note_copied(memory);
+            self.note_copied(job_state);
         }
         self.drive(id);
     }
 
-    /// Carries out the effects of a coordinator, unless they wait until the memory is stored, and sets its
+    /// Carries out the effects of a coordinator, unless they wait until the state is stored, and sets its
     /// timer.
     pub(super) fn drive(&mut self, id: &NodeId) {
         let bug = self.bug;
@@ -239,13 +239,13 @@ impl World {
                     self.hang_up(&to);
                 }
             }
-            Effect::Remember(memory) if self.write_file(&memory) => {}
-            Effect::Remember(memory) => {
+            Effect::Remember(job_state) if self.write_file(&job_state) => {}
+            Effect::Remember(job_state) => {
                 let port = self.port(id)?;
                 port.changes += 1;
                 let number = port.changes;
-                port.coordination.coordinator()?.copying = Some((number, (*memory).clone()));
-                let command = Command::Remember(memory, number);
+                port.coordination.coordinator()?.copying = Some((number, (*job_state).clone()));
+                let command = Command::Remember(job_state, number);
                 self.pass(id, Input::Command(command));
             }
             Effect::Resign { .. } | Effect::HandOver | Effect::Forget | Effect::Finish { .. }

@@ -10,7 +10,7 @@ use ragent_rendezvous::{
     heir::MembersReport,
     ids::{JobUid, NodeId, Term, VoterAddress, VoterId},
     known_job::KnownJob,
-    settings::Memory,
+    settings::JobState,
 };
 
 use super::{Bug, Input, Part, World, changes::Tally, host::ProcessEnd, links::Link, port::Leader};
@@ -25,7 +25,7 @@ pub(super) struct Voter {
     pub(super) links: BTreeMap<VoterAddress, Link>,
     /// The host at which the agent was welcomed last.
     pub(super) registered: Option<usize>,
-    /// Changes of the memory that are being copied, in their order.
+    /// Changes of the state that are being copied, in their order.
     copying: Vec<(Version, u64)>,
     /// The grants of the newest requests, for bugs that count them differently.
     pub(super) tally: Tally,
@@ -51,7 +51,7 @@ pub(super) struct StateFile {
 /// A command of a coordinator to its voter.
 #[derive(Debug)]
 pub(super) enum Command {
-    Remember(Box<Memory>, u64),
+    Remember(Box<JobState>, u64),
     Highest(Term),
     Resign(Term),
     Obituary(NodeId),
@@ -133,9 +133,9 @@ impl World {
 
     pub(super) fn handle_command(&mut self, id: &NodeId, command: Command) {
         match command {
-            Command::Remember(memory, number) => {
+            Command::Remember(job_state, number) => {
                 let remember =
-                    |election: &mut Election, now| election.handle_remember(now, *memory);
+                    |election: &mut Election, now| election.handle_remember(now, *job_state);
                 let Some(local) = self.local(id) else { return };
                 let Some(voter) = self.voter(id) else { return };
                 match remember(&mut voter.election, local) {

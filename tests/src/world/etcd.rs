@@ -17,7 +17,7 @@ use ragent_election::{
 };
 use ragent_rendezvous::{
     ids::{NodeId, Round, Term, VoterAddress},
-    settings::Memory,
+    settings::JobState,
 };
 
 use super::{
@@ -41,7 +41,7 @@ pub(super) struct Etcd {
     /// True if the job was forgotten, and no process that knew it could prevent that.
     has_forgotten: bool,
     last_term: Term,
-    /// The newest round whose memory the store has had.
+    /// The newest round whose state the store has had.
     stored: Round,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Etcd {
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) claim: Claim,
-    /// The numbers of changes of the memory that are being stored: those of the claim, and those of the coordinator.
+    /// The numbers of changes of the state that are being stored: those of the claim, and those of the coordinator.
     storing: Vec<(u64, u64)>,
     /// The arrival of the last content of the key, so that they arrive in order.
     watched_at: Instant,
@@ -281,9 +281,9 @@ impl World {
             let again = StoreEvent::Arrive { from, number, expected, record, is_answered };
             return self.schedule_at(at, Event::Store(again));
         }
-        let memory = record.as_ref().and_then(|record| record.memory.clone());
+        let job_state = record.as_ref().and_then(|record| record.job_state.clone());
         let claimed = record.as_ref().filter(|record| !record.is_placeholder);
-        let round = claimed.map(|record| round_of(record.memory.as_ref()));
+        let round = claimed.map(|record| round_of(record.job_state.as_ref()));
         let outcome = etcd.store.change(expected, record);
         let is_made = matches!(outcome, Outcome::Made(_));
         // A record that replaces an older one of a restored store, before the others have seen that.
@@ -291,7 +291,7 @@ impl World {
         etcd.has_forgotten |= is_made && round.is_some_and(is_older);
         if is_made {
             self.watch_all();
-            if let Some(ended) = memory.filter(|memory| memory.closed.is_some()) {
+            if let Some(ended) = job_state.filter(|job_state| job_state.closed.is_some()) {
                 self.note_stored(&ended);
             }
         }
@@ -341,7 +341,7 @@ impl World {
             return;
         }
         let is_absent = value.entry.is_none() && value.garbage.is_none();
-        if is_absent && self.bug == Bug::MemoryDropped {
+        if is_absent && self.bug == Bug::StateDropped {
             self.forget_claim(id);
         }
         let value = self.forge_value(id, value);
@@ -370,13 +370,13 @@ impl World {
         }
         if let Some(entry) = value.entry.as_ref().filter(|entry| entry.record.process != *id) {
             let (term, round) = candidate.seen;
-            let seen = round_of(entry.record.memory.as_ref());
+            let seen = round_of(entry.record.job_state.as_ref());
             candidate.seen = (term.max(entry.record.term), round.max(seen));
         }
         false
     }
 
-    /// The error of [`Bug::MemoryDropped`].
+    /// The error of [`Bug::StateDropped`].
     fn forget_claim(&mut self, id: &NodeId) {
         let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
         let Some(local) = self.local(id) else { return };
@@ -411,14 +411,15 @@ impl World {
             candidate.resigns = true;
         }
         match command {
-            Command::Remember(memory, number) => {
+            Command::Remember(job_state, number) => {
                 let port = self.processes.get(id).map(|process| &process.port);
                 let coordinator = port.and_then(|port| port.coordination.running());
                 let successors = coordinator.map(|one| one.rendezvous.successors());
                 self.with_claim(id, |claim, now| {
                     claim.handle_successors(now, successors.unwrap_or_default());
                 });
-                let stored = self.with_claim(id, |claim, now| claim.handle_remember(now, *memory));
+                let stored =
+                    self.with_claim(id, |claim, now| claim.handle_remember(now, *job_state));
                 match (stored.flatten(), self.candidate(id)) {
                     (Some(change), Some(candidate)) => candidate.storing.push((change, number)),
                     // This process no longer leads.
@@ -500,15 +501,15 @@ impl World {
         self.etcd.as_ref().is_some_and(|etcd| etcd.has_losses)
     }
 
-    /// Notes that the store has a memory. The next job need not know one that has ended, and nodes that have not received its
+    /// Notes that the store has a job's state. The next job need not know one that has ended, and nodes that have not received its
     /// outcome may run it again.
-    pub(super) fn note_stored(&mut self, memory: &Memory) {
+    pub(super) fn note_stored(&mut self, job_state: &JobState) {
         let Some(etcd) = &mut self.etcd else { return };
-        if memory.closed.is_some() {
+        if job_state.closed.is_some() {
             etcd.stored = Round(0);
             self.record.forget_rounds();
         } else {
-            etcd.stored = etcd.stored.max(memory.round);
+            etcd.stored = etcd.stored.max(job_state.round);
         }
     }
 
@@ -538,7 +539,7 @@ impl World {
     /// Checks rules c and d for a leadership that begins.
     fn check_claim(&mut self, leadership: &Leadership) {
         let (term, known) = self.known();
-        let round = round_of(leadership.memory.as_ref());
+        let round = round_of(leadership.job_state.as_ref());
         let Some(etcd) = &mut self.etcd else { return };
         etcd.has_forgotten |= leadership.term <= etcd.last_term || round < etcd.stored;
         etcd.last_term = leadership.term;
@@ -571,6 +572,6 @@ impl World {
     }
 }
 
-fn round_of(memory: Option<&Memory>) -> Round {
-    memory.map_or(Round(0), |memory| memory.round)
+fn round_of(job_state: Option<&JobState>) -> Round {
+    job_state.map_or(Round(0), |job_state| job_state.round)
 }

@@ -14,7 +14,7 @@ use ragent_rendezvous::{
     event::{Event as JournalEvent, EventKind},
     ids::{GroupRank, JobUid, NodeId, Round, RoundId, Term},
     message::{Assignment, Attend, JobResult, KnownRound, NodeDescription, ToNode, WaitReason},
-    settings::{Memory, NodeRange, SharedSettings},
+    settings::{JobState, NodeRange, SharedSettings},
     snapshot::Snapshot,
 };
 
@@ -33,9 +33,9 @@ pub(super) struct Fixed {
     /// True if an agent runs in the coordinator's process.
     pub(super) has_agent: bool,
     /// The state file.
-    memory: Memory,
+    job_state: JobState,
     /// The state file of another run that existed at the start.
-    planted: Option<Memory>,
+    planted: Option<JobState>,
     /// The last round to which the agent in the coordinator's process was admitted.
     known_round: KnownRound,
     /// The ranks of the hosts, if ranks are fixed.
@@ -78,10 +78,10 @@ impl World {
         let has_agent = self.random.chance(50);
         let others = self.random.between(u64::from(!has_agent), u64::from(max) + 1);
         self.hosts = (0..=others).map(|_| Host::new(self.start, &mut self.random)).collect();
-        let planted = self.random.chance(10).then(|| self.memory_of_another_run());
+        let planted = self.random.chance(10).then(|| self.job_state_of_another_run());
         self.fixed = Some(Box::new(Fixed {
             has_agent,
-            memory: planted.clone().unwrap_or_else(|| Memory::fresh(JobUid::new("job"))),
+            job_state: planted.clone().unwrap_or_else(|| JobState::fresh(JobUid::new("job"))),
             planted,
             known_round: KnownRound::default(),
             node_ranks: BTreeMap::new(),
@@ -106,16 +106,16 @@ impl World {
     }
 
     /// Returns the state file of a run whose processes were all killed.
-    fn memory_of_another_run(&mut self) -> Memory {
+    fn job_state_of_another_run(&mut self) -> JobState {
         let bound = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         let round = self.random.between(1, 9);
-        Memory {
+        JobState {
             term: Term(self.random.between(1, 5)),
             round: Round(round),
             round_size: bound(self.random.between(1, 4)),
             restarts_used: bound(self.random.between(0, u64::from(self.shared.max_restarts))),
             charged_through: Round(round - 1),
-            ..Memory::fresh(JobUid::new("another"))
+            ..JobState::fresh(JobUid::new("another"))
         }
     }
 
@@ -218,16 +218,16 @@ impl World {
         let is_marked = self.random.chance(70);
         let Some(fixed) = &mut self.fixed else { return };
         if self.bug == Bug::Amnesia {
-            fixed.memory = Memory::fresh(fixed.memory.job_uid.clone());
+            fixed.job_state = JobState::fresh(fixed.job_state.job_uid.clone());
         }
-        let mut memory = fixed.memory.clone();
-        if let Some(seat) = &mut memory.host {
+        let mut job_state = fixed.job_state.clone();
+        if let Some(seat) = &mut job_state.host {
             // A keeper leaves a mark when no process is left, unless it was killed too.
             let keeper = self.keepers.get(&seat.node);
             let is_gone = keeper.is_none_or(|keeper| keeper.workers.is_none());
             seat.is_confirmed_dead |= is_gone && is_marked || self.bug == Bug::FalseObituary;
         }
-        let before = u64::try_from(memory.time.age().as_millis()).unwrap_or(u64::MAX);
+        let before = u64::try_from(job_state.time.age().as_millis()).unwrap_or(u64::MAX);
         fixed.accounted_since = (now, before);
         // Assignments of its predecessor, which may never have arrived, do not bind the new one.
         self.chronicle.running.clear();
@@ -236,7 +236,7 @@ impl World {
             until: now,
             workers_until: now,
             former: None,
-            memory: Some(memory),
+            job_state: Some(job_state),
             voters: Vec::new(),
         };
         if let Some(port) = self.port(id) {
@@ -251,13 +251,13 @@ impl World {
     }
 
     /// Writes the state file. Returns false if the job has none.
-    pub(super) fn write_file(&mut self, memory: &Memory) -> bool {
+    pub(super) fn write_file(&mut self, job_state: &JobState) -> bool {
         let Some(fixed) = &mut self.fixed else { return false };
-        self.chronicle.memories.push(memory.clone());
+        self.chronicle.job_states.push(job_state.clone());
         self.chronicle.has_news = true;
-        fixed.memory = memory.clone();
+        fixed.job_state = job_state.clone();
         if self.bug == Bug::ForgottenCharges {
-            fixed.memory.restarts_used = 0;
+            fixed.job_state.restarts_used = 0;
         }
         true
     }
@@ -385,7 +385,7 @@ impl World {
     }
 
     /// Returns the state file of another run that existed at the start, if one did.
-    pub fn planted(&self) -> Option<&Memory> {
+    pub fn planted(&self) -> Option<&JobState> {
         self.fixed.as_ref()?.planted.as_ref()
     }
 

@@ -6,7 +6,7 @@ use ragent_core::targets::Targets;
 use ragent_election::election::Election;
 use ragent_rendezvous::{
     ids::{JobUid, NodeId},
-    settings::Memory,
+    settings::JobState,
 };
 
 use super::{
@@ -157,10 +157,10 @@ impl Host {
 
 impl Process {
     /// Returns the state of the job that the process knows.
-    pub(super) fn memory(&self) -> Option<&Memory> {
+    pub(super) fn job_state(&self) -> Option<&JobState> {
         match (&self.voter, &self.candidate) {
-            (Some(voter), _) => voter.election.replica().memory.as_ref(),
-            (None, Some(candidate)) => candidate.claim.record()?.memory.as_ref(),
+            (Some(voter), _) => voter.election.replica().job_state.as_ref(),
+            (None, Some(candidate)) => candidate.claim.record()?.job_state.as_ref(),
             (None, None) => None,
         }
     }
@@ -397,9 +397,9 @@ impl World {
         let yields = process.ending == Some(ProcessEnd::Yielded);
         let ended = ended.or_else(|| {
             let file = self.hosts[host].file.as_ref().filter(|file| file.replica.has_round());
-            let memory = file.and_then(|file| file.replica.memory.as_ref());
-            memory
-                .map(|memory| memory.job_uid.clone())
+            let job_state = file.and_then(|file| file.replica.job_state.as_ref());
+            job_state
+                .map(|job_state| job_state.job_uid.clone())
                 .filter(|_| yields && self.bug == Bug::YieldIsAnEnd)
         });
         self.hosts[host].process = None;

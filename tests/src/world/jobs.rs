@@ -62,9 +62,10 @@ impl World {
     fn job_of(&self, id: &NodeId) -> Option<JobUid> {
         let voter = self.processes.get(id)?.voter.as_ref()?;
         let replica = voter.election.replica();
-        let memory = replica.memory.as_ref().filter(|_| replica.has_round())?;
-        let has_ended = memory.closed.is_some() || self.record.jobs.ended.contains(&memory.job_uid);
-        (!has_ended).then(|| memory.job_uid.clone())
+        let job_state = replica.job_state.as_ref().filter(|_| replica.has_round())?;
+        let has_ended =
+            job_state.closed.is_some() || self.record.jobs.ended.contains(&job_state.job_uid);
+        (!has_ended).then(|| job_state.job_uid.clone())
     }
 
     /// Notes that a job has ended.
@@ -101,11 +102,11 @@ impl World {
     /// Returns true if a host that is down has the state file of another unfinished job.
     fn is_in_a_file(&self, uid: &JobUid) -> bool {
         let of_other_job = |replica: &Replica| {
-            let memory = replica.memory.as_ref().filter(|_| replica.has_round());
-            memory.is_some_and(|memory| {
-                let has_ended =
-                    memory.closed.is_some() || self.record.jobs.ended.contains(&memory.job_uid);
-                memory.job_uid != *uid && !has_ended
+            let job_state = replica.job_state.as_ref().filter(|_| replica.has_round());
+            job_state.is_some_and(|job_state| {
+                let has_ended = job_state.closed.is_some()
+                    || self.record.jobs.ended.contains(&job_state.job_uid);
+                job_state.job_uid != *uid && !has_ended
             })
         };
         let down = self.hosts.iter().filter(|host| host.process.is_none());
@@ -227,8 +228,9 @@ impl World {
     /// Checks rule n for the end of a job that a host records.
     pub(super) fn check_recorded_end(&mut self, host: usize, job: &JobUid) {
         let has_outcome = |replica: &Replica| {
-            let memory = replica.memory.as_ref().filter(|memory| memory.closed.is_some());
-            memory.is_some_and(|memory| memory.job_uid == *job)
+            let job_state =
+                replica.job_state.as_ref().filter(|job_state| job_state.closed.is_some());
+            job_state.is_some_and(|job_state| job_state.job_uid == *job)
         };
         let voters = self.processes.values().filter_map(|process| process.voter.as_ref());
         let files = self.hosts.iter().filter_map(|host| host.file.as_ref());

@@ -325,8 +325,8 @@ impl World {
         }
         let uid_of_file = self.voter(&peer.node).and_then(|voter| {
             let replica = voter.election.replica();
-            let memory = replica.memory.as_ref().filter(|_| replica.has_round())?;
-            Some(memory.job_uid.clone())
+            let job_state = replica.job_state.as_ref().filter(|_| replica.has_round())?;
+            Some(job_state.job_uid.clone())
         });
         let uid = uid_of_file.or_else(|| job_uid.clone());
         let job = uid.filter(|_| !voters.is_empty()).map(|uid| KnownJob { uid, voters });

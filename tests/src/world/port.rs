@@ -151,7 +151,7 @@ impl World {
         };
         let replica = voter.election.replica();
         let own =
-            replica.memory.as_ref().filter(|_| replica.has_round()).map(|m| m.job_uid.clone());
+            replica.job_state.as_ref().filter(|_| replica.has_round()).map(|m| m.job_uid.clone());
         let is_outside = voter.election.is_outside() && elected == Elected::Unknown;
         let seats = replica.lists.seats().map(|seat| seat.address.clone()).collect();
         self.send_down(&peer, Down::Accepted);

@@ -4,7 +4,7 @@
 //! - b: no worker starts while a worker of another round runs on any host, or after the end of the job.
 //! - c: no term is won twice.
 //! - d: no round is completed below a round that a member knows; and unless a voter has lost its state file, no number
-//!   of a round repeats, and a leader begins with the memory that a majority has.
+//!   of a round repeats, and a leader begins with the state that a majority has.
 //! - e: a majority has granted the leader renewals that were sent within its lease.
 //! - f: when a leader may assume that the workers of earlier leaders have ended, none runs on a node that has not registered with it.
 //! - g: after the last fault the job runs within a bounded time and keeps its leader, or has ended with one outcome;
@@ -26,7 +26,7 @@ use ragent_election::election::{
 use ragent_rendezvous::{
     ids::{NodeId, Round, RoundId, Term, VoterAddress},
     message::{JobResult, NodeState, Outcome},
-    settings::Memory,
+    settings::JobState,
     snapshot::PhaseName,
 };
 
@@ -50,8 +50,8 @@ pub(super) struct Record {
     pub(super) succeeded: Option<RoundId>,
     /// The time of sending of the newest renewal that the voter at an address has granted in a term.
     grants: BTreeMap<(Term, VoterAddress), Instant>,
-    /// The newest memory that a majority has.
-    copied: Option<Memory>,
+    /// The newest state that a majority has.
+    copied: Option<JobState>,
     /// True if a voter has lost its state file.
     pub(super) has_forgotten: bool,
     /// True if a majority of the voters has lost its state files or its hosts: no process can continue the job, so the
@@ -235,16 +235,17 @@ impl World {
     /// Returns true if the voter on a host knows of a round.
     fn knows_round(&self, host: usize) -> bool {
         let process = self.hosts[host].process.as_ref().and_then(|id| self.processes.get(id));
-        let memory = process.and_then(Process::memory);
-        memory.is_some_and(|memory| memory.round > Round(0))
+        let job_state = process.and_then(Process::job_state);
+        job_state.is_some_and(|job_state| job_state.round > Round(0))
     }
 
-    pub(super) fn note_copied(&mut self, memory: Memory) {
-        self.note_stored(&memory);
-        self.record.is_another_run |= memory.closed.is_none() && self.record.outcome.is_some();
-        let is_newer = self.record.copied.as_ref().is_none_or(|copied| copied.term <= memory.term);
+    pub(super) fn note_copied(&mut self, job_state: JobState) {
+        self.note_stored(&job_state);
+        self.record.is_another_run |= job_state.closed.is_none() && self.record.outcome.is_some();
+        let is_newer =
+            self.record.copied.as_ref().is_none_or(|copied| copied.term <= job_state.term);
         if is_newer {
-            self.record.copied = Some(memory);
+            self.record.copied = Some(job_state);
         }
     }
 
@@ -259,10 +260,12 @@ impl World {
         if let Some(winner) = self.record.winners.insert(term, id.clone()) {
             self.record.breaks(|| format!("rule c: {winner} and {id} have won term {term}"));
         }
-        let value = |memory: &Memory| (memory.round, memory.charged_through, memory.restarts_used);
+        let value = |job_state: &JobState| {
+            (job_state.round, job_state.charged_through, job_state.restarts_used)
+        };
         // The charges of a job that has ended do not count for another run.
         let copied = self.record.copied.as_ref().filter(|copied| copied.closed.is_none());
-        let (copied, taken) = (copied.map(value), leadership.memory.as_ref().map(value));
+        let (copied, taken) = (copied.map(value), leadership.job_state.as_ref().map(value));
         // A host that returns without its state file may lead until it learns of the job, and completes no round.
         let has_round = taken.is_some_and(|(round, ..)| round > Round(0));
         // A change that was not copied in time may have reached the winner, so it may know more.

@@ -15,7 +15,7 @@ use ragent_rendezvous::{
     heir::Member,
     ids::{AttendNumber, JobUid, NodeId, Round, RunId, Term, VoterId},
     message::{Assignment, WaitReason},
-    settings::{Leases, Memory, Settings},
+    settings::{JobState, Leases, Settings},
     snapshot::{NodeSnapshot, StandingName},
     tenure::{Elected, Tenure},
     voter_count::VoterCount,
@@ -39,13 +39,13 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let settings = settings();
-        let memory = Memory::fresh(JobUid::new("uid"));
+        let job_state = JobState::fresh(JobUid::new("uid"));
         let (inputs, queue) = mpsc::channel(ragent_base::limits::COORDINATOR_QUEUE);
         let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
         let (not_here, known) = watch::channel(here);
         let (attended, port_knows) = watch::channel(Attended::default());
         let Running { leadership, commands, .. } =
-            fixed::start(RecoveredState { state_file: None, memory: Some(memory) });
+            fixed::start(RecoveredState { state_file: None, job_state: Some(job_state) });
         let Leader::Here(mandate) = leadership.leader.borrow().clone() else {
             panic!("no other process can lead")
         };
@@ -304,14 +304,14 @@ fn elected(leadership: Leadership, registered: watch::Sender<NotHere>) -> Coordi
     let tenure =
         Tenure::Elected(Elected { term, until, workers_until: clock::now(), former: None });
     let until = watch::channel(until).1;
-    let mandate = Mandate { term, tenure, until, memory: None, voters: Vec::new() };
+    let mandate = Mandate { term, tenure, until, job_state: None, voters: Vec::new() };
     let endpoint = VoterAddress::new("here:1");
     let attended = watch::channel(Attended::default()).0;
     let place = Place { leadership, endpoint, attended, registered };
     Coordination::new(settings(), &mandate, place, Records::default())
 }
 
-/// The choice of a coordinator by voters, which keeps every memory at once.
+/// The choice of a coordinator by voters, which keeps every state at once.
 fn chosen_by_voters() -> (Leadership, Commands) {
     let member = Member { voter: VoterId(1), address: VoterAddress::new("here:1") };
     let Running { leadership, commands, .. } = fixed::start(RecoveredState::default());

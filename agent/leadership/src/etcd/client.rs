@@ -452,12 +452,12 @@ mod tests {
     };
 
     use super::*;
-    use crate::voters::largest_memory;
+    use crate::voters::largest_job_state;
 
-    /// The largest memory of a coordinator takes half of a record: the end of a job is recorded, whatever the failures that have
+    /// The largest state of the job takes half of a record: the end of a job is recorded, whatever the failures that have
     /// ended it contain.
     #[test]
-    fn largest_memory_fits() {
+    fn largest_job_state_fits() {
         let name = || "x".repeat(256);
         let successor = Successor { process: NodeId::new(name()), endpoint: name() };
         let record = Record {
@@ -469,7 +469,7 @@ mod tests {
             is_resigned: true,
             is_placeholder: true,
             successors: vec![successor; SUCCESSORS_MAX],
-            memory: Some(largest_memory()),
+            job_state: Some(largest_job_state()),
         };
         let value = claim::encode(record.clone());
         assert!(value.len() <= limits::MAX_RECORD / 2, "{}", value.len());

@@ -48,7 +48,7 @@ pub(super) struct Driver {
     reported: ReportedCauses,
     /// The term in which this process leads, and its end; `None` if it does not.
     leading: Option<(Term, watch::Sender<Instant>)>,
-    /// Changes of the memory that are being stored, in their order.
+    /// Changes of the state that are being stored, in their order.
     storing: Vec<(u64, oneshot::Sender<()>)>,
     /// Notified when the record of this process is released.
     leaving: Vec<oneshot::Sender<StateNeed>>,
@@ -143,7 +143,7 @@ impl Driver {
     fn handle_command(&mut self, command: Command) {
         let now = clock::now();
         match command {
-            Command::Remember { term, memory, successors, copied, .. } => {
+            Command::Remember { term, job_state, successors, copied, .. } => {
                 // Otherwise this process no longer leads in that term, and drops `copied`.
                 if self.leading.as_ref().is_none_or(|(leading, _)| *leading != term) {
                     return;
@@ -151,7 +151,7 @@ impl Driver {
                 if !successors.is_empty() {
                     self.claim.handle_successors(now, successors);
                 }
-                if let Some(number) = self.claim.handle_remember(now, *memory) {
+                if let Some(number) = self.claim.handle_remember(now, *job_state) {
                     self.storing.push((number, copied));
                 }
             }
@@ -186,13 +186,14 @@ impl Driver {
         let (record, highest) = (self.claim.record(), self.claim.highest());
         let Some(record) = record else { return };
         let version = Version { term: record.term, number: record.number };
-        let is_new =
-            |stored: &Stored| stored.highest != highest || stored.replica.memory != record.memory;
+        let is_new = |stored: &Stored| {
+            stored.highest != highest || stored.replica.job_state != record.job_state
+        };
         self.published.stored.send_if_modified(|stored| {
             let is_new = is_new(stored);
             if is_new {
                 let replica =
-                    Replica { version, memory: record.memory.clone(), ..Replica::default() };
+                    Replica { version, job_state: record.job_state.clone(), ..Replica::default() };
                 *stored = Stored { voter: None, replica, highest, is_led: true };
             }
             is_new

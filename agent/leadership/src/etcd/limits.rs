@@ -27,7 +27,7 @@ pub(super) const WATCH_SILENCE_MAX: Duration = Duration::from_secs(16);
 pub(super) const KEY_LEASE_S: i64 = 3600;
 /// The age at which the lease of a key is replaced by a new one: a third of its time.
 pub(super) const KEY_LEASE_AGE: Duration = Duration::from_secs(1200);
-/// The size of a record: twice that of a coordinator's memory with the failures that ended its job, and far below
+/// The size of a record: twice that of a job's state with the failures that ended its job, and far below
 /// etcd's own limit of 1.5 MB.
 pub(super) const MAX_RECORD: usize = 256 * 1024;
 /// The size of an answer: a record with its header.

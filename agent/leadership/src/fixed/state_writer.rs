@@ -11,7 +11,7 @@ use std::{
 };
 
 use ragent_base::sys::clock;
-use ragent_rendezvous::settings::Memory;
+use ragent_rendezvous::settings::JobState;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::warn;
 
@@ -24,10 +24,10 @@ pub(crate) struct StateWriter {
     writing: Option<JoinHandle<io::Result<()>>>,
     /// True if the write under way repeats the last one, so that no effect waits for it.
     is_touch: bool,
-    /// The memory to write next; it replaces older ones.
-    next: Option<Memory>,
-    /// The memory that was written last.
-    last: Option<Memory>,
+    /// The job's state to write next; it replaces older ones.
+    next: Option<JobState>,
+    /// The job's state that was written last.
+    last: Option<JobState>,
     /// The time at which `last` is written again, so that the file does not become outdated.
     touch_at: Option<Instant>,
     /// The time for which agents may wait for the next coordinator.
@@ -53,13 +53,13 @@ impl StateWriter {
         }
     }
 
-    /// Begins to write `memory`; agents may wait for `kept` for the next coordinator.
-    pub(super) fn remember(&mut self, memory: Memory, kept: Duration) {
+    /// Begins to write `job_state`; agents may wait for `kept` for the next coordinator.
+    pub(super) fn remember(&mut self, job_state: JobState, kept: Duration) {
         if self.path.is_none() {
             return;
         }
         self.kept = kept;
-        self.next = Some(memory);
+        self.next = Some(job_state);
         if self.writing.is_none() || mem::take(&mut self.is_touch) {
             self.patience = Some(clock::now() + limits::STATE_FILE_PATIENCE);
         }
@@ -138,14 +138,15 @@ impl StateWriter {
 
     fn write_next(&mut self) {
         self.is_touch = false;
-        let Some((path, memory)) = self.path.clone().zip(self.next.take()) else {
+        let Some((path, job_state)) = self.path.clone().zip(self.next.take()) else {
             self.patience = None;
             return;
         };
         let kept = self.kept;
-        self.last = Some(memory.clone());
+        self.last = Some(job_state.clone());
         self.touch_at = Some(clock::now() + limits::STATE_FILE_INTERVAL);
-        self.writing = Some(spawn_blocking(move || state_file::write_memory(&path, &memory, kept)));
+        self.writing =
+            Some(spawn_blocking(move || state_file::write_job_state(&path, &job_state, kept)));
     }
 }
 
@@ -160,40 +161,40 @@ mod tests {
 
     const KEPT: Duration = Duration::from_secs(600);
 
-    fn memory(round: u64) -> Memory {
-        Memory { round: Round(round), ..Memory::fresh(JobUid::new("u")) }
+    fn job_state(round: u64) -> JobState {
+        JobState { round: Round(round), ..JobState::fresh(JobUid::new("u")) }
     }
 
-    /// Effects wait until the memory is written, and no longer.
+    /// Effects wait until the state is written, and no longer.
     #[tokio::test]
     async fn writing_is_awaited() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/job.json");
         let mut file = StateWriter::new(Some(path.clone()));
         assert!(!file.is_awaited());
-        file.remember(memory(1), KEPT);
+        file.remember(job_state(1), KEPT);
         assert!(file.is_awaited() && file.poll_timeout().is_some());
         file.written().await;
         assert!(!file.is_awaited());
-        assert_eq!(state_file::read_memory(&path), Some(memory(1)));
+        assert_eq!(state_file::read_job_state(&path), Some(job_state(1)));
         file.forget().await;
-        assert_eq!(state_file::read_memory(&path), None);
+        assert_eq!(state_file::read_job_state(&path), None);
     }
 
-    /// Of the memories that arrive during a write only the newest is written next.
+    /// Of the states that arrive during a write only the newest is written next.
     #[tokio::test]
     async fn newest_is_written_last() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
         let mut file = StateWriter::new(Some(path.clone()));
         for round in 1..=3 {
-            file.remember(memory(round), KEPT);
+            file.remember(job_state(round), KEPT);
         }
         file.written().await;
         assert!(file.is_awaited());
         file.written().await;
         assert!(!file.is_awaited());
-        assert_eq!(state_file::read_memory(&path), Some(memory(3)));
+        assert_eq!(state_file::read_job_state(&path), Some(job_state(3)));
     }
 
     /// Effects wait for no slow or failing disk, and a coordinator without a state file waits for
@@ -201,15 +202,15 @@ mod tests {
     #[tokio::test]
     async fn disk_keeps_nobody() {
         let mut file = StateWriter::new(Some("/proc/no/job.json".into()));
-        file.remember(memory(1), KEPT);
+        file.remember(job_state(1), KEPT);
         file.handle_timeout(clock::now() + limits::STATE_FILE_PATIENCE);
         assert!(!file.is_awaited());
-        file.remember(memory(2), KEPT);
+        file.remember(job_state(2), KEPT);
         file.written().await;
         file.written().await;
         assert!(!file.is_awaited());
         let mut nowhere = StateWriter::new(None);
-        nowhere.remember(memory(1), KEPT);
+        nowhere.remember(job_state(1), KEPT);
         assert!(!nowhere.is_awaited());
     }
 
@@ -225,7 +226,7 @@ mod tests {
         let written_to = path.clone();
         file.writing = Some(tokio::spawn(async move {
             let _ = resumed.await;
-            state_file::write_memory(&written_to, &memory(1), KEPT)
+            state_file::write_job_state(&written_to, &job_state(1), KEPT)
         }));
         let mut forgetting = pin!(file.forget());
         // The clock moves only when no task can continue, and no removal is in progress.
@@ -237,26 +238,26 @@ mod tests {
     }
 
     /// The file is rewritten at intervals, so that its age stays small; effects do not wait for
-    /// that, but for a memory that changes meanwhile.
+    /// that, but for a job's state that changes meanwhile.
     #[tokio::test]
     async fn file_is_kept_young() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
         let mut file = StateWriter::new(Some(path.clone()));
         assert_eq!(file.poll_timeout(), None);
-        file.remember(memory(1), KEPT);
+        file.remember(job_state(1), KEPT);
         file.written().await;
         let touch_at = file.poll_timeout().unwrap();
         assert!(touch_at > clock::now());
         std::fs::remove_file(&path).unwrap();
         file.handle_timeout(touch_at);
         assert!(!file.is_awaited());
-        file.remember(memory(2), KEPT);
+        file.remember(job_state(2), KEPT);
         assert!(file.is_awaited());
         file.written().await;
         assert!(file.is_awaited());
         file.written().await;
         assert!(!file.is_awaited());
-        assert_eq!(state_file::read_memory(&path), Some(memory(2)));
+        assert_eq!(state_file::read_job_state(&path), Some(job_state(2)));
     }
 }

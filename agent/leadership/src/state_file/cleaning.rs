@@ -7,7 +7,7 @@ use ragent_base::sys::private_folder::PrivateFolder;
 use super::{
     age,
     files::{folder_of, name_of},
-    memory::{Age, age_of_memory},
+    job_state::{Age, age_of_job_state},
     obituary::obituary_path,
 };
 use crate::limits;
@@ -28,7 +28,7 @@ pub fn clean(own: &Path) {
         }
         let is_outdated = match kind(&path) {
             // A voter without a leader writes its file again and again, although it is outdated.
-            Kind::Memory => {
+            Kind::JobState => {
                 age::changed(&path) > 3 * limits::STATE_FILE_INTERVAL && is_outdated(&path)
             }
             Kind::Obituary => {
@@ -39,7 +39,7 @@ pub fn clean(own: &Path) {
         };
         if is_outdated {
             private.remove(&name);
-            if let Kind::Memory = kind(&path) {
+            if let Kind::JobState = kind(&path) {
                 private.remove(name_of(&obituary_path(&path)));
             }
         }
@@ -49,7 +49,7 @@ pub fn clean(own: &Path) {
 /// The kind of a file in the folder.
 enum Kind {
     /// A coordinator's state file.
-    Memory,
+    JobState,
     /// An obituary next to a state file.
     Obituary,
     /// A temporary file of a process that was killed while it wrote, or a list of ended jobs: nobody needs an old one.
@@ -62,7 +62,7 @@ fn kind(path: &Path) -> Kind {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let is_of_job = name.starts_with("job-");
     match path.extension().and_then(OsStr::to_str) {
-        Some("json") if is_of_job => Kind::Memory,
+        Some("json") if is_of_job => Kind::JobState,
         Some("obituary") if is_of_job => Kind::Obituary,
         Some("json") if name.starts_with("ended-") => Kind::Draft,
         Some("tmp") if is_of_job || name.starts_with("agent-") => Kind::Draft,
@@ -71,7 +71,7 @@ fn kind(path: &Path) -> Kind {
 }
 
 fn is_outdated(path: &Path) -> bool {
-    match age_of_memory(path) {
+    match age_of_job_state(path) {
         Age::Fresh => false,
         Age::Outdated => true,
         Age::Unknown => is_forgotten(path),
@@ -87,7 +87,7 @@ mod tests {
     use std::fs::{self, File};
 
     use super::*;
-    use crate::state_file::memory::tests::write_aged;
+    use crate::state_file::job_state::tests::write_aged;
 
     /// Outdated files are removed, and no others.
     #[test]

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 /// Returns the path of the state file for the coordinator of a job at `endpoint`.
-pub fn memory_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
+pub fn job_state_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
     ThisHost.state_dir().join(format!("job-{}.json", job_key(run_id, endpoint.port)))
 }
 

@@ -9,7 +9,7 @@ use ragent_base::sys::private_folder::PrivateFolder;
 use ragent_proto::{Proof, printable};
 use ragent_rendezvous::{
     ids::{NodeId, Round},
-    settings::Memory,
+    settings::JobState,
 };
 
 use super::files::{folder_of, name_of, read_text};
@@ -29,14 +29,14 @@ pub fn write_obituary(state_file: &Path, obituary: &str) -> io::Result<()> {
     folder.replace(name_of(&obituary_path(state_file)), obituary.as_bytes())
 }
 
-/// Returns true if there is an obituary of the host in `memory`, for the round in `memory`: a host
+/// Returns true if there is an obituary of the host in `job_state`, for the round in `job_state`: a host
 /// that ran a later round may have other processes.
-pub fn has_obituary(state_file: &Path, memory: &Memory) -> bool {
-    let Some(seat) = &memory.host else { return false };
+pub fn has_obituary(state_file: &Path, job_state: &JobState) -> bool {
+    let Some(seat) = &job_state.host else { return false };
     let text = read_text(&obituary_path(state_file)).unwrap_or_default();
     // Its proof is not verified: only this user can write to the folder.
     parse_obituary(&text)
-        .is_some_and(|obituary| obituary.node == seat.node && obituary.round == memory.round)
+        .is_some_and(|obituary| obituary.node == seat.node && obituary.round == job_state.round)
 }
 
 /// A keeper's report that its agent is gone and all processes of the node are reaped.

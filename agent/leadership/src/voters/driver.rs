@@ -88,7 +88,7 @@ pub(super) struct Driver {
     published: Published,
     /// The term in which this process leads, and its end; `None` if it does not.
     leading: Option<(Term, watch::Sender<Instant>)>,
-    /// Changes of the memory that are being copied, in their order.
+    /// Changes of the state that are being copied, in their order.
     copying: Vec<(Version, oneshot::Sender<()>)>,
     /// The connections to the other voters.
     outgoing: BTreeMap<VoterAddress, Connection>,
@@ -300,16 +300,16 @@ impl Driver {
     fn handle_command(&mut self, command: Command) {
         let now = clock::now();
         match command {
-            Command::Remember { term, memory, copied, .. } => {
+            Command::Remember { term, job_state, copied, .. } => {
                 let leads = self.leading.as_ref().is_some_and(|(leading, _)| *leading == term);
                 // Otherwise this process no longer leads in that term, and drops `copied`.
-                if leads && let Some(version) = self.election.handle_remember(now, *memory) {
+                if leads && let Some(version) = self.election.handle_remember(now, *job_state) {
                     self.copying.push((version, copied));
                 }
             }
             Command::Highest(term) => self.election.handle_highest(now, term),
             Command::Resign(term) => self.election.handle_resigned(now, term),
-            // Each voter deletes its own copy of the memory when it ends.
+            // Each voter deletes its own copy of the state when it ends.
             Command::JobOver(_) => {}
             Command::Obituary(process) => self.election.handle_obituary(now, &process),
             Command::Members(report) => self.election.handle_members(now, report),

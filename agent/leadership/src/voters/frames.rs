@@ -130,7 +130,7 @@ pub(super) mod tests {
             DepartedNode, DepartedNodes, Departure, ENDED_SHOWN_MAX, JobResult, Outcome, WorkerEnd,
             WorkerFailure,
         },
-        settings::{HostSeat, HostTally, Memory},
+        settings::{HostSeat, HostTally, JobState},
     };
 
     use super::*;
@@ -164,8 +164,8 @@ pub(super) mod tests {
         }
     }
 
-    /// The memory of a closed job, with each field at its limit.
-    pub(crate) fn largest_memory() -> Memory {
+    /// The state of a closed job, with each field at its limit.
+    pub(crate) fn largest_job_state() -> JobState {
         let departed = DepartedNode { host_name: long(NAME), how: Departure::NotReady, ago: TIME };
         let further = WorkerFailure {
             end: WorkerEnd::NotStarted(long(FURTHER_TEXT_MAX)),
@@ -197,7 +197,7 @@ pub(super) mod tests {
             early_losses: u32::MAX,
         };
         let restarts = RestartSum { count: u32::MAX, cost_ms: u64::MAX, redone_steps: u64::MAX };
-        Memory {
+        JobState {
             born_ms: u64::MAX,
             term: Term(NUMBER_MAX),
             round: Round(NUMBER_MAX),
@@ -215,14 +215,14 @@ pub(super) mod tests {
             host_tallies: vec![tally; HOST_TALLIES_MAX],
             closed: Some(closed),
             proof_key: Some(ProofKey::new([7; ProofKey::LEN])),
-            ..Memory::fresh(JobUid::new(long(NAME)))
+            ..JobState::fresh(JobUid::new(long(NAME)))
         }
     }
 
-    /// The largest memory of a coordinator takes half of a message to a voter: the end of a job is copied, whatever the failures
+    /// The largest state of the job takes half of a message to a voter: the end of a job is copied, whatever the failures
     /// that have ended it contain.
     #[test]
-    fn largest_memory_fits() {
+    fn largest_job_state_fits() {
         let address = || VoterAddress::new(long(NAME));
         let seats =
             || vec![Seat { address: address(), voter: Some(VoterId(u64::MAX)) }; VOTERS_MAX];
@@ -231,7 +231,7 @@ pub(super) mod tests {
         let replica = Replica {
             version: version(),
             lists: Lists { last: seats(), before: Some(seats()) },
-            memory: Some(largest_memory()),
+            job_state: Some(largest_job_state()),
         };
         let renewal = VoterMessage {
             voter: VoterId(u64::MAX),

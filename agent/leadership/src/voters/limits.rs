@@ -17,7 +17,7 @@ pub(super) const MAX_CONNECTIONS: usize = 16;
 pub(super) const MAX_OPENING: usize = 32;
 /// The same for each address. A handshake takes a few round trips, so those of other processes of a host rarely replace it.
 pub(super) const MAX_OPENING_PER_ADDRESS: usize = 8;
-/// The size of a message: twice that of a coordinator's memory with the failures that ended its job.
+/// The size of a message: twice that of a job's state with the failures that ended its job.
 pub(super) const MAX_FRAME: usize = 256 * 1024;
 /// Connections from hosts that are not known as voters', which may show a job that this process does not know: five voters and five
 /// listed hosts of one, with a reserve.

@@ -1,5 +1,5 @@
-//! Writes a voter's copy of the coordinator's memory to its state file. No effect waits for the file, except a change of
-//! the voters: a majority of them has the memory. The file is read when the voter's process is started again.
+//! Writes a voter's copy of the job's state to its state file. No effect waits for the file, except a change of
+//! the voters: a majority of them has the state. The file is read when the voter's process is started again.
 
 use std::{
     io,
@@ -88,20 +88,20 @@ mod tests {
     use ragent_election::election::message::{Lists, Replica, Seat, Version};
     use ragent_rendezvous::{
         ids::{JobUid, Round, Term, VoterAddress, VoterId},
-        settings::Memory,
+        settings::JobState,
     };
 
     use super::*;
 
     fn stored(number: u64) -> Stored {
         let version = Version { term: Term(7), number };
-        let memory = Memory { round: Round(number), ..Memory::fresh(JobUid::new("u")) };
+        let job_state = JobState { round: Round(number), ..JobState::fresh(JobUid::new("u")) };
         let seat = |n: u64| Seat {
             address: VoterAddress::new(format!("n{n}:1")),
             voter: (n > 1).then_some(VoterId(n)),
         };
         let lists = Lists { last: vec![seat(1), seat(2)], before: Some(vec![seat(number)]) };
-        let replica = Replica { version, lists, memory: Some(memory) };
+        let replica = Replica { version, lists, job_state: Some(job_state) };
         Stored { voter: Some(VoterId(2)), replica, highest: Term(9), is_led: true }
     }
 
@@ -121,7 +121,10 @@ mod tests {
         // A dropped sender does not hide its last value.
         let read = Stored { is_led: false, ..stored(2) };
         assert_eq!(state_file::read_copy(&path), Some(read.clone()));
-        assert_eq!(state_file::read_memory(&path).map(|memory| memory.round), Some(Round(2)));
+        assert_eq!(
+            state_file::read_job_state(&path).map(|job_state| job_state.round),
+            Some(Round(2))
+        );
         file.write(&stored(1)).unwrap();
         assert_eq!(state_file::read_copy(&path), Some(read), "an older state came later");
     }
@@ -148,8 +151,8 @@ mod tests {
         file().write(&stored(1)).unwrap();
         assert!(state_file::read_copy(&path).is_some(), "a leader is known again");
         age(&path);
-        let memory = Some(Memory { round: Round(1), ..Memory::fresh(JobUid::new("other")) });
-        let replica = Replica { memory, ..stored(1).replica };
+        let job_state = Some(JobState { round: Round(1), ..JobState::fresh(JobUid::new("other")) });
+        let replica = Replica { job_state, ..stored(1).replica };
         file().write(&Stored { is_led: false, replica, ..stored(1) }).unwrap();
         assert!(state_file::read_copy(&path).is_some(), "another job");
     }
@@ -159,8 +162,8 @@ mod tests {
     fn file_of_a_sole_coordinator_is_no_copy() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
-        let memory = Memory::fresh(JobUid::new("u"));
-        state_file::write_memory(&path, &memory, Duration::from_secs(600)).unwrap();
+        let job_state = JobState::fresh(JobUid::new("u"));
+        state_file::write_job_state(&path, &job_state, Duration::from_secs(600)).unwrap();
         assert_eq!(state_file::read_copy(&path), None);
     }
 }

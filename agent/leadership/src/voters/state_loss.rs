@@ -105,7 +105,7 @@ mod tests {
     use ragent_election::election::message::Version;
     use ragent_rendezvous::{
         ids::{JobUid, Round, Term},
-        settings::Memory,
+        settings::JobState,
     };
 
     use super::*;
@@ -120,7 +120,7 @@ mod tests {
         Replica {
             version: Version { term: Term(1), number: 1 },
             lists: Lists { before: None, last: [("a", 1), ("b", 2), ("c", 3)].map(seat).into() },
-            memory: Some(Memory { round: Round(round), ..Memory::fresh(JobUid::new("u")) }),
+            job_state: Some(JobState { round: Round(round), ..JobState::fresh(JobUid::new("u")) }),
         }
     }
 

@@ -23,7 +23,7 @@ use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{NodeId, RoundId, RunId},
     message::KnownRound,
-    settings::{Leases, Memory, NodeRange, Settings},
+    settings::{JobState, Leases, NodeRange, Settings},
     voter_count::VoterCount,
 };
 use ragent_store::{StoreHandle, StoreThread};
@@ -51,7 +51,7 @@ pub(super) fn host(
     let node_id = new_node_id();
     // Read after the port is bound: see `Obituary::deliver`.
     let recovered = recover(spec, &endpoint);
-    let known_round = recovered.memory.as_ref().map_or_else(KnownRound::default, seat_of);
+    let known_round = recovered.job_state.as_ref().map_or_else(KnownRound::default, seat_of);
     let (attended, registered) = watch::channel(Attended::default());
     let (store_sender, store) = open_store(spec, stores, registered)?;
     let not_here = NotHere { term: known_round.round.term, endpoint: endpoint.to_string() };
@@ -145,12 +145,12 @@ fn recover(spec: &JobSpec, endpoint: &Endpoint) -> RecoveredState {
         | RendezvousMethod::Voters(_)
         | RendezvousMethod::Etcd(_)
         | RendezvousMethod::Search(_)
-        | RendezvousMethod::Static { .. } => state_file::memory_path(&spec.run_id, endpoint),
+        | RendezvousMethod::Static { .. } => state_file::job_state_path(&spec.run_id, endpoint),
     };
     let mut recovered = RecoveredState::from_file(path.clone());
-    if let Some(memory) = &mut recovered.memory
-        && state_file::has_obituary(&path, memory)
-        && let Some(node) = confirm_dead(memory)
+    if let Some(job_state) = &mut recovered.job_state
+        && state_file::has_obituary(&path, job_state)
+        && let Some(node) = confirm_dead(job_state)
     {
         info!(%node, "the previous host's agent and all of its processes have ended");
     }
@@ -158,18 +158,18 @@ fn recover(spec: &JobSpec, endpoint: &Endpoint) -> RecoveredState {
 }
 
 /// Notes that no process of the previous host is left; returns its node id if that was not known.
-fn confirm_dead(memory: &mut Memory) -> Option<NodeId> {
-    let seat = memory.host.as_mut().filter(|seat| !seat.is_confirmed_dead)?;
+fn confirm_dead(job_state: &mut JobState) -> Option<NodeId> {
+    let seat = job_state.host.as_mut().filter(|seat| !seat.is_confirmed_dead)?;
     seat.is_confirmed_dead = true;
     Some(seat.node.clone())
 }
 
 /// Returns the newest round that this agent's host is known to have run, and its rank in it.
-fn seat_of(memory: &Memory) -> KnownRound {
-    let Some(seat) = &memory.host else { return KnownRound::default() };
+fn seat_of(job_state: &JobState) -> KnownRound {
+    let Some(seat) = &job_state.host else { return KnownRound::default() };
     KnownRound {
-        round: RoundId { term: memory.term, round: memory.round },
-        size: memory.round_size,
+        round: RoundId { term: job_state.term, round: job_state.round },
+        size: job_state.round_size,
         group_rank: Some(seat.rank),
     }
 }
@@ -230,9 +230,9 @@ mod tests {
 
     use super::*;
 
-    fn memory(host: Option<HostSeat>) -> Memory {
+    fn job_state(host: Option<HostSeat>) -> JobState {
         let (term, round) = (Term(3), Round(7));
-        Memory { term, round, round_size: 4, host, ..Memory::fresh(JobUid::new("u")) }
+        JobState { term, round, round_size: 4, host, ..JobState::fresh(JobUid::new("u")) }
     }
 
     fn seat(is_confirmed_dead: bool) -> HostSeat {
@@ -248,17 +248,17 @@ mod tests {
             size: 4,
             group_rank: Some(GroupRank(2)),
         };
-        assert_eq!(seat_of(&memory(Some(seat(false)))), expected);
-        assert_eq!(seat_of(&memory(None)), KnownRound::default());
+        assert_eq!(seat_of(&job_state(Some(seat(false)))), expected);
+        assert_eq!(seat_of(&job_state(None)), KnownRound::default());
     }
 
     /// An obituary counts once, and only if there was a host.
     #[test]
     fn death_is_confirmed_once() {
-        let mut with_host = memory(Some(seat(false)));
+        let mut with_host = job_state(Some(seat(false)));
         assert_eq!(confirm_dead(&mut with_host), Some(NodeId::new("n")));
-        assert_eq!(with_host, memory(Some(seat(true))));
+        assert_eq!(with_host, job_state(Some(seat(true))));
         assert_eq!(confirm_dead(&mut with_host), None);
-        assert_eq!(confirm_dead(&mut memory(None)), None);
+        assert_eq!(confirm_dead(&mut job_state(None)), None);
     }
 }

@@ -145,8 +145,8 @@ pub fn host_voter(
     let kept_file = state_file.clone();
     // A slow disk does not delay the start, and remaining files are removed next time.
     drop(tokio::task::spawn_blocking(move || state_file::clean(&kept_file)));
-    let memory = stored.replica.memory.as_ref();
-    info!(%endpoint, run_id = %run_id, round = memory.map_or(0, |m| m.round.0), "voter started");
+    let job_state = stored.replica.job_state.as_ref();
+    info!(%endpoint, run_id = %run_id, round = job_state.map_or(0, |m| m.round.0), "voter started");
     let address = VoterAddress::new(endpoint.to_string());
     let replica_file = Arc::new(ReplicaFile::new(state_file.clone(), kept));
     let own_file = Arc::clone(&replica_file);
@@ -348,8 +348,8 @@ impl Hosted {
             let _ = self.elected.wait_for(is_led).await;
             loop {
                 let is_closed = |stored: &Stored| {
-                    let memory = stored.replica.memory.as_ref();
-                    memory.is_some_and(|memory| memory.closed.is_some())
+                    let job_state = stored.replica.job_state.as_ref();
+                    job_state.is_some_and(|job_state| job_state.closed.is_some())
                 };
                 // The voter may have ended.
                 let _ = stored.wait_for(is_closed).await;

@@ -79,7 +79,7 @@ impl fmt::Display for FirstVoters {
     }
 }
 
-/// Returns the copies of the memory in the state files of earlier and other agents of this machine, with their ports. The newest
+/// Returns the copies of the state in the state files of earlier and other agents of this machine, with their ports. The newest
 /// comes first.
 fn copies(run_id: &RunId, name: &str) -> Vec<(u16, Stored)> {
     let read = |port| {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use ragent_rendezvous::{
     ids::{GroupRank, JobUid, ProofKey, Round},
     message::{JobResult, Outcome},
-    settings::{HostSeat, HostTally, Memory},
+    settings::{HostSeat, HostTally, JobState},
 };
 
 use super::*;
@@ -52,7 +52,7 @@ fn version() -> Version {
     Version { term: Term(9 << 16 | 3), number: 4 }
 }
 
-fn memory() -> Memory {
+fn job_state() -> JobState {
     let tally = HostTally {
         host_name: "node1".to_owned(),
         address: "10.0.0.1".to_owned(),
@@ -60,7 +60,7 @@ fn memory() -> Memory {
         early_losses: 1,
     };
     let (time, restarts) = some_totals();
-    Memory {
+    JobState {
         job_uid: JobUid::new("uid"),
         born_ms: 1_767_225_600_123,
         term: Term(8),
@@ -92,14 +92,14 @@ fn memory() -> Memory {
     }
 }
 
-fn replica(memory: Option<Memory>) -> Box<Replica> {
+fn replica(job_state: Option<JobState>) -> Box<Replica> {
     let seat = |n: u64| Seat {
         address: VoterAddress::new(format!("n{n}:29400")),
         voter: (n > 0).then_some(VoterId(n)),
     };
-    let before = memory.as_ref().map(|_| vec![seat(4)]);
+    let before = job_state.as_ref().map(|_| vec![seat(4)]);
     let lists = Lists { before, last: (0..3).map(seat).collect() };
-    Box::new(Replica { version: version(), lists, memory })
+    Box::new(Replica { version: version(), lists, job_state })
 }
 
 fn answer() -> Answer {
@@ -108,20 +108,20 @@ fn answer() -> Answer {
         is_connected: true,
         workers_for: Duration::from_millis(2_900),
         former: Some((Term(8), NodeId::new("m"))),
-        replica: Some(replica(Some(memory()))),
+        replica: Some(replica(Some(job_state()))),
     }
 }
 
 /// Each kind of message.
 pub(in crate::convert) fn all() -> Vec<FromVoter> {
     let term = Term(9 << 16 | 3);
-    let fresh = Memory::fresh(JobUid::new("uid"));
+    let fresh = JobState::fresh(JobUid::new("uid"));
     let requests = [
         Request::PreVote,
         Request::Vote { term },
         Request::Renew { term, replica: replica(None), is_copied: false },
         Request::Renew { term, replica: replica(Some(fresh)), is_copied: false },
-        Request::Renew { term, replica: replica(Some(memory())), is_copied: true },
+        Request::Renew { term, replica: replica(Some(job_state())), is_copied: true },
         Request::Release { term },
         Request::Leave,
         Request::Hello,
@@ -144,19 +144,19 @@ fn refusal(message: FromVoter, change: impl FnOnce(&mut v1::VoterMessage)) -> Ma
     decode(&message.encode_to_vec()).unwrap_err()
 }
 
-/// Returns the error of a renewal whose memory `change` makes invalid.
-fn refusal_of_memory(change: impl FnOnce(&mut v1::Memory)) -> Malformed {
-    let replica = replica(Some(memory()));
+/// Returns the error of a renewal whose state `change` makes invalid.
+fn refusal_of_job_state(change: impl FnOnce(&mut v1::JobState)) -> Malformed {
+    let replica = replica(Some(job_state()));
     let renew = Request::Renew { term: Term(1), replica, is_copied: false };
     refusal(FromVoter::Request(with(renew)), |message| {
         let Some(voter_message::Body::Renew(renew)) = &mut message.body else {
             panic!("{message:?}")
         };
-        change(renew.replica.as_mut().unwrap().memory.as_mut().unwrap());
+        change(renew.replica.as_mut().unwrap().job_state.as_mut().unwrap());
     })
 }
 
-/// Every message is received as it was sent, with all fields of the memory.
+/// Every message is received as it was sent, with all fields of the state.
 #[test]
 fn voters_are_understood() {
     for sent in all() {
@@ -268,23 +268,26 @@ fn malformed_messages_are_refused_by_name() {
     assert_eq!(body(Wire::Answer(wrong)), Malformed::OutOfRange("answer.workers_for_ms"));
 }
 
-/// Every field of a memory is checked.
+/// Every field of a job's state is checked.
 #[test]
 fn malformed_memories_are_refused_by_name() {
-    let out_of_range = |change: &dyn Fn(&mut v1::Memory), field| {
-        assert_eq!(refusal_of_memory(change), Malformed::OutOfRange(field));
+    let out_of_range = |change: &dyn Fn(&mut v1::JobState), field| {
+        assert_eq!(refusal_of_job_state(change), Malformed::OutOfRange(field));
     };
-    out_of_range(&|m| m.term = u64::MAX, "memory.term");
-    out_of_range(&|m| m.round = u64::MAX, "memory.round");
-    out_of_range(&|m| m.round_size = u32::MAX, "memory.round_size");
-    out_of_range(&|m| m.charged_through = u64::MAX, "memory.charged_through");
-    out_of_range(&|m| m.proof_key = vec![1; 16], "memory.proof_key");
+    out_of_range(&|m| m.term = u64::MAX, "job_state.term");
+    out_of_range(&|m| m.round = u64::MAX, "job_state.round");
+    out_of_range(&|m| m.round_size = u32::MAX, "job_state.round_size");
+    out_of_range(&|m| m.charged_through = u64::MAX, "job_state.charged_through");
+    out_of_range(&|m| m.proof_key = vec![1; 16], "job_state.proof_key");
     out_of_range(&|m| m.host_tallies[0].address = "\n".into(), "host_tally.address");
     out_of_range(&|m| m.host.as_mut().unwrap().node_id = "\0".into(), "host_seat.node_id");
     out_of_range(&|m| m.host.as_mut().unwrap().host_name = "\n".into(), "host_seat.host_name");
-    assert_eq!(refusal_of_memory(|m| m.job_uid.clear()), Malformed::Missing("memory.job_uid"));
-    let too_many = refusal_of_memory(|m| m.host_tallies.push(v1::HostTally::default()));
-    let field = "memory.host_tallies";
+    assert_eq!(
+        refusal_of_job_state(|m| m.job_uid.clear()),
+        Malformed::Missing("job_state.job_uid")
+    );
+    let too_many = refusal_of_job_state(|m| m.host_tallies.push(v1::HostTally::default()));
+    let field = "job_state.host_tallies";
     assert_eq!(too_many, Malformed::TooLong { field, len: 65, limit: 64 });
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ragent_rendezvous::{
     heir::Successor,
     ids::{NodeId, Term},
-    settings::Memory,
+    settings::JobState,
 };
 use tracing::info;
 
@@ -26,7 +26,7 @@ pub(super) struct Inheritance {
     pub(super) workers_until: Instant,
     pub(super) former: Option<NodeId>,
     pub(super) successors: Vec<Successor>,
-    pub(super) memory: Option<Memory>,
+    pub(super) job_state: Option<JobState>,
 }
 
 impl Claim {
@@ -140,15 +140,15 @@ impl Claim {
         let workers_until = self.silent_at().unwrap_or(now);
         let inheritance = match self.known.newest.as_deref() {
             None => {
-                Inheritance { workers_until, former: None, successors: Vec::new(), memory: None }
+                Inheritance { workers_until, former: None, successors: Vec::new(), job_state: None }
             }
-            Some(Record { process, successors, memory, .. }) => {
+            Some(Record { process, successors, job_state, .. }) => {
                 let is_other = |one: &&Successor| one.process != self.settings.process;
                 Inheritance {
                     workers_until,
                     former: Some(process.clone()),
                     successors: successors.iter().filter(is_other).cloned().collect(),
-                    memory: memory.clone(),
+                    job_state: job_state.clone(),
                 }
             }
         };
@@ -169,9 +169,9 @@ impl Claim {
     /// Requests to replace the record.
     pub(super) fn write_claim(&mut self, now: Instant) {
         let Role::Candidate { term, expected, inheritance } = &self.role else { return };
-        let Inheritance { successors, memory, .. } = &**inheritance;
+        let Inheritance { successors, job_state, .. } = &**inheritance;
         let (expected, record) =
-            (*expected, self.new_record(*term, successors.clone(), memory.clone()));
+            (*expected, self.new_record(*term, successors.clone(), job_state.clone()));
         self.change(now, expected, Some(record));
     }
 
@@ -197,16 +197,16 @@ impl Claim {
                     leader.until = until;
                     self.effects.push_back(Effect::Extend(until));
                 }
-                if leader.stored < sent.memory {
-                    leader.stored = sent.memory;
-                    self.effects.push_back(Effect::Stored(sent.memory));
+                if leader.stored < sent.job_state {
+                    leader.stored = sent.job_state;
+                    self.effects.push_back(Effect::Stored(sent.job_state));
                 }
             }
         }
     }
 
     fn lead(&mut self, now: Instant, term: Term, until: Instant, inheritance: Inheritance) {
-        let Inheritance { workers_until, former, successors, memory } = inheritance;
+        let Inheritance { workers_until, former, successors, job_state } = inheritance;
         info!(%term, "the record of this process is in the store; leading");
         let next_renewal = now + self.settings.timers.renewal;
         self.role = Role::Leader(Box::new(Leader {
@@ -214,13 +214,13 @@ impl Claim {
             until,
             next_renewal,
             successors,
-            memory: memory.clone(),
+            job_state: job_state.clone(),
             changes: 0,
             stored: 0,
         }));
         self.announced = Some((self.settings.endpoint.clone(), term));
         let leadership =
-            Leadership { term, until, workers_until, former, memory, voters: Vec::new() };
+            Leadership { term, until, workers_until, former, job_state, voters: Vec::new() };
         self.effects.push_back(Effect::Lead(Box::new(leadership)));
     }
 
@@ -229,7 +229,7 @@ impl Claim {
         &self,
         term: Term,
         successors: Vec<Successor>,
-        memory: Option<Memory>,
+        job_state: Option<JobState>,
     ) -> Record {
         Record {
             process: self.settings.process.clone(),
@@ -240,7 +240,7 @@ impl Claim {
             is_resigned: false,
             is_placeholder: false,
             successors,
-            memory,
+            job_state,
         }
     }
 }

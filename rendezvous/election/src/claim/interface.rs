@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ragent_rendezvous::{
     heir::Successor,
     ids::{NodeId, Term},
-    settings::{Leases, Memory, NodeRange},
+    settings::{JobState, Leases, NodeRange},
 };
 
 use crate::election::Leadership;
@@ -47,7 +47,7 @@ pub struct Record {
     /// The processes that become candidates first if this leader is lost, in this order.
     pub successors: Vec<Successor>,
     /// The state of the job; `None` until the first leader has written one.
-    pub memory: Option<Memory>,
+    pub job_state: Option<JobState>,
 }
 
 /// The content of the job's key.
@@ -181,7 +181,7 @@ pub enum Effect {
     Lead(Box<Leadership>),
     /// Coordinate until this time, unless it is extended again.
     Extend(Instant),
-    /// The store has this change of the memory, and all earlier ones.
+    /// The store has this change of the state, and all earlier ones.
     Stored(u64),
     /// Stop coordinating, if this process does, and redirect agents to the leader.
     Follow {

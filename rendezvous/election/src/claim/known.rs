@@ -92,7 +92,8 @@ impl Known {
 
     /// Returns true if a record has the state of another job than the newest record.
     fn is_of_another_job(&self, record: &Record) -> bool {
-        let uid = |record: &Record| record.memory.as_ref().map(|memory| memory.job_uid.clone());
+        let uid =
+            |record: &Record| record.job_state.as_ref().map(|job_state| job_state.job_uid.clone());
         let newest = self.newest.as_deref().and_then(uid);
         uid(record).zip(newest).is_some_and(|(other, newest)| other != newest)
     }
@@ -105,8 +106,8 @@ impl Known {
 
     /// Returns true if the newest record has the outcome of the job.
     pub(super) fn has_ended(&self) -> bool {
-        let memory = self.newest.as_ref().and_then(|newest| newest.memory.as_ref());
-        memory.is_some_and(|memory| memory.closed.is_some())
+        let job_state = self.newest.as_ref().and_then(|newest| newest.job_state.as_ref());
+        job_state.is_some_and(|job_state| job_state.closed.is_some())
     }
 }
 

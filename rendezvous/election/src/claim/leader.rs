@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ragent_rendezvous::{heir::Successor, ids::Term, settings::Memory};
+use ragent_rendezvous::{heir::Successor, ids::Term, settings::JobState};
 use tracing::info;
 
 use crate::{
@@ -17,10 +17,10 @@ pub(super) struct Leader {
     pub(super) until: Instant,
     pub(super) next_renewal: Instant,
     pub(super) successors: Vec<Successor>,
-    pub(super) memory: Option<Memory>,
-    /// The number of changes of the memory.
+    pub(super) job_state: Option<JobState>,
+    /// The number of changes of the state.
     pub(super) changes: u64,
-    /// The number of the last change of the memory that the store has.
+    /// The number of the last change of the state that the store has.
     pub(super) stored: u64,
 }
 
@@ -29,8 +29,8 @@ pub(super) struct Leader {
 pub(super) struct Sent {
     pub(super) number: u64,
     pub(super) at: Instant,
-    /// The number of the last change of the memory that it contains.
-    pub(super) memory: u64,
+    /// The number of the last change of the state that it contains.
+    pub(super) job_state: u64,
 }
 
 /// The release of this process's record.
@@ -43,14 +43,14 @@ pub(super) struct Release {
 }
 
 impl Leader {
-    /// Changes the memory, and returns the number of the change.
-    pub(super) fn remember(&mut self, memory: Memory) -> u64 {
-        self.memory = Some(memory);
+    /// Changes the state, and returns the number of the change.
+    pub(super) fn remember(&mut self, job_state: JobState) -> u64 {
+        self.job_state = Some(job_state);
         self.changes += 1;
         self.changes
     }
 
-    /// Returns the time of the next change: at once if the memory is not stored.
+    /// Returns the time of the next change: at once if the state is not stored.
     pub(super) fn next_change(&self, now: Instant) -> Instant {
         if self.stored < self.changes { now } else { self.next_renewal }
     }
@@ -63,9 +63,9 @@ impl Claim {
         let renewal = self.settings.timers.renewal;
         let Role::Leader(leader) = &mut self.role else { return };
         leader.next_renewal = now + renewal;
-        let (term, successors, memory) =
-            (leader.term, leader.successors.clone(), leader.memory.clone());
-        let record = self.new_record(term, successors, memory);
+        let (term, successors, job_state) =
+            (leader.term, leader.successors.clone(), leader.job_state.clone());
+        let record = self.new_record(term, successors, job_state);
         self.change(now, expected, Some(record));
     }
 
@@ -77,11 +77,11 @@ impl Claim {
         {
             self.sent.pop_front();
         }
-        let memory = match &self.role {
+        let job_state = match &self.role {
             Role::Leader(leader) => leader.changes,
             Role::Follower | Role::Candidate { .. } => 0,
         };
-        self.sent.push_back(Sent { number, at: now, memory });
+        self.sent.push_back(Sent { number, at: now, job_state });
     }
 
     /// Ends the leadership, and releases the record, so that a successor does not wait for the end of the

@@ -80,8 +80,8 @@ fn process(index: usize) -> NodeId {
     NodeId::new(format!("process{index}"))
 }
 
-fn memory(round: u64) -> Memory {
-    Memory { round: Round(round), ..Memory::fresh(JobUid::new("job")) }
+fn job_state(round: u64) -> JobState {
+    JobState { round: Round(round), ..JobState::fresh(JobUid::new("job")) }
 }
 
 fn successor(index: usize) -> Successor {
@@ -122,7 +122,7 @@ impl Job {
     fn ended(count: usize) -> (Self, usize) {
         let (mut job, leader) = Self::started(count);
         job.remember(leader, 1, &[1 - leader]);
-        let closed = Memory { closed: Some(outcome()), ..memory(1) };
+        let closed = JobState { closed: Some(outcome()), ..job_state(1) };
         job.processes[leader].handle_remember(job.now, closed);
         job.carry_out();
         let term = job.led(leader)[0].term;
@@ -219,7 +219,7 @@ impl Job {
     fn remember(&mut self, leader: usize, round: u64, successors: &[usize]) -> u64 {
         let successors = successors.iter().copied().map(successor).collect();
         self.processes[leader].handle_successors(self.now, successors);
-        let number = self.processes[leader].handle_remember(self.now, memory(round)).unwrap();
+        let number = self.processes[leader].handle_remember(self.now, job_state(round)).unwrap();
         self.carry_out();
         number
     }
@@ -230,7 +230,7 @@ impl Job {
 fn one_process_leads() {
     let (mut job, leader) = Job::started(3);
     let [leadership] = &job.led(leader)[..] else { panic!("it leads once") };
-    assert_eq!((leadership.former.clone(), leadership.memory.clone()), (None, None));
+    assert_eq!((leadership.former.clone(), leadership.job_state.clone()), (None, None));
     assert!(leadership.term > Term(7 << 16));
     assert_eq!(leadership.workers_until, leadership.workers_until.min(job.now));
     let follows = Effect::Follow { leader: Some((format!("h{leader}:1"), leadership.term)) };
@@ -244,7 +244,7 @@ fn one_process_leads() {
 }
 
 /// A leader that is cut off from the store leads until its lease is over, counted from the sending of its last change.
-/// The first successor replaces its record after the silence, with its memory, and when all workers have ended.
+/// The first successor replaces its record after the silence, with its state, and when all workers have ended.
 #[test]
 fn lost_leader_is_replaced() {
     let (mut job, leader) = Job::started(5);
@@ -259,7 +259,7 @@ fn lost_leader_is_replaced() {
     assert_eq!(job.leader(), Some(others[2]));
     let [leadership] = &job.led(others[2])[..] else { panic!("it leads once") };
     assert_eq!(leadership.former, Some(process(leader)));
-    assert_eq!(leadership.memory, Some(memory(3)));
+    assert_eq!(leadership.job_state, Some(job_state(3)));
     assert!(leadership.workers_until <= job.now);
     assert!(leadership.workers_until >= lost + timers.silence);
     assert!(leadership.term > job.led(leader)[0].term);
@@ -324,19 +324,19 @@ fn obituary_is_followed_at_once() {
     assert_eq!(job.leader(), Some(others[0]));
 }
 
-/// A change of the memory is reported once the store has it; a leader whose record was replaced reports none.
+/// A change of the state is reported once the store has it; a leader whose record was replaced reports none.
 #[test]
-fn memory_is_stored() {
+fn job_state_is_stored() {
     let (mut job, leader) = Job::started(2);
     let number = job.remember(leader, 1, &[]);
     assert!(job.seen[leader].contains(&Effect::Stored(number)));
-    assert_eq!(job.processes[1 - leader].record().unwrap().memory, Some(memory(1)));
+    assert_eq!(job.processes[1 - leader].record().unwrap().job_state, Some(job_state(1)));
     job.cut_off(&[leader], true);
     let number = job.remember(leader, 2, &[]);
     job.pass(20 * SECOND);
     assert!(!job.seen[leader].contains(&Effect::Stored(number)));
-    assert_eq!(job.led(1 - leader)[0].memory, Some(memory(1)));
-    assert_eq!(job.processes[leader].handle_remember(job.now, memory(3)), None);
+    assert_eq!(job.led(1 - leader)[0].job_state, Some(job_state(1)));
+    assert_eq!(job.processes[leader].handle_remember(job.now, job_state(3)), None);
 }
 
 /// The answers to the claim and to renewals are lost: the process finds its own record, and leads from the sending of
@@ -405,7 +405,7 @@ fn outage_of_the_store_ends_the_leadership() {
     let leadership = job.led(again).pop().unwrap();
     assert_eq!(leadership.former, Some(process(leader)));
     assert!(leadership.term > job.led(leader)[0].term);
-    assert_eq!(leadership.memory, Some(memory(1)));
+    assert_eq!(leadership.job_state, Some(job_state(1)));
 }
 
 /// The changes of a process that is cut off are repeated after pauses that grow to two seconds.
@@ -501,11 +501,11 @@ fn restored_store_is_accepted() {
     job.cut_off(&[leader], true);
     job.pass(10 * SECOND);
     assert_eq!(job.leader(), Some(1 - leader));
-    assert_eq!(job.led(1 - leader)[0].memory, Some(memory(1)));
+    assert_eq!(job.led(1 - leader)[0].job_state, Some(job_state(1)));
 }
 
 /// A store that comes back empty does not end the leadership: the leader writes its record again at once. If it is lost
-/// afterwards, its memory is not.
+/// afterwards, its state is not.
 #[test]
 fn empty_store_is_accepted() {
     let (mut job, leader) = Job::started(2);
@@ -514,13 +514,13 @@ fn empty_store_is_accepted() {
     job.store = Store { revision: 1, lease: 1, ..Store::default() };
     job.watch();
     job.carry_out();
-    assert_eq!(job.written().memory, Some(memory(1)));
+    assert_eq!(job.written().job_state, Some(job_state(1)));
     job.pass(20 * SECOND);
     assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
     job.cut_off(&[leader], true);
     job.pass(10 * SECOND);
     assert_eq!(job.leader(), Some(1 - leader));
-    assert_eq!(job.led(1 - leader)[0].memory, Some(memory(1)));
+    assert_eq!(job.led(1 - leader)[0].job_state, Some(job_state(1)));
 }
 
 /// A leader whose record is deleted writes it again at once, as often as that happens, and leads in the same term. The
@@ -533,7 +533,7 @@ fn deleted_record_is_written_again() {
         job.store.delete();
         job.watch();
         job.carry_out();
-        assert_eq!(job.written().memory, Some(memory(1)));
+        assert_eq!(job.written().job_state, Some(job_state(1)));
         assert!(!job.written().is_placeholder);
         job.pass(10 * SECOND);
         assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
@@ -545,10 +545,10 @@ fn deleted_record_is_written_again() {
     }
 }
 
-/// The key is deleted while the leader does not reach the store. Another process puts the memory back, and leads with it
+/// The key is deleted while the leader does not reach the store. Another process puts the state back, and leads with it
 /// when the key has not changed for a silence: the leader's lease is over, and so are its workers.
 #[test]
-fn memory_outlives_a_deleted_key() {
+fn job_state_outlives_a_deleted_key() {
     let (mut job, leader) = Job::started(3);
     let others: Vec<usize> = (0..3).filter(|other| *other != leader).collect();
     job.remember(leader, 3, &[others[1], others[0]]);
@@ -560,7 +560,7 @@ fn memory_outlives_a_deleted_key() {
     job.pass(SECOND);
     let placeholder = job.written().clone();
     assert!(placeholder.is_placeholder);
-    assert_eq!((placeholder.process, placeholder.memory), (process(leader), Some(memory(3))));
+    assert_eq!((placeholder.process, placeholder.job_state), (process(leader), Some(job_state(3))));
     let timers = Timers::default();
     job.pass(timers.silence - SECOND);
     assert_eq!(job.leader(), None);
@@ -568,7 +568,7 @@ fn memory_outlives_a_deleted_key() {
     assert_eq!(job.leader(), Some(others[1]), "the first successor");
     let [leadership] = &job.led(others[1])[..] else { panic!("it leads once") };
     assert_eq!(leadership.former, Some(process(leader)));
-    assert_eq!(leadership.memory, Some(memory(3)));
+    assert_eq!(leadership.job_state, Some(job_state(3)));
     assert!(leadership.term > job.led(leader)[0].term);
     assert!(leadership.workers_until <= job.now);
     assert!(leadership.workers_until >= until + (timers.silence - timers.leader_lease));
@@ -592,7 +592,7 @@ fn placeholder_does_not_end_the_leadership() {
 }
 
 /// A process that has never seen a record does not know whether one was deleted just before. It leads when the key that
-/// it has created has not changed for a silence, with neither memory nor former leader. If it is lost, another one does.
+/// it has created has not changed for a silence, with neither state nor former leader. If it is lost, another one does.
 #[test]
 fn founder_waits_for_a_silence() {
     let mut job = Job::new(2);
@@ -600,7 +600,7 @@ fn founder_waits_for_a_silence() {
     job.pass(SECOND);
     let placeholder = job.written().clone();
     assert!(placeholder.is_placeholder);
-    assert_eq!((placeholder.term, placeholder.memory), (Term(0), None));
+    assert_eq!((placeholder.term, placeholder.job_state), (Term(0), None));
     let silence = Timers::default().silence;
     job.pass(silence - SECOND);
     assert_eq!(job.leader(), None);
@@ -609,13 +609,13 @@ fn founder_waits_for_a_silence() {
     job.pass(SECOND);
     assert_eq!(job.leader(), Some(1 - founder));
     let [leadership] = &job.led(1 - founder)[..] else { panic!("it leads once") };
-    assert_eq!((leadership.former.clone(), leadership.memory.clone()), (None, None));
+    assert_eq!((leadership.former.clone(), leadership.job_state.clone()), (None, None));
     assert!(leadership.workers_until <= job.now);
 }
 
-/// A founder begins no other job while a second process knows one: this process puts the memory into the key.
+/// A founder begins no other job while a second process knows one: this process puts the state into the key.
 #[test]
-fn founder_receives_the_memory_of_others() {
+fn founder_receives_the_job_state_of_others() {
     let (mut job, leader) = Job::started(3);
     let others: Vec<usize> = (0..3).filter(|other| *other != leader).collect();
     job.remember(leader, 4, &[others[0]]);
@@ -628,15 +628,15 @@ fn founder_receives_the_memory_of_others() {
     job.cut_off(&[others[1]], false);
     job.pass(SECOND);
     assert_eq!(
-        (job.written().memory.clone(), job.written().is_placeholder),
-        (Some(memory(4)), true)
+        (job.written().job_state.clone(), job.written().is_placeholder),
+        (Some(job_state(4)), true)
     );
     job.pass(20 * SECOND);
     let next = job.leader().expect("one of them leads");
-    assert_eq!(job.led(next)[0].memory, Some(memory(4)));
+    assert_eq!(job.led(next)[0].job_state, Some(job_state(4)));
 }
 
-/// A value that is not a record is replaced: by the leader at once, otherwise by one process, which puts the memory back.
+/// A value that is not a record is replaced: by the leader at once, otherwise by one process, which puts the state back.
 /// The replacement is reported once.
 #[test]
 fn garbage_is_replaced() {
@@ -648,7 +648,7 @@ fn garbage_is_replaced() {
     job.store.spoil();
     job.watch();
     job.carry_out();
-    assert_eq!((job.written().memory.clone(), replaced(&job)), (Some(memory(1)), 1));
+    assert_eq!((job.written().job_state.clone(), replaced(&job)), (Some(job_state(1)), 1));
     job.pass(20 * SECOND);
     assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
     job.cut_off(&[leader], true);
@@ -659,7 +659,7 @@ fn garbage_is_replaced() {
     assert_eq!((job.leader(), replaced(&job)), (None, 2));
     job.pass(20 * SECOND);
     let next = job.leader().expect("one of them leads");
-    assert_eq!((job.led(next)[0].memory.clone(), replaced(&job)), (Some(memory(1)), 2));
+    assert_eq!((job.led(next)[0].job_state.clone(), replaced(&job)), (Some(job_state(1)), 2));
 }
 
 /// An older record than the newest one that was seen is replaced, and its leader does not lead again because of it.
@@ -680,12 +680,12 @@ fn older_record_is_replaced() {
     assert!(job.leader().is_none_or(|leader| leader == second));
     job.pass(SECOND);
     assert_eq!(
-        (job.written().memory.clone(), job.written().is_placeholder),
-        (Some(memory(2)), true)
+        (job.written().job_state.clone(), job.written().is_placeholder),
+        (Some(job_state(2)), true)
     );
     job.pass(20 * SECOND);
     let third = job.leader().expect("one of them leads");
-    assert_eq!(job.led(third).pop().unwrap().memory, Some(memory(2)));
+    assert_eq!(job.led(third).pop().unwrap().job_state, Some(job_state(2)));
 }
 
 /// The store was emptied, and its new record has the revision that a process knows from before. This is not taken for the
@@ -723,11 +723,11 @@ fn ended_job_does_not_replace_another_one() {
         is_resigned: false,
         is_placeholder: false,
         successors: Vec::new(),
-        memory: Some(Memory::fresh(JobUid::new(uid))),
+        job_state: Some(JobState::fresh(JobUid::new(uid))),
     };
     let mut ended = record(9, "a");
-    if let Some(memory) = &mut ended.memory {
-        memory.closed = Some(outcome());
+    if let Some(job_state) = &mut ended.job_state {
+        job_state.closed = Some(outcome());
     }
     known.keep(&ended);
     assert!(known.is_outdated(&record(3, "a")));
@@ -744,7 +744,7 @@ fn ended_job_is_not_put_back() {
     assert_eq!(job.store.entry, None);
     job.pass(20 * SECOND);
     let [leadership] = &job.led(1 - leader)[..] else { panic!("it leads once") };
-    assert_eq!((leadership.former.clone(), leadership.memory.clone()), (None, None));
+    assert_eq!((leadership.former.clone(), leadership.job_state.clone()), (None, None));
 }
 
 /// A process of a job that has ended, which is still there, does not put it back when another process begins a job.
@@ -757,5 +757,5 @@ fn ended_job_is_not_put_back_into_another_one() {
     job.pass(20 * SECOND);
     let next = job.leader().expect("one of them leads");
     let leadership = job.led(next).pop().unwrap();
-    assert_eq!((leadership.former, leadership.memory), (None, None));
+    assert_eq!((leadership.former, leadership.job_state), (None, None));
 }

@@ -54,7 +54,7 @@ const CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 const LEAVE_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Leader {
-    /// Returns the members that could become voters: they receive the memory, and grant leases that do not count.
+    /// Returns the members that could become voters: they receive the state, and grant leases that do not count.
     pub(super) fn learners(&self, replica: &Replica) -> impl Iterator<Item = &Member> {
         let is_voter = |member: &&Member| {
             let mut seats = replica.lists.seats();
@@ -250,7 +250,7 @@ impl Election {
         leader.forget_returned();
         if replica.lists.before.is_some() {
             leader.membership.is_completing = true;
-            self.write(now, replica.lists.without_before(), replica.memory);
+            self.write(now, replica.lists.without_before(), replica.job_state);
             return;
         }
         if mem::take(&mut leader.membership.is_completing) {
@@ -267,7 +267,7 @@ impl Election {
             .is_some_and(|sent| now + LEASE_LEFT <= sent + lease);
         if lasts {
             leader.membership.changed = Some(now);
-            self.write(now, lists, replica.memory);
+            self.write(now, lists, replica.job_state);
         }
     }
 

@@ -6,7 +6,7 @@ use ragent_rendezvous::{
     ids::{JobUid, NodeId, Term, VoterAddress, VoterId},
     known_job::Seniority,
     message::Outcome,
-    settings::Memory,
+    settings::JobState,
 };
 
 use crate::election::{
@@ -55,7 +55,7 @@ pub enum Effect {
     Lead(Box<Leadership>),
     /// Coordinate until this time, unless it is extended again.
     Extend(Instant),
-    /// A majority has this version of the memory.
+    /// A majority has this version of the state.
     Copied(Version),
     /// The voters have changed while this process leads.
     Voters(Vec<Seat>),
@@ -95,8 +95,8 @@ pub struct Leadership {
     pub workers_until: Instant,
     /// The previous leader, if one is known.
     pub former: Option<NodeId>,
-    /// The memory of that leader; `None` if this is the first one.
-    pub memory: Option<Memory>,
+    /// The state of the job under that leader; `None` if this is the first one.
+    pub job_state: Option<JobState>,
     /// The voters.
     pub voters: Vec<Seat>,
 }

@@ -7,7 +7,7 @@ use std::{
 
 use ragent_rendezvous::{
     ids::{NodeId, Term, VoterAddress, VoterId},
-    settings::Memory,
+    settings::JobState,
 };
 use tracing::info;
 
@@ -212,23 +212,28 @@ impl Election {
         self.extend(now);
     }
 
-    /// Writes the memory that this process has inherited in its own term, so that a majority has it in this term.
+    /// Writes the state that this process has inherited in its own term, so that a majority has it in this term.
     pub(super) fn write_in_own_term(&mut self, now: Instant) {
         let Role::Leader(leader) = &self.role else { return };
-        let Replica { lists, memory, .. } = self.voter.replica().clone();
+        let Replica { lists, job_state, .. } = self.voter.replica().clone();
         let version = Version { term: leader.term, number: 0 };
-        self.voter.take(&Replica { version, lists, memory });
+        self.voter.take(&Replica { version, lists, job_state });
         self.renew(now);
     }
 
-    /// Writes the next version of the memory, copies it to the voters, and returns it.
-    pub(super) fn write(&mut self, now: Instant, lists: Lists, memory: Option<Memory>) -> Version {
+    /// Writes the next version of the state, copies it to the voters, and returns it.
+    pub(super) fn write(
+        &mut self,
+        now: Instant,
+        lists: Lists,
+        job_state: Option<JobState>,
+    ) -> Version {
         let Version { term, number } = self.voter.replica().version;
         let version = Version { term, number: number.saturating_add(1) };
         if self.voter.replica().lists != lists {
             self.effects.push_back(Effect::Store);
         }
-        self.voter.take(&Replica { version, lists, memory });
+        self.voter.take(&Replica { version, lists, job_state });
         self.forget_addresses();
         self.renew(now);
         version
@@ -258,7 +263,7 @@ impl Election {
                 until,
                 workers_until: leader.inheritance.workers_until,
                 former: leader.inheritance.former.clone(),
-                memory: replica.memory.clone(),
+                job_state: replica.job_state.clone(),
                 voters: replica.lists.last.clone(),
             };
             self.effects.push_back(Effect::Lead(Box::new(leadership)));

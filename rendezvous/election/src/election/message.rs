@@ -5,7 +5,7 @@ use std::time::Duration;
 use ragent_rendezvous::{
     ids::{JobUid, NodeId, Round, Term, VoterAddress, VoterId},
     known_job::KnownJob,
-    settings::Memory,
+    settings::JobState,
 };
 
 pub use super::lists::{Lists, Seat};
@@ -59,13 +59,13 @@ pub enum Request {
         /// The term.
         term: Term,
     },
-    /// Asks for a lease, and copies the leader's memory.
+    /// Asks for a lease, and copies the leader's state of the job.
     Renew {
         /// The leader's term.
         term: Term,
-        /// The leader's memory.
+        /// The leader's state of the job.
         replica: Box<Replica>,
-        /// True if a majority has this memory.
+        /// True if a majority has this state.
         is_copied: bool,
     },
     /// Returns the lease.
@@ -91,19 +91,19 @@ pub struct Answer {
     pub workers_for: Duration,
     /// The last process to which the voter granted a lease, and its term.
     pub former: Option<(Term, NodeId)>,
-    /// The voter's copy of the memory, if it is newer than that of the sender of the request.
+    /// The voter's copy of the state, if it is newer than that of the sender of the request.
     pub replica: Option<Box<Replica>>,
 }
 
-/// A copy of the leader's memory.
+/// A copy of the leader's state of the job.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Replica {
     /// Its version.
     pub version: Version,
     /// The voters of the job.
     pub lists: Lists,
-    /// The memory; `None` until the first leader has written one.
-    pub memory: Option<Memory>,
+    /// The job's state; `None` until the first leader has written one.
+    pub job_state: Option<JobState>,
 }
 
 /// The version of a [`Replica`]; compared by term first.
@@ -129,12 +129,12 @@ pub struct Knowledge {
 impl Replica {
     /// Returns true if the job has completed a round, so that its voters are known by their identities.
     pub fn has_round(&self) -> bool {
-        self.memory.as_ref().is_some_and(|memory| memory.round > Round(0))
+        self.job_state.as_ref().is_some_and(|job_state| job_state.round > Round(0))
     }
 
     /// Returns true if the job has ended.
     pub(super) fn is_closed(&self) -> bool {
-        self.memory.as_ref().is_some_and(|memory| memory.closed.is_some())
+        self.job_state.as_ref().is_some_and(|job_state| job_state.closed.is_some())
     }
 
     /// Returns its version, and whether the job has a round.
@@ -158,7 +158,7 @@ impl Replica {
     /// Returns true if both belong to the same job, or one of them has no round.
     pub(super) fn is_of_same_job(&self, other: &Self) -> bool {
         let uid = |replica: &Self| {
-            replica.memory.as_ref().filter(|_| replica.has_round()).map(|m| m.job_uid.clone())
+            replica.job_state.as_ref().filter(|_| replica.has_round()).map(|m| m.job_uid.clone())
         };
         uid(self).zip(uid(other)).is_none_or(|(one, other)| one == other)
     }

@@ -108,7 +108,7 @@ impl Election {
     fn own_seniority(&self) -> Option<Seniority> {
         let replica = self.voter.replica();
         let uid = job_uid(replica)?.clone();
-        let born_ms = replica.memory.as_ref()?.born_ms;
+        let born_ms = replica.job_state.as_ref()?.born_ms;
         Some(Seniority { born_ms, uid })
     }
 
@@ -330,8 +330,8 @@ impl Election {
         self.has_yielded = true;
         warn!("the job has ended while this process had no leader; this process ends");
         let replica = self.voter.replica();
-        let memory = replica.memory.as_ref().filter(|_| self.copied == replica.version);
-        let outcome = memory.and_then(|memory| memory.closed.clone());
+        let job_state = replica.job_state.as_ref().filter(|_| self.copied == replica.version);
+        let outcome = job_state.and_then(|job_state| job_state.closed.clone());
         self.effects.push_back(Effect::Outlived(outcome.map(Box::new)));
     }
 
@@ -512,6 +512,6 @@ impl Election {
 
 /// Returns the job of a replica, if it has a round.
 pub(super) fn job_uid(replica: &Replica) -> Option<&JobUid> {
-    let memory = replica.memory.as_ref().filter(|_| replica.has_round())?;
-    Some(&memory.job_uid)
+    let job_state = replica.job_state.as_ref().filter(|_| replica.has_round())?;
+    Some(&job_state.job_uid)
 }

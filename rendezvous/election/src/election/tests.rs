@@ -170,8 +170,8 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn memory(round: u64) -> Memory {
-    Memory { round: Round(round), ..Memory::fresh(JobUid::new("job")) }
+fn job_state(round: u64) -> JobState {
+    JobState { round: Round(round), ..JobState::fresh(JobUid::new("job")) }
 }
 
 /// A vote that `place` asks for.
@@ -376,37 +376,37 @@ fn leader_without_majority_resigns() {
     assert_eq!(voters.seen[leader].last(), Some(&Effect::Follow { leader: None }));
 }
 
-/// The leader's memory is copied to a majority, and its successor receives it.
+/// The leader's state of the job is copied to a majority, and its successor receives it.
 #[test]
-fn memory_survives_the_leader() {
+fn job_state_survives_the_leader() {
     let mut voters = Voters::new(3);
     voters.pass(millis(10_000));
     let first = voters.leader().expect("a leader");
     let now = voters.now;
-    let version = voters.voters[first].handle_remember(now, memory(7)).expect("it leads");
+    let version = voters.voters[first].handle_remember(now, job_state(7)).expect("it leads");
     assert!(!voters.seen[first].contains(&Effect::Copied(version)));
     voters.deliver();
     assert!(voters.seen[first].contains(&Effect::Copied(version)));
     voters.is_down[first] = true;
     voters.pass(millis(4_000));
     let second = voters.leader().expect("another leader");
-    let inherited = voters.led(second).pop().and_then(|leadership| leadership.memory);
-    assert_eq!(inherited, Some(memory(7)));
+    let inherited = voters.led(second).pop().and_then(|leadership| leadership.job_state);
+    assert_eq!(inherited, Some(job_state(7)));
 }
 
-/// A memory that only a minority has is not reported as copied, and only a leader changes it.
+/// A job's state that only a minority has is not reported as copied, and only a leader changes it.
 #[test]
-fn memory_needs_a_majority() {
+fn job_state_needs_a_majority() {
     let mut voters = Voters::new(3);
     voters.pass(millis(10_000));
     let leader = voters.leader().expect("a leader");
     let other = (leader + 1) % 3;
-    assert_eq!(voters.voters[other].handle_remember(voters.now, memory(1)), None);
+    assert_eq!(voters.voters[other].handle_remember(voters.now, job_state(1)), None);
     for place in (0..3).filter(|place| *place != leader) {
         voters.is_down[place] = true;
     }
     let now = voters.now;
-    let version = voters.voters[leader].handle_remember(now, memory(7)).expect("it leads");
+    let version = voters.voters[leader].handle_remember(now, job_state(7)).expect("it leads");
     voters.pass(millis(2_500));
     assert!(!voters.seen[leader].contains(&Effect::Copied(version)));
 }
@@ -473,7 +473,7 @@ fn frozen_leader_does_not_act() {
     voters.pass(millis(10_000));
     let leader = voters.leader().expect("a leader");
     let late = voters.now + millis(2_500);
-    let version = voters.voters[leader].handle_remember(late, memory(1));
+    let version = voters.voters[leader].handle_remember(late, job_state(1));
     assert_eq!(version, None);
     assert_eq!(voters.voters[leader].leads_until(), None);
 }

@@ -55,7 +55,7 @@ impl Election {
         self.highest
     }
 
-    /// Returns the newest copy of the memory that this voter has, to be stored in the same way.
+    /// Returns the newest copy of the state that this voter has, to be stored in the same way.
     pub fn replica(&self) -> &Replica {
         self.voter.replica()
     }

@@ -9,7 +9,7 @@ use crate::election::{
     timers::Timers,
 };
 
-/// The promises of a voter, and its copy of the leader's memory.
+/// The promises of a voter, and its copy of the leader's state of the job.
 #[derive(Debug)]
 pub(super) struct Voter {
     /// The highest term that it has voted for, or granted a lease to.
@@ -69,7 +69,7 @@ impl Voter {
         &self.replica
     }
 
-    /// Takes over a newer copy of the memory. Returns true if it replaces this one.
+    /// Takes over a newer copy of the state. Returns true if it replaces this one.
     ///
     /// The promised term was one of a job that has no round, and does not count in a job that has one. The lease does:
     /// its holder may still lead.
@@ -114,7 +114,7 @@ impl Voter {
         is_granted
     }
 
-    /// Grants or renews the lease of a leader, and stores its memory; returns true if it was
+    /// Grants or renews the lease of a leader, and stores its state; returns true if it was
     /// granted.
     pub(super) fn renew(
         &mut self,

@@ -26,7 +26,7 @@ fn adopted() -> Fixture {
 #[test]
 fn recovery_of_an_adopted_round_needs_a_majority() {
     let mut t = adopted();
-    assert!(t.memory.is_adopted);
+    assert!(t.job_state.is_adopted);
     t.live(&["a"], 10 * SECOND);
     let why = "recovering a round of which this coordinator has no state: 1 of at least 2 nodes have \
          registered, 590 s left";
@@ -51,7 +51,7 @@ fn newcomers_make_up_the_majority_of_an_adopted_round() {
         did.contains(&Did::Admit("a", 2, 0)) && did.contains(&Did::Admit("x", 2, 1)),
         "{did:?}"
     );
-    assert!(!t.memory.is_adopted);
+    assert!(!t.job_state.is_adopted);
 }
 
 /// A higher round that a node knows counts, and so do its charges and a higher term.
@@ -66,7 +66,7 @@ fn higher_round_is_learned() {
     attend.restarts_used = 2;
     let did = t.attend_with(attend);
     assert_eq!(did, [Did::Remember(9, 2), Did::Welcome("a"), Did::Restart("a", 9)]);
-    assert_eq!(t.memory.term, Term(8));
+    assert_eq!(t.job_state.term, Term(8));
     t.rounds.insert("a".to_owned(), round);
     assert_eq!(t.back("a"), [Did::Remember(10, 2), Did::Admit("a", 10, 0)]);
 }
@@ -111,8 +111,8 @@ fn claims_of_another_run_do_not_count() {
     attend.charged_through = Round(99);
     t.machine.handle_attend(t.now, attend);
     assert_eq!(t.drain(), [Did::Welcome("x"), Did::Wait("x", WaitReason::Recovering)]);
-    assert_eq!((t.memory.round, t.memory.term), (Round(1), Term(2)));
-    assert_eq!((t.memory.restarts_used, t.memory.charged_through), (0, Round(0)));
+    assert_eq!((t.job_state.round, t.job_state.term), (Round(1), Term(2)));
+    assert_eq!((t.job_state.restarts_used, t.job_state.charged_through), (0, Round(0)));
     assert_eq!(t.why(), "recovering: 0 of 1 members of the last round have registered, 5 s left");
 }
 
@@ -123,14 +123,14 @@ fn claims_do_not_count_in_a_running_round() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a"]);
     let mut attend = t.attend_of("x", ready());
-    attend.job_uid = Some(t.memory.job_uid.clone());
+    attend.job_uid = Some(t.job_state.job_uid.clone());
     attend.known_round = known_round(RoundId { term: Term(1), round: Round(99) }, 1, 0);
     attend.restarts_used = 3;
     attend.charged_through = Round(99);
     t.machine.handle_attend(t.now, attend);
     t.drain();
-    assert_eq!((t.memory.round, t.memory.is_adopted), (Round(1), false));
-    assert_eq!((t.memory.restarts_used, t.memory.charged_through), (0, Round(0)));
+    assert_eq!((t.job_state.round, t.job_state.is_adopted), (Round(1), false));
+    assert_eq!((t.job_state.restarts_used, t.job_state.charged_through), (0, Round(0)));
 }
 
 /// Claims of rounds that are implausibly far ahead are ignored.
@@ -141,7 +141,7 @@ fn far_rounds_are_not_believed() {
         let mut attend = t.attend_of("x", ready());
         attend.known_round = known_round(RoundId { term: Term(1), round: Round(1 + ahead) }, 1, 0);
         t.attend_with(attend);
-        assert_eq!(t.memory.round != Round(1), is_believed);
+        assert_eq!(t.job_state.round != Round(1), is_believed);
     }
 }
 
@@ -175,8 +175,8 @@ fn coordinator_without_state_adopts_the_run_of_a_member() {
             Did::Wait("x", WaitReason::Recovering),
         ]
     );
-    assert_eq!(t.memory.job_uid, JobUid::new("earlier"));
-    assert!(t.memory.is_adopted && t.memory.term > Term(3));
+    assert_eq!(t.job_state.job_uid, JobUid::new("earlier"));
+    assert!(t.job_state.is_adopted && t.job_state.term > Term(3));
     // The waiting node registers again, with the uid that it received before.
     let mut attend = t.attend_of("x", ready());
     attend.job_uid = Some(JobUid::new("uid"));
@@ -199,7 +199,7 @@ fn claimed_size_is_bounded() {
     attend.standing.round = round;
     t.rounds.insert("a".to_owned(), round);
     t.attend_with(attend);
-    assert_eq!((t.memory.round, t.memory.round_size), (Round(8), 2));
+    assert_eq!((t.job_state.round, t.job_state.round_size), (Round(8), 2));
     assert!(t.why().starts_with("recovering: 1 of 2 members"), "{}", t.why());
 }
 

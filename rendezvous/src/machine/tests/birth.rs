@@ -271,7 +271,7 @@ fn elder_job_closes_this_one() {
         let endpoint = "n7:29400".to_owned();
         let other = JobResult::OtherJob { endpoint, born_ms: 1_700_000_000_000 };
         assert_eq!(t.outcome().expect("closed").result, other, "{phase}");
-        assert_eq!(t.memory.closed.as_ref().map(|outcome| &outcome.result), Some(&other));
+        assert_eq!(t.job_state.closed.as_ref().map(|outcome| &outcome.result), Some(&other));
         let refused = t.join("x");
         assert!(matches!(refused[..], [Did::Refuse("x", RefuseReason::Closed(_))]), "{refused:?}");
     }
@@ -319,11 +319,11 @@ fn external_store_adopts_the_job_of_a_member() {
         let did = t.attend_with(attend);
         if has_voters {
             assert_eq!(did, [Did::HangUp("a")]);
-            assert_eq!(t.memory.job_uid, JobUid::new("uid"));
+            assert_eq!(t.job_state.job_uid, JobUid::new("uid"));
             continue;
         }
         assert_eq!(did, [Did::Remember(4, 0), Did::Welcome("a")]);
-        assert_eq!(t.memory.job_uid, JobUid::new("earlier"));
+        assert_eq!(t.job_state.job_uid, JobUid::new("earlier"));
         let mut did = t.back("a");
         did.extend(t.live(&["a"], 2 * SECOND));
         assert!(did.contains(&Did::Admit("a", 5, 0)), "{did:?}");

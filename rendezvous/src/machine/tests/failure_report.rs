@@ -67,7 +67,7 @@ fn late_evidence_decides_who_is_quarantined() {
     stop_with_error_file(&mut t, "b", 2 * SECOND);
     assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Gathering)]);
     assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::Quarantined)]);
-    assert_eq!(t.memory.restarts_used, 0);
+    assert_eq!(t.job_state.restarts_used, 0);
 }
 
 /// Failures of the same second are listed, oldest first and shortened; later ones are counted only.

@@ -19,7 +19,7 @@ use crate::{
         NodeState, Outcome, PROTOCOL_VERSION, RefuseReason, Standing, ToNode, WaitReason,
         WorkerEnd, WorkerFailure,
     },
-    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     tenure::Tenure,
     voter_count::VoterCount,
 };
@@ -36,7 +36,7 @@ pub(super) struct Fixture {
     pub(super) shared: SharedSettings,
     pub(super) settings: Settings,
     /// The content of the state file.
-    pub(super) memory: Memory,
+    pub(super) job_state: JobState,
     /// The number of each node's newest stream.
     pub(super) attends: BTreeMap<String, AttendNumber>,
     /// The round in which each node was last a member.
@@ -122,20 +122,20 @@ impl Fixture {
             leases: Leases::default(),
             begins_at: None,
         };
-        let mut fixture = Self::start(settings, shared, Memory::fresh(JobUid::new("uid")));
+        let mut fixture = Self::start(settings, shared, JobState::fresh(JobUid::new("uid")));
         fixture.drain();
         fixture
     }
 
     /// Starts a coordinator with the content of the state file.
-    pub(super) fn start(settings: Settings, shared: SharedSettings, memory: Memory) -> Self {
+    pub(super) fn start(settings: Settings, shared: SharedSettings, job_state: JobState) -> Self {
         let now = some_instant();
         Self {
-            machine: Rendezvous::new(now, settings.clone(), memory.clone(), Tenure::Sole),
+            machine: Rendezvous::new(now, settings.clone(), job_state.clone(), Tenure::Sole),
             now,
             shared,
             settings,
-            memory,
+            job_state,
             attends: BTreeMap::new(),
             rounds: BTreeMap::new(),
             admissions: BTreeMap::new(),
@@ -146,16 +146,16 @@ impl Fixture {
     /// Kills the coordinator's process and starts it again.
     pub(super) fn restart_coordinator(&mut self) -> Vec<Did> {
         self.machine =
-            Rendezvous::new(self.now, self.settings.clone(), self.memory.clone(), Tenure::Sole);
+            Rendezvous::new(self.now, self.settings.clone(), self.job_state.clone(), Tenure::Sole);
         self.drain()
     }
 
     /// Makes `name` the node in the coordinator's process.
     pub(super) fn host(mut self, name: &str) -> Self {
         self.settings.host = Some(NodeId::new(name));
-        self.memory.term = Term(0);
+        self.job_state.term = Term(0);
         self.machine =
-            Rendezvous::new(self.now, self.settings.clone(), self.memory.clone(), Tenure::Sole);
+            Rendezvous::new(self.now, self.settings.clone(), self.job_state.clone(), Tenure::Sole);
         self.drain();
         self
     }
@@ -196,7 +196,7 @@ impl Fixture {
     /// Opens a stream. An agent that knows of a round also knows the run.
     pub(super) fn attend_with(&mut self, mut attend: Attend) -> Vec<Did> {
         if attend.known_round.round.round > Round(0) && attend.job_uid.is_none() {
-            attend.job_uid = Some(self.memory.job_uid.clone());
+            attend.job_uid = Some(self.job_state.job_uid.clone());
         }
         self.machine.handle_attend(self.now, attend);
         self.drain()
@@ -345,7 +345,9 @@ impl Fixture {
         while let Some(effect) = self.machine.poll_effect() {
             match effect {
                 Effect::Record(event) => self.events.push(event),
-                Effect::Remember(memory) if self.is_of_account(&memory) => self.memory = *memory,
+                Effect::Remember(job_state) if self.is_of_account(&job_state) => {
+                    self.job_state = *job_state
+                }
                 effect => did.push(self.shorten(effect)),
             }
         }
@@ -355,9 +357,10 @@ impl Fixture {
     }
 
     /// Returns true if only the time account has changed, which is stored at intervals.
-    fn is_of_account(&self, memory: &Memory) -> bool {
-        let Memory { time, restarts, .. } = self.memory.clone();
-        *memory != self.memory && Memory { time, restarts, ..memory.clone() } == self.memory
+    fn is_of_account(&self, job_state: &JobState) -> bool {
+        let JobState { time, restarts, .. } = self.job_state.clone();
+        *job_state != self.job_state
+            && JobState { time, restarts, ..job_state.clone() } == self.job_state
     }
 
     fn shorten(&mut self, effect: Effect) -> Did {
@@ -368,9 +371,9 @@ impl Fixture {
             Effect::Forget => return Did::Forget,
             Effect::Finish { .. } => return Did::Finish,
             Effect::HangUp { to } => return Did::HangUp(known(&to)),
-            Effect::Remember(memory) => {
-                self.memory = *memory;
-                return Did::Remember(self.memory.round.0, self.memory.restarts_used);
+            Effect::Remember(job_state) => {
+                self.job_state = *job_state;
+                return Did::Remember(self.job_state.round.0, self.job_state.restarts_used);
             }
             Effect::Send { to, message } => (to, message),
         };

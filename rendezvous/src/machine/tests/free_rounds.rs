@@ -68,7 +68,7 @@ fn cut_off_is_counted_once_a_round() {
         strikes: early_losses,
         early_losses,
     };
-    assert_eq!(t.memory.host_tallies, [tally(2)]);
+    assert_eq!(t.job_state.host_tallies, [tally(2)]);
 }
 
 /// If all members were cut off, none is counted: the coordinator or its network was away.
@@ -143,12 +143,12 @@ fn early_free_rounds_end_the_job() {
 fn late_free_rounds_end_the_job() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
-    t.memory.free_rounds = 998;
+    t.job_state.free_rounds = 998;
     for _ in 0..2 {
         lose_coordinator(&mut t, &["a", "b"]);
         assert!(t.outcome().is_none());
         t.live(&["a", "b"], 120 * SECOND);
-        assert!(!t.memory.is_early && t.memory.early_free_rounds == 0);
+        assert!(!t.job_state.is_early && t.job_state.early_free_rounds == 0);
     }
     lose_coordinator(&mut t, &["a", "b"]);
     assert_eq!(t.outcome().expect("closed").result, JobResult::RestartLoop { rounds: 1_000 });
@@ -160,17 +160,17 @@ fn free_rounds_are_forgotten() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
     lose_coordinator(&mut t, &["a", "b"]);
-    assert_eq!((t.memory.free_rounds, t.memory.early_free_rounds), (1, 1));
+    assert_eq!((t.job_state.free_rounds, t.job_state.early_free_rounds), (1, 1));
     t.live(&["a", "b"], 599 * SECOND);
-    assert_eq!((t.memory.free_rounds, t.memory.early_free_rounds), (1, 0));
+    assert_eq!((t.job_state.free_rounds, t.job_state.early_free_rounds), (1, 0));
     t.live(&["a", "b"], SECOND);
-    assert_eq!(t.memory.free_rounds, 0);
+    assert_eq!(t.job_state.free_rounds, 0);
     lose_coordinator(&mut t, &["a", "b"]);
-    assert_eq!(t.memory.free_rounds, 1);
+    assert_eq!(t.job_state.free_rounds, 1);
     t.fail("a", Duration::ZERO);
     t.back("b");
     t.back("a");
-    assert_eq!(t.memory.free_rounds, 0);
+    assert_eq!(t.job_state.free_rounds, 0);
 }
 
 /// Rounds after a join or a requested leave are voluntary and not counted.
@@ -183,5 +183,5 @@ fn rounds_that_were_asked_for_are_not_counted() {
     t.back("a");
     t.report("b", NodeState::Leaving { reaped: true });
     t.back("a");
-    assert_eq!((t.memory.round.0, t.memory.free_rounds), (3, 0));
+    assert_eq!((t.job_state.round.0, t.job_state.free_rounds), (3, 0));
 }

@@ -8,7 +8,7 @@ use crate::{
     Rendezvous,
     ids::{JobUid, Term},
     message::{FromNode, JobResult, NodeState},
-    settings::Memory,
+    settings::JobState,
     tenure::{Elected, Tenure},
 };
 
@@ -24,8 +24,8 @@ fn elected(max: u32) -> Fixture {
         workers_until: t.now,
         former: None,
     };
-    let (settings, memory) = (t.settings.clone(), Memory::fresh(JobUid::new("uid")));
-    t.machine = Rendezvous::new(t.now, settings, memory, Tenure::Elected(elected));
+    let (settings, job_state) = (t.settings.clone(), JobState::fresh(JobUid::new("uid")));
+    t.machine = Rendezvous::new(t.now, settings, job_state, Tenure::Elected(elected));
     t.drain();
     t
 }

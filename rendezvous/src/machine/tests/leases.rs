@@ -7,7 +7,7 @@ use crate::{
     effect::Effect,
     ids::{JobUid, NodeId},
     message::{EvictReason, RefuseReason, ToNode, Welcome},
-    settings::{Leases, Memory},
+    settings::{JobState, Leases},
 };
 
 /// The agent and coordinator leases of a job of 10,000 nodes.
@@ -57,8 +57,8 @@ fn lease_does_not_depend_on_who_has_come() {
 fn coordinator_alone_learns_its_leases() {
     let mut t = Fixture::new(1, 10_000);
     t.settings.shared = None;
-    let memory = Memory::fresh(JobUid::new("uid"));
-    t = Fixture::start(t.settings.clone(), t.shared, memory);
+    let job_state = JobState::fresh(JobUid::new("uid"));
+    t = Fixture::start(t.settings.clone(), t.shared, job_state);
     t.drain();
     assert_eq!(welcome(&mut t, "a").leases.agent, AGENT_LEASE);
 }

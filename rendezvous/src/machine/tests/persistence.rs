@@ -62,13 +62,13 @@ fn stale_outcome_is_forgotten() {
         t.fail("a", Duration::ZERO);
         t.back("a");
     }
-    assert!(t.memory.closed.is_some());
+    assert!(t.job_state.closed.is_some());
     t.restart_coordinator();
     t.join("x");
     assert_eq!(t.live(&["x"], 4 * SECOND), []);
     let begins = [Did::Remember(2, 0), Did::Wait("x", WaitReason::Gathering)];
     assert_eq!(t.live(&["x"], SECOND), begins);
-    assert_eq!(t.memory.closed, None);
+    assert_eq!(t.job_state.closed, None);
     assert_eq!(t.live(&["x"], 30 * SECOND), [Did::Remember(3, 0), Did::Admit("x", 3, 0)]);
 }
 
@@ -92,10 +92,10 @@ fn killed_as_a_whole(keeps_charges: bool) -> Fixture {
 #[test]
 fn forgotten_run_leaves_its_charges() {
     let t = killed_as_a_whole(false);
-    assert_eq!((t.memory.restarts_used, t.memory.charged_through), (0, Round(0)));
+    assert_eq!((t.job_state.restarts_used, t.job_state.charged_through), (0, Round(0)));
     assert!(t.why().starts_with("last call"), "{}", t.why());
     let t = killed_as_a_whole(true);
-    assert_eq!((t.memory.restarts_used, t.memory.charged_through), (1, Round(1)));
+    assert_eq!((t.job_state.restarts_used, t.job_state.charged_through), (1, Round(1)));
 }
 
 /// A member that registers later restores the charges.
@@ -105,5 +105,5 @@ fn late_member_brings_back_its_charges() {
     let mut attend = t.attend_of("a", ready());
     attend.charged_through = Round(1);
     t.attend_with(attend);
-    assert_eq!((t.memory.restarts_used, t.memory.charged_through), (1, Round(1)));
+    assert_eq!((t.job_state.restarts_used, t.job_state.charged_through), (1, Round(1)));
 }

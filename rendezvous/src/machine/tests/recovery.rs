@@ -109,7 +109,7 @@ fn new_agent_of_the_host_claims_its_rank() {
 fn dead_host_may_be_the_first_to_return() {
     let mut t = Fixture::new(1, 2).host("a");
     t.run(&["a", "b"]);
-    t.memory.host.as_mut().expect("it was a member").is_confirmed_dead = true;
+    t.job_state.host.as_mut().expect("it was a member").is_confirmed_dead = true;
     t.settings.host = Some(NodeId::new("a2"));
     t.restart_coordinator();
     let mut attend = t.attend_of("a2", ready());
@@ -156,7 +156,7 @@ fn dead_host_is_not_waited_for() {
         let mut t = Fixture::new(1, 2).host("a");
         t.run(&["a", "b"]);
         if !is_reported {
-            t.memory.host.as_mut().expect("it was a member").is_confirmed_dead = true;
+            t.job_state.host.as_mut().expect("it was a member").is_confirmed_dead = true;
         }
         t.settings.host = Some(NodeId::new("a2"));
         t.restart_coordinator();
@@ -238,8 +238,8 @@ fn round_without_admissions_is_skipped() {
     t.fail("a", Duration::ZERO);
     t.back("a");
     t.back("b");
-    assert_eq!((t.memory.round, t.memory.restarts_used), (Round(2), 1));
-    t.memory.round = Round(3);
+    assert_eq!((t.job_state.round, t.job_state.restarts_used), (Round(2), 1));
+    t.job_state.round = Round(3);
     t.restart_coordinator();
     t.join("a");
     t.join("b");
@@ -301,7 +301,7 @@ fn unknown_size_is_the_largest() {
     let round = RoundId { term: Term(1), round: Round(4) };
     attend.known_round = KnownRound { round, size: 0, group_rank: None };
     t.attend_with(attend);
-    assert_eq!(t.memory.round_size, 3);
+    assert_eq!(t.job_state.round_size, 3);
     assert_eq!(t.why(), "recovering: 0 of 3 members of the last round have registered, 5 s left");
 }
 

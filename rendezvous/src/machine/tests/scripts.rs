@@ -50,7 +50,7 @@ fn member_that_registers_again_keeps_its_place() {
     let mut attend = t.attend_of("b", ready());
     attend.node.role = "trainer".to_owned();
     attend.node.script = "jobb.py".to_owned();
-    attend.job_uid = Some(t.memory.job_uid.clone());
+    attend.job_uid = Some(t.job_state.job_uid.clone());
     assert_eq!(t.attend_with(attend)[0], Did::Welcome("b"));
 }
 

@@ -24,7 +24,7 @@ pub(super) fn take_over(t: &mut Fixture, others: Duration, former: Option<&str>)
         former: former.map(NodeId::new),
     };
     t.machine =
-        Rendezvous::new(t.now, t.settings.clone(), t.memory.clone(), Tenure::Elected(elected));
+        Rendezvous::new(t.now, t.settings.clone(), t.job_state.clone(), Tenure::Elected(elected));
     t.drain();
 }
 
@@ -277,7 +277,7 @@ fn takeover_is_free() {
     take_over(&mut t, Duration::ZERO, Some("a"));
     let did = come_back(&mut t, "b");
     assert!(did.contains(&Did::Remember(2, 0)), "{did:?}");
-    assert_eq!(t.memory.free_rounds, 1);
+    assert_eq!(t.job_state.free_rounds, 1);
 }
 
 /// The loss of a leader is not counted against its successor, which is on another host.
@@ -326,8 +326,8 @@ fn higher_term_ends_the_coordinator() {
 fn coordinator_ends_with_its_lease() {
     let mut t = taken_over(&["a"], Duration::ZERO);
     let elected = Elected { term: TERM, until: t.now + SECOND, workers_until: t.now, former: None };
-    let (settings, memory) = (t.settings.clone(), t.memory.clone());
-    t.machine = Rendezvous::new(t.now, settings, memory, Tenure::Elected(elected));
+    let (settings, job_state) = (t.settings.clone(), t.job_state.clone());
+    t.machine = Rendezvous::new(t.now, settings, job_state, Tenure::Elected(elected));
     t.drain();
     t.machine.handle_extended(t.now, t.now + 2 * SECOND);
     assert_eq!(t.advance(SECOND), []);
@@ -384,7 +384,7 @@ fn closed_job_stays_closed_after_a_takeover() {
     for name in ["a", "b"] {
         t.report(name, NodeState::Succeeded);
     }
-    assert!(t.memory.closed.is_some());
+    assert!(t.job_state.closed.is_some());
     take_over(&mut t, Duration::ZERO, Some("x"));
     assert!(!t.advance(2 * SECOND).contains(&Did::Finish));
     assert!(is_informed(&t.attend("b", NodeState::Succeeded)));
@@ -400,7 +400,7 @@ fn new_voters_begin_a_new_run() {
     }
     take_over(&mut t, Duration::ZERO, None);
     t.advance(2 * SECOND);
-    assert!(t.memory.closed.is_none());
+    assert!(t.job_state.closed.is_none());
 }
 
 /// Voters of a closed job forget it when nodes of a new run register, none of the old one is left, and a lease is over.
@@ -409,7 +409,7 @@ fn newcomer_begins_no_run_with_the_voters_of_a_closed_job() {
     let mut t = job(1);
     t.run(&["a"]);
     t.report("a", NodeState::Succeeded);
-    assert!(t.memory.closed.is_some());
+    assert!(t.job_state.closed.is_some());
     t.settings.voters = vec![VoterAddress::new("n1:1")];
     take_over(&mut t, Duration::ZERO, Some("x"));
     t.join("b");

@@ -27,7 +27,7 @@ impl Voters {
     fn begin(&mut self) -> usize {
         self.pass(millis(4_000));
         let leader = self.leader().expect("a leader");
-        self.voters[leader].handle_remember(self.now, memory(1)).expect("it leads");
+        self.voters[leader].handle_remember(self.now, job_state(1)).expect("it leads");
         self.deliver();
         leader
     }
@@ -79,7 +79,7 @@ fn late_host_stays_connected() {
     let late = &mut voters.voters[2];
     late.handle_registered(now, Some(uid("job")));
     assert!(late.connections().contains(&address(leader)));
-    voters.voters[leader].handle_remember(now, memory(1)).expect("it leads");
+    voters.voters[leader].handle_remember(now, job_state(1)).expect("it leads");
     let sent = |effect| match effect {
         Effect::Send { to, message } if to == address(2) => Some(message),
         _ => None,
@@ -300,7 +300,7 @@ fn lists_of_the_later_term_count() {
     let mut voters = Voters::listed(4, 3);
     let first = voters.begin();
     for round in 2..20 {
-        voters.voters[first].handle_remember(voters.now, memory(round)).expect("it leads");
+        voters.voters[first].handle_remember(voters.now, job_state(round)).expect("it leads");
         voters.deliver();
     }
     voters.is_down[first] = true;
@@ -324,7 +324,7 @@ fn lists_are_limited() {
     let seats = (0..=VOTERS_MAX).map(address).collect::<Vec<_>>();
     let lists = Lists::listed(&seats);
     let version = Version { term: Term(9), number: 1 };
-    let replica = Box::new(Replica { version, lists, memory: Some(memory(1)) });
+    let replica = Box::new(Replica { version, lists, job_state: Some(job_state(1)) });
     let mut from = voter(voters.now, 1, 2);
     from.voter.take(&replica);
     let renew = Request::Renew { term: Term(9), replica, is_copied: false };
@@ -346,12 +346,12 @@ fn process_gives_way_before_the_first_round() {
         [0, 1, 2].map(|place| voters.voters[place].leads_until().is_some()),
         [true, true, false]
     );
-    voters.voters[1].handle_remember(voters.now, memory(0)).expect("it leads");
+    voters.voters[1].handle_remember(voters.now, job_state(0)).expect("it leads");
     voters.voters[1].handle_giving_way(voters.now, address(0));
     voters.deliver();
     let given_way = &voters.voters[1];
     assert!(given_way.is_outside() && given_way.leads_until().is_none());
-    assert_eq!(given_way.replica().memory, None);
+    assert_eq!(given_way.replica().job_state, None);
     assert!(voters.seen[1].contains(&Effect::Follow { leader: None }));
     voters.pass(millis(60_000));
     assert_eq!(voters.led(1).len(), 1);

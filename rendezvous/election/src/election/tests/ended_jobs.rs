@@ -2,7 +2,7 @@
 
 use super::{
     other_jobs::{
-        OTHER, beginner, closed, effects, from, job, listed, memory_of, others, pass, refusal,
+        OTHER, beginner, closed, effects, from, job, job_state_of, listed, others, pass, refusal,
         replica, uid, with_file,
     },
     *,
@@ -14,7 +14,7 @@ fn with_a_job() -> (Voters, usize) {
     let mut voters = Voters::new(3);
     voters.pass(millis(1_000));
     let leader = voters.leader().expect("a leader");
-    voters.voters[leader].handle_remember(voters.now, memory(1)).expect("it leads");
+    voters.voters[leader].handle_remember(voters.now, job_state(1)).expect("it leads");
     voters.deliver();
     (voters, leader)
 }
@@ -22,7 +22,7 @@ fn with_a_job() -> (Voters, usize) {
 /// Creates three voters of a job that has ended, and returns its leader.
 fn with_an_ended_job() -> (Voters, usize) {
     let (mut voters, leader) = with_a_job();
-    voters.voters[leader].handle_remember(voters.now, closed(memory(1))).expect("it leads");
+    voters.voters[leader].handle_remember(voters.now, closed(job_state(1))).expect("it leads");
     voters.deliver();
     voters.pass(millis(500));
     (voters, leader)
@@ -41,7 +41,7 @@ fn end_is_shown_by_a_registration() {
 #[test]
 fn registration_frees_a_voter_with_a_file() {
     let now = Voters::new(1).now;
-    let mut voter = with_file(now, 0, replica(memory_of("job", 1), &[0, 3, 4]));
+    let mut voter = with_file(now, 0, replica(job_state_of("job", 1), &[0, 3, 4]));
     voter.handle_ended(now, &[uid("job")]);
     assert_eq!(*voter.replica(), Replica { lists: listed(), ..Replica::default() });
     assert!(voter.is_eligible());
@@ -70,7 +70,7 @@ fn ended_jobs_are_limited() {
 fn end_is_shown_when_a_majority_has_it() {
     let (mut voters, leader) = with_a_job();
     let now = voters.now;
-    voters.voters[leader].handle_remember(now, closed(memory(1))).expect("it leads");
+    voters.voters[leader].handle_remember(now, closed(job_state(1))).expect("it leads");
     let shown = voters.voters[leader].message(now, 1, ());
     assert_eq!((shown.job.is_some(), shown.ended), (true, vec![]));
     voters.deliver();
@@ -102,7 +102,7 @@ fn ended_job_is_forgotten() {
 #[test]
 fn ended_job_of_the_file_is_forgotten() {
     let now = Voters::new(1).now;
-    let mut voter = with_file(now, 0, replica(memory_of("job", 1), &[0, 3, 4]));
+    let mut voter = with_file(now, 0, replica(job_state_of("job", 1), &[0, 3, 4]));
     effects(&mut voter);
     let answer = VoterMessage { ended: vec![uid("job")], ..from(3, refusal()) };
     voter.handle_answer(now, answer);
@@ -117,7 +117,7 @@ fn ended_job_of_the_file_is_forgotten() {
 fn known_end_is_stronger_than_the_file() {
     let now = Voters::new(1).now;
     let settings = Settings { ended: vec![uid("job")], ..voter(now, 0, 3).settings };
-    let file = replica(memory_of("job", 1), &[0, 3, 4]);
+    let file = replica(job_state_of("job", 1), &[0, 3, 4]);
     let voter = Election::new(now, settings, file, Term(1 << 16));
     assert_eq!(*voter.replica(), Replica { lists: listed(), ..Replica::default() });
 }
@@ -171,7 +171,7 @@ fn process_ends_with_the_outcome_that_it_knows() {
     let (mut voters, leader) = with_an_ended_job();
     let (mut now, follower) = (voters.now, &mut voters.voters[(leader + 1) % 3]);
     let timers = Timers::default();
-    let outcome = Effect::Outlived(closed(memory(1)).closed.map(Box::new));
+    let outcome = Effect::Outlived(closed(job_state(1)).closed.map(Box::new));
     // The lease may have ended before, or may still last.
     for (time, is_outlived) in [
         (timers.patience() - millis(500), false),
@@ -207,7 +207,7 @@ fn process_in_another_job_forgets_its_own() {
 fn outcome_that_no_majority_has_is_not_reported() {
     let (mut voters, leader) = with_a_job();
     let (mut now, leader) = (voters.now, &mut voters.voters[leader]);
-    leader.handle_remember(now, closed(memory(1))).expect("it leads");
+    leader.handle_remember(now, closed(job_state(1))).expect("it leads");
     pass(leader, &mut now, 2 * Timers::default().patience());
     effects(leader);
     let hello = VoterMessage { ended: vec![uid("job")], ..from(OTHER, Request::Hello) };

@@ -28,12 +28,12 @@ pub(super) fn job(name: &str, places: &[usize]) -> KnownJob {
     KnownJob { uid: uid(name), voters: places.iter().copied().map(address).collect() }
 }
 
-/// The memory of a job with a round.
-pub(super) fn memory_of(name: &str, born_ms: u64) -> Memory {
-    Memory { round: Round(1), born_ms, ..Memory::fresh(uid(name)) }
+/// The state of a job with a round.
+pub(super) fn job_state_of(name: &str, born_ms: u64) -> JobState {
+    JobState { round: Round(1), born_ms, ..JobState::fresh(uid(name)) }
 }
 
-pub(super) fn closed(memory: Memory) -> Memory {
+pub(super) fn closed(job_state: JobState) -> JobState {
     let outcome = Outcome {
         result: JobResult::Succeeded,
         first_failure: None,
@@ -41,7 +41,7 @@ pub(super) fn closed(memory: Memory) -> Memory {
         further_failures: Vec::new(),
         restarts_used: 0,
     };
-    Memory { closed: Some(outcome), ..memory }
+    JobState { closed: Some(outcome), ..job_state }
 }
 
 /// A message of the process at `place`, which knows no job.
@@ -84,13 +84,13 @@ pub(super) fn refusal() -> Answer {
 }
 
 /// A replica with a round, with a seat for the voter at each of `places`.
-pub(super) fn replica(memory: Memory, places: &[usize]) -> Replica {
+pub(super) fn replica(job_state: JobState, places: &[usize]) -> Replica {
     let seat =
         |place: &usize| Seat { address: address(*place), voter: Some(VoterId(*place as u64)) };
     Replica {
         version: Version { term: Term(1 << 16), number: 1 },
         lists: Lists { before: None, last: places.iter().map(seat).collect() },
-        memory: Some(memory),
+        job_state: Some(job_state),
     }
 }
 
@@ -135,7 +135,7 @@ pub(super) fn pass(voter: &mut Election, now: &mut Instant, time: Duration) {
 fn leader_of(name: &str, born_ms: u64) -> Voters {
     let mut voters = Voters::new(1);
     voters.pass(Duration::ZERO);
-    voters.voters[0].handle_remember(voters.now, memory_of(name, born_ms)).expect("it leads");
+    voters.voters[0].handle_remember(voters.now, job_state_of(name, born_ms)).expect("it leads");
     voters.deliver();
     voters
 }
@@ -161,7 +161,7 @@ fn yields(voter: &mut Election) -> Vec<(JobUid, usize)> {
 #[test]
 fn job_is_shown_to_listed_hosts_at_once_and_again() {
     let mut now = Voters::new(1).now;
-    let replica = replica(memory_of("job", 1), &[0, 3, 4]);
+    let replica = replica(job_state_of("job", 1), &[0, 3, 4]);
     let shown = Some(job("job", &[0, 3, 4]));
     let mut voter = with_file(now, 0, replica);
     assert!(voter.connections().contains(&address(1)));
@@ -185,7 +185,7 @@ fn job_is_shown_to_listed_hosts_at_once_and_again() {
 #[test]
 fn job_is_not_shown_to_hosts_that_know_it() {
     let mut now = Voters::new(1).now;
-    let replica = replica(memory_of("job", 1), &[0, 3, 4]);
+    let replica = replica(job_state_of("job", 1), &[0, 3, 4]);
     let mut voter = with_file(now, 0, replica);
     voter.handle_registered(now, Some(uid("job")));
     voter.handle_connected(now, &address(1));
@@ -233,7 +233,7 @@ fn first_round_is_shown_when_a_majority_has_it() {
     let now = voters.now;
     let shown = |voters: &Voters| voters.voters[leader].message(now, 1, ()).job;
     assert_eq!(shown(&voters), None);
-    voters.voters[leader].handle_remember(now, memory(1)).expect("it leads");
+    voters.voters[leader].handle_remember(now, job_state(1)).expect("it leads");
     assert_eq!(shown(&voters), None);
     voters.deliver();
     assert_eq!(shown(&voters), Some(job("job", &[0, 1, 2])));
@@ -246,7 +246,7 @@ fn strangers_only_give_hints() {
     let now = Voters::new(1).now;
     let high = Term(1 << 20);
     let earlier = || job("earlier", &[4, 5]);
-    let renewed = Box::new(replica(memory_of("earlier", 1), &[0, 1, OTHER]));
+    let renewed = Box::new(replica(job_state_of("earlier", 1), &[0, 1, OTHER]));
     let requests = [
         Request::PreVote,
         Request::Vote { term: high },
@@ -300,7 +300,7 @@ fn job_without_a_seat_is_not_learned() {
         let now = Voters::new(1).now;
         let mut voter = voter(now, 0, 3);
         let answer = Answer {
-            replica: Some(Box::new(replica(memory_of("earlier", 1), &places))),
+            replica: Some(Box::new(replica(job_state_of("earlier", 1), &places))),
             ..refusal()
         };
         voter.handle_answer(now, showing(1, job("earlier", &places), answer));
@@ -317,14 +317,14 @@ fn process_that_was_shown_a_job_begins_none() {
     voters.voters[0].handle_known_job(voters.now, &job("earlier", &[OTHER]));
     assert_eq!(voters.leader(), Some(0), "the job may have ended");
     let now = voters.now;
-    assert!(voters.voters[0].handle_remember(now, memory(0)).is_some(), "it is no round");
-    assert_eq!(voters.voters[0].handle_remember(now, memory(1)), None);
+    assert!(voters.voters[0].handle_remember(now, job_state(0)).is_some(), "it is no round");
+    assert_eq!(voters.voters[0].handle_remember(now, job_state(1)), None);
     assert_eq!(voters.leader(), None);
     let effects = effects(&mut voters.voters[0]);
     assert!(effects.contains(&Effect::Follow { leader: None }), "{effects:?}");
     voters.pass(Timers::default().patience());
     assert_eq!(voters.leader(), Some(0));
-    assert!(voters.voters[0].handle_remember(voters.now, memory(1)).is_some());
+    assert!(voters.voters[0].handle_remember(voters.now, job_state(1)).is_some());
 }
 
 /// Two of three hosts have lost their state files. They begin no other job as long as the third one shows theirs.
@@ -333,7 +333,7 @@ fn one_voter_with_its_file_prevents_another_job() {
     let mut voters = Voters::new(3);
     voters.pass(millis(1_000));
     let leader = voters.leader().expect("a leader");
-    voters.voters[leader].handle_remember(voters.now, memory(1)).expect("it leads");
+    voters.voters[leader].handle_remember(voters.now, job_state(1)).expect("it leads");
     voters.deliver();
     let lost = [(leader + 1) % 3, (leader + 2) % 3];
     // Until its lease has ended, it would still give its state to both.
@@ -346,7 +346,7 @@ fn one_voter_with_its_file_prevents_another_job() {
     let begins = |voters: &mut Voters| {
         let now = voters.now;
         let begun = lost.map(|place| {
-            voters.voters[place].handle_remember(now, memory_of("another", 2)).is_some()
+            voters.voters[place].handle_remember(now, job_state_of("another", 2)).is_some()
         });
         voters.deliver();
         begun.contains(&true)
@@ -423,7 +423,7 @@ fn end_refutes_what_was_shown() {
     assert_eq!(others(&voters.voters[0]), []);
     let shown = voters.voters[0].message(now, 1, ());
     assert_eq!(shown.ended, [uid("earlier")], "it refutes the job to others");
-    assert!(voters.voters[0].handle_remember(now, memory(1)).is_some());
+    assert!(voters.voters[0].handle_remember(now, job_state(1)).is_some());
 
     let mut next = Election::new(
         now,
@@ -439,7 +439,7 @@ fn end_refutes_what_was_shown() {
 #[test]
 fn newer_list_of_the_own_job_is_asked_for() {
     let now = Voters::new(1).now;
-    let file = replica(memory_of("job", 1), &[0, 3, 4]);
+    let file = replica(job_state_of("job", 1), &[0, 3, 4]);
     let shows = |number| {
         let mut knows = file.knowledge();
         knows.version.number = number;
@@ -467,7 +467,7 @@ fn strangers_do_not_end_jobs() {
     fresh.handle_stranger(now, hello());
     assert_eq!(others(&fresh).len(), 1);
     assert_eq!(fresh.message(now, 1, ()).ended, []);
-    let file = replica(memory_of("job", 1), &[0, 3, 4]);
+    let file = replica(job_state_of("job", 1), &[0, 3, 4]);
     let mut with_file = with_file(now, 0, file.clone());
     with_file.handle_stranger(now, hello());
     assert_eq!(*with_file.replica(), file);
@@ -521,7 +521,7 @@ fn shown_job_becomes_the_own_one() {
     voter.handle_known_job(now, &job("job", &[0, 1, 2]));
     assert_eq!(others(&voter).len(), 1);
     let term = Term(2 << 16);
-    let renewed = Box::new(replica(memory(1), &[0, 1, 2]));
+    let renewed = Box::new(replica(job_state(1), &[0, 1, 2]));
     let renew = Request::Renew { term, replica: renewed, is_copied: true };
     let answer = voter.handle_request(now, showing(0, job("job", &[0, 1, 2]), renew));
     assert!(answer.expect("an answer").body.is_granted);
@@ -537,7 +537,7 @@ fn another_voter_at_a_seat_replaces_it_at_once() {
     let mut voters = Voters::new(3);
     voters.pass(millis(1_000));
     let leader = voters.leader().expect("a leader");
-    voters.voters[leader].handle_remember(voters.now, memory(1)).expect("it leads");
+    voters.voters[leader].handle_remember(voters.now, job_state(1)).expect("it leads");
     voters.deliver();
     voters.pass(millis(1_000));
     let lost = (leader + 1) % 3;
@@ -593,7 +593,7 @@ fn terms_of_another_job_are_ignored() {
     let (now, high) = (voters.now, Term(1 << 40));
     let (highest, until) = (voters.voters[0].highest(), voters.voters[0].leads_until());
     let another = || job("another", &[OTHER]);
-    let renewed = Box::new(replica(memory_of("another", 2), &[0, OTHER]));
+    let renewed = Box::new(replica(job_state_of("another", 2), &[0, OTHER]));
     let requests = [
         Request::PreVote,
         Request::Vote { term: high },
@@ -619,7 +619,7 @@ fn terms_of_another_job_are_ignored() {
 #[test]
 fn votes_of_another_job_do_not_count() {
     let mut now = Voters::new(1).now;
-    let mut voter = with_file(now, 0, replica(memory_of("own", 1), &[0, 1, 2]));
+    let mut voter = with_file(now, 0, replica(job_state_of("own", 1), &[0, 1, 2]));
     pass(&mut voter, &mut now, millis(3_100));
     assert!(matches!(voter.role, Role::PreCandidate(_)));
     let sequence = voter.sequence;
@@ -669,7 +669,7 @@ fn followers_leave_the_end_to_their_leader() {
     let mut voters = Voters::new(3);
     voters.pass(millis(1_000));
     let leader = voters.leader().expect("a leader");
-    voters.voters[leader].handle_remember(voters.now, memory_of("own", 200)).expect("it leads");
+    voters.voters[leader].handle_remember(voters.now, job_state_of("own", 200)).expect("it leads");
     voters.deliver();
     let follower = (leader + 1) % 3;
     let answer = || {
@@ -707,7 +707,7 @@ fn elder_job_yields_only_without_a_leader() {
     }
 
     let mut now = voters.now;
-    let mut voter = with_file(now, 0, replica(memory_of("own", 100), &[0, 1, 2]));
+    let mut voter = with_file(now, 0, replica(job_state_of("own", 100), &[0, 1, 2]));
     voter.handle_known_job(now, &job("younger", &[OTHER]));
     let patience = Timers::default().patience();
     pass(&mut voter, &mut now, patience - millis(1));
@@ -723,7 +723,9 @@ fn elder_job_yields_only_without_a_leader() {
 #[test]
 fn ended_job_does_not_yield() {
     let mut voters = leader_of("own", 200);
-    voters.voters[0].handle_remember(voters.now, closed(memory_of("own", 200))).expect("it leads");
+    voters.voters[0]
+        .handle_remember(voters.now, closed(job_state_of("own", 200)))
+        .expect("it leads");
     voters.voters[0].handle_known_job(voters.now, &job("elder", &[OTHER]));
     let answer = showing(OTHER, job("elder", &[OTHER]), refusal());
     voters.voters[0].handle_answer(voters.now, VoterMessage { leads: leads(100), ..answer });

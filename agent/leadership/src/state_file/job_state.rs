@@ -18,7 +18,7 @@ use ragent_rendezvous::{
     ids::{GroupRank, JobUid, NodeId, ProofKey, Round, Term, VoterAddress, VoterId},
     limits::NUMBER_MAX,
     message::Outcome,
-    settings::{HostSeat, HostTally, Memory},
+    settings::{HostSeat, HostTally, JobState},
 };
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
@@ -95,13 +95,13 @@ struct RememberedTotals {
 }
 
 impl RememberedTotals {
-    fn of(memory: &Memory) -> Self {
+    fn of(job_state: &JobState) -> Self {
         let ms = |time: &Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let restart = |sum: &RestartSum| (sum.count, sum.cost_ms, sum.redone_steps);
         Self {
-            state_ms: memory.time.by_state.iter().map(ms).collect(),
-            redone_ms: ms(&memory.time.redone),
-            restarts: memory.restarts.iter().map(restart).collect(),
+            state_ms: job_state.time.by_state.iter().map(ms).collect(),
+            redone_ms: ms(&job_state.time.redone),
+            restarts: job_state.restarts.iter().map(restart).collect(),
         }
     }
 
@@ -205,15 +205,15 @@ impl Remembered {
 }
 
 /// Returns the validity of a state file.
-pub(super) fn age_of_memory(path: &Path) -> Age {
+pub(super) fn age_of_job_state(path: &Path) -> Age {
     read::<Remembered>(path).map_or(Age::Unknown, |remembered| remembered.age(path))
 }
 
-/// Returns the memory of an earlier coordinator; `None` if the file is missing, unreadable, malformed, or so old that no agent
+/// Returns the state of the job that an earlier coordinator has stored; `None` if the file is missing, unreadable, malformed, or so old that no agent
 /// can be waiting for that run.
-pub fn read_memory(path: &Path) -> Option<Memory> {
-    let memory = Memory::from(read_fresh(path)?);
-    accept(path, Memory::try_from(v1::Memory::from(memory)))
+pub fn read_job_state(path: &Path) -> Option<JobState> {
+    let job_state = JobState::from(read_fresh(path)?);
+    accept(path, JobState::try_from(v1::JobState::from(job_state)))
 }
 
 /// Reads the state of an earlier process of a voter, under the same conditions, and if the machine was not started since.
@@ -232,7 +232,7 @@ pub fn read_copy(path: &Path) -> Option<Stored> {
     let seats = |list: Vec<RememberedSeat>| list.into_iter().map(Seat::from).collect::<Vec<_>>();
     let (last, before) = (seats(copy.last), seats(copy.before));
     let lists = Lists { last, before: (!before.is_empty()).then_some(before) };
-    let replica = Replica { version, lists, memory: Some(remembered.into()) };
+    let replica = Replica { version, lists, job_state: Some(remembered.into()) };
     let replica = accept(path, Replica::try_from(v1::Replica::from(replica)))?;
     let in_range = (copy.highest <= NUMBER_MAX).then_some(Term(copy.highest));
     let highest = accept(path, in_range.ok_or(Malformed::OutOfRange("highest")))?;
@@ -280,7 +280,7 @@ fn read_fresh(path: &Path) -> Option<Remembered> {
     Some(remembered)
 }
 
-impl From<Remembered> for Memory {
+impl From<Remembered> for JobState {
     fn from(remembered: Remembered) -> Self {
         Self {
             job_uid: JobUid::new(remembered.job_uid),
@@ -309,7 +309,7 @@ impl From<Remembered> for Memory {
     }
 }
 
-/// Replaces the memory; agents of the run may wait for `kept` for the next coordinator.
+/// Replaces the state; agents of the run may wait for `kept` for the next coordinator.
 ///
 /// A complete group starts only after this write. Renaming over a file makes some file systems
 /// (ext4) write it out at once, which takes milliseconds, and more on a busy disk. So an existing
@@ -318,18 +318,18 @@ impl From<Remembered> for Memory {
 /// # Errors
 ///
 /// Returns the system's error.
-pub fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::Result<()> {
-    write(path, memory, None, (Stamp::now(), kept))
+pub fn write_job_state(path: &Path, job_state: &JobState, kept: Duration) -> io::Result<()> {
+    write(path, job_state, None, (Stamp::now(), kept))
 }
 
-/// Replaces the state of a voter in the same way, if it has a copy of the memory.
+/// Replaces the state of a voter in the same way, if it has a copy of the state.
 ///
 /// # Errors
 ///
 /// Returns the system's error.
 pub fn write_copy(path: &Path, stored: &Stored, kept: Duration) -> io::Result<()> {
     let Stored { voter, replica, highest, is_led } = stored;
-    let Replica { version, lists, memory: Some(memory) } = replica else { return Ok(()) };
+    let Replica { version, lists, job_state: Some(job_state) } = replica else { return Ok(()) };
     let seats = |list: &[Seat]| list.iter().map(Into::into).collect();
     let copy = RememberedCopy {
         version_term: version.term.0,
@@ -341,19 +341,19 @@ pub fn write_copy(path: &Path, stored: &Stored, kept: Duration) -> io::Result<()
     };
     // Without a leader the earlier time stays. Otherwise agents that are restarted again and again would keep the state of a job
     // that no process can lead.
-    let led = (!is_led).then(|| led_until(path, memory)).flatten();
-    write(path, memory, Some(copy), (led.unwrap_or_else(Stamp::now), kept))
+    let led = (!is_led).then(|| led_until(path, job_state)).flatten();
+    write(path, job_state, Some(copy), (led.unwrap_or_else(Stamp::now), kept))
 }
 
 /// Returns the time at which the job had a leader last, according to a state file of it.
-fn led_until(path: &Path, memory: &Memory) -> Option<Stamp> {
+fn led_until(path: &Path, job_state: &JobState) -> Option<Stamp> {
     let before: Remembered = read(path)?;
-    (before.job_uid == memory.job_uid.as_str()).then_some(before.written)
+    (before.job_uid == job_state.job_uid.as_str()).then_some(before.written)
 }
 
 fn write(
     path: &Path,
-    memory: &Memory,
+    job_state: &JobState,
     copy: Option<RememberedCopy>,
     (written, kept): (Stamp, Duration),
 ) -> io::Result<()> {
@@ -361,25 +361,25 @@ fn write(
         schema: SCHEMA,
         written,
         kept_ms: u64::try_from(kept.as_millis()).unwrap_or(u64::MAX),
-        job_uid: memory.job_uid.to_string(),
-        born_ms: memory.born_ms,
-        term: memory.term.0,
-        round: memory.round.0,
-        round_size: memory.round_size,
-        is_adopted: memory.is_adopted,
-        host_rank: memory.host.as_ref().map(|seat| seat.rank.0),
-        host_node: memory.host.as_ref().map(|seat| seat.node.to_string()).unwrap_or_default(),
-        host_name: memory.host.as_ref().map(|seat| seat.host_name.clone()).unwrap_or_default(),
-        is_host_confirmed_dead: memory.host.as_ref().is_some_and(|seat| seat.is_confirmed_dead),
-        restarts_used: memory.restarts_used,
-        charged_through: memory.charged_through.0,
-        host_tallies: memory.host_tallies.iter().cloned().map(Into::into).collect(),
-        free_rounds: memory.free_rounds,
-        early_free_rounds: memory.early_free_rounds,
-        is_early: memory.is_early,
-        closed: memory.closed.clone(),
-        totals: RememberedTotals::of(memory),
-        proof_key: memory.proof_key.as_ref().map(key_to_hex).unwrap_or_default(),
+        job_uid: job_state.job_uid.to_string(),
+        born_ms: job_state.born_ms,
+        term: job_state.term.0,
+        round: job_state.round.0,
+        round_size: job_state.round_size,
+        is_adopted: job_state.is_adopted,
+        host_rank: job_state.host.as_ref().map(|seat| seat.rank.0),
+        host_node: job_state.host.as_ref().map(|seat| seat.node.to_string()).unwrap_or_default(),
+        host_name: job_state.host.as_ref().map(|seat| seat.host_name.clone()).unwrap_or_default(),
+        is_host_confirmed_dead: job_state.host.as_ref().is_some_and(|seat| seat.is_confirmed_dead),
+        restarts_used: job_state.restarts_used,
+        charged_through: job_state.charged_through.0,
+        host_tallies: job_state.host_tallies.iter().cloned().map(Into::into).collect(),
+        free_rounds: job_state.free_rounds,
+        early_free_rounds: job_state.early_free_rounds,
+        is_early: job_state.is_early,
+        closed: job_state.closed.clone(),
+        totals: RememberedTotals::of(job_state),
+        proof_key: job_state.proof_key.as_ref().map(key_to_hex).unwrap_or_default(),
         copy,
     };
     let mut text = serde_json::to_vec(&remembered)?;
@@ -440,8 +440,8 @@ pub(super) mod tests {
         age: u64,
         change: impl FnOnce(&mut Remembered),
     ) {
-        let memory = Memory::fresh(JobUid::new("u"));
-        write_memory(path, &memory, Duration::from_secs(600)).unwrap();
+        let job_state = JobState::fresh(JobUid::new("u"));
+        write_job_state(path, &job_state, Duration::from_secs(600)).unwrap();
         let mut remembered: Remembered = read(path).unwrap();
         let now = u64::try_from(ragent_base::sys::clock::boot_time().as_millis()).unwrap();
         remembered.written = serde_json::from_value(serde_json::json!({
@@ -453,13 +453,13 @@ pub(super) mod tests {
         fs::write(path, serde_json::to_vec(&remembered).unwrap()).unwrap();
     }
 
-    /// A written memory is read again; invalid text is ignored.
+    /// A written state is read again; invalid text is ignored.
     #[test]
-    fn memory_survives() {
+    fn job_state_survives() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/job.json");
-        assert_eq!(read_memory(&path), None);
-        let memory = Memory {
+        assert_eq!(read_job_state(&path), None);
+        let job_state = JobState {
             round: Round(7),
             host: Some(HostSeat {
                 rank: GroupRank(2),
@@ -484,10 +484,10 @@ pub(super) mod tests {
             restarts: [RestartSum { count: 1, cost_ms: 2, redone_steps: 3 };
                 RestartCause::ALL.len()],
             proof_key: Some(ProofKey::new([0xf; 32])),
-            ..Memory::fresh(JobUid::new("u"))
+            ..JobState::fresh(JobUid::new("u"))
         };
         // The second is shorter, and no part of the first remains.
-        let first = Memory { round: Round(1 << 60), ..memory.clone() };
+        let first = JobState { round: Round(1 << 60), ..job_state.clone() };
         let outcome = Outcome {
             result: JobResult::AllLeft,
             first_failure: None,
@@ -495,28 +495,28 @@ pub(super) mod tests {
             further_failures: Vec::new(),
             restarts_used: 2,
         };
-        let closed = Memory { closed: Some(outcome), ..memory.clone() };
-        for written in [first, memory, closed] {
-            write_memory(&path, &written, Duration::from_secs(600)).unwrap();
-            assert_eq!(read_memory(&path), Some(written));
+        let closed = JobState { closed: Some(outcome), ..job_state.clone() };
+        for written in [first, job_state, closed] {
+            write_job_state(&path, &written, Duration::from_secs(600)).unwrap();
+            assert_eq!(read_job_state(&path), Some(written));
         }
         fs::write(&path, "{").unwrap();
-        assert_eq!(read_memory(&path), None);
+        assert_eq!(read_job_state(&path), None);
     }
 
     /// A state file with a number that leaves none for the next, or with a name that no node can have, is ignored.
     #[test]
-    fn malformed_memory_is_ignored() {
+    fn malformed_job_state_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job-1.json");
         write_aged(&path, 0, |remembered| remembered.round = NUMBER_MAX);
-        assert!(read_memory(&path).is_some());
+        assert!(read_job_state(&path).is_some());
         write_aged(&path, 0, |remembered| remembered.round = NUMBER_MAX + 1);
-        assert_eq!(read_memory(&path), None);
+        assert_eq!(read_job_state(&path), None);
         write_aged(&path, 0, |remembered| {
             (remembered.host_rank, remembered.host_name) = (Some(0), "\u{1b}[2J".to_owned());
         });
-        assert_eq!(read_memory(&path), None);
+        assert_eq!(read_job_state(&path), None);
         let seats = vec![RememberedSeat { address: "a:1".to_owned(), voter: Some(1) }];
         for (highest, version_number, is_read) in
             [(NUMBER_MAX, NUMBER_MAX, true), (NUMBER_MAX + 1, 1, false), (1, u64::MAX, false)]
@@ -544,22 +544,22 @@ pub(super) mod tests {
 
     /// A state file is read only while agents may wait for its run, and only with the known schema.
     #[test]
-    fn old_memory_is_ignored() {
+    fn old_job_state_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job-1.json");
         write_aged(&path, 600, |_| {});
-        assert!(read_memory(&path).is_some());
+        assert!(read_job_state(&path).is_some());
         write_aged(&path, 620, |_| {});
-        assert!(read_memory(&path).is_none());
+        assert!(read_job_state(&path).is_none());
         write_aged(&path, 0, |remembered| remembered.schema = SCHEMA + 1);
-        assert!(read_memory(&path).is_none());
+        assert!(read_job_state(&path).is_none());
         // After a reboot the time of the last change counts.
         let of_another_boot = |remembered: &mut Remembered| remembered.written = Stamp::default();
         write_aged(&path, 620, of_another_boot);
-        assert!(read_memory(&path).is_some());
+        assert!(read_job_state(&path).is_some());
         let changed =
             std::time::UNIX_EPOCH + ragent_base::sys::clock::wall_time() - Duration::from_secs(620);
         File::options().append(true).open(&path).unwrap().set_modified(changed).unwrap();
-        assert!(read_memory(&path).is_none());
+        assert!(read_job_state(&path).is_none());
     }
 }

@@ -1,0 +1,121 @@
+//! The state of the job, which the voters copy.
+
+use ragent_rendezvous::{
+    ids::{GroupRank, JobUid, NodeId, ProofKey, Round, Term},
+    limits::HOST_TALLIES_MAX,
+    settings::{HostSeat, HostTally, JobState},
+};
+
+use super::{
+    account::{from_totals, to_totals},
+    list, name, nonempty,
+    voter::number,
+};
+use crate::{Malformed, limits, v1};
+
+impl From<JobState> for v1::JobState {
+    fn from(job_state: JobState) -> Self {
+        Self {
+            job_uid: job_state.job_uid.to_string(),
+            born_ms: job_state.born_ms,
+            term: job_state.term.0,
+            round: job_state.round.0,
+            round_size: job_state.round_size,
+            is_adopted: job_state.is_adopted,
+            host: job_state.host.map(Into::into),
+            restarts_used: job_state.restarts_used,
+            charged_through: job_state.charged_through.0,
+            host_tallies: job_state.host_tallies.into_iter().map(Into::into).collect(),
+            free_rounds: job_state.free_rounds,
+            early_free_rounds: job_state.early_free_rounds,
+            is_early: job_state.is_early,
+            closed: job_state.closed.map(Into::into),
+            totals: Some(to_totals(&job_state.time, &job_state.restarts)),
+            proof_key: job_state.proof_key.map(|key| key.as_bytes().to_vec()).unwrap_or_default(),
+        }
+    }
+}
+
+impl TryFrom<v1::JobState> for JobState {
+    type Error = Malformed;
+
+    fn try_from(job_state: v1::JobState) -> Result<Self, Malformed> {
+        if usize::try_from(job_state.round_size).map_or(true, |size| size > limits::MAX_NODES) {
+            return Err(Malformed::OutOfRange("job_state.round_size"));
+        }
+        let (time, restarts) = from_totals(job_state.totals.unwrap_or_default());
+        Ok(Self {
+            job_uid: JobUid::new(nonempty(job_state.job_uid, "job_state.job_uid")?),
+            born_ms: job_state.born_ms,
+            term: Term(number(job_state.term, "job_state.term")?),
+            round: Round(number(job_state.round, "job_state.round")?),
+            round_size: job_state.round_size,
+            is_adopted: job_state.is_adopted,
+            host: job_state.host.map(TryInto::try_into).transpose()?,
+            restarts_used: job_state.restarts_used,
+            charged_through: Round(number(job_state.charged_through, "job_state.charged_through")?),
+            host_tallies: list(
+                job_state.host_tallies,
+                "job_state.host_tallies",
+                HOST_TALLIES_MAX,
+                TryInto::try_into,
+            )?,
+            free_rounds: job_state.free_rounds,
+            early_free_rounds: job_state.early_free_rounds,
+            is_early: job_state.is_early,
+            closed: job_state.closed.map(TryInto::try_into).transpose()?,
+            time,
+            restarts,
+            proof_key: proof_key(&job_state.proof_key)?,
+        })
+    }
+}
+
+fn proof_key(bytes: &[u8]) -> Result<Option<ProofKey>, Malformed> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let bytes = bytes.try_into().map_err(|_| Malformed::OutOfRange("job_state.proof_key"))?;
+    Ok(Some(ProofKey::new(bytes)))
+}
+
+impl From<HostSeat> for v1::HostSeat {
+    fn from(seat: HostSeat) -> Self {
+        let HostSeat { rank, node, host_name, is_confirmed_dead } = seat;
+        Self { rank: rank.0, node_id: node.to_string(), host_name, is_confirmed_dead }
+    }
+}
+
+impl TryFrom<v1::HostSeat> for HostSeat {
+    type Error = Malformed;
+
+    fn try_from(seat: v1::HostSeat) -> Result<Self, Malformed> {
+        Ok(Self {
+            rank: GroupRank(seat.rank),
+            // Both are empty in a job's state that comes from the state file of an older build.
+            node: NodeId::new(name(seat.node_id, "host_seat.node_id")?),
+            host_name: name(seat.host_name, "host_seat.host_name")?,
+            is_confirmed_dead: seat.is_confirmed_dead,
+        })
+    }
+}
+
+impl From<HostTally> for v1::HostTally {
+    fn from(tally: HostTally) -> Self {
+        let HostTally { host_name, address, strikes, early_losses } = tally;
+        Self { host_name, address, strikes, early_losses }
+    }
+}
+
+impl TryFrom<v1::HostTally> for HostTally {
+    type Error = Malformed;
+
+    fn try_from(tally: v1::HostTally) -> Result<Self, Malformed> {
+        Ok(Self {
+            host_name: name(tally.host_name, "host_tally.host_name")?,
+            address: name(tally.address, "host_tally.address")?,
+            strikes: tally.strikes,
+            early_losses: tally.early_losses,
+        })
+    }
+}
