@@ -83,6 +83,10 @@ impl World {
             keeper.ran = round.round;
             self.note_workers(id, round);
         }
+        if self.record.succeeded == Some(round) {
+            // The workers that were started earlier have succeeded with the same steps.
+            self.schedule(Duration::from_secs(1), Event::Succeeds(id.clone(), round));
+        }
     }
 
     pub(super) fn end_workers(&mut self, id: &NodeId) {
