@@ -283,12 +283,15 @@ impl World {
         }
         let job_state = record.as_ref().and_then(|record| record.job_state.clone());
         let claimed = record.as_ref().filter(|record| !record.is_placeholder);
-        let round = claimed.map(|record| round_of(record.job_state.as_ref()));
+        let claimed = claimed.map(|record| (record.term, round_of(record.job_state.as_ref())));
         let outcome = etcd.store.change(expected, record);
         let is_made = matches!(outcome, Outcome::Made(_));
         // A record that replaces an older one of a restored store, before the others have seen that.
-        let is_older = |round: Round| known.1 <= round && round < etcd.stored;
-        etcd.has_forgotten |= is_made && round.is_some_and(is_older);
+        let is_older = |(term, round): (Term, Round)| {
+            let is_older_round = known.1 <= round && round < etcd.stored;
+            is_older_round || known.0 < term && term < etcd.last_term
+        };
+        etcd.has_forgotten |= is_made && claimed.is_some_and(is_older);
         if is_made {
             self.watch_all();
             if let Some(ended) = job_state.filter(|job_state| job_state.closed.is_some()) {
