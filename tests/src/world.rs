@@ -1,9 +1,10 @@
 //! A job in a simulated world: the real machines of every host, and the takeovers between them.
 //!
-//! The coordinator is elected among voters, or it is always the process on the first host ([`fixed`]), or it is chosen through etcd ([`etcd`]). Each voter's host has the real `Election`, and the real `Rendezvous` while its election leads, driven as the
-//! program drives them: effects wait until a majority has the state, and registrations are held until a leader is
-//! known. Each host has the real `Node` and `Supervisor`, and dials the voter that the real `Targets` selects. Clocks
-//! drift; network, keepers and faults are models.
+//! The coordinator is elected among voters, or it is always the process on the first host (`fixed.rs`), or it is chosen
+//! through etcd (`etcd.rs`). Each voter's host has the real `Election`, and the real `Rendezvous` while its election leads,
+//! driven as the program drives them: effects wait until a majority has the state, and registrations are held until a
+//! leader is known. Each host has the real `Node` and `Supervisor`, and dials the voter that the real `Targets` selects.
+//! Clocks drift; network, keepers and faults are models.
 
 mod aimed;
 mod bug;
