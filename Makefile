@@ -71,7 +71,7 @@ test: venv packages
 
 # With the build of `make test`, in which the crates of the simulation and of the store are optimized.
 test-all: venv packages
-	SEEDS=200000 ETCD_SEEDS=50000 TAKEOVER_SEEDS=$(TAKEOVER_SEEDS) \
+	SEEDS=30000 ETCD_SEEDS=10000 TAKEOVER_SEEDS=$(TAKEOVER_SEEDS) \
 		$(CARGO) test --workspace --locked --test simulation -- rules_hold
 	CASES=200000 $(CARGO) test --workspace --locked --test fuzz -- made_up_inputs
 	CASES=200000 $(CARGO) test --workspace --locked --lib -- made_up_inputs

@@ -417,9 +417,9 @@ mod tests {
         assert_eq!(account.seen(now + SECOND), times, "a closed job grows no older");
     }
 
-    /// A long pause is a stall, also if the round ends in it; a hang is counted as one.
+    /// A long time without a step is a stall, also if the round ends in it; a hang is counted as one.
     #[test]
-    fn pauses_are_stalls() {
+    fn long_times_without_a_step_are_stalls() {
         let mut now = some_instant();
         let mut account = TimeAccount::new(now, TimeTotals::default());
         let run = |account: &mut TimeAccount, now: &mut Instant| {

@@ -284,8 +284,8 @@ impl Group {
     }
 
     /// Takes the members that were cut off and are still members, with the time at which this was
-    /// noticed. Returns none if more than half of the members were: then the coordinator or its
-    /// network was away.
+    /// noticed. Returns none if more than half of the members were: then the coordinator was
+    /// paused, or its network was down.
     pub(crate) fn take_cut_off(&mut self) -> Vec<(NodeId, Instant)> {
         let cut_off = mem::take(&mut self.cut_off);
         let held = self.seats.keys().filter(|node| self.held(node).is_some()).count();

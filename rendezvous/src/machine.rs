@@ -187,7 +187,8 @@ impl Rendezvous {
     /// Handles a message of a node on an open stream.
     pub fn handle_message(&mut self, now: Instant, from: Peer, message: FromNode) {
         let is_routine = matches!(message, FromNode::KeepAlive { .. } | FromNode::Progress { .. });
-        if !(if is_routine { self.begin_routine(now) } else { self.begin(now) }) {
+        let goes_on = if is_routine { self.begin_routine(now) } else { self.begin(now) };
+        if !goes_on {
             return;
         }
         let Some(message) = self.register_welcomed(now, &from, message) else { return };
@@ -345,7 +346,7 @@ impl Rendezvous {
         self.begin_routine(now)
     }
 
-    /// The same as [`Rendezvous::begin`], for an input that changes neither the state of a node nor the phase.
+    /// The same as [`Rendezvous::begin`], for an input that changes no number of nodes, so that these are kept.
     fn begin_routine(&mut self, now: Instant) -> bool {
         debug_assert!(self.clock <= now, "time does not go back");
         self.clock = self.clock.max(now);

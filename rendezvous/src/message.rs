@@ -95,7 +95,7 @@ impl Attend {
     }
 }
 
-/// The description of a node; constant for the life of its agent.
+/// The description of a node; constant for the life of its agent, except `observed` and `load`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NodeDescription {
     /// The agent's id.

@@ -10,7 +10,7 @@ const SEEDS: u64 = 1_000;
 /// No fault breaks a rule.
 #[test]
 fn etcd_rules_hold_in_every_world() {
-    assert_rules_hold(World::with_etcd, "ETCD_SEEDS", SEEDS, "etcd");
+    assert_rules_hold(World::with_etcd, "ETCD_SEEDS", SEEDS, "etcd_rules");
 }
 
 /// The worlds contain takeovers and rounds.

@@ -14,7 +14,7 @@ fn world(seed: u64) -> World {
 /// No fault breaks a rule.
 #[test]
 fn fixed_rules_hold_in_every_world() {
-    assert_rules_hold(World::with_fixed_coordinator, "SEEDS", SEEDS, "fixed");
+    assert_rules_hold(World::with_fixed_coordinator, "SEEDS", SEEDS, "fixed_rules");
 }
 
 /// The same seed gives the same world.

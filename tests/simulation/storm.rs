@@ -1,7 +1,7 @@
-//! Thousands of real links and a coordinator of finite speed that stalls: no retry outgrows the
+//! Thousands of real links and a coordinator of finite speed that is paused: no retry outgrows the
 //! work.
 //!
-//! The coordinator serves one input after another and takes a fixed time for each. While it stalls,
+//! The coordinator serves one input after another and takes a fixed time for each. While it is paused,
 //! kernels accept connections for it and its queue fills up. Afterwards the queue must drain and
 //! every node must register again, for jobs of any size.
 
@@ -25,8 +25,8 @@ const CLOSED_COST: Duration = Duration::from_micros(25);
 const KEEP_ALIVE_COST: Duration = Duration::from_micros(50);
 /// The latency of a packet.
 const LATENCY: Duration = Duration::from_micros(500);
-/// The stall in a small job; it is longer in larger jobs, like all intervals.
-const STALL: Duration = Duration::from_millis(1_400);
+/// The pause in a small job; it is longer in larger jobs, like all intervals.
+const PAUSE: Duration = Duration::from_millis(1_400);
 
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -69,7 +69,7 @@ struct Storm {
     /// The number of connections that each node has opened.
     opened: Vec<u32>,
     now: Instant,
-    stalled_until: Option<Instant>,
+    paused_until: Option<Instant>,
     queue: VecDeque<Work>,
     is_busy: bool,
     events: BTreeMap<(Instant, u64), Event>,
@@ -100,7 +100,7 @@ impl Storm {
             known: vec![AttendNumber(0); nodes],
             opened: vec![0; nodes],
             now: start,
-            stalled_until: None,
+            paused_until: None,
             queue: VecDeque::new(),
             is_busy: false,
             events: BTreeMap::new(),
@@ -133,10 +133,10 @@ impl Storm {
         self.now = end;
     }
 
-    fn stall(&mut self, time: Duration) {
-        self.stalled_until = Some(self.now + time);
+    fn pause(&mut self, time: Duration) {
+        self.paused_until = Some(self.now + time);
         self.run(time);
-        self.stalled_until = None;
+        self.paused_until = None;
         self.serve();
     }
 
@@ -186,7 +186,7 @@ impl Storm {
     }
 
     fn serve(&mut self) {
-        if self.is_busy || self.stalled_until.is_some_and(|until| self.now < until) {
+        if self.is_busy || self.paused_until.is_some_and(|until| self.now < until) {
             return;
         }
         let Some(work) = self.queue.pop_front() else {
@@ -243,7 +243,7 @@ impl Storm {
     }
 }
 
-/// Runs a job of `nodes` through a stall; returns an error if nodes do not recover within two
+/// Runs a job of `nodes` through a pause; returns an error if nodes do not recover within two
 /// leases.
 fn survive(nodes: usize, bug: Bug) -> Result<(), String> {
     let mut storm = Storm::new(nodes, bug);
@@ -255,14 +255,14 @@ fn survive(nodes: usize, bug: Bug) -> Result<(), String> {
     if before as usize != nodes {
         return Err(format!("{before} connections for {nodes} nodes at the start"));
     }
-    storm.stall(STALL.mul_f64(storm.leases.stretch()));
+    storm.pause(PAUSE.mul_f64(storm.leases.stretch()));
     let mut backlog = storm.queue.len();
     storm.run(storm.leases.agent * 2);
     let left = storm.queue.len();
     backlog = backlog.max(1);
     if left * 10 > backlog {
         return Err(format!(
-            "{left} inputs wait for the coordinator, of {backlog} after the stall"
+            "{left} inputs wait for the coordinator, of {backlog} after the pause"
         ));
     }
     if storm.attending() != nodes {
@@ -270,7 +270,7 @@ fn survive(nodes: usize, bug: Bug) -> Result<(), String> {
     }
     let most = storm.opened.iter().max().copied().unwrap_or_default();
     if most > 3 {
-        return Err(format!("a node has opened {} connections for one stall", most - 1));
+        return Err(format!("a node has opened {} connections for one pause", most - 1));
     }
     if storm.leases_lost > 0 {
         return Err(format!("{} leases were lost", storm.leases_lost));
@@ -278,10 +278,10 @@ fn survive(nodes: usize, bug: Bug) -> Result<(), String> {
     Ok(())
 }
 
-/// After a stall of the coordinator every node registers again within two leases, with at most two
+/// After a pause of the coordinator every node registers again within two leases, with at most two
 /// connections for it and without losing its lease, in small and in large jobs.
 #[test]
-fn load_falls_after_a_stall() {
+fn load_falls_after_a_pause() {
     for nodes in [10, 100, 1_000, 3_000, 10_000] {
         survive(nodes, Bug::None).unwrap_or_else(|why| panic!("{nodes} nodes: {why}"));
     }

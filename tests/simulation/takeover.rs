@@ -15,7 +15,7 @@ const VARIABLE: &str = "TAKEOVER_SEEDS";
 /// or has ended with one outcome.
 #[test]
 fn takeover_rules_hold_in_every_world() {
-    assert_rules_hold(World::new, VARIABLE, SEEDS, "takeover");
+    assert_rules_hold(World::new, VARIABLE, SEEDS, "takeover_rules");
 }
 
 /// The same, if faults are aimed at changes of the voters and at their state files.

@@ -60,7 +60,7 @@ use port::{Down, Up};
 pub use rules::Totals;
 use rules::{Record, Stage};
 
-/// A job with voters, and its environment.
+/// A job and its environment.
 #[derive(Debug)]
 pub struct World {
     start: Instant,
@@ -96,9 +96,9 @@ pub struct World {
     checks_voters: bool,
     stage: Stage,
     record: Record,
-    /// The store through which the processes choose the coordinator.
+    /// The store through which the processes choose the coordinator; `None` if they do not.
     etcd: Option<Box<Etcd>>,
-    /// The state of a job that has one endpoint.
+    /// The parts of a job that has one endpoint; `None` for other jobs.
     fixed: Option<Box<Fixed>>,
     /// The events of such a job that its rules need.
     pub chronicle: Chronicle,

@@ -441,10 +441,17 @@ impl Driver {
         self.extend(now);
         let is_routine = matches!(
             input,
-            Input::Message(
-                _,
-                FromNode::KeepAlive { .. } | FromNode::AskVouchers(_) | FromNode::Vouched(_)
-            )
+            Input::Snapshot(_)
+                | Input::Counts(_)
+                | Input::Journal(_)
+                | Input::Message(
+                    _,
+                    FromNode::KeepAlive { .. }
+                        | FromNode::Progress { .. }
+                        | FromNode::Standbys(_)
+                        | FromNode::AskVouchers(_)
+                        | FromNode::Vouched(_)
+                )
         );
         if !is_routine && self.leadership.member().is_some() {
             self.members.note_change(now);

@@ -29,7 +29,7 @@ mod page;
 mod paths;
 mod pause;
 mod peer_addresses;
-pub(crate) mod persistence;
+mod persistence;
 pub mod proofs;
 mod publisher;
 pub mod reachability;

@@ -45,7 +45,7 @@ const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=u
 /// The metrics of this process and, if it coordinates, of its job, collected at most ten times a second for all clients.
 #[derive(Default)]
 pub struct MetricsPage {
-    /// The states of the job; `None` before the job is found.
+    /// The snapshots of the job; `None` before the job is found.
     job: Option<Arc<States>>,
     /// The counters of this node, if there is an agent.
     node: OnceLock<Arc<NodeMeasures>>,

@@ -1,11 +1,11 @@
-//! A state of the job, for all who read it.
+//! A snapshot of the job, as JSON once for all who read it.
 
 use std::sync::OnceLock;
 
 use axum::body::Bytes;
 use ragent_rendezvous::snapshot::Snapshot;
 
-/// A state of the job, as JSON once for all who read it.
+/// A snapshot of the job, as JSON once for all who read it.
 #[derive(Debug)]
 pub(super) struct State {
     /// The state.

@@ -1,4 +1,4 @@
-//! The state of the job that this process coordinates.
+//! The snapshots of the job that this process coordinates.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
     state::State,
 };
 
-/// The states of the job that this process coordinates, collected at most ten times a second for all callers.
+/// The snapshots of the job that this process coordinates, collected at most ten times a second for all callers.
 pub(super) struct States {
     role: Arc<Role>,
     refusals: Arc<Refusals>,

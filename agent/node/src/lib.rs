@@ -1,6 +1,6 @@
 //! One node's part in a job.
 //!
-//! The modules form layers, from the lowest: [`keeper`] (the process that ends the workers of a lost agent), [`workers`] (the
+//! The modules follow from the lowest layer to the highest: [`keeper`] (the process that ends the workers of a lost agent), [`workers`] (the
 //! local workers), [`node`] (registration, rounds and their stores) and [`endpoint`] (which process hosts the job, and what it
 //! hosts).
 #![deny(unsafe_code)]

@@ -98,7 +98,7 @@ struct Args {
     /// measures the time until every lease is renewed, and the number of connections opened for
     /// that.
     #[arg(long)]
-    stall: Option<u64>,
+    pause: Option<u64>,
 }
 
 /// A fault of an agent, or of the coordinator.
@@ -187,9 +187,9 @@ async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> 
             process.wait()?;
         }
     }
-    if let Some(ms) = args.stall {
+    if let Some(ms) = args.pause {
         crowd.rest(CALM).await?;
-        report["stalled"] = crowd.stall(pid, count, Duration::from_millis(ms)).await?;
+        report["paused"] = crowd.pause(pid, count, Duration::from_millis(ms)).await?;
     }
     if let Some(blow) = args.then {
         crowd.rest(CALM).await?;
@@ -302,7 +302,7 @@ impl Crowd {
 
     /// Stops the coordinator for `time`, and waits until the leases of all `count` agents are
     /// renewed.
-    async fn stall(&mut self, pid: u32, count: usize, time: Duration) -> Result<Value> {
+    async fn pause(&mut self, pid: u32, count: usize, time: Duration) -> Result<Value> {
         let pid = Pid::from_raw(pid.try_into()?);
         let opened = connections_opened()?;
         kill(pid, Signal::SIGSTOP)?;
@@ -399,7 +399,7 @@ async fn supervise(
                     let _ = reports.send(SupervisorEvent::Finished(GroupEnd::Stopped)).await;
                 }
                 Some(Command::Renew(_)) => {
-                    // Used by the stall measurement only; the next renewal follows soon.
+                    // Used by the measurement of a pause only; the next renewal follows soon.
                     let _ = renewed.try_send(number);
                     if makes_steps && group.is_some() {
                         step += 1;
@@ -491,7 +491,7 @@ struct Coordinators {
     /// The flags with these credentials.
     auth: Vec<OsString>,
     /// The folder of their state.
-    _job_state: TempDir,
+    _folder: TempDir,
 }
 
 impl Coordinators {
@@ -507,11 +507,11 @@ impl Coordinators {
     fn start(args: &Args) -> Result<Self> {
         let Args { ragent, voters: count, secured: is_secured, .. } = args;
         let (count, is_secured) = (*count, *is_secured);
-        let job_state = TempDir::new()?;
+        let folder = TempDir::new()?;
         let mut credentials = Credentials::unsecured(Unsecured::Chosen);
         let mut auth = vec!["--auth".into(), "none".into()];
         if is_secured {
-            let path = job_state.path().join("secret");
+            let path = folder.path().join("secret");
             let secret = Secret::random()?;
             file::create(&path, &secret)?;
             auth = vec!["--secret-file".into(), path.clone().into_os_string()];
@@ -530,14 +530,14 @@ impl Coordinators {
             endpoints: Vec::new(),
             credentials,
             auth,
-            _job_state: job_state,
+            _folder: folder,
         };
         for _ in 0..count {
             let mut process = Program::new(ragent)
                 .args(["coordinator", "--rdzv-id", RUN_ID])
                 .args(place)
                 .args(&started.auth)
-                .env("XDG_RUNTIME_DIR", started._job_state.path())
+                .env("XDG_RUNTIME_DIR", started._folder.path())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())
                 .spawn()

@@ -28,5 +28,5 @@ pub(crate) const CHANGES_UNDER_WAY_MAX: usize = 32;
 /// The maximum number of times that the pause after a failed candidacy doubles.
 pub(crate) const PAUSE_DOUBLINGS_MAX: u32 = 3;
 
-/// The longest time for answers to a candidate, in multiples of the first one: a poll then lasts for half of a lease.
+/// The longest time for answers to a candidate, as a multiple of the time after no failure. Four makes it half of a lease.
 pub(crate) const POLL_STRETCH_MAX: u32 = 4;

@@ -404,7 +404,7 @@ impl Rendezvous {
         self.begin_restart(now, RestartCause::FirstStart, Some(event));
     }
 
-    /// Writes the totals to the state.
+    /// Writes the totals to the state of the job.
     pub(super) fn remember_time(&mut self) {
         self.journal.stored = self.clock;
         self.job_state.time = self.journal.account.seen(self.clock).in_millis();

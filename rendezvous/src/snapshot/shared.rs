@@ -12,7 +12,7 @@ use crate::{
 /// The state of the machine at one moment, to be converted to a [`Snapshot`] outside of the coordinator's loop.
 #[derive(Debug)]
 pub struct SharedSnapshot {
-    /// The state of the job, without these nodes.
+    /// The snapshot, without these nodes.
     pub job: Snapshot,
     /// The nodes by id.
     pub(crate) nodes: Vec<SharedNode>,
@@ -74,10 +74,10 @@ impl From<SharedNode> for NodeSnapshot {
     }
 }
 
-/// The state of a job without its nodes, and the numbers of these.
+/// A snapshot without its nodes, and the numbers of these.
 #[derive(Debug)]
 pub struct JobCounts {
-    /// The state of the job, without its nodes.
+    /// The snapshot, without its nodes.
     pub job: Snapshot,
     /// The numbers of nodes.
     pub nodes: NodeCounts,

@@ -1,7 +1,8 @@
 //! Bugs that can be planted between the machines of a world.
 //!
 //! Each of them breaks the rules that its comment names; `tests/simulation` verifies that they are found.
-//! Those from [`Bug::OnlyNewList`] on concern the changes of the voters, those from [`Bug::SilenceBelowLease`] on etcd, and those from [`Bug::DoubleRank`] on a job with one endpoint. Lists that are ordered by a counter instead of
+//! Bugs from [`Bug::OnlyNewList`] on concern the changes of the voters, from [`Bug::SilenceBelowLease`] on etcd, from
+//! [`Bug::DoubleRank`] on a job with one endpoint. Lists that are ordered by a counter instead of
 //! the term are not planted: they are a part of the replica, and have no order of their own. A unit test of the election
 //! verifies that those of the later term count.
 
@@ -59,21 +60,21 @@ pub enum Bug {
     OnlyNewList,
     /// While the voters change, one majority of all voters in both lists counts. Breaks rules a and d.
     UnitedLists,
-    /// The new list replaces the list before at once. Breaks rules a and d, or g: two lists have the same version.
+    /// The new list replaces the list before at once. Breaks rules a, d and g.
     NewListAtOnce,
     /// A seat belongs to any voter at its address. Breaks rules a and d.
     SeatsByAddress,
     /// The leases that members grant count before these members are voters. Breaks rules a and d.
     CountedNewcomer,
-    /// A candidate that knows less than a voter is not answered with the newer state. Breaks rules a, b and d: hosts
-    /// without a state file begin a second job; and rule i: a lost voter is not replaced.
+    /// A candidate that knows less than a voter is not answered with the newer state. Breaks rules b and j: hosts without
+    /// a state file begin a second job.
     UnansweredCandidate,
     /// A candidate that knows less than a voter is elected. Breaks rule d.
     IgnorantCandidate,
     /// A voter's state file keeps the first list, which the next process believes. Breaks rules a, d and f.
     OldList,
-    /// No voter shows its job to others, or asks for theirs, and jobs that agents report are ignored. Breaks rules a, b, d, i
-    /// and j, as above.
+    /// No voter shows its job to others, or asks for theirs, and jobs that agents report are ignored. Breaks rules a, b, d,
+    /// i, j and l.
     UninformedHosts,
     /// No registration shows which jobs have ended. Breaks rule m.
     UnshownEnds,
@@ -85,9 +86,9 @@ pub enum Bug {
     YieldIsAnEnd,
     /// A process votes at once after its start. Breaks rules a and d.
     NoMute,
-    /// Nodes that were just started take part in a first round. Breaks rule b.
+    /// Nodes that were just started take part in a first round. Breaks rules b, j and l.
     YoungNodes,
-    /// Requests of processes that are not known as voters are dropped. Breaks rule j.
+    /// Requests of processes that are not known as voters are dropped. Breaks rules b, j and l.
     StrangersDropped,
     /// A voter that is silent is not replaced. Breaks rules d and i.
     SilentVoter,

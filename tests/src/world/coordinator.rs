@@ -160,7 +160,7 @@ impl World {
             is_over: false,
             reports: MemberReports::default(),
             open: BTreeSet::new(),
-            stalled_until: None,
+            paused_until: None,
         };
         let Some(port) = self.port(id) else { return };
         port.coordination = Coordination::Runs(Box::new(coordinator));

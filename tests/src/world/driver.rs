@@ -1,4 +1,4 @@
-//! A coordinator as its driver runs it: most effects wait until the voters have the state.
+//! A coordinator as its driver runs it: most effects wait until the state is stored.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -31,8 +31,8 @@ pub(super) struct Coordinator {
     pub(super) is_over: bool,
     /// The streams that it has not ended.
     pub(super) open: BTreeSet<Peer>,
-    /// The time until which deadlines are postponed after a stall.
-    pub(super) stalled_until: Option<Instant>,
+    /// The time until which deadlines are postponed after a pause.
+    pub(super) paused_until: Option<Instant>,
 }
 
 /// The reason for the end of a coordinator.
@@ -60,9 +60,9 @@ pub(super) enum Waiting {
 }
 
 /// A deadline that was missed by more than this was missed because the process was paused.
-const STALL: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(500);
 
-/// The time by which deadlines are postponed after a stall.
+/// The time by which deadlines are postponed after a pause.
 const CATCH_UP: Duration = Duration::from_secs(1);
 
 impl Coordinator {
@@ -74,19 +74,19 @@ impl Coordinator {
     fn due(&mut self, now: Instant) -> Option<Instant> {
         let deadline = self.rendezvous.poll_timeout();
         if deadline.is_none_or(|deadline| now < deadline) {
-            self.stalled_until = None;
+            self.paused_until = None;
         }
-        let due = deadline.map(|at| self.stalled_until.map_or(at, |until| at.max(until)));
+        let due = deadline.map(|at| self.paused_until.map_or(at, |until| at.max(until)));
         due.into_iter().chain(self.reports.poll_timeout()).min()
     }
 
     /// Applies the deadlines that have passed; postpones them once if the process was paused.
     fn time_out(&mut self, now: Instant) {
         let deadline = self.rendezvous.poll_timeout();
-        let is_late = deadline.is_some_and(|deadline| deadline + STALL < now);
-        let is_stalled = is_late && self.stalled_until.is_none();
-        self.stalled_until = is_stalled.then(|| now + CATCH_UP);
-        if !is_stalled {
+        let is_late = deadline.is_some_and(|deadline| deadline + PAUSE < now);
+        let is_paused = is_late && self.paused_until.is_none();
+        self.paused_until = is_paused.then(|| now + CATCH_UP);
+        if !is_paused {
             self.rendezvous.handle_timeout(now);
         }
     }
@@ -154,7 +154,7 @@ impl World {
         let Some(coordinator) = port.coordination.coordinator() else { return };
         coordinator.time_out(now);
         let next = coordinator.rendezvous.poll_timeout();
-        let next = next.filter(|_| coordinator.stalled_until.is_none());
+        let next = next.filter(|_| coordinator.paused_until.is_none());
         self.note_deadline(now, next);
         let Some(coordinator) = self.port(id).and_then(|port| port.coordination.coordinator())
         else {

@@ -29,7 +29,7 @@ use super::{
 };
 use store::{Loss, Store};
 
-/// The state of such a world.
+/// The store, and the claims of the processes.
 #[derive(Debug)]
 pub(super) struct Etcd {
     pub(super) timers: Timers,

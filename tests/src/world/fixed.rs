@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{invariants::RULES, replay::Replay};
 
-/// The state of such a job.
+/// A job that has one endpoint.
 #[derive(Debug)]
 pub(super) struct Fixed {
     /// True if an agent runs in the coordinator's process.
@@ -47,7 +47,7 @@ pub(super) struct Fixed {
     replay: Replay,
     /// The start of the coordinator by its clock, and the time that the job had been accounted for then.
     accounted_since: (Instant, u64),
-    /// True if the job has ended, and its coordinator.
+    /// True if the job and its coordinator have ended.
     is_finished: bool,
 }
 

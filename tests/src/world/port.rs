@@ -150,8 +150,11 @@ impl World {
             return self.answer_or_hold(id, peer, attend, lost, elected);
         };
         let replica = voter.election.replica();
-        let own =
-            replica.job_state.as_ref().filter(|_| replica.has_round()).map(|m| m.job_uid.clone());
+        let own = replica
+            .job_state
+            .as_ref()
+            .filter(|_| replica.has_round())
+            .map(|job_state| job_state.job_uid.clone());
         let is_outside = voter.election.is_outside() && elected == Elected::Unknown;
         let seats = replica.lists.seats().map(|seat| seat.address.clone()).collect();
         self.send_down(&peer, Down::Accepted);

@@ -45,7 +45,7 @@ pub enum Destination {
         console: OwnedFd,
         /// Lines to be written to that console, of all streams; one thread writes to it.
         staged: Arc<Pipe>,
-        /// What precedes each line.
+        /// The text before each line.
         prefix: Vec<u8>,
         /// The lines that are shown; all if `None`.
         choice: Option<Choice>,

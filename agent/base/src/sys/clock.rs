@@ -13,7 +13,7 @@ use std::{
 
 use nix::time::{ClockId, clock_gettime};
 
-/// True in the program; unit tests have another clock.
+/// True once [`include_suspensions`] was called.
 #[cfg(any(test, feature = "testing"))]
 static IS_PROGRAM: AtomicBool = AtomicBool::new(false);
 
@@ -24,7 +24,7 @@ pub fn include_suspensions() {
     IS_PROGRAM.store(true, Ordering::Relaxed);
 }
 
-/// Returns true if nothing but the kernel moves the clock: in every program, and not in unit tests.
+/// Returns true if the kernel's clock is read. False in builds for tests until [`include_suspensions`] is called.
 pub(super) fn is_real() -> bool {
     #[cfg(any(test, feature = "testing"))]
     return IS_PROGRAM.load(Ordering::Relaxed);

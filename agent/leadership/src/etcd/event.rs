@@ -1,4 +1,4 @@
-//! What the connections to etcd report to the driver.
+//! The events that the connections to etcd report to the driver.
 
 use ragent_election::claim::{Outcome, Value};
 

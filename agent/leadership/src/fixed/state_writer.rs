@@ -221,7 +221,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
         let mut file = StateWriter::new(Some(path.clone()));
-        // A write to a disk that stalls until the test continues it.
+        // A write that the disk does not finish before the test lets it.
         let (resume, resumed) = oneshot::channel();
         let written_to = path.clone();
         file.writing = Some(tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! What the connections of a voter report to its driver.
+//! The events that the connections of a voter report to its driver.
 
 use std::net::IpAddr;
 

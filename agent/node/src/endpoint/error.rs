@@ -58,7 +58,9 @@ pub enum LocateError {
     },
     #[cfg(not(feature = "etcd"))]
     /// This program was built without the feature `etcd`.
-    #[error("this build of ragent cannot find the coordinator through etcd")]
+    #[error(
+        "failed to find the coordinator through etcd: this build of ragent lacks the feature `etcd`"
+    )]
     NoEtcd,
     /// The first agent of a launcher runs on another machine than the endpoint's.
     #[error(

@@ -67,7 +67,7 @@ pub struct EndpointPort {
     pub listener: TcpListener,
     /// The store on the port, if there is one.
     pub store: Option<PortStore>,
-    /// What its clients must prove.
+    /// The proof that its clients must give.
     pub credentials: Credentials,
     /// The registered nodes, published to the port.
     pub attended: watch::Sender<Attended>,
@@ -146,7 +146,7 @@ pub fn host_voter(
     // A slow disk does not delay the start, and remaining files are removed next time.
     drop(tokio::task::spawn_blocking(move || state_file::clean(&kept_file)));
     let job_state = stored.replica.job_state.as_ref();
-    info!(%endpoint, run_id = %run_id, round = job_state.map_or(0, |m| m.round.0), "voter started");
+    info!(%endpoint, run_id = %run_id, round = job_state.map_or(0, |job_state| job_state.round.0), "voter started");
     let address = VoterAddress::new(endpoint.to_string());
     let replica_file = Arc::new(ReplicaFile::new(state_file.clone(), kept));
     let own_file = Arc::clone(&replica_file);

@@ -529,10 +529,11 @@ impl Driver<'_> {
 
     fn depends_on(&self) -> DependsOn {
         let AgentSpec { destination, voter, .. } = &self.spec;
+        let state_loss = voter.as_ref().and_then(|voter| voter.state_loss.borrow().clone());
         if destination.uses_etcd() {
             DependsOn::Etcd
-        } else if destination.voter_list().len() > 1 {
-            DependsOn::Voters(voter.as_ref().and_then(|voter| voter.state_loss.borrow().clone()))
+        } else if destination.voter_list().len() > 1 || state_loss.is_some() {
+            DependsOn::Voters(state_loss)
         } else {
             DependsOn::OneHost
         }

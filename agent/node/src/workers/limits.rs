@@ -8,7 +8,7 @@ pub(crate) use ragent_base::limits::{
 };
 
 /// The size of a worker's datagram to its service manager; systemd allows 4 KiB too.
-pub(crate) const MAX_NOTICE: usize = 4096;
+pub(crate) const MAX_WORKER_REPORT: usize = 4096;
 /// The datagrams that may wait in one socket; `net.unix.max_dgram_qlen` is 512 at most by default.
 pub(crate) const MAX_QUEUED_NOTICES: usize = 4096;
 /// The time for taking the stacks of hung workers, which are killed afterwards in any case.

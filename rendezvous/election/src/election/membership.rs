@@ -1,4 +1,4 @@
-//! What a leader knows of the members that could become voters.
+//! The members that could become voters, as a leader knows them.
 
 use std::time::Instant;
 

@@ -158,7 +158,11 @@ impl Replica {
     /// Returns true if both belong to the same job, or one of them has no round.
     pub(super) fn is_of_same_job(&self, other: &Self) -> bool {
         let uid = |replica: &Self| {
-            replica.job_state.as_ref().filter(|_| replica.has_round()).map(|m| m.job_uid.clone())
+            replica
+                .job_state
+                .as_ref()
+                .filter(|_| replica.has_round())
+                .map(|job_state| job_state.job_uid.clone())
         };
         uid(self).zip(uid(other)).is_none_or(|(one, other)| one == other)
     }

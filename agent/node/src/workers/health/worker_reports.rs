@@ -200,7 +200,7 @@ async fn receive(
     local_rank: LocalRank,
     reports: mpsc::Sender<(LocalRank, WorkerReport)>,
 ) {
-    let mut datagram = vec![0; limits::MAX_NOTICE];
+    let mut datagram = vec![0; limits::MAX_WORKER_REPORT];
     while let Ok(len) = socket.recv(&mut datagram).await {
         // Workers wait if the queue is full, as they would for a service manager.
         if reports.send((local_rank, WorkerReport::parse(&datagram[..len]))).await.is_err() {
