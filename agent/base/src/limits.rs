@@ -10,7 +10,7 @@ pub use ragent_core::limits::SWEEP_TIMEOUT;
 pub const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Age at which a folder without a lock is removed: a younger one may not be locked yet.
-pub const UNUSED_AFTER: Duration = Duration::from_secs(60);
+pub(crate) const UNUSED_AFTER: Duration = Duration::from_secs(60);
 /// The number of entries of the state folder that a cleaning examines: the files of a thousand
 /// killed jobs.
 pub const MAX_STATE_ENTRIES: usize = 4096;
@@ -27,9 +27,9 @@ pub const MAX_LOCAL_WORLD_SIZE: u32 = 4096;
 /// The number of pods of a job: no more agents are supported.
 pub const MAX_PODS: u32 = 10_000;
 /// The number of voters: five tolerate two failures, and more would only add messages.
-pub const MAX_VOTERS: usize = 5;
+pub(crate) const MAX_VOTERS: usize = 5;
 /// The number of members of etcd that are listed: etcd recommends seven at most.
-pub const MAX_ETCD_MEMBERS: usize = 9;
+pub(crate) const MAX_ETCD_MEMBERS: usize = 9;
 /// The number of addresses of an endpoint; a round-robin name has a few.
 pub const MAX_ENDPOINT_ADDRESSES: usize = 16;
 /// The time for the process at the endpoint to identify itself.
@@ -64,16 +64,16 @@ pub const COORDINATOR_END_MARGIN: Duration = Duration::from_secs(10);
 /// The time for the keeper to end.
 pub const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of ports of a range that are tried for a worker store.
-pub const MAX_STORE_PORTS: u16 = 1024;
+pub(crate) const MAX_STORE_PORTS: u16 = 1024;
 /// The number of nodes that `ragent doctor --peers` asks, and that each of these tries to reach. In
 /// larger jobs they represent the rest.
 pub const MAX_REACHED: usize = 256;
 /// The number of these nodes that are asked, or tried, at the same time.
 pub const REACH_AT_ONCE: usize = 32;
 /// The number of hosts that are asked without multicast: each is sent every datagram.
-pub const MAX_DISCOVER_HOSTS: usize = 1024;
+pub(crate) const MAX_DISCOVER_HOSTS: usize = 1024;
 /// The length of a host's name: that of a DNS name.
-pub const MAX_HOST_NAME: usize = 253;
+pub(crate) const MAX_HOST_NAME: usize = 253;
 /// The number of names in one node list of a scheduler: more than any cluster has nodes.
 pub const MAX_LISTED_NODES: usize = 65_536;
 /// The size of a state file that is read.

@@ -145,7 +145,7 @@ pub fn ended(end: &WorkerEnd) -> String {
 }
 
 /// Returns a signal's name and number.
-pub fn signal_name(number: i32) -> String {
+pub(crate) fn signal_name(number: i32) -> String {
     let signal = Signal(number);
     if signal.has_name() { format!("{signal} (signal {number})") } else { signal.to_string() }
 }

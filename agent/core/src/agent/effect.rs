@@ -117,11 +117,6 @@ pub const LEFT: u8 = 8;
 pub const REFUSED: u8 = 9;
 
 impl Ending {
-    /// Returns true if the job has succeeded.
-    pub fn is_success(&self) -> bool {
-        matches!(self, Self::Closed(outcome) if outcome.result == JobResult::Succeeded)
-    }
-
     /// Returns the exit code for an ending without success, as listed in docs/exit-codes.md.
     pub fn exit_code(&self) -> u8 {
         match self {

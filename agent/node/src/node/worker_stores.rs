@@ -95,7 +95,7 @@ impl WorkerStores {
     }
 
     /// Returns true if group rank 0 serves the store of each round; false if the worker with rank 0 does.
-    pub fn are_served(&self) -> bool {
+    pub(crate) fn are_served(&self) -> bool {
         !matches!(self.mode, StorePortMode::Ports { is_served: false, .. })
     }
 

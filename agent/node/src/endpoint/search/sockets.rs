@@ -100,7 +100,7 @@ impl Sockets {
     }
 
     /// Returns the address of the interface that the user has named.
-    pub fn named_interface(&self) -> Option<IpAddr> {
+    pub(crate) fn named_interface(&self) -> Option<IpAddr> {
         let interface = self.interfaces.first().filter(|_| self.is_named)?;
         interface.v4.first().copied().map(IpAddr::V4)
     }
@@ -122,13 +122,13 @@ impl Sockets {
 
     /// Returns true if datagrams to all may not reach `peer`: with a list of hosts, an agent that
     /// is not on it may be out of reach of multicast.
-    pub fn misses(&self, peer: SocketAddr) -> bool {
+    pub(crate) fn misses(&self, peer: SocketAddr) -> bool {
         self.has_list && !self.hosts.borrow().contains(&peer)
     }
 
     /// Returns true if a datagram to one address reaches the agent there. Without a list of hosts, several agents of one machine may
     /// share the port, and only one of them would receive it.
-    pub fn reaches_each(&self) -> bool {
+    pub(crate) fn reaches_each(&self) -> bool {
         self.has_list
     }
 

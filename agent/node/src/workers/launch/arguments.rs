@@ -61,7 +61,7 @@ impl ArgumentSpec {
 
     /// Returns the arguments of a worker as far as they are known before a round: all of them,
     /// unless the launch method passes ranks as arguments.
-    pub fn of_standby(
+    pub(crate) fn of_standby(
         &self,
         command: &WorkerCommand,
         local_rank: LocalRank,

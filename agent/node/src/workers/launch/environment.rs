@@ -37,7 +37,7 @@ pub struct EnvironmentSpec {
 
 /// Returns the variables through which a worker reports its progress. If hangs are detected, two more are named as systemd
 /// names them; programs that find these behave differently, so that they are absent otherwise.
-pub fn of_reports(socket: &Path, hang_timeout: Option<Duration>) -> Vec<(String, OsString)> {
+pub(crate) fn of_reports(socket: &Path, hang_timeout: Option<Duration>) -> Vec<(String, OsString)> {
     let mut env = vec![("RAGENT_SOCKET".to_owned(), socket.into())];
     if let Some(timeout) = hang_timeout {
         env.push(("NOTIFY_SOCKET".to_owned(), socket.into()));
@@ -48,7 +48,7 @@ pub fn of_reports(socket: &Path, hang_timeout: Option<Duration>) -> Vec<(String,
 
 /// Variables for the agent alone: of systemd, of the Python module, the socket of an agent whose worker this one is, for the
 /// authentication of the job and of etcd, and for the port of the metrics, which an agent that a worker starts could not use.
-pub const NOT_INHERITED: [&str; 21] = [
+pub(crate) const NOT_INHERITED: [&str; 21] = [
     "CREDENTIALS_DIRECTORY",
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
@@ -74,7 +74,7 @@ pub const NOT_INHERITED: [&str; 21] = [
 
 impl EnvironmentSpec {
     /// `LOCAL_RANK`.
-    pub fn shown_rank(&self, local_rank: LocalRank) -> LocalRank {
+    pub(crate) fn shown_rank(&self, local_rank: LocalRank) -> LocalRank {
         if self.virtual_devices.is_some() { LocalRank(0) } else { local_rank }
     }
 
@@ -93,7 +93,7 @@ impl EnvironmentSpec {
     }
 
     /// Returns the variables of the worker with `local_rank` that are known before a round.
-    pub fn of_standby(&self, local_rank: LocalRank) -> Vec<(String, OsString)> {
+    pub(crate) fn of_standby(&self, local_rank: LocalRank) -> Vec<(String, OsString)> {
         let shares_store = if self.shares_store { "True" } else { "False" };
         let mut env = vec![
             ("LOCAL_RANK", number(self.shown_rank(local_rank).0)),
@@ -151,7 +151,7 @@ impl EnvironmentSpec {
     /// The names of the variables that only a round defines: a module that reads one of them while
     /// it is imported cannot be imported before the round. `RAGENT_SOCKET` is one of them, as the reports of a standby
     /// would count for the worker that runs.
-    pub const OF_ROUND: [&str; 13] = [
+    pub(crate) const OF_ROUND: [&str; 13] = [
         "CROSS_RANK",
         "CROSS_SIZE",
         "GROUP_RANK",
