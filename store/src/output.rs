@@ -261,12 +261,60 @@ mod tests {
         assert_eq!(output.occupied(), 1);
     }
 
-    /// A long value is not copied.
+    /// A long value is not copied, a short one is.
     #[test]
     fn long_values_are_shared() {
         let long = Bytes::from(vec![7; SHARED_VALUE_LEN_MIN]);
+        let short = long.slice(1..);
         let mut output = Output::default();
         output.put_value(&long);
+        output.put_own_value(long.clone());
         assert_eq!(output.pieces[1].bytes().as_ptr(), long.as_ptr());
+        assert_eq!(output.pieces[3].bytes().as_ptr(), long.as_ptr());
+        output.put_value(&short);
+        output.put_own_value(short.clone());
+        assert_eq!(output.pieces.len(), 4);
+    }
+
+    /// The end of a shared value is reported once, the end of another value is not.
+    #[test]
+    fn released_values_are_reported_once() {
+        let long = Bytes::from(vec![7; SHARED_VALUE_LEN_MIN]);
+        let mut output = Output::default();
+        output.put_own_value(long.clone());
+        output.advance(output.len());
+        assert!(!output.take_released());
+        output.put_value(&long);
+        output.advance(output.len() - 1);
+        assert!(!output.take_released());
+        output.advance(1);
+        assert_eq!((output.take_released(), output.take_released()), (true, false));
+    }
+
+    /// An output without bytes to send occupies little memory, even after a large answer. It still reports a shared value.
+    #[test]
+    fn idle_outputs_are_small() {
+        let long = Bytes::from(vec![7; SHARED_VALUE_LEN_MIN]);
+        let fills: [fn(&mut Output, &Bytes); 2] = [
+            |output, _| output.put_string(&[7; 2 * IDLE_CAPACITY]),
+            |output, long| (0..IDLE_CAPACITY).for_each(|_| output.put_value(long)),
+        ];
+        for (fill, is_shared) in fills.into_iter().zip([false, true]) {
+            let mut output = Output::default();
+            fill(&mut output, &long);
+            output.advance(output.len());
+            assert!(output.tail.capacity() <= IDLE_CAPACITY);
+            assert!(output.pieces.capacity() * size_of::<Piece>() <= IDLE_CAPACITY);
+            assert_eq!(output.take_released(), is_shared);
+        }
+    }
+
+    /// The memory of short answers is kept for the next one.
+    #[test]
+    fn memory_of_short_answers_is_kept() {
+        let mut output = Output::default();
+        output.put_string(&[7; 100]);
+        output.advance(output.len());
+        assert!(output.tail.capacity() >= 100);
     }
 }

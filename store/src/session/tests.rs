@@ -75,6 +75,14 @@ fn answers_are_limited() {
     assert_eq!(greeted(&queries), (vec![], Err(Violation::AnswerTooLong(len))));
 }
 
+/// The length of an answer includes the length that precedes each string.
+#[test]
+fn lengths_count_in_an_answer() {
+    let max = ANSWER_LEN_MAX;
+    assert_eq!(check_answer_len(3, max - 24), Ok(()));
+    assert_eq!(check_answer_len(3, max - 23), Err(Violation::AnswerTooLong(max + 1)));
+}
+
 /// A long value that a `COMPARE_SET` stored is answered without a copy.
 #[test]
 fn stored_values_are_shared() {
