@@ -217,6 +217,21 @@ mod tests {
         }
     }
 
+    /// Too many losses shortly after a start rule out that the node is taken back; later losses do not.
+    #[test]
+    fn early_losses_rule_out_a_recall() {
+        let start = Instant::now();
+        let mut tally = Tally::default();
+        for _ in 0..EARLY_LOSSES_MAX {
+            tally.lost(start + EARLY, start);
+        }
+        assert!(tally.may_be_recalled());
+        for losses in 1..=EARLY_LOSSES_MAX {
+            tally.lost(start + EARLY - SECOND, start);
+            assert_eq!(tally.may_be_recalled(), losses < EARLY_LOSSES_MAX);
+        }
+    }
+
     /// The spacing of voluntary rounds doubles up to five minutes, and is reset by a quiet time.
     #[test]
     fn voluntary_rounds_are_spaced() {

@@ -44,6 +44,19 @@ fn rank_that_is_taken_is_refused() {
     assert_eq!(t.join_as("b", 1), [Did::Refuse("b", reason)]);
 }
 
+/// A node keeps the rank of its first registration.
+#[test]
+fn rank_of_a_node_is_constant() {
+    let mut t = fixture(2);
+    t.join_as("a", 1);
+    t.join_as("a", 0);
+    let did = t.join_as("b", 0);
+    assert!(
+        did.contains(&Did::Admit("b", 1, 0)) && did.contains(&Did::Admit("a", 1, 1)),
+        "{did:?}"
+    );
+}
+
 /// A replacement waits while the keep-alives of the node that has the rank are overdue: that node
 /// may be lost, and then the replacement takes its place.
 #[test]

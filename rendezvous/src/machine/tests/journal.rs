@@ -138,6 +138,21 @@ fn account_survives_the_coordinator() {
     assert_eq!(last.of("stopping"), 7_000);
 }
 
+/// A member that has processes of a stopped round after all is recorded, and the end of these processes again.
+#[test]
+fn round_that_still_stops_is_recorded() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    t.fail("a", Duration::ZERO);
+    for name in ["a", "b"] {
+        t.report(name, NodeState::Preparing);
+    }
+    recorded(&mut t);
+    t.attend("b", NodeState::Stopping);
+    t.report("b", NodeState::Preparing);
+    assert_eq!(recorded(&mut t), ["round_still_stopping", "round_stopped"]);
+}
+
 /// Many failures of one round are not all recorded.
 #[test]
 fn failures_of_a_round_are_bounded() {
