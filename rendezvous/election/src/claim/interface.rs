@@ -136,7 +136,7 @@ impl Timers {
     /// Returns the intervals for a job of this size; the leases are stretched like those of its
     /// agents.
     pub fn for_nodes(nodes: NodeRange) -> Self {
-        let stretch = Leases::default().for_nodes(nodes).stretch().max(1.0);
+        let stretch = Leases::default().for_nodes(nodes).stretch();
         let default = Self::default();
         Self {
             renewal: default.renewal.mul_f64(stretch),

@@ -80,7 +80,7 @@ impl Known {
             self.newest = None;
         }
         if record.term.0 > 0 && !self.is_outdated(record) {
-            self.newest = Some(Box::new(Record { is_placeholder: false, ..record.clone() }));
+            self.newest = Some(Box::new(record.clone()));
         }
     }
 
