@@ -6,6 +6,7 @@ use ragent_rendezvous::{
     heir::Successor,
     ids::{JobUid, Round},
     message::{self, JobResult},
+    settings::NodeRange,
 };
 
 use super::*;
@@ -406,6 +407,20 @@ fn outage_of_the_store_ends_the_leadership() {
     assert_eq!(leadership.former, Some(process(leader)));
     assert!(leadership.term > job.led(leader)[0].term);
     assert_eq!(leadership.job_state, Some(job_state(1)));
+}
+
+/// The leases leave time for keepers, whose workers are dead before the record may be replaced. In a large job they last longer, and
+/// contain as many renewals.
+#[test]
+fn leases_leave_time_for_keepers() {
+    let large = Timers::for_nodes(NodeRange::new(1, 10_000).expect("a range"));
+    for (timers, lease) in [(Timers::default(), 4_800), (large, 44_000)] {
+        let Timers { renewal, leader_lease, silence, .. } = timers;
+        let keeper = Duration::from_millis(500);
+        assert!((leader_lease + keeper).mul_f64(1.01) <= silence.mul_f64(0.99));
+        assert_eq!(leader_lease, Duration::from_millis(lease));
+        assert_eq!(leader_lease.div_duration_f64(renewal).round(), 10.0);
+    }
 }
 
 /// The changes of a process that is cut off are repeated after pauses that grow to two seconds.

@@ -4,7 +4,10 @@ use std::{collections::VecDeque, iter};
 
 use std::time::Duration;
 
-use ragent_rendezvous::ids::{JobUid, VoterId};
+use ragent_rendezvous::{
+    ids::{JobUid, VoterId},
+    settings::NodeRange,
+};
 
 mod changes;
 mod ended_jobs;
@@ -505,13 +508,18 @@ fn proposed_terms_are_unique() {
     assert_ne!(term.proposed(1), term.proposed(2));
 }
 
-/// The default leases leave time for keepers: with clocks that drift by one per cent, the workers
-/// of the old leader are dead before another one can be elected.
+/// The leases leave time for keepers: with clocks that drift by one per cent, the workers of the old leader are dead before another
+/// one can be elected. In a large job all leases last longer, and contain as many renewals.
 #[test]
 fn leases_leave_time_for_keepers() {
-    let Timers { leader_lease, voter_lease, .. } = Timers::default();
-    let keeper = millis(500);
-    assert!((leader_lease + keeper).mul_f64(1.01) <= voter_lease.mul_f64(0.99));
+    let large = Timers::for_nodes(NodeRange::new(1, 10_000).expect("a range"));
+    for (timers, lease) in [(Timers::default(), 2_400), (large, 22_000)] {
+        let Timers { renewal, leader_lease, voter_lease, .. } = timers;
+        let keeper = millis(500);
+        assert!((leader_lease + keeper).mul_f64(1.01) <= voter_lease.mul_f64(0.99));
+        assert_eq!(leader_lease, millis(lease));
+        assert_eq!(leader_lease.div_duration_f64(renewal).round(), 12.0);
+    }
 }
 
 /// Answers that arrive after the poll has ended do not count, even before the timer has fired.

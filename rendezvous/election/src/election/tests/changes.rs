@@ -207,8 +207,27 @@ fn leaving_voter_is_replaced() {
         voters.deliver();
         voters.pass(millis(500));
         assert!(voters.voters[leaving].may_end());
+        assert_eq!(voters.voters[leaving].is_needed(), !is_replaced);
         assert_eq!(!voters.list(leader).contains(&Some(leaving as u64)), is_replaced);
     }
+}
+
+/// Of two voters that leave, none is replaced by the other.
+#[test]
+fn leaving_voters_replace_nobody() {
+    let mut voters = Voters::listed(4, 3);
+    let leader = voters.begin();
+    voters.attend(3);
+    voters.pass(millis(1_000));
+    let [first, second] = [1, 2].map(|next| (leader + next) % 3);
+    for leaving in [first, second] {
+        voters.attend(3);
+        voters.voters[leaving].handle_leaving(voters.now);
+        voters.deliver();
+        voters.pass(millis(500));
+        assert!(voters.voters[leaving].may_end());
+    }
+    assert!(!voters.voters[first].is_needed() && voters.voters[second].is_needed());
 }
 
 /// A voter leaves as soon as it was replaced, although the leader does not know its address any more. A voter that was not replaced waits,

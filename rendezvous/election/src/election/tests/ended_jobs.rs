@@ -65,6 +65,23 @@ fn ended_jobs_are_limited() {
     assert_eq!(Election::new(now, settings, empty(), Term(0)).message(now, 1, ()).ended, ended);
 }
 
+/// A voter that has the outcome of its job knows that a majority has it from a later request of the leader.
+#[test]
+fn outcome_counts_when_the_leader_has_a_majority() {
+    let (mut voters, leader) = with_a_job();
+    let now = voters.now;
+    voters.voters[leader].handle_remember(now, closed(memory(1))).expect("it leads");
+    let outcome = voters.voters[leader].replica().clone();
+    for is_copied in [false, true] {
+        let replica = Box::new(outcome.clone());
+        let renewal = Request::Renew { term: outcome.version.term, replica, is_copied };
+        let request = voters.voters[leader].message(now, 1, renewal);
+        let follower = &mut voters.voters[(leader + 1) % 3];
+        follower.handle_request(now, request);
+        assert_eq!(follower.ended_job().is_some(), is_copied);
+    }
+}
+
 /// A voter shows the end of its job when a majority knows it, and shows the job until then.
 #[test]
 fn end_is_shown_when_a_majority_has_it() {

@@ -292,6 +292,21 @@ fn strangers_end_no_lease() {
     assert!(answer.expect("an answer").body.is_granted);
 }
 
+/// A stranger does not receive the state of the job, another voter does.
+#[test]
+fn strangers_receive_no_state() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(5_000));
+    let leader = voters.leader().expect("a leader");
+    voters.voters[leader].handle_remember(voters.now, memory(1)).expect("it leads");
+    voters.deliver();
+    let (now, leader) = (voters.now, &mut voters.voters[leader]);
+    let answer = leader.handle_stranger(now, from(OTHER, Request::Hello));
+    assert_eq!(answer.expect("an answer").body.replica, None);
+    let answer = leader.handle_request(now, from(OTHER, Request::Hello));
+    assert!(answer.expect("an answer").body.replica.is_some());
+}
+
 /// The replica of a job in which a process has no seat is not taken from an answer: perhaps no process can lead that
 /// job any more. Only a leader gives it to a process.
 #[test]
