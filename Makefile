@@ -15,10 +15,13 @@ BY ?= voters
 TAKEOVER_SEEDS ?= 10000
 # Number of runs of the process tests under load in `make test-all`.
 REPEAT ?= 20
+# The sample of `make mutants`: its seed, and the number of changes.
+SEED ?= 1
+COUNT ?= 200
 # Number of tests at the same time: most of them wait for processes and leases, so there are more than processors.
 export RUST_TEST_THREADS ?= $(shell cpus=$$(nproc); echo $$((cpus < 6 ? 6 : cpus)))
 
-.PHONY: help build demo quick test test-all chaos takeovers fuzz test-gpu test-torch-versions test-frameworks check advisories fix man docs pictures bench bench-recovery venv packages wheel deb rpm tar release test-packages
+.PHONY: help build demo quick test test-all chaos takeovers fuzz mutants test-gpu test-torch-versions test-frameworks check advisories fix man docs pictures bench bench-recovery venv packages wheel deb rpm tar release test-packages
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
@@ -32,6 +35,7 @@ help:
 	@echo 'make takeovers N=1000  lets another voter lead N times; continues where it was stopped; needs root'
 	@echo 'make takeovers BY=etcd the same with etcd'
 	@echo 'make fuzz      fuzzes the store and the agent; wants nightly Rust and cargo-fuzz'
+	@echo 'make mutants   changes the state machines in 200 places, and prints the changes that no test notices; SEED chooses them'
 	@echo 'make check     formatting, lints, documentation, licences; writes nothing'
 	@echo 'make docs      checks the links of the pages, and builds them as a book where mdbook is installed'
 	@echo 'make pictures  records the demo for the README, and takes the picture of the page'
@@ -99,6 +103,11 @@ takeovers:
 
 fuzz:
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
+
+mutants:
+	@$(CARGO) mutants --version >/dev/null 2>&1 || \
+	{ echo 'error: failed to run `cargo mutants`: it is not installed (cargo install --locked cargo-mutants)' >&2; exit 1; }
+	scripts/mutants.py --seed $(SEED) --count $(COUNT)
 
 # Versions of torch, and frameworks, that are tested in addition to those of `make test`.
 TORCH_VERSIONS ?= 2.1 2.2 2.4 2.6 2.9
