@@ -70,7 +70,7 @@ fn ended_jobs_are_limited() {
 fn outcome_counts_when_the_leader_has_a_majority() {
     let (mut voters, leader) = with_a_job();
     let now = voters.now;
-    voters.voters[leader].handle_remember(now, closed(memory(1))).expect("it leads");
+    voters.voters[leader].handle_remember(now, closed(job_state(1))).expect("it leads");
     let outcome = voters.voters[leader].replica().clone();
     for is_copied in [false, true] {
         let replica = Box::new(outcome.clone());

@@ -298,7 +298,7 @@ fn strangers_receive_no_state() {
     let mut voters = Voters::new(3);
     voters.pass(millis(5_000));
     let leader = voters.leader().expect("a leader");
-    voters.voters[leader].handle_remember(voters.now, memory(1)).expect("it leads");
+    voters.voters[leader].handle_remember(voters.now, job_state(1)).expect("it leads");
     voters.deliver();
     let (now, leader) = (voters.now, &mut voters.voters[leader]);
     let answer = leader.handle_stranger(now, from(OTHER, Request::Hello));
