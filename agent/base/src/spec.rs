@@ -13,6 +13,7 @@ mod hang;
 mod job_files;
 mod launch_method;
 mod launcher;
+mod limits;
 mod metrics_listen;
 mod output;
 mod rdzv_conf;

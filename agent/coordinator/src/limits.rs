@@ -4,8 +4,11 @@
 use std::time::Duration;
 
 pub(crate) use ragent_base::limits::{
-    COORDINATOR_QUEUE, FLUSH_TIMEOUT, IDENTIFY_TIMEOUT, MAX_REACHED, REACH_AT_ONCE, STREAM_QUEUE,
+    FLUSH_TIMEOUT, IDENTIFY_TIMEOUT, MAX_REACHED, REACH_AT_ONCE, STREAM_QUEUE,
 };
+
+/// Inputs that wait for the coordinator's machine; senders wait while it is full.
+pub(super) const COORDINATOR_QUEUE: usize = 1024;
 
 /// The time after which an agent that reconnects uses the known address instead of waiting for a
 /// resolver.

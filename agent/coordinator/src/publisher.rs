@@ -203,7 +203,7 @@ mod tests {
 
     /// A coordinator that answers requests for the state and the journal; returns the source of its page.
     fn coordinator(journal: &EventJournal) -> Arc<Publisher<PageView>> {
-        let (inputs, mut asked) = mpsc::channel(ragent_base::limits::COORDINATOR_QUEUE);
+        let (inputs, mut asked) = mpsc::channel(limits::COORDINATOR_QUEUE);
         let reader = journal.reader();
         tokio::spawn(async move {
             while let Some(input) = asked.recv().await {

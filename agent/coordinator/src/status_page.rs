@@ -162,7 +162,7 @@ mod tests {
     /// never older than its request.
     #[tokio::test(start_paused = true)]
     async fn status_is_collected_rarely() {
-        let (inputs, mut asked) = mpsc::channel(ragent_base::limits::COORDINATOR_QUEUE);
+        let (inputs, mut asked) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
         let role = Arc::new(Role::of(inputs, "10.0.0.1:1").0);
         let credentials = Credentials::unsecured(Unsecured::Chosen);
         let relay = Relay { credentials, readers: Default::default() };

@@ -7,6 +7,7 @@
 mod description;
 pub mod destination;
 pub mod driver;
+mod limits;
 pub mod node_id;
 mod proof_of_id;
 mod repeated_signals;

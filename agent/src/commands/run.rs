@@ -58,6 +58,9 @@ use super::{
     runtime::{block_on, watch_signals},
 };
 
+/// The time for the keeper to end.
+const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// The end of a job that has succeeded.
 pub(super) struct Success {
     /// The outcome.
@@ -287,7 +290,7 @@ async fn launch_on_runtime(
     // Ends the keeper, and with it all remaining processes.
     let SupervisorHandle { commands, events, task } = supervisor;
     drop((commands, events));
-    if tokio::time::timeout(limits::KEEPER_TIMEOUT, task).await.is_err() {
+    if tokio::time::timeout(KEEPER_TIMEOUT, task).await.is_err() {
         warn!("the keeper process did not end in time; processes of this node may remain");
     }
     console_end.wait(limits::FLUSH_TIMEOUT).await;

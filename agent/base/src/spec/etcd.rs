@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     cli::{LaunchArgs, ProgramName},
-    limits::MAX_ETCD_MEMBERS,
+    spec::limits::MAX_ETCD_MEMBERS,
     sys::host::Host,
 };
 

@@ -7,8 +7,8 @@ use std::{
 
 use ragent_rendezvous::{settings::Timeouts, voter_count::VoterCount};
 
+use super::limits;
 use super::{EtcdConf, UsageError};
-use crate::limits;
 
 /// Ports on which a node may serve the workers' store.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -4,10 +4,11 @@ use std::{fmt, net::IpAddr, str::FromStr};
 
 use ragent_rendezvous::{settings::NodeRange, voter_count::VoterCount};
 
+use super::limits::MAX_VOTERS;
 use super::{
     Argument, DEFAULT_PORT, Endpoint, EndpointError, RdzvConf, RendezvousMethod, UsageError,
 };
-use crate::{limits::MAX_VOTERS, scheduler::Launcher};
+use crate::scheduler::Launcher;
 
 /// The endpoints of the first voters, in the order in which the user listed them: three or five, all different; or one,
 /// if only members become further voters.
@@ -46,7 +47,7 @@ pub enum VoterListError {
     /// There is an even number of entries.
     #[error("{0} hosts tolerate no more failures than {odd}", odd = .0 - 1)]
     Even(usize),
-    /// There are more than [`MAX_VOTERS`] entries.
+    /// There are more than `MAX_VOTERS` entries.
     #[error("it has {0} entries, but at most {MAX_VOTERS} are allowed")]
     TooMany(usize),
 }

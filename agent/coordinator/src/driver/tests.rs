@@ -40,7 +40,7 @@ impl Fixture {
     fn new() -> Self {
         let settings = settings();
         let job_state = JobState::fresh(JobUid::new("uid"));
-        let (inputs, queue) = mpsc::channel(ragent_base::limits::COORDINATOR_QUEUE);
+        let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
         let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
         let (not_here, known) = watch::channel(here);
         let (attended, port_knows) = watch::channel(Attended::default());
@@ -322,7 +322,7 @@ fn chosen_by_voters() -> (Leadership, Commands) {
 #[tokio::test(start_paused = true)]
 async fn silence_of_a_voter_is_recorded() {
     let (leadership, _commands) = chosen_by_voters();
-    let (inputs, queue) = mpsc::channel(ragent_base::limits::COORDINATOR_QUEUE);
+    let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
     let since = clock::now();
     let mut state = Stored::default();
     let seat = |address| Seat { address: VoterAddress::new(address), voter: None };
@@ -370,7 +370,7 @@ async fn time_of(kind: &str, reader: &mut JournalReader, after: &mut Option<Even
 #[tokio::test(start_paused = true)]
 async fn elected_coordinator_gives_way() {
     let (leadership, _commands) = chosen_by_voters();
-    let (inputs, queue) = mpsc::channel(ragent_base::limits::COORDINATOR_QUEUE);
+    let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
     let registered = watch::Sender::new(NotHere::unknown());
     let task = tokio::spawn(drive(elected(leadership, registered.clone()), queue));
     let elsewhere: Endpoint = "10.0.0.9:29400".parse().unwrap();

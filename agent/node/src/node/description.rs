@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use ragent_base::limits;
 use ragent_rendezvous::message::NodeDescription;
+
+use super::limits;
 
 /// Completes the description of a node for a stream whose own end is `local`, on a machine with
 /// these `addresses`.

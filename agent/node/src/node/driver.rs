@@ -39,7 +39,7 @@ use tracing::{debug, info, warn};
 
 pub use self::start_screen::StartScreen;
 use ragent_base::{
-    limits, net,
+    net,
     report::{
         measures::{NodeMeasures, RecentMinimum},
         news::{self, round_lines::RoundLines},
@@ -55,6 +55,7 @@ use ragent_leadership::{Leadership, StateLoss, Superseded};
 
 use super::{
     destination::Destination,
+    limits,
     proof_of_id::ProofOfId,
     repeated_signals::RepeatedSignals,
     store_path::StorePath,

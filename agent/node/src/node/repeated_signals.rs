@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
+use super::limits::REPEATED_SIGNAL;
 use nix::sys::signal::Signal;
-use ragent_base::limits::REPEATED_SIGNAL;
 
 /// The last signals of this process.
 #[derive(Debug, Default)]

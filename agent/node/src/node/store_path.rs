@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use ragent_base::{
-    limits, net,
+    net,
     spec::Endpoint,
     sys::{clock, host::ThisHost},
 };
@@ -14,6 +14,8 @@ use ragent_rendezvous::{
     message::{Admission, StoreUnreached},
 };
 use tokio::{net::TcpStream, task::JoinSet};
+
+use super::limits;
 
 /// The test of the way to the store of the newest round.
 #[derive(Debug, Default)]

@@ -2,14 +2,13 @@
 
 use std::{collections::VecDeque, mem, time::Instant};
 
-use ragent_base::{
-    limits,
-    sys::{clock, users},
-};
+use ragent_base::sys::{clock, users};
 use ragent_rendezvous::message::{StoreConnection, StoreConnections, Vouched};
 use ragent_store::server::{Owner, Owners};
 use tokio::task::{self, JoinHandle};
 use tracing::{debug, warn};
+
+use super::limits;
 
 /// Looks up which connections belong to this agent's user, or to root: on a thread of its own, since the kernel may have to
 /// list all sockets.

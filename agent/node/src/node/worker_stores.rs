@@ -8,7 +8,6 @@
 use std::{io, net::IpAddr, sync::Arc};
 
 use ragent_base::{
-    limits,
     net::{self, Reach},
     spec::StorePorts,
     sys::users,
@@ -16,6 +15,8 @@ use ragent_base::{
 use ragent_rendezvous::{ids::Round, message::REFUSED_CLIENTS_MAX, settings::StoreAccess};
 use ragent_store::{Admission, Options, StoreHandle, StoreThread, Unvouched};
 use tokio::sync::{mpsc, watch};
+
+use super::limits;
 
 /// The ports on which stores are served.
 #[derive(Debug)]

@@ -23,6 +23,9 @@ use super::{
     variables,
 };
 
+/// The number of pods of a job: no more agents are supported.
+const MAX_PODS: u32 = 10_000;
+
 /// A job for Kubernetes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct ManifestSpec {
@@ -198,7 +201,7 @@ fn nodes(args: &K8sArgs) -> Result<NodeRange, UsageError> {
         return Ok(one_node());
     };
     let nodes = given.nodes()?;
-    if nodes.max() > limits::MAX_PODS {
+    if nodes.max() > MAX_PODS {
         return Err(given.is_not("a number of pods up to 10000"));
     }
     Ok(nodes)

@@ -7,7 +7,6 @@ use std::{
 };
 
 use ragent_base::{
-    limits,
     report::{
         start::{Facts, Stage, Start},
         telemetry::Log,
@@ -23,6 +22,8 @@ use ragent_rendezvous::{
 };
 use tokio::task::JoinSet;
 use tracing::debug;
+
+use crate::node::limits;
 
 /// The start of a round on the terminal of this agent.
 #[derive(Debug, Default)]

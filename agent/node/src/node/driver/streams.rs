@@ -3,7 +3,6 @@
 use std::{net::SocketAddr, time::Instant};
 
 use ragent_base::{
-    limits,
     report::telemetry,
     spec::Endpoint,
     sys::{clock, host::ThisHost},
@@ -27,6 +26,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::Driver;
+use crate::node::limits;
 use crate::node::{description::describe, destination::Redirect, node_id::new_node_id};
 
 impl Driver<'_> {
