@@ -231,6 +231,26 @@ fn large_jobs_are_slower_throughout() {
     assert_eq!(Fixture::dials(&t.advance(23_999)), 0);
 }
 
+/// All nodes of a large job may lose their streams at once: each dials after a pause of its own.
+#[test]
+fn nodes_of_a_large_job_dial_after_different_pauses() {
+    let leases =
+        Leases { keep_alive_interval: 3_000 * MS, agent: 24_000 * MS, coordinator: 30_000 * MS };
+    let pause = |seed| {
+        let now = crate::some_instant();
+        let mut link = Link::new(now, Leases::default(), seed, false);
+        link.handle_timeout(now);
+        link.handle_opened(now, ONE);
+        link.handle_welcome(now, ONE, leases, None);
+        link.handle_ended(now, ONE);
+        let dial = link.next_dial.expect("it dials again");
+        dial.checked_duration_since(now).expect("not before it has lost the stream")
+    };
+    let pauses: std::collections::BTreeSet<Duration> = (0..8).map(pause).collect();
+    assert_eq!(pauses.len(), 8, "{pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause <= 9 * limits::REDIAL_FIRST), "{pauses:?}");
+}
+
 /// A welcome that arrives later than a lease after its attend does not count: the node dials
 /// again, and reports its state at that time.
 #[test]

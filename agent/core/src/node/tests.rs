@@ -89,6 +89,16 @@ fn late_admission_starts_nothing() {
     assert!(admits(&effects(&mut node)));
 }
 
+/// The round trip of a keep-alive is that of its echo, which is taken once.
+#[test]
+fn echo_is_taken_once() {
+    let (mut node, now) = ready();
+    let echo = ToNode::Echo { sequence: 1, reason: None, lease_left: None };
+    node.handle_message(now + 40 * MS, ONE, echo);
+    assert_eq!(node.take_echo().map(|echo| echo.round_trip), Some(40 * MS));
+    assert_eq!(node.take_echo(), None);
+}
+
 /// A node that is admitted on one stream after it has registered on another ignores the welcome there: that coordinator
 /// does not know of its workers. With one coordinator, both streams lead to the same.
 #[test]

@@ -520,6 +520,9 @@ fn leases_leave_time_for_keepers() {
         assert_eq!(leader_lease, millis(lease));
         assert_eq!(leader_lease.div_duration_f64(renewal).round(), 12.0);
     }
+    // Nothing is given up before three leases of voters have ended.
+    assert_eq!(Timers::default().patience(), millis(30_000));
+    assert_eq!(large.patience(), 3 * large.voter_lease);
 }
 
 /// Answers that arrive after the poll has ended do not count, even before the timer has fired.

@@ -212,6 +212,20 @@ fn leaving_voter_is_replaced() {
     }
 }
 
+/// A leader knows of as many leaving voters as a job has, whatever processes ask to be replaced.
+#[test]
+fn known_leaving_voters_are_bounded() {
+    let mut voters = Voters::listed(3, 3);
+    let leader = voters.begin();
+    let now = voters.now;
+    for number in 0..2 * VOTERS_MAX as u64 {
+        let process = NodeId::new(format!("p{number}"));
+        voters.voters[leader].handle_leave(now, VoterId(100 + number), &process);
+    }
+    let Role::Leader(role) = &voters.voters[leader].role else { panic!("it leads") };
+    assert_eq!(role.membership.leaving.len(), VOTERS_MAX);
+}
+
 /// Of two voters that leave, none is replaced by the other.
 #[test]
 fn leaving_voters_replace_nobody() {
