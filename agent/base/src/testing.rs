@@ -88,7 +88,7 @@ pub fn empty_snapshot() -> Snapshot {
     }
 }
 
-/// The nodes of a job with eight workers each, of which `members` have ranks.
+/// The nodes of a job with eight workers each. The first `members` of them have ranks.
 pub fn nodes(members: u32, spares: u32) -> Vec<NodeSnapshot> {
     let node = |number: u32| NodeSnapshot {
         node_id: NodeId::new(format!("n{number}")),

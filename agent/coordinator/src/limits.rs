@@ -66,8 +66,7 @@ pub(super) const PAGE_SILENCE_MS: u64 = 3_000;
 pub(super) const PAGE_STALL_MS: u64 = 10_000;
 /// The seconds after which a client may try again when all places of readers are taken.
 pub(super) const READERS_RETRY_S: u32 = 10;
-/// The time for which a coordinator that was paused receives messages before it expires leases:
-/// agents reconnect within 600 ms, and try twice a second until they are connected.
+/// After a pause, the coordinator receives messages for this long before it expires leases. Agents reconnect within 600 ms, and try twice a second until they are connected.
 pub(crate) const CATCH_UP: Duration = Duration::from_millis(1000);
 /// The time for which a voter keeps an obituary for the next leader: far longer than an election takes.
 pub(crate) const OBITUARY_AGE: Duration = Duration::from_secs(60);

@@ -24,8 +24,8 @@ impl Persistence {
         Self { leadership, term, storing: None, is_over: false }
     }
 
-    /// Begins to store `job_state`. `kept` is the time for which agents may wait for the next coordinator, and `successors`
-    /// are the processes that may succeed an elected one.
+    /// Begins to store `job_state`. Agents wait for the next coordinator for `kept` at most, and `successors` may succeed
+    /// an elected one.
     pub(super) fn remember(
         &mut self,
         job_state: JobState,

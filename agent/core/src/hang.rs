@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(hang, Some(Hang { local_rank: LocalRank(1), time: 8 * SECOND }));
     }
 
-    /// Time in which the whole machine was paused does not count.
+    /// A pause of the whole machine does not count.
     #[test]
     fn pause_is_no_hang() {
         let mut t = Fixture::new();

@@ -1,5 +1,7 @@
-//! A snapshot that shares the texts of its nodes with the machine, and the counts of nodes: both are made without copying a text for
-//! each node.
+//! A cheap snapshot, and the counts of nodes.
+//!
+//! The snapshot shares the texts of its nodes with the machine. With 10,000 nodes, copying them took several milliseconds of the
+//! coordinator's loop.
 
 use std::{sync::Arc, time::Duration};
 

@@ -2,7 +2,7 @@
 
 use super::{certificates::CertificateError, file::FileError};
 
-/// The reason for which there are no credentials.
+/// No usable credentials were found.
 #[derive(Debug, thiserror::Error)]
 pub enum PlacesError {
     /// A file of certificates cannot be used.

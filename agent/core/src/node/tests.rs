@@ -89,7 +89,7 @@ fn late_admission_starts_nothing() {
     assert!(admits(&effects(&mut node)));
 }
 
-/// The round trip of a keep-alive is that of its echo, which is taken once.
+/// Each echo gives one round trip, from the sending of its keep-alive.
 #[test]
 fn echo_is_taken_once() {
     let (mut node, now) = ready();
