@@ -32,7 +32,8 @@ FAILING = """
 
 def test_success(sandbox):
     """A job that succeeds returns None and imports no torch."""
-    script = sandbox.write("worker.py", "import os; print('rank', os.environ['RANK'], flush=True)")
+    # One call writes the line: `print` would write its parts, between which those of the other worker may come.
+    script = sandbox.write("worker.py", "import os; os.write(1, f'rank {os.environ[\"RANK\"]}\\n'.encode())")
     run = sandbox.run(
         f"""
         import sys

@@ -186,7 +186,8 @@ def test_accelerates_notebook_launcher(sandbox):
         import ragent
 
         def train(text):
-            print(text, os.environ["RANK"], os.environ["WORLD_SIZE"], flush=True)
+            # One call writes the line: `print` would write its parts, and those of the other worker between them.
+            os.write(1, f"{text} {os.environ['RANK']} {os.environ['WORLD_SIZE']}\\n".encode())
 
         if __name__ == "__main__":
             import torch.distributed.launcher.api as api
