@@ -65,7 +65,7 @@ fn key_is_deleted() {
     job.end();
 }
 
-/// A job whose key was deleted while it ran ends with 0, and deletes the key.
+/// A job whose key was deleted while it ran ends with 0, and the key has its outcome.
 #[test]
 fn job_ends_after_its_key_was_deleted() {
     let sandbox = Sandbox::new();
@@ -84,7 +84,10 @@ fn job_ends_after_its_key_was_deleted() {
     for agent in agents {
         agent.end().assert_code(0);
     }
-    assert_eq!(etcd.control(&format!("get {KEY}")), "");
+    let words =
+        format!("doctor --rdzv-backend etcd --rdzv-endpoint {} --rdzv-id j", etcd.endpoints());
+    let found = sandbox.ragent(&words).run();
+    assert!(found.stdout.contains("job `j` has ended"), "{}", found.stdout);
 }
 
 /// The key is deleted while the leader does not reach etcd: another agent leads with the state of the job, when the lease

@@ -36,6 +36,7 @@ fn every_bug_of_etcd_is_noticed() {
         (Bug::StateDropped, "c d", 0),
         (Bug::CreatorAtOnce, "a f", 0),
         (Bug::RecordNotWritten, "o", 0),
+        (Bug::OutcomeIgnored, "b", 0),
         (Bug::GarbageKept, "g o", 0),
     ];
     assert_noticed(World::with_etcd, bugs);

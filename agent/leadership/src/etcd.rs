@@ -54,12 +54,16 @@ pub fn start(spec: CandidateSpec) -> io::Result<Running> {
     let (leader, leader_known) = tokio_watch::channel(Leader::Unknown);
     let (stored, stored_known) = tokio_watch::channel(Stored::default());
     let (successors, successors_known) = tokio_watch::channel(Vec::new());
-    let published = Published { leader, stored, successors };
+    let (superseded, superseded_known) = tokio_watch::channel(None);
+    let published = Published { leader, stored, successors, superseded };
     let runtime = Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("etcd".to_owned()).spawn(move || {
         runtime.block_on(async { Driver::new(spec, published).drive(received).await });
     })?;
     let means = Means::Etcd(successors_known);
-    let leadership = Leadership::without_voters(means, &commands, leader_known, stored_known);
+    let leadership = Leadership {
+        superseded: superseded_known,
+        ..Leadership::without_voters(means, &commands, leader_known, stored_known)
+    };
     Ok(Running { leadership, commands, connections: None })
 }

@@ -455,7 +455,7 @@ fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> Ag
     };
     AgentSpec {
         since: None,
-        voter: None,
+        leadership: None,
         lines: RoundLines::new(&shared, false),
         log: Log::disabled(),
         start_screen: StartScreen::default(),

@@ -1,7 +1,7 @@
 //! The record of a job's leader in an external store.
 
 use prost::Message;
-use ragent_election::claim::Record;
+use ragent_election::claim::{Record, RecordKind};
 use ragent_rendezvous::{
     heir::Successor,
     ids::{NodeId, Term},
@@ -13,21 +13,20 @@ use super::{
     list, millis, nonempty,
     voter::{number, to_millis_up},
 };
-use crate::{Malformed, v1};
+use crate::{
+    Malformed,
+    v1::{self, leader_record::Kind},
+};
 
 /// Encodes a record.
 pub fn encode(record: Record) -> Vec<u8> {
-    let Record {
-        process,
-        endpoint,
-        term,
-        number,
-        silence,
-        is_resigned,
-        is_placeholder,
-        successors,
-        job_state,
-    } = record;
+    let Record { process, endpoint, term, number, silence, kind, successors, job_state } = record;
+    let kind = match kind {
+        RecordKind::Leads => Kind::Leads,
+        RecordKind::Resigned => Kind::Resigned,
+        RecordKind::Placeholder => Kind::Placeholder,
+        RecordKind::JobOver => Kind::JobOver,
+    };
     let successor = |Successor { process, endpoint }: Successor| v1::Successor {
         process: process.to_string(),
         endpoint,
@@ -38,8 +37,7 @@ pub fn encode(record: Record) -> Vec<u8> {
         endpoint,
         term: term.0,
         number,
-        is_resigned,
-        is_placeholder,
+        kind: kind.into(),
         successors: successors.into_iter().map(successor).collect(),
         job_state: job_state.map(Into::into),
         silence_ms: to_millis_up(silence),
@@ -59,6 +57,13 @@ pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
         let theirs = record.protocol_version;
         return Err(Malformed::ProtocolVersion { ours: PROTOCOL_VERSION, theirs });
     }
+    let kind = match Kind::try_from(record.kind) {
+        Ok(Kind::Leads) => RecordKind::Leads,
+        Ok(Kind::Resigned) => RecordKind::Resigned,
+        Ok(Kind::Placeholder) => RecordKind::Placeholder,
+        Ok(Kind::JobOver) => RecordKind::JobOver,
+        Err(_) => return Err(Malformed::OutOfRange("record.kind")),
+    };
     let successor = |v1::Successor { process, endpoint }| {
         Ok(Successor {
             process: NodeId::new(nonempty(process, "successor.process")?),
@@ -71,8 +76,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
         term: Term(number(record.term, "record.term")?),
         number: record.number,
         silence: millis(record.silence_ms, "record.silence_ms")?,
-        is_resigned: record.is_resigned,
-        is_placeholder: record.is_placeholder,
+        kind,
         successors: list(record.successors, "record.successors", SUCCESSORS_MAX, successor)?,
         job_state: record.job_state.map(TryInto::try_into).transpose()?,
     })
@@ -99,8 +103,7 @@ pub(super) mod tests {
             term: Term(9 << 16),
             number: 3,
             silence: Duration::from_secs(6),
-            is_resigned: true,
-            is_placeholder: true,
+            kind: RecordKind::JobOver,
             successors: ["b", "c", "d"].map(successor).to_vec(),
             job_state: Some(JobState {
                 proof_key: Some(ProofKey::new([7; 32])),

@@ -28,6 +28,10 @@
 //!         lease over, record replaced, or the process resigns
 //! ```
 //!
+//! A job that is over leaves its record in the key, marked as such, with its outcome. A process that took part in the job and did not
+//! receive the outcome, because its leader was unreachable or because it was stopped, finds it there, and ends. A process that did
+//! not take part replaces the record, and begins another job.
+//!
 //! No lease of the store itself is used: an old leader of the store that hangs may extend such a
 //! lease without the consent of its majority.
 //!
@@ -58,7 +62,7 @@ use ragent_rendezvous::{
 use tracing::{debug, info};
 
 pub use self::interface::{
-    Effect, Entry, Outcome, Record, Revision, Settings, Stamp, Timers, Value,
+    Effect, Entry, Outcome, Record, RecordKind, Revision, Settings, Stamp, Timers, Value,
 };
 use crate::limits::PAUSE_DOUBLINGS_MAX;
 use candidate::Inheritance;
@@ -95,6 +99,8 @@ pub struct Claim {
     /// process has led in between.
     created: u64,
     is_leaving: bool,
+    /// True if the job in which this process took part has ended, and this process ends, too.
+    has_outlived: bool,
     number: u64,
     jitter: Jitter,
     effects: VecDeque<Effect>,
@@ -114,7 +120,7 @@ enum Role {
 #[derive(Debug)]
 struct Pending {
     number: u64,
-    record: Option<Box<Record>>,
+    record: Box<Record>,
     replaces_garbage: bool,
 }
 
@@ -138,6 +144,7 @@ impl Claim {
             stands_at: None,
             created: 0,
             is_leaving: false,
+            has_outlived: false,
             number: 0,
             jitter,
             effects: VecDeque::new(),
@@ -165,8 +172,7 @@ impl Claim {
                 if pending.replaces_garbage {
                     self.effects.push_back(Effect::GarbageReplaced);
                 }
-                let record = pending.record.map(|record| *record);
-                let entry = record.map(|record| Entry { stamp, record });
+                let entry = Some(Entry { stamp, record: *pending.record });
                 self.observe(now, Value { revision: stamp.revision, entry, garbage: None });
             }
             Outcome::Refused(value) => {
@@ -206,7 +212,7 @@ impl Claim {
         }
         self.highest = term;
         if matches!(self.role, Role::Leader(_)) {
-            self.resign(now, "a higher term exists", false);
+            self.resign(now, "a higher term exists", RecordKind::Resigned);
         }
         self.proceed(now);
     }
@@ -233,16 +239,16 @@ impl Claim {
     pub fn handle_resigned(&mut self, now: Instant, term: Term) {
         self.begin(now);
         if self.leads_in(term) {
-            self.resign(now, "the coordinator has ended", false);
+            self.resign(now, "the coordinator has ended", RecordKind::Resigned);
         }
         self.proceed(now);
     }
 
-    /// Deletes the record if this process leads in `term`, because the job has ended and all nodes have its outcome.
+    /// Marks the record as that of a job that is over if this process leads in `term`: all nodes have the outcome.
     pub fn handle_job_over(&mut self, now: Instant, term: Term) {
         self.begin(now);
         if self.leads_in(term) {
-            self.resign(now, "the job has ended", true);
+            self.resign(now, "the job has ended", RecordKind::JobOver);
         }
         self.proceed(now);
     }
@@ -253,7 +259,7 @@ impl Claim {
         self.begin(now);
         self.is_leaving = true;
         match self.role {
-            Role::Leader(_) => self.resign(now, "the agent leaves", false),
+            Role::Leader(_) => self.resign(now, "the agent leaves", RecordKind::Resigned),
             Role::Candidate { .. } => {
                 self.role = Role::Follower;
                 self.follow(now);
@@ -313,7 +319,7 @@ impl Claim {
         }
         let due = match &self.role {
             _ if self.release.is_some() => Some(self.clock),
-            Role::Follower => self.stands_at.filter(|_| !self.is_leaving),
+            Role::Follower => self.stands_at.filter(|_| !self.is_leaving && !self.has_outlived),
             Role::Candidate { .. } => Some(self.clock),
             Role::Leader(leader) => Some(leader.next_change(self.clock)),
         };
@@ -353,12 +359,14 @@ impl Claim {
     }
 
     /// Sends a change.
-    fn change(&mut self, now: Instant, expected: Stamp, record: Option<Record>) {
+    fn change(&mut self, now: Instant, expected: Stamp, record: Record) {
         self.number += 1;
         let number = self.number;
-        let record = record.map(|record| match record.is_placeholder {
-            true => Box::new(record),
-            false => Box::new(Record { number, ..record }),
+        let record = Box::new(match record.kind {
+            RecordKind::Placeholder => record,
+            RecordKind::Leads | RecordKind::Resigned | RecordKind::JobOver => {
+                Record { number, ..record }
+            }
         });
         if expected == Stamp::default() {
             self.created = number;

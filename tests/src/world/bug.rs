@@ -102,6 +102,8 @@ pub enum Bug {
     CreatorAtOnce,
     /// A leader whose record is gone does not write it again. Breaks rule o.
     RecordNotWritten,
+    /// A process does not end with the outcome that it finds in the key, and begins another job. Breaks rule b.
+    OutcomeIgnored,
     /// Garbage in the key is not replaced. Breaks rules g and o.
     GarbageKept,
     /// The member with group rank 1 is admitted with rank 0. Breaks rule 1.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use ragent_election::{
-    claim::{Claim, Effect, Outcome, Record, Settings, Stamp, Timers, Value},
+    claim::{Claim, Effect, Outcome, Record, RecordKind, Settings, Stamp, Timers, Value},
     election::Leadership,
 };
 use ragent_rendezvous::{
@@ -67,13 +67,7 @@ pub(super) struct Candidate {
 #[derive(Debug)]
 pub(super) enum StoreEvent {
     /// A request to change the key arrives.
-    Arrive {
-        from: NodeId,
-        number: u64,
-        expected: Stamp,
-        record: Option<Box<Record>>,
-        is_answered: bool,
-    },
+    Arrive { from: NodeId, number: u64, expected: Stamp, record: Box<Record>, is_answered: bool },
     /// A process reads the key again.
     Read(NodeId),
 }
@@ -281,9 +275,9 @@ impl World {
             let again = StoreEvent::Arrive { from, number, expected, record, is_answered };
             return self.schedule_at(at, Event::Store(again));
         }
-        let job_state = record.as_ref().and_then(|record| record.job_state.clone());
-        let claimed = record.as_ref().filter(|record| !record.is_placeholder);
-        let claimed = claimed.map(|record| (record.term, round_of(record.job_state.as_ref())));
+        let job_state = record.job_state.clone();
+        let is_claim = record.kind != RecordKind::Placeholder;
+        let claimed = is_claim.then(|| (record.term, round_of(record.job_state.as_ref())));
         let outcome = etcd.store.change(expected, record);
         let is_made = matches!(outcome, Outcome::Made(_));
         // A record that replaces an older one of a restored store, before the others have seen that.
@@ -303,14 +297,15 @@ impl World {
         }
     }
 
-    fn request(&mut self, id: &NodeId, number: u64, expected: Stamp, record: Option<Box<Record>>) {
+    fn request(&mut self, id: &NodeId, number: u64, expected: Stamp, record: Box<Record>) {
         let arrives = self.store_delay(id);
         let is_faulty = self.stage == Stage::Faulty;
         let is_lost = is_faulty && self.random.chance(4);
         let is_answered = !(is_faulty && self.random.chance(4));
         let now = self.now;
         let entry = self.etcd.as_ref().and_then(|etcd| etcd.store.newest_entry());
-        let is_own = |record: &Record| record.process == *id && !record.is_placeholder;
+        let is_own =
+            |record: &Record| record.process == *id && record.kind != RecordKind::Placeholder;
         let is_there = entry.is_some_and(|entry| is_own(&entry.record));
         let is_bug = self.bug == Bug::RecordNotWritten && !is_there;
         let Some(candidate) = self.candidate(id) else { return };
@@ -379,7 +374,7 @@ impl World {
         false
     }
 
-    /// The error of [`Bug::StateDropped`].
+    /// The error of [`Bug::StateDropped`], and of [`Bug::OutcomeIgnored`].
     fn forget_claim(&mut self, id: &NodeId) {
         let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
         let Some(local) = self.local(id) else { return };
@@ -398,10 +393,10 @@ impl World {
         if let Some(entry) = &mut value.entry
             && is_bug
             && !knows_record
-            && entry.record.is_placeholder
+            && entry.record.kind == RecordKind::Placeholder
         {
             entry.record.process = NodeId::new("nobody");
-            (entry.record.is_placeholder, entry.record.is_resigned) = (false, true);
+            entry.record.kind = RecordKind::Resigned;
         }
         value
     }
@@ -495,6 +490,8 @@ impl World {
                     self.pass(id, Input::Exit);
                 }
             }
+            Effect::Outlived(_) if self.bug == Bug::OutcomeIgnored => self.forget_claim(id),
+            Effect::Outlived(outcome) => self.pass(id, Input::Outlived(Some(outcome))),
             Effect::GarbageReplaced => {}
         }
     }
@@ -504,13 +501,13 @@ impl World {
         self.etcd.as_ref().is_some_and(|etcd| etcd.has_losses)
     }
 
-    /// Notes that the store has a job's state. The next job need not know one that has ended, and nodes that have not received its
-    /// outcome may run it again.
+    /// Notes that the store has a job's state. The next job need not know one that has ended.
     pub(super) fn note_stored(&mut self, job_state: &JobState) {
         let Some(etcd) = &mut self.etcd else { return };
         if job_state.closed.is_some() {
             etcd.stored = Round(0);
             self.record.forget_rounds();
+            self.note_end(job_state.job_uid.clone());
         } else {
             etcd.stored = etcd.stored.max(job_state.round);
         }

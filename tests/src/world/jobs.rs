@@ -77,6 +77,12 @@ impl World {
     pub(super) fn note_birth(&mut self, founder: &NodeId, uid: JobUid, round: RoundId) {
         if self.record.jobs.rounds.insert(round, uid.clone()).is_none() {
             self.tell(|| format!("{founder} begins {round} of {uid}"));
+            if self.etcd.is_some() && !self.has_lost_key() && self.record.jobs.ended.contains(&uid)
+            {
+                self.record.breaks(|| {
+                    format!("rule b: {founder} begins {round} of {uid}, which has ended")
+                });
+            }
         }
         if !self.loses_states || self.record.jobs.births.contains_key(&uid) {
             return;

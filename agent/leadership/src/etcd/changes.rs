@@ -13,7 +13,7 @@ use super::{client::Client, error::EtcdError, event::Event, limits};
 pub(super) struct Change {
     pub(super) number: u64,
     pub(super) expected: Stamp,
-    pub(super) record: Option<Box<Record>>,
+    pub(super) record: Box<Record>,
 }
 
 /// The lease of etcd for the key.
@@ -44,17 +44,17 @@ async fn change(
     client: &mut Client,
     lease: &mut Option<KeyLease>,
     expected: Stamp,
-    record: Option<Box<Record>>,
+    record: Box<Record>,
 ) -> Result<Outcome, EtcdError> {
     let is_old = |lease: &KeyLease| {
         clock::now().saturating_duration_since(lease.granted) >= limits::KEY_LEASE_AGE
     };
-    if record.is_some() && lease.as_ref().is_none_or(is_old) {
+    if lease.as_ref().is_none_or(is_old) {
         let id = client.grant_lease().await?;
         *lease = Some(KeyLease { id, granted: clock::now() });
     }
     let id = lease.as_ref().map_or(0, |lease| lease.id);
-    let outcome = client.change(expected, record.map(|record| *record), id).await;
+    let outcome = client.change(expected, Some(*record), id).await;
     if outcome.is_err() {
         // Its lease may be unknown to a cluster that was restored.
         *lease = None;

@@ -451,6 +451,8 @@ mod tests {
         limits::{NUMBER_MAX, SUCCESSORS_MAX},
     };
 
+    use ragent_election::claim::RecordKind;
+
     use super::*;
     use crate::voters::largest_job_state;
 
@@ -466,8 +468,7 @@ mod tests {
             term: Term(NUMBER_MAX),
             number: NUMBER_MAX,
             silence: Duration::from_secs(60),
-            is_resigned: true,
-            is_placeholder: true,
+            kind: RecordKind::JobOver,
             successors: vec![successor; SUCCESSORS_MAX],
             job_state: Some(largest_job_state()),
         };

@@ -28,13 +28,14 @@ use super::{
     outage::Outage,
     watch as key_watch,
 };
-use crate::{Command, Leader, Mandate, StateNeed, Stored};
+use crate::{Command, Leader, Mandate, StateNeed, Stored, Superseded};
 
 /// The state that is published to the rest of the agent.
 pub(super) struct Published {
     pub leader: watch::Sender<Leader>,
     pub stored: watch::Sender<Stored>,
     pub successors: watch::Sender<Vec<Endpoint>>,
+    pub superseded: watch::Sender<Option<Superseded>>,
 }
 
 /// The driver of one process.
@@ -242,6 +243,9 @@ impl Driver {
                     Some((endpoint, term)) => Leader::At(endpoint, term),
                     None => Leader::Unknown,
                 });
+            }
+            Effect::Outlived(outcome) => {
+                self.published.superseded.send_replace(Some(Superseded::ByEnd(Some(outcome))));
             }
             Effect::GarbageReplaced => warn!(
                 "the key {} in etcd had a value that is not a record of ragent; this agent has replaced it by the \

@@ -89,7 +89,7 @@ impl NodeServices {
         }
         let address = self.address.map(|address| address.to_string());
         let leadership = self.hosted.as_ref().map(Hosted::leadership);
-        let voter = leadership.filter(|leadership| leadership.member().is_some());
+        let member = leadership.and_then(Leadership::member);
         let node = NodeDescription {
             node_id: self.node_id.clone(),
             host_name: ThisHost.name(),
@@ -104,13 +104,13 @@ impl NodeServices {
             load: String::new(),
             local_world_size: spec.local_world_size,
             node_rank: spec.node_rank,
-            voter: voter.and_then(Leadership::member).cloned(),
+            voter: member.cloned(),
         };
         // No coordinator is elected before the voters, or a silence in etcd, have made sure that no earlier job runs.
         let leases = Leases::default().for_nodes(spec.shared.nodes);
         let silence = match spec.rendezvous {
             RendezvousMethod::Etcd(_) => claim::Timers::for_nodes(spec.shared.nodes).silence,
-            _ if voter.is_some() && since.is_some() => leases.coordinator,
+            _ if member.is_some() && since.is_some() => leases.coordinator,
             _ => Duration::ZERO,
         };
         AgentSpec {
@@ -123,7 +123,7 @@ impl NodeServices {
             credentials: spec.credentials.clone(),
             shared: spec.shared,
             node,
-            voter: voter.cloned(),
+            leadership: leadership.cloned(),
             since,
             local_addr: spec.local_addr.clone(),
             settings: AgentSettings {

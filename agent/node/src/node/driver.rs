@@ -77,8 +77,8 @@ pub struct AgentSpec {
     pub shared: SharedSettings,
     /// This node's description; its address only if it is known before a stream is open.
     pub node: NodeDescription,
-    /// The voter of this process, if it has one.
-    pub voter: Option<Leadership>,
+    /// The choice of the coordinator, if this process takes part in it.
+    pub leadership: Option<Leadership>,
     /// The time since which other processes could show an earlier job to this one; `None` if there can be none.
     pub since: Option<Instant>,
     /// The node's address, if the user gave it.
@@ -216,9 +216,9 @@ pub async fn drive(
             }
             Some(event) = events.recv() => driver.handle_event(event),
             () = driver.spec.destination.leader_changed() => driver.handle_own_leader(),
-            news = news_of_voter(&mut driver.spec.voter) => match news {
+            news = news_of(&mut driver.spec.leadership) => match news {
                 Some(superseded) => driver.handle_superseded(superseded),
-                None => driver.handle_own_voter(),
+                None => driver.handle_own_copy(),
             },
             Some(voters) = driver.lookup.join_next() => driver.handle_voters(voters.unwrap_or_default()),
             (round, event) = driver.stores.event() => driver.handle_store_event(round, event),
@@ -234,21 +234,21 @@ pub async fn drive(
     }
 }
 
-/// Waits until the state of this process's voter has changed, or the job does not go on here, for the reason that is returned;
-/// never returns without a voter.
+/// Waits until this process's copy of the job's state has changed, or the job does not go on here, for the reason that is returned.
+/// Never returns if this process takes no part in the choice of the coordinator.
 ///
 /// # Cancel safety
 ///
 /// A cancelled call loses nothing.
-async fn news_of_voter(voter: &mut Option<Leadership>) -> Option<Superseded> {
-    let Some(voter) = voter else { return std::future::pending().await };
-    let mut superseded = voter.clone();
+async fn news_of(leadership: &mut Option<Leadership>) -> Option<Superseded> {
+    let Some(leadership) = leadership else { return std::future::pending().await };
+    let mut superseded = leadership.clone();
     tokio::select! {
         superseded = superseded.superseded() => {
-            voter.superseded.mark_unchanged();
+            leadership.superseded.mark_unchanged();
             Some(superseded)
         }
-        () = voter.changed() => None,
+        () = leadership.changed() => None,
     }
 }
 
@@ -529,8 +529,8 @@ impl Driver<'_> {
     }
 
     fn depends_on(&self) -> DependsOn {
-        let AgentSpec { destination, voter, .. } = &self.spec;
-        let state_loss = voter.as_ref().and_then(|voter| voter.state_loss.borrow().clone());
+        let AgentSpec { destination, leadership, .. } = &self.spec;
+        let state_loss = leadership.as_ref().and_then(|choice| choice.state_loss.borrow().clone());
         if destination.uses_etcd() {
             DependsOn::Etcd
         } else if destination.voter_list().len() > 1 || state_loss.is_some() {

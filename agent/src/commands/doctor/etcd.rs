@@ -8,7 +8,7 @@ use ragent_base::{
     spec::{AskedEtcd, Endpoint, EtcdSpec, NO_NAME},
     sys::clock,
 };
-use ragent_election::claim::{Record, Value};
+use ragent_election::claim::{Record, RecordKind, Value};
 use ragent_leadership::etcd::{Client, EtcdError};
 use ragent_node::endpoint::LocateError;
 use ragent_rendezvous::ids::RunId;
@@ -62,7 +62,7 @@ pub(super) async fn examine(
         (Some(run_id), Ok(Value { entry, .. })) => {
             let record = entry.map(|entry| entry.record);
             findings.report(judge_record(run_id, record.as_ref()));
-            record?
+            record.filter(|record| record.kind != RecordKind::JobOver)?
         }
     };
     let leader: Endpoint = record.endpoint.parse().ok()?;
@@ -129,7 +129,10 @@ fn judge_record(run_id: &RunId, record: Option<&Record>) -> Finding {
         "record",
         match record {
             None => format!("job `{run_id}` has no record: it has not been started, or has ended"),
-            Some(Record { endpoint, term, is_resigned: true, .. }) => {
+            Some(Record { kind: RecordKind::JobOver, .. }) => {
+                format!("job `{run_id}` has ended; another one of this name can begin")
+            }
+            Some(Record { endpoint, term, kind: RecordKind::Resigned, .. }) => {
                 format!("job `{run_id}`: the leader at {endpoint} has resigned in term {term}")
             }
             Some(Record { endpoint, term, .. }) => {

@@ -7,11 +7,11 @@ use ragent_rendezvous::{
     ids::{NodeId, Term},
     settings::JobState,
 };
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     claim::{
-        Claim, Effect, Record, Role, Stamp, Timers,
+        Claim, Effect, Record, RecordKind, Role, Stamp, Timers,
         known::Content,
         leader::{Leader, Release},
     },
@@ -40,11 +40,14 @@ impl Claim {
             Some(_) | None => None,
         };
         self.announce(leader);
+        if self.known.content.is_job_over() {
+            self.end_with_the_job();
+        }
         self.stands_at = self.candidacy(now);
         // The record of a candidacy whose result arrived late.
         if self.is_leaving && self.release.is_none() && self.unreleased().is_some() {
             let until = self.silent_at().unwrap_or(now);
-            self.release = Some(Release { is_job_over: false, until });
+            self.release = Some(Release { kind: RecordKind::Resigned, until });
         }
     }
 
@@ -52,13 +55,17 @@ impl Claim {
     fn is_over(&self, record: &Record) -> bool {
         // This process would be leader otherwise.
         let is_own = record.process == self.settings.process;
-        record.is_resigned || is_own || self.ended.as_ref() == Some(&record.process)
+        let has_resigned = match record.kind {
+            RecordKind::Resigned | RecordKind::JobOver => true,
+            RecordKind::Leads | RecordKind::Placeholder => false,
+        };
+        has_resigned || is_own || self.ended.as_ref() == Some(&record.process)
     }
 
     /// Returns true if another process may have led since the leader of `record` did.
     fn is_vacant(&self, record: &Record) -> bool {
         let is_late = record.process == self.settings.process && record.number <= self.created;
-        record.is_placeholder || is_late || self.known.is_outdated(record)
+        record.kind == RecordKind::Placeholder || is_late || self.known.is_outdated(record)
     }
 
     /// Returns true if the key has no record, or an older one than this process has seen, so that a placeholder is
@@ -71,7 +78,17 @@ impl Claim {
         }
     }
 
-    /// Returns true if the key was deleted because the job has ended: its leader does so when all nodes have the outcome.
+    /// Ends this process if the newest record has the outcome of the job in which it took part.
+    fn end_with_the_job(&mut self) {
+        let Some(outcome) = self.known.outcome_of_own_job() else { return };
+        if !self.has_outlived && !self.is_leaving {
+            self.has_outlived = true;
+            warn!("the job has ended while this process had no leader; this process ends");
+            self.effects.push_back(Effect::Outlived(Box::new(outcome.clone())));
+        }
+    }
+
+    /// Returns true if the key is gone after the end of the job.
     fn is_deleted(&self) -> bool {
         matches!(self.known.content, Content::Absent { .. }) && self.known.has_ended()
     }
@@ -117,7 +134,10 @@ impl Claim {
         if record.process == *process {
             // A leader that could not renew its record is the first to do so; one that has resigned is the
             // last to lead again.
-            return if record.is_resigned { timers.silence } else { Duration::ZERO };
+            return match record.kind {
+                RecordKind::Resigned | RecordKind::JobOver => timers.silence,
+                RecordKind::Leads | RecordKind::Placeholder => Duration::ZERO,
+            };
         }
         let place = record.successors.iter().position(|one| one.process == *process);
         match place.and_then(|place| u32::try_from(place).ok()) {
@@ -130,6 +150,13 @@ impl Claim {
     /// Becomes a candidate, or writes a placeholder first.
     pub(super) fn stand(&mut self, now: Instant) {
         if self.is_deleted() {
+            self.end_with_the_job();
+        }
+        if self.has_outlived {
+            return;
+        }
+        // This process begins another job.
+        if self.is_deleted() || self.known.content.is_job_over() {
             self.known.newest = None;
         }
         let Some(expected) = self.known.content.expected() else { return };
@@ -163,7 +190,7 @@ impl Claim {
     fn write_placeholder(&mut self, now: Instant, expected: Stamp) {
         let newest = self.known.newest.as_deref().cloned();
         let record = newest.unwrap_or_else(|| self.new_record(Term(0), Vec::new(), None));
-        self.change(now, expected, Some(Record { is_placeholder: true, ..record }));
+        self.change(now, expected, Record { kind: RecordKind::Placeholder, ..record });
     }
 
     /// Requests to replace the record.
@@ -172,7 +199,7 @@ impl Claim {
         let Inheritance { successors, job_state, .. } = &**inheritance;
         let (expected, record) =
             (*expected, self.new_record(*term, successors.clone(), job_state.clone()));
-        self.change(now, expected, Some(record));
+        self.change(now, expected, record);
     }
 
     /// Applies that the store has the record of this process that change `number` has written.
@@ -237,8 +264,7 @@ impl Claim {
             term,
             number: 0,
             silence: self.settings.timers.silence,
-            is_resigned: false,
-            is_placeholder: false,
+            kind: RecordKind::Leads,
             successors,
             job_state,
         }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use ragent_rendezvous::{
     heir::Successor,
     ids::{NodeId, Term},
+    message,
     settings::{JobState, Leases, NodeRange},
 };
 
@@ -38,16 +39,27 @@ pub struct Record {
     /// The leader's [`Timers::silence`]. Another process waits for this time or its own, whichever is longer: it may have
     /// been started with another number of nodes.
     pub silence: Duration,
-    /// True if the leader has resigned.
-    pub is_resigned: bool,
-    /// True if the process that has written this does not lead: the key had lost the record. Now it has the state of the job
-    /// again, and a revision that shows for how long no leader has changed it. The rest is from the newest record that this
-    /// process has seen; without one, the term is zero.
-    pub is_placeholder: bool,
+    /// Whether its writer leads.
+    pub kind: RecordKind,
     /// The processes that become candidates first if this leader is lost, in this order.
     pub successors: Vec<Successor>,
     /// The state of the job; `None` until the first leader has written one.
     pub job_state: Option<JobState>,
+}
+
+/// What a record says about the process that has written it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RecordKind {
+    /// It leads.
+    Leads,
+    /// It has led, and has resigned.
+    Resigned,
+    /// It does not lead: the key had lost the record. Now it has the state of the job again, and a revision that shows for how
+    /// long no leader has changed it. The rest is from the newest record that this process has seen; without one, the term is zero.
+    Placeholder,
+    /// It has led, and has resigned because the job is over: all its nodes have the outcome, or are lost. The record stays until
+    /// etcd removes it, or another job of this name begins.
+    JobOver,
 }
 
 /// The content of the job's key.
@@ -174,8 +186,8 @@ pub enum Effect {
         number: u64,
         /// The expected content of the key; zero if it must not exist.
         expected: Stamp,
-        /// The new record; `None` to delete the key.
-        record: Option<Box<Record>>,
+        /// The new record.
+        record: Box<Record>,
     },
     /// Start coordinating the job.
     Lead(Box<Leadership>),
@@ -190,6 +202,8 @@ pub enum Effect {
     },
     /// The record of this process has replaced a value that was not a record.
     GarbageReplaced,
+    /// The job in which this process took part has ended, with this outcome. Nobody else reports it: its leader has ended.
+    Outlived(Box<message::Outcome>),
     /// The record of this process is released, or its lease is over. It may end.
     Released,
 }

@@ -2,10 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use ragent_rendezvous::limits::NUMBER_MAX;
+use ragent_rendezvous::{
+    ids::{JobUid, Round},
+    limits::NUMBER_MAX,
+    message::Outcome,
+};
 use tracing::info;
 
-use crate::claim::{Claim, Entry, Record, Revision, Role, Stamp, Value};
+use crate::claim::{Claim, Entry, Record, RecordKind, Revision, Role, Stamp, Value};
 
 /// The state of the job, as far as this process has seen it.
 #[derive(Debug, Default)]
@@ -14,6 +18,8 @@ pub(super) struct Known {
     pub(super) content: Content,
     /// The newest record, also if the key no longer has it.
     pub(super) newest: Option<Box<Record>>,
+    /// The job that ran according to a record: this process took part in it, or may have done so.
+    pub(super) own_job: Option<JobUid>,
     /// The time since which the key has an older record than that one.
     pub(super) outdated_since: Option<Instant>,
     /// The highest revision that was reported by watching the key.
@@ -61,6 +67,11 @@ impl Content {
         self.revision() == Some(value.of_key()) && is_other
     }
 
+    /// Returns true if the key has the record of a job that is over.
+    pub(super) fn is_job_over(&self) -> bool {
+        self.record().is_some_and(|record| record.kind == RecordKind::JobOver)
+    }
+
     /// Returns the record that the key has.
     pub(super) fn record(&self) -> Option<&Record> {
         match self {
@@ -79,6 +90,13 @@ impl Known {
         if self.has_ended() && (begins || self.is_of_another_job(record)) {
             self.newest = None;
         }
+        let running = record
+            .job_state
+            .as_ref()
+            .filter(|job_state| job_state.closed.is_none() && job_state.round > Round(0));
+        if let Some(job_state) = running {
+            self.own_job = Some(job_state.job_uid.clone());
+        }
         if record.term.0 > 0 && !self.is_outdated(record) {
             self.newest = Some(Box::new(record.clone()));
         }
@@ -96,6 +114,12 @@ impl Known {
             |record: &Record| record.job_state.as_ref().map(|job_state| job_state.job_uid.clone());
         let newest = self.newest.as_deref().and_then(uid);
         uid(record).zip(newest).is_some_and(|(other, newest)| other != newest)
+    }
+
+    /// Returns the outcome of the job in which this process took part, if the newest record has it.
+    pub(super) fn outcome_of_own_job(&self) -> Option<&Outcome> {
+        let job_state = self.newest.as_ref()?.job_state.as_ref()?;
+        job_state.closed.as_ref().filter(|_| self.own_job.as_ref() == Some(&job_state.job_uid))
     }
 
     /// Notes the time at which the key first had an older record.
@@ -179,7 +203,7 @@ impl Claim {
             Role::Leader(leader) => leader.term,
         };
         let is_own = record.process == self.settings.process && record.term == term;
-        (is_own && !record.is_placeholder).then_some(record.number)
+        (is_own && record.kind != RecordKind::Placeholder).then_some(record.number)
     }
 
     /// Handles that the key does not have the record of this process. A leader writes its record again, unless the key has that
@@ -188,7 +212,8 @@ impl Claim {
     pub(super) fn handle_loss(&mut self, now: Instant) {
         if let Role::Leader(leader) = &mut self.role {
             let is_replaced = self.known.content.record().is_some_and(|record| {
-                record.term > leader.term || record.term == leader.term && !record.is_placeholder
+                let is_placeholder = record.kind == RecordKind::Placeholder;
+                record.term > leader.term || record.term == leader.term && !is_placeholder
             });
             if !is_replaced {
                 leader.next_renewal = now;

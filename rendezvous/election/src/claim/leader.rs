@@ -6,7 +6,7 @@ use ragent_rendezvous::{heir::Successor, ids::Term, settings::JobState};
 use tracing::info;
 
 use crate::{
-    claim::{Claim, Effect, Record, Role},
+    claim::{Claim, Effect, Record, RecordKind, Role},
     limits::CHANGES_UNDER_WAY_MAX,
 };
 
@@ -36,8 +36,8 @@ pub(super) struct Sent {
 /// The release of this process's record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Release {
-    /// True to delete the record, false to mark it as resigned.
-    pub(super) is_job_over: bool,
+    /// What the record says then.
+    pub(super) kind: RecordKind,
     /// The end of the lease; a release has no purpose after it.
     pub(super) until: Instant,
 }
@@ -66,7 +66,7 @@ impl Claim {
         let (term, successors, job_state) =
             (leader.term, leader.successors.clone(), leader.job_state.clone());
         let record = self.new_record(term, successors, job_state);
-        self.change(now, expected, Some(record));
+        self.change(now, expected, record);
     }
 
     /// Records that a change is sent. Only the changes of the last lease count.
@@ -86,11 +86,11 @@ impl Claim {
 
     /// Ends the leadership, and releases the record, so that a successor does not wait for the end of the
     /// lease.
-    pub(super) fn resign(&mut self, now: Instant, reason: &str, is_job_over: bool) {
+    pub(super) fn resign(&mut self, now: Instant, reason: &str, kind: RecordKind) {
         let until = self.leads_until().unwrap_or(now);
         // Before others see it and lead.
         self.end_leadership(reason);
-        self.release = Some(Release { is_job_over, until });
+        self.release = Some(Release { kind, until });
         self.retry_at = None;
     }
 
@@ -116,20 +116,19 @@ impl Claim {
         self.release = None;
     }
 
-    /// Requests to delete the record, or to mark it as resigned.
+    /// Requests to mark the record as that of a leader that has resigned.
     pub(super) fn write_release(&mut self, now: Instant) {
         let (Some(release), Some(expected)) = (self.release, self.known.content.expected()) else {
             return;
         };
-        let record = self.unreleased().filter(|_| !release.is_job_over);
-        let record = record.map(|record| Record { is_resigned: true, ..record.clone() });
-        self.change(now, expected, record);
+        let Some(record) = self.unreleased().cloned() else { return };
+        self.change(now, expected, Record { kind: release.kind, ..record });
     }
 
     /// Returns the record of this process, if the key has it, and not as one that has resigned.
     pub(super) fn unreleased(&self) -> Option<&Record> {
         let is_own = |record: &&Record| {
-            record.process == self.settings.process && !record.is_resigned && !record.is_placeholder
+            record.process == self.settings.process && record.kind == RecordKind::Leads
         };
         self.known.content.record().filter(is_own)
     }

@@ -47,13 +47,13 @@ struct Store {
 }
 
 impl Store {
-    fn change(&mut self, expected: Stamp, record: Option<Box<Record>>) -> Outcome {
+    fn change(&mut self, expected: Stamp, record: Box<Record>) -> Outcome {
         if self.value().stamp().unwrap_or_default() != expected {
             return Outcome::Refused(Box::new(self.value()));
         }
         self.revision += 1;
         let stamp = Stamp { revision: Revision(self.revision), lease: self.lease };
-        self.entry = record.map(|record| Entry { stamp, record: *record });
+        self.entry = Some(Entry { stamp, record: *record });
         self.garbage = None;
         Outcome::Made(stamp)
     }
@@ -119,7 +119,7 @@ impl Job {
         (job, leader)
     }
 
-    /// Starts the job, and ends it: its leader deletes the key and leaves.
+    /// Starts the job, and ends it: its leader marks the record and leaves.
     fn ended(count: usize) -> (Self, usize) {
         let (mut job, leader) = Self::started(count);
         job.remember(leader, 1, &[1 - leader]);
@@ -351,7 +351,7 @@ fn lost_answers_are_resolved() {
     job.are_unanswered[0] = true;
     let began = job.now;
     job.pass(Duration::from_millis(100));
-    assert!(!job.written().is_placeholder && job.leader().is_none());
+    assert!(job.written().kind != RecordKind::Placeholder && job.leader().is_none());
     job.are_unanswered[0] = false;
     job.pass(SECOND);
     let [leadership] = &job.led(0)[..] else { panic!("it leads once") };
@@ -448,9 +448,9 @@ fn higher_term_ends_the_leadership() {
     assert!(job.led(leader).pop().unwrap().term > term);
 }
 
-/// The record of a job that has ended is deleted, and a deleted record is not replaced before its lease is over.
+/// The record of a job that is over says so. A process that took part in no round begins another job, at once.
 #[test]
-fn record_is_deleted() {
+fn record_stays_after_the_end() {
     let (mut job, leader) = Job::started(2);
     let term = job.led(leader)[0].term;
     job.processes[leader].handle_job_over(job.now, Term(1));
@@ -458,13 +458,15 @@ fn record_is_deleted() {
     job.processes[leader].handle_job_over(job.now, term);
     job.processes[leader].handle_leaving(job.now);
     job.carry_out();
-    assert_eq!(job.store.entry, None);
+    assert_eq!(job.written().kind, RecordKind::JobOver);
     assert_eq!(job.seen[leader].last(), Some(&Effect::Released));
     assert_eq!(job.seen[1 - leader].last(), Some(&Effect::Follow { leader: None }));
-    job.pass(Timers::default().leader_lease);
-    assert_eq!(job.leader(), None);
-    job.pass(3 * SECOND);
+    job.pass(SECOND);
     assert_eq!(job.leader(), Some(1 - leader));
+    let leadership = job.led(1 - leader).pop().unwrap();
+    assert_eq!((leadership.former, leadership.job_state), (None, None));
+    let ended = job.now - SECOND;
+    assert!(leadership.workers_until >= ended + Timers::default().silence);
 }
 
 /// A process that leaves during its candidacy releases the record that it still gets.
@@ -482,7 +484,7 @@ fn candidate_that_leaves_releases_its_record() {
     let outcome = job.store.change(expected, record);
     job.processes[0].handle_outcome(job.now, number, outcome);
     job.carry_out();
-    assert!(job.store.entry.as_ref().unwrap().record.is_resigned);
+    assert!(job.store.entry.as_ref().unwrap().record.kind == RecordKind::Resigned);
     assert_eq!(job.leader(), None);
 }
 
@@ -549,7 +551,7 @@ fn deleted_record_is_written_again() {
         job.watch();
         job.carry_out();
         assert_eq!(job.written().job_state, Some(job_state(1)));
-        assert!(!job.written().is_placeholder);
+        assert!(job.written().kind != RecordKind::Placeholder);
         job.pass(10 * SECOND);
         assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
     }
@@ -574,7 +576,7 @@ fn job_state_outlives_a_deleted_key() {
     job.carry_out();
     job.pass(SECOND);
     let placeholder = job.written().clone();
-    assert!(placeholder.is_placeholder);
+    assert!(placeholder.kind == RecordKind::Placeholder);
     assert_eq!((placeholder.process, placeholder.job_state), (process(leader), Some(job_state(3))));
     let timers = Timers::default();
     job.pass(timers.silence - SECOND);
@@ -599,11 +601,11 @@ fn placeholder_does_not_end_the_leadership() {
     job.watch();
     job.carry_out();
     job.pass(SECOND);
-    assert!(job.written().is_placeholder);
+    assert_eq!(job.written().kind, RecordKind::Placeholder);
     job.cut_off(&[leader], false);
     job.pass(20 * SECOND);
     assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
-    assert!(!job.written().is_placeholder);
+    assert!(job.written().kind != RecordKind::Placeholder);
 }
 
 /// A process that has never seen a record does not know whether one was deleted just before. It leads when the key that
@@ -614,7 +616,7 @@ fn founder_waits_for_a_silence() {
     job.watch();
     job.pass(SECOND);
     let placeholder = job.written().clone();
-    assert!(placeholder.is_placeholder);
+    assert!(placeholder.kind == RecordKind::Placeholder);
     assert_eq!((placeholder.term, placeholder.job_state), (Term(0), None));
     let silence = Timers::default().silence;
     job.pass(silence - SECOND);
@@ -639,12 +641,12 @@ fn founder_receives_the_job_state_of_others() {
     job.processes[others[0]] = Job::new(3).processes.remove(others[0]);
     job.cut_off(&[others[0]], false);
     job.pass(SECOND);
-    assert_eq!((job.written().term, job.written().is_placeholder), (Term(0), true));
+    assert_eq!((job.written().term, job.written().kind), (Term(0), RecordKind::Placeholder));
     job.cut_off(&[others[1]], false);
     job.pass(SECOND);
     assert_eq!(
-        (job.written().job_state.clone(), job.written().is_placeholder),
-        (Some(job_state(4)), true)
+        (job.written().job_state.clone(), job.written().kind),
+        (Some(job_state(4)), RecordKind::Placeholder)
     );
     job.pass(20 * SECOND);
     let next = job.leader().expect("one of them leads");
@@ -695,8 +697,8 @@ fn older_record_is_replaced() {
     assert!(job.leader().is_none_or(|leader| leader == second));
     job.pass(SECOND);
     assert_eq!(
-        (job.written().job_state.clone(), job.written().is_placeholder),
-        (Some(job_state(2)), true)
+        (job.written().job_state.clone(), job.written().kind),
+        (Some(job_state(2)), RecordKind::Placeholder)
     );
     job.pass(20 * SECOND);
     let third = job.leader().expect("one of them leads");
@@ -735,8 +737,7 @@ fn ended_job_does_not_replace_another_one() {
         term: Term(term),
         number: 1,
         silence: Duration::ZERO,
-        is_resigned: false,
-        is_placeholder: false,
+        kind: RecordKind::Leads,
         successors: Vec::new(),
         job_state: Some(JobState::fresh(JobUid::new(uid))),
     };
@@ -750,27 +751,51 @@ fn ended_job_does_not_replace_another_one() {
     assert!(!known.is_outdated(&record(3, "b")) && !known.has_ended());
 }
 
-/// A key whose last record has the outcome of the job was deleted because the job has ended. It is not put back; a process
-/// that stays for longer begins another job.
+/// A process that took part in a job and finds the record of its end has the outcome from there, once, and never leads. A process
+/// that knows the outcome finds no key any more, because it was deleted: the same.
 #[test]
-fn ended_job_is_not_put_back() {
-    let (mut job, leader) = Job::ended(2);
-    job.pass(Timers::default().silence - SECOND);
-    assert_eq!(job.store.entry, None);
-    job.pass(20 * SECOND);
-    let [leadership] = &job.led(1 - leader)[..] else { panic!("it leads once") };
-    assert_eq!((leadership.former.clone(), leadership.job_state.clone()), (None, None));
+fn process_outlives_its_job() {
+    for is_deleted in [false, true] {
+        let (mut job, leader) = Job::started(3);
+        let other = (leader + 1) % 3;
+        job.remember(leader, 1, &[other]);
+        let closed = JobState { closed: Some(outcome()), ..job_state(1) };
+        let term = job.led(leader)[0].term;
+        // One process knows the outcome, one is cut off before it.
+        job.cut_off(&[(leader + 2) % 3], true);
+        job.processes[leader].handle_remember(job.now, closed);
+        job.carry_out();
+        if is_deleted {
+            job.store.delete();
+            job.processes.remove(leader);
+            job.processes.insert(leader, Job::new(3).processes.remove(leader));
+            job.cut_off(&[leader], true);
+        } else {
+            job.processes[leader].handle_job_over(job.now, term);
+            job.processes[leader].handle_leaving(job.now);
+            job.carry_out();
+            job.cut_off(&[(leader + 2) % 3], false);
+        }
+        job.pass(60 * SECOND);
+        let outlived = |index: usize| {
+            let is_end = |effect: &&Effect| **effect == Effect::Outlived(Box::new(outcome()));
+            job.seen[index].iter().filter(is_end).count()
+        };
+        assert_eq!(outlived(other), 1, "{is_deleted}");
+        assert_eq!(outlived((leader + 2) % 3), usize::from(!is_deleted));
+        assert_eq!((outlived(leader), job.leader()), (0, None));
+    }
 }
 
-/// A process of a job that has ended, which is still there, does not put it back when another process begins a job.
+/// A new process begins another job in place of one that is over, at once and without anything of it.
 #[test]
-fn ended_job_is_not_put_back_into_another_one() {
+fn another_job_replaces_one_that_is_over() {
     let (mut job, leader) = Job::ended(2);
-    job.processes[leader] = Job::new(2).processes.remove(leader);
-    job.pass(SECOND);
+    let other = 1 - leader;
+    job.processes[other] = Job::new(2).processes.remove(other);
     job.watch();
-    job.pass(20 * SECOND);
-    let next = job.leader().expect("one of them leads");
-    let leadership = job.led(next).pop().unwrap();
+    job.pass(SECOND);
+    assert_eq!(job.leader(), Some(other));
+    let leadership = job.led(other).pop().unwrap();
     assert_eq!((leadership.former, leadership.job_state), (None, None));
 }

@@ -44,11 +44,7 @@ impl Store {
     }
 
     /// Makes a change if the key has the expected content.
-    pub(in crate::world) fn change(
-        &mut self,
-        expected: Stamp,
-        record: Option<Box<Record>>,
-    ) -> Outcome {
+    pub(in crate::world) fn change(&mut self, expected: Stamp, record: Box<Record>) -> Outcome {
         let newest = self.newest();
         if newest.stamp().unwrap_or_default() != expected {
             let revision = Revision(self.revision);
@@ -57,7 +53,7 @@ impl Store {
         self.revision += 1;
         let revision = Revision(self.revision);
         let stamp = Stamp { revision, lease: self.restored + 1 };
-        let entry = record.map(|record| Entry { stamp, record: *record });
+        let entry = Some(Entry { stamp, record: *record });
         self.history.push(Value { revision, entry, garbage: None });
         Outcome::Made(stamp)
     }

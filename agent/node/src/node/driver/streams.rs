@@ -85,10 +85,10 @@ impl Driver<'_> {
         let Claims { job_uid, known_round, restarts_used, charged_through, standing, lost_term } =
             claims;
         let job = self.known_job(&known_round);
-        let ended = self.spec.voter.as_ref().filter(|_| job_uid.is_none());
+        let ended = self.spec.leadership.as_ref().filter(|_| job_uid.is_none());
         let message = Attend {
             job,
-            ended: ended.map(|voter| voter.ended.borrow().clone()).unwrap_or_default(),
+            ended: ended.map(|leadership| leadership.ended.borrow().clone()).unwrap_or_default(),
             waited: self.spec.waited(),
             protocol_version: PROTOCOL_VERSION,
             run_id: self.spec.run_id.clone(),
@@ -157,9 +157,9 @@ impl Driver<'_> {
         }
         self.handle_voter_list(&welcome.voters);
         let remote = self.remotes.get(&attend).copied();
-        if let (Some(voter), Some(remote)) = (&self.spec.voter, remote) {
+        if let (Some(leadership), Some(remote)) = (&self.spec.leadership, remote) {
             let joined = (welcome.job_uid.clone(), remote.ip());
-            self.is_registered = voter.try_send(Command::Registered(Some(joined)));
+            self.is_registered = leadership.try_send(Command::Registered(Some(joined)));
         }
         let name = self.spec.destination.handle_welcome(attend, welcome.term, remote);
         let endpoint = name.map(|name| name.to_string()).unwrap_or_default();
@@ -206,8 +206,8 @@ impl Driver<'_> {
 
     /// Applies a change of the list of voters that the voter of this process has received: the leader may be lost before this
     /// agent receives the list from it.
-    pub(super) fn handle_own_voter(&mut self) {
-        let newest = self.spec.voter.as_ref().and_then(Leadership::newest_list);
+    pub(super) fn handle_own_copy(&mut self) {
+        let newest = self.spec.leadership.as_ref().and_then(Leadership::newest_list);
         if let Some((_, voters)) =
             newest.filter(|(job_uid, _)| self.node.agent().job_uid() == Some(job_uid))
         {
@@ -217,7 +217,7 @@ impl Driver<'_> {
 
     /// Returns the job that this process knows to have a round.
     fn known_job(&self, known_round: &KnownRound) -> Option<KnownJob> {
-        let own = self.spec.voter.as_ref().and_then(Leadership::known_job);
+        let own = self.spec.leadership.as_ref().and_then(Leadership::known_job);
         if own.is_some() || known_round.round.round == Round(0) {
             return own;
         }
@@ -226,13 +226,13 @@ impl Driver<'_> {
         uid.filter(|_| !voters.is_empty()).map(|uid| KnownJob { uid, voters })
     }
 
-    /// Reports to the voter of this process that this agent is not registered any more.
+    /// Reports to the choice of the coordinator that this agent is not registered any more.
     pub(super) fn review_registration(&mut self) {
         if self.is_registered
             && !self.node.is_attended()
-            && let Some(voter) = &self.spec.voter
+            && let Some(leadership) = &self.spec.leadership
         {
-            self.is_registered = !voter.try_send(Command::Registered(None));
+            self.is_registered = !leadership.try_send(Command::Registered(None));
         }
     }
 
