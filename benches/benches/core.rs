@@ -13,7 +13,6 @@ use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId},
     message::{Attend, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing},
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
-    tenure::Tenure,
     voter_count::VoterCount,
 };
 use ragent_store::{
@@ -69,8 +68,7 @@ fn gather(now: Instant, attends: Vec<Attend>) -> usize {
         begins_at: None,
     };
     let nodes = attends.len();
-    let mut machine =
-        Rendezvous::new(now, settings, JobState::fresh(JobUid::new("job")), Tenure::Sole);
+    let mut machine = Rendezvous::new(now, settings, JobState::fresh(JobUid::new("job")), None);
     let mut effects = 0;
     for attend in attends {
         machine.handle_attend(now, attend);

@@ -39,7 +39,7 @@ pub enum Effect {
     /// another one can begin.
     Forget,
     /// The coordinator may exit: every node has acknowledged that the job is closed, the
-    /// coordinator's process is to end, or it gives way to another coordinator.
+    /// coordinator's process is to end, or it steps down for another coordinator.
     Finish {
         /// True if no later coordinator is to continue from the state file of this one.
         is_over: bool,

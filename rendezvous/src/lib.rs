@@ -30,6 +30,7 @@ mod departures;
 pub mod effect;
 pub mod event;
 mod flapping;
+pub mod grant;
 mod group;
 pub mod heir;
 pub mod ids;
@@ -48,7 +49,6 @@ pub mod settings;
 mod shared_settings;
 pub mod snapshot;
 mod table;
-pub mod tenure;
 pub mod voter_count;
 mod vouchers;
 

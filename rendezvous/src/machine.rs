@@ -25,7 +25,12 @@ mod view;
 mod voters;
 mod vouching;
 
-use std::{collections::VecDeque, mem, sync::OnceLock, time::Instant};
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
 
 use journal::Journal;
 use registering::Welcomed;
@@ -37,6 +42,7 @@ use crate::{
     effect::Effect,
     event::EventKind,
     flapping::RestartSpacing,
+    grant::Grant,
     group::{Group, SeatState},
     ids::{JobUid, NodeId, Peer, Round, RoundId, Term},
     message::{Attend, EvictReason, FromNode, NodeState, RestartReason, ToNode},
@@ -45,7 +51,6 @@ use crate::{
     roster::{Node, Roster},
     settings::{JobState, Settings, SharedSettings},
     snapshot::{Explanation, NodeCounts},
-    tenure::Tenure,
 };
 
 /// The state machine that decides which nodes form the next worker group, and when the job is over.
@@ -53,7 +58,7 @@ use crate::{
 pub struct Rendezvous {
     settings: Settings,
     job_state: JobState,
-    tenure: Tenure,
+    grant: Option<Grant>,
     availability: Availability,
     phase: Phase,
     roster: Roster,
@@ -96,11 +101,16 @@ enum Availability {
 }
 
 impl Rendezvous {
-    /// Starts a term of the job that `job_state` describes, for as long as `tenure` lasts.
-    pub fn new(now: Instant, settings: Settings, job_state: JobState, tenure: Tenure) -> Self {
-        let term = match &tenure {
-            Tenure::Sole => job_state.term.next(),
-            Tenure::Elected(elected) => elected.term,
+    /// Starts a term of the job that `job_state` describes, for as long as `grant` lasts.
+    pub fn new(
+        now: Instant,
+        settings: Settings,
+        job_state: JobState,
+        grant: Option<Grant>,
+    ) -> Self {
+        let term = match &grant {
+            None => job_state.term.next(),
+            Some(grant) => grant.term,
         };
         let job_state = JobState { term, ..job_state };
         let phase = if job_state.round == Round(0) && job_state.closed.is_none() {
@@ -109,9 +119,9 @@ impl Rendezvous {
             let last = RoundId { term: Term(0), round: job_state.round };
             Phase::Recovering(Recovering::new(now, last, job_state.round_size))
         };
-        let phase = recovering::without_former(phase, now, &job_state, &tenure);
+        let phase = recovering::without_former(phase, now, &job_state, grant.as_ref());
         // An elected coordinator is on another host than the lost one.
-        let is_same_host = matches!(tenure, Tenure::Sole);
+        let is_same_host = grant.is_none();
         let has_lost_host = is_same_host
             && job_state.host.is_some()
             && job_state.is_early
@@ -121,7 +131,7 @@ impl Rendezvous {
         let mut rendezvous = Self {
             settings,
             job_state,
-            tenure,
+            grant,
             availability: Availability::Available,
             phase,
             roster: Roster::default(),
@@ -177,10 +187,10 @@ impl Rendezvous {
         if self.is_of_this_run(&attend) {
             self.learn(now, &attend);
         }
-        match self.tenure {
+        match self.grant {
             _ if self.availability == Availability::Ended => {}
-            Tenure::Sole => self.register(now, attend),
-            Tenure::Elected(_) => self.ask_for_standing(now, attend),
+            None => self.register(now, attend),
+            Some(_) => self.ask_for_standing(now, attend),
         }
     }
 
@@ -204,7 +214,7 @@ impl Rendezvous {
                 self.record_steps(now, &from.node, progress);
                 let reason = asks_reason.then(|| self.incomplete(now)).flatten();
                 let reason = reason.as_ref().map(Explanation::from);
-                let lease_left = self.tenure.left(now);
+                let lease_left = self.lease_left(now);
                 self.send(from, ToNode::Echo { sequence, reason, lease_left });
                 return;
             }
@@ -283,7 +293,7 @@ impl Rendezvous {
             return;
         }
         info!("coordinator shutting down");
-        if self.tenure != Tenure::Sole {
+        if self.grant.is_some() {
             self.hand_over();
             return;
         }
@@ -294,13 +304,23 @@ impl Rendezvous {
         self.advance(now);
     }
 
+    /// Returns the end of the right to coordinate; `None` if it has none.
+    fn grant_until(&self) -> Option<Instant> {
+        self.grant.as_ref().map(|grant| grant.until)
+    }
+
+    /// Returns the time that is left of the right to coordinate; `None` if it has no end.
+    fn lease_left(&self, now: Instant) -> Option<Duration> {
+        self.grant_until().map(|until| until.saturating_duration_since(now))
+    }
+
     /// Extends the right to coordinate until `until`, if it has an end.
     ///
     /// The extension is applied before earlier ends are checked, because a driver may pass it on as late as the
     /// next other event.
     pub fn handle_extended(&mut self, now: Instant, until: Instant) {
-        if let Tenure::Elected(elected) = &mut self.tenure {
-            elected.until = elected.until.max(until);
+        if let Some(grant) = &mut self.grant {
+            grant.until = grant.until.max(until);
         }
         self.begin_routine(now);
     }
@@ -327,7 +347,7 @@ impl Rendezvous {
             return None;
         }
         let forgiven = self.roster.quarantined().first().map(|(at, _)| *at);
-        let (until, silent) = (self.tenure.until(), self.welcomed.first_until());
+        let (until, silent) = (self.grant_until(), self.welcomed.first_until());
         let grown_up = self.roster.young().first().map(|(at, _)| *at);
         let deadlines =
             [self.roster.first_lease(), forgiven, grown_up, self.phase_deadline(), until, silent];
@@ -351,7 +371,7 @@ impl Rendezvous {
         debug_assert!(self.clock <= now, "time does not go back");
         self.clock = self.clock.max(now);
         self.begin_input();
-        let is_over = self.tenure.until().is_some_and(|until| until <= now);
+        let is_over = self.grant_until().is_some_and(|until| until <= now);
         if is_over && self.availability != Availability::Ended {
             info!(term = %self.job_state.term, "the right to coordinate is over");
             self.availability = Availability::Ended;

@@ -183,7 +183,6 @@ fn message<Body>(process: &NodeId, to: u32, highest: u64, body: Body) -> VoterMe
         highest: Term(highest),
         knows: Knowledge { has_round: true, version },
         job: None,
-        leads: None,
         ended: vec![JobUid::new("ended")],
         sequence: 1,
         body,
@@ -256,6 +255,7 @@ fn election_messages_of_strangers() {
         let made_up = || KnownJob {
             uid: JobUid::new("made-up"),
             voters: vec![VoterAddress::new("10.77.0.4:29400")],
+            leads: None,
         };
         let showing = |body| {
             let message = message(&evil, to, NUMBER_MAX, body);

@@ -231,7 +231,7 @@ fn united(network: &Network, sandbox: &Sandbox, words: &str) -> (Vec<Program>, u
     (agents, host)
 }
 
-/// An agent whose connection was lost while its host gave way follows it later to the job that has begun.
+/// An agent whose connection was lost while its host stepped down follows it later to the job that has begun.
 #[test]
 fn agent_follows_its_host_later() {
     if !may_make_networks() {
@@ -258,7 +258,7 @@ fn agent_follows_its_host_later() {
         agent.logs("nodes=4 world_size=4 ");
     }
     network.unblock(3);
-    follower.logs("the coordinator has given way to another one");
+    follower.logs("the coordinator has stepped down for another one");
     agents.extend([host, follower]);
     assert_admitted(&mut agents);
 }

@@ -15,7 +15,6 @@ use ragent_rendezvous::{
         Standing, ToNode, WorkerEnd, WorkerFailure,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
-    tenure::Tenure,
     voter_count::VoterCount,
 };
 
@@ -110,8 +109,7 @@ fn thousand_nodes_cost_a_few_messages_each() {
         leases: Leases::default(),
         begins_at: None,
     };
-    let mut rendezvous =
-        Rendezvous::new(now, settings, JobState::fresh(JobUid::new("job")), Tenure::Sole);
+    let mut rendezvous = Rendezvous::new(now, settings, JobState::fresh(JobUid::new("job")), None);
     effects(&mut rendezvous);
 
     let mut round = RoundId::default();

@@ -9,11 +9,11 @@ use std::{
 use ragent_proto::printable;
 use ragent_rendezvous::{
     Rendezvous,
+    grant::Grant,
     ids::{AttendNumber, GlobalRank, GroupRank, JobUid, NodeId, Round, RoundId, RunId, Term},
     message::{Attend, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing},
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     snapshot::{JobTime, NodeSnapshot, PhaseName, Snapshot, StandingName},
-    tenure::Tenure,
     voter_count::VoterCount,
 };
 
@@ -39,7 +39,7 @@ pub fn frames(mut input: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Creates the coordinator of the job, which continues from `job_state`.
-pub fn coordinator(now: Instant, job_state: JobState, tenure: Tenure) -> Rendezvous {
+pub fn coordinator(now: Instant, job_state: JobState, grant: Option<Grant>) -> Rendezvous {
     let settings = Settings {
         run_id: RunId::new(job::RUN_ID),
         coordinator: "c".to_owned(),
@@ -51,7 +51,7 @@ pub fn coordinator(now: Instant, job_state: JobState, tenure: Tenure) -> Rendezv
         leases: Leases::default(),
         begins_at: None,
     };
-    Rendezvous::new(now, settings, job_state, tenure)
+    Rendezvous::new(now, settings, job_state, grant)
 }
 
 /// The state of a run that begins.

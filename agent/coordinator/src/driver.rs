@@ -76,8 +76,8 @@ pub enum Input {
     Counts(oneshot::Sender<JobCounts>),
     /// A request for the journal.
     Journal(oneshot::Sender<JournalReader>),
-    /// Another agent coordinates the same job there: this coordinator is to give way if it can.
-    GiveWay(Endpoint),
+    /// Another agent coordinates the same job there: this coordinator is to step down if it can.
+    StepDown(Endpoint),
     /// Another job of this name has begun.
     OtherJob(KnownJob),
     /// The process received a signal to end.
@@ -128,9 +128,9 @@ impl Coordination {
         let journal = EventJournal::new(settings.run_id.clone(), journal.as_deref());
         let settings = Settings { voters: mandate.voters.clone(), ..settings };
         let Place { leadership, endpoint, attended, registered } = place;
-        let tenure = mandate.tenure.clone();
-        let rendezvous = Rendezvous::new(clock::now(), settings, job_state, tenure);
-        let persistence = Persistence::new(leadership.clone(), mandate.term);
+        let grant = mandate.grant.clone();
+        let rendezvous = Rendezvous::new(clock::now(), settings, job_state, grant);
+        let persistence = Persistence::new(leadership.clone(), mandate.term());
         let listed =
             ListedVoters { leadership: leadership.clone(), own: endpoint, since: clock::now() };
         Self(Driver {
@@ -161,7 +161,7 @@ pub(crate) struct Place {
     pub(crate) endpoint: VoterAddress,
     /// The registered nodes, published to the port.
     pub(crate) attended: watch::Sender<Attended>,
-    /// The coordinator with which the agent of this process is registered, published for other agents. A coordinator that gives way
+    /// The coordinator with which the agent of this process is registered, published for other agents. A coordinator that steps down
     /// publishes the other one here.
     pub(crate) registered: watch::Sender<NotHere>,
 }
@@ -182,8 +182,8 @@ pub(crate) enum End {
     JobOver,
     /// The node in the coordinator's process has left; another voter is to be elected.
     HandedOver,
-    /// The coordinator has given way to another one there.
-    GivenWay(NotHere),
+    /// The coordinator has stepped down for another one there.
+    SteppedDown(NotHere),
     /// Its job had ended before, and no node of it is left.
     Forgotten,
     /// Its right to coordinate has ended.
@@ -226,7 +226,7 @@ enum VoterNews {
 /// A coordinator to be driven.
 pub(crate) struct Coordination(Driver);
 
-/// Drives a coordinator until its job has ended and all nodes have the outcome, until it gives way to
+/// Drives a coordinator until its job has ended and all nodes have the outcome, until it steps down for
 /// another coordinator, until its right to coordinate has ended, or until no sender of inputs
 /// is left.
 pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver<Input>) -> End {
@@ -237,7 +237,7 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
     let mut began: Option<Instant> = None;
     loop {
         if let Some(end) = driver.carry_out_all() {
-            let end = driver.rival.take().map_or(end, End::GivenWay);
+            let end = driver.rival.take().map_or(end, End::SteppedDown);
             driver.finish().await;
             return end;
         }
@@ -304,7 +304,7 @@ struct Driver {
     /// The journal of this term.
     journal: EventJournal,
     measures: Arc<CoordinatorMeasures>,
-    /// Another coordinator of the job, to which this one has given way.
+    /// Another coordinator of the job, to which this one has stepped down.
     rival: Option<NotHere>,
     /// The earliest time at which a voter that answers may count as silent.
     silence_due: Option<Instant>,
@@ -493,7 +493,7 @@ impl Driver {
             Input::Counts(answer) => drop(answer.send(self.counts(now))),
             // The receiver may be gone.
             Input::Journal(answer) => drop(answer.send(self.journal.reader())),
-            Input::GiveWay(to) => self.give_way(now, &to),
+            Input::StepDown(to) => self.step_down(now, &to),
             Input::OtherJob(job) => self.show_other_job(job),
             Input::Shutdown => self.rendezvous.handle_shutdown(now),
         }
@@ -553,7 +553,7 @@ impl Driver {
         self.leadership.try_send(Command::KnownJob(job));
     }
 
-    fn give_way(&mut self, now: Instant, to: &Endpoint) {
+    fn step_down(&mut self, now: Instant, to: &Endpoint) {
         if self.leadership.successors().is_some() {
             // The record in etcd decides which process leads.
             return;

@@ -85,7 +85,7 @@ impl Host {
 
     /// Coordinates until the end of a leadership; returns true if the job or the choice of the coordinator has ended.
     async fn coordinate(&mut self, mandate: &Mandate, recent: &mut RecentObituaries) -> bool {
-        let term = mandate.term;
+        let term = mandate.term();
         let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
         recent.pass_on(clock::now(), &inputs);
         let coordination = self.coordination(mandate);
@@ -125,7 +125,7 @@ impl Host {
                 debug!("the job has ended; ending the leadership");
                 self.leadership.send(Command::JobOver(term)).await;
             }
-            End::GivenWay(to) => self.leadership.send(Command::GiveWay(to)).await,
+            End::SteppedDown(to) => self.leadership.send(Command::StepDown(to)).await,
             End::Forgotten => self.leadership.send(Command::Forget).await,
             // Another process may lead.
             End::Ended => self.leadership.send(Command::Resign(term)).await,
@@ -153,7 +153,7 @@ impl Host {
     fn coordination(&self, mandate: &Mandate) -> Coordination {
         if !self.leadership.is_fixed() {
             info!(
-                endpoint = %self.endpoint, term = %mandate.term, run_id = %self.settings.run_id,
+                endpoint = %self.endpoint, term = %mandate.term(), run_id = %self.settings.run_id,
                 "elected; coordinating the job"
             );
             if mandate.job_state.as_ref().is_some_and(|job_state| job_state.round > Round(0)) {
@@ -171,7 +171,7 @@ impl Host {
 
     fn leads_in(&self, term: Term) -> bool {
         match &*self.leadership.leader.borrow() {
-            Leader::Here(mandate) => mandate.term == term,
+            Leader::Here(mandate) => mandate.term() == term,
             Leader::At(..) | Leader::Unknown => false,
         }
     }

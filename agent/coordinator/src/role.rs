@@ -90,7 +90,7 @@ impl Role {
         match self {
             Self::Host { elected, leadership, registered, .. } => match &*elected.borrow() {
                 ElectedCoordinator::Here(inputs) => Ok(inputs.clone()),
-                // The coordinator to which this one has given way may have done so, too.
+                // The coordinator to which this one has stepped down may have done so, too.
                 ElectedCoordinator::There(_) if leadership.is_fixed() => {
                     Err(registered.borrow().clone())
                 }
@@ -224,7 +224,7 @@ impl Role {
 fn shown_by_other_version(attend: &Attend) -> Option<KnownJob> {
     let uid = attend.job_uid.clone().filter(|_| attend.known_round.round.round > Round(0))?;
     let voters = attend.node.voter.iter().map(|member| member.address.clone()).collect();
-    Some(KnownJob { uid, voters })
+    Some(KnownJob { uid, voters, leads: None })
 }
 
 #[cfg(test)]
@@ -272,7 +272,11 @@ mod tests {
         if let Role::Host { leadership, .. } = &mut own {
             leadership.commands = commands.downgrade();
         }
-        let known = KnownJob { uid: JobUid::new("v"), voters: vec![VoterAddress::new("n3:1")] };
+        let known = KnownJob {
+            uid: JobUid::new("v"),
+            voters: vec![VoterAddress::new("n3:1")],
+            leads: None,
+        };
         let showing = |change: &dyn Fn(&mut Attend)| {
             let mut attend = ragent_base::testing::attend("a");
             (attend.run_id, attend.job) = (RunId::new("job"), Some(known.clone()));

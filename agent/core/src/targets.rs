@@ -79,9 +79,9 @@ impl<T: Clone + PartialEq> Targets<T> {
         is_new
     }
 
-    /// Notes that `voter` names `leader`, in any term. Returns true if `voter` was the leader: its job has given way to another
+    /// Notes that `voter` names `leader`, in any term. Returns true if `voter` was the leader: its job has stepped down for another
     /// job, whose terms cannot be compared with those of the first.
-    pub fn handle_given_way(&mut self, voter: &T, leader: T) -> bool {
+    pub fn handle_stepped_down(&mut self, voter: &T, leader: T) -> bool {
         let is_leader = |(known, _): &(T, Term)| known == voter && *known != leader;
         let gives_way = self.leader.as_ref().is_some_and(is_leader);
         if gives_way {
@@ -167,11 +167,11 @@ mod tests {
     #[test]
     fn leader_gives_way() {
         let mut targets = Targets::new(vec![0, 1], Some(0));
-        assert!(!targets.handle_given_way(&0, 3), "no leader is known");
+        assert!(!targets.handle_stepped_down(&0, 3), "no leader is known");
         targets.handle_welcome(1, Term(9));
-        assert!(!targets.handle_given_way(&0, 3));
-        assert!(!targets.handle_given_way(&1, 1), "itself");
-        assert!(targets.handle_given_way(&1, 3));
+        assert!(!targets.handle_stepped_down(&0, 3));
+        assert!(!targets.handle_stepped_down(&1, 1), "itself");
+        assert!(targets.handle_stepped_down(&1, 3));
         assert_eq!(targets.leader(), Some(&3));
         assert_eq!(targets.next(false), Some(3));
         targets.handle_welcome(3, Term(2));

@@ -15,10 +15,10 @@ use ragent_proto::{
 use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
+    grant::Grant,
     ids::{Peer, Term},
     message::ToNode,
     settings::JobState,
-    tenure::{Elected, Tenure},
 };
 
 /// The number by which one message may raise a term or a round, and the round that it may begin.
@@ -62,9 +62,9 @@ impl World {
     fn new(is_elected: bool) -> Self {
         let now = clock::now();
         let until = now + Duration::from_secs(3600);
-        let elected = Elected { term: Term(1 << 16), until, workers_until: now, former: None };
-        let tenure = if is_elected { Tenure::Elected(elected) } else { Tenure::Sole };
-        let rendezvous = coordinator(now, job_state(), tenure);
+        let elected = Grant { term: Term(1 << 16), until, workers_until: now, former: None };
+        let grant = is_elected.then_some(elected);
+        let rendezvous = coordinator(now, job_state(), grant);
         let mut world = Self { rendezvous, now, peer: None, remembered: job_state() };
         world.check(1 << 16);
         world

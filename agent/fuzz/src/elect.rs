@@ -58,9 +58,9 @@ fn check_common<Body>(message: &VoterMessage<Body>) {
     assert!(!message.process.to_string().is_empty());
     if let Some(job) = &message.job {
         assert!(job.voters.len() <= 2 * VOTERS_MAX && !job.uid.to_string().is_empty());
-    }
-    if let Some(leads) = &message.leads {
-        number(leads.term.0);
+        if let Some(leads) = &job.leads {
+            number(leads.term.0);
+        }
     }
     assert!(message.ended.len() <= ENDED_SHOWN_MAX);
     assert!(message.ended.iter().all(|uid| !uid.to_string().is_empty()));

@@ -252,7 +252,7 @@ async fn record(mut queue: mpsc::Receiver<Input>) -> Caused {
                 caused.others += 1;
             }
             Input::Message(..) | Input::Detached(_) => caused.others += 1,
-            Input::GiveWay(_) | Input::OtherJob(_) | Input::Shutdown => {
+            Input::StepDown(_) | Input::OtherJob(_) | Input::Shutdown => {
                 panic!("no client causes this: {input:?}")
             }
         }

@@ -119,7 +119,7 @@ fn attends() -> Vec<Vec<u8>> {
         attend_of("n1", |attend| {
             attend.node.addresses = vec!["fd00::1".parse().unwrap(); number];
             let voters = vec![VoterAddress::new("n0:29400"); number];
-            attend.job = Some(KnownJob { uid: JobUid::new("u"), voters });
+            attend.job = Some(KnownJob { uid: JobUid::new("u"), voters, leads: None });
             attend.node.node_rank = Some(1);
         })
     };

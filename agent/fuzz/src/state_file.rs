@@ -9,7 +9,7 @@ use ragent_base::{
 use ragent_leadership::state_file::{
     has_obituary, read_copy, read_job_state, write_copy, write_job_state,
 };
-use ragent_rendezvous::{limits::NUMBER_MAX, settings::JobState, tenure::Tenure};
+use ragent_rendezvous::{limits::NUMBER_MAX, settings::JobState};
 
 use super::attend::assert_status_is_accepted;
 
@@ -75,7 +75,7 @@ fn is_whole(path: &Path) -> bool {
 /// Runs a coordinator that continues from the state, for an hour without any agent.
 fn run(job_state: JobState) {
     let begin = clock::now();
-    let mut rendezvous = testing::coordinator(begin, job_state, Tenure::Sole);
+    let mut rendezvous = testing::coordinator(begin, job_state, None);
     let mut now = begin;
     for _ in 0..STEPS_MAX {
         while rendezvous.poll_effect().is_some() {}

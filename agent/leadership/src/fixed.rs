@@ -7,14 +7,11 @@ use std::path::PathBuf;
 
 use ragent_base::sys::clock;
 use ragent_election::election::message::Replica;
-use ragent_rendezvous::{ids::Term, settings::JobState, tenure::Tenure};
+use ragent_rendezvous::settings::JobState;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::state_writer::StateWriter;
 use super::{Command, Leader, Leadership, Mandate, Means, Running, StateNeed, Stored, limits};
-
-/// The term in commands of such a process. It is only a name: the coordinator counts its terms itself.
-const ONLY: Term = Term(0);
 
 /// The state of an earlier coordinator of the job, and the file that keeps it.
 #[derive(Debug, Default)]
@@ -54,8 +51,7 @@ impl Leader {
     /// Returns the leader of a job that only this process can lead.
     fn here(job_state: Option<JobState>) -> Self {
         let until = watch::channel(clock::now()).1;
-        let mandate =
-            Mandate { term: ONLY, tenure: Tenure::Sole, until, job_state, voters: Vec::new() };
+        let mandate = Mandate { grant: None, until, job_state, voters: Vec::new() };
         Self::Here(mandate.into())
     }
 }
@@ -104,7 +100,7 @@ impl Keeper {
             }
             // A later job of the same name must not recover a job that has ended, or that has never begun.
             Command::JobOver(_) => self.file.forget().await,
-            Command::GiveWay(to) => {
+            Command::StepDown(to) => {
                 self.file.forget().await;
                 self.leader.send_replace(Leader::At(to.endpoint, to.term));
             }

@@ -11,12 +11,12 @@ use ragent_base::{net::port::VoterConnection, spec::Endpoint};
 use ragent_election::election::{self, OtherJob, message::Replica};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
+    grant::Grant,
     heir::{Member, MembersReport, Successor},
     ids::{JobUid, NodeId, Term, VoterAddress, VoterId},
     known_job::{KnownJob, Seniority},
     message::Outcome,
     settings::JobState,
-    tenure::{Elected, Tenure},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -184,7 +184,8 @@ impl Leadership {
         self.member()?;
         let stored = self.stored.borrow();
         let job_state = stored.replica.job_state.as_ref().filter(|_| stored.replica.has_round())?;
-        Some(KnownJob { uid: job_state.job_uid.clone(), voters: stored.voters_of_job() })
+        let voters = stored.voters_of_job();
+        Some(KnownJob { uid: job_state.job_uid.clone(), voters, leads: None })
     }
 
     /// Returns the leader of another job, and its term, if this process knows none with a round and another process leads one.
@@ -241,7 +242,7 @@ pub enum Command {
     Ended(Vec<JobUid>),
     /// The process there leads the job, which has no round here: this process is to end its leadership, and to
     /// join that job.
-    GiveWay(NotHere),
+    StepDown(NotHere),
     /// The agent of this process is registered for this job with the coordinator at this address, which may make this process a
     /// voter. `None`: it is not registered any more.
     Registered(Option<(JobUid, IpAddr)>),
@@ -294,10 +295,8 @@ pub enum Leader {
 /// The right of this process to coordinate the job, and what it starts with.
 #[derive(Clone, Debug)]
 pub struct Mandate {
-    /// The term, which names this leadership in commands.
-    pub term: Term,
-    /// The right as it began.
-    pub tenure: Tenure,
+    /// The right as it began; `None` if no other process can coordinate the job.
+    pub grant: Option<Grant>,
     /// Its end, which each renewal extends, if it has one.
     pub until: watch::Receiver<Instant>,
     /// The state of the job under the coordinator before; `None` if this is the first one.
@@ -311,9 +310,15 @@ impl Mandate {
     pub(super) fn elected(granted: election::Leadership, until: watch::Receiver<Instant>) -> Self {
         let election::Leadership { term, until: first, workers_until, former, job_state, voters } =
             granted;
-        let tenure = Tenure::Elected(Elected { term, until: first, workers_until, former });
+        let grant = Some(Grant { term, until: first, workers_until, former });
         let voters = voters.into_iter().map(|seat| seat.address).collect();
-        Self { term, tenure, until, job_state, voters }
+        Self { grant, until, job_state, voters }
+    }
+
+    /// Returns the term, which names this leadership in commands. Without a grant it is only a name: the coordinator counts its terms
+    /// itself.
+    pub fn term(&self) -> Term {
+        self.grant.as_ref().map(|grant| grant.term).unwrap_or_default()
     }
 }
 

@@ -19,7 +19,6 @@ use ragent_rendezvous::{
         StepProgress, StepSource,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
-    tenure::Tenure,
     voter_count::VoterCount,
 };
 use serde_json::{Value, json};
@@ -129,7 +128,7 @@ fn running(now: Instant, ids: &[NodeId]) -> Result<Rendezvous> {
         begins_at: None,
     };
     let job_state = JobState::fresh(JobUid::new("job"));
-    let mut machine = Rendezvous::new(now, settings, job_state, Tenure::Sole);
+    let mut machine = Rendezvous::new(now, settings, job_state, None);
     let nodes = u32::try_from(ids.len())?;
     let range = NodeRange::new(nodes, nodes).context("there must be a node")?;
     for (number, id) in (0..nodes).zip(ids) {

@@ -5,7 +5,7 @@ use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 use ragent_rendezvous::{
     heir::Member,
     ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId, Term, VoterId},
-    known_job::KnownJob,
+    known_job::{KnownJob, Leads},
     message::{
         Attend, FromNode, KnownRound, NodeDescription, NodeState, PROGRESS_MAX,
         REFUSED_CLIENTS_MAX, RefusedClients, StandbyCounts, Standing, StoreUnreached,
@@ -230,9 +230,14 @@ impl TryFrom<v1::Attend> for Attend {
 
 impl From<KnownJob> for v1::KnownJob {
     fn from(job: KnownJob) -> Self {
-        let KnownJob { uid, voters } = job;
+        let KnownJob { uid, voters, leads } = job;
         let voters = voters.iter().map(ToString::to_string).collect();
-        Self { job_uid: uid.to_string(), voters }
+        let leads = leads.map(|Leads { born_ms, term, has_nodes }| v1::known_job::Leads {
+            born_ms,
+            term: term.0,
+            has_nodes,
+        });
+        Self { job_uid: uid.to_string(), voters, leads }
     }
 }
 
@@ -240,10 +245,15 @@ impl TryFrom<v1::KnownJob> for KnownJob {
     type Error = Malformed;
 
     fn try_from(job: v1::KnownJob) -> Result<Self, Malformed> {
-        let v1::KnownJob { job_uid, voters } = job;
+        let v1::KnownJob { job_uid, voters, leads: shown } = job;
+        let leads = |v1::known_job::Leads { born_ms, term, has_nodes }| {
+            let term = Term(voter::number(term, "leads.term")?);
+            Ok(Leads { born_ms, term, has_nodes })
+        };
         Ok(Self {
             uid: JobUid::new(nonempty(job_uid, "known_job.job_uid")?),
             voters: voter::addresses(voters, "known_job.voters")?,
+            leads: shown.map(leads).transpose()?,
         })
     }
 }

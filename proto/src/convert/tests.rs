@@ -11,7 +11,7 @@ use ragent_rendezvous::{
         AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, RoleRank, Round, RoundId,
         RunId, Term, VoterAddress, VoterId,
     },
-    known_job::KnownJob,
+    known_job::{KnownJob, Leads},
     message::{
         Admission, Assignment, Attend, DepartedNode, DepartedNodes, Departure, EvictReason,
         FromNode, JobResult, KnownRound, NodeDescription, NodeState, Outcome, RefuseReason,
@@ -111,7 +111,8 @@ fn outcomes() -> Vec<Outcome> {
 /// A job with the most voters that a message may name.
 pub(super) fn known_job() -> KnownJob {
     let voters = (0..10).map(|n| VoterAddress::new(format!("n{n}:29400"))).collect();
-    KnownJob { uid: JobUid::new("uid"), voters }
+    let leads = Some(Leads { born_ms: u64::MAX, term: Term(9 << 16 | 3), has_nodes: true });
+    KnownJob { uid: JobUid::new("uid"), voters, leads }
 }
 
 fn attend(state: NodeState) -> Attend {

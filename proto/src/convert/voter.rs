@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prost::Message;
 use ragent_election::election::message::{
-    Answer, Knowledge, Leads, Lists, Replica, Request, Seat, Version, VoterMessage,
+    Answer, Knowledge, Lists, Replica, Request, Seat, Version, VoterMessage,
 };
 use ragent_rendezvous::{
     ids::{JobUid, NodeId, RunId, Term, VoterAddress, VoterId},
@@ -87,7 +87,6 @@ pub fn decode(bytes: &[u8]) -> Result<(ElectionHeader, FromVoter), Malformed> {
         is_fresh: message.is_fresh,
         highest: term(message.highest, "voter.highest")?,
         job: message.job.map(TryInto::try_into).transpose()?,
-        leads: message.leads.map(TryInto::try_into).transpose()?,
         ended: ended_jobs(message.ended, "voter.ended")?,
         sequence: message.sequence,
         body: (),
@@ -113,24 +112,11 @@ fn with_body<Body>(message: VoterMessage<()>, body: Body) -> VoterMessage<Body> 
         highest,
         knows,
         job,
-        leads,
         ended,
         sequence,
         body: (),
     } = message;
-    VoterMessage {
-        voter,
-        address,
-        process,
-        is_fresh,
-        highest,
-        knows,
-        job,
-        leads,
-        ended,
-        sequence,
-        body,
-    }
+    VoterMessage { voter, address, process, is_fresh, highest, knows, job, ended, sequence, body }
 }
 
 fn take_body<Body>(message: VoterMessage<Body>) -> (VoterMessage<()>, Body) {
@@ -142,7 +128,6 @@ fn take_body<Body>(message: VoterMessage<Body>) -> (VoterMessage<()>, Body) {
         highest,
         knows,
         job,
-        leads,
         ended,
         sequence,
         body,
@@ -155,7 +140,6 @@ fn take_body<Body>(message: VoterMessage<Body>) -> (VoterMessage<()>, Body) {
         highest,
         knows,
         job,
-        leads,
         ended,
         sequence,
         body: (),
@@ -181,7 +165,6 @@ fn wire(
         is_fresh: message.is_fresh,
         highest: message.highest.0,
         job: message.job.map(Into::into),
-        leads: message.leads.map(Into::into),
         ended: message.ended.iter().map(ToString::to_string).collect(),
         sequence: message.sequence,
         body: Some(body),
@@ -216,6 +199,7 @@ pub fn shown_by_other_version(bytes: &[u8]) -> Option<(RunId, KnownJob)> {
         None if theirs < FIRST_TO_NAME_JOBS => KnownJob {
             uid: JobUid::new(format!("a job of protocol version {theirs}")),
             voters: vec![address],
+            leads: None,
         },
         // Its job has ended, or no majority knows its first round.
         None => return None,
@@ -225,22 +209,6 @@ pub fn shown_by_other_version(bytes: &[u8]) -> Option<(RunId, KnownJob)> {
 
 fn term(value: u64, field: &'static str) -> Result<Term, Malformed> {
     number(value, field).map(Term)
-}
-
-impl From<Leads> for voter_message::Leads {
-    fn from(leads: Leads) -> Self {
-        let Leads { born_ms, term, has_nodes } = leads;
-        Self { born_ms, term: term.0, has_nodes }
-    }
-}
-
-impl TryFrom<voter_message::Leads> for Leads {
-    type Error = Malformed;
-
-    fn try_from(leads: voter_message::Leads) -> Result<Self, Malformed> {
-        let voter_message::Leads { born_ms, term: value, has_nodes } = leads;
-        Ok(Self { born_ms, term: term(value, "leads.term")?, has_nodes })
-    }
 }
 
 impl From<Request> for voter_message::Body {

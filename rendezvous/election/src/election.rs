@@ -575,7 +575,6 @@ impl Election {
             highest: self.highest,
             knows: self.voter.replica().knowledge(),
             job: self.known_job().filter(|_| self.has_copied_round()),
-            leads: self.leads(),
             ended: self.ended(),
             sequence,
             body,

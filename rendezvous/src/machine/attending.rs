@@ -15,7 +15,6 @@ use crate::{
     roster::{Common, Node},
     settings::Leases,
     table::is_loopback,
-    tenure::Tenure,
 };
 
 impl Rendezvous {
@@ -169,16 +168,16 @@ impl Rendezvous {
         }
         let is_newer =
             known_round > RoundId { term: self.job_state.term, round: self.job_state.round };
-        match self.tenure {
-            Tenure::Sole if is_newer => self.job_state.term = known_round.term.next(),
-            Tenure::Elected(_) if known_round.term > self.job_state.term => {
+        match self.grant {
+            None if is_newer => self.job_state.term = known_round.term.next(),
+            Some(_) if known_round.term > self.job_state.term => {
                 warn!(term = %known_round.term, "a node knows a later coordinator; resigning");
                 self.availability = Availability::Ended;
                 self.event(None, None, EventKind::CoordinatorEnded { hands_over: false });
                 self.effects.push_back(Effect::Resign { term: known_round.term });
                 return;
             }
-            Tenure::Sole | Tenure::Elected(_) => {}
+            None | Some(_) => {}
         }
         if known_round.round > self.job_state.round {
             // A node that was not a member may not know the size: the largest possible one is
@@ -220,9 +219,9 @@ impl Rendezvous {
         let fits = |number: u64, known: u64, ahead: u64| {
             number <= known.saturating_add(ahead) && number <= NUMBER_MAX
         };
-        let fits_term = match self.tenure {
-            Tenure::Sole => fits(known_round.term.0, self.job_state.term.0, AHEAD_MAX),
-            Tenure::Elected(_) => {
+        let fits_term = match self.grant {
+            None => fits(known_round.term.0, self.job_state.term.0, AHEAD_MAX),
+            Some(_) => {
                 let is_usable = known_round.term.0 <= AGENT_TERM_MAX;
                 is_usable && fits(known_round.term.0, self.job_state.term.0, TERMS_AHEAD_MAX)
             }
@@ -242,7 +241,7 @@ impl Rendezvous {
             coordinator: self.settings.coordinator.clone(),
             leases,
             voters: self.settings.voters.clone(),
-            lease_left: self.tenure.left(self.clock),
+            lease_left: self.lease_left(self.clock),
         }
     }
 }

@@ -7,13 +7,13 @@ use tracing::info;
 use crate::{
     effect::Effect,
     event::EventKind,
+    grant::Grant,
     group::{Group, SeatState},
     ids::{Round, Term},
     limits::{FURTHER_FAILURES_MAX, FURTHER_TEXT_MAX, SAME_TIME, TAKEOVER_COURTESY, after},
     machine::{Availability, Rendezvous},
     message::{JobResult, Outcome, WorkerEnd, WorkerFailure},
     phase::{Closed, Phase},
-    tenure::{Elected, Tenure},
 };
 
 impl Rendezvous {
@@ -45,7 +45,7 @@ impl Rendezvous {
             let registered = group.seats().filter(|(id, _)| self.roster.get(id).is_some());
             registered.count() == group.size as usize
         });
-        if self.tenure == Tenure::Sole || are_registered {
+        if self.grant.is_none() || are_registered {
             return self.clock;
         }
         after(after(self.clock, self.leases().coordinator), TAKEOVER_COURTESY)
@@ -56,7 +56,7 @@ impl Rendezvous {
     ///
     /// Only while no node is registered: one that is there and does not belong to the closed run begins a new one.
     pub(super) fn stay_closed(&mut self, now: Instant) -> bool {
-        let Tenure::Elected(Elected { former: Some(_), .. }) = &self.tenure else { return false };
+        let Some(Grant { former: Some(_), .. }) = &self.grant else { return false };
         let Some(outcome) = self.job_state.closed.clone() else { return false };
         info!(result = outcome.result.kind(), "the job was already closed; waiting for its nodes");
         let stays_until = after(after(now, self.leases().coordinator), TAKEOVER_COURTESY);
@@ -73,7 +73,7 @@ impl Rendezvous {
         };
         info!(result = outcome.result.kind(), "the job was already closed");
         let stays_until =
-            recovering.goes_on_at(self.leases(), &self.tenure, self.welcomed.last_until());
+            recovering.goes_on_at(self.leases(), self.grant.as_ref(), self.welcomed.last_until());
         self.enter_closed(outcome.clone(), None, stays_until);
     }
 
@@ -113,7 +113,8 @@ impl Rendezvous {
         match &self.phase {
             Phase::Recovering(recovering) => {
                 let welcomed = self.welcomed.last_until();
-                let is_due = recovering.goes_on_at(self.leases(), &self.tenure, welcomed) <= now;
+                let is_due =
+                    recovering.goes_on_at(self.leases(), self.grant.as_ref(), welcomed) <= now;
                 is_due && self.stay_closed(now)
             }
             Phase::Closed(_) => {
@@ -128,8 +129,8 @@ impl Rendezvous {
         match &self.phase {
             Phase::Recovering(recovering) if self.job_state.closed.is_some() => {
                 let welcomed = self.welcomed.last_until();
-                let is_elected = self.tenure != Tenure::Sole;
-                let due = recovering.goes_on_at(self.leases(), &self.tenure, welcomed);
+                let is_elected = self.grant.is_some();
+                let due = recovering.goes_on_at(self.leases(), self.grant.as_ref(), welcomed);
                 // Later, nothing happens before a node registers.
                 Some(due).filter(|due| is_elected && *due > self.advanced)
             }
@@ -177,7 +178,7 @@ impl Rendezvous {
         }
     }
 
-    /// Handles another coordinator of the same job: gives way if no round was formed here, and
+    /// Handles another coordinator of the same job: steps down if no round was formed here, and
     /// returns the term that has ended in this way.
     ///
     /// Without a round, the nodes here are not bound to this coordinator, and may be sent to the

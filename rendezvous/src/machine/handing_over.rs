@@ -13,13 +13,12 @@ use crate::{
     machine::{Availability, Rendezvous, closing::Failures},
     message::{JobResult, NodeState},
     phase::Phase,
-    tenure::Tenure,
 };
 
 impl Rendezvous {
     /// Returns true if `id` is the node in the coordinator's process, and no other process can coordinate the job.
     pub(super) fn is_sole_host(&self, id: &NodeId) -> bool {
-        self.is_host(id) && self.tenure == Tenure::Sole
+        self.is_host(id) && self.grant.is_none()
     }
 
     /// Returns true if an elected coordinator is to end because the node in its process has left.
@@ -28,7 +27,7 @@ impl Rendezvous {
     /// succeeded, as it serves the round until it ends; and before the first round if all nodes leave, as they are
     /// dismissed at once.
     pub(super) fn has_left_with_host(&self) -> bool {
-        let host = self.settings.host.as_ref().filter(|_| self.tenure != Tenure::Sole);
+        let host = self.settings.host.as_ref().filter(|_| self.grant.is_some());
         let Some(host) = host else { return false };
         if self.state(host) != Some(NodeState::Leaving { reaped: true }) {
             return false;
@@ -69,7 +68,7 @@ impl Rendezvous {
 
     /// Ends this elected coordinator if `id` was the node in its process, which was dismissed.
     pub(super) fn follow_elected_host(&mut self, id: &NodeId) {
-        let is_elected = self.tenure != Tenure::Sole;
+        let is_elected = self.grant.is_some();
         if self.is_host(id) && is_elected && !matches!(self.phase, Phase::Closed(_)) {
             self.hand_over();
         }

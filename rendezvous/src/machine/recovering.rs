@@ -14,6 +14,7 @@ use std::{
 use tracing::{info, warn};
 
 use crate::{
+    grant::Grant,
     group::Group,
     ids::{GroupRank, NodeId, Round, RoundId},
     limits::{RECOVERY_MARGIN, TAKEOVER_COURTESY, after},
@@ -22,7 +23,6 @@ use crate::{
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
     roster::Node,
     settings::{JobState, Leases, SharedSettings},
-    tenure::{Elected, Tenure},
 };
 
 impl Recovering {
@@ -108,10 +108,10 @@ impl Recovering {
     pub(super) fn goes_on_at(
         &self,
         leases: Leases,
-        tenure: &Tenure,
+        grant: Option<&Grant>,
         welcomed: Option<Instant>,
     ) -> Instant {
-        if let Tenure::Elected(elected) = tenure {
+        if let Some(elected) = grant {
             let back = self.ranks.len() - self.claimants.len();
             if self.size > 0 && back + self.left.len() + self.dead.len() >= self.size as usize {
                 return self.since;
@@ -235,7 +235,7 @@ impl Rendezvous {
 
     /// Returns the reason why the last round has ended.
     pub(super) fn why_last_round_ended(&self) -> RestartReason {
-        let Tenure::Elected(Elected { former: Some(former), .. }) = &self.tenure else {
+        let Some(Grant { former: Some(former), .. }) = &self.grant else {
             return RestartReason::CoordinatorRestarted;
         };
         if self.is_host(former) || former.as_str() == self.settings.coordinator {
@@ -273,7 +273,7 @@ impl Rendezvous {
     /// A coordinator of a single endpoint waits for the end of all leases instead, as the members could be those
     /// of a round that it does not know.
     pub(super) fn note_dead_member(&mut self, id: &NodeId, round: Round) {
-        let is_elected = self.tenure != Tenure::Sole;
+        let is_elected = self.grant.is_some();
         let Phase::Recovering(recovering) = &mut self.phase else { return };
         let is_member = round == recovering.round.round && !recovering.left.contains(id);
         if is_elected && is_member && recovering.dead.len() < recovering.size as usize {
@@ -327,7 +327,7 @@ impl Rendezvous {
             return false;
         };
         let welcomed = self.welcomed.last_until();
-        if now < recovering.goes_on_at(leases, &self.tenure, welcomed) {
+        if now < recovering.goes_on_at(leases, self.grant.as_ref(), welcomed) {
             return false;
         }
         // The process that completed the last round may have ended before a node was admitted.
@@ -347,7 +347,7 @@ impl Rendezvous {
             return true;
         }
         let (present, needed) = (self.present_in_recovery(), self.needed_in_recovery(shared));
-        let is_only_one = !self.job_state.is_adopted || self.tenure != Tenure::Sole;
+        let is_only_one = !self.job_state.is_adopted || self.grant.is_some();
         if present >= needed || is_only_one {
             if present < needed {
                 warn!(present, needed, "too few nodes for a round; waiting for more");
@@ -366,9 +366,7 @@ impl Rendezvous {
     pub(super) fn needed_in_recovery(&self, shared: SharedSettings) -> u32 {
         match &self.phase {
             // An elected coordinator is the only one, even if it has adopted the job.
-            Phase::Recovering(recovering)
-                if self.job_state.is_adopted && self.tenure == Tenure::Sole =>
-            {
+            Phase::Recovering(recovering) if self.job_state.is_adopted && self.grant.is_none() => {
                 recovering.majority()
             }
             Phase::Recovering(_)
@@ -426,9 +424,11 @@ impl Rendezvous {
             return None;
         }
         Some(match recovering.stage {
-            RecoveryStage::Listening => {
-                recovering.goes_on_at(self.leases(), &self.tenure, self.welcomed.last_until())
-            }
+            RecoveryStage::Listening => recovering.goes_on_at(
+                self.leases(),
+                self.grant.as_ref(),
+                self.welcomed.last_until(),
+            ),
             RecoveryStage::Outnumbered => after(recovering.since, shared.timeouts.join),
         })
     }
@@ -436,7 +436,7 @@ impl Rendezvous {
     /// Returns the time until the recovery continues, if no other node comes.
     pub(super) fn recovery_left(&self, now: Instant, recovering: &Recovering) -> Duration {
         recovering
-            .goes_on_at(self.leases(), &self.tenure, self.welcomed.last_until())
+            .goes_on_at(self.leases(), self.grant.as_ref(), self.welcomed.last_until())
             .saturating_duration_since(now)
     }
 
@@ -483,9 +483,9 @@ pub(super) fn without_former(
     mut phase: Phase,
     now: Instant,
     job_state: &JobState,
-    tenure: &Tenure,
+    grant: Option<&Grant>,
 ) -> Phase {
-    if let (Phase::Recovering(recovering), Tenure::Elected(elected)) = (&mut phase, tenure)
+    if let (Phase::Recovering(recovering), Some(elected)) = (&mut phase, grant)
         && let Some(seat) = job_state.host.as_ref()
         && elected.former.as_ref() == Some(&seat.node)
         && elected.workers_until <= now

@@ -19,7 +19,6 @@ use crate::{
     message::{Attend, FromNode, ToNode},
     phase::Phase,
     settings::Leases,
-    tenure::Tenure,
 };
 
 /// The nodes that were welcomed, and have not reported their standing since.
@@ -115,7 +114,7 @@ impl Rendezvous {
         let counts = self.roster.attend(now, attend, leases.coordinator, young_until);
         let id = peer.node.clone();
         self.count_loss_of_host(now, &id);
-        if self.tenure == Tenure::Sole {
+        if self.grant.is_none() {
             self.send(peer.clone(), ToNode::Welcome(self.welcome(leases)));
         }
         if self.availability != Availability::Available {

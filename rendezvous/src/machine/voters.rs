@@ -13,7 +13,6 @@ use crate::{
     message::{Attend, JobResult, ToNode},
     phase::Phase,
     roster::Node,
-    tenure::Tenure,
 };
 
 /// The most silences of voters of a term that have an event, so that a bad network does not fill the journal.
@@ -129,6 +128,6 @@ impl Rendezvous {
 
     /// Returns true if voters have elected this coordinator.
     pub(super) fn has_voters(&self) -> bool {
-        self.tenure != Tenure::Sole && !self.settings.voters.is_empty()
+        self.grant.is_some() && !self.settings.voters.is_empty()
     }
 }

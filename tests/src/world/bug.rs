@@ -23,7 +23,7 @@ pub enum Bug {
     EarlyEffects,
     /// An obituary counts for the process that now runs on that host. Breaks rules a and b.
     ObituaryOfPlace,
-    /// A coordinator continues after the end of its tenure. Breaks rules b, d and f.
+    /// A coordinator continues after the end of its grant. Breaks rules b, d and f.
     Overtime,
     /// A winner does not take over the state of the voters. Breaks rule d, or g: it takes members for those of another
     /// job.

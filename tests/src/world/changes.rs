@@ -163,7 +163,6 @@ impl World {
             highest: Term(0),
             knows: Knowledge::default(),
             job: None,
-            leads: None,
             ended: Vec::new(),
             sequence,
             body: Answer {

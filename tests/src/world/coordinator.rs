@@ -8,10 +8,10 @@ use std::{
 use ragent_election::election::Leadership;
 use ragent_rendezvous::{
     Rendezvous,
+    grant::Grant,
     ids::{JobUid, NodeId, Round, Term},
     member_reports::MemberReports,
     settings::{JobState, Leases, Settings},
-    tenure::{Elected as Granted, Tenure},
     voter_count::VoterCount,
 };
 
@@ -43,7 +43,7 @@ const REPLACED_WITHIN: Duration = Duration::from_secs(5);
 const OBITUARY_AGE: Duration = Duration::from_secs(60);
 
 impl Bug {
-    /// Returns the time by which a coordinator outlasts its tenure; `None` if it ends when its voter
+    /// Returns the time by which a coordinator outlasts its grant; `None` if it ends when its voter
     /// does not lead any more.
     pub(super) fn overtime(self) -> Option<Duration> {
         match self {
@@ -125,9 +125,9 @@ impl World {
             Bug::NoWaitForOthers => local,
             _ => leadership.workers_until,
         };
-        let tenure = match &self.fixed {
-            Some(_) => Tenure::Sole,
-            None => Tenure::Elected(Granted {
+        let grant = match &self.fixed {
+            Some(_) => None,
+            None => Some(Grant {
                 term: leadership.term,
                 until: leadership.until + overtime,
                 workers_until,
@@ -151,7 +151,7 @@ impl World {
             voters: leadership.voters.into_iter().map(|seat| seat.address).collect(),
             begins_at: None,
         };
-        let rendezvous = Rendezvous::new(local, settings, job_state, tenure);
+        let rendezvous = Rendezvous::new(local, settings, job_state, grant);
         let coordinator = Coordinator {
             term: leadership.term,
             rendezvous,

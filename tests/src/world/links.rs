@@ -112,8 +112,8 @@ impl World {
         to: &VoterAddress,
         mut message: VoterMessage<Request>,
     ) {
-        if self.bug == Bug::OnlyLeadersShow && message.leads.is_none() {
-            message.job = None;
+        if self.bug == Bug::OnlyLeadersShow {
+            message.job.take_if(|job| job.leads.is_none());
         }
         let Some(link) = self.voter(id).and_then(|voter| voter.links.get_mut(to)) else { return };
         if link.queue.len() < FRAMES {

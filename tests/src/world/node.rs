@@ -329,7 +329,8 @@ impl World {
             Some(job_state.job_uid.clone())
         });
         let uid = uid_of_file.or_else(|| job_uid.clone());
-        let job = uid.filter(|_| !voters.is_empty()).map(|uid| KnownJob { uid, voters });
+        let job =
+            uid.filter(|_| !voters.is_empty()).map(|uid| KnownJob { uid, voters, leads: None });
         let started = self.processes.get(&peer.node).map(|process| process.started);
         let waited = started.map(|started| self.now.saturating_duration_since(started));
         let ended = self.voter(&peer.node).filter(|_| job_uid.is_none());

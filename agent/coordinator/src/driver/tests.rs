@@ -12,12 +12,12 @@ use ragent_leadership::{
 };
 use ragent_rendezvous::{
     event::EventId,
+    grant::Grant,
     heir::Member,
     ids::{AttendNumber, JobUid, NodeId, Round, RunId, Term, VoterId},
     message::{Assignment, WaitReason},
     settings::{JobState, Leases, Settings},
     snapshot::{NodeSnapshot, StandingName},
-    tenure::{Elected, Tenure},
     voter_count::VoterCount,
 };
 use tokio::task::JoinHandle;
@@ -279,14 +279,14 @@ async fn slow_reader_is_dropped() {
     assert_eq!(known_round, limits::STREAM_QUEUE);
 }
 
-/// A coordinator that gives way sends the new endpoint to all agents, and ends.
+/// A coordinator that steps down sends the new endpoint to all agents, and ends.
 #[tokio::test(start_paused = true)]
 async fn gives_way() {
     let t = Fixture::new();
     let mut stream = t.attend("a").await;
     stream.recv().await.expect("the node waits for others");
     let elsewhere = Endpoint { host: "10.0.0.9".to_owned(), port: 29400 };
-    t.inputs.send(Input::GiveWay(elsewhere)).await.unwrap();
+    t.inputs.send(Input::StepDown(elsewhere)).await.unwrap();
     let mut last = None;
     while let Some(message) = stream.recv().await {
         last = Some(message);
@@ -294,17 +294,16 @@ async fn gives_way() {
     let Some(FromCoordinator::NotHere(not_here)) = last else { panic!("{last:?}") };
     assert_eq!(not_here.endpoint, "10.0.0.9:29400");
     assert_eq!(*t.known.borrow(), not_here);
-    assert_eq!(t.task.await.unwrap(), End::GivenWay(not_here));
+    assert_eq!(t.task.await.unwrap(), End::SteppedDown(not_here));
 }
 
 /// A coordinator that voters have elected in term 5. Its own voter has the other parts of `leadership`.
 fn elected(leadership: Leadership, registered: watch::Sender<NotHere>) -> Coordination {
     let until = clock::now() + Duration::from_secs(600);
     let term = Term(5);
-    let tenure =
-        Tenure::Elected(Elected { term, until, workers_until: clock::now(), former: None });
+    let grant = Some(Grant { term, until, workers_until: clock::now(), former: None });
     let until = watch::channel(until).1;
-    let mandate = Mandate { term, tenure, until, job_state: None, voters: Vec::new() };
+    let mandate = Mandate { grant, until, job_state: None, voters: Vec::new() };
     let endpoint = VoterAddress::new("here:1");
     let attended = watch::channel(Attended::default()).0;
     let place = Place { leadership, endpoint, attended, registered };
@@ -365,7 +364,7 @@ async fn time_of(kind: &str, reader: &mut JournalReader, after: &mut Option<Even
     }
 }
 
-/// An elected coordinator gives way in the same way: others are sent to the other endpoint even if this process's own agent did
+/// An elected coordinator steps down in the same way: others are sent to the other endpoint even if this process's own agent did
 /// not receive it.
 #[tokio::test(start_paused = true)]
 async fn elected_coordinator_gives_way() {
@@ -374,9 +373,9 @@ async fn elected_coordinator_gives_way() {
     let registered = watch::Sender::new(NotHere::unknown());
     let task = tokio::spawn(drive(elected(leadership, registered.clone()), queue));
     let elsewhere: Endpoint = "10.0.0.9:29400".parse().unwrap();
-    inputs.send(Input::GiveWay(elsewhere)).await.unwrap();
+    inputs.send(Input::StepDown(elsewhere)).await.unwrap();
     let expected = NotHere { term: Term(5), endpoint: "10.0.0.9:29400".to_owned() };
-    assert_eq!(task.await.unwrap(), End::GivenWay(expected.clone()));
+    assert_eq!(task.await.unwrap(), End::SteppedDown(expected.clone()));
     assert_eq!(*registered.borrow(), expected);
 }
 

@@ -165,7 +165,7 @@ impl Driver {
             | Command::KnownJob(_)
             | Command::Ended(_)
             | Command::Forget
-            | Command::GiveWay(_)
+            | Command::StepDown(_)
             | Command::Registered(_) => {}
             Command::Leave { left, .. } => {
                 self.leaving.push(left);

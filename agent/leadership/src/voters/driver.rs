@@ -316,8 +316,8 @@ impl Driver {
             Command::Forget => self.election.handle_forgotten(now),
             Command::KnownJob(job) => self.election.handle_known_job(now, &job),
             Command::Ended(jobs) => self.election.handle_ended(now, &jobs),
-            Command::GiveWay(to) => {
-                self.election.handle_giving_way(now, VoterAddress::new(to.endpoint));
+            Command::StepDown(to) => {
+                self.election.handle_stepping_down(now, VoterAddress::new(to.endpoint));
             }
             Command::Registered(at) => {
                 let (job, ip) = at.unzip();

@@ -113,7 +113,7 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use ragent_election::election::message::{
-        Knowledge, Leads, Lists, Replica, Request, Seat, Version, VoterMessage,
+        Knowledge, Lists, Replica, Request, Seat, Version, VoterMessage,
     };
     use ragent_rendezvous::{
         account::{TimeState, TimeTotals},
@@ -122,6 +122,7 @@ pub(super) mod tests {
             GlobalRank, GroupRank, JobUid, LocalRank, NodeId, ProofKey, Round, RoundId, Term,
             VoterId,
         },
+        known_job::Leads,
         limits::{
             DEPARTED_NODES_MAX, FURTHER_FAILURES_MAX, FURTHER_TEXT_MAX, HOST_TALLIES_MAX,
             NUMBER_MAX, VOTERS_MAX,
@@ -240,8 +241,11 @@ pub(super) mod tests {
             process: NodeId::new(long(NAME)),
             is_fresh: true,
             highest: Term(NUMBER_MAX),
-            job: Some(KnownJob { uid: uid(), voters: vec![address(); VOTERS_MAX] }),
-            leads: Some(Leads { born_ms: u64::MAX, term: Term(NUMBER_MAX), has_nodes: true }),
+            job: Some(KnownJob {
+                uid: uid(),
+                voters: vec![address(); VOTERS_MAX],
+                leads: Some(Leads { born_ms: u64::MAX, term: Term(NUMBER_MAX), has_nodes: true }),
+            }),
             ended: vec![uid(); ENDED_SHOWN_MAX],
             sequence: u64::MAX,
             body: Request::Renew {

@@ -160,10 +160,10 @@ impl NodeServices {
     /// Returns true if workers need no lease: the job has one node, whose process is also the
     /// coordinator, so that a pause of one cannot make the other start a second group.
     ///
-    /// A host that was chosen by search may still give way to another one.
+    /// A host that was chosen by search may still step down for another one.
     fn runs_unleased(&self, spec: &JobSpec) -> bool {
-        let may_give_way = matches!(spec.rendezvous, RendezvousMethod::Search(_));
-        self.is_fixed() && spec.shared.nodes.max() == 1 && !may_give_way
+        let may_step_down = matches!(spec.rendezvous, RendezvousMethod::Search(_));
+        self.is_fixed() && spec.shared.nodes.max() == 1 && !may_step_down
     }
 
     /// Returns true if this process has the only coordinator of the job.

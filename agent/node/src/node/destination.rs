@@ -42,8 +42,8 @@ pub(super) enum Redirect {
     Elsewhere(Endpoint),
     /// The voter does not lead; true if it names a leader that was not known.
     NotLeading(bool),
-    /// The leader has given way to another one at this endpoint, which is dialed next.
-    GivenWay(Endpoint),
+    /// The leader has stepped down for another one at this endpoint, which is dialed next.
+    SteppedDown(Endpoint),
     /// The redirect names the endpoint that was dialed, or none.
     Ignored,
 }
@@ -208,9 +208,10 @@ impl Destination {
             let Some(named) = named else { return Redirect::NotLeading(false) };
             // A stream that was welcomed leads to the leader.
             let from = self.attempts.get(&attend).or_else(|| targets.leader()).cloned();
-            let has_given_way = |from: &Endpoint| targets.handle_given_way(from, named.clone());
-            if may_follow && from.as_ref().is_some_and(has_given_way) {
-                return Redirect::GivenWay(named);
+            let has_stepped_down =
+                |from: &Endpoint| targets.handle_stepped_down(from, named.clone());
+            if may_follow && from.as_ref().is_some_and(has_stepped_down) {
+                return Redirect::SteppedDown(named);
             }
             return Redirect::NotLeading(self.handle_leader(named, not_here.term));
         }
@@ -259,7 +260,7 @@ impl Destination {
             }
             Some(Leader::Here(mandate)) => {
                 let own = self.own.0.clone();
-                self.handle_leader(own, mandate.term)
+                self.handle_leader(own, mandate.term())
             }
             Some(Leader::Unknown) | None => false,
         }
@@ -488,9 +489,9 @@ mod tests {
             Destination::voters(vec![at("b:1")], Vec::new(), "b:1".to_owned(), own, 0);
         destination.dial(ONE, false);
         assert_eq!(destination.handle_welcome(ONE, Term(9), None), Some(at("b:1")));
-        let (elsewhere, given_way) = (not_here(9, "a:1"), Redirect::GivenWay(at("a:1")));
+        let (elsewhere, stepped_down) = (not_here(9, "a:1"), Redirect::SteppedDown(at("a:1")));
         assert_eq!(destination.handle_redirect(ONE, &elsewhere, true), Redirect::NotLeading(false));
-        assert_eq!(destination.handle_redirect(ONE, &elsewhere, false), given_way);
+        assert_eq!(destination.handle_redirect(ONE, &elsewhere, false), stepped_down);
         assert_eq!(destination.dial(TWO, false).0, at("a:1"));
         let attend = AttendNumber(3);
         destination.handle_ended(TWO);

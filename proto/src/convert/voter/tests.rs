@@ -28,7 +28,6 @@ fn with<Body>(body: Body) -> VoterMessage<Body> {
         is_fresh: true,
         highest: Term(NUMBER_MAX),
         job: Some(known_job()),
-        leads: Some(Leads { born_ms: u64::MAX, term: Term(9 << 16 | 3), has_nodes: true }),
         ended: (0..9).map(|n| JobUid::new(format!("uid{n}"))).collect(),
         sequence: 17,
         body,
@@ -42,7 +41,6 @@ fn without_job<Body>(body: Body) -> VoterMessage<Body> {
         knows: Knowledge::default(),
         is_fresh: false,
         job: None,
-        leads: None,
         ended: Vec::new(),
         ..message
     }
@@ -238,7 +236,7 @@ fn malformed_messages_are_refused_by_name() {
     assert_eq!(job(&|j| j.voters.push("n10:1".into())), too_long);
     assert_eq!(job(&|j| j.voters[0].clear()), Malformed::Missing("known_job.voters"));
     assert_eq!(
-        request(&|m| m.leads.as_mut().unwrap().term = NUMBER_MAX + 1),
+        request(&|m| m.job.as_mut().unwrap().leads.as_mut().unwrap().term = NUMBER_MAX + 1),
         Malformed::OutOfRange("leads.term")
     );
     let too_long = Malformed::TooLong { field: "voter.ended", len: 10, limit: 9 };

@@ -271,9 +271,9 @@ impl Election {
         }
     }
 
-    /// Gives way to another process that leads the job: this one ends its leadership, and is not a voter any more, unless
+    /// Steps down for another process that leads the job: this one ends its leadership, and is not a voter any more, unless
     /// the job has a round here. The process at `listed` counts as the first voter instead.
-    pub fn handle_giving_way(&mut self, now: Instant, listed: VoterAddress) {
+    pub fn handle_stepping_down(&mut self, now: Instant, listed: VoterAddress) {
         self.begin(now);
         if self.voter.replica().has_round() || listed == self.settings.address {
             return;

@@ -28,25 +28,12 @@ pub struct VoterMessage<Body> {
     pub knows: Knowledge,
     /// The unfinished job with a round that the sender knows.
     pub job: Option<KnownJob>,
-    /// The leadership of the sender in that job.
-    pub leads: Option<Leads>,
     /// Jobs of this name that have ended, as far as the sender knows.
     pub ended: Vec<JobUid>,
     /// The number of the request; an answer repeats it.
     pub sequence: u64,
     /// The request or the answer.
     pub body: Body,
-}
-
-/// The leadership of a process in a job that has a round.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Leads {
-    /// The time at which the job's first coordinator began, in milliseconds since the epoch.
-    pub born_ms: u64,
-    /// The term of the leadership.
-    pub term: Term,
-    /// True if the job runs, or has enough nodes to.
-    pub has_nodes: bool,
 }
 
 /// A request to a voter.

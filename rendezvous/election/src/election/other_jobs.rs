@@ -22,7 +22,7 @@ use std::{
 
 use ragent_rendezvous::{
     ids::{JobUid, Term, VoterAddress},
-    known_job::{KnownJob, Seniority},
+    known_job::{KnownJob, Leads, Seniority},
     limits::VOTERS_MAX,
 };
 use tracing::{info, warn};
@@ -30,7 +30,7 @@ use tracing::{info, warn};
 use crate::{
     election::{
         Effect, Election, Role,
-        message::{Leads, Replica, Request, VoterMessage},
+        message::{Replica, Request, VoterMessage},
     },
     limits::{ENDED_MAX, OTHER_JOBS_MAX, SHOWN_BY_MAX},
 };
@@ -94,11 +94,12 @@ impl Election {
         let replica = self.voter.replica();
         let uid = job_uid(replica)?;
         let voters = replica.lists.seats().map(|seat| seat.address.clone()).collect();
-        (!self.has_copied_outcome()).then(|| KnownJob { uid: uid.clone(), voters })
+        let leads = self.leads();
+        (!self.has_copied_outcome()).then(|| KnownJob { uid: uid.clone(), voters, leads })
     }
 
     /// Returns the leadership of this process in a job with a round, as it is shown to others.
-    pub(super) fn leads(&self) -> Option<Leads> {
+    fn leads(&self) -> Option<Leads> {
         let Role::Leader(leader) = &self.role else { return None };
         leader.until?;
         let born_ms = self.own_seniority()?.born_ms;
@@ -195,7 +196,7 @@ impl Election {
             let knows_as_much = message.knows.version >= self.voter.replica().version;
             let shown = &mut self.other_jobs.shown;
             let has_room = shown.len() < SHOWN_BY_MAX || shown.contains_key(from);
-            if has_room && (knows_as_much || message.leads.is_some()) {
+            if has_room && (knows_as_much || job.leads.is_some()) {
                 shown.insert(from.clone(), now);
             }
             if message.knows.version > self.voter.replica().version && !self.is_at_home(now) {
@@ -205,7 +206,7 @@ impl Election {
         }
         self.other_jobs.shown.remove(from);
         self.note_job(now, job, Some(from));
-        if let (Some(leads), Source::Answer) = (message.leads, source) {
+        if let (Some(leads), Source::Answer) = (job.leads, source) {
             self.note_leader(now, &job.uid, from, leads);
         }
     }

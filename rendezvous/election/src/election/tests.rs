@@ -187,7 +187,6 @@ fn vote(place: usize, term: Term) -> VoterMessage<Request> {
         is_fresh: false,
         highest: term,
         job: None,
-        leads: None,
         ended: Vec::new(),
         sequence: 1,
         body: Request::Vote { term },

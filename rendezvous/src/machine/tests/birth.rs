@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{
     fixture::{Did, Fixture, SECOND, describe, known_round, ready},
+    grant::take_over,
     recovery::restarted,
-    tenure::take_over,
 };
 use crate::{
     heir::{Member, MembersReport},

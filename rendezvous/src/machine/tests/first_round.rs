@@ -130,7 +130,7 @@ fn misfits_are_refused_with_the_reason() {
     assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::Settings { ours })]);
 }
 
-/// Before the first round the coordinator gives way to another one of the job, and sends nothing
+/// Before the first round the coordinator steps down for another one of the job, and sends nothing
 /// more; with a round it stays, and also while it does not know whether there was one.
 #[test]
 fn gives_way_before_the_first_round_only() {

@@ -20,7 +20,6 @@ use crate::{
         WorkerEnd, WorkerFailure,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
-    tenure::Tenure,
     voter_count::VoterCount,
 };
 
@@ -131,7 +130,7 @@ impl Fixture {
     pub(super) fn start(settings: Settings, shared: SharedSettings, job_state: JobState) -> Self {
         let now = some_instant();
         Self {
-            machine: Rendezvous::new(now, settings.clone(), job_state.clone(), Tenure::Sole),
+            machine: Rendezvous::new(now, settings.clone(), job_state.clone(), None),
             now,
             shared,
             settings,
@@ -146,7 +145,7 @@ impl Fixture {
     /// Kills the coordinator's process and starts it again.
     pub(super) fn restart_coordinator(&mut self) -> Vec<Did> {
         self.machine =
-            Rendezvous::new(self.now, self.settings.clone(), self.job_state.clone(), Tenure::Sole);
+            Rendezvous::new(self.now, self.settings.clone(), self.job_state.clone(), None);
         self.drain()
     }
 
@@ -155,7 +154,7 @@ impl Fixture {
         self.settings.host = Some(NodeId::new(name));
         self.job_state.term = Term(0);
         self.machine =
-            Rendezvous::new(self.now, self.settings.clone(), self.job_state.clone(), Tenure::Sole);
+            Rendezvous::new(self.now, self.settings.clone(), self.job_state.clone(), None);
         self.drain();
         self
     }

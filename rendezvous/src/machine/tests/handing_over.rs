@@ -2,14 +2,14 @@
 
 use super::{
     fixture::{Did, Fixture, SECOND},
-    tenure::take_over,
+    grant::take_over,
 };
 use crate::{
     Rendezvous,
+    grant::Grant,
     ids::{JobUid, Term},
     message::{FromNode, JobResult, NodeState},
     settings::JobState,
-    tenure::{Elected, Tenure},
 };
 
 const LEAVING: NodeState = NodeState::Leaving { reaped: false };
@@ -18,14 +18,14 @@ const LEFT: NodeState = NodeState::Leaving { reaped: true };
 /// Creates an elected coordinator in the process of `a`, in a job of up to `max` nodes.
 fn elected(max: u32) -> Fixture {
     let mut t = Fixture::new(1, max).host("a");
-    let elected = Elected {
+    let elected = Grant {
         term: Term(1 << 16),
         until: t.now + 3_600 * SECOND,
         workers_until: t.now,
         former: None,
     };
     let (settings, job_state) = (t.settings.clone(), JobState::fresh(JobUid::new("uid")));
-    t.machine = Rendezvous::new(t.now, settings, job_state, Tenure::Elected(elected));
+    t.machine = Rendezvous::new(t.now, settings, job_state, Some(elected));
     t.drain();
     t
 }

@@ -476,7 +476,7 @@ async fn address_of(endpoint: &str) -> Option<SocketAddr> {
     net::resolve(&endpoint).await.ok()?.into_iter().next()
 }
 
-/// Asks another host for the state of its job, and makes this one give way to it if it must.
+/// Asks another host for the state of its job, and makes this one step down for it if it must.
 /// Returns the reason for two jobs, if there will be two.
 async fn ask_rival(
     rival: SocketAddr,
@@ -484,7 +484,7 @@ async fn ask_rival(
     credentials: Credentials,
 ) -> Option<(SocketAddr, &'static str)> {
     let endpoint = Endpoint { host: rival.ip().to_string(), port: rival.port() };
-    // Datagrams are not trusted: this agent gives way only to a process that coordinates the job.
+    // Datagrams are not trusted: this agent steps down only to a process that coordinates the job.
     let asked = timeout(limits::IDENTIFY_TIMEOUT, client::job(&endpoint, &credentials)).await;
     let Ok(Ok(Some(theirs))) = asked else {
         debug!(%rival, "the other agent does not answer as the coordinator of a job");
@@ -500,15 +500,15 @@ async fn ask_rival(
         Verdict::BothBegun => {
             info!(at = %rival, "another job of this name has begun; the voters of both compare them");
             let voters = vec![VoterAddress::new(endpoint.to_string())];
-            let job = KnownJob { uid: theirs.job_uid.clone(), voters };
+            let job = KnownJob { uid: theirs.job_uid.clone(), voters, leads: None };
             // The coordinator may have ended at this moment.
             let _ = hosted.send(Input::OtherJob(job)).await;
             None
         }
-        Verdict::GiveWay => {
+        Verdict::StepDown => {
             info!(to = %rival, "another agent also coordinates this job; joining it there");
             // The coordinator may have ended at this moment.
-            let _ = hosted.send(Input::GiveWay(endpoint)).await;
+            let _ = hosted.send(Input::StepDown(endpoint)).await;
             None
         }
     }

@@ -18,7 +18,7 @@
 //! to look until a host of the job has answered at one.
 //!
 //! Two agents may host nevertheless, if the network was not up yet when they started; they learn of
-//! each other later. The state of their jobs decides which of them gives way ([`super::rivals`]).
+//! each other later. The state of their jobs decides which of them steps down ([`super::rivals`]).
 
 mod claims;
 mod doubts;

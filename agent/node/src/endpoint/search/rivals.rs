@@ -1,19 +1,20 @@
 //! Decides between two hosts of one job that learn of each other.
 //!
-//! Both have the same information, so at most one of them gives way: never a host whose job has
-//! begun, and of two that have not begun the one with the higher uid. If both jobs have begun, their voters decide which one closes.
+//! Both have the same information, so at most one of them steps down: the one whose job comes later in the order of [`Seniority`]. A
+//! host whose job has begun stays. If both jobs have begun, their voters decide which one closes.
 
 use ragent_rendezvous::{
     ids::Round,
+    known_job::Seniority,
     snapshot::{PhaseName, Snapshot},
 };
 
 /// The reaction of a host to another one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Verdict {
-    /// This host gives way, and its agents join the other.
-    GiveWay,
-    /// This host stays; the other one gives way, or ends.
+    /// This host steps down, and its agents join the other.
+    StepDown,
+    /// This host stays; the other one steps down, or ends.
     Stay,
     /// Both jobs have begun. Their voters ask each other, and the younger job closes; without voters, there are two jobs.
     BothBegun,
@@ -31,12 +32,14 @@ pub(crate) fn verdict(own: &Snapshot, theirs: &Snapshot) -> Verdict {
     } else if settings(own) != settings(theirs) {
         Verdict::Clash
     } else {
+        let seniority = |job: &Snapshot| match has_begun(job) {
+            true => Seniority { born_ms: 0, uid: job.job_uid.clone() },
+            false => Seniority::without_round(job.job_uid.clone()),
+        };
         match (has_begun(own), has_begun(theirs)) {
             (true, true) => Verdict::BothBegun,
-            (true, false) => Verdict::Stay,
-            (false, true) => Verdict::GiveWay,
-            (false, false) if theirs.job_uid < own.job_uid => Verdict::GiveWay,
-            (false, false) => Verdict::Stay,
+            _ if seniority(theirs) < seniority(own) => Verdict::StepDown,
+            _ => Verdict::Stay,
         }
     }
 }
@@ -76,7 +79,7 @@ mod tests {
         Snapshot { round: Round(1), phase: PhaseName::Running, ..job(uid) }
     }
 
-    /// If both can give way, one of them does; if only one can, it does.
+    /// If both can step down, one of them does; if only one can, it does.
     #[test]
     fn exactly_one_gives_way() {
         for (one, other) in [
@@ -85,12 +88,12 @@ mod tests {
             (job("b"), begun("a")),
             (job("a"), Snapshot { phase: PhaseName::Recovering, ..begun("b") }),
         ] {
-            assert_eq!(verdict(&one, &other), Verdict::GiveWay, "{one:?} {other:?}");
+            assert_eq!(verdict(&one, &other), Verdict::StepDown, "{one:?} {other:?}");
             assert_eq!(verdict(&other, &one), Verdict::Stay, "{other:?} {one:?}");
         }
     }
 
-    /// If neither can give way, both report it.
+    /// If neither can step down, both report it.
     #[test]
     fn two_jobs_clash() {
         let (one, other) = (begun("a"), begun("b"));
@@ -105,7 +108,7 @@ mod tests {
         }
     }
 
-    /// A host does not give way to itself, to another job, or to a host that is about to end.
+    /// A host does not step down for itself, to another job, or to a host that is about to end.
     #[test]
     fn nobody_goes_where_nothing_is() {
         let leaving = Explanation { kind: "host_leaving".to_owned(), text: String::new() };

@@ -223,7 +223,7 @@ impl Driver<'_> {
         }
         let voters = self.spec.destination.voter_list();
         let uid = self.node.agent().job_uid().cloned();
-        uid.filter(|_| !voters.is_empty()).map(|uid| KnownJob { uid, voters })
+        uid.filter(|_| !voters.is_empty()).map(|uid| KnownJob { uid, voters, leads: None })
     }
 
     /// Reports to the choice of the coordinator that this agent is not registered any more.
@@ -307,8 +307,8 @@ impl Driver<'_> {
     pub(super) fn go_elsewhere(&mut self, now: Instant, attend: AttendNumber, not_here: &NotHere) {
         let is_bound = self.node.agent().is_bound_to_a_run();
         match self.spec.destination.handle_redirect(attend, not_here, is_bound) {
-            Redirect::GivenWay(leader) => {
-                info!(to = %leader, "the coordinator has given way to another one");
+            Redirect::SteppedDown(leader) => {
+                info!(to = %leader, "the coordinator has stepped down for another one");
                 self.node.handle_sent_elsewhere(now, attend, not_here.term, true);
                 self.proof.discard();
             }

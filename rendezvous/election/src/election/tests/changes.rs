@@ -366,7 +366,7 @@ fn lists_are_limited() {
     assert!(!voters.voters[0].replica().has_round());
 }
 
-/// Two processes each lead the job that they have begun. Without a round, one gives way to the other: it never leads
+/// Two processes each lead the job that they have begun. Without a round, one steps down for the other: it never leads
 /// again, and becomes a voter as any other member does.
 #[test]
 fn process_gives_way_before_the_first_round() {
@@ -380,11 +380,11 @@ fn process_gives_way_before_the_first_round() {
         [true, true, false]
     );
     voters.voters[1].handle_remember(voters.now, job_state(0)).expect("it leads");
-    voters.voters[1].handle_giving_way(voters.now, address(0));
+    voters.voters[1].handle_stepping_down(voters.now, address(0));
     voters.deliver();
-    let given_way = &voters.voters[1];
-    assert!(given_way.is_outside() && given_way.leads_until().is_none());
-    assert_eq!(given_way.replica().job_state, None);
+    let stepped_down = &voters.voters[1];
+    assert!(stepped_down.is_outside() && stepped_down.leads_until().is_none());
+    assert_eq!(stepped_down.replica().job_state, None);
     assert!(voters.seen[1].contains(&Effect::Follow { leader: None }));
     voters.pass(millis(60_000));
     assert_eq!(voters.led(1).len(), 1);
@@ -398,14 +398,14 @@ fn process_gives_way_before_the_first_round() {
     assert!(voters.leader().is_some());
 }
 
-/// With a round, a process does not give way; nor does it give way to itself.
+/// With a round, a process does not step down; nor does it step down for itself.
 #[test]
 fn process_stays_after_the_first_round() {
     let mut voters = Voters::listed(2, 1);
     voters.pass(millis(4_000));
-    voters.voters[0].handle_giving_way(voters.now, address(0));
+    voters.voters[0].handle_stepping_down(voters.now, address(0));
     assert_eq!(voters.begin(), 0);
-    voters.voters[0].handle_giving_way(voters.now, address(1));
+    voters.voters[0].handle_stepping_down(voters.now, address(1));
     voters.pass(millis(1_000));
     assert_eq!(voters.leader(), Some(0));
     assert_eq!(voters.led(0).len(), 1);

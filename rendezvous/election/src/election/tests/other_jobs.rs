@@ -4,16 +4,13 @@ use std::collections::BTreeSet;
 
 use ragent_rendezvous::{
     heir::{Member, MembersReport},
-    known_job::{KnownJob, Seniority},
+    known_job::{KnownJob, Leads, Seniority},
     message::{JobResult, Outcome},
 };
 
 use super::*;
 use crate::{
-    election::{
-        message::{Leads, Seat},
-        other_jobs::job_uid,
-    },
+    election::{message::Seat, other_jobs::job_uid},
     limits::OTHER_JOBS_MAX,
 };
 
@@ -25,7 +22,8 @@ pub(super) fn uid(name: &str) -> JobUid {
 }
 
 pub(super) fn job(name: &str, places: &[usize]) -> KnownJob {
-    KnownJob { uid: uid(name), voters: places.iter().copied().map(address).collect() }
+    let voters = places.iter().copied().map(address).collect();
+    KnownJob { uid: uid(name), voters, leads: None }
 }
 
 /// The state of a job with a round.
@@ -54,7 +52,6 @@ pub(super) fn from<Body>(place: usize, body: Body) -> VoterMessage<Body> {
         highest: Term(0),
         knows: Knowledge::default(),
         job: None,
-        leads: None,
         ended: Vec::new(),
         sequence: 1,
         body,
@@ -66,6 +63,12 @@ fn showing<Body>(place: usize, job: KnownJob, body: Body) -> VoterMessage<Body> 
     let version = Version { term: Term(1 << 40), number: 0 };
     let knows = Knowledge { has_round: true, version };
     VoterMessage { knows, job: Some(job), ..from(place, body) }
+}
+
+/// Returns a message that shows a job, with the leadership of its sender in that job.
+fn leading<Body>(leads: Option<Leads>, mut message: VoterMessage<Body>) -> VoterMessage<Body> {
+    message.job = message.job.map(|job| KnownJob { leads, ..job });
+    message
 }
 
 fn leads(born_ms: u64) -> Option<Leads> {
@@ -236,7 +239,8 @@ fn first_round_is_shown_when_a_majority_has_it() {
     voters.voters[leader].handle_remember(now, job_state(1)).expect("it leads");
     assert_eq!(shown(&voters), None);
     voters.deliver();
-    assert_eq!(shown(&voters), Some(job("job", &[0, 1, 2])));
+    let shown = shown(&voters).map(|job| KnownJob { leads: None, ..job });
+    assert_eq!(shown, Some(job("job", &[0, 1, 2])));
 }
 
 /// A frame of a process that is not known as a voter is a hint, and nothing more: it gives no replica, receives no vote
@@ -256,7 +260,7 @@ fn strangers_only_give_hints() {
     for request in requests {
         let mut voter = voter(now, 0, 3);
         let message = showing(OTHER, earlier(), request);
-        let message = VoterMessage { highest: high, leads: leads(1), ..message };
+        let message = VoterMessage { highest: high, ..leading(leads(1), message) };
         let answer = voter.handle_stranger(now, message).expect("an answer");
         assert!(!answer.body.is_granted);
         assert_eq!((answer.body.replica, answer.job), (None, None));
@@ -496,12 +500,12 @@ fn leader_without_a_round_resigns_to_one_with_a_round() {
     let now = voters.now;
     let earlier = || job("earlier", &[OTHER]);
     let request = showing(OTHER, earlier(), Request::Hello);
-    voters.voters[0].handle_request(now, VoterMessage { leads: leads(1), ..request });
+    voters.voters[0].handle_request(now, leading(leads(1), request));
     assert_eq!(voters.leader(), Some(0));
     voters.voters[0].handle_answer(now, showing(OTHER, earlier(), refusal()));
     assert_eq!(voters.leader(), Some(0), "it does not lead");
     let answer = showing(OTHER, earlier(), refusal());
-    voters.voters[0].handle_answer(now, VoterMessage { leads: leads(1), ..answer });
+    voters.voters[0].handle_answer(now, leading(leads(1), answer));
     assert_eq!(voters.leader(), None);
     let leader = Some((address(OTHER), Term(5 << 16)));
     assert_eq!(others(&voters.voters[0])[0].leader, leader);
@@ -520,7 +524,7 @@ fn process_that_was_shown_a_led_job_does_not_stand() {
     voter.handle_known_job(now, &job("earlier", &[OTHER]));
     for _ in 0..20 {
         let answer = showing(OTHER, job("earlier", &[OTHER]), refusal());
-        voter.handle_answer(now, VoterMessage { leads: leads(1), ..answer });
+        voter.handle_answer(now, leading(leads(1), answer));
         pass(&mut voter, &mut now, millis(2_900));
         assert!(!stands(&mut voter));
     }
@@ -655,13 +659,13 @@ fn younger_job_yields() {
         let leader = &mut voters.voters[0];
         let elder = || job("a0", &[OTHER]);
         let request = showing(OTHER, elder(), Request::Hello);
-        leader.handle_request(now, VoterMessage { leads: leads(100), ..request });
+        leader.handle_request(now, leading(leads(100), request));
         leader.handle_answer(now, showing(OTHER, elder(), refusal()));
         let alone = Leads { has_nodes: false, ..leads(100).expect("it leads") };
-        let answer = VoterMessage { leads: Some(alone), ..showing(OTHER, elder(), refusal()) };
+        let answer = leading(Some(alone), showing(OTHER, elder(), refusal()));
         leader.handle_answer(now, answer.clone());
         assert_eq!(yields(leader), [], "{name}");
-        let answer = VoterMessage { leads: leads(100), ..answer };
+        let answer = leading(leads(100), answer);
         leader.handle_answer(now, answer.clone());
         let other = (uid("a0"), OTHER);
         assert_eq!(yields(leader), Vec::from_iter(is_younger.then_some(other)), "{name}");
@@ -689,7 +693,7 @@ fn followers_leave_the_end_to_their_leader() {
     let follower = (leader + 1) % 3;
     let answer = || {
         let answer = showing(OTHER, job("elder", &[OTHER]), refusal());
-        VoterMessage { leads: leads(100), ..answer }
+        leading(leads(100), answer)
     };
     voters.voters[follower].handle_known_job(voters.now, &job("elder", &[OTHER]));
     voters.voters[follower].handle_answer(voters.now, answer());
@@ -712,7 +716,7 @@ fn elder_job_yields_only_without_a_leader() {
     let mut voters = leader_of("own", 100);
     let answer = || {
         let answer = showing(OTHER, job("younger", &[OTHER]), refusal());
-        VoterMessage { leads: leads(200), ..answer }
+        leading(leads(200), answer)
     };
     voters.voters[0].handle_known_job(voters.now, &job("younger", &[OTHER]));
     for _ in 0..60 {
@@ -743,7 +747,7 @@ fn ended_job_does_not_yield() {
         .expect("it leads");
     voters.voters[0].handle_known_job(voters.now, &job("elder", &[OTHER]));
     let answer = showing(OTHER, job("elder", &[OTHER]), refusal());
-    voters.voters[0].handle_answer(voters.now, VoterMessage { leads: leads(100), ..answer });
+    voters.voters[0].handle_answer(voters.now, leading(leads(100), answer));
     assert_eq!(yields(&mut voters.voters[0]), []);
 }
 

@@ -1,4 +1,4 @@
-//! Hosts that other agents name: which of them are tried, continued, or asked to give way.
+//! Hosts that other agents name: which of them are tried, continued, or asked to step down.
 
 use std::{net::SocketAddr, time::Instant};
 

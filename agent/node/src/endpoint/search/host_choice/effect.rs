@@ -28,6 +28,6 @@ pub(crate) enum Effect {
     Send(Vec<SocketAddr>, Message),
     /// Answer the agents at these addresses that this agent is present, each with its nonces.
     Present(BTreeMap<SocketAddr, Vec<u64>>),
-    /// Ask the host at this address, of the same job: one of the two is to give way.
+    /// Ask the host at this address, of the same job: one of the two is to step down.
     AskRival(SocketAddr),
 }

@@ -337,7 +337,7 @@ fn members_remember_the_endpoint() {
     assert!(world.agents[2].trials <= 8, "{}", world.agents[2].trials);
 }
 
-/// Two hosts of one job learn of each other, and one of them gives way; after that the other meets
+/// Two hosts of one job learn of each other, and one of them steps down; after that the other meets
 /// none.
 #[test]
 fn two_hosts_become_one() {

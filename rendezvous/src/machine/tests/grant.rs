@@ -6,9 +6,9 @@ use super::fixture::{Did, Fixture, SECOND, known_round, ready};
 use crate::{
     Rendezvous,
     effect::Effect,
+    grant::Grant,
     ids::{JobUid, NodeId, Round, RoundId, Term, VoterAddress},
     message::{Assignment, FromNode, NodeState, RestartReason, ToNode, WaitReason},
-    tenure::{Elected, Tenure},
 };
 
 /// The term of the elected coordinator, far above that of the first one.
@@ -17,14 +17,13 @@ const TERM: Term = Term(9 << 16);
 /// Ends the coordinator, and elects another one. `former` is the leader before, and workers under it may run for
 /// `others`.
 pub(super) fn take_over(t: &mut Fixture, others: Duration, former: Option<&str>) {
-    let elected = Elected {
+    let elected = Grant {
         term: TERM,
         until: t.now + 3_600 * SECOND,
         workers_until: t.now + others,
         former: former.map(NodeId::new),
     };
-    t.machine =
-        Rendezvous::new(t.now, t.settings.clone(), t.job_state.clone(), Tenure::Elected(elected));
+    t.machine = Rendezvous::new(t.now, t.settings.clone(), t.job_state.clone(), Some(elected));
     t.drain();
 }
 
@@ -325,9 +324,9 @@ fn higher_term_ends_the_coordinator() {
 #[test]
 fn coordinator_ends_with_its_lease() {
     let mut t = taken_over(&["a"], Duration::ZERO);
-    let elected = Elected { term: TERM, until: t.now + SECOND, workers_until: t.now, former: None };
+    let elected = Grant { term: TERM, until: t.now + SECOND, workers_until: t.now, former: None };
     let (settings, job_state) = (t.settings.clone(), t.job_state.clone());
-    t.machine = Rendezvous::new(t.now, settings, job_state, Tenure::Elected(elected));
+    t.machine = Rendezvous::new(t.now, settings, job_state, Some(elected));
     t.drain();
     t.machine.handle_extended(t.now, t.now + 2 * SECOND);
     assert_eq!(t.advance(SECOND), []);
