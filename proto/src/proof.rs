@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 /// A proof of one node id, issued when the node registers and sent with all later messages of that
-/// node: attends, and the obituary.
+/// node: attends, and the death notice.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Proof(pub [u8; Self::LEN]);
 
@@ -24,7 +24,7 @@ impl fmt::Debug for Proof {
     }
 }
 
-/// Hexadecimal digits, as in an obituary.
+/// Hexadecimal digits, as in a death notice.
 impl fmt::Display for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

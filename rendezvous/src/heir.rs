@@ -27,6 +27,6 @@ pub struct MembersReport {
 pub struct Successor {
     /// The process.
     pub process: NodeId,
-    /// The endpoint of its agent, which receives the obituary of the leader's process.
+    /// The endpoint of its agent, which receives the death notice of the leader's process.
     pub endpoint: String,
 }

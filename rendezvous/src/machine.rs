@@ -268,21 +268,21 @@ impl Rendezvous {
         }
     }
 
-    /// Handles an obituary: a node's agent is gone and all its processes are reaped.
+    /// Handles a death notice: a node's agent is gone and all its processes are reaped.
     ///
     /// A keeper sends it only if the agent is gone, not if only the lease is over: a delayed one
     /// must not concern an agent that has been admitted again since.
     ///
     /// `round` is the newest round that ran on the node.
-    pub fn handle_obituary(&mut self, now: Instant, node: &NodeId, round: Round) {
+    pub fn handle_death_notice(&mut self, now: Instant, node: &NodeId, round: Round) {
         if !self.begin(now) {
             return;
         }
-        debug!(%node, "obituary");
+        debug!(%node, "death notice");
         self.confirm_predecessor_dead(node, round);
         self.note_dead_member(node, round);
         self.welcomed.remove(node);
-        self.on_lost(now, node, EvictReason::Obituary);
+        self.on_lost(now, node, EvictReason::DeathNotice);
         self.advance(now);
     }
 

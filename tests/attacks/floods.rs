@@ -31,18 +31,18 @@ def bodies(path, kind, first):
     heads = b''.join(frame(1, 4, one, post(path, kind)) for one in streams)
     begin = b''.join(frame(0, 0, one, b'\\0' + struct.pack('>I', 4000000)) for one in streams) if kind[:4] == b'appl' else b''
     return heads + begin, b''.join(frame(0, 0, one, data) for one in streams)
-obituary, grpc = (b'/v1/obituary', b'text/plain'), (b'/ragent.v1.Coordination/Attend', b'application/grpc')
-head, body = bodies(*obituary, 1)
-later, _ = bodies(*obituary, 3)
+notice, grpc = (b'/v1/death-notice', b'text/plain'), (b'/ragent.v1.Coordination/Attend', b'application/grpc')
+head, body = bodies(*notice, 1)
+later, _ = bodies(*notice, 3)
 message, parts = bodies(*grpc, 1)
 ways = [
     (preface + head, body),
     (preface + frame(1, 5, 1, get) + later, b''.join(frame(0, 0, one, data) for one in range(3, 35, 2))),
     (preface + message, parts),
-    (preface + frame(1, 0, 1, post(b'/v1/obituary')), frame(9, 0, 1, literal(b'name', b'v' * 120) * 100)),
-    (b'POST /v1/obituary HTTP/1.1\\r\\n' + host, b'X-Filler: ' + b'y' * 8000 + b'\\r\\n'),
-    (b'POST /v1/obituary HTTP/1.1\\r\\n' + host + b'Content-Length: 2000000\\r\\n\\r\\n', data),
-    (b'GET /v1/identity HTTP/1.1\\r\\n' + host + b'\\r\\nPOST /v1/obituary HTTP/1.1\\r\\n' + host +
+    (preface + frame(1, 0, 1, post(b'/v1/death-notice')), frame(9, 0, 1, literal(b'name', b'v' * 120) * 100)),
+    (b'POST /v1/death-notice HTTP/1.1\\r\\n' + host, b'X-Filler: ' + b'y' * 8000 + b'\\r\\n'),
+    (b'POST /v1/death-notice HTTP/1.1\\r\\n' + host + b'Content-Length: 2000000\\r\\n\\r\\n', data),
+    (b'GET /v1/identity HTTP/1.1\\r\\n' + host + b'\\r\\nPOST /v1/death-notice HTTP/1.1\\r\\n' + host +
      b'Transfer-Encoding: chunked\\r\\n\\r\\n', b'4000\\r\\n' + data + b'\\r\\n'),
     (b'\\x16\\x03\\x01\\x40\\x00\\x01\\x00\\xff\\xff', data),
     (b'\\xee', data),

@@ -16,11 +16,11 @@ use crate::{
     victim::{ATTACKER, ENDPOINT, Victim},
 };
 
-/// Posts an obituary, and returns the status of the answer.
-fn obituary(text: &str, headers: &str) -> u16 {
+/// Posts a death notice, and returns the status of the answer.
+fn death_notice(text: &str, headers: &str) -> u16 {
     let mut stream = TcpStream::connect(ENDPOINT).unwrap();
     let request = format!(
-        "POST /v1/obituary HTTP/1.1\r\nHost: 10.77.0.1\r\nConnection: close\r\n{headers}\
+        "POST /v1/death-notice HTTP/1.1\r\nHost: 10.77.0.1\r\nConnection: close\r\n{headers}\
          Content-Length: {}\r\n\r\n{text}",
         text.len()
     );
@@ -30,25 +30,25 @@ fn obituary(text: &str, headers: &str) -> u16 {
     answer.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// 3: a forged obituary, also as a form in a browser, has no effect.
+/// 3: a forged death notice, also as a form in a browser, has no effect.
 #[test]
-fn forged_obituary() {
+fn forged_death_notice() {
     let Some(mut victim) = Victim::new("obit") else { return };
     let guest = victim.guest_id();
     here(&victim.network, ATTACKER, || {
         for proof in ["", " 00000000000000000000000000000000", " 0", " x"] {
-            obituary(&format!("{guest} 1{proof}"), "");
+            death_notice(&format!("{guest} 1{proof}"), "");
         }
         let form = "Origin: http://evil.example\r\nContent-Type: text/plain\r\n";
-        assert_eq!(obituary(&format!("{guest} 1"), form), 403);
-        assert_eq!(obituary(&format!("{guest} 1"), "Sec-Fetch-Site: cross-site\r\n"), 403);
+        assert_eq!(death_notice(&format!("{guest} 1"), form), 403);
+        assert_eq!(death_notice(&format!("{guest} 1"), "Sec-Fetch-Site: cross-site\r\n"), 403);
     });
     victim.assert_unharmed();
 }
 
-/// 4: an obituary with the proof of another node has no effect, once or twice.
+/// 4: a death notice with the proof of another node has no effect, once or twice.
 #[test]
-fn obituary_with_the_proof_of_another() {
+fn death_notice_with_the_proof_of_another() {
     let Some(mut victim) = Victim::new("proof") else { return };
     let guest = victim.guest_id();
     here(&victim.network, ATTACKER, || {
@@ -58,7 +58,7 @@ fn obituary_with_the_proof_of_another() {
             let proof: String = welcome.proof.iter().map(|byte| format!("{byte:02x}")).collect();
             assert_eq!(proof.len(), 32);
             for _ in 0..2 {
-                assert_eq!(obituary(&format!("{guest} 1 {proof}"), ""), 204);
+                assert_eq!(death_notice(&format!("{guest} 1 {proof}"), ""), 204);
             }
         });
     });

@@ -42,7 +42,7 @@ import resource, socket, time
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 words = [b'', b'PRI * HTTP/2.0', b'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n\\0\\0\\0\\x04\\0\\0\\0\\0\\0',
-         b'POST /v1/obituary HTTP/1.1\\r\\nHost: 10.77.0.1\\r\\nContent-Length: 99\\r\\n\\r\\n', b'\\0']
+         b'POST /v1/death-notice HTTP/1.1\\r\\nHost: 10.77.0.1\\r\\nContent-Length: 99\\r\\n\\r\\n', b'\\0']
 streams = []
 while len(streams) < min(20000, hard - 50):
     stream = socket.socket()
@@ -81,7 +81,7 @@ fn smuggling_and_floods() {
     let script = format!(
         "{ANSWER}
 import struct
-head = b'POST /v1/obituary HTTP/1.1\\r\\nHost: 10.77.0.1\\r\\n'
+head = b'POST /v1/death-notice HTTP/1.1\\r\\nHost: 10.77.0.1\\r\\n'
 hidden = b'GET /v1/identity HTTP/1.1\\r\\nHost: 10.77.0.1\\r\\n\\r\\n'
 for odd in [b'Content-Length: 4\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n0\\r\\n\\r\\n',
             b'Content-Length: 0\\r\\nContent-Length: 9\\r\\n\\r\\n',
@@ -129,8 +129,8 @@ own = 'Host: 10.77.0.1:29400'
 print(code('GET /status', own), code('GET /status', 'Host: evil.example'),
       code('GET /metrics', own), code('GET /metrics', 'Host: evil.example'),
       code('GET /v1/identity', 'Host: 10.77.0.1.evil.example'),
-      code('POST /v1/obituary', own, 'Origin: http://evil.example', 'Content-Length: 0'),
-      code('POST /v1/obituary', own, 'Sec-Fetch-Site: cross-site', 'Content-Length: 0'),
+      code('POST /v1/death-notice', own, 'Origin: http://evil.example', 'Content-Length: 0'),
+      code('POST /v1/death-notice', own, 'Sec-Fetch-Site: cross-site', 'Content-Length: 0'),
       code('GET /', own), code('GET /', 'Host: evil.example'), code('GET /v1/watch', 'Host: evil.example'),
       code('GET /unknown', own), code('CONNECT 10.77.0.1:22', own))
 "

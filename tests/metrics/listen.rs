@@ -35,7 +35,7 @@ fn only_the_metrics_are_served() {
     for path in ["/", "/status", "/v1/identity", "/v1/reach", "/metrics/x"] {
         assert_eq!(answer(of_host, &format!("GET {path}"), "localhost").0, 404, "{path}");
     }
-    for path in ["/v1/obituary", "/ragent.v1.Coordination/Status"] {
+    for path in ["/v1/death-notice", "/ragent.v1.Coordination/Status"] {
         assert_eq!(answer(of_host, &format!("POST {path}"), "localhost").0, 404, "{path}");
     }
     assert_eq!(answer(of_host, "POST /metrics", "localhost").0, 405);

@@ -129,7 +129,7 @@ fn assert_one_warning(agent: &Program, path: &str, cause: &str) {
     assert_eq!(warnings.next(), None);
 }
 
-/// Without an obituary of the old agent, because its keeper was killed too, the coordinator waits
+/// Without a death notice of the old agent, because its keeper was killed too, the coordinator waits
 /// for the leases: workers of the old agent might be alive.
 #[test]
 fn host_that_was_killed_with_its_keeper_is_waited_for() {
@@ -274,7 +274,7 @@ fn state_files_of_forgotten_jobs_are_removed() {
     let sandbox = Sandbox::new();
     let folder = sandbox.path("run/ragent");
     fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
-    let forgotten = folder.join("job-0123456789abcdef.obituary");
+    let forgotten = folder.join("job-0123456789abcdef.death-notice");
     fs::write(&forgotten, "node 1").unwrap();
     let file = fs::File::options().append(true).open(&forgotten).unwrap();
     file.set_modified(UNIX_EPOCH).unwrap();

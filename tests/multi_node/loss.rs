@@ -9,10 +9,10 @@ use crate::{
     support::{LEASE, Sandbox, is_alive, keeper_of, kill, let_pass},
 };
 
-/// A node whose agent was killed is lost by its keeper's obituary, before its lease ends; by then
+/// A node whose agent was killed is lost by its keeper's death notice, before its lease ends; by then
 /// its workers are dead. The other nodes form a new round without it, and nothing is charged.
 #[test]
-fn killed_agent_is_lost_by_its_obituary() {
+fn killed_agent_is_lost_by_its_death_notice() {
     let sandbox = Sandbox::with_standbys();
     let job =
         Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf shrink_timeout=0,last_call_timeout=3600");
@@ -51,7 +51,7 @@ fn lost_node_is_named_when_the_job_ends() {
     }
 }
 
-/// If no process is left to send the obituary, the end of the lease proves the loss.
+/// If no process is left to send the death notice, the end of the lease proves the loss.
 #[test]
 fn node_without_agent_and_keeper_is_lost_by_its_lease() {
     let sandbox = Sandbox::with_standbys();

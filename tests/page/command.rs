@@ -63,7 +63,7 @@ fn page_opens_once() {
     let (head, _) = ask(address, "GET /status", &["Host: evil.example", &cookie]);
     assert!(head.starts_with("HTTP/1.0 421 "), "{head}");
     for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
-        let (head, _) = ask(address, &format!("{method} /v1/obituary"), &[&host, &cookie]);
+        let (head, _) = ask(address, &format!("{method} /v1/death-notice"), &[&host, &cookie]);
         assert!(head.starts_with("HTTP/1.0 405 "), "{method}: {head}");
     }
     page.signal(Signal::SIGINT);

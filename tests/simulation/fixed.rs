@@ -61,7 +61,7 @@ fn every_fixed_rule_notices_its_bug() {
         (Bug::Amnesia, "3", 0),
         (Bug::FewerThanMin, "4", 0),
         (Bug::NoKeeper, "5", 0),
-        (Bug::FalseObituary, "5", 0),
+        (Bug::FalseDeathNotice, "5", 0),
         (Bug::ForgottenCharges, "7", 0),
         (Bug::NoTimeouts, "8", 0),
         (Bug::OthersCharges, "11", 0),

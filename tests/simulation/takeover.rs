@@ -70,7 +70,7 @@ fn every_takeover_bug_is_noticed() {
         (Bug::UnchainedWorkers, "b f", 0),
         (Bug::NoWaitForOthers, "b", 0),
         (Bug::EarlyEffects, "d", 0),
-        (Bug::ObituaryOfPlace, "a b", 2_880),
+        (Bug::DeathNoticeOfPlace, "a b", 2_880),
         (Bug::Overtime, "b d f", 0),
         (Bug::IgnoredReplica, "d g", 0),
         (Bug::NoKeeper, "b", 0),

@@ -111,8 +111,8 @@ enum Event {
     Start(usize),
     /// A suspended host resumes.
     Resume(usize),
-    /// A keeper's obituary arrives at the voter of a host.
-    Obituary { to: Place, node: NodeId, round: Round },
+    /// A keeper's death notice arrives at the voter of a host.
+    DeathNotice { to: Place, node: NodeId, round: Round },
     /// A connection request arrives.
     Dial(Peer),
     /// A lost connection request is sent again.
@@ -123,8 +123,8 @@ enum Event {
     Lease(NodeId),
     /// The last process of a round on a node has ended, by a sweep or otherwise.
     Gone { node: NodeId, round: RoundId, is_swept: bool },
-    /// A keeper sends its obituary.
-    Bury(NodeId),
+    /// A keeper sends its death notice.
+    SendDeathNotice(NodeId),
     /// A worker of a round fails on a node.
     WorkerFails(NodeId, RoundId),
     /// The workers of a round exit with 0 on a node.
@@ -164,8 +164,8 @@ enum Input {
     Stored(u64, bool),
     /// A message arrives at the port.
     Up(Peer, Up),
-    /// A keeper's obituary.
-    Obituary(NodeId, Round),
+    /// A keeper's death notice.
+    DeathNotice(NodeId, Round),
     /// The agent has ended, and the process is to end.
     Shutdown,
     /// The last messages are sent, and the process ends.
@@ -345,10 +345,10 @@ impl World {
         match event {
             Event::Start(host) => self.start_process(host),
             Event::Resume(host) => self.resume(host),
-            Event::Obituary { to, node, round } => {
+            Event::DeathNotice { to, node, round } => {
                 let node = self.buried(node);
                 if let Some(to) = self.process_at(to) {
-                    self.give(to, Input::Obituary(node, round));
+                    self.give(to, Input::DeathNotice(node, round));
                 }
             }
             Event::Dial(peer) => self.arrive_dial(peer),
@@ -356,7 +356,7 @@ impl World {
             Event::Process(id, input) => self.give(id, input),
             Event::Lease(node) => self.check_lease(&node),
             Event::Gone { node, round, is_swept } => self.remove_workers(&node, round, is_swept),
-            Event::Bury(node) => self.send_obituaries(&node),
+            Event::SendDeathNotice(node) => self.send_death_notices(&node),
             Event::WorkerFails(node, round) => self.fail_worker(&node, round),
             Event::Succeeds(node, round) => self.finish_workers(&node, round),
             Event::Store(event) => self.happen_in_store(event),
@@ -393,7 +393,7 @@ impl World {
             }
             Input::Stored(number, is_copied) => self.handle_stored(&id, number, is_copied),
             Input::Up(peer, message) => self.arrive_up(&id, peer, message),
-            Input::Obituary(node, round) => self.arrive_obituary(&id, node, round),
+            Input::DeathNotice(node, round) => self.arrive_death_notice(&id, node, round),
             Input::Shutdown => self.shut_down(&id),
             Input::Exit => self.exit(&id),
             Input::Down(peer, message) => self.arrive_down(&peer, message),
@@ -453,7 +453,7 @@ impl Input {
             | Self::Outlived(_)
             | Self::Stored(..)
             | Self::Up(..)
-            | Self::Obituary(..)
+            | Self::DeathNotice(..)
             | Self::Shutdown
             | Self::Exit => Part::Coordinator,
             Self::Down(..) | Self::Agent(_) => Part::Agent,

@@ -16,7 +16,7 @@ use ragent_base::{
     },
 };
 use ragent_election::election::OtherJob;
-use ragent_leadership::{Command, Leadership, Mandate, Superseded, state_file::Obituary};
+use ragent_leadership::{Command, Leadership, Mandate, Superseded, state_file::DeathNotice};
 use ragent_proto::{
     Proof,
     convert::{FromCoordinator, NotHere},
@@ -69,7 +69,7 @@ pub enum Input {
     Detached(Peer),
     /// A keeper reports that its agent is gone and no process of the node is left, and the newest
     /// round that ran there.
-    Obituary(Obituary),
+    DeathNotice(DeathNotice),
     /// A request for the job's state.
     Snapshot(oneshot::Sender<SharedSnapshot>),
     /// A request for the numbers of the job's nodes.
@@ -486,7 +486,7 @@ impl Driver {
                 self.streams.close(&peer);
                 self.rendezvous.handle_detached(now, peer);
             }
-            Input::Obituary(obituary) => self.handle_obituary(now, &obituary),
+            Input::DeathNotice(death_notice) => self.handle_death_notice(now, &death_notice),
             // The receiver may be gone.
             Input::Snapshot(answer) => drop(answer.send(self.snapshot(now))),
             // The receiver may be gone.
@@ -539,11 +539,15 @@ impl Driver {
         self.rendezvous.handle_attend(now, attend);
     }
 
-    fn handle_obituary(&mut self, now: Instant, Obituary { node, round, proof }: &Obituary) {
+    fn handle_death_notice(
+        &mut self,
+        now: Instant,
+        DeathNotice { node, round, proof }: &DeathNotice,
+    ) {
         if self.streams.proofs.are_of(self.rendezvous.job_uid(), node, *proof) {
-            self.rendezvous.handle_obituary(now, node, *round);
+            self.rendezvous.handle_death_notice(now, node, *round);
         } else {
-            debug!(%node, "obituary ignored: it lacks the proof of its node id");
+            debug!(%node, "death notice ignored: it lacks the proof of its node id");
         }
     }
 

@@ -4,7 +4,7 @@
 use std::{collections::VecDeque, time::Instant};
 
 use ragent_base::{net::port::Attended, sys::clock};
-use ragent_leadership::{Command, Leader, Leadership, Mandate, state_file::Obituary};
+use ragent_leadership::{Command, Leader, Leadership, Mandate, state_file::DeathNotice};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{Round, Term, VoterAddress},
@@ -34,20 +34,20 @@ pub struct Host {
     pub elected: watch::Sender<ElectedCoordinator>,
     /// The coordinator with which the agent of this process is registered, published to the port.
     pub registered: watch::Sender<NotHere>,
-    /// Obituaries that keepers have sent.
-    pub obituaries: mpsc::Receiver<Obituary>,
+    /// Death notices that keepers have sent.
+    pub death_notices: mpsc::Receiver<DeathNotice>,
     /// The destinations of what every coordinator of this process records.
     pub records: Records,
 }
 
-/// The obituaries of the last minute, which the next leader needs.
+/// The death notices of the last minute, which the next leader needs.
 #[derive(Debug, Default)]
-struct RecentObituaries(VecDeque<(Instant, Obituary)>);
+struct RecentDeathNotices(VecDeque<(Instant, DeathNotice)>);
 
 impl Host {
     /// Coordinates whenever this process leads, until the choice of the coordinator or the job has ended.
     pub async fn run(mut self) {
-        let mut recent = RecentObituaries::default();
+        let mut recent = RecentDeathNotices::default();
         loop {
             let leader = self.leadership.leader.borrow_and_update().clone();
             let is_over = match leader {
@@ -68,15 +68,15 @@ impl Host {
         }
     }
 
-    /// Handles obituaries until the leader changes; returns true if the choice of the coordinator has ended.
-    async fn wait(&mut self, recent: &mut RecentObituaries) -> bool {
+    /// Handles death notices until the leader changes; returns true if the choice of the coordinator has ended.
+    async fn wait(&mut self, recent: &mut RecentDeathNotices) -> bool {
         loop {
             tokio::select! {
                 changed = self.leadership.leader.changed() => return changed.is_err(),
-                Some(obituary) = self.obituaries.recv() => {
-                    if self.is_proven(&obituary) {
-                        self.report(&obituary).await;
-                        recent.add(clock::now(), obituary);
+                Some(death_notice) = self.death_notices.recv() => {
+                    if self.is_proven(&death_notice) {
+                        self.report(&death_notice).await;
+                        recent.add(clock::now(), death_notice);
                     }
                 }
             }
@@ -84,7 +84,7 @@ impl Host {
     }
 
     /// Coordinates until the end of a leadership; returns true if the job or the choice of the coordinator has ended.
-    async fn coordinate(&mut self, mandate: &Mandate, recent: &mut RecentObituaries) -> bool {
+    async fn coordinate(&mut self, mandate: &Mandate, recent: &mut RecentDeathNotices) -> bool {
         let term = mandate.term();
         let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
         recent.pass_on(clock::now(), &inputs);
@@ -107,12 +107,12 @@ impl Host {
                     }
                 }
                 end = &mut coordinator => break end,
-                Some(obituary) = self.obituaries.recv() => {
+                Some(death_notice) = self.death_notices.recv() => {
                     // It checks the proof. This task also runs the coordinator, which would never make room if it waited
-                    // here; a lost obituary is replaced by the end of the lease.
-                    let _ = inputs.try_send(Input::Obituary(obituary.clone()));
-                    if self.is_proven(&obituary) {
-                        recent.add(clock::now(), obituary);
+                    // here; a lost death notice is replaced by the end of the lease.
+                    let _ = inputs.try_send(Input::DeathNotice(death_notice.clone()));
+                    if self.is_proven(&death_notice) {
+                        recent.add(clock::now(), death_notice);
                     }
                 }
             }
@@ -176,40 +176,40 @@ impl Host {
         }
     }
 
-    /// Returns true if an obituary has the proof of its node id, by the key in this process's copy of the state.
-    fn is_proven(&self, obituary: &Obituary) -> bool {
+    /// Returns true if a death notice has the proof of its node id, by the key in this process's copy of the state.
+    fn is_proven(&self, death_notice: &DeathNotice) -> bool {
         let stored = self.leadership.stored.borrow();
         let Some(job_state) = &stored.replica.job_state else { return false };
         let proofs = Proofs::new(job_state.proof_key.clone());
-        proofs.are_of(&job_state.job_uid, &obituary.node, obituary.proof)
+        proofs.are_of(&job_state.job_uid, &death_notice.node, death_notice.proof)
     }
 
     /// Reports the end of an agent to the election: the lease of that process has ended.
-    async fn report(&self, obituary: &Obituary) {
-        self.leadership.send(Command::Obituary(obituary.node.clone())).await;
+    async fn report(&self, death_notice: &DeathNotice) {
+        self.leadership.send(Command::DeathNotice(death_notice.node.clone())).await;
     }
 }
 
-impl RecentObituaries {
-    fn add(&mut self, now: Instant, obituary: Obituary) {
+impl RecentDeathNotices {
+    fn add(&mut self, now: Instant, death_notice: DeathNotice) {
         self.forget_old(now);
-        if self.0.len() >= limits::MAX_OBITUARIES {
+        if self.0.len() >= limits::MAX_DEATH_NOTICES {
             self.0.pop_front();
         }
-        self.0.push_back((now, obituary));
+        self.0.push_back((now, death_notice));
     }
 
-    /// Passes the obituaries on to a coordinator that has just started.
+    /// Passes the death notices on to a coordinator that has just started.
     fn pass_on(&mut self, now: Instant, inputs: &Inputs) {
         self.forget_old(now);
-        for (_, obituary) in &self.0 {
+        for (_, death_notice) in &self.0 {
             // The queue has room for all of them.
-            let _ = inputs.try_send(Input::Obituary(obituary.clone()));
+            let _ = inputs.try_send(Input::DeathNotice(death_notice.clone()));
         }
     }
 
     fn forget_old(&mut self, now: Instant) {
-        let is_old = |at: Instant| now.saturating_duration_since(at) > limits::OBITUARY_AGE;
+        let is_old = |at: Instant| now.saturating_duration_since(at) > limits::DEATH_NOTICE_AGE;
         while self.0.front().is_some_and(|(at, _)| is_old(*at)) {
             self.0.pop_front();
         }

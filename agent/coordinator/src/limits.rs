@@ -68,19 +68,19 @@ pub(super) const PAGE_STALL_MS: u64 = 10_000;
 pub(super) const READERS_RETRY_S: u32 = 10;
 /// After a pause, the coordinator receives messages for this long before it expires leases. Agents reconnect within 600 ms, and try twice a second until they are connected.
 pub(crate) const CATCH_UP: Duration = Duration::from_millis(1000);
-/// The time for which a voter keeps an obituary for the next leader: far longer than an election takes.
-pub(crate) const OBITUARY_AGE: Duration = Duration::from_secs(60);
+/// The time for which a voter keeps a death notice for the next leader: far longer than an election takes.
+pub(crate) const DEATH_NOTICE_AGE: Duration = Duration::from_secs(60);
 /// The time for which a voter holds a registration until a coordinator is elected: two leases of an agent. The
 /// agent asks another voter after one.
 pub(crate) const HELD_TIMEOUT: Duration = Duration::from_secs(5);
-/// The size of an obituary, with a reserve: it has a node id, a job uid and a proof.
-pub(crate) const MAX_OBITUARY: usize = 1024;
+/// The size of a death notice, with a reserve: it has a node id, a job uid and a proof.
+pub(crate) const MAX_DEATH_NOTICE: usize = 1024;
 /// The size of a message of an agent. The largest one names 256 connections to a store, and has 30 KiB.
 pub(crate) const MAX_AGENT_MESSAGE: usize = 64 << 10;
 /// The size of a message of a coordinator. The largest one has the addresses of 65,536 clients of a store, of at most 41 bytes.
 pub(crate) const MAX_COORDINATOR_MESSAGE: usize = 4 << 20;
-/// The number of obituaries that a voter keeps; further ones replace the oldest. A node whose obituary is lost is
-/// evicted at the end of its lease.
-pub(crate) const MAX_OBITUARIES: usize = 512;
+/// The number of death notices that a voter keeps; further ones replace the oldest. A node whose death notice is lost
+/// is evicted at the end of its lease.
+pub(crate) const MAX_DEATH_NOTICES: usize = 512;
 /// The number of connections to each, of which the fastest counts.
 pub(crate) const REACH_TRIES: u32 = 3;

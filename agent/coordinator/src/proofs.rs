@@ -1,7 +1,7 @@
 //! Authenticates messages of a node by the proof that the coordinator issued with its welcome.
 //!
 //! Node ids are public, as `ragent status` prints them. So an attend under a known id, and an
-//! obituary, must carry HMAC-SHA256(key, job uid, node id), which the coordinator can verify with
+//! death notice, must carry HMAC-SHA256(key, job uid, node id), which the coordinator can verify with
 //! its key alone. The key is in the job's state, so that the next coordinator of the job can
 //! verify its members.
 
@@ -187,7 +187,7 @@ mod tests {
         let mut proofs = Proofs::new(None);
         let old = Some(sound().of(&uid(), &node("n")));
         assert!(proofs.admit(&uid(), &attend("n", true), old));
-        assert!(!proofs.are_of(&uid(), &node("n"), old), "an obituary needs the new one");
+        assert!(!proofs.are_of(&uid(), &node("n"), old), "a death notice needs the new one");
         proofs.confirm(&node("n"), |_| true);
         assert!(!proofs.admit(&uid(), &attend("n", true), old), "it has a new one");
         assert!(proofs.admit(&uid(), &attend("m", true), old));

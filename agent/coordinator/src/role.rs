@@ -1,6 +1,6 @@
 //! The coordinator of a job, from the point of view of one agent's port.
 
-use ragent_leadership::{Command, Leadership, state_file::Obituary};
+use ragent_leadership::{Command, Leadership, state_file::DeathNotice};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{Round, RunId, Term, VoterAddress},
@@ -22,8 +22,8 @@ pub enum Role {
         endpoint: String,
         /// The coordinator that leads.
         elected: watch::Receiver<ElectedCoordinator>,
-        /// The queue of obituaries, which the choice of the coordinator also needs.
-        obituaries: mpsc::Sender<Obituary>,
+        /// The queue of death notices, which the choice of the coordinator also needs.
+        death_notices: mpsc::Sender<DeathNotice>,
         /// The choice of the coordinator.
         leadership: Box<Leadership>,
         /// The coordinator with which the agent of this process is registered.
@@ -57,16 +57,16 @@ pub enum ElectedCoordinator {
 
 #[cfg(any(test, feature = "testing"))]
 impl Role {
-    /// Returns the role of a process whose coordinator has these inputs, and its queue of obituaries.
-    pub fn of(inputs: Inputs, endpoint: &str) -> (Self, mpsc::Receiver<Obituary>) {
+    /// Returns the role of a process whose coordinator has these inputs, and its queue of death notices.
+    pub fn of(inputs: Inputs, endpoint: &str) -> (Self, mpsc::Receiver<DeathNotice>) {
         let (leader, stored) =
             (watch::channel(Leader::Unknown).1, watch::channel(Stored::default()).1);
-        let (obituaries, received) = mpsc::channel(16);
+        let (death_notices, received) = mpsc::channel(16);
         let commands = mpsc::channel(1).0;
         let role = Self::Host {
             endpoint: endpoint.to_owned(),
             elected: watch::channel(ElectedCoordinator::Here(inputs)).1,
-            obituaries,
+            death_notices,
             leadership: Leadership::without_voters(Means::Fixed, &commands, leader, stored).into(),
             registered: watch::channel(NotHere::unknown()).1,
             run_id: RunId::new("run"),
@@ -255,7 +255,7 @@ mod tests {
         Role::Host {
             endpoint: "n1:1".to_owned(),
             elected: watch::channel(ElectedCoordinator::Unknown).1,
-            obituaries: mpsc::channel(1).0,
+            death_notices: mpsc::channel(1).0,
             leadership: Leadership::without_voters(means, &mpsc::channel(1).0, leader, stored)
                 .into(),
             registered: watch::channel(registered).1,

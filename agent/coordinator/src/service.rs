@@ -54,8 +54,8 @@ use super::{
 };
 use crate::limits;
 
-/// The path for obituaries.
-pub const OBITUARY_PATH: &str = "/v1/obituary";
+/// The path for death notices.
+pub const DEATH_NOTICE_PATH: &str = "/v1/death-notice";
 
 /// What the routes of a port share with other parts of its process.
 pub struct Shared {
@@ -75,12 +75,12 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
     let readers = Readers::default();
     let relay = Relay { credentials: credentials.clone(), readers: readers.clone() };
     let status = pages(states, relay, true).merge(metrics::route(Arc::clone(&metrics)));
-    let obituaries =
-        Router::new().route(OBITUARY_PATH, post(obituary)).with_state(Arc::clone(&role));
-    let obituaries = obituaries.layer(DefaultBodyLimit::max(limits::MAX_OBITUARY));
+    let death_notices =
+        Router::new().route(DEATH_NOTICE_PATH, post(death_notice)).with_state(Arc::clone(&role));
+    let death_notices = death_notices.layer(DefaultBodyLimit::max(limits::MAX_DEATH_NOTICE));
     let identity = |run_id: Option<RunId>| {
         let page = IdentityPage { run_id, credentials: credentials.clone() };
-        obituaries.clone().route(IDENTITY_PATH, get(identity::page).with_state(page))
+        death_notices.clone().route(IDENTITY_PATH, get(identity::page).with_state(page))
     };
     let reach = Reach { role: Arc::clone(&role), credentials: credentials.clone() };
     let reach = Router::new().route(REACH_PATH, get(reachability::report).with_state(reach));
@@ -376,11 +376,13 @@ async fn forward(mut messages: Streaming<AgentMessage>, peer: Peer, inputs: Inpu
     let _ = inputs.send(Input::Detached(peer)).await;
 }
 
-async fn obituary(State(role): State<Arc<Role>>, text: String) -> HttpResponse {
-    let obituary = state_file::parse_obituary(&text);
-    let is_taken = match (&*role, obituary) {
+async fn death_notice(State(role): State<Arc<Role>>, text: String) -> HttpResponse {
+    let death_notice = state_file::parse_death_notice(&text);
+    let is_taken = match (&*role, death_notice) {
         (_, None) => return StatusCode::BAD_REQUEST.into_response(),
-        (Role::Host { obituaries, .. }, Some(obituary)) => obituaries.send(obituary).await.is_ok(),
+        (Role::Host { death_notices, .. }, Some(death_notice)) => {
+            death_notices.send(death_notice).await.is_ok()
+        }
         (Role::Elsewhere(_), Some(_)) => return StatusCode::MISDIRECTED_REQUEST.into_response(),
     };
     let status = if is_taken { StatusCode::NO_CONTENT } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -420,8 +422,8 @@ mod tests {
         assert_eq!(get_status(router, IDENTITY_PATH).await, StatusCode::OK);
     }
 
-    /// A stranger may ask who answers, and bring an obituary; this machine's user may also read the status. Everything
-    /// else, known or not, needs the secret.
+    /// A stranger may ask who answers, and bring a death notice; this machine's user may also read the status.
+    /// Everything else, known or not, needs the secret.
     #[tokio::test]
     async fn strangers_have_two_pages() {
         let secret = Secret::new(&"k".repeat(43)).unwrap();
@@ -449,8 +451,8 @@ mod tests {
             let status = Status::from_header_map(answer.headers()).unwrap();
             assert_eq!(status.code(), tonic::Code::Unauthenticated);
             assert!(status.message().contains(&id), "{status}");
-            let obituary = Request::post(OBITUARY_PATH).body(Body::from("?")).unwrap();
-            let answer = router.clone().oneshot(obituary).await.unwrap();
+            let death_notice = Request::post(DEATH_NOTICE_PATH).body(Body::from("?")).unwrap();
+            let answer = router.clone().oneshot(death_notice).await.unwrap();
             assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "it is read");
         }
     }

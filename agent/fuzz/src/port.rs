@@ -109,7 +109,7 @@ struct Visit<'a> {
 /// The inputs of the coordinator that a connection has caused.
 #[derive(Debug, Default)]
 struct Caused {
-    obituaries: usize,
+    death_notices: usize,
     snapshots: usize,
     others: usize,
 }
@@ -118,7 +118,7 @@ impl Visit<'_> {
     async fn run(self) {
         let setting = self.setting;
         let (inputs, queue) = mpsc::channel(16);
-        let (role, _obituaries) = Role::of(inputs, HERE);
+        let (role, _death_notices) = Role::of(inputs, HERE);
         let (mut http, _) = service::routers(&RunId::new(job::RUN_ID), role, setting.credentials);
         let as_member = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&as_member);
@@ -242,9 +242,9 @@ async fn record(mut queue: mpsc::Receiver<Input>) -> Caused {
     let mut caused = Caused::default();
     while let Some(input) = queue.recv().await {
         match input {
-            Input::Obituary(obituary) => {
-                assert_shown(&obituary);
-                caused.obituaries += 1;
+            Input::DeathNotice(death_notice) => {
+                assert_shown(&death_notice);
+                caused.death_notices += 1;
             }
             Input::Snapshot(_) | Input::Counts(_) | Input::Journal(_) => caused.snapshots += 1,
             Input::Attend { attend, .. } => {

@@ -30,7 +30,7 @@ use ragent_rendezvous::{
 };
 use rustls::pki_types::ServerName;
 
-use super::{obituary, pki, registration, state_file, tests::CORPUS};
+use super::{death_notice, pki, registration, state_file, tests::CORPUS};
 
 /// Writes all inputs. Those with keys differ from run to run.
 #[test]
@@ -38,7 +38,7 @@ use super::{obituary, pki, registration, state_file, tests::CORPUS};
 fn seeds_are_written() {
     write("attend", attends());
     write("port", ports());
-    write("obituary", obituaries());
+    write("death_notice", death_notices());
     write("datagram", datagrams());
     write("identity", identities());
     write("secret_file", secret_files());
@@ -167,11 +167,11 @@ fn attends() -> Vec<Vec<u8>> {
 
 /// Requests to a port, for clients of each kind.
 fn ports() -> Vec<Vec<u8>> {
-    let obituary = String::from_utf8(obituaries().remove(0)).unwrap();
+    let death_notice = String::from_utf8(death_notices().remove(0)).unwrap();
     let post = |text: &str| {
         let len = text.len();
         format!(
-            "POST /v1/obituary HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len}\r\n\r\n{text}"
+            "POST /v1/death-notice HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len}\r\n\r\n{text}"
         )
     };
     let get = |path: &str, more: &str| {
@@ -201,16 +201,16 @@ fn ports() -> Vec<Vec<u8>> {
         get("/status", "Host: evil.example\r\n"),
         get("/status", "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n"),
         [get("/v1/identity", ""), get("/status", ""), get("/v1/reach", "")].concat(),
-        post(&obituary).into_bytes(),
+        post(&death_notice).into_bytes(),
         post("n1 7").into_bytes(),
         post("\u{1b}[2J 7").into_bytes(),
-        b"POST /v1/obituary HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nn1 7\r\n0\r\n\r\n".to_vec(),
-        b"POST /v1/obituary HTTP/1.1\r\nHost: ::1\r\nContent-Length: 99\r\n\r\nhalf".to_vec(),
+        b"POST /v1/death-notice HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nn1 7\r\n0\r\n\r\n".to_vec(),
+        b"POST /v1/death-notice HTTP/1.1\r\nHost: ::1\r\nContent-Length: 99\r\n\r\nhalf".to_vec(),
         format!("GET / HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(120)).into_bytes(),
         b"GET /v1/identity HTTP/1.0\r\n\r\n".to_vec(),
         call("/ragent.v1.Coordination/Attend", &attend),
         get("/status?follow", "Max-Forwards: 0\r\n"),
-        call("/v1/obituary", b"n1 7"),
+        call("/v1/death-notice", b"n1 7"),
         [PREFACE, &streams].concat(),
         [PREFACE, &resets].concat(),
         [PREFACE, &frame(4, 0, 0, &[0, 1, 0xff, 0xff, 0xff, 0xff]).repeat(20)].concat(),
@@ -279,8 +279,8 @@ fn hello(credentials: &Credentials, protocol: &'static [u8]) -> Vec<u8> {
     bytes
 }
 
-fn obituaries() -> Vec<Vec<u8>> {
-    let proofs = Proofs::new(Some(ProofKey::new(obituary::KEY)));
+fn death_notices() -> Vec<Vec<u8>> {
+    let proofs = Proofs::new(Some(ProofKey::new(death_notice::KEY)));
     let of = |uid: &str, node: &str| proofs.of(&JobUid::new(uid), &NodeId::new(node));
     let valid = of(job::UID, "node1_17_ab");
     let texts = [

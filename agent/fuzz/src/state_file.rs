@@ -7,7 +7,7 @@ use ragent_base::{
     testing::{self, assert_shown},
 };
 use ragent_leadership::state_file::{
-    has_obituary, read_copy, read_job_state, write_copy, write_job_state,
+    has_death_notice, read_copy, read_job_state, write_copy, write_job_state,
 };
 use ragent_rendezvous::{limits::NUMBER_MAX, settings::JobState};
 
@@ -34,7 +34,7 @@ pub fn state_file(input: &[u8]) {
     fs::write(&path, &text).expect("a file");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("a file");
     if let Some(job_state) = read_job_state(&path) {
-        assert!(!has_obituary(&path, &job_state), "there is no obituary");
+        assert!(!has_death_notice(&path, &job_state), "there is no death notice");
         check(&job_state);
         survive(&path, &job_state);
         run(job_state);

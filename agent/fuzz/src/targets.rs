@@ -6,7 +6,7 @@
 //! | [`attend`] | messages of agents | they are encoded again to equal messages; the coordinator's numbers stay within limits, and agents accept its answers |
 //! | [`coordinator`] | a message of a coordinator, or the status of a job | the same encoding; leases within limits; no control characters |
 //! | [`elect`] | a message of a voter, or the record of a leader | the same |
-//! | [`obituary`] | the body of an obituary | only the proof of its node is accepted |
+//! | [`death_notice`] | the body of a death notice | only the proof of its node is accepted |
 //! | [`datagram`] | a datagram, or a message to seal and a change | only sealed datagrams are opened, and no changed one |
 //! | [`identity`] | the answer of another program | it is described without control characters; only a common secret is a match |
 //! | [`secret_file`] | mode and content of a file | only private files with well-formed secrets are used; errors do not contain the content |
@@ -23,10 +23,10 @@
 mod attend;
 mod certificates;
 mod coordinator;
+mod death_notice;
 mod elect;
 mod identity;
 mod node_list;
-mod obituary;
 mod pki;
 mod port;
 mod registration;
@@ -38,8 +38,8 @@ mod state_file;
 mod tests;
 
 pub use self::{
-    attend::attend, certificates::certificates, coordinator::coordinator, elect::elect,
-    identity::identity, node_list::node_list, obituary::obituary, port::port,
+    attend::attend, certificates::certificates, coordinator::coordinator,
+    death_notice::death_notice, elect::elect, identity::identity, node_list::node_list, port::port,
     registration::registration, secret_file::secret_file, state_file::state_file,
 };
 pub use crate::commands::ssh::fuzzing::{hostfile, launch_frames};

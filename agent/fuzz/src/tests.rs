@@ -47,7 +47,7 @@ targets! {
     attend: 1,
     coordinator: 1,
     elect: 1,
-    obituary: 1,
+    death_notice: 1,
     datagram: 1,
     identity: 1,
     secret_file: FILES,

@@ -112,7 +112,7 @@ impl Keeper {
             }
             // No other process can lead.
             Command::Highest(_)
-            | Command::Obituary(_)
+            | Command::DeathNotice(_)
             | Command::Members(_)
             | Command::Forget
             | Command::KnownJob(_)

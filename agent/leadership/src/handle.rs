@@ -230,8 +230,8 @@ pub enum Command {
     Resign(Term),
     /// The job has ended in this term, and all nodes have its outcome. Its record in an external store is of no more use.
     JobOver(Term),
-    /// An obituary: no process of this agent is left.
-    Obituary(NodeId),
+    /// A death notice: no process of this agent is left.
+    DeathNotice(NodeId),
     /// The members of the job.
     Members(MembersReport),
     /// The job had ended before, and no node of it is left: this voter is to forget it.

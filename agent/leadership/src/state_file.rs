@@ -2,16 +2,16 @@
 //! lists the jobs of this machine. They are in a folder that only their user can write to:
 //! `PrivateFolder`.
 //!
-//! `job_state` is the state file of a coordinator, `obituary` the file next to it that proves the end of
+//! `job_state` is the state file of a coordinator, `death_notice` the file next to it that proves the end of
 //! its host. `closed_job` records a job that has ended for good, `registration` a running agent.
 
 mod age;
 mod cleaning;
 mod closed_job;
+mod death_notice;
 mod ended_jobs;
 mod files;
 mod job_state;
-mod obituary;
 mod registration;
 mod warned_jobs;
 
@@ -22,18 +22,18 @@ use ragent_base::sys::private_folder::PrivateFolder;
 pub use self::{
     cleaning::clean,
     closed_job::ClosedJob,
+    death_notice::{DeathNotice, has_death_notice, parse_death_notice, write_death_notice},
     ended_jobs::EndedJobs,
     files::{job_state_path, member_path, member_ports, voter_path},
     job_state::{read_copy, read_job_state, write_copy, write_job_state},
-    obituary::{Obituary, has_obituary, parse_obituary, write_obituary},
     registration::{
         RegisteredCredentials, Registration, RunningAgent, Stage, running_agents, running_agents_in,
     },
     warned_jobs::is_first_warning,
 };
 use self::{
+    death_notice::death_notice_path,
     files::{folder_of, name_of},
-    obituary::obituary_path,
 };
 
 /// Removes the content of a state file that could not be written: a process that continues from an older state could elect a leader
@@ -46,7 +46,7 @@ pub(crate) fn discard(state_file: &Path) -> bool {
 /// Removes the state file of a job, if there is one.
 pub fn forget(state_file: &Path) {
     let Ok(folder) = PrivateFolder::open(folder_of(state_file)) else { return };
-    for path in [state_file, &obituary_path(state_file)] {
+    for path in [state_file, &death_notice_path(state_file)] {
         folder.remove(name_of(path));
     }
 }

@@ -7,7 +7,7 @@
 //! On its own it does three things only:
 //!
 //! - When the socket is closed, the agent is gone: the keeper kills and reaps the whole tree, and
-//!   sends the coordinator one small message, the obituary.
+//!   sends the coordinator one small message, the death notice.
 //! - When the lease that the agent renews over the socket has expired, the agent is frozen or cut
 //!   off: the keeper kills the workers and all that they have started, and reports that.
 //! - When a standby ends before it has become the worker, the keeper starts the worker as a new
@@ -18,8 +18,8 @@
 //!
 //! It makes no other decisions, and it has no runtime: one thread, one `poll`.
 
+mod death_notice;
 mod limits;
-mod obituary;
 pub mod order;
 mod socket;
 pub mod standbys;
@@ -46,7 +46,7 @@ use nix::{
 };
 
 use self::{
-    obituary::Obituary,
+    death_notice::DeathNoticeSender,
     order::{Order, Program, Report},
     socket::{OrderSocket, Streams},
     workers::Workers,
@@ -84,7 +84,7 @@ struct Keeper {
     lease: TimerFd,
     /// The end of the lease, by [`clock::boot_time`]; zero before the first lease.
     lease_until: Duration,
-    obituary: Option<Obituary>,
+    death_notice: Option<DeathNoticeSender>,
     /// The workers to be started, in this order.
     wanted: VecDeque<Wanted>,
     /// The number of failed forks in this round.
@@ -115,7 +115,7 @@ impl Keeper {
             signals,
             lease: TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?,
             lease_until: Duration::ZERO,
-            obituary: None,
+            death_notice: None,
             wanted: VecDeque::new(),
             refusals: 0,
         })
@@ -210,8 +210,9 @@ impl Keeper {
             }
             Order::Renew { until_ns } => self.renew(until_ns.map(Duration::from_nanos))?,
             Order::Ping => self.socket.send(&Report::Pong),
-            Order::SetObituary { node_id, coordinators, round, proof, state_file } => {
-                self.obituary = Some(Obituary { node_id, coordinators, round, proof, state_file });
+            Order::SetDeathNotice { node_id, coordinators, round, proof, state_file } => {
+                self.death_notice =
+                    Some(DeathNoticeSender { node_id, coordinators, round, proof, state_file });
             }
         }
         Ok(())
@@ -321,7 +322,7 @@ impl Keeper {
     }
 
     /// Kills every process that the agent started, after the agent is gone, and then delivers the
-    /// obituary.
+    /// death notice.
     fn end(mut self) -> io::Result<()> {
         self.workers.standbys.dismiss_all();
         self.workers.sweep(None);
@@ -332,10 +333,10 @@ impl Keeper {
                 self.reap();
             }
         }
-        if let Some(obituary) = self.obituary {
-            obituary.deliver();
+        if let Some(death_notice) = self.death_notice {
+            death_notice.deliver();
             // An agent that has left by itself empties its pipes itself.
-            if !obituary.is_in_order() {
+            if !death_notice.is_in_order() {
                 self.workers.empty_pipes();
             }
         }

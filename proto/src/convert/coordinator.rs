@@ -338,7 +338,7 @@ enumeration!(
     "wait.reason",
     [Gathering, NextRound, Spare, Quarantined, Recovering,]
 );
-enumeration!(EvictReason, EvictReason, "evict.reason", [Obituary, Silent, NotBack, Quarantined]);
+enumeration!(EvictReason, EvictReason, "evict.reason", [DeathNotice, Silent, NotBack, Quarantined]);
 
 impl From<RestartReason> for restart::Reason {
     fn from(reason: RestartReason) -> Self {

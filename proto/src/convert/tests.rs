@@ -217,7 +217,7 @@ fn assignments() -> Vec<Assignment> {
         WaitReason::Recovering,
     ];
     let evictions = [
-        EvictReason::Obituary,
+        EvictReason::DeathNotice,
         EvictReason::Silent,
         EvictReason::NotBack,
         EvictReason::Quarantined,

@@ -91,7 +91,7 @@ pub struct Claim {
     highest: Term,
     /// The leader that was reported with [`Effect::Follow`].
     announced: Option<(String, Term)>,
-    /// The process that has ended, according to the last obituary.
+    /// The process that has ended, according to the last death notice.
     ended: Option<NodeId>,
     /// The time of this process's candidacy, or of its placeholder, while it is a follower.
     stands_at: Option<Instant>,
@@ -190,8 +190,8 @@ impl Claim {
         self.proceed(now);
     }
 
-    /// Handles an obituary: no process of this agent is left, so its record may be replaced.
-    pub fn handle_obituary(&mut self, now: Instant, process: &NodeId) {
+    /// Handles a death notice: no process of this agent is left, so its record may be replaced.
+    pub fn handle_death_notice(&mut self, now: Instant, process: &NodeId) {
         self.begin(now);
         self.ended = Some(process.clone());
         let record = self.known.content.record();

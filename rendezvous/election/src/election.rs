@@ -338,8 +338,8 @@ impl Election {
         self.schedule_hello(self.clock);
     }
 
-    /// Handles an obituary: no process of this agent is left, so the agent's lease ends.
-    pub fn handle_obituary(&mut self, now: Instant, process: &NodeId) {
+    /// Handles a death notice: no process of this agent is left, so the agent's lease ends.
+    pub fn handle_death_notice(&mut self, now: Instant, process: &NodeId) {
         self.begin(now);
         if self.voter.release(now, process, None) {
             info!(%process, "the leader's process has ended");

@@ -24,14 +24,14 @@ impl Rendezvous {
         self.record_loss(&node, how);
         let (departure, since) = match how {
             _ if node.is_leaving() => (Departure::Left, node.last_seen),
-            EvictReason::Obituary => (Departure::AgentEnded, now),
+            EvictReason::DeathNotice => (Departure::AgentEnded, now),
             EvictReason::Silent => (Departure::Silent, node.last_seen),
             EvictReason::NotBack | EvictReason::Quarantined => (Departure::NotReady, now),
         };
         self.departures.add(&node, departure, since);
-        // An obituary may be wrong, by mistake or malice: an agent that is alive must stop its
+        // A death notice may be wrong, by mistake or malice: an agent that is alive must stop its
         // workers.
-        if how == EvictReason::Silent || how == EvictReason::Obituary && node.attached {
+        if how == EvictReason::Silent || how == EvictReason::DeathNotice && node.attached {
             let evict = Assignment::Evict { round: node.floor, reason: how };
             self.send(node.peer(), ToNode::Assignment(evict));
         }

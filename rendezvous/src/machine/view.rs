@@ -469,7 +469,7 @@ fn gone_member(seat: Seat, ranks: &MemberRanks, progress_age_ms: Option<u64>) ->
 
 fn lost_because(how: EvictReason) -> &'static str {
     match how {
-        EvictReason::Obituary => "its agent has ended",
+        EvictReason::DeathNotice => "its agent has ended",
         EvictReason::Silent => "it sent no message within its lease",
         EvictReason::NotBack => "it was not ready for the next round in time",
         EvictReason::Quarantined => "it failed soon after it joined, or repeatedly",

@@ -144,7 +144,7 @@ impl RestartReason {
 #[serde(rename_all = "snake_case")]
 pub enum EvictReason {
     /// The node's keeper reported that the agent is gone and all its processes are reaped.
-    Obituary,
+    DeathNotice,
     /// The node was silent for longer than its lease.
     Silent,
     /// The node was not ready again in time after a restart.
@@ -157,7 +157,7 @@ impl EvictReason {
     /// Returns a stable name of the reason, for programs.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Obituary => "obituary",
+            Self::DeathNotice => "death_notice",
             Self::Silent => "silent",
             Self::NotBack => "not_back",
             Self::Quarantined => "quarantined",

@@ -21,8 +21,8 @@ pub enum Bug {
     NoWaitForOthers,
     /// The effects of a change are carried out before a majority has the state. Breaks rule d.
     EarlyEffects,
-    /// An obituary counts for the process that now runs on that host. Breaks rules a and b.
-    ObituaryOfPlace,
+    /// A death notice counts for the process that now runs on that host. Breaks rules a and b.
+    DeathNoticeOfPlace,
     /// A coordinator continues after the end of its grant. Breaks rules b, d and f.
     Overtime,
     /// A winner does not take over the state of the voters. Breaks rule d, or g: it takes members for those of another
@@ -115,7 +115,7 @@ pub enum Bug {
     /// The machine has a smaller `min` than the job. Breaks rule 4.
     FewerThanMin,
     /// A keeper reports that a host's processes are dead while they are alive. Breaks rule 5.
-    FalseObituary,
+    FalseDeathNotice,
     /// The state file and the agents lose the charges. Breaks rule 7.
     ForgottenCharges,
     /// Charges of another run are charged to this one. Breaks rule 11.

@@ -74,7 +74,7 @@ impl World {
             Request::PreVote | Request::Vote { .. } if bug == Bug::VoteUnderLease => {
                 for process in self.processes.keys().cloned().collect::<Vec<_>>() {
                     self.with_election(id, |election, now| {
-                        election.handle_obituary(now, &process);
+                        election.handle_death_notice(now, &process);
                     });
                 }
             }

@@ -39,8 +39,8 @@ pub(super) enum Coordination {
 /// The time for which a process that leaves waits until its voter is replaced.
 const REPLACED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The age at which an obituary is forgotten.
-const OBITUARY_AGE: Duration = Duration::from_secs(60);
+/// The age at which a death notice is forgotten.
+const DEATH_NOTICE_AGE: Duration = Duration::from_secs(60);
 
 impl Bug {
     /// Returns the time by which a coordinator outlasts its grant; `None` if it ends when its voter
@@ -164,7 +164,7 @@ impl World {
         };
         let Some(port) = self.port(id) else { return };
         port.coordination = Coordination::Runs(Box::new(coordinator));
-        port.recent.retain(|(at, ..)| local.saturating_duration_since(*at) <= OBITUARY_AGE);
+        port.recent.retain(|(at, ..)| local.saturating_duration_since(*at) <= DEATH_NOTICE_AGE);
         let recent = port.recent.clone();
         self.drive(id);
         let voter = self.voter(id);
@@ -210,8 +210,8 @@ impl World {
         self.check_process_end(id);
     }
 
-    /// Handles an obituary that a keeper has sent.
-    pub(super) fn arrive_obituary(&mut self, id: &NodeId, node: NodeId, round: Round) {
+    /// Handles a death notice that a keeper has sent.
+    pub(super) fn arrive_death_notice(&mut self, id: &NodeId, node: NodeId, round: Round) {
         let Some(local) = self.local(id) else { return };
         // The proof of its node id cannot be verified without a job's state.
         let has_job_state =
@@ -224,14 +224,14 @@ impl World {
             }
             Coordination::Idle | Coordination::Ended(_) if has_job_state => {
                 port.recent.push_back((local, node.clone(), round));
-                self.pass(id, Input::Command(Command::Obituary(node)));
+                self.pass(id, Input::Command(Command::DeathNotice(node)));
             }
             Coordination::Idle | Coordination::Ended(_) | Coordination::Over => {}
         }
     }
 
     fn report_death(&mut self, id: &NodeId, node: &NodeId, round: Round) {
-        let waiting = Waiting::Obituary(node.clone(), round);
+        let waiting = Waiting::DeathNotice(node.clone(), round);
         self.call_coordinator(id, waiting);
     }
 

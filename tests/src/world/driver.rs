@@ -50,7 +50,7 @@ pub(super) enum Waiting {
     Attend(Box<Attend>),
     Message(Peer, Box<FromNode>),
     Detached(Peer),
-    Obituary(NodeId, Round),
+    DeathNotice(NodeId, Round),
     Shutdown,
     Voters(Vec<VoterAddress>),
     OtherJobs(Vec<String>),
@@ -108,7 +108,7 @@ impl World {
             }
             Waiting::Attend(_)
             | Waiting::Detached(_)
-            | Waiting::Obituary(..)
+            | Waiting::DeathNotice(..)
             | Waiting::Shutdown => false,
         };
         if !is_routine {
@@ -128,7 +128,7 @@ impl World {
                 coordinator.open.remove(&peer);
                 rendezvous.handle_detached(now, peer);
             }
-            Waiting::Obituary(node, round) => rendezvous.handle_obituary(now, &node, round),
+            Waiting::DeathNotice(node, round) => rendezvous.handle_death_notice(now, &node, round),
             Waiting::Shutdown => rendezvous.handle_shutdown(now),
             Waiting::Voters(voters) => rendezvous.handle_voters(voters),
             Waiting::OtherJobs(jobs) => rendezvous.handle_other_jobs(now, jobs),

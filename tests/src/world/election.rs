@@ -54,7 +54,7 @@ pub(super) enum Command {
     Remember(Box<JobState>, u64),
     Highest(Term),
     Resign(Term),
-    Obituary(NodeId),
+    DeathNotice(NodeId),
     Members(MembersReport),
     KnownJob(KnownJob),
     Ended(Vec<JobUid>),
@@ -151,8 +151,8 @@ impl World {
             Command::Resign(term) => {
                 self.with_election(id, |election, now| election.handle_resigned(now, term));
             }
-            Command::Obituary(node) => {
-                self.with_election(id, |election, now| election.handle_obituary(now, &node));
+            Command::DeathNotice(node) => {
+                self.with_election(id, |election, now| election.handle_death_notice(now, &node));
             }
             Command::Members(mut report) => {
                 self.forge_members(id, &mut report);

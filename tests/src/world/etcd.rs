@@ -433,8 +433,8 @@ impl World {
             Command::JobOver(term) => {
                 self.with_claim(id, |claim, now| claim.handle_job_over(now, term));
             }
-            Command::Obituary(node) => {
-                self.with_claim(id, |claim, now| claim.handle_obituary(now, &node));
+            Command::DeathNotice(node) => {
+                self.with_claim(id, |claim, now| claim.handle_death_notice(now, &node));
             }
             Command::Leave => {
                 self.with_claim(id, |claim, now| claim.handle_leaving(now));

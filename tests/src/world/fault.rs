@@ -9,7 +9,7 @@ use super::{Event, World, etcd::StoreFault, losses::Way, node::AgentInput, rules
 /// A fault, or another event of a job.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
-    /// An agent is killed; its keeper kills the workers and sends an obituary.
+    /// An agent is killed; its keeper kills the workers and sends a death notice.
     KillAgent { victim: Victim, down: Duration },
     /// An agent is killed while it carries out effects.
     DieHalfWay { victim: Victim, after: u64 },

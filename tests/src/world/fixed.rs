@@ -172,7 +172,7 @@ impl World {
                 return;
             }
         }
-        if self.bug == Bug::FalseObituary {
+        if self.bug == Bug::FalseDeathNotice {
             // The bug only matters while the host's old workers are alive.
             down = down.min(Duration::from_millis(100));
         }
@@ -225,7 +225,7 @@ impl World {
             // A keeper leaves a mark when no process is left, unless it was killed too.
             let keeper = self.keepers.get(&seat.node);
             let is_gone = keeper.is_none_or(|keeper| keeper.workers.is_none());
-            seat.is_confirmed_dead |= is_gone && is_marked || self.bug == Bug::FalseObituary;
+            seat.is_confirmed_dead |= is_gone && is_marked || self.bug == Bug::FalseDeathNotice;
         }
         let before = u64::try_from(job_state.time.age().as_millis()).unwrap_or(u64::MAX);
         fixed.accounted_since = (now, before);

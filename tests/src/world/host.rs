@@ -352,7 +352,7 @@ impl World {
         Some(id)
     }
 
-    /// Kills the agent of a host for `down`; its keeper sends an obituary.
+    /// Kills the agent of a host for `down`; its keeper sends a death notice.
     pub(super) fn kill_agent(&mut self, host: usize, down: Duration) {
         if let Some(id) = self.kill_process(host) {
             self.outlive_agent(&id);

@@ -15,7 +15,7 @@ pub(super) struct Keeper {
     /// The end of the lease, by the clock of the host.
     lease: Option<Instant>,
     pub(super) workers: Option<Workers>,
-    /// The voters to which it sends the obituary.
+    /// The voters to which it sends the death notice.
     pub(super) voters: Vec<Place>,
     /// The newest round that ran there.
     ran: Round,
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// Models the keeper of an agent that was killed: it kills the workers, reaps them, and sends its obituary.
+    /// Models the keeper of an agent that was killed: it kills the workers, reaps them, and sends its death notice.
     pub(super) fn outlive_agent(&mut self, id: &NodeId) {
         let Some(keeper) = self.keepers.get_mut(id) else { return };
         let local = self.hosts[keeper.host].local(self.now);
@@ -182,10 +182,10 @@ impl World {
             let round = workers.round;
             self.schedule(takes, Event::Gone { node: id.clone(), round, is_swept: false });
             if is_reported {
-                self.schedule(takes + Duration::from_micros(1), Event::Bury(id.clone()));
+                self.schedule(takes + Duration::from_micros(1), Event::SendDeathNotice(id.clone()));
             }
         } else if keeper.workers.is_none() && is_reported {
-            self.schedule(takes, Event::Bury(id.clone()));
+            self.schedule(takes, Event::SendDeathNotice(id.clone()));
         }
     }
 
@@ -201,28 +201,28 @@ impl World {
         self.wake_agent(id, Duration::ZERO, AgentInput::Group(round, report));
     }
 
-    /// Sends the obituary of an agent to all voters; it may arrive late, or twice.
-    pub(super) fn send_obituaries(&mut self, id: &NodeId) {
+    /// Sends the death notice of an agent to all voters; it may arrive late, or twice.
+    pub(super) fn send_death_notices(&mut self, id: &NodeId) {
         let Some(keeper) = self.keepers.get(id) else { return };
         let (host, round, voters) = (keeper.host, keeper.ran, keeper.voters.clone());
         if let Some(until) = self.hosts[host].suspended.filter(|until| self.now < *until) {
-            return self.schedule_at(until, Event::Bury(id.clone()));
+            return self.schedule_at(until, Event::SendDeathNotice(id.clone()));
         }
         for to in voters {
             if let Some(delay) = self.transit(host, to.host) {
-                self.schedule(delay, Event::Obituary { to, node: id.clone(), round });
+                self.schedule(delay, Event::DeathNotice { to, node: id.clone(), round });
             }
         }
         if self.random.chance(15) {
             let delay = self.random.millis(0, 10_000);
-            self.schedule(delay, Event::Bury(id.clone()));
+            self.schedule(delay, Event::SendDeathNotice(id.clone()));
         }
     }
 
-    /// Returns the process that an obituary concerns.
+    /// Returns the process that a death notice concerns.
     pub(super) fn buried(&self, node: NodeId) -> NodeId {
         let host = self.keepers.get(&node).map(|keeper| keeper.host);
         let now = host.and_then(|host| self.hosts[host].process.clone());
-        now.filter(|_| self.bug == Bug::ObituaryOfPlace).unwrap_or(node)
+        now.filter(|_| self.bug == Bug::DeathNoticeOfPlace).unwrap_or(node)
     }
 }

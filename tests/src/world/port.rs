@@ -30,7 +30,7 @@ pub(super) struct Port {
     pub(super) elected: Elected,
     /// Registrations that wait for a leader.
     pub(super) held: Vec<(Peer, Box<Attend>, Term)>,
-    /// The obituaries of the last minute.
+    /// The death notices of the last minute.
     pub(super) recent: VecDeque<(Instant, NodeId, Round)>,
     pub(super) changes: u64,
 }

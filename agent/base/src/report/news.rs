@@ -153,7 +153,7 @@ pub(crate) fn signal_name(number: i32) -> String {
 /// Describes why a node is no longer a member.
 pub fn evicted(reason: EvictReason) -> &'static str {
     match reason {
-        EvictReason::Obituary => "its agent has ended",
+        EvictReason::DeathNotice => "its agent has ended",
         EvictReason::Silent => "it sent no message within its lease",
         EvictReason::NotBack => "it was not ready for the next round in time",
         EvictReason::Quarantined => "it failed shortly after a start",

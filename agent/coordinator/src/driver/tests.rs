@@ -144,16 +144,16 @@ async fn closed_attend_is_skipped() {
 }
 
 /// Messages in the name of a node are refused without the proof of its welcome: an attend with a
-/// later number, and an obituary.
+/// later number, and a death notice.
 #[tokio::test(start_paused = true)]
 async fn proof_is_needed() {
     let t = Fixture::new();
     let mut stream = t.attend("a").await;
     let Some(FromCoordinator::Welcomed(_, proof)) = stream.recv().await else { panic!() };
     t.keep_alive("a", 1).await;
-    let obituary = |proof| {
+    let death_notice = |proof| {
         let (node, round) = (NodeId::new("a"), Round(0));
-        t.inputs.send(Input::Obituary(Obituary { node, round, proof }))
+        t.inputs.send(Input::DeathNotice(DeathNotice { node, round, proof }))
     };
     for wrong in [None, Some(Proof([9; 16]))] {
         let (answers, mut impostor) = mpsc::channel(limits::STREAM_QUEUE);
@@ -165,14 +165,14 @@ async fn proof_is_needed() {
         assert!(is_taken.await.is_err(), "its later messages count");
         assert_eq!(impostor.recv().await, Some(FromCoordinator::OtherAgent));
         assert_eq!(impostor.recv().await, None);
-        obituary(wrong).await.unwrap();
+        death_notice(wrong).await.unwrap();
         assert_eq!(t.standing_of("a").await, Some(StandingName::Joined));
     }
     t.keep_alive("a", 2).await;
     while next_message(&mut stream).await
         != (ToNode::Echo { sequence: 2, reason: None, lease_left: None })
     {}
-    obituary(Some(proof)).await.unwrap();
+    death_notice(Some(proof)).await.unwrap();
     assert_eq!(t.standing_of("a").await, None);
 }
 

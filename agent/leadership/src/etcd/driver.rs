@@ -159,7 +159,7 @@ impl Driver {
             Command::Highest(term) => self.claim.handle_highest(now, term),
             Command::Resign(term) => self.claim.handle_resigned(now, term),
             Command::JobOver(term) => self.claim.handle_job_over(now, term),
-            Command::Obituary(process) => self.claim.handle_obituary(now, &process),
+            Command::DeathNotice(process) => self.claim.handle_death_notice(now, &process),
             // The record in etcd names no voters.
             Command::Members(..)
             | Command::KnownJob(_)

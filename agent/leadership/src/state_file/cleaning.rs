@@ -6,9 +6,9 @@ use ragent_base::sys::private_folder::PrivateFolder;
 
 use super::{
     age,
+    death_notice::death_notice_path,
     files::{folder_of, name_of},
     job_state::{Age, age_of_job_state},
-    obituary::obituary_path,
 };
 use crate::limits;
 
@@ -23,7 +23,7 @@ pub fn clean(own: &Path) {
     for name in private.names() {
         let path = folder.join(&name);
         // Its own file may be outdated until the starting coordinator has written it.
-        if path == own || path == obituary_path(own) {
+        if path == own || path == death_notice_path(own) {
             continue;
         }
         let is_outdated = match kind(&path) {
@@ -31,7 +31,7 @@ pub fn clean(own: &Path) {
             Kind::JobState => {
                 age::changed(&path) > 3 * limits::STATE_FILE_INTERVAL && is_outdated(&path)
             }
-            Kind::Obituary => {
+            Kind::DeathNotice => {
                 !private.has(name_of(&path.with_extension("json"))) && is_forgotten(&path)
             }
             Kind::Draft => is_forgotten(&path),
@@ -40,7 +40,7 @@ pub fn clean(own: &Path) {
         if is_outdated {
             private.remove(&name);
             if let Kind::JobState = kind(&path) {
-                private.remove(name_of(&obituary_path(&path)));
+                private.remove(name_of(&death_notice_path(&path)));
             }
         }
     }
@@ -50,8 +50,8 @@ pub fn clean(own: &Path) {
 enum Kind {
     /// A coordinator's state file.
     JobState,
-    /// An obituary next to a state file.
-    Obituary,
+    /// A death notice next to a state file.
+    DeathNotice,
     /// A temporary file of a process that was killed while it wrote, or a list of ended jobs: nobody needs an old one.
     Draft,
     /// Any other file.
@@ -63,7 +63,7 @@ fn kind(path: &Path) -> Kind {
     let is_of_job = name.starts_with("job-");
     match path.extension().and_then(OsStr::to_str) {
         Some("json") if is_of_job => Kind::JobState,
-        Some("obituary") if is_of_job => Kind::Obituary,
+        Some("death-notice") if is_of_job => Kind::DeathNotice,
         Some("json") if name.starts_with("ended-") => Kind::Draft,
         Some("tmp") if is_of_job || name.starts_with("agent-") => Kind::Draft,
         Some(_) | None => Kind::Other,
@@ -103,13 +103,17 @@ mod tests {
         };
         write_aged(&path("job-leaderless.json"), 620, |_| {});
         set_modified("job-old.json", forgotten);
-        for name in
-            ["job-fresh.obituary", "job-old.obituary", "job-lone.obituary", "job-x.9.tmp", "else"]
-        {
+        for name in [
+            "job-fresh.death-notice",
+            "job-old.death-notice",
+            "job-lone.death-notice",
+            "job-x.9.tmp",
+            "else",
+        ] {
             fs::write(path(name), "n 1").unwrap();
             set_modified(name, forgotten);
         }
-        fs::write(path("job-new.obituary"), "n 1").unwrap();
+        fs::write(path("job-new.death-notice"), "n 1").unwrap();
         fs::write(path("job-other.json"), "{}").unwrap();
         write_aged(&path("job-own.json"), 620, |_| {});
         clean(&path("job-own.json"));
@@ -121,9 +125,9 @@ mod tests {
         let expected = [
             "else",
             "job-fresh.json",
-            "job-fresh.obituary",
+            "job-fresh.death-notice",
             "job-leaderless.json",
-            "job-new.obituary",
+            "job-new.death-notice",
             "job-other.json",
             "job-own.json",
         ];

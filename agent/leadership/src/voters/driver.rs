@@ -311,7 +311,7 @@ impl Driver {
             Command::Resign(term) => self.election.handle_resigned(now, term),
             // Each voter deletes its own copy of the state when it ends.
             Command::JobOver(_) => {}
-            Command::Obituary(process) => self.election.handle_obituary(now, &process),
+            Command::DeathNotice(process) => self.election.handle_death_notice(now, &process),
             Command::Members(report) => self.election.handle_members(now, report),
             Command::Forget => self.election.handle_forgotten(now),
             Command::KnownJob(job) => self.election.handle_known_job(now, &job),

@@ -49,7 +49,7 @@ pub(super) fn host(
 ) -> Result<NodeServices, HostOrJoinError> {
     let bound = listener.local_addr().map_err(system("listen"))?;
     let node_id = new_node_id();
-    // Read after the port is bound: see `Obituary::deliver`.
+    // Read after the port is bound: see `DeathNotice::deliver`.
     let recovered = recover(spec, &endpoint);
     let known_round = recovered.job_state.as_ref().map_or_else(KnownRound::default, seat_of);
     let (attended, registered) = watch::channel(Attended::default());
@@ -137,7 +137,7 @@ pub fn warn_of_open_port(credentials: &Credentials, run_id: &RunId, bound: Socke
     );
 }
 
-/// Reads the state of an earlier coordinator, and its host's obituary.
+/// Reads the state of an earlier coordinator, and its host's death notice.
 fn recover(spec: &JobSpec, endpoint: &Endpoint) -> RecoveredState {
     let path = match spec.rendezvous {
         RendezvousMethod::Standalone => return RecoveredState::default(),
@@ -149,7 +149,7 @@ fn recover(spec: &JobSpec, endpoint: &Endpoint) -> RecoveredState {
     };
     let mut recovered = RecoveredState::from_file(path.clone());
     if let Some(job_state) = &mut recovered.job_state
-        && state_file::has_obituary(&path, job_state)
+        && state_file::has_death_notice(&path, job_state)
         && let Some(node) = confirm_dead(job_state)
     {
         info!(%node, "the previous host's agent and all of its processes have ended");
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(seat_of(&job_state(None)), KnownRound::default());
     }
 
-    /// An obituary counts once, and only if there was a host.
+    /// A death notice counts once, and only if there was a host.
     #[test]
     fn death_is_confirmed_once() {
         let mut with_host = job_state(Some(seat(false)));

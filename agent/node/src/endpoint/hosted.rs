@@ -216,14 +216,14 @@ pub fn host(
     let run_id = settings.run_id.clone();
     let nodes_max = settings.nodes_max();
     let (published, elected) = watch::channel(ElectedCoordinator::Unknown);
-    let (obituaries, received) = mpsc::channel(limits::OBITUARIES);
+    let (death_notices, received) = mpsc::channel(limits::DEATH_NOTICES);
     let EndpointPort { listener, store, credentials, attended, journal } = port;
     let protocols_attended = attended.subscribe();
     let measures = Arc::new(CoordinatorMeasures::default());
     let role = Role::Host {
         endpoint: endpoint.to_string(),
         elected: elected.clone(),
-        obituaries,
+        death_notices,
         leadership: leadership.clone().into(),
         registered: registered.subscribe(),
         run_id: run_id.clone(),
@@ -235,7 +235,7 @@ pub fn host(
         attended,
         elected: published,
         registered,
-        obituaries: received,
+        death_notices: received,
         records: Records { journal, measures: Arc::clone(&measures) },
     };
     let coordinator = tokio::spawn(host.run());

@@ -67,8 +67,8 @@ pub(crate) const MAX_CANDIDATES: usize = 20_000;
 pub(crate) const ADMISSION_INTERVAL: Duration = Duration::from_millis(10);
 /// The memory of the store on the endpoint's port: enough for a few keys of clients that probe it.
 pub(crate) const MAX_PLAIN_STORE: usize = 64 * 1024 * 1024;
-/// Obituaries that wait for a voter's coordinator; keepers wait while the queue is full.
-pub(crate) const OBITUARIES: usize = 64;
+/// Death notices that wait for a voter's coordinator; keepers wait while the queue is full.
+pub(crate) const DEATH_NOTICES: usize = 64;
 /// The time for which a voter without an agent waits for another leader of a job that has ended: several
 /// elections.
 pub(crate) const NEXT_LEADER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -20,9 +20,9 @@ pub(crate) const FORK_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) const SPAWN_FDS: usize = 32;
 /// The total time for which a keeper waits for consoles that accept no output.
 pub(crate) const SPILLED_TIMEOUT: Duration = Duration::from_millis(500);
-/// The time for which a keeper tries to deliver its obituary: less than the lease that proves the
+/// The time for which a keeper tries to deliver its death notice: less than the lease that proves the
 /// same.
-pub(crate) const OBITUARY_TIMEOUT: Duration = Duration::from_millis(500);
+pub(crate) const DEATH_NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 /// The variables of one worker that are sent to a standby: below the smallest default of a socket's
 /// buffer, so that the message never waits.
 pub(crate) const MAX_STANDBY_MESSAGE: usize = 128 * 1024;

@@ -50,8 +50,8 @@ pub(crate) enum Order {
     },
     /// Requests a [`Report::Pong`] at once.
     Ping,
-    /// Sets the obituary to be delivered if the agent is gone.
-    SetObituary {
+    /// Sets the death notice to be delivered if the agent is gone.
+    SetDeathNotice {
         /// The agent's node id.
         node_id: String,
         /// The addresses of the coordinator; empty if the agent leaves by itself.
@@ -60,7 +60,7 @@ pub(crate) enum Order {
         round: u64,
         /// The proof of the agent's node id; empty before it was registered.
         proof: String,
-        /// The state file of the coordinator, if this agent hosts it. The obituary is also written
+        /// The state file of the coordinator, if this agent hosts it. The death notice is also written
         /// next to it, for the next agent on this machine.
         state_file: Option<PathBuf>,
     },

@@ -281,9 +281,9 @@ impl Destination {
         self.successors.is_some()
     }
 
-    /// Returns the endpoints that receive the obituary of this node in addition to the coordinator: those of the voters,
-    /// as this agent dials them, or of the agents that succeed the leader. Empty if there is one endpoint.
-    pub(super) fn obituary_recipients(&self) -> Vec<Endpoint> {
+    /// Returns the endpoints that receive the death notice of this node in addition to the coordinator: those of the
+    /// voters, as this agent dials them, or of the agents that succeed the leader. Empty if there is one endpoint.
+    pub(super) fn death_notice_recipients(&self) -> Vec<Endpoint> {
         match (&self.successors, &self.targets) {
             (Some(successors), _) => successors.borrow().clone(),
             (None, Some(targets)) => targets.all().iter().map(|name| self.dialed(name)).collect(),
@@ -425,9 +425,9 @@ mod tests {
             "this agent leads"
         );
         assert!(destination.is_elected() && destination.uses_etcd());
-        assert_eq!(destination.obituary_recipients(), []);
+        assert_eq!(destination.death_notice_recipients(), []);
         sender.send_replace(vec![at("d:1")]);
-        assert_eq!(destination.obituary_recipients(), [at("d:1")]);
+        assert_eq!(destination.death_notice_recipients(), [at("d:1")]);
         assert_eq!(destination.to_string(), "etcd (e:2379)");
         destination.leader_changed().await;
         assert!(!destination.handle_own_leader());
@@ -467,7 +467,7 @@ mod tests {
         let remote = Some("10.0.0.2:1".parse().unwrap());
         assert_eq!(destination.handle_welcome(ONE, Term(3), remote), Some(at("b:1")));
         assert_eq!(destination.to_string(), "a:1,b:1,c:1");
-        assert_eq!(destination.obituary_recipients(), ["a:1", "b:1", "c:1"].map(at));
+        assert_eq!(destination.death_notice_recipients(), ["a:1", "b:1", "c:1"].map(at));
         assert_eq!(destination.dial(TWO, true), (at("b:1"), remote));
         destination.handle_ended(TWO);
         let dialed: Vec<_> = (3..6).map(|n| destination.dial(AttendNumber(n), false).0).collect();
@@ -514,7 +514,7 @@ mod tests {
         let dialed: Vec<_> = (3..7).map(|n| destination.dial(AttendNumber(n), false).0).collect();
         assert_eq!(dialed, ["127.0.0.1:5", "a:1", "b:1", "c:1"].map(at));
         assert_eq!(destination.to_string(), "b:1,c:1,d:5");
-        let recipients = destination.obituary_recipients();
+        let recipients = destination.death_notice_recipients();
         assert_eq!(recipients, ["b:1", "c:1", "127.0.0.1:5", "a:1"].map(at));
         assert_eq!(destination.voter_list().len(), 4);
     }

@@ -263,9 +263,9 @@ struct Driver<'a> {
     /// The task of each stream; a stream that is dropped ends with it.
     tasks: BTreeMap<AttendNumber, AbortHandle>,
     events: mpsc::Sender<StreamEvent>,
-    /// The address to which the keeper sends an obituary.
+    /// The address to which the keeper sends a death notice.
     coordinator: Option<SocketAddr>,
-    /// The addresses of all voters, to which the keeper also sends the obituary.
+    /// The addresses of all voters, to which the keeper also sends the death notice.
     voters: BTreeSet<SocketAddr>,
     /// The lookup of the voters' addresses.
     lookup: JoinSet<BTreeSet<SocketAddr>>,
@@ -447,7 +447,7 @@ impl Driver<'_> {
                 if self.spec.lines.is_shown(admission.group_rank) {
                     self.stopping.handle_started();
                 }
-                self.set_obituary(None);
+                self.set_death_notice(None);
                 self.serve_store(&admission).await;
                 if self.stores.are_served() {
                     self.store_path.test(&admission);
@@ -499,12 +499,12 @@ impl Driver<'_> {
         }
     }
 
-    /// Updates the obituary that the keeper sends if this process dies, and its destination.
-    fn set_obituary(&mut self, coordinator: Option<SocketAddr>) {
+    /// Updates the death notice that the keeper sends if this process dies, and its destination.
+    fn set_death_notice(&mut self, coordinator: Option<SocketAddr>) {
         self.coordinator = coordinator.or(self.coordinator);
         // The leader first: the number of addresses is limited.
         let others = self.voters.iter().copied().filter(|voter| Some(*voter) != self.coordinator);
-        self.command(Command::SetObituary {
+        self.command(Command::SetDeathNotice {
             node_id: self.spec.node.node_id.to_string(),
             coordinators: self.coordinator.into_iter().chain(others).collect(),
             round: self.node.agent().known_round().round.round,
@@ -513,9 +513,10 @@ impl Driver<'_> {
         });
     }
 
-    /// Looks up the addresses of all voters, or of the agents that succeed the leader, for the obituary of this node.
+    /// Looks up the addresses of all voters, or of the agents that succeed the leader, for the death notice of this
+    /// node.
     fn look_voters_up(&mut self) {
-        let voters = self.spec.destination.obituary_recipients();
+        let voters = self.spec.destination.death_notice_recipients();
         if voters.is_empty() || !self.lookup.is_empty() {
             return;
         }
@@ -541,7 +542,7 @@ impl Driver<'_> {
     }
 
     /// Dials the leader that this agent's own voter or the record in etcd names. With etcd, the agents that receive the
-    /// obituary of this node may have changed as well.
+    /// death notice of this node may have changed as well.
     fn handle_own_leader(&mut self) {
         if self.spec.destination.handle_own_leader() {
             self.node.handle_new_leader(clock::now());
@@ -556,7 +557,7 @@ impl Driver<'_> {
     fn handle_voters(&mut self, voters: BTreeSet<SocketAddr>) {
         if !voters.is_empty() && voters != self.voters {
             self.voters = voters;
-            self.set_obituary(None);
+            self.set_death_notice(None);
         }
     }
 

@@ -67,7 +67,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         reports,
         reports_to_agent,
         group: None,
-        obituary: None,
+        death_notice: None,
         renewed: None,
         lease: None,
         sweeps: 0,
@@ -91,7 +91,7 @@ struct Driver {
     reports_to_agent: mpsc::Sender<SupervisorEvent>,
     group: Option<Group>,
     /// The latest orders of these kinds, which a new keeper needs.
-    obituary: Option<Order>,
+    death_notice: Option<Order>,
     renewed: Option<Order>,
     /// The end of the lease, if it has one.
     lease: Option<Instant>,
@@ -222,11 +222,12 @@ impl Driver {
             }
             Command::Kill => self.input(Input::Kill),
             Command::Renew(until) => self.renew(until),
-            Command::SetObituary { node_id, coordinators, round, proof, state_file } => {
+            Command::SetDeathNotice { node_id, coordinators, round, proof, state_file } => {
                 let proof = proof.map(|proof| proof.to_string()).unwrap_or_default();
                 let round = round.0;
-                let order = Order::SetObituary { node_id, coordinators, round, proof, state_file };
-                self.obituary = Some(order.clone());
+                let order =
+                    Order::SetDeathNotice { node_id, coordinators, round, proof, state_file };
+                self.death_notice = Some(order.clone());
                 self.order(order, Vec::new()).await;
             }
         }
@@ -308,12 +309,12 @@ impl Driver {
     /// Ends the keeper, which ends everything below it, and waits until no process is left.
     async fn end(mut self, mut from_keeper: mpsc::Receiver<FromKeeper>) {
         self.spec.events.flush();
-        // An agent that ends normally leaves the job itself: no coordinator needs an obituary.
-        if let Some(Order::SetObituary { node_id, round, proof, state_file, .. }) =
-            self.obituary.take()
+        // An agent that ends normally leaves the job itself: no coordinator needs a death notice.
+        if let Some(Order::SetDeathNotice { node_id, round, proof, state_file, .. }) =
+            self.death_notice.take()
         {
             let coordinators = Vec::new();
-            let order = Order::SetObituary { node_id, coordinators, round, proof, state_file };
+            let order = Order::SetDeathNotice { node_id, coordinators, round, proof, state_file };
             self.order(order, Vec::new()).await;
         }
         if self.keeper.take().is_some() {

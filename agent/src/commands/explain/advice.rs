@@ -149,7 +149,7 @@ mod tests {
         };
         let silent = |host| entry("node_lost", host, "silent");
         let cut_off = |host| entry("node_cut_off", host, "");
-        let killed = |host| entry("node_lost", host, "obituary");
+        let killed = |host| entry("node_lost", host, "death_notice");
         let mut entries = vec![silent("n1"), cut_off("n1")];
         entries.extend([(); 3].map(|()| silent("n2")));
         entries.extend([(); 3].map(|()| killed("n3")));

@@ -303,24 +303,25 @@ fn resignation_is_followed_at_once() {
     assert_eq!(job.leader(), None, "a process that leaves is not a candidate");
 }
 
-/// The obituary of the leader's process has the same effect; that of another process, or of a former leader, has none.
+/// The death notice of the leader's process has the same effect; that of another process, or of a former leader, has
+/// none.
 #[test]
-fn obituary_is_followed_at_once() {
+fn death_notice_is_followed_at_once() {
     let (mut job, leader) = Job::started(3);
     let others: Vec<usize> = (0..3).filter(|other| *other != leader).collect();
     job.remember(leader, 1, &others);
-    job.processes[others[0]].handle_obituary(job.now, &process(others[1]));
+    job.processes[others[0]].handle_death_notice(job.now, &process(others[1]));
     job.pass(SECOND);
     assert_eq!(job.leader(), Some(leader));
     job.cut_off(&[leader], true);
     let ended = job.now;
-    job.processes[others[0]].handle_obituary(job.now, &process(leader));
+    job.processes[others[0]].handle_death_notice(job.now, &process(leader));
     // In the meantime the leader leads by its own clock; its process has ended.
     job.processes[leader] = Job::new(3).processes.remove(leader);
     job.pass(SECOND);
     assert_eq!(job.leader(), Some(others[0]));
     assert!(job.led(others[0])[0].workers_until >= ended + Timers::default().leader_lease);
-    job.processes[others[1]].handle_obituary(job.now, &process(leader));
+    job.processes[others[1]].handle_death_notice(job.now, &process(leader));
     job.pass(SECOND);
     assert_eq!(job.leader(), Some(others[0]));
 }

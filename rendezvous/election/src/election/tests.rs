@@ -345,20 +345,20 @@ fn leader_that_leaves_is_replaced_at_once() {
     assert_eq!(voters.leader(), Some(second), "a voter that leaves does not stand");
 }
 
-/// An obituary ends the lease of the process that it names, and of no other.
+/// A death notice ends the lease of the process that it names, and of no other.
 #[test]
-fn obituary_ends_the_lease_of_that_process() {
+fn death_notice_ends_the_lease_of_that_process() {
     let mut voters = Voters::new(3);
     voters.pass(millis(10_000));
     let first = voters.leader().expect("a leader");
     voters.is_down[first] = true;
     for place in (0..3).filter(|place| *place != first) {
-        voters.voters[place].handle_obituary(voters.now, &NodeId::new("another"));
+        voters.voters[place].handle_death_notice(voters.now, &NodeId::new("another"));
     }
     voters.pass(millis(250));
     assert_eq!(voters.leader(), None);
     for place in (0..3).filter(|place| *place != first) {
-        voters.voters[place].handle_obituary(voters.now, &process(first));
+        voters.voters[place].handle_death_notice(voters.now, &process(first));
     }
     voters.pass(millis(250));
     assert!(voters.leader().is_some());

@@ -274,17 +274,17 @@ impl Fixture {
         self.message(name, FromNode::Alive { round })
     }
 
-    /// Ends the stream of `name`, and sends its obituary.
+    /// Ends the stream of `name`, and sends its death notice.
     pub(super) fn die(&mut self, name: &str) -> Vec<Did> {
         let peer = self.peer(name);
         self.machine.handle_detached(self.now, peer);
-        self.obituary(name)
+        self.death_notice(name)
     }
 
-    /// Sends an obituary of `name`.
-    pub(super) fn obituary(&mut self, name: &str) -> Vec<Did> {
+    /// Sends a death notice of `name`.
+    pub(super) fn death_notice(&mut self, name: &str) -> Vec<Did> {
         let round = self.rounds.get(name).map(|round| round.round).unwrap_or_default();
-        self.machine.handle_obituary(self.now, &NodeId::new(name), round);
+        self.machine.handle_death_notice(self.now, &NodeId::new(name), round);
         self.drain()
     }
 

@@ -127,13 +127,13 @@ fn registration_older_than_the_round_is_repeated() {
     assert_eq!(t.report("a", NodeState::Running), [Did::HangUp("a")]);
 }
 
-/// A node counts once, whatever order its obituary and its standing arrive in.
+/// A node counts once, whatever order its death notice and its standing arrive in.
 #[test]
 fn dead_member_counts_once() {
     let mut t = taken_over(&["a", "b", "c"], 2 * SECOND);
     come_back(&mut t, "b");
     t.attend("c", NodeState::Running);
-    t.obituary("c");
+    t.death_notice("c");
     assert_eq!(t.report("c", NodeState::Running), [], "it is not registered");
     assert!(!t.live(&["b"], SECOND).contains(&Did::Admit("b", 2, 0)), "`a` may run");
 }
@@ -182,34 +182,34 @@ fn recovery_waits_for_workers_of_earlier_leaders() {
 
 /// Nobody is waited for if each other member is known to have no process.
 #[test]
-fn obituaries_end_the_recovery() {
+fn death_notices_end_the_recovery() {
     let mut t = taken_over(&["a", "b", "c"], 3 * SECOND);
     come_back(&mut t, "a");
-    t.obituary("b");
-    let did = t.obituary("c");
+    t.death_notice("b");
+    let did = t.death_notice("c");
     assert!(did.contains(&Did::Admit("a", 2, 0)), "{did:?}");
 }
 
-/// A member that has left counts once, even if its obituary follows.
+/// A member that has left counts once, even if its death notice follows.
 #[test]
 fn member_that_left_counts_once() {
     let mut t = taken_over(&["a", "b", "c"], 3 * SECOND);
     t.attend("b", NodeState::Running);
     t.report("b", NodeState::Leaving { reaped: true });
     t.message("b", FromNode::Goodbye);
-    t.obituary("b");
+    t.death_notice("b");
     let did = come_back(&mut t, "a");
     assert!(!did.contains(&Did::Admit("a", 2, 0)), "`c` may run: {did:?}");
-    let did = t.obituary("c");
+    let did = t.death_notice("c");
     assert!(did.contains(&Did::Admit("a", 2, 0)), "{did:?}");
 }
 
-/// An obituary of an earlier round proves nothing about this one.
+/// A death notice of an earlier round proves nothing about this one.
 #[test]
-fn obituary_of_an_earlier_round_is_not_counted() {
+fn death_notice_of_an_earlier_round_is_not_counted() {
     let mut t = taken_over(&["a", "b"], 3 * SECOND);
     come_back(&mut t, "a");
-    t.machine.handle_obituary(t.now, &NodeId::new("b"), Round(0));
+    t.machine.handle_death_notice(t.now, &NodeId::new("b"), Round(0));
     assert_eq!(t.drain(), []);
 }
 
@@ -219,7 +219,7 @@ fn dead_member_has_not_succeeded() {
     let mut t = taken_over(&["a", "b"], 3 * SECOND);
     t.attend("a", NodeState::Succeeded);
     t.report("a", NodeState::Succeeded);
-    let did = t.obituary("b");
+    let did = t.death_notice("b");
     assert_eq!(did, [Did::Restart("a", 1)]);
 }
 

@@ -9,7 +9,7 @@ use crate::message::{
 };
 use crate::snapshot::{NodeCounts, StandingName};
 
-/// An obituary proves a death at once, regardless of the lease; a spare fills the gap at once.
+/// A death notice proves a death at once, regardless of the lease; a spare fills the gap at once.
 #[test]
 fn spare_takes_the_hole_of_a_dead_member() {
     let mut t = Fixture::new(2, 2);
@@ -38,11 +38,11 @@ fn preparing_node_waits_for_a_round_with_room() {
 /// An agent that is alive although its death was reported is evicted on its stream: it kills its
 /// workers at once, not at the end of its lease.
 #[test]
-fn obituary_of_the_living_evicts_it() {
+fn death_notice_of_the_living_evicts_it() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
-    let did = t.obituary("b");
-    assert_eq!(did, [Did::Evict("b", EvictReason::Obituary), Did::Restart("a", 1)]);
+    let did = t.death_notice("b");
+    assert_eq!(did, [Did::Evict("b", EvictReason::DeathNotice), Did::Restart("a", 1)]);
 }
 
 /// A silent member is lost exactly when its lease has passed, and is evicted.

@@ -181,7 +181,7 @@ fn dead_host_is_not_waited_for() {
     }
 }
 
-/// An obituary of an agent that ran a later round than the known one proves nothing: others may run
+/// A death notice of an agent that ran a later round than the known one proves nothing: others may run
 /// that round.
 #[test]
 fn word_about_a_later_round_is_no_proof() {

@@ -108,7 +108,7 @@ impl Driver<'_> {
             self.streams.insert(attend, sender);
             self.proof.handle_shown(attend);
             self.remotes.insert(attend, remote);
-            self.set_obituary(Some(remote));
+            self.set_death_notice(Some(remote));
             self.look_voters_up();
         }
     }
@@ -150,7 +150,7 @@ impl Driver<'_> {
         let counts = self.node.handle_welcome(now, attend, welcome);
         if welcome.term >= self.node.agent().term() && self.proof.handle_welcome(proof) {
             // At once: the keeper needs it even if the agent is killed a moment later.
-            self.set_obituary(None);
+            self.set_death_notice(None);
         }
         if !counts {
             return debug!(term = welcome.term.0, "outdated welcome ignored");
@@ -297,7 +297,7 @@ impl Driver<'_> {
                 "the node id belongs to another agent; registering under a new one"
             );
             self.spec.node.node_id = node_id;
-            self.set_obituary(None);
+            self.set_death_notice(None);
         }
         self.forget(attend);
         self.node.handle_ended(now, attend);

@@ -36,8 +36,8 @@ pub enum Command {
     Kill,
     /// Let workers run until this time unless it is renewed; without a limit if they need no lease.
     Renew(Option<Instant>),
-    /// Set the obituary that the keeper sends if the agent dies, and its destinations.
-    SetObituary {
+    /// Set the death notice that the keeper sends if the agent dies, and its destinations.
+    SetDeathNotice {
         /// The id of the agent's node.
         node_id: String,
         /// The addresses of the coordinator.

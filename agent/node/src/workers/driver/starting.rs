@@ -91,7 +91,7 @@ impl Driver {
             keeper.renew(order);
         }
         self.keeper = Some(keeper);
-        if let Some(order) = self.obituary.clone() {
+        if let Some(order) = self.death_notice.clone() {
             self.order(order, Vec::new()).await;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Obituaries: a keeper's report that no process of its node is left, also next to a state file.
+//! Death notices: a keeper's report that no process of its node is left, also next to a state file.
 
 use std::{
     io,
@@ -14,34 +14,35 @@ use ragent_rendezvous::{
 
 use super::files::{folder_of, name_of, read_text};
 
-/// Writes an obituary next to the state file of a job: no process of an agent is left.
+/// Writes a death notice next to the state file of a job: no process of an agent is left.
 ///
 /// Does nothing if there is no state file: a job that has ended leaves nothing to the next one.
 ///
 /// # Errors
 ///
 /// Returns the system's error.
-pub fn write_obituary(state_file: &Path, obituary: &str) -> io::Result<()> {
+pub fn write_death_notice(state_file: &Path, death_notice: &str) -> io::Result<()> {
     let folder = PrivateFolder::open(folder_of(state_file))?;
     if !folder.has(name_of(state_file)) {
         return Ok(());
     }
-    folder.replace(name_of(&obituary_path(state_file)), obituary.as_bytes())
+    folder.replace(name_of(&death_notice_path(state_file)), death_notice.as_bytes())
 }
 
-/// Returns true if there is an obituary of the host in `job_state`, for the round in `job_state`: a host
+/// Returns true if there is a death notice of the host in `job_state`, for the round in `job_state`: a host
 /// that ran a later round may have other processes.
-pub fn has_obituary(state_file: &Path, job_state: &JobState) -> bool {
+pub fn has_death_notice(state_file: &Path, job_state: &JobState) -> bool {
     let Some(seat) = &job_state.host else { return false };
-    let text = read_text(&obituary_path(state_file)).unwrap_or_default();
+    let text = read_text(&death_notice_path(state_file)).unwrap_or_default();
     // Its proof is not verified: only this user can write to the folder.
-    parse_obituary(&text)
-        .is_some_and(|obituary| obituary.node == seat.node && obituary.round == job_state.round)
+    parse_death_notice(&text).is_some_and(|death_notice| {
+        death_notice.node == seat.node && death_notice.round == job_state.round
+    })
 }
 
 /// A keeper's report that its agent is gone and all processes of the node are reaped.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Obituary {
+pub struct DeathNotice {
     /// The agent's node id.
     pub node: NodeId,
     /// The newest round that ran there.
@@ -51,7 +52,7 @@ pub struct Obituary {
 }
 
 /// Parses `NODE ROUND PROOF`.
-pub fn parse_obituary(text: &str) -> Option<Obituary> {
+pub fn parse_death_notice(text: &str) -> Option<DeathNotice> {
     let (rest, last) = text.rsplit_once(' ')?;
     let (rest, proof) = match last.parse() {
         Ok(proof) => (rest, Some(proof)),
@@ -62,24 +63,24 @@ pub fn parse_obituary(text: &str) -> Option<Obituary> {
     let is_printable = !node.chars().any(char::is_control) && printable(node) == node;
     let is_sound = !node.is_empty() && node.len() <= 256 && is_printable;
     let (node, round) = (NodeId::new(node), Round(round.parse().ok()?));
-    Some(Obituary { node, round, proof }).filter(|_| is_sound)
+    Some(DeathNotice { node, round, proof }).filter(|_| is_sound)
 }
 
-/// Returns the path of the obituary next to a state file.
-pub(super) fn obituary_path(state_file: &Path) -> PathBuf {
-    state_file.with_extension("obituary")
+/// Returns the path of the death notice next to a state file.
+pub(super) fn death_notice_path(state_file: &Path) -> PathBuf {
+    state_file.with_extension("death-notice")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// An obituary may lack a proof; a node id may contain spaces.
+    /// A death notice may lack a proof; a node id may contain spaces.
     #[test]
-    fn obituaries_are_read() {
+    fn death_notices_are_read() {
         let proof = "000102030405060708090a0b0c0d0e0f";
         let read =
-            |text: &str| parse_obituary(text).map(|o| (o.node.to_string(), o.round.0, o.proof));
+            |text: &str| parse_death_notice(text).map(|o| (o.node.to_string(), o.round.0, o.proof));
         let parsed: Proof = proof.parse().unwrap();
         assert_eq!(read(&format!("n 7 {proof}")), Some(("n".to_owned(), 7, Some(parsed))));
         assert_eq!(read(&format!("n m 7 {proof}")), Some(("n m".to_owned(), 7, Some(parsed))));

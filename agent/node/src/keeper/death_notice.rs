@@ -7,14 +7,14 @@ use std::{
     thread,
 };
 
-use ragent_coordinator::service::OBITUARY_PATH;
+use ragent_coordinator::service::DEATH_NOTICE_PATH;
 use ragent_leadership::state_file;
 
 use crate::keeper::limits;
 
 /// One small message, and its recipients.
 #[derive(Debug)]
-pub(super) struct Obituary {
+pub(super) struct DeathNoticeSender {
     pub(super) node_id: String,
     /// The coordinator and all voters; empty if the agent has left by itself.
     pub(super) coordinators: Vec<SocketAddr>,
@@ -22,17 +22,17 @@ pub(super) struct Obituary {
     pub(super) round: u64,
     /// The proof of the agent's node id; empty before it was registered.
     pub(super) proof: String,
-    /// The state file next to which the obituary is also written.
+    /// The state file next to which the death notice is also written.
     pub(super) state_file: Option<PathBuf>,
 }
 
-impl Obituary {
+impl DeathNoticeSender {
     /// Returns true if the agent has left by itself.
     pub(super) fn is_in_order(&self) -> bool {
         self.coordinators.is_empty()
     }
 
-    /// Tries to deliver the obituary. If this fails, the end of the lease proves the same a little
+    /// Tries to deliver the death notice. If this fails, the end of the lease proves the same a little
     /// later.
     ///
     /// The file is written before the message is sent. A coordinator that is starting listens
@@ -40,7 +40,7 @@ impl Obituary {
     pub(super) fn deliver(&self) {
         if let Some(path) = &self.state_file {
             // If this fails, the end of the lease proves the same a little later.
-            let _ = state_file::write_obituary(path, &self.text());
+            let _ = state_file::write_death_notice(path, &self.text());
         }
         // A recipient that does not answer must not delay the others: each of them may be a voter.
         thread::scope(|scope| {
@@ -60,17 +60,17 @@ impl Obituary {
     }
 
     fn deliver_to(&self, coordinator: SocketAddr) -> std::io::Result<()> {
-        let mut stream = TcpStream::connect_timeout(&coordinator, limits::OBITUARY_TIMEOUT)?;
-        stream.set_write_timeout(Some(limits::OBITUARY_TIMEOUT))?;
-        stream.set_read_timeout(Some(limits::OBITUARY_TIMEOUT))?;
+        let mut stream = TcpStream::connect_timeout(&coordinator, limits::DEATH_NOTICE_TIMEOUT)?;
+        stream.set_write_timeout(Some(limits::DEATH_NOTICE_TIMEOUT))?;
+        stream.set_read_timeout(Some(limits::DEATH_NOTICE_TIMEOUT))?;
         let body = self.text();
         let request = format!(
-            "POST {OBITUARY_PATH} HTTP/1.1\r\nHost: {coordinator}\r\nContent-Length: {}\r\n\
+            "POST {DEATH_NOTICE_PATH} HTTP/1.1\r\nHost: {coordinator}\r\nContent-Length: {}\r\n\
              Connection: close\r\n\r\n{body}",
             body.len(),
         );
         stream.write_all(request.as_bytes())?;
-        // The status shows if the obituary was accepted; the body does not matter.
+        // The status shows if the death notice was accepted; the body does not matter.
         let mut answer = [0; 12];
         stream.read_exact(&mut answer)?;
         if answer.starts_with(b"HTTP/1.1 2") {
