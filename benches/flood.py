@@ -6,7 +6,7 @@
 Per port: holds N connections that are silent or have sent half a request, and opens them again when they
 are closed. One process begins TLS handshakes with a wrong server name, another one sends requests for
 the status and floods of HTTP/2 frames, as fast as they can. Runs until SIGTERM or the end of its parent;
-`attend_load --meanwhile` starts it.
+`agent_load --meanwhile` starts it.
 """
 
 import argparse

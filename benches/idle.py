@@ -20,7 +20,7 @@ from pathlib import Path
 from elastic import Elastic, Launcher, stamp_worker, tree
 from launch import keepers_of
 from recovery import (
-    ATTEND_LOAD, RAGENT, STAMP_WORKER, add_common, check_programs, end_orderly, jobs_by_launcher,
+    AGENT_LOAD, RAGENT, STAMP_WORKER, add_common, check_programs, end_orderly, jobs_by_launcher,
 )
 from table import Column, Table
 
@@ -62,7 +62,7 @@ def with_one_voter(ragent):
 
 def measure_coordinator(ragent, seconds, table):
     """Prints a row about a coordinator with many agents."""
-    command = [ATTEND_LOAD, "--ragent", ragent, "--agents", str(AGENTS), "--hold", str(seconds)]
+    command = [AGENT_LOAD, "--ragent", ragent, "--agents", str(AGENTS), "--hold", str(seconds)]
     done = subprocess.run(command, check=True, capture_output=True, timeout=seconds + 90)
     held = json.loads(done.stdout)["held"]
     table.add(f"{RAGENT}, coordinator of {AGENTS:,} agents", f"{held['rss_kb'] / 1e3:.1f}",

@@ -34,7 +34,7 @@ RAGENT, TORCHRUN, NVRX = "ragent", "torchrun", "nvrx"
 RAGENT_DEFAULT = "target/release/ragent"
 VOTERS = 3
 ROOT = Path(__file__).parents[1]
-ATTEND_LOAD = store.TARGET / "release" / "attend_load"
+AGENT_LOAD = store.TARGET / "release" / "agent_load"
 STAMP_WORKER = store.TARGET / "release" / "stamp_worker"
 # Path, constructor and installation command of each.
 PEERS = {
@@ -188,7 +188,7 @@ def measure_many(args, agents, table):
     """Prints rows about `agents` simulated agents, of which one fails or is lost, or whose coordinator is killed."""
     for blow, voters, what in (("fail", 1, "worker fails"), ("lose", 1, "node is silent"),
                                ("kill", VOTERS, "coordinator lost")):
-        command = [ATTEND_LOAD, "--ragent", args.ragent, "--agents", str(agents), "--voters", str(voters),
+        command = [AGENT_LOAD, "--ragent", args.ragent, "--agents", str(agents), "--voters", str(voters),
                    "--then", blow]
         found = []
         for _ in range(3 if args.quick else 10):
@@ -247,7 +247,7 @@ def add_common(parser):
 
 
 def check_programs(parser):
-    for program in (STAMP_WORKER, ATTEND_LOAD):
+    for program in (STAMP_WORKER, AGENT_LOAD):
         if not os.access(program, os.X_OK):
             parser.error(f"there is no program at `{program}`; build it: "
                          "cargo build --release -p ragent -p ragent-benches")

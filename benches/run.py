@@ -27,7 +27,7 @@ import store
 from elastic import JOIN_SETTLE_S, Elastic, Launcher, stamp_worker
 from table import Column, Table
 
-ATTEND_LOAD = store.TARGET / "release" / "attend_load"
+AGENT_LOAD = store.TARGET / "release" / "agent_load"
 STATE_LOAD = store.TARGET / "release" / "state_load"
 STAMP_WORKER = store.TARGET / "release" / "stamp_worker"
 TORCHRUN = Path(sys.executable).with_name("torchrun")
@@ -147,8 +147,8 @@ def measure_standby(ragent, quick):
         yield Row.without_standbys(outcome)
 
 
-def measure_attend(ragent, quick):
-    command = [ATTEND_LOAD, "--ragent", ragent, "--agents", str(AGENTS)]
+def measure_registration(ragent, quick):
+    command = [AGENT_LOAD, "--ragent", ragent, "--agents", str(AGENTS)]
     reports = [json.loads(subprocess.run(command, check=True, capture_output=True, timeout=90).stdout)
                for _ in range(3 if quick else 10)]
     ours = [report["seconds"] * 1e3 for report in reports]
@@ -163,7 +163,7 @@ def measure_state(ragent, quick):
     more = state["keep_alive_with_step_bytes"] - state["keep_alive_bytes"]
     yield Row("training step in a keep-alive", "bytes", more, None, None, None, "<= 24 bytes",
               more <= 24)
-    command = [ATTEND_LOAD, "--ragent", ragent, "--agents", str(OBSERVED_AGENTS), "--scrape", "5",
+    command = [AGENT_LOAD, "--ragent", ragent, "--agents", str(OBSERVED_AGENTS), "--scrape", "5",
                "--hold", "15" if quick else "60"]
     calm, busy = (json.loads(run_load(*command, "--readers", str(readers)))["observed"]
                   for readers in (0, READERS))
@@ -232,7 +232,7 @@ FIGURES = {
     "below-max": measure_below_max,
     "join": measure_join,
     "standby": measure_standby,
-    "attend": measure_attend,
+    "registration": measure_registration,
     "state": measure_state,
     "store": measure_store,
 }
@@ -277,7 +277,7 @@ def parse_args():
     parser.add_argument("--only", nargs="+", choices=FIGURES, metavar="FIGURE",
                         help=f"only these, of: {', '.join(FIGURES)}")
     args = parser.parse_args()
-    for program in (args.ragent, ATTEND_LOAD, STATE_LOAD, STAMP_WORKER, store.LOAD, store.FLOOR):
+    for program in (args.ragent, AGENT_LOAD, STATE_LOAD, STAMP_WORKER, store.LOAD, store.FLOOR):
         if not os.access(program, os.X_OK):
             parser.error(f"there is no program at `{program}`; build it: "
                          "cargo build --release -p ragent -p ragent-benches")

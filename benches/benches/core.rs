@@ -10,8 +10,8 @@ use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_ma
 use ragent_benches::now;
 use ragent_rendezvous::{
     Rendezvous,
-    ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId},
-    message::{Attend, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing},
+    ids::{JobUid, NodeId, Round, RoundId, RunId, StreamNumber},
+    message::{KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Registration, Standing},
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     voter_count::VoterCount,
 };
@@ -42,12 +42,13 @@ fn store(c: &mut Criterion) {
 fn join(c: &mut Criterion) {
     let mut group = c.benchmark_group("rendezvous/all join");
     for nodes in [10, 100, 1000, 10_000] {
-        let attends: Vec<Attend> = (0..nodes).map(|number| attend(number, nodes)).collect();
+        let registrations: Vec<Registration> =
+            (0..nodes).map(|number| registration(number, nodes)).collect();
         let start = now();
         group.bench_function(BenchmarkId::from_parameter(nodes), |b| {
             b.iter_batched(
-                || attends.clone(),
-                |attends| gather(start, attends),
+                || registrations.clone(),
+                |registrations| gather(start, registrations),
                 BatchSize::LargeInput,
             )
         });
@@ -55,7 +56,7 @@ fn join(c: &mut Criterion) {
     group.finish();
 }
 
-fn gather(now: Instant, attends: Vec<Attend>) -> usize {
+fn gather(now: Instant, registrations: Vec<Registration>) -> usize {
     let settings = Settings {
         run_id: RunId::new(RUN_ID),
         coordinator: "coordinator".to_owned(),
@@ -67,11 +68,11 @@ fn gather(now: Instant, attends: Vec<Attend>) -> usize {
         leases: Leases::default(),
         begins_at: None,
     };
-    let nodes = attends.len();
+    let nodes = registrations.len();
     let mut machine = Rendezvous::new(now, settings, JobState::fresh(JobUid::new("job")), None);
     let mut effects = 0;
-    for attend in attends {
-        machine.handle_attend(now, attend);
+    for registration in registrations {
+        machine.handle_registration(now, registration);
         while machine.poll_effect().is_some() {
             effects += 1;
         }
@@ -81,15 +82,15 @@ fn gather(now: Instant, attends: Vec<Attend>) -> usize {
     effects
 }
 
-fn attend(number: u32, nodes: u32) -> Attend {
-    Attend {
+fn registration(number: u32, nodes: u32) -> Registration {
+    Registration {
         ended: Vec::new(),
         job: None,
         waited: Duration::MAX,
         protocol_version: PROTOCOL_VERSION,
         run_id: RunId::new(RUN_ID),
         job_uid: None,
-        attend: AttendNumber(1),
+        stream: StreamNumber(1),
         node: NodeDescription {
             voter: None,
             node_id: NodeId::new(format!("node{number}")),

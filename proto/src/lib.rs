@@ -1,5 +1,5 @@
-//! The attend protocol over gRPC, the messages between voters, and the record of a leader in etcd; and the check of a state
-//! that was received as JSON.
+//! The registration protocol over gRPC, the messages between voters, and the record of a leader in etcd; and the check
+//! of a state that was received as JSON.
 //!
 //! [`v1`] is generated from the files in `proto/ragent/v1`, and [`etcd`] from `proto/etcd`: all fields are
 //! optional, all numbers wide. [`convert`] converts [`v1`] to the domain types of `ragent-rendezvous` and refuses

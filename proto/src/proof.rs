@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 /// A proof of one node id, issued when the node registers and sent with all later messages of that
-/// node: attends, and the death notice.
+/// node: registrations, and the death notice.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Proof(pub [u8; Self::LEN]);
 

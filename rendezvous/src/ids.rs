@@ -116,8 +116,8 @@ number_id! {
     LocalRank(u32)
 }
 number_id! {
-    /// The number of an attend stream of a node; only the stream with the highest number is valid.
-    AttendNumber(u64)
+    /// The number of a registration stream of a node; only the stream with the highest number is valid.
+    StreamNumber(u64)
 }
 
 /// The secret key with which the coordinators of a run prove and verify node ids.
@@ -198,13 +198,13 @@ impl fmt::Display for RoundId {
     }
 }
 
-/// One attend stream of a node.
+/// One registration stream of a node.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Peer {
     /// The node.
     pub node: NodeId,
     /// The number of the stream.
-    pub attend: AttendNumber,
+    pub stream: StreamNumber,
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub const NODES_MAX: usize = 16_384;
 
 /// The most departed nodes whose streams are remembered, so that their delayed messages cannot revive them. A
-/// late attend is late by seconds, and even the largest job does not lose all its nodes in that
+/// late registration is late by seconds, and even the largest job does not lose all its nodes in that
 /// time.
 pub(crate) const DEPARTED_STREAMS_MAX: usize = NODES_MAX;
 

@@ -4,8 +4,8 @@
 //! ([`Rendezvous::advance`]), and each node concerned receives its assignment if that has changed
 //! ([`Rendezvous::sync`]). The modules below contain the conditions and steps of each phase.
 
+mod accepting;
 mod assignment;
-mod attending;
 mod closing;
 mod departing;
 mod failing;
@@ -45,7 +45,7 @@ use crate::{
     grant::Grant,
     group::{Group, SeatState},
     ids::{JobUid, NodeId, Peer, Round, RoundId, Term},
-    message::{Attend, EvictReason, FromNode, NodeState, RestartReason, ToNode},
+    message::{EvictReason, FromNode, NodeState, Registration, RestartReason, ToNode},
     phase::{Gathering, Phase, Recovering},
     progress::JobSteps,
     roster::{Node, Roster},
@@ -157,40 +157,40 @@ impl Rendezvous {
     }
 
     /// Handles a new stream of a node: accepts it and sends the node's assignment, or refuses it.
-    pub fn handle_attend(&mut self, now: Instant, attend: Attend) {
+    pub fn handle_registration(&mut self, now: Instant, registration: Registration) {
         if !self.begin(now) {
             return;
         }
-        let peer = attend.peer();
+        let peer = registration.peer();
         debug!(
-            node = %peer.node, attend = %peer.attend, state = ?attend.standing.state,
+            node = %peer.node, stream = %peer.stream, state = ?registration.standing.state,
             "registration"
         );
         if self.roster.is_late(&peer) {
-            debug!(node = %peer.node, attend = %peer.attend, "outdated registration dropped");
+            debug!(node = %peer.node, stream = %peer.stream, "outdated registration dropped");
             return;
         }
-        if self.is_of_job_elsewhere(&attend) {
+        if self.is_of_job_elsewhere(&registration) {
             info!(node = %peer.node, "the node belongs to a job that began elsewhere");
             self.effects.push_back(Effect::HangUp { to: peer });
             return;
         }
-        if let Some(reason) = self.why_refused(&attend) {
+        if let Some(reason) = self.why_refused(&registration) {
             info!(node = %peer.node, reason = reason.kind(), "node refused");
-            self.record_refusal(&peer.node, &attend.node.host_name, reason.kind());
+            self.record_refusal(&peer.node, &registration.node.host_name, reason.kind());
             self.send(peer, ToNode::Refuse(reason));
             return;
         }
-        self.settings.shared.get_or_insert(attend.settings);
-        self.adopt(&attend);
+        self.settings.shared.get_or_insert(registration.settings);
+        self.adopt(&registration);
         // A node of another run could claim any round and any charges.
-        if self.is_of_this_run(&attend) {
-            self.learn(now, &attend);
+        if self.is_of_this_run(&registration) {
+            self.learn(now, &registration);
         }
         match self.grant {
             _ if self.availability == Availability::Ended => {}
-            None => self.register(now, attend),
-            Some(_) => self.ask_for_standing(now, attend),
+            None => self.register(now, registration),
+            Some(_) => self.ask_for_standing(now, registration),
         }
     }
 
@@ -204,7 +204,7 @@ impl Rendezvous {
         let Some(message) = self.register_welcomed(now, &from, message) else { return };
         if !self.roster.renew(now, &from) {
             debug!(
-                node = %from.node, attend = %from.attend,
+                node = %from.node, stream = %from.stream,
                 "message of a replaced stream dropped"
             );
             return;
@@ -261,9 +261,9 @@ impl Rendezvous {
             return;
         }
         if let Some(node) =
-            self.roster.get_mut(&from.node).filter(|node| node.attend == from.attend)
+            self.roster.get_mut(&from.node).filter(|node| node.stream == from.stream)
         {
-            debug!(node = %from.node, attend = %from.attend, "detached");
+            debug!(node = %from.node, stream = %from.stream, "detached");
             node.attached = false;
         }
     }

@@ -28,7 +28,7 @@ pub use self::{
 use crate::{
     heir::Member,
     ids::{
-        AttendNumber, GroupRank, JobUid, NodeId, Peer, Round, RoundId, RunId, Term, VoterAddress,
+        GroupRank, JobUid, NodeId, Peer, Round, RoundId, RunId, StreamNumber, Term, VoterAddress,
     },
     known_job::KnownJob,
     shared_settings::{Leases, SharedSettings},
@@ -43,7 +43,7 @@ pub const REFUSED_CLIENTS_MAX: usize = 16;
 /// The maximum number of ended jobs in one message: the remembered jobs, and the job of its sender.
 pub const ENDED_SHOWN_MAX: usize = 9;
 
-/// The version of the attend protocol in this build; `docs/protocol.md` lists all versions.
+/// The version of the registration protocol in this build; `docs/protocol.md` lists all versions.
 pub const PROTOCOL_VERSION: u32 = 5;
 
 /// A reason, for programs and for people.
@@ -57,7 +57,7 @@ pub struct Explanation {
 
 /// The first message of an agent on each of its streams.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Attend {
+pub struct Registration {
     /// The unfinished job with a round that the node knows. A process without a state file asks its voters.
     pub job: Option<KnownJob>,
     /// The jobs of this name that have ended, as far as the node knows; at most [`ENDED_SHOWN_MAX`]. Only the first registration of an
@@ -73,7 +73,7 @@ pub struct Attend {
     /// The run that the agent belongs to, if known.
     pub job_uid: Option<JobUid>,
     /// The number of the stream.
-    pub attend: AttendNumber,
+    pub stream: StreamNumber,
     /// The node.
     pub node: NodeDescription,
     /// The agent's settings that all nodes must share.
@@ -88,10 +88,10 @@ pub struct Attend {
     pub standing: Standing,
 }
 
-impl Attend {
+impl Registration {
     /// Returns the stream that this message opens.
     pub fn peer(&self) -> Peer {
-        Peer { node: self.node.node_id.clone(), attend: self.attend }
+        Peer { node: self.node.node_id.clone(), stream: self.stream }
     }
 }
 
@@ -254,7 +254,7 @@ pub struct StoreUnreached {
     pub why: String,
 }
 
-/// The answer to an accepted attend.
+/// The answer to an accepted registration.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Welcome {
     /// The coordinator's term.

@@ -16,9 +16,9 @@ pub(crate) use self::node::{Node, SentAssignment};
 use self::{departed_streams::DepartedStreams, quarantined::Quarantined};
 use crate::{
     flapping::{DepartedTallies, Tally},
-    ids::{AttendNumber, NodeId, Peer, RoundId},
+    ids::{NodeId, Peer, RoundId, StreamNumber},
     limits::{HOST_TALLIES_MAX, after},
-    message::{Attend, NodeDescription, NodeState, StandbyCounts, Standing},
+    message::{NodeDescription, NodeState, Registration, StandbyCounts, Standing},
     settings::HostTally,
 };
 
@@ -149,22 +149,22 @@ impl Roster {
     /// Returns true if `peer` is not newer than its node's known streams, or the node is gone for
     /// good.
     pub(crate) fn is_late(&self, peer: &Peer) -> bool {
-        let newest = self.nodes.get(&peer.node).map(|node| node.attend);
+        let newest = self.nodes.get(&peer.node).map(|node| node.stream);
         newest
             .or_else(|| self.departed_streams.newest(&peer.node))
-            .is_some_and(|newest| peer.attend <= newest)
+            .is_some_and(|newest| peer.stream <= newest)
     }
 
     /// Adds a stream for which [`Roster::is_late`] is false. Returns false if the state that its
     /// node reports is outdated.
-    pub(crate) fn attend(
+    pub(crate) fn register(
         &mut self,
         now: Instant,
-        attend: Attend,
+        registration: Registration,
         lease: Duration,
         young_until: Option<Instant>,
     ) -> bool {
-        let Attend { attend, node: description, standing, .. } = attend;
+        let Registration { stream, node: description, standing, .. } = registration;
         let id = description.node_id.clone();
         let before = self.nodes.get(&id).map(|node| node.young_until);
         let was_young =
@@ -178,11 +178,11 @@ impl Roster {
             *arrivals += 1;
             Node {
                 description: Arc::new(description.clone()),
-                attend,
+                stream,
                 attached: true,
                 arrival: *arrivals,
                 floor: RoundId::default(),
-                admitted_on: AttendNumber::default(),
+                admitted_on: StreamNumber::default(),
                 missed_its_admission: false,
                 standing: standing.clone(),
                 progress: None,
@@ -199,7 +199,7 @@ impl Roster {
         let node_rank = node.description.node_rank;
         let described = Arc::new(NodeDescription { node_rank, ..description });
         let before_this = mem::replace(&mut node.description, Arc::clone(&described));
-        node.attend = attend;
+        node.stream = stream;
         node.attached = true;
         node.sent = None;
         node.last_seen = now;
@@ -233,7 +233,7 @@ impl Roster {
 
     /// Renews the lease of `peer`'s node. Returns false if messages of that stream are ignored.
     pub(crate) fn renew(&mut self, now: Instant, peer: &Peer) -> bool {
-        let is_current = self.nodes.get(&peer.node).is_some_and(|node| node.attend == peer.attend);
+        let is_current = self.nodes.get(&peer.node).is_some_and(|node| node.stream == peer.stream);
         if is_current {
             self.extend_lease(now, &peer.node);
         }
@@ -255,7 +255,7 @@ impl Roster {
     /// Once welcomed, a node reads nothing from earlier streams. If it then reports about a round
     /// older than its admission on an earlier stream, the admission was lost.
     pub(crate) fn record_standing_on_stream(&mut self, id: &NodeId, standing: Standing) -> bool {
-        let is_later = self.nodes.get(id).is_some_and(|node| node.attend > node.admitted_on);
+        let is_later = self.nodes.get(id).is_some_and(|node| node.stream > node.admitted_on);
         self.record_standing(id, standing, is_later)
     }
 
@@ -348,7 +348,7 @@ impl Roster {
     /// Removes a node that may register again.
     pub(crate) fn remove_lost(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
         let mut node = self.remove(id)?;
-        self.departed_streams.insert(id, node.attend);
+        self.departed_streams.insert(id, node.stream);
         if !node.tally.is_clean() {
             self.departed_tallies.insert(&node.description, mem::take(&mut node.tally));
             self.pass_on(now, &node.description);
@@ -359,7 +359,7 @@ impl Roster {
     /// Removes a node that is lost or has left permanently.
     pub(crate) fn remove_for_good(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
         let node = self.remove_lost(now, id);
-        self.departed_streams.insert(id, AttendNumber(u64::MAX));
+        self.departed_streams.insert(id, StreamNumber(u64::MAX));
         node
     }
 

@@ -24,7 +24,7 @@ pub struct Settings {
     /// The node that runs in the coordinator's own process, if any.
     pub host: Option<NodeId>,
     /// The settings that all nodes share; a standalone coordinator takes them from the first
-    /// attend.
+    /// registration.
     pub shared: Option<SharedSettings>,
     /// The endpoints of the voters that elect the coordinator; agents receive them with the welcome. Empty if the job
     /// has none.

@@ -29,7 +29,7 @@ pub struct Snapshot {
     pub round: Round,
     /// The phase of the job.
     pub phase: PhaseName,
-    /// The fewest nodes of a round; zero before the first attend.
+    /// The fewest nodes of a round; zero before the first registration.
     pub min_nodes: u32,
     /// The time since the job entered that phase, in milliseconds.
     pub phase_ms: u64,
@@ -41,7 +41,7 @@ pub struct Snapshot {
     /// The restarts so far, by cause.
     #[serde(deserialize_with = "all_known", default)]
     pub restarts: Vec<RestartsByCause>,
-    /// The most nodes of a round; zero before the first attend.
+    /// The most nodes of a round; zero before the first registration.
     pub max_nodes: u32,
     /// The number of failures charged so far.
     pub restarts_used: u32,

@@ -61,16 +61,16 @@ pub(crate) fn python(network: &Network, node: u32, uid: u32, script: &str) -> St
 }
 
 /// The registration of a made-up node.
-pub(crate) fn attend(node_id: &str, address: &str, agent_port: u32) -> v1::Attend {
+pub(crate) fn registration(node_id: &str, address: &str, agent_port: u32) -> v1::Registration {
     let round = || Some(v1::RoundId { term: 0, round: 0 });
-    v1::Attend {
+    v1::Registration {
         ended: Vec::new(),
         protocol_version: ragent_rendezvous::message::PROTOCOL_VERSION,
         run_id: "job".to_owned(),
         job: None,
         waited_ms: 600_000,
         job_uid: String::new(),
-        attend: 1,
+        stream: 1,
         node: Some(v1::Node {
             node_id: node_id.to_owned(),
             host_name: "evil".to_owned(),
@@ -114,18 +114,18 @@ pub(crate) fn attend(node_id: &str, address: &str, agent_port: u32) -> v1::Atten
 }
 
 /// Registers, and runs a closure with the first answer while the stream is open.
-pub(crate) fn attending<T>(
+pub(crate) fn while_registered<T>(
     endpoint: &str,
-    attend: v1::Attend,
+    registration: v1::Registration,
     act: impl FnOnce(CoordinatorMessage) -> T,
 ) -> T {
-    attending_with(endpoint, attend, Vec::new(), act)
+    while_registered_with(endpoint, registration, Vec::new(), act)
 }
 
-/// Like [`attending`], with more messages right after the registration.
-pub(crate) fn attending_with<T>(
+/// Like [`while_registered`], with more messages right after the registration.
+pub(crate) fn while_registered_with<T>(
     endpoint: &str,
-    attend: v1::Attend,
+    registration: v1::Registration,
     more: Vec<Message>,
     act: impl FnOnce(CoordinatorMessage) -> T,
 ) -> T {
@@ -133,7 +133,7 @@ pub(crate) fn attending_with<T>(
     runtime.block_on(async {
         let channel = tonic::transport::Endpoint::from_shared(format!("http://{endpoint}"));
         let channel = channel.unwrap().connect().await.unwrap();
-        let messages = [Message::Attend(attend)].into_iter().chain(more);
+        let messages = [Message::Registration(registration)].into_iter().chain(more);
         let messages = messages.map(|message| AgentMessage { message: Some(message) });
         let stream = tokio_stream::iter(messages).chain(tokio_stream::pending());
         let mut client = CoordinationClient::new(channel);

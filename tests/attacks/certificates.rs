@@ -102,7 +102,7 @@ fn clients_whose_certificate_is_not_accepted() {
 /// unharmed.
 #[test]
 fn registration_without_a_certificate() {
-    let Some((mut victim, authority)) = Victim::certified("cattend") else { return };
+    let Some((mut victim, authority)) = Victim::certified("cregister") else { return };
     let foreign = Authority::new("foreign");
     let issued = foreign.issue(&Issue::with_names(&[NAME]));
     let files = write_certificates(&victim.path("attacker"), &[&foreign, &authority], &issued);
@@ -110,11 +110,11 @@ fn registration_without_a_certificate() {
         (tls_flags(&files), "does not accept the certificate of this one"),
         ("--auth none".to_owned(), "requires a certificate"),
     ] {
-        let end = victim.attend(ATTACKER, &flags);
+        let end = victim.register(ATTACKER, &flags);
         end.assert_code(9);
         end.assert_stderr(&[part]);
     }
-    crate::secret::attend_without_tls(&victim, "--tls-cert");
+    crate::secret::register_without_tls(&victim, "--tls-cert");
     victim.assert_unharmed();
 }
 

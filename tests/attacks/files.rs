@@ -151,7 +151,7 @@ fn planted_registration() {
         stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().parse().unwrap();
     let registration = serde_json::json!({
         "run_id": "planted\u{1b}[2J", "endpoint": listener.local_addr().unwrap().to_string(),
-        "pid": std::process::id(), "began": began, "stage": "attending",
+        "pid": std::process::id(), "began": began, "stage": "registered",
     });
     for is_owner in [true, false] {
         let sandbox = Sandbox::new();

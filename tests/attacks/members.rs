@@ -11,7 +11,7 @@ use ragent_proto::v1::{
 use ragent_rendezvous::message::PROTOCOL_VERSION;
 
 use crate::{
-    attacker::{attend, attending, attending_with, here, http},
+    attacker::{here, http, registration, while_registered, while_registered_with},
     support::{LEASE, let_pass},
     victim::{ATTACKER, ENDPOINT, Victim},
 };
@@ -52,8 +52,8 @@ fn death_notice_with_the_proof_of_another() {
     let Some(mut victim) = Victim::new("proof") else { return };
     let guest = victim.guest_id();
     here(&victim.network, ATTACKER, || {
-        let own = attend("evil_1", "10.77.0.3", 1);
-        attending(ENDPOINT, own, |answer| {
+        let own = registration("evil_1", "10.77.0.3", 1);
+        while_registered(ENDPOINT, own, |answer| {
             let Some(Message::Welcome(welcome)) = answer.message else { panic!("{answer:?}") };
             let proof: String = welcome.proof.iter().map(|byte| format!("{byte:02x}")).collect();
             assert_eq!(proof.len(), 32);
@@ -76,12 +76,12 @@ fn stream_of_a_member_is_not_taken_over() {
         for number in [1, 2, 1_000_000_000] {
             for (uid, proof) in [("", vec![]), (&*uid, vec![]), (&*uid, vec![7; 16])] {
                 for version in [2, PROTOCOL_VERSION] {
-                    let mut impostor = attend(&guest, "10.77.0.2", 1);
+                    let mut impostor = registration(&guest, "10.77.0.2", 1);
                     impostor.protocol_version = version;
-                    (impostor.attend, impostor.job_uid) = (number, uid.into());
+                    (impostor.stream, impostor.job_uid) = (number, uid.into());
                     impostor.proof.clone_from(&proof);
                     let goodbye = vec![AgentMessage::Goodbye(v1::Goodbye {})];
-                    attending_with(ENDPOINT, impostor, goodbye, |answer| {
+                    while_registered_with(ENDPOINT, impostor, goodbye, |answer| {
                         let Some(Message::Refusal(refusal)) = answer.message else {
                             panic!("{answer:?}")
                         };
@@ -102,12 +102,12 @@ fn far_claims() {
     let uid = victim.status()["job_uid"].as_str().unwrap().to_owned();
     here(&victim.network, ATTACKER, || {
         for (uid, number) in [(&*uid, 1), ("", 2)] {
-            let mut far = attend("evil_1", "10.77.0.3", 1);
+            let mut far = registration("evil_1", "10.77.0.3", 1);
             let round = v1::RoundId { term: 1 << 61, round: 1 << 61 };
-            (far.job_uid, far.attend) = (uid.into(), number);
+            (far.job_uid, far.stream) = (uid.into(), number);
             far.known_round.as_mut().unwrap().round = Some(round);
             (far.restarts_used, far.charged_through) = (99, 1 << 61);
-            attending(ENDPOINT, far, |answer| match answer.message {
+            while_registered(ENDPOINT, far, |answer| match answer.message {
                 // Without the proof an agent is a newcomer: it is welcomed, and its claims are ignored.
                 Some(Message::Refusal(_)) => assert!(!uid.is_empty()),
                 Some(Message::Welcome(welcome)) => {
@@ -117,17 +117,17 @@ fn far_claims() {
             });
         }
         // Nor do those of a newcomer that has registered before and has a proof of its own.
-        let own = attend("evil_2", "10.77.0.3", 1);
-        let proof = attending(ENDPOINT, own, |answer| match answer.message {
+        let own = registration("evil_2", "10.77.0.3", 1);
+        let proof = while_registered(ENDPOINT, own, |answer| match answer.message {
             Some(Message::Welcome(welcome)) => welcome.proof,
             answer => panic!("{answer:?}"),
         });
-        let mut near = attend("evil_2", "10.77.0.3", 1);
+        let mut near = registration("evil_2", "10.77.0.3", 1);
         let round = v1::RoundId { term: 1, round: 1_000 };
-        (near.job_uid, near.attend, near.proof) = (uid.clone(), 2, proof);
+        (near.job_uid, near.stream, near.proof) = (uid.clone(), 2, proof);
         near.known_round.as_mut().unwrap().round = Some(round);
         (near.restarts_used, near.charged_through) = (99, 1_000);
-        attending(ENDPOINT, near, |answer| {
+        while_registered(ENDPOINT, near, |answer| {
             assert!(matches!(answer.message, Some(Message::Welcome(_))), "{answer:?}");
         });
     });
@@ -143,8 +143,8 @@ fn reach_is_no_port_scanner() {
     target.set_nonblocking(true).unwrap();
     let port = target.local_addr().unwrap().port();
     let report = here(&victim.network, ATTACKER, || {
-        let scanner = attend("evil_1", "10.77.0.1", port.into());
-        attending(ENDPOINT, scanner, |answer| {
+        let scanner = registration("evil_1", "10.77.0.1", port.into());
+        while_registered(ENDPOINT, scanner, |answer| {
             assert!(matches!(answer.message, Some(Message::Welcome(_))), "{answer:?}");
             let mut stream = TcpStream::connect(ENDPOINT).unwrap();
             http(

@@ -22,7 +22,7 @@ use ragent_proto::v1::{
 use tonic::Code;
 
 use crate::{
-    attacker::{OTHER, attend, here, python},
+    attacker::{OTHER, here, python, registration},
     support::{Sandbox, free_port, skip},
     victim::{ATTACKER, ENDPOINT, Victim, make_secret},
 };
@@ -91,7 +91,7 @@ print(code, int(files[0]) < 200)
 #[test]
 fn registration_without_the_secret() {
     let Some(mut victim) = Victim::secured("regist") else { return };
-    attend_without_tls(&victim, "--secret-file");
+    register_without_tls(&victim, "--secret-file");
     victim.assert_unharmed();
     let line = victim.host.logs("connection refused");
     assert!(line.contains("10.77.0.3"), "{line}");
@@ -101,7 +101,7 @@ fn registration_without_the_secret() {
 }
 
 /// Registers without TLS; the refusal must contain `hint`.
-pub(crate) fn attend_without_tls(victim: &Victim, hint: &str) {
+pub(crate) fn register_without_tls(victim: &Victim, hint: &str) {
     for node in [ATTACKER, 1] {
         here(&victim.network, node, || {
             let runtime =
@@ -110,7 +110,7 @@ pub(crate) fn attend_without_tls(victim: &Victim, hint: &str) {
                 let channel = tonic::transport::Endpoint::from_shared(format!("http://{ENDPOINT}"));
                 let channel = channel.unwrap().connect().await.unwrap();
                 let mut client = CoordinationClient::new(channel);
-                let first = Message::Attend(attend("evil_1", "10.77.0.3", 1));
+                let first = Message::Registration(registration("evil_1", "10.77.0.3", 1));
                 let first = AgentMessage { message: Some(first) };
                 let refused = client.attend(tokio_stream::once(first)).await.unwrap_err();
                 assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
@@ -207,10 +207,11 @@ except urllib.error.HTTPError as error:
             continue;
         }
         let ragent = env!("CARGO_BIN_EXE_ragent");
-        let attend = sandbox.program("setpriv").arg(format!("--reuid={OTHER}"));
-        let attend = attend.arg("--clear-groups").arg(ragent).env("XDG_RUNTIME_DIR", "/nowhere");
+        let registration = sandbox.program("setpriv").arg(format!("--reuid={OTHER}"));
+        let registration =
+            registration.arg("--clear-groups").arg(ragent).env("XDG_RUNTIME_DIR", "/nowhere");
         let words = format!("status --rdzv-endpoint {endpoint}");
-        let refused = words.split(' ').fold(attend, |start, word| start.arg(word)).run();
+        let refused = words.split(' ').fold(registration, |start, word| start.arg(word)).run();
         refused.assert_code(1);
         refused.assert_stderr(&["serves uid 0 of this machine only", "--auth none"]);
     }
@@ -405,7 +406,7 @@ fn secret_file_becomes_unsound() {
         let mode = if plant == "mode" { 0o666 } else { 0o600 };
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         // Asks for the identity of the host, which reads its file before it answers.
-        let refused = victim.attend(ATTACKER, &format!("--secret-file {}", other.display()));
+        let refused = victim.register(ATTACKER, &format!("--secret-file {}", other.display()));
         refused.assert_code(9);
         refused.assert_stderr(&["has another secret"]);
         let line = victim.host.logs("the present ones stay in use");

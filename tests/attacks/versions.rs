@@ -8,7 +8,7 @@ use ragent_proto::v1::{
 use ragent_rendezvous::message::PROTOCOL_VERSION;
 
 use crate::{
-    attacker::{attend, attending},
+    attacker::{registration, while_registered},
     coordinator::{refusal, serve},
     support::{Sandbox, free_port},
 };
@@ -26,9 +26,9 @@ fn agents_of_other_versions() {
     let mut host = host.start();
     host.logs("registered");
     for version in OTHERS {
-        let mut other = attend("other", "127.0.0.1", 1);
+        let mut other = registration("other", "127.0.0.1", 1);
         other.protocol_version = version;
-        attending(&endpoint, other, |answer| {
+        while_registered(&endpoint, other, |answer| {
             let Some(Message::Refusal(refusal)) = answer.message else { panic!("{answer:?}") };
             let expected = ProtocolVersion { ours: PROTOCOL_VERSION };
             assert_eq!(refusal.reason, Some(Reason::ProtocolVersion(expected)));

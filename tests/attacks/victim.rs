@@ -96,7 +96,7 @@ impl Victim {
     }
 
     /// Runs another agent of the job on a node.
-    pub(crate) fn attend(&self, node: u32, flags: &str) -> End {
+    pub(crate) fn register(&self, node: u32, flags: &str) -> End {
         let words = format!("{SHARED} {flags} --no-python stay.sh");
         self.network.ragent(&self.sandbox, node, &words).run()
     }

@@ -9,10 +9,10 @@ use std::{
 use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
-    ids::{AttendNumber, GlobalRank, JobUid, LocalRank, NodeId, Peer, Round, RoundId, RunId},
+    ids::{GlobalRank, JobUid, LocalRank, NodeId, Peer, Round, RoundId, RunId, StreamNumber},
     message::{
-        Assignment, Attend, FromNode, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION,
-        Standing, ToNode, WorkerEnd, WorkerFailure,
+        Assignment, FromNode, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION,
+        Registration, Standing, ToNode, WorkerEnd, WorkerFailure,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     voter_count::VoterCount,
@@ -32,18 +32,18 @@ fn shared() -> SharedSettings {
 }
 
 fn peer(n: u32) -> Peer {
-    Peer { node: NodeId::new(format!("node{n}")), attend: AttendNumber(1) }
+    Peer { node: NodeId::new(format!("node{n}")), stream: StreamNumber(1) }
 }
 
-fn attend(n: u32) -> Attend {
-    Attend {
+fn registration(n: u32) -> Registration {
+    Registration {
         ended: Vec::new(),
         job: None,
         waited: Duration::MAX,
         protocol_version: PROTOCOL_VERSION,
         run_id: RunId::new("run"),
         job_uid: None,
-        attend: AttendNumber(1),
+        stream: StreamNumber(1),
         node: NodeDescription {
             node_id: peer(n).node,
             host_name: format!("node{n}"),
@@ -114,7 +114,7 @@ fn thousand_nodes_cost_a_few_messages_each() {
 
     let mut round = RoundId::default();
     for n in 0..NODES {
-        rendezvous.handle_attend(now, attend(n));
+        rendezvous.handle_registration(now, registration(n));
         let sent = effects(&mut rendezvous);
         let is_last = n + 1 == NODES;
         // Welcome and wait; the last node completes the round: welcome, state file, all admitted.

@@ -12,13 +12,13 @@ use std::{
 
 use ragent_core::link::{Effect, Link};
 use ragent_rendezvous::{
-    ids::AttendNumber,
+    ids::StreamNumber,
     settings::{Leases, NodeRange},
 };
 
 /// The cost of a registration with its connection for a coordinator that has a fifth of a
 /// processor.
-const ATTEND_COST: Duration = Duration::from_micros(1_000);
+const REGISTRATION_COST: Duration = Duration::from_micros(1_000);
 /// The cost of a registration whose stream is closed.
 const CLOSED_COST: Duration = Duration::from_micros(25);
 /// The cost of a keep-alive.
@@ -42,7 +42,7 @@ enum Event {
     /// A deadline of a link.
     Timer(usize),
     /// A connection has been made.
-    Connected(usize, AttendNumber),
+    Connected(usize, StreamNumber),
     /// An input arrives at the coordinator.
     Arrived(Work),
     /// The coordinator has finished an input.
@@ -50,13 +50,13 @@ enum Event {
     /// The coordinator's answer arrives.
     Answered(Work),
     /// The impatient driver closes its attempt.
-    HungUp(usize, AttendNumber),
+    HungUp(usize, StreamNumber),
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    Attend(usize, AttendNumber),
-    KeepAlive(usize, AttendNumber, u64),
+    Registration(usize, StreamNumber),
+    KeepAlive(usize, StreamNumber, u64),
 }
 
 struct Storm {
@@ -65,7 +65,7 @@ struct Storm {
     links: Vec<Link>,
     timers: Vec<Option<Instant>>,
     /// The newest stream of each node that the coordinator knows.
-    known: Vec<AttendNumber>,
+    known: Vec<StreamNumber>,
     /// The number of connections that each node has opened.
     opened: Vec<u32>,
     now: Instant,
@@ -97,7 +97,7 @@ impl Storm {
             leases,
             links: (0..nodes).map(link).collect(),
             timers: vec![None; nodes],
-            known: vec![AttendNumber(0); nodes],
+            known: vec![StreamNumber(0); nodes],
             opened: vec![0; nodes],
             now: start,
             paused_until: None,
@@ -113,7 +113,7 @@ impl Storm {
         storm
     }
 
-    fn attending(&self) -> usize {
+    fn registered(&self) -> usize {
         self.links.iter().filter(|link| link.current().is_some()).count()
     }
 
@@ -149,11 +149,11 @@ impl Storm {
                 }
                 self.settle(node);
             }
-            Event::Connected(node, attend) => {
-                if self.links[node].knows(attend) {
+            Event::Connected(node, stream) => {
+                if self.links[node].knows(stream) {
                     self.opened[node] += 1;
-                    self.links[node].handle_opened(self.now, attend);
-                    self.schedule(LATENCY, Event::Arrived(Work::Attend(node, attend)));
+                    self.links[node].handle_opened(self.now, stream);
+                    self.schedule(LATENCY, Event::Arrived(Work::Registration(node, stream)));
                     self.settle(node);
                 }
             }
@@ -166,19 +166,19 @@ impl Storm {
                 self.answer(work);
                 self.serve();
             }
-            Event::Answered(Work::Attend(node, attend)) => {
-                self.links[node].handle_welcome(self.now, attend, self.leases, None);
+            Event::Answered(Work::Registration(node, stream)) => {
+                self.links[node].handle_welcome(self.now, stream, self.leases, None);
                 self.settle(node);
             }
-            Event::Answered(Work::KeepAlive(node, attend, sequence)) => {
-                if self.links[node].knows(attend) {
+            Event::Answered(Work::KeepAlive(node, stream, sequence)) => {
+                if self.links[node].knows(stream) {
                     self.links[node].handle_echo(self.now, sequence, None);
                     self.settle(node);
                 }
             }
-            Event::HungUp(node, attend) => {
-                if self.links[node].current() != Some(attend) {
-                    self.links[node].handle_ended(self.now, attend);
+            Event::HungUp(node, stream) => {
+                if self.links[node].current() != Some(stream) {
+                    self.links[node].handle_ended(self.now, stream);
                     self.settle(node);
                 }
             }
@@ -193,25 +193,25 @@ impl Storm {
             return;
         };
         let cost = match work {
-            Work::Attend(node, attend) if self.is_closed(node, attend) => CLOSED_COST,
-            Work::Attend(..) => ATTEND_COST,
+            Work::Registration(node, stream) if self.is_closed(node, stream) => CLOSED_COST,
+            Work::Registration(..) => REGISTRATION_COST,
             Work::KeepAlive(..) => KEEP_ALIVE_COST,
         };
         self.is_busy = true;
         self.schedule(cost, Event::Served(work));
     }
 
-    fn is_closed(&self, node: usize, attend: AttendNumber) -> bool {
-        self.bug == Bug::None && !self.links[node].knows(attend)
+    fn is_closed(&self, node: usize, stream: StreamNumber) -> bool {
+        self.bug == Bug::None && !self.links[node].knows(stream)
     }
 
     fn answer(&mut self, work: Work) {
         match work {
-            Work::Attend(node, attend) if !self.is_closed(node, attend) => {
-                self.known[node] = self.known[node].max(attend);
+            Work::Registration(node, stream) if !self.is_closed(node, stream) => {
+                self.known[node] = self.known[node].max(stream);
             }
-            Work::KeepAlive(node, attend, _) if self.known[node] == attend => {}
-            Work::Attend(..) | Work::KeepAlive(..) => return,
+            Work::KeepAlive(node, stream, _) if self.known[node] == stream => {}
+            Work::Registration(..) | Work::KeepAlive(..) => return,
         }
         self.schedule(LATENCY, Event::Answered(work));
     }
@@ -219,14 +219,14 @@ impl Storm {
     fn settle(&mut self, node: usize) {
         while let Some(effect) = self.links[node].poll_effect() {
             match effect {
-                Effect::Dial(attend) => {
-                    self.schedule(LATENCY * 2, Event::Connected(node, attend));
+                Effect::Dial(stream) => {
+                    self.schedule(LATENCY * 2, Event::Connected(node, stream));
                     if self.bug == Bug::Impatience {
-                        self.schedule(Duration::from_secs(2), Event::HungUp(node, attend));
+                        self.schedule(Duration::from_secs(2), Event::HungUp(node, stream));
                     }
                 }
-                Effect::KeepAlive { attend, sequence } => {
-                    let work = Work::KeepAlive(node, attend, sequence);
+                Effect::KeepAlive { stream, sequence } => {
+                    let work = Work::KeepAlive(node, stream, sequence);
                     self.schedule(LATENCY, Event::Arrived(work));
                 }
                 Effect::LeaseLost => self.leases_lost += 1,
@@ -248,8 +248,8 @@ impl Storm {
 fn survive(nodes: usize, bug: Bug) -> Result<(), String> {
     let mut storm = Storm::new(nodes, bug);
     storm.run(storm.leases.agent * 2);
-    if storm.attending() != nodes {
-        return Err(format!("{} of {nodes} attend at the start", storm.attending()));
+    if storm.registered() != nodes {
+        return Err(format!("{} of {nodes} are registered at the start", storm.registered()));
     }
     let before: u32 = storm.opened.iter().sum();
     if before as usize != nodes {
@@ -265,8 +265,8 @@ fn survive(nodes: usize, bug: Bug) -> Result<(), String> {
             "{left} inputs wait for the coordinator, of {backlog} after the pause"
         ));
     }
-    if storm.attending() != nodes {
-        return Err(format!("{} of {nodes} attend two leases later", storm.attending()));
+    if storm.registered() != nodes {
+        return Err(format!("{} of {nodes} are registered two leases later", storm.registered()));
     }
     let most = storm.opened.iter().max().copied().unwrap_or_default();
     if most > 3 {

@@ -91,7 +91,7 @@ pub struct JobSpec {
     pub is_new_name: bool,
     /// The method by which the nodes find each other, with its endpoint.
     pub rendezvous: RendezvousMethod,
-    /// The number of voters that elect the coordinator, if as many nodes attend.
+    /// The number of voters that elect the coordinator, if as many nodes register.
     pub voters: VoterCount,
     /// The settings that must be the same on all nodes.
     pub shared: SharedSettings,

@@ -10,8 +10,8 @@ use ragent_proto::printable;
 use ragent_rendezvous::{
     Rendezvous,
     grant::Grant,
-    ids::{AttendNumber, GlobalRank, GroupRank, JobUid, NodeId, Round, RoundId, RunId, Term},
-    message::{Attend, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing},
+    ids::{GlobalRank, GroupRank, JobUid, NodeId, Round, RoundId, RunId, StreamNumber, Term},
+    message::{KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Registration, Standing},
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     snapshot::{JobTime, NodeSnapshot, PhaseName, Snapshot, StandingName},
     voter_count::VoterCount,
@@ -111,14 +111,14 @@ pub fn nodes(members: u32, spares: u32) -> Vec<NodeSnapshot> {
 }
 
 /// The registration of a node with one worker in a job of one to three nodes.
-pub fn attend(name: &str) -> Attend {
+pub fn registration(name: &str) -> Registration {
     let round = RoundId::default();
-    Attend {
+    Registration {
         ended: Vec::new(),
         protocol_version: PROTOCOL_VERSION,
         run_id: RunId::new("job"),
         job_uid: None,
-        attend: AttendNumber(1),
+        stream: StreamNumber(1),
         job: None,
         waited: Duration::from_secs(3_600),
         node: NodeDescription {

@@ -20,8 +20,8 @@ use ragent_proto::{
     v1::{AgentMessage, coordination_client::CoordinationClient},
 };
 use ragent_rendezvous::{
-    ids::{AttendNumber, Term},
-    message::{Attend, FromNode},
+    ids::{StreamNumber, Term},
+    message::{FromNode, Registration},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -41,7 +41,7 @@ pub use self::reading::{EVENTS_PATH, STATUS_PATH, WATCH_PATH, find, job, not_her
 
 /// The reason why a stream could not be opened, or ended.
 #[derive(Debug, thiserror::Error)]
-pub enum AttendError {
+pub enum StreamError {
     /// The connection broke.
     #[error("the connection to {0} broke")]
     Broken(SocketAddr),
@@ -124,7 +124,7 @@ pub enum StreamEvent {
     /// The stream is connected, and waits for its first message.
     Connected {
         /// The stream.
-        attend: AttendNumber,
+        stream: StreamNumber,
         /// The address of its own end.
         local: SocketAddr,
         /// The address of the other end.
@@ -133,18 +133,18 @@ pub enum StreamEvent {
         reply: oneshot::Sender<FirstWords>,
     },
     /// The other end has accepted the stream, and may answer later.
-    Accepted(AttendNumber),
+    Accepted(StreamNumber),
     /// A message was received.
-    Message(AttendNumber, FromCoordinator),
+    Message(StreamNumber, FromCoordinator),
     /// The stream has ended.
-    Ended(AttendNumber, AttendError),
+    Ended(StreamNumber, StreamError),
 }
 
 /// The first message on a stream and the queue of further ones.
 #[derive(Debug)]
 pub struct FirstWords {
     /// The first message.
-    pub attend: Attend,
+    pub registration: Registration,
     /// The proof of its node id, once it was issued.
     pub proof: Option<Proof>,
     /// The term of the leader that the agent has lost; zero if there is none.
@@ -153,38 +153,38 @@ pub struct FirstWords {
     pub queue: mpsc::Receiver<FromNode>,
 }
 
-/// Opens a stream under `attend` and serves it until it ends, which is its last event.
+/// Opens a stream under the number `stream`, and serves it until it ends, which is its last event.
 ///
 /// `known` is the last known address of the coordinator; used while a resolver is slow.
-pub async fn attend(
+pub async fn register(
     endpoint: Endpoint,
     known: Option<SocketAddr>,
-    attend: AttendNumber,
+    stream: StreamNumber,
     credentials: Credentials,
     events: mpsc::Sender<StreamEvent>,
 ) {
-    let error = match stream((&endpoint, known), attend, &credentials, &events).await {
-        Ok(()) => AttendError::Closed,
+    let error = match open_stream((&endpoint, known), stream, &credentials, &events).await {
+        Ok(()) => StreamError::Closed,
         Err(error) => error,
     };
     // The agent may have ended before its streams.
-    let _ = events.send(StreamEvent::Ended(attend, error)).await;
+    let _ = events.send(StreamEvent::Ended(stream, error)).await;
 }
 
-async fn stream(
+async fn open_stream(
     (endpoint, known): (&Endpoint, Option<SocketAddr>),
-    attend: AttendNumber,
+    stream: StreamNumber,
     credentials: &Credentials,
     events: &mpsc::Sender<StreamEvent>,
-) -> Result<(), AttendError> {
+) -> Result<(), StreamError> {
     let connection = reach(endpoint, known, credentials).await?;
     let Connection { mut client, local, remote, opened } = connection;
     let (reply, replied) = oneshot::channel();
-    let connected = StreamEvent::Connected { attend, local, remote, reply };
-    events.send(connected).await.map_err(|_| AttendError::GivenUp)?;
-    let FirstWords { attend: first, proof, lost_term, queue } =
-        replied.await.map_err(|_| AttendError::GivenUp)?;
-    let first = FromAgent::Attend { attend: Box::new(first), proof, lost_term };
+    let connected = StreamEvent::Connected { stream, local, remote, reply };
+    events.send(connected).await.map_err(|_| StreamError::GivenUp)?;
+    let FirstWords { registration: first, proof, lost_term, queue } =
+        replied.await.map_err(|_| StreamError::GivenUp)?;
+    let first = FromAgent::Registration { registration: Box::new(first), proof, lost_term };
     let first = AgentMessage::from(first);
     let rest = ReceiverStream::new(queue).map(|m| AgentMessage::from(FromAgent::Message(m)));
     let response = match client.attend(tokio_stream::once(first).chain(rest)).await {
@@ -195,27 +195,27 @@ async fn stream(
             }
             return Err(match status.code() {
                 // The text of these repeats at length that the connection broke.
-                Code::Cancelled | Code::Unavailable | Code::Unknown => AttendError::Broken(remote),
+                Code::Cancelled | Code::Unavailable | Code::Unknown => StreamError::Broken(remote),
                 Code::Unauthenticated => {
                     unauthenticated(remote, credentials, status.message()).await
                 }
-                _ => AttendError::Protocol { address: remote, source: status.message().into() },
+                _ => StreamError::Protocol { address: remote, source: status.message().into() },
             });
         }
     };
     // Only a process that has accepted the connection has an owner.
     authentication::check_user(local, remote, credentials).map_err(|error| match error {
         UserError::Other(mismatch) => mismatch.into(),
-        UserError::Closed => AttendError::Broken(remote),
+        UserError::Closed => StreamError::Broken(remote),
     })?;
-    let accepted = StreamEvent::Accepted(attend);
-    events.send(accepted).await.map_err(|_| AttendError::GivenUp)?;
+    let accepted = StreamEvent::Accepted(stream);
+    events.send(accepted).await.map_err(|_| StreamError::GivenUp)?;
     let mut messages = response.into_inner();
-    while let Some(message) = messages.message().await.map_err(|_| AttendError::Broken(remote))? {
+    while let Some(message) = messages.message().await.map_err(|_| StreamError::Broken(remote))? {
         let message = FromCoordinator::try_from(message)
-            .map_err(|error| AttendError::Protocol { address: remote, source: Box::new(error) })?;
-        let event = StreamEvent::Message(attend, message);
-        events.send(event).await.map_err(|_| AttendError::GivenUp)?;
+            .map_err(|error| StreamError::Protocol { address: remote, source: Box::new(error) })?;
+        let event = StreamEvent::Message(stream, message);
+        events.send(event).await.map_err(|_| StreamError::GivenUp)?;
     }
     Ok(())
 }
@@ -234,7 +234,7 @@ async fn reach(
     endpoint: &Endpoint,
     known: Option<SocketAddr>,
     credentials: &Credentials,
-) -> Result<Connection, AttendError> {
+) -> Result<Connection, StreamError> {
     let connect =
         |addresses: Vec<SocketAddr>| async move { connect(&addresses, credentials).await };
     let Some(known) = known else { return connect(net::resolve(endpoint).await?).await };
@@ -253,7 +253,7 @@ async fn reach(
 async fn connect(
     addresses: &[SocketAddr],
     credentials: &Credentials,
-) -> Result<Connection, AttendError> {
+) -> Result<Connection, StreamError> {
     let open = |address| {
         let credentials = credentials.clone();
         async move { connect_to(address, &credentials).await }
@@ -265,12 +265,12 @@ async fn connect(
 async fn to_first_of<C: Send + 'static, F>(
     addresses: &[SocketAddr],
     open: impl Fn(SocketAddr) -> F,
-) -> Result<C, AttendError>
+) -> Result<C, StreamError>
 where
-    F: Future<Output = Result<C, AttendError>> + Send + 'static,
+    F: Future<Output = Result<C, StreamError>> + Send + 'static,
 {
     let mut dials: JoinSet<_> = addresses.iter().copied().map(open).collect();
-    let mut last = AttendError::GivenUp;
+    let mut last = StreamError::GivenUp;
     while let Some(dialed) = dials.join_next().await {
         match dialed {
             Ok(Ok(connection)) => return Ok(connection),
@@ -282,22 +282,22 @@ where
 }
 
 /// Returns the error of a connection to `address` that cannot be opened.
-fn opening_error(address: SocketAddr, error: ConnectError) -> AttendError {
+fn opening_error(address: SocketAddr, error: ConnectError) -> StreamError {
     match error {
-        ConnectError::Io(source) => AttendError::Connect { address, source },
-        ConnectError::Silent(waited) => AttendError::Silent { address, waited },
+        ConnectError::Io(source) => StreamError::Connect { address, source },
+        ConnectError::Silent(waited) => StreamError::Silent { address, waited },
         ConnectError::Mismatch(mismatch) => mismatch.into(),
-        ConnectError::Unproven(source) => AttendError::Unproven { address, source },
+        ConnectError::Unproven(source) => StreamError::Unproven { address, source },
     }
 }
 
 async fn connect_to(
     address: SocketAddr,
     credentials: &Credentials,
-) -> Result<Connection, AttendError> {
+) -> Result<Connection, StreamError> {
     let stream = secure_stream::connect(address, credentials, ALPN_HTTP2).await;
     let stream = stream.map_err(|error| opening_error(address, error))?;
-    let local = stream.local_addr().map_err(|source| AttendError::Connect { address, source })?;
+    let local = stream.local_addr().map_err(|source| StreamError::Connect { address, source })?;
     let opened = stream.end(address);
     let mut stream = Some(TokioIo::new(stream));
     // The only connection exists already; a channel that asks for another has lost it.
@@ -308,22 +308,22 @@ async fn connect_to(
     // Without the scope of a link-local address, which an authority cannot contain.
     let authority = SocketAddr::new(address.ip(), address.port());
     let grpc = GrpcEndpoint::from_shared(format!("http://{authority}"))
-        .map_err(|source| AttendError::Protocol { address, source: Box::new(source) })?;
+        .map_err(|source| StreamError::Protocol { address, source: Box::new(source) })?;
     let channel = grpc.connect_with_connector(connector);
     let channel = in_time(address, channel)
         .await?
-        .map_err(|source| AttendError::Protocol { address, source: Box::new(source) })?;
+        .map_err(|source| StreamError::Protocol { address, source: Box::new(source) })?;
     let client =
         CoordinationClient::new(channel).max_decoding_message_size(limits::MAX_COORDINATOR_MESSAGE);
     Ok(Connection { client, local, remote: address, opened })
 }
 
 /// Explains why the process at `address` has refused this one. `why` is its own text.
-async fn unauthenticated(address: SocketAddr, credentials: &Credentials, why: &str) -> AttendError {
+async fn unauthenticated(address: SocketAddr, credentials: &Credentials, why: &str) -> StreamError {
     let theirs = authentication::ask(address).await.unwrap_or_default();
     match credentials.compare(&address.to_string(), &theirs) {
         Err(mismatch) => mismatch.into(),
-        Ok(()) => AttendError::Refused { address, why: why.to_owned() },
+        Ok(()) => StreamError::Refused { address, why: why.to_owned() },
     }
 }
 
@@ -331,9 +331,9 @@ async fn unauthenticated(address: SocketAddr, credentials: &Credentials, why: &s
 async fn in_time<T>(
     address: SocketAddr,
     answer: impl Future<Output = T>,
-) -> Result<T, AttendError> {
+) -> Result<T, StreamError> {
     let waited = limits::IDENTIFY_TIMEOUT;
-    timeout(waited, answer).await.map_err(|_| AttendError::Silent { address, waited })
+    timeout(waited, answer).await.map_err(|_| StreamError::Silent { address, waited })
 }
 
 #[cfg(test)]

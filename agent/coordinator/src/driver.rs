@@ -6,7 +6,7 @@
 use std::{collections::VecDeque, path::PathBuf, sync::Arc, time::Instant};
 
 use ragent_base::{
-    net::{connection::PeerAddress, port::Attended},
+    net::{connection::PeerAddress, port::RegisteredNodes},
     spec::Endpoint,
     sys::{
         alarm::{Alarm, passed},
@@ -27,7 +27,7 @@ use ragent_rendezvous::{
     ids::{JobUid, Peer, RunId, VoterAddress},
     known_job::KnownJob,
     member_reports::MemberReports,
-    message::{Assignment, Attend, FromNode, StoreUnreached, ToNode},
+    message::{Assignment, FromNode, Registration, StoreUnreached, ToNode},
     settings::{JobState, Settings},
     snapshot::{JobCounts, SharedSnapshot, Snapshot, VoterStatus},
 };
@@ -51,16 +51,16 @@ use crate::limits;
 #[derive(Debug)]
 pub enum Input {
     /// A stream was opened, and this is its first message.
-    Attend {
+    Registration {
         /// The message.
-        attend: Box<Attend>,
+        registration: Box<Registration>,
         /// The proof of its node id.
         proof: Option<Proof>,
         /// The source address of the stream.
         from: Option<PeerAddress>,
         /// The queue of answers.
         answers: mpsc::Sender<FromCoordinator>,
-        /// Notified if the attend is accepted; dropped if the node id belongs to another agent.
+        /// Notified if the registration is accepted; dropped if the node id belongs to another agent.
         taken: oneshot::Sender<()>,
     },
     /// A later message of a stream.
@@ -127,7 +127,7 @@ impl Coordination {
         let Records { journal, measures } = records;
         let journal = EventJournal::new(settings.run_id.clone(), journal.as_deref());
         let settings = Settings { voters: mandate.voters.clone(), ..settings };
-        let Place { leadership, endpoint, attended, registered } = place;
+        let Place { leadership, endpoint, registered_nodes, registered } = place;
         let grant = mandate.grant.clone();
         let rendezvous = Rendezvous::new(clock::now(), settings, job_state, grant);
         let persistence = Persistence::new(leadership.clone(), mandate.term());
@@ -136,7 +136,7 @@ impl Coordination {
         Self(Driver {
             rendezvous,
             persistence,
-            streams: Streams::new(attended, proofs),
+            streams: Streams::new(registered_nodes, proofs),
             paths: Paths::new(),
             effects: VecDeque::new(),
             pause: PauseGuard::default(),
@@ -160,7 +160,7 @@ pub(crate) struct Place {
     /// The endpoint at which others reach this process.
     pub(crate) endpoint: VoterAddress,
     /// The registered nodes, published to the port.
-    pub(crate) attended: watch::Sender<Attended>,
+    pub(crate) registered_nodes: watch::Sender<RegisteredNodes>,
     /// The coordinator with which the agent of this process is registered, published for other agents. A coordinator that steps down
     /// publishes the other one here.
     pub(crate) registered: watch::Sender<NotHere>,
@@ -457,20 +457,20 @@ impl Driver {
             self.members.note_change(now);
         }
         match input {
-            Input::Attend { answers, .. } if answers.is_closed() => {
+            Input::Registration { answers, .. } if answers.is_closed() => {
                 // Its agent has stopped waiting: the answer would have no reader.
                 debug!("registration ignored: its stream is closed");
             }
             // This comes first, since its stream may have the same name as that of another agent.
-            Input::Attend { attend, proof, answers, .. }
-                if !self.streams.proofs.admit(self.rendezvous.job_uid(), &attend, proof) =>
+            Input::Registration { registration, proof, answers, .. }
+                if !self.streams.proofs.admit(self.rendezvous.job_uid(), &registration, proof) =>
             {
-                refuse(&attend, &answers);
+                refuse(&registration, &answers);
             }
-            Input::Attend { attend, from, answers, taken, .. } => {
+            Input::Registration { registration, from, answers, taken, .. } => {
                 // The stream may have ended.
                 let _ = taken.send(());
-                self.register(now, *attend, from, answers);
+                self.register(now, *registration, from, answers);
             }
             Input::Message(peer, message) => {
                 if self.streams.is_open(&peer) {
@@ -527,16 +527,17 @@ impl Driver {
     fn register(
         &mut self,
         now: Instant,
-        mut attend: Attend,
+        mut registration: Registration,
         from: Option<PeerAddress>,
         answers: mpsc::Sender<FromCoordinator>,
     ) {
-        add_source(&mut attend.node.addresses, from);
+        add_source(&mut registration.node.addresses, from);
         let is_own = |ip| ThisHost.owns(ip);
-        attend.node.observed = from.map(|from| observed(from, &attend.node.address, is_own));
-        let is_new = attend.known_round.group_rank.is_none();
-        self.streams.open(attend.peer(), Stream { answers, from, is_new });
-        self.rendezvous.handle_attend(now, attend);
+        registration.node.observed =
+            from.map(|from| observed(from, &registration.node.address, is_own));
+        let is_new = registration.known_round.group_rank.is_none();
+        self.streams.open(registration.peer(), Stream { answers, from, is_new });
+        self.rendezvous.handle_registration(now, registration);
     }
 
     fn handle_death_notice(
@@ -572,9 +573,9 @@ impl Driver {
 }
 
 /// Refuses a registration without the proof of its node id; the stream ends with this answer.
-fn refuse(attend: &Attend, answers: &mpsc::Sender<FromCoordinator>) {
+fn refuse(registration: &Registration, answers: &mpsc::Sender<FromCoordinator>) {
     warn!(
-        node = %attend.node.node_id,
+        node = %registration.node.node_id,
         "registration refused: it lacks the proof of its node id"
     );
     let _ = answers.try_send(FromCoordinator::OtherAgent);

@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, time::Instant};
 
-use ragent_base::{net::port::Attended, sys::clock};
+use ragent_base::{net::port::RegisteredNodes, sys::clock};
 use ragent_leadership::{Command, Leader, Leadership, Mandate, state_file::DeathNotice};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
@@ -29,7 +29,7 @@ pub struct Host {
     /// The choice of the coordinator.
     pub leadership: Leadership,
     /// The registered nodes, published to the port.
-    pub attended: watch::Sender<Attended>,
+    pub registered_nodes: watch::Sender<RegisteredNodes>,
     /// The elected coordinator, published to the port.
     pub elected: watch::Sender<ElectedCoordinator>,
     /// The coordinator with which the agent of this process is registered, published to the port.
@@ -163,7 +163,7 @@ impl Host {
         let place = Place {
             leadership: self.leadership.clone(),
             endpoint: self.endpoint.clone(),
-            attended: self.attended.clone(),
+            registered_nodes: self.registered_nodes.clone(),
             registered: self.registered.clone(),
         };
         Coordination::new(self.settings.clone(), mandate, place, self.records.clone())

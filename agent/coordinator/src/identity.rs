@@ -16,7 +16,7 @@ use ragent_base::{
 pub struct Identity {
     /// The program's version.
     pub ragent: String,
-    /// The version of the attend protocol.
+    /// The version of the registration protocol.
     pub protocol: u32,
     /// The run id of the job; empty for a client that does not know the secret.
     pub run_id: String,

@@ -185,7 +185,7 @@ impl Paths {
 
 #[cfg(test)]
 mod tests {
-    use ragent_base::testing::attend;
+    use ragent_base::testing::registration;
     use ragent_rendezvous::ids::Round;
 
     use super::*;
@@ -223,7 +223,7 @@ mod tests {
 
     /// A node whose stream comes from its address.
     fn observed(name: &str) -> NodeDescription {
-        let node = attend(name).node;
+        let node = registration(name).node;
         NodeDescription { observed: node.address.parse().ok(), ..node }
     }
 
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn store_is_listed_for_its_round() {
         let mut paths = Paths::new();
-        let node = attend("n1").node;
+        let node = registration("n1").node;
         let next = RoundId { round: Round(2), ..RoundId::default() };
         for (round, port) in [(RoundId::default(), 2), (next, 3)] {
             let address = format!("10.0.0.1:{port}");

@@ -1,6 +1,6 @@
 //! Authenticates messages of a node by the proof that the coordinator issued with its welcome.
 //!
-//! Node ids are public, as `ragent status` prints them. So an attend under a known id, and an
+//! Node ids are public, as `ragent status` prints them. So a registration under a known id, and an
 //! death notice, must carry HMAC-SHA256(key, job uid, node id), which the coordinator can verify with
 //! its key alone. The key is in the job's state, so that the next coordinator of the job can
 //! verify its members.
@@ -12,7 +12,7 @@ use ragent_proto::Proof;
 use ragent_rendezvous::{
     ids::{JobUid, NodeId, ProofKey},
     limits::NODES_MAX,
-    message::{Attend, PROTOCOL_VERSION},
+    message::{PROTOCOL_VERSION, Registration},
 };
 use sha2::Sha256;
 
@@ -58,18 +58,23 @@ impl Proofs {
         mac.verify_truncated_left(&proof).is_ok()
     }
 
-    /// Returns true if an attend may use its node id. `uid` is that of the job.
+    /// Returns true if a registration may use its node id. `uid` is that of the job.
     ///
     /// Without a valid proof the id must be new, and the agent must not know the job uid: an agent
     /// that knows it was welcomed, and received its proof.
-    pub(crate) fn admit(&self, uid: &JobUid, attend: &Attend, proof: Option<Proof>) -> bool {
-        let node = &attend.node.node_id;
+    pub(crate) fn admit(
+        &self,
+        uid: &JobUid,
+        registration: &Registration,
+        proof: Option<Proof>,
+    ) -> bool {
+        let node = &registration.node.node_id;
         if self.are_of(uid, node, proof) {
             return true;
         }
         // An agent of another version has no proof, and is refused because of its version.
-        let knows_the_job =
-            attend.protocol_version == PROTOCOL_VERSION && attend.job_uid.as_ref() == Some(uid);
+        let knows_the_job = registration.protocol_version == PROTOCOL_VERSION
+            && registration.job_uid.as_ref() == Some(uid);
         !self.confirmed.contains(node) && (self.is_lenient || !knows_the_job)
     }
 
@@ -123,10 +128,10 @@ mod tests {
         NodeId::new(name)
     }
 
-    fn attend(name: &str, knows_the_job: bool) -> Attend {
-        let mut attend = ragent_base::testing::attend(name);
-        attend.job_uid = knows_the_job.then(uid);
-        attend
+    fn registration(name: &str, knows_the_job: bool) -> Registration {
+        let mut registration = ragent_base::testing::registration(name);
+        registration.job_uid = knows_the_job.then(uid);
+        registration
     }
 
     fn sound() -> Proofs {
@@ -137,7 +142,7 @@ mod tests {
     #[test]
     fn known_nodes_show_their_proof() {
         let mut proofs = sound();
-        assert!(proofs.admit(&uid(), &attend("n", false), None), "a new one");
+        assert!(proofs.admit(&uid(), &registration("n", false), None), "a new one");
         proofs.confirm(&node("n"), |_| true);
         let proof = proofs.of(&uid(), &node("n"));
         let others = [
@@ -148,16 +153,22 @@ mod tests {
             Some(Proofs::new(None).of(&uid(), &node("n"))),
         ];
         for knows in [false, true] {
-            assert!(proofs.admit(&uid(), &attend("n", knows), Some(proof)));
+            assert!(proofs.admit(&uid(), &registration("n", knows), Some(proof)));
             for other in others {
-                assert!(!proofs.admit(&uid(), &attend("n", knows), other), "{knows} {other:?}");
+                assert!(
+                    !proofs.admit(&uid(), &registration("n", knows), other),
+                    "{knows} {other:?}"
+                );
                 assert!(!proofs.are_of(&uid(), &node("n"), other));
             }
         }
-        assert!(!proofs.admit(&uid(), &attend("m", true), Some(proof)), "nor is it another's");
-        assert!(proofs.admit(&uid(), &attend("m", false), None));
+        assert!(
+            !proofs.admit(&uid(), &registration("m", true), Some(proof)),
+            "nor is it another's"
+        );
+        assert!(proofs.admit(&uid(), &registration("m", false), None));
         for (name, is_admitted) in [("n", false), ("m", true)] {
-            let old = Attend { protocol_version: 2, ..attend(name, true) };
+            let old = Registration { protocol_version: 2, ..registration(name, true) };
             assert_eq!(proofs.admit(&uid(), &old, None), is_admitted, "what is refused otherwise");
         }
     }
@@ -166,10 +177,10 @@ mod tests {
     #[test]
     fn lost_welcome_locks_nobody_out() {
         let mut proofs = sound();
-        assert!(proofs.admit(&uid(), &attend("n", false), None));
-        assert!(proofs.admit(&uid(), &attend("n", false), None));
+        assert!(proofs.admit(&uid(), &registration("n", false), None));
+        assert!(proofs.admit(&uid(), &registration("n", false), None));
         proofs.confirm(&node("n"), |_| true);
-        assert!(!proofs.admit(&uid(), &attend("n", false), None));
+        assert!(!proofs.admit(&uid(), &registration("n", false), None));
     }
 
     /// The next coordinator verifies its members with the key of the previous one.
@@ -177,8 +188,8 @@ mod tests {
     fn proofs_outlive_the_coordinator() {
         let proof = sound().of(&uid(), &node("n"));
         let proofs = Proofs::new(Some(sound().key().clone()));
-        assert!(proofs.admit(&uid(), &attend("n", true), Some(proof)));
-        assert!(!proofs.admit(&uid(), &attend("n", true), None));
+        assert!(proofs.admit(&uid(), &registration("n", true), Some(proof)));
+        assert!(!proofs.admit(&uid(), &registration("n", true), None));
     }
 
     /// A coordinator without its key accepts members without a valid proof until its first round.
@@ -186,13 +197,13 @@ mod tests {
     fn lost_key_keeps_no_member_out() {
         let mut proofs = Proofs::new(None);
         let old = Some(sound().of(&uid(), &node("n")));
-        assert!(proofs.admit(&uid(), &attend("n", true), old));
+        assert!(proofs.admit(&uid(), &registration("n", true), old));
         assert!(!proofs.are_of(&uid(), &node("n"), old), "a death notice needs the new one");
         proofs.confirm(&node("n"), |_| true);
-        assert!(!proofs.admit(&uid(), &attend("n", true), old), "it has a new one");
-        assert!(proofs.admit(&uid(), &attend("m", true), old));
+        assert!(!proofs.admit(&uid(), &registration("n", true), old), "it has a new one");
+        assert!(proofs.admit(&uid(), &registration("m", true), old));
         proofs.handle_admission();
-        assert!(!proofs.admit(&uid(), &attend("k", true), old));
+        assert!(!proofs.admit(&uid(), &registration("k", true), old));
     }
 
     /// The number of confirmed ids is bounded. The ids of present nodes stay, however many others
@@ -206,6 +217,6 @@ mod tests {
             proofs.confirm(&node(&format!("passing-{number}")), is_present);
         }
         assert!(proofs.confirmed.len() <= CONFIRMED_MAX, "{}", proofs.confirmed.len());
-        assert!(!proofs.admit(&uid(), &attend("present", false), None));
+        assert!(!proofs.admit(&uid(), &registration("present", false), None));
     }
 }

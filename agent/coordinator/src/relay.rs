@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
-    client::{self, Asked, AttendError, JobPage, Lines, NotFound},
+    client::{self, Asked, JobPage, Lines, NotFound, StreamError},
     readers::{PAGE_HEADERS, Parts, Place, Readers, send},
 };
 use crate::limits;
@@ -129,7 +129,7 @@ impl Relay {
     }
 
     /// Asks the coordinator on another node for `what`, as a member of the job.
-    pub(super) async fn ask<T, F: Future<Output = Result<Asked<T>, AttendError>>>(
+    pub(super) async fn ask<T, F: Future<Output = Result<Asked<T>, StreamError>>>(
         &self,
         not_here: NotHere,
         what: &str,

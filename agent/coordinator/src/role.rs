@@ -5,7 +5,7 @@ use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{Round, RunId, Term, VoterAddress},
     known_job::KnownJob,
-    message::{Attend, PROTOCOL_VERSION},
+    message::{PROTOCOL_VERSION, Registration},
 };
 use tokio::sync::{mpsc, watch};
 
@@ -135,24 +135,26 @@ impl Role {
 
     /// Returns where a registration is to be sent instead: this process is not a voter, or knows of no round, and the node or
     /// another process knows a job that has one. Returns `None` if the registration is to wait for a coordinator.
-    pub(super) fn elsewhere(&self, attend: &Attend) -> Option<Elsewhere> {
+    pub(super) fn elsewhere(&self, registration: &Registration) -> Option<Elsewhere> {
         let Self::Host { leadership, run_id, .. } = self else { return None };
-        if attend.run_id != *run_id || leadership.member().is_none() {
+        if registration.run_id != *run_id || leadership.member().is_none() {
             // The coordinator refuses another run. A job without voters is not compared with others.
             return None;
         }
-        if attend.protocol_version != PROTOCOL_VERSION {
-            if let Some(job) = shown_by_other_version(attend) {
+        if registration.protocol_version != PROTOCOL_VERSION {
+            if let Some(job) = shown_by_other_version(registration) {
                 leadership.try_send(Command::KnownJob(job));
             }
             return None;
         }
-        if !attend.ended.is_empty() {
-            leadership.try_send(Command::Ended(attend.ended.clone()));
+        if !registration.ended.is_empty() {
+            leadership.try_send(Command::Ended(registration.ended.clone()));
         }
         let own = leadership.known_job();
-        if let Some(job) =
-            attend.job.as_ref().filter(|job| own.as_ref().is_none_or(|own| own.uid != job.uid))
+        if let Some(job) = registration
+            .job
+            .as_ref()
+            .filter(|job| own.as_ref().is_none_or(|own| own.uid != job.uid))
         {
             // The node repeats it with its next registration.
             leadership.try_send(Command::KnownJob(job.clone()));
@@ -165,9 +167,10 @@ impl Role {
 
     /// Returns the term that the coordinator must have at least to be the next one for a node that has lost the leader of the term
     /// `lost`. The terms of two jobs cannot be compared.
-    pub(super) fn comparable(&self, attend: &Attend, lost: Term) -> Term {
+    pub(super) fn comparable(&self, registration: &Registration, lost: Term) -> Term {
         let own = self.leadership().and_then(Leadership::known_job);
-        let is_other = own.zip(attend.job_uid.as_ref()).is_some_and(|(own, uid)| own.uid != *uid);
+        let is_other =
+            own.zip(registration.job_uid.as_ref()).is_some_and(|(own, uid)| own.uid != *uid);
         if is_other { Term(0) } else { lost }
     }
 
@@ -220,10 +223,11 @@ impl Role {
 }
 
 /// Returns the job with a round to which an agent of another protocol version belongs. Such an agent does not name its job in
-/// [`Attend::job`].
-fn shown_by_other_version(attend: &Attend) -> Option<KnownJob> {
-    let uid = attend.job_uid.clone().filter(|_| attend.known_round.round.round > Round(0))?;
-    let voters = attend.node.voter.iter().map(|member| member.address.clone()).collect();
+/// [`Registration::job`].
+fn shown_by_other_version(registration: &Registration) -> Option<KnownJob> {
+    let uid =
+        registration.job_uid.clone().filter(|_| registration.known_round.round.round > Round(0))?;
+    let voters = registration.node.voter.iter().map(|member| member.address.clone()).collect();
     Some(KnownJob { uid, voters, leads: None })
 }
 
@@ -277,18 +281,19 @@ mod tests {
             voters: vec![VoterAddress::new("n3:1")],
             leads: None,
         };
-        let showing = |change: &dyn Fn(&mut Attend)| {
-            let mut attend = ragent_base::testing::attend("a");
-            (attend.run_id, attend.job) = (RunId::new("job"), Some(known.clone()));
-            (attend.ended, attend.job_uid) = (vec![JobUid::new("e")], Some(JobUid::new("w")));
-            attend.known_round.round.round = Round(1);
-            change(&mut attend);
-            attend
+        let showing = |change: &dyn Fn(&mut Registration)| {
+            let mut registration = ragent_base::testing::registration("a");
+            (registration.run_id, registration.job) = (RunId::new("job"), Some(known.clone()));
+            (registration.ended, registration.job_uid) =
+                (vec![JobUid::new("e")], Some(JobUid::new("w")));
+            registration.known_round.round.round = Round(1);
+            change(&mut registration);
+            registration
         };
-        let other_run = showing(&|attend| attend.run_id = RunId::new("other"));
+        let other_run = showing(&|registration| registration.run_id = RunId::new("other"));
         assert_eq!(own.elsewhere(&other_run), None);
         assert!(queue.try_recv().is_err());
-        let other_version = showing(&|attend| attend.protocol_version = 4);
+        let other_version = showing(&|registration| registration.protocol_version = 4);
         assert_eq!(own.elsewhere(&other_version), None);
         let Ok(Command::KnownJob(job)) = queue.try_recv() else { panic!("it shows a job") };
         assert_eq!(job.uid, JobUid::new("w"));

@@ -27,7 +27,7 @@ use ragent_proto::{
 };
 use ragent_rendezvous::{
     ids::{Peer, RunId, Term},
-    message::{Attend, RefuseReason, ToNode},
+    message::{RefuseReason, Registration, ToNode},
     settings::SharedSettings,
 };
 use tokio::{
@@ -209,17 +209,17 @@ impl Coordination for Service {
         let first = messages.message().await?;
         let first = first
             .ok_or_else(|| Status::invalid_argument("the stream has ended without a message"))?;
-        let FromAgent::Attend { attend, proof, lost_term } = first.try_into()? else {
-            return Err(Status::failed_precondition("the first message is not an Attend message"));
+        let FromAgent::Registration { registration, proof, lost_term } = first.try_into()? else {
+            return Err(Status::failed_precondition("the first message is not a registration"));
         };
         read.notify();
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
         let refusals = Arc::clone(&self.refusals);
-        let (settings, script) = (attend.settings, attend.node.script.clone());
-        let registration = Registration { attend, proof, from, answers };
+        let (settings, script) = (registration.settings, registration.node.script.clone());
+        let pending = PendingRegistration { registration, proof, from, answers };
         // The answer to the stream begins at once, so that the agent can distinguish this process from one that
         // is stopped.
-        tokio::spawn(pass_on(Arc::clone(&self.role), lost_term, registration, messages));
+        tokio::spawn(pass_on(Arc::clone(&self.role), lost_term, pending, messages));
         let answers = ReceiverStream::new(queue).map(move |message| {
             if let (FromCoordinator::Message(ToNode::Refuse(reason)), Some(from)) = (&message, from)
                 && let Some(why) = why_refused(reason, &settings, &script)
@@ -264,8 +264,8 @@ fn redirect(not_here: NotHere) -> Response<Answers> {
 }
 
 /// A registration for the coordinator.
-struct Registration {
-    attend: Box<Attend>,
+struct PendingRegistration {
+    registration: Box<Registration>,
     proof: Option<Proof>,
     from: Option<PeerAddress>,
     answers: mpsc::Sender<FromCoordinator>,
@@ -277,13 +277,13 @@ struct Taken {
     is_taken: oneshot::Receiver<()>,
 }
 
-impl Registration {
+impl PendingRegistration {
     /// Sends the registration to a coordinator.
     async fn send(self, inputs: &Inputs) -> Result<Taken, Status> {
-        let Self { attend, proof, from, answers } = self;
-        let peer = attend.peer();
+        let Self { registration, proof, from, answers } = self;
+        let peer = registration.peer();
         let (taken, is_taken) = oneshot::channel();
-        let input = Input::Attend { attend, proof, from, answers, taken };
+        let input = Input::Registration { registration, proof, from, answers, taken };
         inputs.send(input).await.map_err(|_| Status::unavailable("the job has ended"))?;
         Ok(Taken { peer, is_taken })
     }
@@ -305,43 +305,43 @@ impl Taken {
 async fn pass_on(
     role: Arc<Role>,
     lost: Term,
-    registration: Registration,
+    pending: PendingRegistration,
     messages: Streaming<AgentMessage>,
 ) {
-    if let Some(elsewhere) = role.elsewhere(&registration.attend) {
-        return send_elsewhere(&role, elsewhere, &registration).await;
+    if let Some(elsewhere) = role.elsewhere(&pending.registration) {
+        return send_elsewhere(&role, elsewhere, &pending).await;
     }
-    let lost = role.comparable(&registration.attend, lost);
+    let lost = role.comparable(&pending.registration, lost);
     let coordinator = tokio::select! {
         coordinator = timeout(limits::HELD_TIMEOUT, role.wait_for_coordinator(lost)) => coordinator,
         elsewhere = role.wait_for_elsewhere() => {
-            return send_elsewhere(&role, elsewhere, &registration).await;
+            return send_elsewhere(&role, elsewhere, &pending).await;
         }
-        () = registration.answers.closed() => return,
+        () = pending.answers.closed() => return,
     };
     match coordinator.unwrap_or_else(|_| Err(NotHere::unknown())) {
         Ok(inputs) => {
             // The job may have ended.
-            if let Ok(taken) = registration.send(&inputs).await {
+            if let Ok(taken) = pending.send(&inputs).await {
                 taken.forward(messages, inputs).await;
             }
         }
         Err(not_here) => {
             // The agent may have ended the stream.
-            let _ = registration.answers.send(FromCoordinator::NotHere(not_here)).await;
+            let _ = pending.answers.send(FromCoordinator::NotHere(not_here)).await;
         }
     }
 }
 
 /// Answers a registration with the voters of the job, one of which is the coordinator, with the leader of another job, or with the
 /// coordinator with which the agent of this process is registered.
-async fn send_elsewhere(role: &Role, elsewhere: Elsewhere, registration: &Registration) {
-    let Registration { attend, answers, .. } = registration;
+async fn send_elsewhere(role: &Role, elsewhere: Elsewhere, pending: &PendingRegistration) {
+    let PendingRegistration { registration, answers, .. } = pending;
     // The agent may have ended the stream.
     let not_here = match elsewhere {
         Elsewhere::Leader(leader) => leader,
         // A node that knows a job with a round is to find its leader through the voters of that job.
-        Elsewhere::Voters(voters) if voters.is_empty() && attend.job.is_none() => {
+        Elsewhere::Voters(voters) if voters.is_empty() && registration.job.is_none() => {
             role.registered_elsewhere().unwrap_or_else(NotHere::unknown)
         }
         Elsewhere::Voters(voters) => {
@@ -359,8 +359,8 @@ async fn forward(mut messages: Streaming<AgentMessage>, peer: Peer, inputs: Inpu
     while let Ok(Some(message)) = messages.message().await {
         let message = match FromAgent::try_from(message) {
             Ok(FromAgent::Message(message)) => message,
-            Ok(FromAgent::Attend { .. }) => {
-                warn!(node = %peer.node, "stream closed: second Attend message");
+            Ok(FromAgent::Registration { .. }) => {
+                warn!(node = %peer.node, "stream closed: second registration");
                 break;
             }
             Err(error) => {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, mem};
 
-use ragent_base::net::{connection::PeerAddress, port::Attended};
+use ragent_base::net::{connection::PeerAddress, port::RegisteredNodes};
 use ragent_proto::convert::{FromCoordinator, NotHere};
 use ragent_rendezvous::{
     ids::Peer,
@@ -20,7 +20,7 @@ use crate::limits;
 pub(super) struct Streams {
     open: BTreeMap<Peer, Stream>,
     /// The addresses of welcomed nodes, published to the port.
-    attended: watch::Sender<Attended>,
+    registered_nodes: watch::Sender<RegisteredNodes>,
     /// The proofs that nodes receive with their welcome.
     pub proofs: Proofs,
 }
@@ -37,8 +37,8 @@ pub(super) struct Stream {
 }
 
 impl Streams {
-    pub(super) fn new(attended: watch::Sender<Attended>, proofs: Proofs) -> Self {
-        Self { open: BTreeMap::new(), attended, proofs }
+    pub(super) fn new(registered_nodes: watch::Sender<RegisteredNodes>, proofs: Proofs) -> Self {
+        Self { open: BTreeMap::new(), registered_nodes, proofs }
     }
 
     /// Adds a stream.
@@ -77,7 +77,7 @@ impl Streams {
             // Clients of the store connect again. All other messages need the rest of the queue.
             return debug!(node = %to.node, "message about clients of the store discarded: the queue is full");
         }
-        publish(&self.attended, stream.from, &message);
+        publish(&self.registered_nodes, stream.from, &message);
         if let ToNode::Assignment(Assignment::Admit(_)) = message {
             self.proofs.handle_admission();
         }
@@ -118,16 +118,20 @@ impl Streams {
 }
 
 /// Publishes the source address of a welcomed node, and the world size of a round, to the port.
-fn publish(attended: &watch::Sender<Attended>, from: Option<PeerAddress>, message: &ToNode) {
+fn publish(
+    registered_nodes: &watch::Sender<RegisteredNodes>,
+    from: Option<PeerAddress>,
+    message: &ToNode,
+) {
     if let (ToNode::Welcome(_), Some(PeerAddress { ip, is_here: false })) = (message, from) {
-        attended.send_if_modified(|attended| {
+        registered_nodes.send_if_modified(|registered_nodes| {
             // Bounded by the number of nodes; connections from further addresses count as unknown.
-            attended.addresses.len() < NODES_MAX && attended.addresses.insert(ip)
+            registered_nodes.addresses.len() < NODES_MAX && registered_nodes.addresses.insert(ip)
         });
     }
     if let ToNode::Assignment(Assignment::Admit(admission)) = message {
-        attended.send_if_modified(|attended| {
-            let before = mem::replace(&mut attended.world_size, admission.world_size);
+        registered_nodes.send_if_modified(|registered_nodes| {
+            let before = mem::replace(&mut registered_nodes.world_size, admission.world_size);
             before != admission.world_size
         });
     }

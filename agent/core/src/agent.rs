@@ -113,7 +113,7 @@ pub struct Agent {
     waiting: Option<(RoundId, WaitReason)>,
     wait_reports: WaitReports,
     /// The time at which the coordinator became unreachable; `None` while it is reached.
-    unattended: Option<Instant>,
+    disconnected: Option<Instant>,
     /// True if the host of the last coordinator has announced that it leaves.
     has_host_left: bool,
     /// True if the coordinator may still count this node as alive.
@@ -145,7 +145,7 @@ impl Agent {
             charged_through: Round(0),
             waiting: None,
             wait_reports: WaitReports::default(),
-            unattended: Some(now),
+            disconnected: Some(now),
             has_host_left: false,
             is_leased: false,
             gate: ImportGate::new(settings.has_standbys),
@@ -181,8 +181,8 @@ impl Agent {
     }
 
     /// Returns the time since which no coordinator has been reached; `None` while one is.
-    pub fn unattended(&self) -> Option<Instant> {
-        self.unattended
+    pub fn disconnected(&self) -> Option<Instant> {
+        self.disconnected
     }
 
     /// Returns true if this node's part is over.
@@ -222,11 +222,11 @@ impl Agent {
 
     /// Notes that a coordinator has welcomed this node; an assignment follows.
     ///
-    /// The standing is sent once more, since it may have changed after the attend was sent.
+    /// The standing is sent once more, since it may have changed after the registration was sent.
     pub fn handle_welcome(&mut self, now: Instant, welcome: &Welcome) {
         self.term = self.term.max(welcome.term);
         self.job_uid = Some(welcome.job_uid.clone());
-        self.unattended = None;
+        self.disconnected = None;
         self.has_host_left = false;
         self.is_leased = true;
         self.start_gate_timeout(now);
@@ -242,8 +242,8 @@ impl Agent {
     }
 
     /// Notes that the current stream has ended and has no successor yet.
-    pub fn handle_unattended(&mut self, now: Instant) {
-        self.unattended.get_or_insert(now);
+    pub fn handle_disconnected(&mut self, now: Instant) {
+        self.disconnected.get_or_insert(now);
     }
 
     /// Handles a refusal by the coordinator. It is final, except [`RefuseReason::EarlierRun`] for a node whose run has
@@ -306,7 +306,7 @@ impl Agent {
         } else if term < self.term {
             return false;
         }
-        self.unattended.get_or_insert(now);
+        self.disconnected.get_or_insert(now);
         true
     }
 
@@ -366,7 +366,7 @@ impl Agent {
         if self.is_finished() {
             return None;
         }
-        let gives_up = self.unattended.map(|since| since + self.patience());
+        let gives_up = self.disconnected.map(|since| since + self.patience());
         let progress = self.progress.quiet_until.filter(|_| self.progress.is_due);
         let standbys = self.standbys.quiet_until.filter(|_| self.standbys.is_due);
         let questions = self.questions.poll_timeout();
@@ -384,13 +384,13 @@ impl Agent {
         }
         self.handle_gate_timeout(now);
         self.handle_questions_timeout(now);
-        let gives_up = self.unattended.map(|since| since + self.patience());
+        let gives_up = self.disconnected.map(|since| since + self.patience());
         if !self.is_finished() && gives_up.is_some_and(|at| at <= now) {
-            let was_attended = self.job_uid.is_some();
+            let was_registered = self.job_uid.is_some();
             let waited = self.patience();
             self.act(Action::Kill);
             let has_left = self.has_host_left;
-            self.finish(Ending::Unreachable { waited, was_attended, has_left });
+            self.finish(Ending::Unreachable { waited, was_registered, has_left });
         }
     }
 

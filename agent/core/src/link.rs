@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            attempt fails: back off           echo missing for 600 ms: dial a second stream
-//! Dialing ─────────────────▶ Dialing      Attending ─────────────▶ Attending + Dialing
+//! Dialing ─────────────────▶ Dialing      Registered ────────────▶ Registered + Dialing
 //!    │  welcome                              ▲                          │ welcome on the newer one
 //!    └───────────────────────────────────────┴──────────────────────────┘
 //! ```
@@ -25,7 +25,7 @@ use std::{
 };
 
 use ragent_rendezvous::{
-    ids::AttendNumber,
+    ids::StreamNumber,
     jitter::{Jitter, doubled},
     settings::Leases,
 };
@@ -36,16 +36,16 @@ use crate::limits;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
     /// Begin to open a stream under this number.
-    Dial(AttendNumber),
+    Dial(StreamNumber),
     /// Send a keep-alive on this stream.
     KeepAlive {
         /// The stream.
-        attend: AttendNumber,
+        stream: StreamNumber,
         /// The number of the keep-alive.
         sequence: u64,
     },
     /// Close this stream, or abandon the attempt to open it.
-    Drop(AttendNumber),
+    Drop(StreamNumber),
     /// Let the workers run until this moment.
     Lease(Instant),
     /// Report that the lease is over.
@@ -64,8 +64,8 @@ pub struct Echo {
 /// One node's connection to its coordinator.
 #[derive(Debug)]
 pub struct Link {
-    newest: AttendNumber,
-    current: Option<AttendNumber>,
+    newest: StreamNumber,
+    current: Option<StreamNumber>,
     attempt: Option<Attempt>,
     /// The start of the next attempt; `None` while an attempt is under way or none is wanted.
     next_dial: Option<Instant>,
@@ -91,10 +91,10 @@ pub struct Link {
 /// An attempt to open a stream.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
-    number: AttendNumber,
+    number: StreamNumber,
     begun: Instant,
-    /// The time at which the attend was sent; `None` before the attempt is connected.
-    attended: Option<Instant>,
+    /// The time at which the registration was sent; `None` before the attempt is connected.
+    registered: Option<Instant>,
     /// True if the other end has accepted the stream; its welcome may take longer.
     is_accepted: bool,
 }
@@ -107,7 +107,7 @@ impl Link {
     /// when the coordinator does not answer; see also [`Self::handle_alternatives`].
     pub fn new(now: Instant, leases: Leases, seed: u64, has_alternatives: bool) -> Self {
         Self {
-            newest: AttendNumber(0),
+            newest: StreamNumber(0),
             current: None,
             attempt: None,
             next_dial: Some(now),
@@ -126,7 +126,7 @@ impl Link {
     }
 
     /// Returns the current stream, if any.
-    pub fn current(&self) -> Option<AttendNumber> {
+    pub fn current(&self) -> Option<StreamNumber> {
         self.current
     }
 
@@ -136,21 +136,21 @@ impl Link {
     }
 
     /// Returns true if the stream is the current one or being opened.
-    pub fn knows(&self, attend: AttendNumber) -> bool {
-        self.current == Some(attend) || self.attempt.is_some_and(|attempt| attempt.number == attend)
+    pub fn knows(&self, stream: StreamNumber) -> bool {
+        self.current == Some(stream) || self.attempt.is_some_and(|attempt| attempt.number == stream)
     }
 
-    /// Notes that the attend has been sent on a stream that was dialed.
-    pub fn handle_opened(&mut self, now: Instant, attend: AttendNumber) {
-        if let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.number == attend) {
-            attempt.attended = Some(now);
+    /// Notes that the registration has been sent on a stream that was dialed.
+    pub fn handle_opened(&mut self, now: Instant, stream: StreamNumber) {
+        if let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.number == stream) {
+            attempt.registered = Some(now);
         }
     }
 
     /// Notes that the other end has accepted a stream. A voter may then wait for an election before it
     /// answers.
-    pub fn handle_accepted(&mut self, attend: AttendNumber) {
-        if let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.number == attend) {
+    pub fn handle_accepted(&mut self, stream: StreamNumber) {
+        if let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.number == stream) {
             attempt.is_accepted = true;
         }
     }
@@ -161,29 +161,30 @@ impl Link {
     pub fn handle_welcome(
         &mut self,
         now: Instant,
-        attend: AttendNumber,
+        stream: StreamNumber,
         leases: Leases,
         lease_left: Option<Duration>,
     ) {
-        let Some(attempt) = self.attempt.take_if(|attempt| attempt.number == attend) else {
+        let Some(attempt) = self.attempt.take_if(|attempt| attempt.number == stream) else {
             return;
         };
         let lease = lease_left.map_or(leases.agent, |left| left.min(leases.agent));
-        let Some(attended) = attempt.attended.filter(|attended| now < *attended + lease) else {
+        let Some(registered) = attempt.registered.filter(|registered| now < *registered + lease)
+        else {
             // The answer took longer than a lease, and so proves nothing: the coordinator may have
             // evicted the node since.
-            self.effects.push_back(Effect::Drop(attend));
+            self.effects.push_back(Effect::Drop(stream));
             return self.back_off(now, limits::REDIAL_CONNECTED_MAX);
         };
-        if let Some(old) = self.current.replace(attend) {
+        if let Some(old) = self.current.replace(stream) {
             self.effects.push_back(Effect::Drop(old));
         }
         self.leases = leases;
         self.next_dial = None;
         self.failures = 0;
         self.unanswered.clear();
-        self.extend_lease(now, attended, lease_left);
-        self.keep_alive(now, attend);
+        self.extend_lease(now, registered, lease_left);
+        self.keep_alive(now, stream);
     }
 
     /// Notes that from now on another voter may be dialed when the coordinator does not answer.
@@ -206,9 +207,9 @@ impl Link {
         }
         if self.current.is_some() {
             self.next_dial = None;
-            // An attend that was sent replaces this stream whenever it is read, so its answer is
+            // A registration that was sent replaces this stream whenever it is read, so its answer is
             // awaited in any case.
-            if let Some(attempt) = self.attempt.take_if(|attempt| attempt.attended.is_none()) {
+            if let Some(attempt) = self.attempt.take_if(|attempt| attempt.registered.is_none()) {
                 self.effects.push_back(Effect::Drop(attempt.number));
             }
         }
@@ -216,15 +217,15 @@ impl Link {
     }
 
     /// Notes that a stream has ended, or could not be opened.
-    pub fn handle_ended(&mut self, now: Instant, attend: AttendNumber) {
-        if self.current == Some(attend) {
+    pub fn handle_ended(&mut self, now: Instant, stream: StreamNumber) {
+        if self.current == Some(stream) {
             self.current = None;
             self.next_keep_alive = None;
             self.dial_soon(now);
-        } else if let Some(attempt) = self.attempt.take_if(|attempt| attempt.number == attend)
+        } else if let Some(attempt) = self.attempt.take_if(|attempt| attempt.number == stream)
             && (self.current.is_none() || self.is_suspect(now))
         {
-            let longest = match attempt.attended {
+            let longest = match attempt.registered {
                 Some(_) => limits::REDIAL_CONNECTED_MAX,
                 None => limits::REDIAL_MAX,
             };
@@ -234,9 +235,9 @@ impl Link {
 
     /// Notes that the voter at the other end of an attempt does not lead. If it names a new leader
     /// (`is_new`), that is dialed at once.
-    pub fn handle_not_leading(&mut self, now: Instant, attend: AttendNumber, is_new: bool) {
-        if self.attempt.take_if(|attempt| attempt.number == attend).is_none() {
-            return self.handle_ended(now, attend);
+    pub fn handle_not_leading(&mut self, now: Instant, stream: StreamNumber, is_new: bool) {
+        if self.attempt.take_if(|attempt| attempt.number == stream).is_none() {
+            return self.handle_ended(now, stream);
         }
         if is_new {
             self.next_dial = Some(now);
@@ -284,10 +285,10 @@ impl Link {
         if self.next_dial.is_some_and(|at| at <= now) {
             self.dial(now);
         }
-        if let Some(attend) = self.current
+        if let Some(stream) = self.current
             && self.next_keep_alive.is_some_and(|at| at <= now)
         {
-            self.keep_alive(now, attend);
+            self.keep_alive(now, stream);
         }
     }
 
@@ -339,12 +340,12 @@ impl Link {
     /// again only after a second; also if another voter can be dialed.
     fn attempt_deadline(&self) -> Option<Instant> {
         let attempt = self.attempt.as_ref()?;
-        Some(match attempt.attended {
+        Some(match attempt.registered {
             // A process that is stopped accepts connections, too.
-            Some(attended) if self.has_alternatives && !attempt.is_accepted => {
-                attended + self.stretched(limits::CONNECT_PATIENCE)
+            Some(registered) if self.has_alternatives && !attempt.is_accepted => {
+                registered + self.stretched(limits::CONNECT_PATIENCE)
             }
-            Some(attended) => attended + self.leases.agent,
+            Some(registered) => registered + self.leases.agent,
             None if self.lease.is_some() => {
                 attempt.begun + self.stretched(limits::CONNECT_PATIENCE)
             }
@@ -363,7 +364,7 @@ impl Link {
             return;
         };
         self.effects.push_back(Effect::Drop(attempt.number));
-        if attempt.attended.is_some() {
+        if attempt.registered.is_some() {
             self.back_off(now, limits::REDIAL_CONNECTED_MAX);
         } else if self.lease.is_some() {
             self.next_dial = Some(now);
@@ -394,21 +395,21 @@ impl Link {
     }
 
     fn dial(&mut self, now: Instant) {
-        self.newest = AttendNumber(self.newest.0 + 1);
+        self.newest = StreamNumber(self.newest.0 + 1);
         self.attempt =
-            Some(Attempt { number: self.newest, begun: now, attended: None, is_accepted: false });
+            Some(Attempt { number: self.newest, begun: now, registered: None, is_accepted: false });
         self.next_dial = None;
         self.effects.push_back(Effect::Dial(self.newest));
     }
 
-    fn keep_alive(&mut self, now: Instant, attend: AttendNumber) {
+    fn keep_alive(&mut self, now: Instant, stream: StreamNumber) {
         self.sequence += 1;
         self.unanswered.insert(self.sequence, now);
         if self.unanswered.len() > MAX_UNANSWERED {
             self.unanswered.pop_first();
         }
         self.next_keep_alive = Some(now + self.leases.keep_alive_interval);
-        self.effects.push_back(Effect::KeepAlive { attend, sequence: self.sequence });
+        self.effects.push_back(Effect::KeepAlive { stream, sequence: self.sequence });
     }
 
     /// Extends the lease, counted from the sending of what was answered. It does not outlast the

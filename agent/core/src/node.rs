@@ -7,7 +7,7 @@
 use std::{collections::VecDeque, net::IpAddr, time::Instant};
 
 use ragent_rendezvous::{
-    ids::{AttendNumber, JobUid, Round, Term},
+    ids::{JobUid, Round, StreamNumber, Term},
     message::{
         FromNode, KnownRound, Outcome, StandbyCounts, Standing, StoreConnection, StoreUnreached,
         ToNode, Vouched, Welcome, WorkerFailure,
@@ -26,16 +26,16 @@ use crate::{
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
     /// Open a stream under this number.
-    Dial(AttendNumber),
+    Dial(StreamNumber),
     /// Send a message on a stream.
     Send {
         /// The stream.
-        attend: AttendNumber,
+        stream: StreamNumber,
         /// The message.
         message: FromNode,
     },
     /// Close a stream, or abandon the attempt to open it.
-    Drop(AttendNumber),
+    Drop(StreamNumber),
     /// Extend the keeper's lease to this moment; `None`: no end, for a node that needs no lease.
     Renew(Option<Instant>),
     /// Report that the lease is over; its consequences have effects of their own.
@@ -69,7 +69,7 @@ pub struct Node {
     link: Link,
     runs_unleased: bool,
     /// The newest round that this node knew when it registered on the newest stream.
-    claimed: Option<(AttendNumber, Round)>,
+    claimed: Option<(StreamNumber, Round)>,
     /// The training steps of the workers of the newest round, if any is known.
     steps: Option<NodeSteps>,
     effects: VecDeque<Effect>,
@@ -93,7 +93,7 @@ impl Node {
     }
 
     /// Returns true if there is a current stream.
-    pub fn is_attended(&self) -> bool {
+    pub fn is_registered(&self) -> bool {
         self.link.current().is_some()
     }
 
@@ -103,19 +103,19 @@ impl Node {
     }
 
     /// Returns the current stream, if any.
-    pub fn current(&self) -> Option<AttendNumber> {
+    pub fn current(&self) -> Option<StreamNumber> {
         self.link.current()
     }
 
     /// Notes that a stream is connected; returns the claims to send first on it, or `None` if
     /// the attempt has been abandoned meanwhile.
-    pub fn handle_connected(&mut self, now: Instant, attend: AttendNumber) -> Option<Claims> {
+    pub fn handle_connected(&mut self, now: Instant, stream: StreamNumber) -> Option<Claims> {
         self.begin(now);
-        if !self.link.knows(attend) {
+        if !self.link.knows(stream) {
             return None;
         }
-        self.link.handle_opened(now, attend);
-        self.claimed = Some((attend, self.agent.known_round().round.round));
+        self.link.handle_opened(now, stream);
+        self.claimed = Some((stream, self.agent.known_round().round.round));
         let (restarts_used, charged_through) = self.agent.charges();
         let claims = Claims {
             job_uid: self.agent.job_uid().cloned(),
@@ -130,9 +130,9 @@ impl Node {
     }
 
     /// Notes that the other end has accepted a stream, and may answer later.
-    pub fn handle_accepted(&mut self, now: Instant, attend: AttendNumber) {
+    pub fn handle_accepted(&mut self, now: Instant, stream: StreamNumber) {
         self.begin(now);
-        self.link.handle_accepted(attend);
+        self.link.handle_accepted(stream);
         self.collect(now);
     }
 
@@ -144,24 +144,24 @@ impl Node {
     pub fn handle_welcome(
         &mut self,
         now: Instant,
-        attend: AttendNumber,
+        stream: StreamNumber,
         welcome: &Welcome,
     ) -> bool {
         self.begin(now);
-        if !self.link.knows(attend) {
+        if !self.link.knows(stream) {
             return false;
         }
         let claimed =
-            self.claimed.filter(|(claimed, _)| *claimed == attend).map(|(_, round)| round);
+            self.claimed.filter(|(claimed, _)| *claimed == stream).map(|(_, round)| round);
         let is_outdated = welcome.lease_left.is_some()
             && claimed.is_some_and(|claimed| claimed < self.agent.known_round().round.round);
         if welcome.term < self.agent.term() || is_outdated {
-            self.effects.push_back(Effect::Drop(attend));
-            self.end_stream(now, attend);
+            self.effects.push_back(Effect::Drop(stream));
+            self.end_stream(now, stream);
             return false;
         }
-        self.link.handle_welcome(now, attend, welcome.leases, welcome.lease_left);
-        let counts = self.link.current() == Some(attend);
+        self.link.handle_welcome(now, stream, welcome.leases, welcome.lease_left);
+        let counts = self.link.current() == Some(stream);
         if counts {
             if !welcome.voters.is_empty() {
                 self.link.handle_alternatives();
@@ -173,15 +173,15 @@ impl Node {
     }
 
     /// Takes in a message of the coordinator.
-    pub fn handle_message(&mut self, now: Instant, attend: AttendNumber, message: ToNode) {
+    pub fn handle_message(&mut self, now: Instant, stream: StreamNumber, message: ToNode) {
         // The end of the lease takes effect before any message that arrived later.
         self.begin(now);
-        if !self.link.knows(attend) {
+        if !self.link.knows(stream) {
             return;
         }
         match message {
             ToNode::Welcome(welcome) => {
-                self.handle_welcome(now, attend, &welcome);
+                self.handle_welcome(now, stream, &welcome);
             }
             ToNode::Refuse(reason) => self.agent.handle_refused(reason),
             ToNode::Echo { sequence, reason, lease_left } => {
@@ -195,7 +195,7 @@ impl Node {
             | ToNode::RefusedClients(_)
             | ToNode::AskVoucher(_)
             | ToNode::Vouched(_)
-                if self.link.current() != Some(attend) => {}
+                if self.link.current() != Some(stream) => {}
             ToNode::Probe { round } => self.agent.handle_probe(round),
             ToNode::Assignment(assignment) => self.agent.handle_assignment(now, assignment),
             ToNode::HostLeaving => self.agent.handle_host_leaving(),
@@ -210,9 +210,9 @@ impl Node {
     }
 
     /// Notes that a stream has ended, or could not be opened.
-    pub fn handle_ended(&mut self, now: Instant, attend: AttendNumber) {
+    pub fn handle_ended(&mut self, now: Instant, stream: StreamNumber) {
         self.begin(now);
-        self.end_stream(now, attend);
+        self.end_stream(now, stream);
         self.collect(now);
     }
 
@@ -222,32 +222,32 @@ impl Node {
     pub fn handle_sent_elsewhere(
         &mut self,
         now: Instant,
-        attend: AttendNumber,
+        stream: StreamNumber,
         term: Term,
         is_new: bool,
     ) -> bool {
         self.begin(now);
-        if !self.link.knows(attend) {
+        if !self.link.knows(stream) {
             return false;
         }
         let follows = is_new && self.agent.handle_sent_elsewhere(now, term);
-        self.effects.push_back(Effect::Drop(attend));
-        self.end_stream(now, attend);
+        self.effects.push_back(Effect::Drop(stream));
+        self.end_stream(now, stream);
         self.collect(now);
         follows
     }
 
     /// Notes that the voter at the other end does not lead; `is_new` is true if it names a leader that this
     /// node did not know, which is dialed at once.
-    pub fn handle_not_leading(&mut self, now: Instant, attend: AttendNumber, is_new: bool) {
+    pub fn handle_not_leading(&mut self, now: Instant, stream: StreamNumber, is_new: bool) {
         self.begin(now);
-        if !self.link.knows(attend) {
+        if !self.link.knows(stream) {
             return;
         }
-        self.effects.push_back(Effect::Drop(attend));
-        self.link.handle_not_leading(now, attend, is_new);
+        self.effects.push_back(Effect::Drop(stream));
+        self.link.handle_not_leading(now, stream, is_new);
         if self.link.current().is_none() {
-            self.agent.handle_unattended(now);
+            self.agent.handle_disconnected(now);
         }
         self.collect(now);
     }
@@ -395,10 +395,10 @@ impl Node {
         self.collect(now);
     }
 
-    fn end_stream(&mut self, now: Instant, attend: AttendNumber) {
-        self.link.handle_ended(now, attend);
+    fn end_stream(&mut self, now: Instant, stream: StreamNumber) {
+        self.link.handle_ended(now, stream);
         if self.link.current().is_none() {
-            self.agent.handle_unattended(now);
+            self.agent.handle_disconnected(now);
         }
     }
 
@@ -417,18 +417,18 @@ impl Node {
 
     fn take_link(&mut self, now: Instant, effect: link::Effect) {
         self.effects.push_back(match effect {
-            link::Effect::Dial(attend) => Effect::Dial(attend),
-            link::Effect::KeepAlive { attend, sequence } => {
+            link::Effect::Dial(stream) => Effect::Dial(stream),
+            link::Effect::KeepAlive { stream, sequence } => {
                 let asks_reason = self.agent.asks_reason(now, sequence);
                 let progress = self.steps.map(|steps| steps.progress(now));
                 let message = FromNode::KeepAlive { sequence, asks_reason, progress };
-                Effect::Send { attend, message }
+                Effect::Send { stream, message }
             }
-            link::Effect::Drop(attend) => Effect::Drop(attend),
+            link::Effect::Drop(stream) => Effect::Drop(stream),
             link::Effect::Lease(_) if self.runs_unleased => Effect::Renew(None),
             link::Effect::Lease(until) => Effect::Renew(Some(until)),
             link::Effect::LeaseLost => {
-                self.agent.handle_unattended(now);
+                self.agent.handle_disconnected(now);
                 self.agent.handle_lease_lost();
                 Effect::LeaseLost
             }
@@ -438,7 +438,7 @@ impl Node {
     fn take_agent(&mut self, effect: agent::Effect) {
         self.effects.push_back(match effect {
             agent::Effect::Send(message) => match self.link.current() {
-                Some(attend) => Effect::Send { attend, message },
+                Some(stream) => Effect::Send { stream, message },
                 // The next stream starts with the state at that time.
                 None => return,
             },

@@ -33,11 +33,11 @@ impl<T: Clone + PartialEq> Targets<T> {
         targets
     }
 
-    /// Returns the voter to dial next; `is_attended` is true if the agent has a stream. Returns `None` if no endpoint is
-    /// known.
-    pub fn next(&mut self, is_attended: bool) -> Option<T> {
+    /// Returns the voter to dial next; `is_registered` is true if the agent has a stream. Returns `None` if no endpoint
+    /// is known.
+    pub fn next(&mut self, is_registered: bool) -> Option<T> {
         match &self.leader {
-            Some((leader, _)) if is_attended || !self.has_failed => Some(leader.clone()),
+            Some((leader, _)) if is_registered || !self.has_failed => Some(leader.clone()),
             Some(_) | None => {
                 let all = self.all();
                 self.turn = (self.turn + 1) % all.len().max(1);

@@ -17,7 +17,7 @@ use ragent_base::{
         connection::{PeerAddress, Progress},
         connection_quota::{Bounds, ConnectionQuota, Origin},
         port::{
-            Attended, Client, OwnUser, PortProtocols, TLS, VOTER_PROTOCOL, VoterConnection,
+            Client, OwnUser, PortProtocols, RegisteredNodes, TLS, VOTER_PROTOCOL, VoterConnection,
             serve_connection,
         },
     },
@@ -127,13 +127,13 @@ impl Visit<'_> {
             ready(request)
         }));
         let (voters, mut voter_connections) = mpsc::channel(1);
-        let (_attended, attended) = watch::channel(Attended::default());
+        let (_registered_nodes, registered_nodes) = watch::channel(RegisteredNodes::default());
         let protocols = PortProtocols {
             http,
             credentials: setting.credentials.clone(),
             store: None,
             voters: setting.has_voter.then_some(voters),
-            attended,
+            registered_nodes,
             nodes_max: 1,
         };
         let caused = tokio::spawn(record(queue));
@@ -247,8 +247,8 @@ async fn record(mut queue: mpsc::Receiver<Input>) -> Caused {
                 caused.death_notices += 1;
             }
             Input::Snapshot(_) | Input::Counts(_) | Input::Journal(_) => caused.snapshots += 1,
-            Input::Attend { attend, .. } => {
-                assert_shown(&attend);
+            Input::Registration { registration, .. } => {
+                assert_shown(&registration);
                 caused.others += 1;
             }
             Input::Message(..) | Input::Detached(_) => caused.others += 1,

@@ -18,25 +18,25 @@ use ragent_leadership::{
 use ragent_proto::{Message as _, Proof, convert::FromAgent, v1};
 use ragent_rendezvous::{
     ids::{
-        AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, ProofKey, Round, RoundId,
-        RunId, Term, VoterAddress, VoterId,
+        GlobalRank, GroupRank, JobUid, LocalRank, NodeId, ProofKey, Round, RoundId, RunId,
+        StreamNumber, Term, VoterAddress, VoterId,
     },
     known_job::KnownJob,
     message::{
-        Attend, FromNode, JobResult, NodeState, Outcome, Standing, StepProgress, StepSource,
+        FromNode, JobResult, NodeState, Outcome, Registration, Standing, StepProgress, StepSource,
         WorkerEnd, WorkerFailure,
     },
     settings::{HostSeat, HostTally, JobState},
 };
 use rustls::pki_types::ServerName;
 
-use super::{death_notice, pki, registration, state_file, tests::CORPUS};
+use super::{agent_file, death_notice, pki, state_file, tests::CORPUS};
 
 /// Writes all inputs. Those with keys differ from run to run.
 #[test]
 #[ignore = "it writes the corpus, which is committed"]
 fn seeds_are_written() {
-    write("attend", attends());
+    write("registration", registrations());
     write("port", ports());
     write("death_notice", death_notices());
     write("datagram", datagrams());
@@ -44,7 +44,7 @@ fn seeds_are_written() {
     write("secret_file", secret_files());
     write("certificates", certificates());
     write("state_file", state_files());
-    write("registration", registrations());
+    write("agent_file", agent_files());
     write("launch_frames", launch_frames());
     write("hostfile", texts(HOSTFILES));
     write("node_list", texts(NODE_LISTS));
@@ -71,12 +71,16 @@ fn round(round: u64) -> RoundId {
     RoundId { term: Term(1), round: Round(round) }
 }
 
-fn attend_of(name: &str, change: impl FnOnce(&mut Attend)) -> FromAgent {
-    let mut attend = testing::attend(name);
-    attend.node.local_world_size = 2.try_into().unwrap();
-    attend.run_id = RunId::new(job::RUN_ID);
-    change(&mut attend);
-    FromAgent::Attend { attend: Box::new(attend), proof: None, lost_term: Term(0) }
+fn registration_of(name: &str, change: impl FnOnce(&mut Registration)) -> FromAgent {
+    let mut registration = testing::registration(name);
+    registration.node.local_world_size = 2.try_into().unwrap();
+    registration.run_id = RunId::new(job::RUN_ID);
+    change(&mut registration);
+    FromAgent::Registration {
+        registration: Box::new(registration),
+        proof: None,
+        lost_term: Term(0),
+    }
 }
 
 fn failure() -> WorkerFailure {
@@ -103,24 +107,24 @@ fn standing(number: u64, state: NodeState) -> FromAgent {
     FromAgent::Message(FromNode::Standing(standing))
 }
 
-fn attends() -> Vec<Vec<u8>> {
+fn registrations() -> Vec<Vec<u8>> {
     let known = |ahead: u64| {
-        attend_of("n1", |attend| {
-            attend.job_uid = Some(JobUid::new(job::UID));
-            attend.known_round.round = round(ahead);
-            attend.known_round.size = 3;
-            attend.charged_through = Round(ahead);
-            attend.restarts_used = 1;
+        registration_of("n1", |registration| {
+            registration.job_uid = Some(JobUid::new(job::UID));
+            registration.known_round.round = round(ahead);
+            registration.known_round.size = 3;
+            registration.charged_through = Round(ahead);
+            registration.restarts_used = 1;
         })
     };
-    let one = || attend_of("n1", |_| {});
-    let two = || attend_of("n2", |attend| attend.attend = AttendNumber(2));
+    let one = || registration_of("n1", |_| {});
+    let two = || registration_of("n2", |registration| registration.stream = StreamNumber(2));
     let many = |number: usize| {
-        attend_of("n1", |attend| {
-            attend.node.addresses = vec!["fd00::1".parse().unwrap(); number];
+        registration_of("n1", |registration| {
+            registration.node.addresses = vec!["fd00::1".parse().unwrap(); number];
             let voters = vec![VoterAddress::new("n0:29400"); number];
-            attend.job = Some(KnownJob { uid: JobUid::new("u"), voters, leads: None });
-            attend.node.node_rank = Some(1);
+            registration.job = Some(KnownJob { uid: JobUid::new("u"), voters, leads: None });
+            registration.node.node_rank = Some(1);
         })
     };
     let message = FromAgent::Message;
@@ -146,8 +150,11 @@ fn attends() -> Vec<Vec<u8>> {
         vec![one(), message(FromNode::Progress { text: "step 7".to_owned() })],
         vec![one(), standing(u64::MAX, NodeState::Running)],
         vec![one(), standing(1, NodeState::Leaving { reaped: true }), alive(9)],
-        vec![attend_of("n1", |attend| attend.settings.max_restarts = u32::MAX), alive(1)],
-        vec![attend_of("n1", |attend| attend.protocol_version = 1)],
+        vec![
+            registration_of("n1", |registration| registration.settings.max_restarts = u32::MAX),
+            alive(1),
+        ],
+        vec![registration_of("n1", |registration| registration.protocol_version = 1)],
     ];
     for state in states {
         // The round starts once no further node has registered for a while.
@@ -178,7 +185,7 @@ fn ports() -> Vec<Vec<u8>> {
         format!("GET {path} HTTP/1.1\r\nHost: localhost:29400\r\n{more}\r\n").into_bytes()
     };
     let headers = |headers: &[u8], is_last: bool| frame(1, 4 | u8::from(is_last), 1, headers);
-    let attend = v1::AgentMessage::from(attend_of("n1", |_| {})).encode_to_vec();
+    let registration = v1::AgentMessage::from(registration_of("n1", |_| {})).encode_to_vec();
     let message = |bytes: &[u8]| {
         [&[0][..], &u32::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
     };
@@ -208,7 +215,7 @@ fn ports() -> Vec<Vec<u8>> {
         b"POST /v1/death-notice HTTP/1.1\r\nHost: ::1\r\nContent-Length: 99\r\n\r\nhalf".to_vec(),
         format!("GET / HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(120)).into_bytes(),
         b"GET /v1/identity HTTP/1.0\r\n\r\n".to_vec(),
-        call("/ragent.v1.Coordination/Attend", &attend),
+        call("/ragent.v1.Coordination/Attend", &registration),
         get("/status?follow", "Max-Forwards: 0\r\n"),
         call("/v1/death-notice", b"n1 7"),
         [PREFACE, &streams].concat(),
@@ -526,8 +533,8 @@ fn state_files() -> Vec<Vec<u8>> {
     texts.into_iter().map(String::into_bytes).collect()
 }
 
-fn registrations() -> Vec<Vec<u8>> {
-    let (pid, began) = (registration::PID, registration::BEGAN);
+fn agent_files() -> Vec<Vec<u8>> {
+    let (pid, began) = (agent_file::PID, agent_file::BEGAN);
     let agent = |pid: &str, began: &str, rest: &str| {
         format!(r#"{{"run_id":"r","endpoint":"h:1","pid":{pid},"began":{began}{rest}}}"#)
     };

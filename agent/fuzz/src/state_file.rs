@@ -11,7 +11,7 @@ use ragent_leadership::state_file::{
 };
 use ragent_rendezvous::{limits::NUMBER_MAX, settings::JobState};
 
-use super::attend::assert_status_is_accepted;
+use super::registration::assert_status_is_accepted;
 
 /// Text of an input that is replaced by the identity of this machine's boot.
 pub(super) const BOOT: &str = "BOOT";

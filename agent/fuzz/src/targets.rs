@@ -3,7 +3,8 @@
 //! | target | input | rule |
 //! |---|---|---|
 //! | [`port`] | the setting of a port, then the bytes of a connection | only members reach the pages of members; each connection ends |
-//! | [`attend`] | messages of agents | they are encoded again to equal messages; the coordinator's numbers stay within limits, and agents accept its answers |
+//! | [`registration`] | messages of agents | they are encoded again to equal messages; the coordinator's numbers stay
+//! within limits, and agents accept its answers |
 //! | [`coordinator`] | a message of a coordinator, or the status of a job | the same encoding; leases within limits; no control characters |
 //! | [`elect`] | a message of a voter, or the record of a leader | the same |
 //! | [`death_notice`] | the body of a death notice | only the proof of its node is accepted |
@@ -12,7 +13,7 @@
 //! | [`secret_file`] | mode and content of a file | only private files with well-formed secrets are used; errors do not contain the content |
 //! | [`certificates`] | a certificate, or a file of one | names and errors are printable and bounded |
 //! | [`state_file`] | a state file | the state survives writing, and a coordinator that continues from it can be asked for its status |
-//! | [`registration`] | the registration of an agent | only a running agent is listed, and the log has no secret |
+//! | [`agent_file`] | the agent_file of an agent | only a running agent is listed, and the log has no secret |
 //! | [`launch_frames`] | cuts, then a stream | the same messages however it is cut, and each is decoded again from its own encoding |
 //! | [`hostfile`] | a list of hosts | hosts are distinct and no options of ssh; the list survives writing |
 //! | [`node_list`] | a compressed list | its names and counts are bounded, and the expanded list has the same names |
@@ -20,7 +21,7 @@
 //! They are compiled into the crate, since they check parts that are not public: some of them in the module of that
 //! part. `agent/fuzz/src/tests.rs` replays the corpus, and runs them on random inputs, without the fuzzer.
 
-mod attend;
+mod agent_file;
 mod certificates;
 mod coordinator;
 mod death_notice;
@@ -38,7 +39,7 @@ mod state_file;
 mod tests;
 
 pub use self::{
-    attend::attend, certificates::certificates, coordinator::coordinator,
+    agent_file::agent_file, certificates::certificates, coordinator::coordinator,
     death_notice::death_notice, elect::elect, identity::identity, node_list::node_list, port::port,
     registration::registration, secret_file::secret_file, state_file::state_file,
 };

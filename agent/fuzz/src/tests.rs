@@ -44,7 +44,7 @@ macro_rules! targets {
 
 targets! {
     port: CONNECTION,
-    attend: 1,
+    registration: 1,
     coordinator: 1,
     elect: 1,
     death_notice: 1,
@@ -53,7 +53,7 @@ targets! {
     secret_file: FILES,
     certificates: CERTIFICATES,
     state_file: FILES,
-    registration: FILES,
+    agent_file: FILES,
     launch_frames: 1,
     hostfile: 1,
     node_list: 1,

@@ -3,16 +3,16 @@
 //! `PrivateFolder`.
 //!
 //! `job_state` is the state file of a coordinator, `death_notice` the file next to it that proves the end of
-//! its host. `closed_job` records a job that has ended for good, `registration` a running agent.
+//! its host. `closed_job` records a job that has ended for good, `agent_file` a running agent.
 
 mod age;
+mod agent_file;
 mod cleaning;
 mod closed_job;
 mod death_notice;
 mod ended_jobs;
 mod files;
 mod job_state;
-mod registration;
 mod warned_jobs;
 
 use std::path::Path;
@@ -20,15 +20,15 @@ use std::path::Path;
 use ragent_base::sys::private_folder::PrivateFolder;
 
 pub use self::{
+    agent_file::{
+        AgentFile, RegisteredCredentials, RunningAgent, Stage, running_agents, running_agents_in,
+    },
     cleaning::clean,
     closed_job::ClosedJob,
     death_notice::{DeathNotice, has_death_notice, parse_death_notice, write_death_notice},
     ended_jobs::EndedJobs,
     files::{job_state_path, member_path, member_ports, voter_path},
     job_state::{read_copy, read_job_state, write_copy, write_job_state},
-    registration::{
-        RegisteredCredentials, Registration, RunningAgent, Stage, running_agents, running_agents_in,
-    },
     warned_jobs::is_first_warning,
 };
 use self::{

@@ -37,7 +37,7 @@ fn of_this_machine(agents: Vec<RunningAgent>) -> Result<JobEndpoint, LaunchError
     let mut jobs = one_for_each_job(agents);
     match jobs.as_slice() {
         [] => Err(LaunchError::NoJob("no job of this user is running on this machine".to_owned())),
-        [RunningAgent { stage: Stage::Attending | Stage::Launching, endpoint, .. }] => {
+        [RunningAgent { stage: Stage::Registered | Stage::Launching, endpoint, .. }] => {
             JobEndpoint::of_text(endpoint).ok_or_else(|| {
                 LaunchError::NoJob(format!("`{endpoint}` is not a valid endpoint of a job"))
             })
@@ -72,9 +72,9 @@ const WORDS_SHOWN: usize = 100;
 
 /// Returns one agent for each job: a registered one, if there is one.
 fn one_for_each_job(mut agents: Vec<RunningAgent>) -> Vec<RunningAgent> {
-    let attended: Vec<(String, String)> = agents
+    let registered: Vec<(String, String)> = agents
         .iter()
-        .filter(|agent| agent.stage == Stage::Attending)
+        .filter(|agent| agent.stage == Stage::Registered)
         .map(|agent| (agent.run_id.clone(), agent.endpoint.clone()))
         .collect();
     let launched: BTreeSet<String> = agents
@@ -83,11 +83,11 @@ fn one_for_each_job(mut agents: Vec<RunningAgent>) -> Vec<RunningAgent> {
         .map(|agent| agent.run_id.clone())
         .collect();
     agents.retain(|agent| match agent.stage {
-        Stage::Attending => true,
+        Stage::Registered => true,
         // An agent of the job on this machine has newer information.
         Stage::Launching => !launched.contains(&agent.run_id) && !agent.endpoint.is_empty(),
-        Stage::Searching => attended.iter().all(|(run_id, _)| *run_id != agent.run_id),
-        Stage::Waiting { .. } => attended.iter().all(|(_, endpoint)| *endpoint != agent.endpoint),
+        Stage::Searching => registered.iter().all(|(run_id, _)| *run_id != agent.run_id),
+        Stage::Waiting { .. } => registered.iter().all(|(_, endpoint)| *endpoint != agent.endpoint),
     });
     // Jobs without an endpoint differ only in their names.
     let key = |agent: &RunningAgent| {
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn agents_of_this_machine() {
         let error = |agents: Vec<RunningAgent>| of_this_machine(agents).unwrap_err().to_string();
-        let at = |endpoint| agent("j", endpoint, Stage::Attending);
+        let at = |endpoint| agent("j", endpoint, Stage::Registered);
         let found = |agents| match of_this_machine(agents).unwrap() {
             JobEndpoint::One(endpoint) => endpoint.to_string(),
             JobEndpoint::Voters(voters) => format!("voters {voters}"),

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use ragent_base::{
     cli::CoordinatorArgs,
     limits,
-    net::port::Attended,
+    net::port::RegisteredNodes,
     secret::Credentials,
     spec::{Argument, Endpoint, UsageError, credentials, shared_credentials},
     sys::{clock, host::ThisHost},
@@ -72,11 +72,11 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         let process = format!("{}_{}", ThisHost.name(), std::process::id());
         let begins_at = (args.port != 0).then(|| clock::now() + Leases::default().coordinator);
         let settings = Settings { begins_at, ..settings(run_id, process, VoterCount::One) };
-        let attended = watch::Sender::new(Attended::default());
-        let store = plain_store(&stores, attended.subscribe(), &credentials)?;
+        let registered_nodes = watch::Sender::new(RegisteredNodes::default());
+        let store = plain_store(&stores, registered_nodes.subscribe(), &credentials)?;
         warn_of_open_port(&credentials, &settings.run_id, address);
         let journal = journal(args)?;
-        let port = EndpointPort { listener, store, credentials, attended, journal };
+        let port = EndpointPort { listener, store, credentials, registered_nodes, journal };
         let here = NotHere { term: Term(0), endpoint: endpoint.to_string() };
         let (not_here, _) = watch::channel(here);
         let own = OwnCoordinator { settings, endpoint, registered: not_here };
@@ -153,11 +153,11 @@ fn vote(
             return Err(UsageError::new(message).with_hint(hint).into());
         };
         let address = own.listener.local_addr().map_err(system("listen"))?;
-        let attended = watch::Sender::new(Attended::default());
-        let store = plain_store(&stores, attended.subscribe(), &credentials)?;
+        let registered_nodes = watch::Sender::new(RegisteredNodes::default());
+        let store = plain_store(&stores, registered_nodes.subscribe(), &credentials)?;
         warn_of_open_port(&credentials, &RunId::new(&args.rdzv_id), address);
         let (listener, journal) = (own.listener, journal(args)?);
-        let port = EndpointPort { listener, store, credentials, attended, journal };
+        let port = EndpointPort { listener, store, credentials, registered_nodes, journal };
         let process = new_node_id();
         let state_file = state_file::voter_path(&RunId::new(&args.rdzv_id), &own.endpoint);
         let count = list.count_for(nodes);

@@ -14,7 +14,7 @@ use ragent_base::{
     spec::{Argument, StorePorts, UsageError},
     sys::system_error::SystemError,
 };
-use ragent_coordinator::client::AttendError;
+use ragent_coordinator::client::StreamError;
 use ragent_core::agent::{CLOSED_BEFORE, Ending, HOST_GONE, REFUSED};
 use ragent_leadership::{
     StateLoss,
@@ -75,7 +75,7 @@ pub enum LaunchError {
         agent: Option<u32>,
         /// The cause.
         #[source]
-        source: AttendError,
+        source: StreamError,
     },
     /// None of the voters answers `ragent status` with the state of the job.
     #[error(
@@ -176,7 +176,7 @@ impl LaunchError {
             #[cfg(not(feature = "etcd"))]
             Self::HostOrJoin(HostOrJoinError::Locate(LocateError::NoEtcd)) => 2,
             Self::HostOrJoin(HostOrJoinError::Locate(LocateError::Auth(_)))
-            | Self::Status { source: AttendError::Mismatch(_), .. } => REFUSED,
+            | Self::Status { source: StreamError::Mismatch(_), .. } => REFUSED,
             error if error.is_port_in_use() => PORT_IN_USE,
             Self::System(_)
             | Self::HostOrJoin(_)
@@ -262,12 +262,12 @@ impl LaunchError {
             Self::HostOrJoin(HostOrJoinError::System(_)) => return None,
             Self::HostOrJoin(HostOrJoinError::Locate(error)) => return Some(error.hint()),
             Self::Metrics(error) => return error.hint().map(Cow::Borrowed),
-            Self::Status { source: AttendError::Mismatch(mismatch), .. } => {
+            Self::Status { source: StreamError::Mismatch(mismatch), .. } => {
                 return Some(mismatch.hint().into());
             }
-            Self::Status { source: AttendError::Resolve(_), .. } => CHECK_NAME,
+            Self::Status { source: StreamError::Resolve(_), .. } => CHECK_NAME,
             Self::NoJob(_) => "give the endpoint of the job as `--rdzv-endpoint HOST:PORT`",
-            Self::Status { source: AttendError::Other { .. }, .. } => {
+            Self::Status { source: StreamError::Other { .. }, .. } => {
                 "check the port: `--rdzv-endpoint` must be the endpoint of the job"
             }
             Self::Status { agent: None, .. } => "check that its agent is running",
@@ -302,7 +302,7 @@ impl LaunchError {
 fn waits(agent: &RunningAgent) -> String {
     let RunningAgent { endpoint, pid, stage, .. } = agent;
     match stage {
-        Stage::Attending => {
+        Stage::Registered => {
             format!("its agent on this machine (process {pid}) is registered at {endpoint}")
         }
         Stage::Launching => format!("process {pid} on this machine has launched it at {endpoint}"),
@@ -394,9 +394,9 @@ impl Ended {
             ),
             Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),
-            Ending::Unreachable { waited, was_attended, has_left } => {
+            Ending::Unreachable { waited, was_registered, has_left } => {
                 let seconds = waited.as_secs();
-                let what = match (depends_on, has_left, was_attended) {
+                let what = match (depends_on, has_left, was_registered) {
                     (DependsOn::Voters(loss), ..) => {
                         let loss = loss.as_ref().map(|loss| format!(": {loss}"));
                         format!(
@@ -433,7 +433,7 @@ impl Ended {
                     DependsOn::Etcd => {
                         "check that this node reaches a majority of etcd's members, and the ports of the other agents"
                     }
-                    DependsOn::OneHost if *was_attended => {
+                    DependsOn::OneHost if *was_registered => {
                         "start ragent again on the coordinator's host within `join_timeout` \
                          (`--rdzv-conf`), or raise `join_timeout`"
                     }

@@ -13,7 +13,7 @@ use tracing::warn;
 
 pub(super) use self::{entry::Entry, file::RecordedRun, lines::Lines};
 use ragent_base::{cli::EventsArgs, spec::UsageError, sys::stdout};
-use ragent_coordinator::client::{AttendError, JobPage, JournalRequest, Lines as PageLines};
+use ragent_coordinator::client::{JobPage, JournalRequest, Lines as PageLines, StreamError};
 
 use super::{
     asked_job::asked_job,
@@ -159,7 +159,7 @@ impl Reader for Printer {
         at.open(JobPage::Events(JournalRequest { after: self.after, follow: true })).await
     }
 
-    async fn next(lines: &mut PageLines) -> Result<Option<String>, AttendError> {
+    async fn next(lines: &mut PageLines) -> Result<Option<String>, StreamError> {
         lines.next().await
     }
 

@@ -6,7 +6,7 @@ use ragent_base::{
     secret::Credentials,
     spec::{Endpoint, JobEndpoint, VoterList},
 };
-use ragent_coordinator::client::{self, Asked, AttendError, JobPage, Lines, NotFound};
+use ragent_coordinator::client::{self, Asked, JobPage, Lines, NotFound, StreamError};
 use ragent_leadership::state_file::{self, RunningAgent, Stage};
 use ragent_node::endpoint::identity;
 use ragent_rendezvous::snapshot::Snapshot;
@@ -53,7 +53,7 @@ impl Found {
     }
 
     /// Returns the error of a request to the process.
-    pub(crate) fn failed(&self, source: AttendError) -> LaunchError {
+    pub(crate) fn failed(&self, source: StreamError) -> LaunchError {
         LaunchError::Status { agent: None, endpoint: self.endpoint.to_string(), source }
     }
 }
@@ -79,7 +79,7 @@ pub(crate) async fn find_coordinator(
 #[derive(Debug)]
 enum Failure {
     /// The process at `endpoint` did not answer.
-    Asked { endpoint: Endpoint, source: AttendError },
+    Asked { endpoint: Endpoint, source: StreamError },
     /// It answered, but named no coordinator that answers.
     NoJob(String),
 }
@@ -168,14 +168,14 @@ async fn ask_one(endpoint: &Endpoint, credentials: &AskerCredentials) -> Result<
 async fn ask_at(
     endpoint: &Endpoint,
     credentials: &AskerCredentials,
-) -> Result<Asked<(Box<Snapshot>, Credentials)>, AttendError> {
+) -> Result<Asked<(Box<Snapshot>, Credentials)>, StreamError> {
     let AskerCredentials { own, registered } = credentials;
     let with = |answer, credentials: &Credentials| match answer {
         Asked::Here(snapshot) => Asked::Here((snapshot, credentials.clone())),
         Asked::Elsewhere(named) => Asked::Elsewhere(named),
     };
     let answer = client::state(endpoint, own).await;
-    if let Err(AttendError::Mismatch(_)) = &answer {
+    if let Err(StreamError::Mismatch(_)) = &answer {
         for credentials in registered {
             if let Ok(answer) = client::state(endpoint, credentials).await {
                 return Ok(with(answer, credentials));
@@ -183,14 +183,14 @@ async fn ask_at(
         }
     }
     if let Err(
-        AttendError::Protocol { address, .. }
-        | AttendError::Refused { address, .. }
-        | AttendError::Silent { address, .. }
-        | AttendError::Unable { address, .. },
+        StreamError::Protocol { address, .. }
+        | StreamError::Refused { address, .. }
+        | StreamError::Silent { address, .. }
+        | StreamError::Unable { address, .. },
     ) = answer
         && let Some(what) = identity::describe_other_program(address).await
     {
-        return Err(AttendError::Other { address, what });
+        return Err(StreamError::Other { address, what });
     }
     answer.map(|answer| with(answer, own))
 }

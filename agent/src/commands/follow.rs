@@ -3,7 +3,7 @@
 use std::{ops::ControlFlow, time::Duration};
 
 use ragent_base::{spec::JobEndpoint, sys::clock};
-use ragent_coordinator::client::AttendError;
+use ragent_coordinator::client::StreamError;
 use ragent_rendezvous::jitter::Pauses;
 
 use super::{
@@ -36,7 +36,7 @@ pub(super) trait Reader {
     async fn open(&mut self, at: &Found) -> Result<Option<Self::Stream>, LaunchError>;
 
     /// Returns the next part; `None` at the end.
-    async fn next(stream: &mut Self::Stream) -> Result<Option<Self::Part>, AttendError>;
+    async fn next(stream: &mut Self::Stream) -> Result<Option<Self::Part>, StreamError>;
 
     /// Handles a part; `Break` if it is the last one.
     async fn receive(&mut self, part: Self::Part) -> Result<ControlFlow<()>, LaunchError>;

@@ -29,7 +29,7 @@ use ragent_base::{
 use ragent_coordinator::journal_file;
 use ragent_core::agent::Ending;
 use ragent_election::claim::Timers;
-use ragent_leadership::state_file::{ClosedJob, Registration, RunningAgent, Stage};
+use ragent_leadership::state_file::{AgentFile, ClosedJob, RunningAgent, Stage};
 use ragent_node::{
     endpoint::{LocateError, host_or_join, hosted::HostEnd, metrics_port::MetricsPort},
     node::{
@@ -362,7 +362,7 @@ async fn take_part(
     }
     let mut service_manager = ServiceManager::of_this_process(clock::now());
     service_manager.report_looking(&spec.rendezvous.endpoint_text());
-    let registration = Registration::new(&looking(spec, None))
+    let registration = AgentFile::new(&looking(spec, None))
         .inspect_err(|error| {
             warn!(
                 %error,
@@ -398,8 +398,8 @@ async fn take_part(
     if let Some(metrics) = metrics {
         metrics.handle_found(services.metrics());
     }
-    let attends = attending(spec, &services.name);
-    renew(registration.as_ref(), &attends);
+    let registrations = registered(spec, &services.name);
+    renew(registration.as_ref(), &registrations);
     let stores = WorkerStores::new(stores, services.store_port_mode(spec));
     let since = (!spec.is_first_start()).then_some(began);
     let agent = services.agent_spec(spec, log, measures, start_screen, since);
@@ -433,13 +433,13 @@ async fn take_part(
 
 /// Updates the coordinator's endpoint in the registration, for `ragent status` on this machine.
 async fn keep_registered(
-    registration: Option<&Registration>,
+    registration: Option<&AgentFile>,
     spec: &JobSpec,
     coordinator: &mut watch::Receiver<NotHere>,
 ) -> Infallible {
     while coordinator.changed().await.is_ok() {
         let endpoint = coordinator.borrow_and_update().endpoint.clone();
-        renew(registration, &attending(spec, &endpoint));
+        renew(registration, &registered(spec, &endpoint));
     }
     std::future::pending().await
 }
@@ -460,7 +460,7 @@ fn looking(spec: &JobSpec, cause: Option<&str>) -> RunningAgent {
 
 /// Returns the registration of this agent, whose coordinator is at `endpoint`. It contains all voters,
 /// since any of them can answer, and another one may coordinate the job later.
-fn attending(spec: &JobSpec, endpoint: &str) -> RunningAgent {
+fn registered(spec: &JobSpec, endpoint: &str) -> RunningAgent {
     let text = match &spec.rendezvous {
         RendezvousMethod::Voters(voters) => voters.to_string(),
         RendezvousMethod::Standalone
@@ -469,10 +469,10 @@ fn attending(spec: &JobSpec, endpoint: &str) -> RunningAgent {
         | RendezvousMethod::Search(_)
         | RendezvousMethod::Static { .. } => endpoint.to_owned(),
     };
-    RunningAgent::this(&spec.run_id, text, Stage::Attending, &spec.credentials)
+    RunningAgent::this(&spec.run_id, text, Stage::Registered, &spec.credentials)
 }
 
-fn renew(registration: Option<&Registration>, agent: &RunningAgent) {
+fn renew(registration: Option<&AgentFile>, agent: &RunningAgent) {
     if let Some(Err(error)) = registration.map(|registration| registration.renew(agent)) {
         debug!(%error, "failed to update the registration");
     }

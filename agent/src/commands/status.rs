@@ -13,7 +13,7 @@ use ragent_base::{
     spec::JobEndpoint,
     sys::stdout,
 };
-use ragent_coordinator::client::{AttendError, JobPage, States};
+use ragent_coordinator::client::{JobPage, States, StreamError};
 use ragent_rendezvous::snapshot::Snapshot;
 
 use super::{
@@ -87,7 +87,7 @@ impl Reader for Watch<'_> {
         Ok(at.open(JobPage::States).await?.map(Into::into))
     }
 
-    async fn next(states: &mut States) -> Result<Option<Box<Snapshot>>, AttendError> {
+    async fn next(states: &mut States) -> Result<Option<Box<Snapshot>>, StreamError> {
         states.next().await
     }
 

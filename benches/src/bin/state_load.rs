@@ -13,9 +13,9 @@ use ragent_benches::now;
 use ragent_proto::{Message as _, convert::FromAgent, v1};
 use ragent_rendezvous::{
     Rendezvous,
-    ids::{AttendNumber, JobUid, NodeId, Peer, Round, RoundId, RunId},
+    ids::{JobUid, NodeId, Peer, Round, RoundId, RunId, StreamNumber},
     message::{
-        Attend, FromNode, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing,
+        FromNode, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Registration, Standing,
         StepProgress, StepSource,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
@@ -132,13 +132,13 @@ fn running(now: Instant, ids: &[NodeId]) -> Result<Rendezvous> {
     let nodes = u32::try_from(ids.len())?;
     let range = NodeRange::new(nodes, nodes).context("there must be a node")?;
     for (number, id) in (0..nodes).zip(ids) {
-        machine.handle_attend(now, attend(number, id.clone(), range));
+        machine.handle_registration(now, registration(number, id.clone(), range));
     }
     while machine.poll_effect().is_some() {}
     let snapshot = machine.snapshot(now);
     let round = RoundId { term: snapshot.term, round: snapshot.round };
     for id in ids {
-        let peer = Peer { node: id.clone(), attend: AttendNumber(1) };
+        let peer = Peer { node: id.clone(), stream: StreamNumber(1) };
         let standing =
             Standing { round, state: NodeState::Running, failure: None, was_cut_off: false };
         machine.handle_message(now, peer, FromNode::Standing(standing));
@@ -152,7 +152,7 @@ fn running(now: Instant, ids: &[NodeId]) -> Result<Rendezvous> {
 /// Handles a keep-alive with a training step.
 fn send_step(machine: &mut Rendezvous, now: Instant, id: &NodeId, step: u64) {
     let (peer, progress) =
-        (Peer { node: id.clone(), attend: AttendNumber(1) }, Some(progress(step)));
+        (Peer { node: id.clone(), stream: StreamNumber(1) }, Some(progress(step)));
     let message = FromNode::KeepAlive { sequence: step, asks_reason: false, progress };
     machine.handle_message(now, peer, message);
     while machine.poll_effect().is_some() {}
@@ -162,15 +162,15 @@ fn id(number: u32) -> NodeId {
     NodeId::new(format!("node{number}_1_0"))
 }
 
-fn attend(number: u32, node_id: NodeId, nodes: NodeRange) -> Attend {
-    Attend {
+fn registration(number: u32, node_id: NodeId, nodes: NodeRange) -> Registration {
+    Registration {
         ended: Vec::new(),
         job: None,
         waited: Duration::MAX,
         protocol_version: PROTOCOL_VERSION,
         run_id: RunId::new("state-load"),
         job_uid: None,
-        attend: AttendNumber(1),
+        stream: StreamNumber(1),
         node: NodeDescription {
             voter: None,
             node_id,

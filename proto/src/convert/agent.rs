@@ -4,11 +4,11 @@ use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
 use ragent_rendezvous::{
     heir::Member,
-    ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId, Term, VoterId},
+    ids::{GroupRank, JobUid, NodeId, Round, RunId, StreamNumber, Term, VoterId},
     known_job::{KnownJob, Leads},
     message::{
-        Attend, FromNode, KnownRound, NodeDescription, NodeState, PROGRESS_MAX,
-        REFUSED_CLIENTS_MAX, RefusedClients, StandbyCounts, Standing, StoreUnreached,
+        FromNode, KnownRound, NodeDescription, NodeState, PROGRESS_MAX, REFUSED_CLIENTS_MAX,
+        RefusedClients, Registration, StandbyCounts, Standing, StoreUnreached,
     },
 };
 
@@ -21,13 +21,13 @@ use crate::{
     v1::{self, agent_message, standing},
 };
 
-/// One message of an attend stream, received by the coordinator.
+/// One message of a registration stream, received by the coordinator.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FromAgent {
     /// The first message, with the proof of its node id if one was issued.
-    Attend {
+    Registration {
         /// The registration.
-        attend: Box<Attend>,
+        registration: Box<Registration>,
         /// The proof of its node id, if it has one.
         proof: Option<Proof>,
         /// The term of the leader that the agent has lost; a voter that knows no later leader waits for one
@@ -44,13 +44,17 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
     fn try_from(message: v1::AgentMessage) -> Result<Self, Malformed> {
         use agent_message::Message;
         Ok(match required(message.message, "message")? {
-            Message::Attend(attend) => {
-                let proof = Proof::from_wire(&attend.proof);
-                if proof.is_none() && !attend.proof.is_empty() {
-                    return Err(Malformed::OutOfRange("attend.proof"));
+            Message::Registration(registration) => {
+                let proof = Proof::from_wire(&registration.proof);
+                if proof.is_none() && !registration.proof.is_empty() {
+                    return Err(Malformed::OutOfRange("registration.proof"));
                 }
-                let lost_term = Term(attend.lost_term);
-                Self::Attend { attend: Box::new(attend.try_into()?), proof, lost_term }
+                let lost_term = Term(registration.lost_term);
+                Self::Registration {
+                    registration: Box::new(registration.try_into()?),
+                    proof,
+                    lost_term,
+                }
             }
             Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, progress, .. }) => {
                 let progress = progress::of_node(progress)?;
@@ -82,10 +86,14 @@ impl From<FromAgent> for v1::AgentMessage {
     fn from(message: FromAgent) -> Self {
         use agent_message::Message;
         let message = match message {
-            FromAgent::Attend { attend, proof, lost_term } => {
+            FromAgent::Registration { registration, proof, lost_term } => {
                 let proof = proof.map(|Proof(bytes)| bytes.to_vec()).unwrap_or_default();
                 let lost_term = lost_term.0;
-                Message::Attend(v1::Attend { proof, lost_term, ..(*attend).into() })
+                Message::Registration(v1::Registration {
+                    proof,
+                    lost_term,
+                    ..(*registration).into()
+                })
             }
             FromAgent::Message(FromNode::KeepAlive { sequence, asks_reason, progress }) => {
                 let progress = progress.map(Into::into);
@@ -174,56 +182,56 @@ pub(super) fn refused_clients(addresses: Vec<String>) -> Result<Vec<IpAddr>, Mal
     })
 }
 
-impl From<Attend> for v1::Attend {
-    fn from(attend: Attend) -> Self {
+impl From<Registration> for v1::Registration {
+    fn from(registration: Registration) -> Self {
         Self {
-            protocol_version: attend.protocol_version,
-            run_id: attend.run_id.to_string(),
-            job_uid: attend.job_uid.map(|uid| uid.to_string()).unwrap_or_default(),
-            attend: attend.attend.0,
-            node: Some(attend.node.into()),
-            settings: Some(attend.settings.into()),
+            protocol_version: registration.protocol_version,
+            run_id: registration.run_id.to_string(),
+            job_uid: registration.job_uid.map(|uid| uid.to_string()).unwrap_or_default(),
+            stream: registration.stream.0,
+            node: Some(registration.node.into()),
+            settings: Some(registration.settings.into()),
             known_round: Some(v1::KnownRound {
-                round: to_round(attend.known_round.round),
-                size: attend.known_round.size,
-                group_rank: attend.known_round.group_rank.map(|rank| rank.0),
+                round: to_round(registration.known_round.round),
+                size: registration.known_round.size,
+                group_rank: registration.known_round.group_rank.map(|rank| rank.0),
             }),
-            restarts_used: attend.restarts_used,
-            charged_through: attend.charged_through.0,
-            standing: Some(attend.standing.into()),
+            restarts_used: registration.restarts_used,
+            charged_through: registration.charged_through.0,
+            standing: Some(registration.standing.into()),
             proof: Vec::new(),
             lost_term: 0,
-            job: attend.job.map(Into::into),
-            ended: attend.ended.iter().map(ToString::to_string).collect(),
-            waited_ms: to_millis(attend.waited),
+            job: registration.job.map(Into::into),
+            ended: registration.ended.iter().map(ToString::to_string).collect(),
+            waited_ms: to_millis(registration.waited),
         }
     }
 }
 
-impl TryFrom<v1::Attend> for Attend {
+impl TryFrom<v1::Registration> for Registration {
     type Error = Malformed;
 
-    fn try_from(attend: v1::Attend) -> Result<Self, Malformed> {
-        let known_round = required(attend.known_round, "attend.known_round")?;
-        let job_uid = name(attend.job_uid, "attend.job_uid")?;
+    fn try_from(registration: v1::Registration) -> Result<Self, Malformed> {
+        let known_round = required(registration.known_round, "registration.known_round")?;
+        let job_uid = name(registration.job_uid, "registration.job_uid")?;
         Ok(Self {
-            protocol_version: attend.protocol_version,
-            run_id: RunId::new(nonempty(attend.run_id, "attend.run_id")?),
+            protocol_version: registration.protocol_version,
+            run_id: RunId::new(nonempty(registration.run_id, "registration.run_id")?),
             job_uid: (!job_uid.is_empty()).then(|| JobUid::new(job_uid)),
-            attend: AttendNumber(attend.attend),
-            node: required(attend.node, "attend.node")?.try_into()?,
-            settings: required(attend.settings, "attend.settings")?.try_into()?,
+            stream: StreamNumber(registration.stream),
+            node: required(registration.node, "registration.node")?.try_into()?,
+            settings: required(registration.settings, "registration.settings")?.try_into()?,
             known_round: KnownRound {
                 round: round(known_round.round, "known_round.round")?,
                 size: known_round.size,
                 group_rank: known_round.group_rank.map(GroupRank),
             },
-            restarts_used: attend.restarts_used,
-            charged_through: Round(attend.charged_through),
-            standing: required(attend.standing, "attend.standing")?.try_into()?,
-            job: attend.job.map(TryInto::try_into).transpose()?,
-            ended: voter::ended_jobs(attend.ended, "attend.ended")?,
-            waited: Duration::from_millis(attend.waited_ms),
+            restarts_used: registration.restarts_used,
+            charged_through: Round(registration.charged_through),
+            standing: required(registration.standing, "registration.standing")?.try_into()?,
+            job: registration.job.map(TryInto::try_into).transpose()?,
+            ended: voter::ended_jobs(registration.ended, "registration.ended")?,
+            waited: Duration::from_millis(registration.waited_ms),
         })
     }
 }

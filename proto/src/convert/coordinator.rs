@@ -21,14 +21,14 @@ use crate::{
     v1::{self, assignment, coordinator_message, refusal, restart},
 };
 
-/// One message of an attend stream, received by the agent.
+/// One message of a registration stream, received by the agent.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FromCoordinator {
     /// A message of the coordinator.
     Message(ToNode),
     /// A welcome of the coordinator, with the proof of the node id that registers.
     Welcomed(Welcome, Proof),
-    /// The node id of the attend belongs to another agent: its proof is missing or wrong.
+    /// The node id of the registration belongs to another agent: its proof is missing or wrong.
     OtherAgent,
     /// The dialed agent belongs to the job, but does not host its coordinator.
     NotHere(NotHere),

@@ -8,14 +8,14 @@ use ragent_rendezvous::{
     event::{RestartCause, RestartCost, RestartStages, RestartSum},
     heir::Member,
     ids::{
-        AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, RoleRank, Round, RoundId,
-        RunId, Term, VoterAddress, VoterId,
+        GlobalRank, GroupRank, JobUid, LocalRank, NodeId, RoleRank, Round, RoundId, RunId,
+        StreamNumber, Term, VoterAddress, VoterId,
     },
     known_job::{KnownJob, Leads},
     message::{
-        Admission, Assignment, Attend, DepartedNode, DepartedNodes, Departure, EvictReason,
-        FromNode, JobResult, KnownRound, NodeDescription, NodeState, Outcome, RefuseReason,
-        RefusedClients, RestartReason, StandbyCounts, Standing, StepProgress, StepSource,
+        Admission, Assignment, DepartedNode, DepartedNodes, Departure, EvictReason, FromNode,
+        JobResult, KnownRound, NodeDescription, NodeState, Outcome, RefuseReason, RefusedClients,
+        Registration, RestartReason, StandbyCounts, Standing, StepProgress, StepSource,
         StoreConnection, StoreConnections, StoreUnreached, ToNode, Vouched, WaitReason, Welcome,
         WorkerEnd, WorkerFailure,
     },
@@ -115,15 +115,15 @@ pub(super) fn known_job() -> KnownJob {
     KnownJob { uid: JobUid::new("uid"), voters, leads }
 }
 
-fn attend(state: NodeState) -> Attend {
-    Attend {
+fn registration(state: NodeState) -> Registration {
+    Registration {
         job: Some(known_job()),
         ended: vec![JobUid::new("ended")],
         waited: Duration::from_millis(2_999),
         protocol_version: 1,
         run_id: RunId::new("job7"),
         job_uid: Some(JobUid::new("uid")),
-        attend: AttendNumber(12),
+        stream: StreamNumber(12),
         node: NodeDescription {
             voter: Some(Member { voter: VoterId(7), address: VoterAddress::new("n1:1") }),
             node_id: NodeId::new("node1_17_ab"),
@@ -177,9 +177,9 @@ fn from_agent() -> Vec<FromAgent> {
     ];
     let proofs = [None, Some(Proof([7; 16]))].into_iter().cycle();
     let jobs = [None, Some(known_job())].into_iter().cycle();
-    let attends = states.into_iter().zip(jobs).zip(proofs);
-    let attends = attends.map(|((state, job), proof)| FromAgent::Attend {
-        attend: Box::new(Attend { job, ..attend(state) }),
+    let registrations = states.into_iter().zip(jobs).zip(proofs);
+    let registrations = registrations.map(|((state, job), proof)| FromAgent::Registration {
+        registration: Box::new(Registration { job, ..registration(state) }),
         proof,
         lost_term: Term(5),
     });
@@ -205,7 +205,7 @@ fn from_agent() -> Vec<FromAgent> {
             why: "no answer".to_owned(),
         }),
     ];
-    attends.chain(standings).chain(others.map(FromAgent::Message)).collect()
+    registrations.chain(standings).chain(others.map(FromAgent::Message)).collect()
 }
 
 fn assignments() -> Vec<Assignment> {
@@ -495,16 +495,16 @@ fn malformed_states_are_refused() {
 /// A missing, too long or meaningless field is refused by name.
 #[test]
 fn malformed_messages_are_refused_by_name() {
-    let refusal = |change: &dyn Fn(&mut v1::Attend)| {
-        let mut message = v1::Attend::from(attend(NodeState::Running));
+    let refusal = |change: &dyn Fn(&mut v1::Registration)| {
+        let mut message = v1::Registration::from(registration(NodeState::Running));
         change(&mut message);
-        Attend::try_from(message).unwrap_err()
+        Registration::try_from(message).unwrap_err()
     };
-    let node = |attend: &mut v1::Attend, change: &dyn Fn(&mut v1::Node)| {
-        change(attend.node.as_mut().unwrap());
+    let node = |registration: &mut v1::Registration, change: &dyn Fn(&mut v1::Node)| {
+        change(registration.node.as_mut().unwrap());
     };
-    assert_eq!(refusal(&|a| a.node = None), Malformed::Missing("attend.node"));
-    assert_eq!(refusal(&|a| a.run_id.clear()), Malformed::Missing("attend.run_id"));
+    assert_eq!(refusal(&|a| a.node = None), Malformed::Missing("registration.node"));
+    assert_eq!(refusal(&|a| a.run_id.clear()), Malformed::Missing("registration.run_id"));
     for size in [0, 65_537] {
         assert_eq!(
             refusal(&|a| node(a, &|n| n.local_world_size = size)),
@@ -529,11 +529,11 @@ fn malformed_messages_are_refused_by_name() {
     );
     assert_eq!(
         refusal(&|a| a.ended = vec!["uid".to_owned(); 10]),
-        Malformed::TooLong { field: "attend.ended", len: 10, limit: 9 }
+        Malformed::TooLong { field: "registration.ended", len: 10, limit: 9 }
     );
-    assert_eq!(refusal(&|a| a.ended.push(String::new())), Malformed::Missing("attend.ended"));
-    let job = |attend: &mut v1::Attend, change: &dyn Fn(&mut v1::KnownJob)| {
-        change(attend.job.as_mut().unwrap());
+    assert_eq!(refusal(&|a| a.ended.push(String::new())), Malformed::Missing("registration.ended"));
+    let job = |registration: &mut v1::Registration, change: &dyn Fn(&mut v1::KnownJob)| {
+        change(registration.job.as_mut().unwrap());
     };
     assert_eq!(
         refusal(&|a| job(a, &|j| j.job_uid.clear())),
@@ -560,8 +560,8 @@ fn malformed_messages_are_refused_by_name() {
 /// An agent may report any age, also the longest possible one.
 #[test]
 fn ages_are_unlimited() {
-    let longest = Attend { waited: Duration::MAX, ..attend(NodeState::Running) };
-    let received = Attend::try_from(v1::Attend::from(longest)).unwrap();
+    let longest = Registration { waited: Duration::MAX, ..registration(NodeState::Running) };
+    let received = Registration::try_from(v1::Registration::from(longest)).unwrap();
     assert_eq!(received.waited, Duration::from_millis(u64::MAX));
 }
 
@@ -675,13 +675,13 @@ fn seeds_are_written() {
         let bytes = v1::AgentMessage::from(message).encode_to_vec();
         [&u16::try_from(bytes.len()).unwrap().to_le_bytes()[..], &bytes].concat()
     });
-    write("attend", 0, of_agent.collect());
+    write("registration", 0, of_agent.collect());
     let texts = ["\u{1b}[2J", "\u{202e}x", "\u{9b}"].map(|text| {
         let message = v1::agent_message::Message::Progress(v1::Progress { text: text.to_owned() });
         let bytes = v1::AgentMessage { message: Some(message) }.encode_to_vec();
         [&u16::try_from(bytes.len()).unwrap().to_le_bytes()[..], &bytes].concat()
     });
-    write("attend", 2, texts.to_vec());
+    write("registration", 2, texts.to_vec());
     let of_coordinator = from_coordinator().into_iter();
     let of_coordinator =
         of_coordinator.map(|message| v1::CoordinatorMessage::from(message).encode_to_vec());

@@ -29,7 +29,7 @@ impl Rendezvous {
         }
         node.sent = Some(sent);
         if let SentAssignment::Admit(_) = sent {
-            node.admitted_on = node.attend;
+            node.admitted_on = node.stream;
         }
         let peer = node.peer();
         self.send(peer, ToNode::Assignment(assignment));

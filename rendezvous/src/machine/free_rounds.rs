@@ -52,7 +52,7 @@ impl Rendezvous {
 
     fn ending(&self) -> Ending {
         match &self.phase {
-            // No attending node was a member of the last round, whose coordinator was lost.
+            // No registered node was a member of the last round, whose coordinator was lost.
             Phase::Gathering(_) if self.job_state.round == Round(0) => Ending::Voluntary,
             Phase::Gathering(_) => Ending::Free { is_early: self.job_state.is_early },
             Phase::Regathering(regathering) => match regathering.reason {

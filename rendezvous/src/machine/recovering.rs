@@ -19,7 +19,9 @@ use crate::{
     ids::{GroupRank, NodeId, Round, RoundId},
     limits::{RECOVERY_MARGIN, TAKEOVER_COURTESY, after},
     machine::{Availability, Rendezvous, closing::Failures},
-    message::{Assignment, Attend, JobResult, KnownRound, NodeState, RestartReason, WaitReason},
+    message::{
+        Assignment, JobResult, KnownRound, NodeState, Registration, RestartReason, WaitReason,
+    },
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
     roster::Node,
     settings::{JobState, Leases, SharedSettings},
@@ -282,16 +284,16 @@ impl Rendezvous {
         }
     }
 
-    /// Recovers the last round after all, if `attend` comes from one of its members.
+    /// Recovers the last round after all, if `registration` comes from one of its members.
     ///
     /// Agents that know the round only from a state file do not suffice: a job that was killed as a
     /// whole and is started again must continue without the agents that are gone.
-    pub(super) fn recall_round(&mut self, now: Instant, attend: &Attend) {
+    pub(super) fn recall_round(&mut self, now: Instant, registration: &Registration) {
         let Phase::Gathering(gathering) = &mut self.phase else {
             return;
         };
-        let (known_round, round) = (attend.known_round, attend.standing.round);
-        let nodes_max = attend.settings.nodes.max();
+        let (known_round, round) = (registration.known_round, registration.standing.round);
+        let nodes_max = registration.settings.nodes.max();
         let is_member =
             round == known_round.round && known_round.size_by_member(nodes_max).is_some();
         if !is_member || round.round == Round(0) || round.round != self.job_state.round {
@@ -306,7 +308,7 @@ impl Rendezvous {
             recovering.retain(|id| self.roster.get(id).is_some());
         }
         info!(
-            %round, node = %attend.node.node_id,
+            %round, node = %registration.node.node_id,
             "a member of the last round has registered late; recovering the round"
         );
         self.enter(Phase::Recovering(recovering));

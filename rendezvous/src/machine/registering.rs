@@ -16,7 +16,7 @@ use crate::{
     effect::Effect,
     ids::{NodeId, Peer, Round},
     machine::{Availability, Rendezvous},
-    message::{Attend, FromNode, ToNode},
+    message::{FromNode, Registration, ToNode},
     phase::Phase,
     settings::Leases,
 };
@@ -24,7 +24,7 @@ use crate::{
 /// The nodes that were welcomed, and have not reported their standing since.
 #[derive(Debug, Default)]
 pub(super) struct Welcomed {
-    attends: BTreeMap<NodeId, (Instant, Attend)>,
+    registrations: BTreeMap<NodeId, (Instant, Registration)>,
     /// The same nodes, by the time until which they may take to report.
     by_time: BTreeSet<(Instant, NodeId)>,
     /// The nodes among them that know of a round, and so may have workers, by the same time.
@@ -32,29 +32,29 @@ pub(super) struct Welcomed {
 }
 
 impl Welcomed {
-    fn insert(&mut self, until: Instant, attend: Attend, may_have_workers: bool) {
-        let node = attend.node.node_id.clone();
-        let old = self.attends.get(&node).map(|(until, _)| (*until, node.clone()));
+    fn insert(&mut self, until: Instant, registration: Registration, may_have_workers: bool) {
+        let node = registration.node.node_id.clone();
+        let old = self.registrations.get(&node).map(|(until, _)| (*until, node.clone()));
         let had_workers = old.is_some_and(|old| self.with_workers.contains(&old));
         self.remove(&node);
         if may_have_workers || had_workers {
             self.with_workers.insert((until, node.clone()));
         }
         self.by_time.insert((until, node.clone()));
-        self.attends.insert(node, (until, attend));
+        self.registrations.insert(node, (until, registration));
     }
 
-    pub(super) fn remove(&mut self, node: &NodeId) -> Option<Attend> {
-        let (until, attend) = self.attends.remove(node)?;
+    pub(super) fn remove(&mut self, node: &NodeId) -> Option<Registration> {
+        let (until, registration) = self.registrations.remove(node)?;
         let at = (until, node.clone());
         self.by_time.remove(&at);
         self.with_workers.remove(&at);
-        Some(attend)
+        Some(registration)
     }
 
     /// Removes a node whose workers may run until the time at which it would have had to report.
     fn remove_with_workers(&mut self, node: &NodeId) {
-        if let Some((until, _)) = self.attends.get(node) {
+        if let Some((until, _)) = self.registrations.get(node) {
             let until = *until;
             self.remove(node);
             self.with_workers.insert((until, node.clone()));
@@ -65,7 +65,10 @@ impl Welcomed {
     pub(super) fn take(&mut self) -> Vec<Peer> {
         self.by_time.clear();
         self.with_workers.clear();
-        mem::take(&mut self.attends).into_values().map(|(_, attend)| attend.peer()).collect()
+        mem::take(&mut self.registrations)
+            .into_values()
+            .map(|(_, registration)| registration.peer())
+            .collect()
     }
 
     /// Forgets workers that have ended by now.
@@ -76,11 +79,11 @@ impl Welcomed {
     }
 
     pub(super) fn contains(&self, node: &NodeId) -> bool {
-        self.attends.contains_key(node)
+        self.registrations.contains_key(node)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.attends.len()
+        self.registrations.len()
     }
 
     /// Returns the time until which the first of them may report.
@@ -97,21 +100,26 @@ impl Welcomed {
 impl Rendezvous {
     /// Returns the time until which a node takes part in no first round: it must have been there for as long as a lost leader's
     /// workers may run. `None` if the job has a round, or the node is old enough.
-    fn young_until(&self, now: Instant, attend: &Attend, leases: Leases) -> Option<Instant> {
-        let missing = leases.coordinator.saturating_sub(attend.waited);
+    fn young_until(
+        &self,
+        now: Instant,
+        registration: &Registration,
+        leases: Leases,
+    ) -> Option<Instant> {
+        let missing = leases.coordinator.saturating_sub(registration.waited);
         let is_first =
             matches!(self.phase, Phase::Gathering(_)) && self.job_state.round == Round(0);
         (is_first && !missing.is_zero()).then(|| now + missing)
     }
 
     /// Registers a node: welcomes it, unless it was welcomed before, and sends its assignment.
-    pub(super) fn register(&mut self, now: Instant, attend: Attend) {
-        let peer = attend.peer();
-        let is_of_this_run = self.is_of_this_run(&attend);
-        let known_round = attend.known_round;
+    pub(super) fn register(&mut self, now: Instant, registration: Registration) {
+        let peer = registration.peer();
+        let is_of_this_run = self.is_of_this_run(&registration);
+        let known_round = registration.known_round;
         let leases = self.leases();
-        let young_until = self.young_until(now, &attend, leases);
-        let counts = self.roster.attend(now, attend, leases.coordinator, young_until);
+        let young_until = self.young_until(now, &registration, leases);
+        let counts = self.roster.register(now, registration, leases.coordinator, young_until);
         let id = peer.node.clone();
         self.count_loss_of_host(now, &id);
         if self.grant.is_none() {
@@ -139,19 +147,19 @@ impl Rendezvous {
     }
 
     /// Welcomes a node, and waits for its standing. Forgets an earlier stream of the node.
-    pub(super) fn ask_for_standing(&mut self, now: Instant, attend: Attend) {
-        let peer = attend.peer();
+    pub(super) fn ask_for_standing(&mut self, now: Instant, registration: Registration) {
+        let peer = registration.peer();
         let leases = self.leases();
-        let newest = self.welcomed.attends.get(&peer.node);
-        if newest.is_some_and(|(_, newest)| newest.attend > peer.attend) {
-            debug!(node = %peer.node, attend = %peer.attend, "outdated registration dropped");
+        let newest = self.welcomed.registrations.get(&peer.node);
+        if newest.is_some_and(|(_, newest)| newest.stream > peer.stream) {
+            debug!(node = %peer.node, stream = %peer.stream, "outdated registration dropped");
             return;
         }
         // The welcome extends the lease of the node's workers, also if it is a registered node with a new stream.
         self.roster.extend_lease(now, &peer.node);
         // A process that knows of no round has no workers, and does not delay the recovery.
-        let may_have_workers = attend.known_round.round.round > Round(0);
-        self.welcomed.insert(now + leases.coordinator, attend, may_have_workers);
+        let may_have_workers = registration.known_round.round.round > Round(0);
+        self.welcomed.insert(now + leases.coordinator, registration, may_have_workers);
         self.send(peer, ToNode::Welcome(self.welcome(leases)));
     }
 
@@ -163,27 +171,29 @@ impl Rendezvous {
         from: &Peer,
         message: FromNode,
     ) -> Option<FromNode> {
-        let newest = self.welcomed.attends.get(&from.node);
-        if newest.is_none_or(|(_, attend)| attend.peer() != *from) {
+        let newest = self.welcomed.registrations.get(&from.node);
+        if newest.is_none_or(|(_, registration)| registration.peer() != *from) {
             return Some(message);
         }
         // An agent sends its standing first, and repeats the rest. An echo now would extend the lease of workers for
         // which the recovery does not wait.
         let FromNode::Standing(standing) = message else { return None };
-        if newest.is_some_and(|(_, attend)| standing.round.round > attend.known_round.round.round) {
+        if newest.is_some_and(|(_, registration)| {
+            standing.round.round > registration.known_round.round.round
+        }) {
             debug!(node = %from.node, "registration is older than the node's round");
             self.welcomed.remove_with_workers(&from.node);
             self.effects.push_back(Effect::HangUp { to: from.clone() });
             return None;
         }
-        let attend = self.welcomed.remove(&from.node)?;
-        let attend = Attend { standing, ..attend };
-        match self.why_refused(&attend) {
+        let registration = self.welcomed.remove(&from.node)?;
+        let registration = Registration { standing, ..registration };
+        match self.why_refused(&registration) {
             Some(reason) => {
                 info!(node = %from.node, reason = reason.kind(), "node refused");
                 self.send(from.clone(), ToNode::Refuse(reason));
             }
-            None => self.register(now, attend),
+            None => self.register(now, registration),
         }
         None
     }
@@ -193,8 +203,8 @@ impl Rendezvous {
         while let Some((_, node)) =
             self.welcomed.by_time.first().filter(|(until, _)| *until <= now).cloned()
         {
-            if let Some(attend) = self.welcomed.remove(&node) {
-                self.effects.push_back(Effect::HangUp { to: attend.peer() });
+            if let Some(registration) = self.welcomed.remove(&node) {
+                self.effects.push_back(Effect::HangUp { to: registration.peer() });
             }
         }
         self.welcomed.forget_ended(now);

@@ -10,7 +10,7 @@ use crate::{
     ids::{Round, VoterAddress},
     limits::MEMBERS_REPORTED_MAX,
     machine::{Rendezvous, closing::Failures},
-    message::{Attend, JobResult, ToNode},
+    message::{JobResult, Registration, ToNode},
     phase::Phase,
     roster::Node,
 };
@@ -119,9 +119,11 @@ impl Rendezvous {
     ///
     /// The process that has begun this job may have lost its state file; the voters of the node's job have theirs. Through an
     /// external store no job can have begun elsewhere.
-    pub(super) fn is_of_job_elsewhere(&self, attend: &Attend) -> bool {
-        let knows_round = attend.known_round.round.max(attend.standing.round).round > Round(0);
-        let is_other = attend.job_uid.as_ref().is_some_and(|uid| *uid != self.job_state.job_uid);
+    pub(super) fn is_of_job_elsewhere(&self, registration: &Registration) -> bool {
+        let knows_round =
+            registration.known_round.round.max(registration.standing.round).round > Round(0);
+        let is_other =
+            registration.job_uid.as_ref().is_some_and(|uid| *uid != self.job_state.job_uid);
         let has_none = self.job_state.round == Round(0) && self.job_state.closed.is_none();
         self.has_voters() && is_other && knows_round && has_none
     }

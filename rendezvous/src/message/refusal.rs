@@ -3,7 +3,7 @@
 use super::Outcome;
 use crate::{ids::RunId, settings::SharedSettings};
 
-/// The reason why an attend is refused.
+/// The reason why a registration is refused.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RefuseReason {
     /// The job has ended.

@@ -25,7 +25,7 @@ pub struct Standing {
     ///    stop and do not count.
     /// 3. `Preparing` with the failure of the largest [`WorkerFailure::event_age`], be it the one
     ///    of 1 or another one; also on a node that had none in 1. Ages are relative to the time of
-    ///    sending, here and in every repetition (`Ready`, attends) until the next round.
+    ///    sending, here and in every repetition (`Ready`, registrations) until the next round.
     ///
     /// The coordinator keeps the oldest event of each node. It judges the round once all members
     /// have stopped or are lost, so a failure that a node sends after its first `Preparing` or

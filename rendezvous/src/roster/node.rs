@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     flapping::Tally,
-    ids::{AttendNumber, Peer, RoundId},
+    ids::{Peer, RoundId, StreamNumber},
     message::{Assignment, NodeDescription, NodeState, StandbyCounts, Standing, WaitReason},
 };
 
@@ -17,7 +17,7 @@ pub(crate) struct Node {
     /// Its description.
     pub(crate) description: Arc<NodeDescription>,
     /// The number of its newest stream.
-    pub(crate) attend: AttendNumber,
+    pub(crate) stream: StreamNumber,
     /// True if that stream is open, as far as is known; this proves nothing.
     pub(crate) attached: bool,
     /// Its position in the order of first registrations.
@@ -27,7 +27,7 @@ pub(crate) struct Node {
     /// The oldest round that its reports may refer to; reports about older ones are outdated.
     pub(crate) floor: RoundId,
     /// The stream on which it was last admitted to a round.
-    pub(crate) admitted_on: AttendNumber,
+    pub(crate) admitted_on: StreamNumber,
     /// True if it has reported, on a later stream than that, that it never was in that round.
     pub(crate) missed_its_admission: bool,
     /// The latest progress report of its workers, if any.
@@ -78,7 +78,7 @@ impl From<&Assignment> for SentAssignment {
 impl Node {
     /// Returns its newest stream.
     pub(crate) fn peer(&self) -> Peer {
-        Peer { node: self.description.node_id.clone(), attend: self.attend }
+        Peer { node: self.description.node_id.clone(), stream: self.stream }
     }
 
     /// Returns true if it is ready for a round.

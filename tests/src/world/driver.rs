@@ -11,7 +11,7 @@ use ragent_rendezvous::{
     ids::{NodeId, Peer, Round, Term, VoterAddress},
     known_job::Seniority,
     member_reports::MemberReports,
-    message::{Assignment, Attend, FromNode, ToNode},
+    message::{Assignment, FromNode, Registration, ToNode},
     settings::JobState,
 };
 
@@ -47,7 +47,7 @@ pub(super) enum End {
 /// An input that waits for the coordinator.
 #[derive(Debug)]
 pub(super) enum Waiting {
-    Attend(Box<Attend>),
+    Registration(Box<Registration>),
     Message(Peer, Box<FromNode>),
     Detached(Peer),
     DeathNotice(NodeId, Round),
@@ -106,7 +106,7 @@ impl World {
             Waiting::Nothing | Waiting::Voters(_) | Waiting::OtherJobs(_) | Waiting::Yield(..) => {
                 true
             }
-            Waiting::Attend(_)
+            Waiting::Registration(_)
             | Waiting::Detached(_)
             | Waiting::DeathNotice(..)
             | Waiting::Shutdown => false,
@@ -119,9 +119,9 @@ impl World {
             rendezvous.handle_extended(now, until + bug.overtime().unwrap_or_default());
         }
         match input {
-            Waiting::Attend(attend) => {
-                coordinator.open.insert(attend.peer());
-                rendezvous.handle_attend(now, *attend);
+            Waiting::Registration(registration) => {
+                coordinator.open.insert(registration.peer());
+                rendezvous.handle_registration(now, *registration);
             }
             Waiting::Message(peer, message) => rendezvous.handle_message(now, peer, *message),
             Waiting::Detached(peer) => {

@@ -13,7 +13,9 @@ use ragent_election::election::Leadership;
 use ragent_rendezvous::{
     event::{Event as JournalEvent, EventKind},
     ids::{GroupRank, JobUid, NodeId, Round, RoundId, Term},
-    message::{Assignment, Attend, JobResult, KnownRound, NodeDescription, ToNode, WaitReason},
+    message::{
+        Assignment, JobResult, KnownRound, NodeDescription, Registration, ToNode, WaitReason,
+    },
     settings::{JobState, NodeRange, SharedSettings},
     snapshot::Snapshot,
 };
@@ -201,13 +203,13 @@ impl World {
     }
 
     /// Changes the registration of an agent as a bug does.
-    pub(super) fn forge_attend(&self, attend: &mut Attend) {
+    pub(super) fn forge_registration(&self, registration: &mut Registration) {
         match self.bug {
             Bug::Amnesia => {
-                attend.known_round = KnownRound::default();
-                attend.standing.round = RoundId::default();
+                registration.known_round = KnownRound::default();
+                registration.standing.round = RoundId::default();
             }
-            Bug::ForgottenCharges => attend.restarts_used = 0,
+            Bug::ForgottenCharges => registration.restarts_used = 0,
             _ => {}
         }
     }

@@ -265,7 +265,7 @@ impl World {
             let mut ended = shown.filter(|uid| self.record.jobs.ended.contains(uid));
             let job = ended.next().filter(|_| !election.replica().has_round())?;
             let knows = |other: &&Process| {
-                let is_there = other.agent.as_ref().is_some_and(|agent| agent.node.is_attended());
+                let is_there = other.agent.as_ref().is_some_and(|agent| agent.node.is_registered());
                 is_there && is_old(other) && self.hosts[other.host].knows_end(&job, before)
             };
             let knowing = self.processes.values().find(knows)?;
@@ -296,7 +296,7 @@ impl World {
                 && !has_registered
                 && self.now >= process.started + patience + REGISTERED_WITHIN
                 && process.ending.is_none()
-                && agent.is_some_and(|agent| !agent.node.is_attended())
+                && agent.is_some_and(|agent| !agent.node.is_registered())
         };
         if let Some(id) = self.processes.keys().find(is_late).cloned() {
             let voter = self.processes[&id].voter.as_ref();

@@ -14,11 +14,11 @@ use ragent_core::{
 };
 use ragent_rendezvous::{
     heir::Member,
-    ids::{AttendNumber, NodeId, Peer, Round, RoundId, Term, VoterAddress, VoterId},
+    ids::{NodeId, Peer, Round, RoundId, StreamNumber, Term, VoterAddress, VoterId},
     known_job::{KnownJob, Seniority},
     message::{
-        Attend, FromNode, JobResult, NodeDescription, NodeState, Outcome, PROTOCOL_VERSION,
-        RefuseReason, Standing, ToNode,
+        FromNode, JobResult, NodeDescription, NodeState, Outcome, PROTOCOL_VERSION, RefuseReason,
+        Registration, Standing, ToNode,
     },
     settings::Leases,
 };
@@ -159,33 +159,33 @@ impl World {
 
     /// Handles a message on a stream.
     pub(super) fn arrive_down(&mut self, peer: &Peer, message: Down) {
-        let (id, attend) = (&peer.node, peer.attend);
+        let (id, stream) = (&peer.node, peer.stream);
         if !self.is_read(peer) {
             return;
         }
         match message {
             Down::Connected => {
-                let claims = self.with_node(id, |node, now| node.handle_connected(now, attend));
+                let claims = self.with_node(id, |node, now| node.handle_connected(now, stream));
                 match claims.flatten() {
                     Some(claims) => self.register(peer, claims),
                     None => self.forget(peer),
                 }
             }
             Down::Accepted => {
-                self.with_node(id, |node, now| node.handle_accepted(now, attend));
+                self.with_node(id, |node, now| node.handle_accepted(now, stream));
             }
             Down::NotHere(place, term) => self.go_elsewhere(peer, place, term),
             Down::Message(message) => self.handle_message(peer, *message),
             Down::End => {
                 self.forget(peer);
                 self.streams.remove(peer);
-                self.with_node(id, |node, now| node.handle_ended(now, attend));
+                self.with_node(id, |node, now| node.handle_ended(now, stream));
             }
         }
     }
 
     fn handle_message(&mut self, peer: &Peer, mut message: ToNode) {
-        let (id, attend) = (&peer.node, peer.attend);
+        let (id, stream) = (&peer.node, peer.stream);
         if self.bug == Bug::LeftFromReceipt {
             self.count_from_receipt(id, &mut message);
         }
@@ -193,11 +193,11 @@ impl World {
             self.learn_voters(id, voters);
         }
         let ToNode::Welcome(welcome) = message else {
-            self.with_node(id, |node, now| node.handle_message(now, attend, message));
+            self.with_node(id, |node, now| node.handle_message(now, stream, message));
             return;
         };
         let to = self.streams.get(peer).map(|stream| stream.to);
-        let counts = self.with_node(id, |node, now| node.handle_welcome(now, attend, &welcome));
+        let counts = self.with_node(id, |node, now| node.handle_welcome(now, stream, &welcome));
         if counts == Some(true) {
             self.tell(|| format!("{id} is registered at {to:?}"));
         }
@@ -283,9 +283,9 @@ impl World {
         let is_eager = self.bug == Bug::EagerDials;
         let Some(process) = self.processes.get_mut(&peer.node) else { return };
         let is_new = place.is_some_and(|place| process.targets.handle_redirect(place, term));
-        let attend = peer.attend;
+        let stream = peer.stream;
         self.with_node(&peer.node, |node, now| {
-            node.handle_not_leading(now, attend, is_new || is_eager);
+            node.handle_not_leading(now, stream, is_new || is_eager);
         });
     }
 
@@ -334,14 +334,14 @@ impl World {
         let started = self.processes.get(&peer.node).map(|process| process.started);
         let waited = started.map(|started| self.now.saturating_duration_since(started));
         let ended = self.voter(&peer.node).filter(|_| job_uid.is_none());
-        let mut attend = Attend {
+        let mut registration = Registration {
             job,
             ended: ended.map(|voter| voter.election.ended()).unwrap_or_default(),
             waited: if is_old { Duration::MAX } else { waited.unwrap_or_default() },
             protocol_version: PROTOCOL_VERSION,
             run_id: Self::run_id(),
             job_uid,
-            attend: peer.attend,
+            stream: peer.stream,
             node,
             settings: self.shared,
             known_round,
@@ -349,8 +349,8 @@ impl World {
             charged_through,
             standing,
         };
-        self.forge_attend(&mut attend);
-        self.send_up(peer, Up::Attend(Box::new(attend), lost_term));
+        self.forge_registration(&mut registration);
+        self.send_up(peer, Up::Registration(Box::new(registration), lost_term));
     }
 
     /// Carries out all effects of an agent's machines, and sets its timer.
@@ -369,30 +369,30 @@ impl World {
         let Some(agent) = self.agent(id) else { return };
         let of_group = agent.group.as_ref().and_then(|group| group.supervisor.poll_timeout());
         let deadline = of_group.into_iter().chain(agent.node.poll_timeout()).min();
-        let is_attended = agent.node.is_attended();
+        let is_registered = agent.node.is_registered();
         let runs = agent.node.agent().standing(now).state == NodeState::Running;
         if !runs {
             self.chronicle.note_stopped(id);
         }
         self.set_timer(id, Part::Agent, deadline);
-        if !is_attended {
+        if !is_registered {
             self.with_election(id, |election, now| election.handle_registered(now, None));
         }
     }
 
     fn carry_out_of_node(&mut self, id: &NodeId, effect: Effect) {
-        let peer = |attend| Peer { node: id.clone(), attend };
+        let peer = |stream| Peer { node: id.clone(), stream };
         match effect {
-            Effect::Dial(attend) => self.dial_next(id, attend),
-            Effect::Send { attend, mut message } => {
+            Effect::Dial(stream) => self.dial_next(id, stream),
+            Effect::Send { stream, mut message } => {
                 match &mut message {
                     FromNode::Standing(standing) => self.forge_standing(standing),
                     FromNode::KeepAlive { sequence, .. } => self.note_sent(id, *sequence),
                     _ => {}
                 }
-                self.send_up(&peer(attend), Up::Message(Box::new(message)));
+                self.send_up(&peer(stream), Up::Message(Box::new(message)));
             }
-            Effect::Drop(attend) => self.forget(&peer(attend)),
+            Effect::Drop(stream) => self.forget(&peer(stream)),
             Effect::Renew(until) => self.renew_lease(id, until),
             Effect::LeaseLost => {}
             Effect::Local(Action::OpenStore) => {
@@ -432,13 +432,13 @@ impl World {
         }
     }
 
-    fn dial_next(&mut self, id: &NodeId, attend: AttendNumber) {
+    fn dial_next(&mut self, id: &NodeId, stream: StreamNumber) {
         let Some(process) = self.processes.get_mut(id) else { return };
-        let is_attended = process.agent.as_ref().is_some_and(|agent| agent.node.is_attended());
-        let Some(to) = process.targets.next(is_attended) else { return };
+        let is_registered = process.agent.as_ref().is_some_and(|agent| agent.node.is_registered());
+        let Some(to) = process.targets.next(is_registered) else { return };
         process.dials += 1;
         self.note_dial(id);
-        self.open_stream(Peer { node: id.clone(), attend }, to);
+        self.open_stream(Peer { node: id.clone(), stream }, to);
     }
 
     /// Ends a process whose job does not go on, or its job if it leads it.

@@ -10,7 +10,7 @@ use std::{
 use ragent_election::election::Leadership;
 use ragent_rendezvous::{
     ids::{NodeId, Peer, Round, Term, VoterAddress},
-    message::{Attend, FromNode, ToNode},
+    message::{FromNode, Registration, ToNode},
 };
 
 use super::{
@@ -29,7 +29,7 @@ pub(super) struct Port {
     /// The coordinator, as the port knows it.
     pub(super) elected: Elected,
     /// Registrations that wait for a leader.
-    pub(super) held: Vec<(Peer, Box<Attend>, Term)>,
+    pub(super) held: Vec<(Peer, Box<Registration>, Term)>,
     /// The death notices of the last minute.
     pub(super) recent: VecDeque<(Instant, NodeId, Round)>,
     pub(super) changes: u64,
@@ -69,7 +69,7 @@ impl Port {
 #[derive(Debug)]
 pub(super) enum Up {
     /// A registration, and the term of the leader that the agent has lost.
-    Attend(Box<Attend>, Term),
+    Registration(Box<Registration>, Term),
     Message(Box<FromNode>),
     /// The agent has closed the stream.
     End,
@@ -122,8 +122,8 @@ impl World {
             return;
         };
         match (message, server) {
-            (Up::Attend(attend, lost), Server::Connected) => {
-                self.arrive_attend(id, peer, attend, lost);
+            (Up::Registration(registration, lost), Server::Connected) => {
+                self.arrive_registration(id, peer, registration, lost);
             }
             (Up::Message(message), Server::Coordinator(term)) if self.coordinates(id, term) => {
                 self.call_coordinator(id, Waiting::Message(peer, message));
@@ -139,15 +139,21 @@ impl World {
                     self.call_coordinator(id, Waiting::Detached(peer));
                 }
             }
-            (Up::Attend(..) | Up::Message(_), _) => {}
+            (Up::Registration(..) | Up::Message(_), _) => {}
         }
     }
 
-    fn arrive_attend(&mut self, id: &NodeId, peer: Peer, attend: Box<Attend>, lost: Term) {
+    fn arrive_registration(
+        &mut self,
+        id: &NodeId,
+        peer: Peer,
+        registration: Box<Registration>,
+        lost: Term,
+    ) {
         let Some(elected) = self.port(id).map(|port| port.elected.clone()) else { return };
         let Some(voter) = self.voter(id) else {
             self.send_down(&peer, Down::Accepted);
-            return self.answer_or_hold(id, peer, attend, lost, elected);
+            return self.answer_or_hold(id, peer, registration, lost, elected);
         };
         let replica = voter.election.replica();
         let own = replica
@@ -158,27 +164,28 @@ impl World {
         let is_outside = voter.election.is_outside() && elected == Elected::Unknown;
         let seats = replica.lists.seats().map(|seat| seat.address.clone()).collect();
         self.send_down(&peer, Down::Accepted);
-        if !attend.ended.is_empty() {
-            self.pass(id, Input::Command(Command::Ended(attend.ended.clone())));
+        if !registration.ended.is_empty() {
+            self.pass(id, Input::Command(Command::Ended(registration.ended.clone())));
         }
-        if let Some(job) = attend.job.clone().filter(|job| Some(&job.uid) != own.as_ref()) {
+        if let Some(job) = registration.job.clone().filter(|job| Some(&job.uid) != own.as_ref()) {
             // The node's voters lead a job that this process does not know, or another one.
             self.pass(id, Input::Command(Command::KnownJob(job)));
             if own.is_none() {
-                return self.answer_attend(id, peer, attend, Elected::Unknown);
+                return self.answer_registration(id, peer, registration, Elected::Unknown);
             }
         }
         if own.is_none() && self.send_to_other_job(id, &peer) {
             return;
         }
         // The terms of two jobs cannot be compared.
-        let is_of_other_job = attend.job_uid.is_some() && own.is_some() && attend.job_uid != own;
+        let is_of_other_job =
+            registration.job_uid.is_some() && own.is_some() && registration.job_uid != own;
         let lost = if is_of_other_job { Term(0) } else { lost };
         if is_outside {
             self.send_down(&peer, Down::Message(Box::new(ToNode::Voters(seats))));
-            return self.answer_attend(id, peer, attend, Elected::Unknown);
+            return self.answer_registration(id, peer, registration, Elected::Unknown);
         }
-        self.answer_or_hold(id, peer, attend, lost, elected);
+        self.answer_or_hold(id, peer, registration, lost, elected);
     }
 
     /// Answers a registration if its leader is known, and holds it otherwise.
@@ -186,16 +193,16 @@ impl World {
         &mut self,
         id: &NodeId,
         peer: Peer,
-        attend: Box<Attend>,
+        registration: Box<Registration>,
         lost: Term,
         elected: Elected,
     ) {
         if is_answered(&elected, lost) {
-            return self.answer_attend(id, peer, attend, elected);
+            return self.answer_registration(id, peer, registration, elected);
         }
         self.set_server(&peer, Server::Held);
         if let Some(port) = self.port(id) {
-            port.held.push((peer, attend, lost));
+            port.held.push((peer, registration, lost));
         }
     }
 
@@ -222,22 +229,28 @@ impl World {
         }
         let seats: Vec<_> = replica.lists.seats().map(|seat| seat.address.clone()).collect();
         let Some(port) = self.port(id) else { return };
-        for (peer, attend, _) in mem::take(&mut port.held) {
+        for (peer, registration, _) in mem::take(&mut port.held) {
             if is_to_join {
                 self.send_to_other_job(id, &peer);
             } else {
                 let voters = ToNode::Voters(seats.clone());
                 self.send_down(&peer, Down::Message(Box::new(voters)));
-                self.answer_attend(id, peer, attend, Elected::Unknown);
+                self.answer_registration(id, peer, registration, Elected::Unknown);
             }
         }
     }
 
-    fn answer_attend(&mut self, id: &NodeId, peer: Peer, attend: Box<Attend>, elected: Elected) {
+    fn answer_registration(
+        &mut self,
+        id: &NodeId,
+        peer: Peer,
+        registration: Box<Registration>,
+        elected: Elected,
+    ) {
         match elected {
             Elected::Here(term) if self.coordinates(id, term) => {
                 self.set_server(&peer, Server::Coordinator(term));
-                self.call_coordinator(id, Waiting::Attend(attend));
+                self.call_coordinator(id, Waiting::Registration(registration));
             }
             // Its coordinator has just ended.
             Elected::Here(_) => self.hang_up(&peer),
@@ -260,10 +273,10 @@ impl World {
         let (answered, held) =
             held.into_iter().partition(|(_, _, lost)| is_answered(&elected, *lost));
         port.held = held;
-        let answered: Vec<(Peer, Box<Attend>, Term)> = answered;
-        for (peer, attend, _) in answered {
+        let answered: Vec<(Peer, Box<Registration>, Term)> = answered;
+        for (peer, registration, _) in answered {
             if self.streams.contains_key(&peer) {
-                self.answer_attend(id, peer, attend, elected.clone());
+                self.answer_registration(id, peer, registration, elected.clone());
             }
         }
     }

@@ -111,7 +111,7 @@ async fn answer(mut request: Request<Incoming>, router: Router, progress: Progre
         progress.served().await;
         return infallible(answer.await);
     }
-    // The body of an attend lasts as long as its stream; its handler reports the first message.
+    // The body of a registration lasts as long as its stream; its handler reports the first message.
     let reading = async {
         tokio::select! {
             response = &mut answer => Some(response),

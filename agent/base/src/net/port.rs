@@ -44,7 +44,7 @@ pub type PortStore = watch::Receiver<Option<StoreHandle>>;
 
 /// The registered nodes, as known to a coordinator's port.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Attended {
+pub struct RegisteredNodes {
     /// The source addresses of the job's agents, without those of this machine, which all its users
     /// have.
     pub addresses: BTreeSet<IpAddr>,
@@ -96,7 +96,7 @@ pub struct PortProtocols {
     /// Connections of other voters; `None`: they are closed.
     pub voters: Option<mpsc::Sender<VoterConnection>>,
     /// The registered nodes.
-    pub attended: watch::Receiver<Attended>,
+    pub registered_nodes: watch::Receiver<RegisteredNodes>,
     /// The nodes of the job, whose first registrations may wait here at the same time.
     pub nodes_max: usize,
 }
@@ -115,7 +115,7 @@ impl PortProtocols {
             store: None,
             voters: None,
             // No address is known.
-            attended: watch::channel(Attended::default()).1,
+            registered_nodes: watch::channel(RegisteredNodes::default()).1,
             nodes_max: 0,
         }
     }
@@ -148,7 +148,7 @@ impl PortProtocols {
 
     /// Returns true if agents of the job are registered from this address.
     fn knows(&self, ip: IpAddr) -> bool {
-        self.attended.borrow().addresses.contains(&ip)
+        self.registered_nodes.borrow().addresses.contains(&ip)
     }
 }
 
@@ -317,7 +317,7 @@ impl Port {
         let now = clock::now();
         let store_clients_max = match self.protocols.store {
             Some(_) => {
-                let world_size = self.protocols.attended.borrow().world_size;
+                let world_size = self.protocols.registered_nodes.borrow().world_size;
                 limits::silent_store_clients(world_size)
             }
             None => 0,

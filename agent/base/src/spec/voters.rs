@@ -94,7 +94,7 @@ impl VoterList {
         VoterCount::of(self.0.len()).unwrap_or_default()
     }
 
-    /// Returns the number of voters of a job that begins with this list, if as many nodes attend.
+    /// Returns the number of voters of a job that begins with this list, if as many nodes register.
     pub fn count_for(&self, nodes: NodeRange) -> VoterCount {
         let most = usize::try_from(nodes.max()).unwrap_or(usize::MAX);
         VoterCount::for_job(nodes.min(), most).max(self.count())
@@ -134,7 +134,7 @@ impl RdzvConf {
     }
 }
 
-/// Returns the number of voters of a job, if as many nodes attend. `launcher` has started the agents, if any has.
+/// Returns the number of voters of a job, if as many nodes register. `launcher` has started the agents, if any has.
 pub(super) fn voters_of_job(
     conf: &RdzvConf,
     nodes: NodeRange,

@@ -16,7 +16,7 @@ use ragent_rendezvous::{event::EventId, snapshot::Snapshot};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use super::{AttendError, in_time, opening_error, to_first_of, unauthenticated};
+use super::{StreamError, in_time, opening_error, to_first_of, unauthenticated};
 use crate::limits;
 
 /// A page of the coordinator.
@@ -121,7 +121,7 @@ pub enum NotFound {
         endpoint: Endpoint,
         /// The reason.
         #[source]
-        source: AttendError,
+        source: StreamError,
     },
     /// No coordinator is elected.
     #[error("{0} knows of no elected coordinator at present")]
@@ -144,7 +144,7 @@ fn list(endpoints: &[Endpoint]) -> String {
 /// # Errors
 ///
 /// Returns [`NotFound`] if no process answers as the coordinator.
-pub async fn find<T, F: Future<Output = Result<Asked<T>, AttendError>>>(
+pub async fn find<T, F: Future<Output = Result<Asked<T>, StreamError>>>(
     first: Endpoint,
     ask: impl Fn(Endpoint) -> F,
 ) -> Result<(T, Endpoint), NotFound> {
@@ -170,12 +170,12 @@ pub async fn find<T, F: Future<Output = Result<Asked<T>, AttendError>>>(
 ///
 /// # Errors
 ///
-/// Returns [`AttendError`] if it cannot be reached or does not answer as ragent.
+/// Returns [`StreamError`] if it cannot be reached or does not answer as ragent.
 pub async fn ask(
     endpoint: &Endpoint,
     credentials: &Credentials,
     page: JobPage,
-) -> Result<Asked<Lines>, AttendError> {
+) -> Result<Asked<Lines>, StreamError> {
     let addresses = net::resolve(endpoint).await?;
     let open = |address| {
         let credentials = credentials.clone();
@@ -215,7 +215,7 @@ pub async fn ask(
         },
         StatusCode::FORBIDDEN => unauthenticated(remote, credentials, text.trim()).await,
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY => {
-            AttendError::Unable { address: remote, why: text.trim().to_owned() }
+            StreamError::Unable { address: remote, why: text.trim().to_owned() }
         }
         status => protocol(remote, format!("its answer has the HTTP status {status}")),
     })
@@ -224,8 +224,8 @@ pub async fn ask(
 fn protocol(
     address: SocketAddr,
     source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-) -> AttendError {
-    AttendError::Protocol { address, source: source.into() }
+) -> StreamError {
+    StreamError::Protocol { address, source: source.into() }
 }
 
 /// The lines of a page, as they arrive.
@@ -243,18 +243,19 @@ impl Lines {
     ///
     /// # Errors
     ///
-    /// Returns [`AttendError`] if the connection broke, nothing was received for long, or the page is not one of ragent.
+    /// Returns [`StreamError`] if the connection broke, nothing was received for long, or the page is not one of
+    /// ragent.
     ///
     /// # Cancel safety
     ///
     /// A cancelled call loses nothing.
-    pub async fn next(&mut self) -> Result<Option<String>, AttendError> {
+    pub async fn next(&mut self) -> Result<Option<String>, StreamError> {
         loop {
             let waited = limits::PAGE_SILENCE_LIMIT;
             let part = timeout(waited, self.answer.next()).await;
-            let part = part.map_err(|_| AttendError::Silent { address: self.remote, waited })?;
+            let part = part.map_err(|_| StreamError::Silent { address: self.remote, waited })?;
             let lines = match part.transpose() {
-                Err(_) => return Err(AttendError::Broken(self.remote)),
+                Err(_) => return Err(StreamError::Broken(self.remote)),
                 Ok(None) if self.buffer.is_empty() => return Ok(None),
                 Ok(None) => mem::take(&mut self.buffer),
                 Ok(Some(part)) => {
@@ -279,7 +280,7 @@ impl Lines {
     }
 
     /// Returns the whole page, of at most the length of a line.
-    async fn all(&mut self) -> Result<String, AttendError> {
+    async fn all(&mut self) -> Result<String, StreamError> {
         let mut all = String::new();
         while let Some(part) = self.next().await? {
             all += &part;
@@ -296,11 +297,11 @@ impl Lines {
 ///
 /// # Errors
 ///
-/// Returns [`AttendError`] if it cannot be reached or does not answer as ragent.
+/// Returns [`StreamError`] if it cannot be reached or does not answer as ragent.
 pub async fn state(
     endpoint: &Endpoint,
     credentials: &Credentials,
-) -> Result<Asked<Box<Snapshot>>, AttendError> {
+) -> Result<Asked<Box<Snapshot>>, StreamError> {
     let mut lines = match ask(endpoint, credentials, JobPage::State).await? {
         Asked::Here(lines) => lines,
         Asked::Elsewhere(named) => return Ok(Asked::Elsewhere(named)),
@@ -313,11 +314,11 @@ pub async fn state(
 ///
 /// # Errors
 ///
-/// Returns [`AttendError`] if it cannot be reached or does not answer as ragent.
+/// Returns [`StreamError`] if it cannot be reached or does not answer as ragent.
 pub async fn job(
     endpoint: &Endpoint,
     credentials: &Credentials,
-) -> Result<Option<Box<Snapshot>>, AttendError> {
+) -> Result<Option<Box<Snapshot>>, StreamError> {
     match state(endpoint, credentials).await? {
         Asked::Here(snapshot) => Ok(Some(snapshot)),
         Asked::Elsewhere(_) => Ok(None),
@@ -341,8 +342,8 @@ impl States {
     ///
     /// # Errors
     ///
-    /// Returns [`AttendError`] if the connection broke, or the process does not answer as ragent.
-    pub async fn next(&mut self) -> Result<Option<Box<Snapshot>>, AttendError> {
+    /// Returns [`StreamError`] if the connection broke, or the process does not answer as ragent.
+    pub async fn next(&mut self) -> Result<Option<Box<Snapshot>>, StreamError> {
         loop {
             if let Some(state) = self.received.pop_front() {
                 return Ok(Some(state));
@@ -399,7 +400,7 @@ mod tests {
     }
 
     /// Asks a server for a page, which it answers with these parts.
-    async fn answered(page: JobPage, parts: Vec<Vec<u8>>) -> Result<Asked<Lines>, AttendError> {
+    async fn answered(page: JobPage, parts: Vec<Vec<u8>>) -> Result<Asked<Lines>, StreamError> {
         answered_until(page, parts, async {}).await
     }
 
@@ -408,7 +409,7 @@ mod tests {
         page: JobPage,
         parts: Vec<Vec<u8>>,
         close: impl Future + Send + 'static,
-    ) -> Result<Asked<Lines>, AttendError> {
+    ) -> Result<Asked<Lines>, StreamError> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
@@ -428,7 +429,7 @@ mod tests {
         ask(&endpoint, &Credentials::unsecured(Unsecured::Chosen), page).await
     }
 
-    async fn lines(page: JobPage, parts: Vec<Vec<u8>>) -> Result<String, AttendError> {
+    async fn lines(page: JobPage, parts: Vec<Vec<u8>>) -> Result<String, StreamError> {
         let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
         let chunks = parts
             .into_iter()
@@ -453,10 +454,10 @@ mod tests {
         assert_eq!(lines(page, whole).await.unwrap(), "a\n|bc\u{e9}\nd\n|ef|");
         let [first, ..] = parts;
         let cut = lines(page, vec![first]).await;
-        assert!(matches!(cut, Err(AttendError::Broken(_))), "{cut:?}");
+        assert!(matches!(cut, Err(StreamError::Broken(_))), "{cut:?}");
         let long = vec![b'x'; limits::MAX_PAGE_LINE / 2 + 1];
         let long = lines(page, vec![long.clone(), long, end]).await;
-        assert!(matches!(long, Err(AttendError::Protocol { .. })), "{long:?}");
+        assert!(matches!(long, Err(StreamError::Protocol { .. })), "{long:?}");
     }
 
     /// A page that sends nothing is given up, also if its connection is open: its host may be lost.
@@ -472,7 +473,7 @@ mod tests {
         assert_eq!(lines.next().await.unwrap().as_deref(), Some("\n"));
         tokio::time::pause();
         let silent = lines.next().await;
-        assert!(matches!(silent, Err(AttendError::Silent { .. })), "{silent:?}");
+        assert!(matches!(silent, Err(StreamError::Silent { .. })), "{silent:?}");
         drop(stays_open);
     }
 
@@ -486,12 +487,12 @@ mod tests {
         let elsewhere = refusal("421 Misdirected Request", r#"{"coordinator":"h:7"}"#).await;
         assert!(matches!(&elsewhere, Ok(Asked::Elsewhere(at)) if at == "h:7"), "{elsewhere:?}");
         let other_host = refusal("421 Misdirected Request", "unknown host name\n").await;
-        assert!(matches!(other_host, Err(AttendError::Protocol { .. })), "{other_host:?}");
+        assert!(matches!(other_host, Err(StreamError::Protocol { .. })), "{other_host:?}");
         let ended = refusal("503 Service Unavailable", "the job has ended\n").await.unwrap_err();
         assert!(ended.to_string().ends_with(" cannot answer at present: the job has ended"));
         let not_found = refusal("404 Not Found", "").await;
-        assert!(matches!(not_found, Err(AttendError::Protocol { .. })), "{not_found:?}");
+        assert!(matches!(not_found, Err(StreamError::Protocol { .. })), "{not_found:?}");
         let long = refusal("503 Service Unavailable", &"x".repeat(limits::MAX_REFUSAL + 1)).await;
-        assert!(matches!(long, Err(AttendError::Protocol { .. })), "{long:?}");
+        assert!(matches!(long, Err(StreamError::Protocol { .. })), "{long:?}");
     }
 }

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
-use ragent_base::testing::attend;
+use ragent_base::testing::registration;
 use ragent_election::election::message::Seat;
 use ragent_leadership::{
     Commands, Leader, Means, Running, Stored,
@@ -14,7 +14,7 @@ use ragent_rendezvous::{
     event::EventId,
     grant::Grant,
     heir::Member,
-    ids::{AttendNumber, JobUid, NodeId, Round, RunId, Term, VoterId},
+    ids::{JobUid, NodeId, Round, RunId, StreamNumber, Term, VoterId},
     message::{Assignment, WaitReason},
     settings::{JobState, Leases, Settings},
     snapshot::{NodeSnapshot, StandingName},
@@ -32,7 +32,7 @@ struct Fixture {
     /// The endpoint of the coordinator, as sent to other agents.
     known: watch::Receiver<NotHere>,
     /// The addresses known to the port.
-    attended: watch::Receiver<Attended>,
+    registered_nodes: watch::Receiver<RegisteredNodes>,
     task: JoinHandle<End>,
 }
 
@@ -43,7 +43,7 @@ impl Fixture {
         let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
         let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
         let (not_here, known) = watch::channel(here);
-        let (attended, port_knows) = watch::channel(Attended::default());
+        let (registered_nodes, port_knows) = watch::channel(RegisteredNodes::default());
         let Running { leadership, commands, .. } =
             fixed::start(RecoveredState { state_file: None, job_state: Some(job_state) });
         let Leader::Here(mandate) = leadership.leader.borrow().clone() else {
@@ -52,7 +52,7 @@ impl Fixture {
         let place = Place {
             leadership,
             endpoint: VoterAddress::new("here:1"),
-            attended,
+            registered_nodes,
             registered: not_here,
         };
         let coordination = Coordination::new(settings, &mandate, place, Records::default());
@@ -61,31 +61,37 @@ impl Fixture {
             drop(commands);
             end
         });
-        Self { inputs, known, attended: port_knows, task }
+        Self { inputs, known, registered_nodes: port_knows, task }
     }
 
     /// Registers a ready node, in a job of one to three nodes.
-    async fn attend(&self, name: &str) -> mpsc::Receiver<FromCoordinator> {
-        self.attend_from(name, None).await
+    async fn register(&self, name: &str) -> mpsc::Receiver<FromCoordinator> {
+        self.register_from(name, None).await
     }
 
     /// Registers a ready node over a stream from an address.
-    async fn attend_from(
+    async fn register_from(
         &self,
         name: &str,
         from: Option<PeerAddress>,
     ) -> mpsc::Receiver<FromCoordinator> {
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
-        let attend = Box::new(attend(name));
+        let registration = Box::new(registration(name));
         self.inputs
-            .send(Input::Attend { attend, proof: None, from, answers, taken: oneshot::channel().0 })
+            .send(Input::Registration {
+                registration,
+                proof: None,
+                from,
+                answers,
+                taken: oneshot::channel().0,
+            })
             .await
             .unwrap();
         queue
     }
 
     async fn keep_alive(&self, name: &str, sequence: u64) {
-        let peer = attend(name).peer();
+        let peer = registration(name).peer();
         let message = FromNode::KeepAlive { sequence, asks_reason: false, progress: None };
         self.inputs.send(Input::Message(peer, message)).await.unwrap();
     }
@@ -128,27 +134,27 @@ async fn next_assignment(stream: &mut mpsc::Receiver<FromCoordinator>) -> Assign
     }
 }
 
-/// An attend whose stream was closed while it waited is skipped.
+/// A registration whose stream was closed while it waited is skipped.
 #[tokio::test(start_paused = true)]
-async fn closed_attend_is_skipped() {
+async fn closed_registration_is_skipped() {
     let t = Fixture::new();
     let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
     drop(queue);
-    let attend = Box::new(attend("closed"));
+    let registration = Box::new(registration("closed"));
     let taken = oneshot::channel().0;
-    let input = Input::Attend { attend, proof: None, from: None, answers, taken };
+    let input = Input::Registration { registration, proof: None, from: None, answers, taken };
     t.inputs.send(input).await.unwrap();
-    let _stream = t.attend("open").await;
+    let _stream = t.register("open").await;
     assert_eq!(t.standing_of("closed").await, None);
     assert!(t.standing_of("open").await.is_some());
 }
 
-/// Messages in the name of a node are refused without the proof of its welcome: an attend with a
+/// Messages in the name of a node are refused without the proof of its welcome: a registration with a
 /// later number, and a death notice.
 #[tokio::test(start_paused = true)]
 async fn proof_is_needed() {
     let t = Fixture::new();
-    let mut stream = t.attend("a").await;
+    let mut stream = t.register("a").await;
     let Some(FromCoordinator::Welcomed(_, proof)) = stream.recv().await else { panic!() };
     t.keep_alive("a", 1).await;
     let death_notice = |proof| {
@@ -157,10 +163,11 @@ async fn proof_is_needed() {
     };
     for wrong in [None, Some(Proof([9; 16]))] {
         let (answers, mut impostor) = mpsc::channel(limits::STREAM_QUEUE);
-        let mut later = Box::new(attend("a"));
-        later.attend = AttendNumber(1_000_000_000);
+        let mut later = Box::new(registration("a"));
+        later.stream = StreamNumber(1_000_000_000);
         let (taken, is_taken) = oneshot::channel();
-        let input = Input::Attend { attend: later, proof: wrong, from: None, answers, taken };
+        let input =
+            Input::Registration { registration: later, proof: wrong, from: None, answers, taken };
         t.inputs.send(input).await.unwrap();
         assert!(is_taken.await.is_err(), "its later messages count");
         assert_eq!(impostor.recv().await, Some(FromCoordinator::OtherAgent));
@@ -183,8 +190,8 @@ async fn observed_addresses_are_members() {
     let nat: IpAddr = "192.0.2.7".parse().unwrap();
     let here = PeerAddress { ip: "127.0.0.1".parse().unwrap(), is_here: true };
     let far = PeerAddress { ip: nat, is_here: false };
-    let mut first = t.attend_from("a", Some(here)).await;
-    let _others = (t.attend_from("b", Some(far)).await, t.attend_from("c", None).await);
+    let mut first = t.register_from("a", Some(here)).await;
+    let _others = (t.register_from("b", Some(far)).await, t.register_from("c", None).await);
     let admission = loop {
         if let Assignment::Admit(admission) = next_assignment(&mut first).await {
             break admission;
@@ -193,7 +200,10 @@ async fn observed_addresses_are_members() {
     assert_eq!(admission.group_rank.0, 0);
     assert_eq!(admission.store_clients, ["10.0.0.1".parse::<IpAddr>().unwrap(), nat]);
     // The port knows the address, but not those of its own machine, which other programs use, too.
-    assert_eq!(*t.attended.borrow(), Attended { addresses: [nat].into(), world_size: 3 });
+    assert_eq!(
+        *t.registered_nodes.borrow(),
+        RegisteredNodes { addresses: [nat].into(), world_size: 3 }
+    );
     let observed = |node: &NodeSnapshot| (node.host_name.clone(), node.observed);
     let observed: Vec<_> = snapshot(&t.inputs).await.unwrap().nodes.iter().map(observed).collect();
     let (a, b, c) = (Some(here.ip), Some(nat), None);
@@ -205,7 +215,7 @@ async fn observed_addresses_are_members() {
 async fn last_call_is_armed() {
     let t = Fixture::new();
     let start = clock::now();
-    let mut stream = t.attend("a").await;
+    let mut stream = t.register("a").await;
     assert!(matches!(next_message(&mut stream).await, ToNode::Welcome(_)));
     let waits = next_assignment(&mut stream).await;
     assert!(matches!(waits, Assignment::Wait { reason: WaitReason::Gathering, .. }));
@@ -226,7 +236,7 @@ async fn last_call_is_armed() {
 async fn lease_is_armed() {
     let t = Fixture::new();
     let start = clock::now();
-    let mut stream = t.attend("a").await;
+    let mut stream = t.register("a").await;
     loop {
         match stream.recv().await {
             Some(FromCoordinator::Message(ToNode::Assignment(Assignment::Evict { .. }))) => break,
@@ -241,7 +251,7 @@ async fn lease_is_armed() {
 #[tokio::test(start_paused = true)]
 async fn paused_coordinator_evicts_no_one() {
     let t = Fixture::new();
-    let (_a, _b) = (t.attend("a").await, t.attend("b").await);
+    let (_a, _b) = (t.register("a").await, t.register("b").await);
     assert_eq!(t.standing_of("a").await, Some(StandingName::Joined));
     for sequence in 1..3 {
         // Time passes for all nodes, and the coordinator does not run meanwhile.
@@ -264,7 +274,7 @@ async fn paused_coordinator_evicts_no_one() {
 #[tokio::test(start_paused = true)]
 async fn slow_reader_is_dropped() {
     let t = Fixture::new();
-    let (mut slow, mut quick) = (t.attend("slow").await, t.attend("quick").await);
+    let (mut slow, mut quick) = (t.register("slow").await, t.register("quick").await);
     for sequence in 0..(2 * limits::STREAM_QUEUE as u64) {
         t.keep_alive("slow", sequence).await;
     }
@@ -283,7 +293,7 @@ async fn slow_reader_is_dropped() {
 #[tokio::test(start_paused = true)]
 async fn gives_way() {
     let t = Fixture::new();
-    let mut stream = t.attend("a").await;
+    let mut stream = t.register("a").await;
     stream.recv().await.expect("the node waits for others");
     let elsewhere = Endpoint { host: "10.0.0.9".to_owned(), port: 29400 };
     t.inputs.send(Input::StepDown(elsewhere)).await.unwrap();
@@ -305,8 +315,8 @@ fn elected(leadership: Leadership, registered: watch::Sender<NotHere>) -> Coordi
     let until = watch::channel(until).1;
     let mandate = Mandate { grant, until, job_state: None, voters: Vec::new() };
     let endpoint = VoterAddress::new("here:1");
-    let attended = watch::channel(Attended::default()).0;
-    let place = Place { leadership, endpoint, attended, registered };
+    let registered_nodes = watch::channel(RegisteredNodes::default()).0;
+    let place = Place { leadership, endpoint, registered_nodes, registered };
     Coordination::new(settings(), &mandate, place, Records::default())
 }
 

@@ -99,7 +99,7 @@ pub enum Ending {
         /// The time without a connection.
         waited: Duration,
         /// True if the coordinator had been reached before.
-        was_attended: bool,
+        was_registered: bool,
         /// True if its host had announced that it leaves.
         has_left: bool,
     },
@@ -120,7 +120,7 @@ impl Ending {
     /// Returns the exit code for an ending without success, as listed in docs/exit-codes.md.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Unreachable { was_attended: true, .. } => HOST_GONE,
+            Self::Unreachable { was_registered: true, .. } => HOST_GONE,
             Self::Closed(Outcome {
                 result: JobResult::RecoveryTimeout { .. } | JobResult::OtherJob { .. },
                 ..
@@ -132,7 +132,7 @@ impl Ending {
             Self::Left(_) | Self::Closed(Outcome { result: JobResult::AllLeft, .. }) => LEFT,
             Self::Closed(_)
             | Self::Refused(RefuseReason::Closed(_))
-            | Self::Unreachable { was_attended: false, .. } => 1,
+            | Self::Unreachable { was_registered: false, .. } => 1,
             Self::Refused(_) => REFUSED,
         }
     }

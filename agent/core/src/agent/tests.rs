@@ -284,12 +284,12 @@ fn leaving_is_reported_first_and_waits_for_the_dismissal() {
 
 /// A node that cannot reach a coordinator leaves at once on a signal.
 #[test]
-fn leaving_unattended_waits_for_nobody() {
+fn leaving_while_disconnected_waits_for_nobody() {
     let mut t = Fixture::new();
     assert_eq!(t.signal(), [Effect::Local(Action::Finish(Ending::Left(Signal::TERM)))]);
     let mut t = Fixture::running();
     t.signal();
-    t.agent.handle_unattended(t.now);
+    t.agent.handle_disconnected(t.now);
     t.agent.handle_lease_lost();
     assert_eq!(t.effects(), [KILL]);
     let left = Effect::Local(Action::Finish(Ending::Left(Signal::TERM)));
@@ -301,7 +301,7 @@ fn leaving_unattended_waits_for_nobody() {
 #[test]
 fn leaving_during_an_outage_is_reported_afterwards() {
     let mut t = Fixture::ready();
-    t.agent.handle_unattended(t.now);
+    t.agent.handle_disconnected(t.now);
     assert_eq!(t.signal(), [t.sends(NodeState::Leaving { reaped: true })]);
     assert_eq!(t.welcome(1), [t.sends(NodeState::Leaving { reaped: true })]);
 }
@@ -317,7 +317,7 @@ fn second_interrupt_kills() {
     assert_eq!(t.effects(), [KILL]);
 }
 
-/// A change between an attend and its welcome is reported after the welcome.
+/// A change between a registration and its welcome is reported after the welcome.
 #[test]
 fn welcome_is_answered_with_what_holds() {
     let mut t = Fixture::running();
@@ -331,7 +331,7 @@ fn leaving_node_outlives_no_lease() {
     let mut t = Fixture::running();
     t.signal();
     t.finished(GroupEnd::Stopped);
-    t.agent.handle_unattended(t.now);
+    t.agent.handle_disconnected(t.now);
     t.agent.handle_lease_lost();
     assert_eq!(t.effects(), [Effect::Local(Action::Finish(Ending::Left(Signal::TERM)))]);
 }
@@ -375,8 +375,8 @@ fn waits_are_reported() {
 #[test]
 fn coordinator_is_waited_for_as_long_as_nodes_are() {
     let mut t = Fixture::running();
-    t.agent.handle_unattended(t.now);
-    t.agent.handle_unattended(t.now + SECOND);
+    t.agent.handle_disconnected(t.now);
+    t.agent.handle_disconnected(t.now + SECOND);
     t.now += 600 * SECOND;
     assert_eq!(t.agent.poll_timeout(), Some(t.now));
     t.agent.handle_timeout(t.now);
@@ -387,7 +387,7 @@ fn coordinator_is_waited_for_as_long_as_nodes_are() {
 /// The ending of a node whose coordinator was not reached again.
 fn unreachable(has_left: bool) -> Effect {
     let waited = 600 * SECOND;
-    Effect::Local(Action::Finish(Ending::Unreachable { waited, was_attended: true, has_left }))
+    Effect::Local(Action::Finish(Ending::Unreachable { waited, was_registered: true, has_left }))
 }
 
 /// A host that has announced its leave is distinguished from a lost one; the announcement ends with the
@@ -400,7 +400,7 @@ fn host_that_left_is_remembered() {
         if is_back {
             t.welcome(2);
         }
-        t.agent.handle_unattended(t.now);
+        t.agent.handle_disconnected(t.now);
         t.now += 600 * SECOND;
         t.agent.handle_timeout(t.now);
         assert_eq!(t.effects(), [KILL, unreachable(!is_back)]);
@@ -521,8 +521,9 @@ fn endings_worth_another_start_have_another_exit_code() {
     let departed = Box::default();
     let timeout = JobResult::JoinTimeout { present: 1, min: 2, waited, after: Round(0), departed };
     assert_eq!(code(timeout), 1);
-    let unreachable =
-        |was_attended| Ending::Unreachable { waited, was_attended, has_left: false }.exit_code();
+    let unreachable = |was_registered| {
+        Ending::Unreachable { waited, was_registered, has_left: false }.exit_code()
+    };
     assert_eq!((unreachable(true), unreachable(false)), (3, 1));
 }
 

@@ -1,8 +1,8 @@
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);
-const ONE: AttendNumber = AttendNumber(1);
-const TWO: AttendNumber = AttendNumber(2);
+const ONE: StreamNumber = StreamNumber(1);
+const TWO: StreamNumber = StreamNumber(2);
 
 struct Fixture {
     link: Link,
@@ -17,11 +17,11 @@ impl Fixture {
     }
 
     /// A link that is connected since time zero, with its first keep-alive under way.
-    fn attending() -> Self {
+    fn registered() -> Self {
         let mut t = Self::new();
         assert_eq!(t.advance(0), [Effect::Dial(ONE)]);
         t.link.handle_opened(t.now, ONE);
-        let keep_alive = Effect::KeepAlive { attend: ONE, sequence: 1 };
+        let keep_alive = Effect::KeepAlive { stream: ONE, sequence: 1 };
         assert_eq!(t.welcome(ONE), [Effect::Lease(t.now + 2400 * MS), keep_alive]);
         t
     }
@@ -30,8 +30,8 @@ impl Fixture {
         std::iter::from_fn(|| self.link.poll_effect()).collect()
     }
 
-    fn welcome(&mut self, attend: AttendNumber) -> Vec<Effect> {
-        self.link.handle_welcome(self.now, attend, Leases::default(), None);
+    fn welcome(&mut self, stream: StreamNumber) -> Vec<Effect> {
+        self.link.handle_welcome(self.now, stream, Leases::default(), None);
         self.effects()
     }
 
@@ -65,12 +65,12 @@ impl Fixture {
 /// The lease runs from the sending of the echoed keep-alive, not from the echo.
 #[test]
 fn lease_runs_from_the_sending() {
-    let mut t = Fixture::attending();
+    let mut t = Fixture::registered();
     t.advance(200);
     // An echo that is 200 ms late only proves the state at the time of sending.
     assert_eq!(t.echo(1), []);
     let sent = t.start + 300 * MS;
-    assert_eq!(t.advance(100), [Effect::KeepAlive { attend: ONE, sequence: 2 }]);
+    assert_eq!(t.advance(100), [Effect::KeepAlive { stream: ONE, sequence: 2 }]);
     t.advance(150);
     assert_eq!(t.echo(2), [Effect::Lease(sent + 2400 * MS)]);
 }
@@ -79,7 +79,7 @@ fn lease_runs_from_the_sending() {
 /// used, and the lease does not end.
 #[test]
 fn blip_of_1500_ms_costs_nothing() {
-    let mut t = Fixture::attending();
+    let mut t = Fixture::registered();
     t.echo(1);
     let effects = t.advance(300 + 600);
     assert_eq!(Fixture::dials(&effects), 1, "{effects:?}");
@@ -98,7 +98,7 @@ fn blip_of_1500_ms_costs_nothing() {
 /// While there is a lease to save, an attempt that is not connected is replaced twice a second.
 #[test]
 fn unconnected_attempts_are_replaced_while_leased() {
-    let mut t = Fixture::attending();
+    let mut t = Fixture::registered();
     let effects = t.advance(2_399);
     assert_eq!(Fixture::dials(&effects), 4, "{effects:?}");
     assert_eq!(Fixture::drops(&effects), 3, "{effects:?}");
@@ -120,17 +120,17 @@ fn connected_attempt_is_kept_for_a_lease() {
 /// A late echo on the first stream ends the suspicion.
 #[test]
 fn late_echo_ends_the_suspicion() {
-    let mut t = Fixture::attending();
+    let mut t = Fixture::registered();
     assert_eq!(Fixture::dials(&t.advance(700)), 1);
     assert_eq!(t.echo(1), [Effect::Drop(TWO)]);
     t.echo(3);
     assert_eq!(Fixture::dials(&t.advance(500)), 0);
 }
 
-/// An attend that was sent replaces the first stream, so its answer is awaited.
+/// A registration that was sent replaces the first stream, so its answer is awaited.
 #[test]
 fn late_echo_does_not_abandon_what_was_sent() {
-    let mut t = Fixture::attending();
+    let mut t = Fixture::registered();
     t.advance(700);
     t.link.handle_opened(t.now, TWO);
     assert_eq!(t.echo(3), [Effect::Lease(t.start + 3_000 * MS)]);
@@ -141,13 +141,13 @@ fn late_echo_does_not_abandon_what_was_sent() {
 /// A stream that replaced a suspect one has twice the time, until an echo was prompt.
 #[test]
 fn suspicion_doubles_until_an_echo_is_prompt() {
-    let mut t = Fixture::attending();
+    let mut t = Fixture::registered();
     t.advance(600);
     t.link.handle_opened(t.now, TWO);
     t.welcome(TWO);
     assert_eq!(Fixture::dials(&t.advance(1_199)), 0);
     assert_eq!(Fixture::dials(&t.advance(1)), 1);
-    let three = AttendNumber(3);
+    let three = StreamNumber(3);
     t.link.handle_opened(t.now, three);
     t.welcome(three);
     let sequence = t.link.sequence;
@@ -160,7 +160,7 @@ fn suspicion_doubles_until_an_echo_is_prompt() {
 /// Without any echo the lease ends at its deadline, once, and dialing goes on.
 #[test]
 fn silence_loses_the_lease_once() {
-    let mut t = Fixture::attending();
+    let mut t = Fixture::registered();
     let effects = t.advance(10_000);
     let lost = effects.iter().filter(|effect| **effect == Effect::LeaseLost).count();
     assert_eq!(lost, 1);
@@ -172,12 +172,12 @@ fn silence_loses_the_lease_once() {
 /// that double up to half a second, with jitter.
 #[test]
 fn refused_dials_back_off() {
-    let mut t = Fixture::attending();
+    let mut t = Fixture::registered();
     t.link.handle_ended(t.now, ONE);
     assert_eq!(t.advance(0), [Effect::Dial(TWO)]);
     let mut pauses = Vec::new();
     for number in 2..12 {
-        t.link.handle_ended(t.now, AttendNumber(number));
+        t.link.handle_ended(t.now, StreamNumber(number));
         let next = t.link.next_dial.expect("an attempt follows");
         pauses.push(next - t.now);
         t.advance(500);
@@ -196,8 +196,8 @@ fn rejected_streams_back_off_further() {
     let mut pause = Duration::ZERO;
     t.advance(0);
     for number in 1..12 {
-        t.link.handle_opened(t.now, AttendNumber(number));
-        t.link.handle_ended(t.now, AttendNumber(number));
+        t.link.handle_opened(t.now, StreamNumber(number));
+        t.link.handle_ended(t.now, StreamNumber(number));
         pause = t.link.next_dial.expect("an attempt follows") - t.now;
         t.advance(4_000);
     }
@@ -251,7 +251,7 @@ fn nodes_of_a_large_job_dial_after_different_pauses() {
     assert!(pauses.iter().all(|pause| *pause <= 9 * limits::REDIAL_FIRST), "{pauses:?}");
 }
 
-/// A welcome that arrives later than a lease after its attend does not count: the node dials
+/// A welcome that arrives later than a lease after its registration does not count: the node dials
 /// again, and reports its state at that time.
 #[test]
 fn welcome_that_is_too_late_does_not_count() {
@@ -267,7 +267,7 @@ fn welcome_that_is_too_late_does_not_count() {
 /// An echo that is read after the lease is over does not stop the dialing.
 #[test]
 fn late_echo_without_a_stream_stops_no_dial() {
-    let mut t = Fixture::attending();
+    let mut t = Fixture::registered();
     t.now += 2400 * MS;
     t.link.handle_timeout(t.now);
     t.effects();
@@ -306,25 +306,25 @@ fn late_welcome_of_an_elected_coordinator_does_not_count() {
 /// Another leader is dialed at once, in place of an attempt or a pause, unless answers still arrive on a stream.
 #[test]
 fn new_leader_is_dialed_at_once() {
-    let mut t = Fixture::attending();
+    let mut t = Fixture::registered();
     t.link.handle_new_leader(t.now);
     assert_eq!(t.advance(0), [], "the stream is healthy");
     t.link.handle_ended(t.now, ONE);
     assert_eq!(t.advance(0), [Effect::Dial(TWO)]);
     t.link.handle_new_leader(t.now);
-    let three = AttendNumber(3);
+    let three = StreamNumber(3);
     assert_eq!(t.effects(), [Effect::Drop(TWO)]);
     assert_eq!(t.advance(0), [Effect::Dial(three)]);
     t.link.handle_ended(t.now, three);
     assert_eq!(t.advance(0), [], "a pause");
     t.link.handle_new_leader(t.now);
-    assert_eq!(t.advance(0), [Effect::Dial(AttendNumber(4))]);
+    assert_eq!(t.advance(0), [Effect::Dial(StreamNumber(4))]);
 }
 
 /// Each echo is reported once, with its round trip and the time that was left of the lease before it was renewed.
 #[test]
 fn echoes_are_reported() {
-    let mut t = Fixture::attending();
+    let mut t = Fixture::registered();
     assert_eq!(t.link.take_echo(), None);
     t.advance(40);
     t.echo(1);

@@ -9,7 +9,7 @@ use ragent_rendezvous::{
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);
-const ONE: AttendNumber = AttendNumber(1);
+const ONE: StreamNumber = StreamNumber(1);
 
 fn node() -> (Node, Instant) {
     let settings = AgentSettings {
@@ -108,7 +108,7 @@ fn welcome_to_an_outdated_registration_is_ignored() {
         // The first keep-alive is not echoed.
         let now = now + 700 * MS;
         node.handle_timeout(now);
-        let two = AttendNumber(2);
+        let two = StreamNumber(2);
         assert!(effects(&mut node).contains(&Effect::Dial(two)));
         assert!(node.handle_connected(now, two).is_some());
         node.handle_message(now, ONE, ToNode::Assignment(Assignment::Admit(admission(1))));
@@ -159,13 +159,13 @@ fn lower_term_is_not_obeyed() {
     let (mut node, now) = ready();
     node.handle_ended(now, ONE);
     node.handle_timeout(now + 500 * MS);
-    let two = AttendNumber(2);
+    let two = StreamNumber(2);
     assert!(effects(&mut node).contains(&Effect::Dial(two)));
     node.agent.handle_welcome(now, &welcome(5));
     node.handle_connected(now + 500 * MS, two);
     assert!(!node.handle_welcome(now + 500 * MS, two, &welcome(4)));
     assert!(effects(&mut node).contains(&Effect::Drop(two)));
-    assert!(!node.is_attended());
+    assert!(!node.is_registered());
 }
 
 /// After a welcome with a list of voters, an attempt that is not answered is abandoned early, so that another voter is
@@ -177,16 +177,16 @@ fn welcome_names_alternatives() {
         let has_alternatives = !voters.is_empty();
         let mut begin = now;
         for (number, voters) in [(2, voters), (3, Vec::new())] {
-            let attend = AttendNumber(number);
-            node.handle_ended(begin, AttendNumber(number - 1));
+            let stream = StreamNumber(number);
+            node.handle_ended(begin, StreamNumber(number - 1));
             begin += 100 * MS;
             node.handle_timeout(begin);
-            assert!(effects(&mut node).contains(&Effect::Dial(attend)));
-            node.handle_connected(begin, attend);
-            assert!(node.handle_welcome(begin, attend, &Welcome { voters, ..welcome(1) }));
+            assert!(effects(&mut node).contains(&Effect::Dial(stream)));
+            node.handle_connected(begin, stream);
+            assert!(node.handle_welcome(begin, stream, &Welcome { voters, ..welcome(1) }));
         }
-        let last = AttendNumber(4);
-        node.handle_ended(begin, AttendNumber(3));
+        let last = StreamNumber(4);
+        node.handle_ended(begin, StreamNumber(3));
         node.handle_timeout(begin + 100 * MS);
         assert!(effects(&mut node).contains(&Effect::Dial(last)));
         node.handle_connected(begin + 100 * MS, last);

@@ -9,7 +9,7 @@ use std::{
 use ragent_base::{
     net::{
         Reach,
-        port::{Attended, PortStore},
+        port::{PortStore, RegisteredNodes},
     },
     secret::Credentials,
     spec::{Endpoint, JobSpec, RendezvousMethod},
@@ -52,14 +52,14 @@ pub(super) fn host(
     // Read after the port is bound: see `DeathNotice::deliver`.
     let recovered = recover(spec, &endpoint);
     let known_round = recovered.job_state.as_ref().map_or_else(KnownRound::default, seat_of);
-    let (attended, registered) = watch::channel(Attended::default());
+    let (registered_nodes, registered) = watch::channel(RegisteredNodes::default());
     let (store_sender, store) = open_store(spec, stores, registered)?;
     let not_here = NotHere { term: known_round.round.term, endpoint: endpoint.to_string() };
     let (not_here, _) = watch::channel(not_here);
     let state_file = recovered.state_file.clone();
     let credentials = spec.credentials.clone();
     let journal = spec.journal.clone();
-    let port = EndpointPort { listener, store, credentials, attended, journal };
+    let port = EndpointPort { listener, store, credentials, registered_nodes, journal };
     let begins_at = begins_at(spec.shared.nodes, spec.is_first_start());
     let own = OwnCoordinator {
         settings: Settings { begins_at, ..settings(spec, &node_id, VoterCount::One) },
@@ -203,7 +203,7 @@ type PortStoreSender = watch::Sender<Option<StoreHandle>>;
 fn open_store(
     spec: &JobSpec,
     stores: &StoreThread,
-    attended: watch::Receiver<Attended>,
+    registered_nodes: watch::Receiver<RegisteredNodes>,
 ) -> Result<(Option<PortStoreSender>, Option<PortStore>), HostOrJoinError> {
     match spec.rendezvous {
         // The worker stores of this node open a store for each round.
@@ -216,7 +216,7 @@ fn open_store(
         | RendezvousMethod::Voters(_)
         | RendezvousMethod::Etcd(_)
         | RendezvousMethod::Search(_) => {
-            Ok((None, plain_store(stores, attended, &spec.credentials)?))
+            Ok((None, plain_store(stores, registered_nodes, &spec.credentials)?))
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use ragent_base::{
-    net::port::{Attended, PortProtocols, PortStore},
+    net::port::{PortProtocols, PortStore, RegisteredNodes},
     secret::Credentials,
     spec::Endpoint,
     sys::system_error::{SystemError, system},
@@ -70,7 +70,7 @@ pub struct EndpointPort {
     /// The proof that its clients must give.
     pub credentials: Credentials,
     /// The registered nodes, published to the port.
-    pub attended: watch::Sender<Attended>,
+    pub registered_nodes: watch::Sender<RegisteredNodes>,
     /// The file to which a coordinator appends its events, if there is one.
     pub journal: Option<PathBuf>,
 }
@@ -217,8 +217,8 @@ pub fn host(
     let nodes_max = settings.nodes_max();
     let (published, elected) = watch::channel(ElectedCoordinator::Unknown);
     let (death_notices, received) = mpsc::channel(limits::DEATH_NOTICES);
-    let EndpointPort { listener, store, credentials, attended, journal } = port;
-    let protocols_attended = attended.subscribe();
+    let EndpointPort { listener, store, credentials, registered_nodes, journal } = port;
+    let protocols_nodes = registered_nodes.subscribe();
     let measures = Arc::new(CoordinatorMeasures::default());
     let role = Role::Host {
         endpoint: endpoint.to_string(),
@@ -232,7 +232,7 @@ pub fn host(
         settings,
         endpoint: VoterAddress::new(endpoint.to_string()),
         leadership: leadership.clone(),
-        attended,
+        registered_nodes,
         elected: published,
         registered,
         death_notices: received,
@@ -246,7 +246,7 @@ pub fn host(
         credentials,
         store,
         voters: connections,
-        attended: protocols_attended,
+        registered_nodes: protocols_nodes,
         nodes_max,
     };
     let hosted = Hosted { leadership, commands, elected, coordinator, file };

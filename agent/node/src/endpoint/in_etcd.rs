@@ -8,7 +8,7 @@ use std::{
 };
 
 use ragent_base::{
-    net::{self, port::Attended},
+    net::{self, port::RegisteredNodes},
     spec::{Endpoint, EtcdSpec, JobSpec},
     sys::{clock, system_error::system},
 };
@@ -67,11 +67,11 @@ pub(super) async fn take_part(
     })
     .map_err(system("start a thread"))?;
     info!(%endpoint, run_id = %spec.run_id, %etcd, "looking for the coordinator in etcd");
-    let (attended, registered) = watch::channel(Attended::default());
+    let (registered_nodes, registered) = watch::channel(RegisteredNodes::default());
     let credentials = spec.credentials.clone();
     let store = plain_store(stores, registered, &credentials)?;
     let journal = spec.journal.clone();
-    let port = EndpointPort { listener, store, credentials, attended, journal };
+    let port = EndpointPort { listener, store, credentials, registered_nodes, journal };
     let not_here = watch::Sender::new(NotHere::unknown());
     let own = OwnCoordinator {
         settings: settings(spec, &node_id, VoterCount::One),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use ragent_base::{
     net::{
         self,
-        port::{Attended, PortProtocols},
+        port::{PortProtocols, RegisteredNodes},
     },
     spec::{Endpoint, JobSpec},
     sys::system_error::system,
@@ -35,9 +35,15 @@ pub(super) fn join(
     let (not_here, known) = watch::channel(not_here);
     let credentials = spec.credentials.clone();
     let (http, shared) = service::routers(&spec.run_id, Role::Elsewhere(known), &credentials);
-    let attended = watch::channel(Attended::default()).1;
-    let protocols =
-        PortProtocols { http, credentials, store: None, voters: None, attended, nodes_max: 0 };
+    let registered_nodes = watch::channel(RegisteredNodes::default()).1;
+    let protocols = PortProtocols {
+        http,
+        credentials,
+        store: None,
+        voters: None,
+        registered_nodes,
+        nodes_max: 0,
+    };
     Ok(NodeServices {
         name: endpoint.to_string(),
         destination: Destination::endpoint(endpoint.clone(), endpoint),

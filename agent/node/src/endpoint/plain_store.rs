@@ -3,7 +3,7 @@
 use std::{io, net::IpAddr};
 
 use ragent_base::{
-    net::port::{Attended, PortStore},
+    net::port::{PortStore, RegisteredNodes},
     secret::Credentials,
     sys::{
         clock,
@@ -22,13 +22,13 @@ use crate::endpoint::limits;
 /// certificates, since the protocol cannot authenticate its clients.
 pub fn plain_store(
     stores: &StoreThread,
-    attended: watch::Receiver<Attended>,
+    registered_nodes: watch::Receiver<RegisteredNodes>,
     credentials: &Credentials,
 ) -> Result<Option<PortStore>, SystemError> {
     if credentials.is_secured() {
         return Ok(None);
     }
-    let admission = plain_admission(&attended.borrow());
+    let admission = plain_admission(&registered_nodes.borrow());
     let (refusals, refused) = mpsc::channel(REFUSED_CLIENTS_MAX);
     let options = Options {
         admission,
@@ -40,20 +40,20 @@ pub fn plain_store(
         .open_with(None, options)
         .map_err(|error| system("open the endpoint's store")(io::Error::other(error)))?;
     let (_, port_store) = watch::channel(Some(store));
-    tokio::spawn(admit_attended(port_store.clone(), attended, refused));
+    tokio::spawn(admit_registered(port_store.clone(), registered_nodes, refused));
     Ok(Some(port_store))
 }
 
 /// Admits the registered nodes to the endpoint's store, and warns of each address that it refuses, until the coordinator has ended.
-async fn admit_attended(
+async fn admit_registered(
     port_store: PortStore,
-    mut attended: watch::Receiver<Attended>,
+    mut registered_nodes: watch::Receiver<RegisteredNodes>,
     mut refused: mpsc::Receiver<IpAddr>,
 ) {
     let (mut due, mut not_before) = (None, clock::now());
     loop {
         tokio::select! {
-            changed = attended.changed(), if due.is_none() => {
+            changed = registered_nodes.changed(), if due.is_none() => {
                 if changed.is_err() {
                     return;
                 }
@@ -63,7 +63,7 @@ async fn admit_attended(
             () = clock::until(due) => {
                 due = None;
                 not_before = clock::now() + limits::ADMISSION_INTERVAL;
-                let admission = plain_admission(&attended.borrow_and_update());
+                let admission = plain_admission(&registered_nodes.borrow_and_update());
                 if let Some(store) = &*port_store.borrow() {
                     store.admit(admission);
                 }
@@ -76,12 +76,12 @@ async fn admit_attended(
     }
 }
 
-fn plain_admission(attended: &Attended) -> Admission {
+fn plain_admission(registered_nodes: &RegisteredNodes) -> Admission {
     Admission::Only {
-        addresses: attended.addresses.clone(),
+        addresses: registered_nodes.addresses.clone(),
         are_vouched: false,
         local_uids: users::trusted_uids(),
-        silent_max: limits::silent_store_clients(attended.world_size),
+        silent_max: limits::silent_store_clients(registered_nodes.world_size),
     }
 }
 
@@ -95,8 +95,8 @@ mod tests {
     #[test]
     fn plain_store_is_for_the_job() {
         let node: IpAddr = "10.0.0.1".parse().unwrap();
-        let attended = Attended { addresses: [node].into(), world_size: 2 };
-        let admission = plain_admission(&attended);
+        let registered_nodes = RegisteredNodes { addresses: [node].into(), world_size: 2 };
+        let admission = plain_admission(&registered_nodes);
         let expected = Admission::Only {
             addresses: [node].into(),
             are_vouched: false,

@@ -12,7 +12,7 @@ use std::{
 };
 
 use ragent_base::{
-    net::{self, Reach, port::Attended},
+    net::{self, Reach, port::RegisteredNodes},
     spec::{Endpoint, JobSpec, SearchSpec, VoterList},
     sys::{clock, host::ThisHost, port_holder, system_error::system},
 };
@@ -313,11 +313,11 @@ fn serve(
     let port = dialed.port;
     let listed = first.endpoints.clone();
     let not_here = watch::Sender::new(NotHere::unknown());
-    let (attended, registered) = watch::channel(Attended::default());
+    let (registered_nodes, registered) = watch::channel(RegisteredNodes::default());
     let credentials = spec.credentials.clone();
     let store = plain_store(stores, registered, &credentials)?;
     let journal = spec.journal.clone();
-    let endpoint_port = EndpointPort { listener, store, credentials, attended, journal };
+    let endpoint_port = EndpointPort { listener, store, credentials, registered_nodes, journal };
     let own = OwnCoordinator {
         settings: settings(spec, &node_id, spec.voters),
         endpoint: endpoint.clone(),

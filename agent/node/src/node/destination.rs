@@ -7,7 +7,7 @@ use ragent_core::targets::Targets;
 use ragent_leadership::Leader;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    ids::{AttendNumber, Term, VoterAddress},
+    ids::{StreamNumber, Term, VoterAddress},
     limits::VOTERS_MAX,
 };
 use tokio::sync::watch;
@@ -32,7 +32,7 @@ pub struct Destination {
     /// The last known addresses of endpoints, by name.
     known: Vec<(Endpoint, SocketAddr)>,
     /// The name of the endpoint of each attempt that was not welcomed yet.
-    attempts: BTreeMap<AttendNumber, Endpoint>,
+    attempts: BTreeMap<StreamNumber, Endpoint>,
 }
 
 /// The consequence of a redirect.
@@ -123,14 +123,14 @@ impl Destination {
     /// Returns the endpoint for a new attempt, and its last known address.
     pub(super) fn dial(
         &mut self,
-        attend: AttendNumber,
-        is_attended: bool,
+        stream: StreamNumber,
+        is_registered: bool,
     ) -> (Endpoint, Option<SocketAddr>) {
-        let target = self.targets.as_mut().and_then(|targets| targets.next(is_attended));
+        let target = self.targets.as_mut().and_then(|targets| targets.next(is_registered));
         let name = target.unwrap_or_else(|| self.own.0.clone());
         let known = self.known.iter().find(|(known, _)| *known == name).map(|(_, at)| *at);
         let endpoint = self.dialed(&name);
-        self.attempts.insert(attend, name);
+        self.attempts.insert(stream, name);
         (endpoint, known)
     }
 
@@ -171,11 +171,11 @@ impl Destination {
     /// the list of voters may spell in another way.
     pub(super) fn handle_welcome(
         &mut self,
-        attend: AttendNumber,
+        stream: StreamNumber,
         term: Term,
         remote: Option<SocketAddr>,
     ) -> Option<Endpoint> {
-        let name = self.attempts.remove(&attend)?;
+        let name = self.attempts.remove(&stream)?;
         if let Some(targets) = &mut self.targets {
             targets.handle_welcome(name.clone(), term);
         }
@@ -186,8 +186,8 @@ impl Destination {
 
     /// Notes that a stream, or the attempt to open it, has ended. The end of a stream proves nothing about the
     /// leader, which is dialed again.
-    pub(super) fn handle_ended(&mut self, attend: AttendNumber) {
-        if let Some(name) = self.attempts.remove(&attend)
+    pub(super) fn handle_ended(&mut self, stream: StreamNumber) {
+        if let Some(name) = self.attempts.remove(&stream)
             && let Some(targets) = &mut self.targets
         {
             targets.handle_failed(&name);
@@ -198,7 +198,7 @@ impl Destination {
     /// if the agent is bound to a run: another run cannot take it over.
     pub(super) fn handle_redirect(
         &mut self,
-        attend: AttendNumber,
+        stream: StreamNumber,
         not_here: &NotHere,
         is_bound: bool,
     ) -> Redirect {
@@ -207,7 +207,7 @@ impl Destination {
         if let Some(targets) = &mut self.targets {
             let Some(named) = named else { return Redirect::NotLeading(false) };
             // A stream that was welcomed leads to the leader.
-            let from = self.attempts.get(&attend).or_else(|| targets.leader()).cloned();
+            let from = self.attempts.get(&stream).or_else(|| targets.leader()).cloned();
             let has_stepped_down =
                 |from: &Endpoint| targets.handle_stepped_down(from, named.clone());
             if may_follow && from.as_ref().is_some_and(has_stepped_down) {
@@ -323,8 +323,8 @@ mod tests {
 
     use super::*;
 
-    const ONE: AttendNumber = AttendNumber(1);
-    const TWO: AttendNumber = AttendNumber(2);
+    const ONE: StreamNumber = StreamNumber(1);
+    const TWO: StreamNumber = StreamNumber(2);
 
     fn at(text: &str) -> Endpoint {
         text.parse().unwrap()
@@ -373,12 +373,12 @@ mod tests {
         assert_eq!(destination.dial(TWO, false), (at("c:1"), None));
         let remote = Some("10.0.0.3:1".parse().unwrap());
         assert_eq!(destination.handle_welcome(TWO, Term(3), remote), Some(at("c:1")));
-        assert_eq!(destination.dial(AttendNumber(3), true), (at("c:1"), remote));
+        assert_eq!(destination.dial(StreamNumber(3), true), (at("c:1"), remote));
         destination.handle_ended(TWO);
-        assert_eq!(destination.dial(AttendNumber(4), false).0, at("c:1"), "the same leader");
-        destination.handle_ended(AttendNumber(4));
-        assert_eq!(destination.dial(AttendNumber(5), false).0, at("127.0.0.1:1"));
-        assert_eq!(destination.dial(AttendNumber(6), false).0, at("c:1"), "in its turn");
+        assert_eq!(destination.dial(StreamNumber(4), false).0, at("c:1"), "the same leader");
+        destination.handle_ended(StreamNumber(4));
+        assert_eq!(destination.dial(StreamNumber(5), false).0, at("127.0.0.1:1"));
+        assert_eq!(destination.dial(StreamNumber(6), false).0, at("c:1"), "in its turn");
         assert_eq!(destination.to_string(), "a,b,c");
     }
 
@@ -404,23 +404,23 @@ mod tests {
         assert_eq!(destination.dial(TWO, false).0, at("b:1"));
         let remote = Some("10.0.0.3:1".parse().unwrap());
         assert_eq!(destination.handle_welcome(TWO, Term(3), remote), Some(at("b:1")));
-        assert_eq!(destination.dial(AttendNumber(3), true), (at("b:1"), remote));
-        destination.handle_ended(AttendNumber(3));
-        let dialed: Vec<_> = (4..7).map(|n| destination.dial(AttendNumber(n), false).0).collect();
+        assert_eq!(destination.dial(StreamNumber(3), true), (at("b:1"), remote));
+        destination.handle_ended(StreamNumber(3));
+        let dialed: Vec<_> = (4..7).map(|n| destination.dial(StreamNumber(n), false).0).collect();
         assert_eq!(dialed, ["127.0.0.1:1", "b:1", "127.0.0.1:1"].map(at));
         assert_eq!(destination.handle_redirect(ONE, &not_here(2, "c:1"), false), unknown);
-        assert_eq!(destination.dial(AttendNumber(7), false).0, at("b:1"));
+        assert_eq!(destination.dial(StreamNumber(7), false).0, at("b:1"));
         assert_eq!(
             destination.handle_redirect(ONE, &not_here(4, "c:1"), false),
             Redirect::NotLeading(true)
         );
-        assert_eq!(destination.dial(AttendNumber(8), false), (at("c:1"), None));
+        assert_eq!(destination.dial(StreamNumber(8), false), (at("c:1"), None));
         assert_eq!(
             destination.handle_redirect(ONE, &not_here(5, "a:1"), false),
             Redirect::NotLeading(true)
         );
         assert_eq!(
-            destination.dial(AttendNumber(9), false).0,
+            destination.dial(StreamNumber(9), false).0,
             at("127.0.0.1:1"),
             "this agent leads"
         );
@@ -434,7 +434,7 @@ mod tests {
         leads.send_replace(Leader::At("d:1".to_owned(), Term(6)));
         destination.leader_changed().await;
         assert!(destination.handle_own_leader() && !destination.handle_own_leader());
-        assert_eq!(destination.dial(AttendNumber(10), false).0, at("d:1"));
+        assert_eq!(destination.dial(StreamNumber(10), false).0, at("d:1"));
     }
 
     /// An agent dials the leader that its own voter knows, by the name that other agents use.
@@ -470,14 +470,14 @@ mod tests {
         assert_eq!(destination.death_notice_recipients(), ["a:1", "b:1", "c:1"].map(at));
         assert_eq!(destination.dial(TWO, true), (at("b:1"), remote));
         destination.handle_ended(TWO);
-        let dialed: Vec<_> = (3..6).map(|n| destination.dial(AttendNumber(n), false).0).collect();
+        let dialed: Vec<_> = (3..6).map(|n| destination.dial(StreamNumber(n), false).0).collect();
         assert_eq!(dialed, ["a:1", "b:1", "c:1"].map(at));
         assert_eq!(
             destination.handle_redirect(ONE, &not_here(4, "c:1"), true),
             Redirect::NotLeading(true)
         );
         assert!(!destination.handle_voter_list(list, 1), "the same list");
-        assert_eq!(destination.dial(AttendNumber(6), false).0, at("c:1"), "the leader is kept");
+        assert_eq!(destination.dial(StreamNumber(6), false).0, at("c:1"), "the leader is kept");
     }
 
     /// An agent that knows of no round follows its leader to another one, whose term may be lower; no other process can send it
@@ -493,11 +493,11 @@ mod tests {
         assert_eq!(destination.handle_redirect(ONE, &elsewhere, true), Redirect::NotLeading(false));
         assert_eq!(destination.handle_redirect(ONE, &elsewhere, false), stepped_down);
         assert_eq!(destination.dial(TWO, false).0, at("a:1"));
-        let attend = AttendNumber(3);
+        let stream = StreamNumber(3);
         destination.handle_ended(TWO);
-        assert_eq!(destination.dial(attend, false).0, at("b:1"));
+        assert_eq!(destination.dial(stream, false).0, at("b:1"));
         let other = Redirect::NotLeading(false);
-        assert_eq!(destination.handle_redirect(attend, &not_here(0, "c:1"), false), other);
+        assert_eq!(destination.handle_redirect(stream, &not_here(0, "c:1"), false), other);
     }
 
     /// When the voters change, the agent dials the new ones and the listed ones, its own voter first.
@@ -511,7 +511,7 @@ mod tests {
         assert_eq!(destination.handle_welcome(ONE, Term(3), None), Some(at("a:1")));
         destination.dial(TWO, false);
         destination.handle_ended(TWO);
-        let dialed: Vec<_> = (3..7).map(|n| destination.dial(AttendNumber(n), false).0).collect();
+        let dialed: Vec<_> = (3..7).map(|n| destination.dial(StreamNumber(n), false).0).collect();
         assert_eq!(dialed, ["127.0.0.1:5", "a:1", "b:1", "c:1"].map(at));
         assert_eq!(destination.to_string(), "b:1,c:1,d:5");
         let recipients = destination.death_notice_recipients();

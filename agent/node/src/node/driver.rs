@@ -26,7 +26,7 @@ use ragent_core::{
 };
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    ids::{AttendNumber, JobUid, Round, RunId},
+    ids::{JobUid, Round, RunId, StreamNumber},
     message::{Admission, FromNode, NodeDescription, StoreConnection, StoreUnreached, Vouched},
     settings::SharedSettings,
 };
@@ -257,11 +257,11 @@ struct Driver<'a> {
     spec: AgentSpec,
     stores: WorkerStores,
     commands: mpsc::Sender<Command>,
-    streams: BTreeMap<AttendNumber, mpsc::Sender<FromNode>>,
+    streams: BTreeMap<StreamNumber, mpsc::Sender<FromNode>>,
     proof: ProofOfId,
-    remotes: BTreeMap<AttendNumber, SocketAddr>,
+    remotes: BTreeMap<StreamNumber, SocketAddr>,
     /// The task of each stream; a stream that is dropped ends with it.
-    tasks: BTreeMap<AttendNumber, AbortHandle>,
+    tasks: BTreeMap<StreamNumber, AbortHandle>,
     events: mpsc::Sender<StreamEvent>,
     /// The address to which the keeper sends a death notice.
     coordinator: Option<SocketAddr>,
@@ -303,16 +303,16 @@ impl Driver<'_> {
         self.node.handle_timeout(now);
         self.service_manager.handle_timeout(now);
         self.stopping.handle_timeout(now).iter().for_each(|line| telemetry::line(line));
-        let attend = self.node.current().filter(|_| self.node.is_attended());
-        let coordinator = attend.and_then(|attend| self.remotes.get(&attend).copied());
+        let stream = self.node.current().filter(|_| self.node.is_registered());
+        let coordinator = stream.and_then(|stream| self.remotes.get(&stream).copied());
         self.spec.start_screen.handle_timeout(now, coordinator);
     }
 
     fn review_start_screen(&mut self) {
         let (agent, endpoint) = (self.node.agent(), &self.spec.not_here);
         let endpoint = || endpoint.borrow().endpoint.clone();
-        let (is_leaving, unattended) = (agent.is_leaving(), agent.unattended());
-        self.spec.start_screen.review(clock::now(), is_leaving, unattended, endpoint);
+        let (is_leaving, disconnected) = (agent.is_leaving(), agent.disconnected());
+        self.spec.start_screen.review(clock::now(), is_leaving, disconnected, endpoint);
     }
 
     fn handle_signal(&mut self, signal: Signal) {
@@ -408,17 +408,17 @@ impl Driver<'_> {
 
     async fn carry_out(&mut self, effect: Effect) -> Result<(), DriveError> {
         match effect {
-            Effect::Dial(attend) => {
-                let is_attended = self.node.is_attended();
-                let (endpoint, known) = self.spec.destination.dial(attend, is_attended);
+            Effect::Dial(stream) => {
+                let is_registered = self.node.is_registered();
+                let (endpoint, known) = self.spec.destination.dial(stream, is_registered);
                 let events = self.events.clone();
                 let credentials = self.spec.credentials.clone();
-                let stream = client::attend(endpoint, known, attend, credentials, events);
-                let task = tokio::spawn(stream);
-                self.tasks.insert(attend, task.abort_handle());
+                let task = client::register(endpoint, known, stream, credentials, events);
+                let task = tokio::spawn(task);
+                self.tasks.insert(stream, task.abort_handle());
             }
-            Effect::Send { attend, message } => self.send_on(attend, message),
-            Effect::Drop(attend) => self.forget(attend),
+            Effect::Send { stream, message } => self.send_on(stream, message),
+            Effect::Drop(stream) => self.forget(stream),
             Effect::Renew(until) => self.order(Command::Renew(until)).await,
             Effect::LeaseLost => {
                 self.lease_margin = RecentMinimum::default();
@@ -577,7 +577,7 @@ impl Driver<'_> {
         self.streams.clear();
         let ended = async {
             while let Some(event) = events.recv().await {
-                if matches!(event, StreamEvent::Ended(attend, _) if Some(attend) == current) {
+                if matches!(event, StreamEvent::Ended(stream, _) if Some(stream) == current) {
                     return;
                 }
             }

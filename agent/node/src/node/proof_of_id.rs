@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ragent_proto::Proof;
-use ragent_rendezvous::ids::AttendNumber;
+use ragent_rendezvous::ids::StreamNumber;
 
 /// The proof of a node id.
 #[derive(Debug, Default)]
@@ -11,7 +11,7 @@ pub(super) struct ProofOfId {
     /// The newest proof; `None` until the first welcome under the node id.
     newest: Option<Proof>,
     /// The proof that was shown on each open stream.
-    shown: BTreeMap<AttendNumber, Option<Proof>>,
+    shown: BTreeMap<StreamNumber, Option<Proof>>,
 }
 
 impl ProofOfId {
@@ -21,13 +21,13 @@ impl ProofOfId {
     }
 
     /// Notes that the newest proof is shown on a stream.
-    pub(super) fn handle_shown(&mut self, attend: AttendNumber) {
-        self.shown.insert(attend, self.newest);
+    pub(super) fn handle_shown(&mut self, stream: StreamNumber) {
+        self.shown.insert(stream, self.newest);
     }
 
     /// Notes that a stream has ended.
-    pub(super) fn handle_ended(&mut self, attend: AttendNumber) {
-        self.shown.remove(&attend);
+    pub(super) fn handle_ended(&mut self, stream: StreamNumber) {
+        self.shown.remove(&stream);
     }
 
     /// Replaces the proof by the one of a welcome; returns true if it differs.
@@ -40,9 +40,9 @@ impl ProofOfId {
     ///
     /// Otherwise the refusal concerns that stream only: the agent is registered on another one, or
     /// received its proof after it had opened this one.
-    pub(super) fn handle_refused(&mut self, attend: AttendNumber, is_attended: bool) -> bool {
-        let shown = self.shown.get(&attend).copied().flatten();
-        let is_lost = shown == self.newest && !is_attended;
+    pub(super) fn handle_refused(&mut self, stream: StreamNumber, is_registered: bool) -> bool {
+        let shown = self.shown.get(&stream).copied().flatten();
+        let is_lost = shown == self.newest && !is_registered;
         if is_lost {
             self.newest = None;
         }
@@ -59,8 +59,8 @@ impl ProofOfId {
 mod tests {
     use super::*;
 
-    const FIRST: AttendNumber = AttendNumber(1);
-    const SECOND: AttendNumber = AttendNumber(2);
+    const FIRST: StreamNumber = StreamNumber(1);
+    const SECOND: StreamNumber = StreamNumber(2);
     const PROOF: Proof = Proof([1; 16]);
 
     /// An agent whose newest proof was refused registers under a new node id, without a proof.

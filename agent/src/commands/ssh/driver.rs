@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use ragent_base::{output::console::Console, spec::Stream, sys::clock};
-use ragent_leadership::state_file::Registration;
+use ragent_leadership::state_file::AgentFile;
 use tokio::sync::mpsc;
 use tracing::info;
 
@@ -99,7 +99,7 @@ struct Driver<'a> {
     /// The parts of the agents' commands that are specific to the hosts, once they are started.
     jobs: Vec<HostJob>,
     /// The registration of this launch, which exists until the launch ends.
-    registration: Option<Registration>,
+    registration: Option<AgentFile>,
     /// A line that is not yet written to the console.
     pending: Option<(Stream, Bytes)>,
     /// The time from which a blocked console is not waited for, because the user has asked for an
@@ -122,7 +122,7 @@ impl Driver<'_> {
                     self.registration = self
                         .plan
                         .registration(&hosts)
-                        .and_then(|registration| Registration::new(&registration).ok());
+                        .and_then(|registration| AgentFile::new(&registration).ok());
                     self.branches.start(&self.plan.first_job(), &self.jobs);
                 }
                 Effect::StartAgain(host) => {

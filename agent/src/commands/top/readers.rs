@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, error::Error, ops::ControlFlow, rc::Rc, time::Duration};
 
-use ragent_coordinator::client::{AttendError, JobPage, JournalRequest, Lines, States};
+use ragent_coordinator::client::{JobPage, JournalRequest, Lines, States, StreamError};
 use ragent_rendezvous::{event::EventId, snapshot::Snapshot};
 use tokio::sync::mpsc;
 
@@ -26,7 +26,7 @@ impl Reader for StateReader {
         Ok(at.open(JobPage::States).await?.map(Into::into))
     }
 
-    async fn next(states: &mut States) -> Result<Option<Box<Snapshot>>, AttendError> {
+    async fn next(states: &mut States) -> Result<Option<Box<Snapshot>>, StreamError> {
         states.next().await
     }
 
@@ -67,7 +67,7 @@ impl Reader for EventReader {
         at.open(JobPage::Events(JournalRequest { after: self.after, follow: true })).await
     }
 
-    async fn next(lines: &mut Lines) -> Result<Option<String>, AttendError> {
+    async fn next(lines: &mut Lines) -> Result<Option<String>, StreamError> {
         lines.next().await
     }
 

@@ -5,19 +5,19 @@ use super::{
     recovery::restarted,
 };
 use crate::{
-    ids::{AttendNumber, JobUid, Round, RoundId, Term},
+    ids::{JobUid, Round, RoundId, StreamNumber, Term},
     message::{JobResult, NodeState, RefuseReason, WaitReason},
 };
 
 /// Creates a coordinator without the state of a round of three, which learns of it from `a`.
 fn adopted() -> Fixture {
     let mut t = Fixture::new(1, 3);
-    let mut attend = t.attend_of("a", ready());
+    let mut registration = t.registration_of("a", ready());
     let round = RoundId { term: Term(1), round: Round(1) };
-    attend.known_round = known_round(round, 3, 0);
-    attend.standing.round = round;
+    registration.known_round = known_round(round, 3, 0);
+    registration.standing.round = round;
     t.rounds.insert("a".to_owned(), round);
-    t.attend_with(attend);
+    t.register_with(registration);
     t
 }
 
@@ -32,9 +32,9 @@ fn recovery_of_an_adopted_round_needs_a_majority() {
          registered, 590 s left";
     assert_eq!(t.why(), why);
     t.restart_coordinator();
-    let mut attend = t.attend_of("a", ready());
-    attend.known_round = known_round(t.rounds["a"], 3, 0);
-    t.attend_with(attend);
+    let mut registration = t.registration_of("a", ready());
+    registration.known_round = known_round(t.rounds["a"], 3, 0);
+    t.register_with(registration);
     t.live(&["a"], 600 * SECOND);
     let result = t.outcome().expect("closed").result;
     assert_eq!(result, JobResult::RecoveryTimeout { present: 1, needed: 2, waited: 600 * SECOND });
@@ -58,13 +58,13 @@ fn newcomers_make_up_the_majority_of_an_adopted_round() {
 #[test]
 fn higher_round_is_learned() {
     let mut t = restarted(&["a"]);
-    let mut attend = t.attend_of("a", NodeState::Running);
+    let mut registration = t.registration_of("a", NodeState::Running);
     let round = RoundId { term: Term(7), round: Round(9) };
-    attend.known_round = known_round(round, 1, 0);
-    attend.standing.round = round;
-    attend.charged_through = Round(8);
-    attend.restarts_used = 2;
-    let did = t.attend_with(attend);
+    registration.known_round = known_round(round, 1, 0);
+    registration.standing.round = round;
+    registration.charged_through = Round(8);
+    registration.restarts_used = 2;
+    let did = t.register_with(registration);
     assert_eq!(did, [Did::Remember(9, 2), Did::Welcome("a"), Did::Restart("a", 9)]);
     assert_eq!(t.job_state.term, Term(8));
     t.rounds.insert("a".to_owned(), round);
@@ -75,13 +75,13 @@ fn higher_round_is_learned() {
 #[test]
 fn round_that_is_only_reported_is_recovered() {
     let mut t = Fixture::new(1, 2);
-    let mut attend = t.attend_of("a", NodeState::Running);
+    let mut registration = t.registration_of("a", NodeState::Running);
     let round = RoundId { term: Term(1), round: Round(1) };
-    attend.known_round = known_round(round, 2, 0);
-    attend.standing.round = round;
+    registration.known_round = known_round(round, 2, 0);
+    registration.standing.round = round;
     t.rounds.insert("a".to_owned(), round);
     assert_eq!(
-        t.attend_with(attend),
+        t.register_with(registration),
         [Did::Remember(1, 0), Did::Welcome("a"), Did::Restart("a", 1)]
     );
     assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Recovering)]);
@@ -91,11 +91,11 @@ fn round_that_is_only_reported_is_recovered() {
 #[test]
 fn absurd_numbers_are_not_believed() {
     let mut t = Fixture::new(1, 1);
-    let mut attend = t.attend_of("a", ready());
+    let mut registration = t.registration_of("a", ready());
     let round = RoundId { term: Term(u64::MAX), round: Round(u64::MAX) };
-    attend.known_round = known_round(round, u32::MAX, u32::MAX);
-    attend.attend = AttendNumber(1);
-    let did = t.attend_with(attend);
+    registration.known_round = known_round(round, u32::MAX, u32::MAX);
+    registration.stream = StreamNumber(1);
+    let did = t.register_with(registration);
     assert_eq!(did, [Did::Welcome("a"), Did::Remember(1, 0), Did::Admit("a", 1, 0)]);
 }
 
@@ -105,11 +105,11 @@ fn claims_of_another_run_do_not_count() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a"]);
     t.restart_coordinator();
-    let mut attend = t.attend_of("x", ready());
-    attend.known_round = known_round(RoundId { term: Term(9), round: Round(99) }, 1, 0);
-    attend.restarts_used = 3;
-    attend.charged_through = Round(99);
-    t.machine.handle_attend(t.now, attend);
+    let mut registration = t.registration_of("x", ready());
+    registration.known_round = known_round(RoundId { term: Term(9), round: Round(99) }, 1, 0);
+    registration.restarts_used = 3;
+    registration.charged_through = Round(99);
+    t.machine.handle_registration(t.now, registration);
     assert_eq!(t.drain(), [Did::Welcome("x"), Did::Wait("x", WaitReason::Recovering)]);
     assert_eq!((t.job_state.round, t.job_state.term), (Round(1), Term(2)));
     assert_eq!((t.job_state.restarts_used, t.job_state.charged_through), (0, Round(0)));
@@ -122,12 +122,12 @@ fn claims_of_another_run_do_not_count() {
 fn claims_do_not_count_in_a_running_round() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a"]);
-    let mut attend = t.attend_of("x", ready());
-    attend.job_uid = Some(t.job_state.job_uid.clone());
-    attend.known_round = known_round(RoundId { term: Term(1), round: Round(99) }, 1, 0);
-    attend.restarts_used = 3;
-    attend.charged_through = Round(99);
-    t.machine.handle_attend(t.now, attend);
+    let mut registration = t.registration_of("x", ready());
+    registration.job_uid = Some(t.job_state.job_uid.clone());
+    registration.known_round = known_round(RoundId { term: Term(1), round: Round(99) }, 1, 0);
+    registration.restarts_used = 3;
+    registration.charged_through = Round(99);
+    t.machine.handle_registration(t.now, registration);
     t.drain();
     assert_eq!((t.job_state.round, t.job_state.is_adopted), (Round(1), false));
     assert_eq!((t.job_state.restarts_used, t.job_state.charged_through), (0, Round(0)));
@@ -138,24 +138,25 @@ fn claims_do_not_count_in_a_running_round() {
 fn far_rounds_are_not_believed() {
     for (ahead, is_believed) in [(1 << 20, true), ((1 << 20) + 1, false)] {
         let mut t = restarted(&["a"]);
-        let mut attend = t.attend_of("x", ready());
-        attend.known_round = known_round(RoundId { term: Term(1), round: Round(1 + ahead) }, 1, 0);
-        t.attend_with(attend);
+        let mut registration = t.registration_of("x", ready());
+        registration.known_round =
+            known_round(RoundId { term: Term(1), round: Round(1 + ahead) }, 1, 0);
+        t.register_with(registration);
         assert_eq!(t.job_state.round != Round(1), is_believed);
     }
 }
 
 /// Registers an agent of an earlier run with this uid, ready again, a member of a round of two.
-fn attend_from(t: &mut Fixture, name: &'static str, uid: &str, rank: u32) -> Vec<Did> {
-    let mut attend = t.attend_of(name, ready());
+fn register_from(t: &mut Fixture, name: &'static str, uid: &str, rank: u32) -> Vec<Did> {
+    let mut registration = t.registration_of(name, ready());
     let round = RoundId { term: Term(3), round: Round(8) };
-    attend.job_uid = Some(JobUid::new(uid));
-    attend.known_round = known_round(round, 2, rank);
-    attend.standing.round = round;
-    attend.restarts_used = 2;
-    attend.charged_through = Round(7);
+    registration.job_uid = Some(JobUid::new(uid));
+    registration.known_round = known_round(round, 2, rank);
+    registration.standing.round = round;
+    registration.restarts_used = 2;
+    registration.charged_through = Round(7);
     t.rounds.insert(name.to_owned(), round);
-    t.attend_with(attend)
+    t.register_with(registration)
 }
 
 /// A host that lost its state adopts the run of the first member that registers: its uid, its round
@@ -164,7 +165,7 @@ fn attend_from(t: &mut Fixture, name: &'static str, uid: &str, rank: u32) -> Vec
 fn coordinator_without_state_adopts_the_run_of_a_member() {
     let mut t = Fixture::new(2, 2).host("x");
     t.join("x");
-    let did = attend_from(&mut t, "b", "earlier", 1);
+    let did = register_from(&mut t, "b", "earlier", 1);
     assert_eq!(
         did,
         [
@@ -178,10 +179,10 @@ fn coordinator_without_state_adopts_the_run_of_a_member() {
     assert_eq!(t.job_state.job_uid, JobUid::new("earlier"));
     assert!(t.job_state.is_adopted && t.job_state.term > Term(3));
     // The waiting node registers again, with the uid that it received before.
-    let mut attend = t.attend_of("x", ready());
-    attend.job_uid = Some(JobUid::new("uid"));
+    let mut registration = t.registration_of("x", ready());
+    registration.job_uid = Some(JobUid::new("uid"));
     let wait = Did::Wait("x", WaitReason::Recovering);
-    assert_eq!(t.attend_with(attend), [Did::Welcome("x"), wait]);
+    assert_eq!(t.register_with(registration), [Did::Welcome("x"), wait]);
     assert_eq!(t.live(&["b", "x"], 4 * SECOND), []);
     let did = t.live(&["b", "x"], SECOND);
     assert_eq!(did, [Did::Remember(9, 2), Did::Admit("b", 9, 0), Did::Admit("x", 9, 1)]);
@@ -192,13 +193,13 @@ fn coordinator_without_state_adopts_the_run_of_a_member() {
 #[test]
 fn claimed_size_is_bounded() {
     let mut t = Fixture::new(1, 2);
-    let mut attend = t.attend_of("a", ready());
+    let mut registration = t.registration_of("a", ready());
     let round = RoundId { term: Term(3), round: Round(8) };
-    attend.job_uid = Some(JobUid::new("earlier"));
-    attend.known_round = known_round(round, 1000, 0);
-    attend.standing.round = round;
+    registration.job_uid = Some(JobUid::new("earlier"));
+    registration.known_round = known_round(round, 1000, 0);
+    registration.standing.round = round;
     t.rounds.insert("a".to_owned(), round);
-    t.attend_with(attend);
+    t.register_with(registration);
     assert_eq!((t.job_state.round, t.job_state.round_size), (Round(8), 2));
     assert!(t.why().starts_with("recovering: 1 of 2 members"), "{}", t.why());
 }
@@ -208,18 +209,18 @@ fn claimed_size_is_bounded() {
 fn second_run_is_refused() {
     let refused = |name| [Did::Refuse(name, RefuseReason::EarlierRun)];
     let mut t = Fixture::new(2, 2);
-    attend_from(&mut t, "a", "earlier", 0);
-    assert_eq!(attend_from(&mut t, "b", "another", 1), refused("b"));
+    register_from(&mut t, "a", "earlier", 0);
+    assert_eq!(register_from(&mut t, "b", "another", 1), refused("b"));
     let mut t = Fixture::new(1, 1);
     t.run(&["a"]);
-    assert_eq!(attend_from(&mut t, "b", "earlier", 0), refused("b"));
+    assert_eq!(register_from(&mut t, "b", "earlier", 0), refused("b"));
 }
 
 /// A run is not adopted from an agent that does not name a round: its state is unknown.
 #[test]
 fn run_without_a_round_is_refused() {
     let mut t = Fixture::new(2, 2);
-    let mut attend = t.attend_of("a", ready());
-    attend.job_uid = Some(JobUid::new("earlier"));
-    assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::EarlierRun)]);
+    let mut registration = t.registration_of("a", ready());
+    registration.job_uid = Some(JobUid::new("earlier"));
+    assert_eq!(t.register_with(registration), [Did::Refuse("a", RefuseReason::EarlierRun)]);
 }

@@ -23,9 +23,9 @@ fn age() -> Duration {
 
 /// Opens a stream of `name`, which is ready, and whose agent could have learned of an earlier job for `waited`.
 fn join_after(t: &mut Fixture, name: &'static str, waited: Duration) -> Vec<Did> {
-    let mut attend = t.attend_of(name, ready());
-    attend.waited = waited;
-    t.attend_with(attend)
+    let mut registration = t.registration_of(name, ready());
+    registration.waited = waited;
+    t.register_with(registration)
 }
 
 fn admits(did: &[Did]) -> bool {
@@ -310,13 +310,13 @@ fn external_store_adopts_the_job_of_a_member() {
         let mut t = Fixture::new(1, 3);
         t.settings.voters.extend(has_voters.then(|| VoterAddress::new("n0:1")));
         take_over(&mut t, Duration::ZERO, None);
-        let mut attend = t.attend_of("a", ready());
+        let mut registration = t.registration_of("a", ready());
         let round = RoundId { term: Term(1), round: Round(4) };
-        attend.known_round = known_round(round, 1, 0);
-        attend.standing.round = round;
-        attend.job_uid = Some(JobUid::new("earlier"));
+        registration.known_round = known_round(round, 1, 0);
+        registration.standing.round = round;
+        registration.job_uid = Some(JobUid::new("earlier"));
         t.rounds.insert("a".to_owned(), round);
-        let did = t.attend_with(attend);
+        let did = t.register_with(registration);
         if has_voters {
             assert_eq!(did, [Did::HangUp("a")]);
             assert_eq!(t.job_state.job_uid, JobUid::new("uid"));
@@ -347,10 +347,10 @@ fn members_report_names_a_job_that_can_go_on() {
     t.settings.voter_count = VoterCount::Three;
     t.restart_coordinator();
     let voter = Member { voter: VoterId(7), address: VoterAddress::new("a:1") };
-    let mut attend = t.attend_of("a", ready());
-    attend.node = describe("a");
-    attend.node.voter = Some(voter.clone());
-    t.attend_with(attend);
+    let mut registration = t.registration_of("a", ready());
+    registration.node = describe("a");
+    registration.node.voter = Some(voter.clone());
+    t.register_with(registration);
     let report = MembersReport { members: vec![voter], wanted: 1, has_nodes: true };
     assert_eq!(t.machine.members(), report);
 }

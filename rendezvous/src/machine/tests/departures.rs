@@ -70,10 +70,10 @@ fn nodes_that_are_back_are_not_named() {
     for name in ["a", "b", "c", "d"] {
         t.report(name, NodeState::Running);
     }
-    t.attend("b2", NodeState::Preparing);
+    t.register("b2", NodeState::Preparing);
     t.live(&["a", "b2"], 10 * SECOND);
     t.back("a");
-    t.attend("c", NodeState::Preparing);
+    t.register("c", NodeState::Preparing);
     t.live(&["a", "c", "b2"], 600 * SECOND);
     let (nodes, more) = departed(&t);
     assert_eq!(nodes.iter().map(|node| node.host_name.as_str()).collect::<Vec<_>>(), ["d"]);
@@ -86,7 +86,7 @@ fn few_departed_nodes_are_named() {
     let names = ["a", "b", "c", "d", "e", "f", "x"];
     let mut t = Fixture::new(8, 8);
     for name in names {
-        t.attend(name, ready());
+        t.register(name, ready());
     }
     for name in &names[1..] {
         t.die(name);

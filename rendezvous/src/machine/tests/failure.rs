@@ -65,19 +65,19 @@ fn failure_while_a_member_leaves_is_free() {
     assert_eq!(did, [Did::Dismiss("a"), Did::Remember(2, 0), Did::Admit("b", 2, 0)]);
 }
 
-/// A failure whose stream broke is reported again by the node's next attend, and counts once.
+/// A failure whose stream broke is reported again by the node's next registration, and counts once.
 #[test]
 fn failure_is_repeated_when_ready() {
     let mut t = Fixture::new(1, 1);
     t.run(&["a"]);
-    let mut attend = t.attend_of("a", ready());
-    attend.standing.failure = Some(Box::new(failure("a", SECOND)));
-    let did = t.attend_with(attend.clone());
+    let mut registration = t.registration_of("a", ready());
+    registration.standing.failure = Some(Box::new(failure("a", SECOND)));
+    let did = t.register_with(registration.clone());
     let complete = [Did::Remember(1, 1), Did::Remember(2, 1), Did::Admit("a", 2, 0)];
     assert_eq!(did, [&[Did::Welcome("a")][..], &complete].concat());
-    attend.attend.0 += 1;
-    t.attends.insert("a".to_owned(), attend.attend);
-    assert_eq!(t.attend_with(attend), [Did::Welcome("a"), Did::Admit("a", 2, 0)]);
+    registration.stream.0 += 1;
+    t.registrations.insert("a".to_owned(), registration.stream);
+    assert_eq!(t.register_with(registration), [Did::Welcome("a"), Did::Admit("a", 2, 0)]);
 }
 
 /// If the budget is spent, the job closes with the failure that happened first, by its age.
@@ -104,9 +104,9 @@ fn failure_with_a_member_that_was_cut_off_is_free() {
     let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
     t.run(&["a", "b"]);
     t.fail("a", Duration::ZERO);
-    let mut attend = t.attend_of("b", NodeState::Preparing);
-    attend.standing.was_cut_off = true;
-    assert_eq!(t.attend_with(attend), [Did::Welcome("b"), Did::Restart("b", 1)]);
+    let mut registration = t.registration_of("b", NodeState::Preparing);
+    registration.standing.was_cut_off = true;
+    assert_eq!(t.register_with(registration), [Did::Welcome("b"), Did::Restart("b", 1)]);
     t.back("a");
     let complete = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
     assert_eq!(t.back("b"), complete);
@@ -263,9 +263,9 @@ fn restart_has_a_reason() {
     assert_eq!(effects, [to_a(probe), to_a(restart)]);
 }
 
-/// An attend is a sign of life, even if it does not mention the round: the failure is charged.
+/// A registration is a sign of life, even if it does not mention the round: the failure is charged.
 #[test]
-fn attend_is_a_sign_of_life() {
+fn registration_is_a_sign_of_life() {
     let mut t = Fixture::new(2, 2);
     t.join("a");
     t.join("b");

@@ -67,7 +67,7 @@ fn preparing_node_does_not_count() {
     let mut t = Fixture::new(2, 2);
     t.join("a");
     let wait = Did::Wait("b", WaitReason::Gathering);
-    assert_eq!(t.attend("b", NodeState::Preparing), [Did::Welcome("b"), wait]);
+    assert_eq!(t.register("b", NodeState::Preparing), [Did::Welcome("b"), wait]);
     assert_eq!(t.back("b").len(), 3);
 }
 
@@ -109,25 +109,25 @@ fn echo_contains_the_reason_on_request() {
     assert_eq!(reason(&mut t, true), None);
 }
 
-/// An attend that does not match is refused, with the coordinator's side of the mismatch.
+/// A registration that does not match is refused, with the coordinator's side of the mismatch.
 #[test]
 fn misfits_are_refused_with_the_reason() {
     let mut t = Fixture::new(2, 2);
     let ours = t.shared;
-    let mut attend = t.attend_of("a", ready());
-    attend.protocol_version = 7;
+    let mut registration = t.registration_of("a", ready());
+    registration.protocol_version = 7;
     let reason = RefuseReason::ProtocolVersion { ours: PROTOCOL_VERSION };
-    assert_eq!(t.attend_with(attend), [Did::Refuse("a", reason)]);
-    let mut attend = t.attend_of("a", ready());
-    attend.run_id = RunId::new("other");
+    assert_eq!(t.register_with(registration), [Did::Refuse("a", reason)]);
+    let mut registration = t.registration_of("a", ready());
+    registration.run_id = RunId::new("other");
     let reason = RefuseReason::RunId { ours: RunId::new("run") };
-    assert_eq!(t.attend_with(attend), [Did::Refuse("a", reason)]);
-    let mut attend = t.attend_of("a", ready());
-    attend.job_uid = Some(JobUid::new("yesterday"));
-    assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::EarlierRun)]);
-    let mut attend = t.attend_of("a", ready());
-    attend.settings.max_restarts = 9;
-    assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::Settings { ours })]);
+    assert_eq!(t.register_with(registration), [Did::Refuse("a", reason)]);
+    let mut registration = t.registration_of("a", ready());
+    registration.job_uid = Some(JobUid::new("yesterday"));
+    assert_eq!(t.register_with(registration), [Did::Refuse("a", RefuseReason::EarlierRun)]);
+    let mut registration = t.registration_of("a", ready());
+    registration.settings.max_restarts = 9;
+    assert_eq!(t.register_with(registration), [Did::Refuse("a", RefuseReason::Settings { ours })]);
 }
 
 /// Before the first round the coordinator steps down for another one of the job, and sends nothing
@@ -151,7 +151,7 @@ fn gives_way_before_the_first_round_only() {
 
 /// A standalone coordinator takes the settings of the first node that registers.
 #[test]
-fn first_attend_brings_the_settings() {
+fn first_registration_brings_the_settings() {
     let mut t = Fixture::new(1, 1);
     t.settings.shared = None;
     t.restart_coordinator();
@@ -163,9 +163,9 @@ fn first_attend_brings_the_settings() {
 #[test]
 fn loopback_master_closes_the_job() {
     let mut t = Fixture::new(2, 2);
-    let mut attend = t.attend_of("a", ready());
-    attend.node.address = "127.0.0.1".to_owned();
-    t.attend_with(attend);
+    let mut registration = t.registration_of("a", ready());
+    registration.node.address = "127.0.0.1".to_owned();
+    t.register_with(registration);
     let closed = [Did::Remember(0, 0), Did::Close("a"), Did::Close("b")];
     assert_eq!(t.join("b"), [&[Did::Welcome("b")][..], &closed].concat());
     let (address, host_name) = ("127.0.0.1".to_owned(), "a".to_owned());
@@ -178,10 +178,10 @@ fn loopback_master_closes_the_job() {
 fn loopback_address_among_others_is_refused() {
     let mut t = Fixture::new(2, 2);
     t.join("a");
-    let mut attend = t.attend_of("b", ready());
-    attend.node.address = "localhost".to_owned();
+    let mut registration = t.registration_of("b", ready());
+    registration.node.address = "localhost".to_owned();
     let reason = RefuseReason::LoopbackAddress { address: "localhost".to_owned() };
-    assert_eq!(t.attend_with(attend), [Did::Refuse("b", reason)]);
+    assert_eq!(t.register_with(registration), [Did::Refuse("b", reason)]);
 }
 
 /// A running job on one machine is not closed because a node of another machine registers.
@@ -189,10 +189,10 @@ fn loopback_address_among_others_is_refused() {
 fn agent_of_another_machine_does_not_close_a_job_on_loopback() {
     let mut t = Fixture::new(1, 3);
     for name in ["a", "a2"] {
-        let mut attend = t.attend_of(name, ready());
-        attend.node = describe(name);
-        attend.node.address = "::1".to_owned();
-        t.attend_with(attend);
+        let mut registration = t.registration_of(name, ready());
+        registration.node = describe(name);
+        registration.node.address = "::1".to_owned();
+        t.register_with(registration);
     }
     assert_eq!(t.live(&["a", "a2"], 30 * SECOND).len(), 3);
     let reason = RefuseReason::LoopbackAddress { address: "::1".to_owned() };

@@ -9,9 +9,9 @@ fn fixture(nodes: u32) -> Fixture {
 
 impl Fixture {
     fn join_as(&mut self, name: &'static str, node_rank: u32) -> Vec<Did> {
-        let mut attend = self.attend_of(name, ready());
-        attend.node.node_rank = Some(node_rank);
-        self.attend_with(attend)
+        let mut registration = self.registration_of(name, ready());
+        registration.node.node_rank = Some(node_rank);
+        self.register_with(registration)
     }
 
     /// Ends the stream of a node, so that another one may have its rank.

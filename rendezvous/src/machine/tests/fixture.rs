@@ -10,13 +10,13 @@ use crate::{
     effect::Effect,
     event::Event,
     ids::{
-        AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, Peer, Round, RoundId,
-        RunId, Term,
+        GlobalRank, GroupRank, JobUid, LocalRank, NodeId, Peer, Round, RoundId, RunId,
+        StreamNumber, Term,
     },
     machine::Rendezvous,
     message::{
-        Admission, Assignment, Attend, EvictReason, FromNode, KnownRound, NodeDescription,
-        NodeState, Outcome, PROTOCOL_VERSION, RefuseReason, Standing, ToNode, WaitReason,
+        Admission, Assignment, EvictReason, FromNode, KnownRound, NodeDescription, NodeState,
+        Outcome, PROTOCOL_VERSION, RefuseReason, Registration, Standing, ToNode, WaitReason,
         WorkerEnd, WorkerFailure,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
@@ -37,7 +37,7 @@ pub(super) struct Fixture {
     /// The content of the state file.
     pub(super) job_state: JobState,
     /// The number of each node's newest stream.
-    pub(super) attends: BTreeMap<String, AttendNumber>,
+    pub(super) registrations: BTreeMap<String, StreamNumber>,
     /// The round in which each node was last a member.
     pub(super) rounds: BTreeMap<String, RoundId>,
     pub(super) admissions: BTreeMap<String, Admission>,
@@ -135,7 +135,7 @@ impl Fixture {
             shared,
             settings,
             job_state,
-            attends: BTreeMap::new(),
+            registrations: BTreeMap::new(),
             rounds: BTreeMap::new(),
             admissions: BTreeMap::new(),
             events: Vec::new(),
@@ -159,20 +159,20 @@ impl Fixture {
         self
     }
 
-    pub(super) fn attend_of(&mut self, name: &'static str, state: NodeState) -> Attend {
-        let attend = self.attends.entry(name.to_owned()).or_default();
-        attend.0 += 1;
-        let attend = *attend;
+    pub(super) fn registration_of(&mut self, name: &'static str, state: NodeState) -> Registration {
+        let stream = self.registrations.entry(name.to_owned()).or_default();
+        stream.0 += 1;
+        let stream = *stream;
         let round = self.rounds.get(name).copied().unwrap_or_default();
         let admission = self.admissions.get(name);
-        Attend {
+        Registration {
             ended: Vec::new(),
             protocol_version: PROTOCOL_VERSION,
             run_id: RunId::new("run"),
             job: None,
             waited: LONG,
             job_uid: None,
-            attend,
+            stream,
             node: describe(name),
             settings: self.shared,
             known_round: KnownRound {
@@ -187,23 +187,23 @@ impl Fixture {
     }
 
     /// Opens a stream of `name`, which is in `state`.
-    pub(super) fn attend(&mut self, name: &'static str, state: NodeState) -> Vec<Did> {
-        let attend = self.attend_of(name, state);
-        self.attend_with(attend)
+    pub(super) fn register(&mut self, name: &'static str, state: NodeState) -> Vec<Did> {
+        let registration = self.registration_of(name, state);
+        self.register_with(registration)
     }
 
     /// Opens a stream. An agent that knows of a round also knows the run.
-    pub(super) fn attend_with(&mut self, mut attend: Attend) -> Vec<Did> {
-        if attend.known_round.round.round > Round(0) && attend.job_uid.is_none() {
-            attend.job_uid = Some(self.job_state.job_uid.clone());
+    pub(super) fn register_with(&mut self, mut registration: Registration) -> Vec<Did> {
+        if registration.known_round.round.round > Round(0) && registration.job_uid.is_none() {
+            registration.job_uid = Some(self.job_state.job_uid.clone());
         }
-        self.machine.handle_attend(self.now, attend);
+        self.machine.handle_registration(self.now, registration);
         self.drain()
     }
 
     /// Opens a stream of `name`, which is ready.
     pub(super) fn join(&mut self, name: &'static str) -> Vec<Did> {
-        self.attend(name, ready())
+        self.register(name, ready())
     }
 
     /// Opens a stream of each of `names`, and runs a round of them all.
@@ -236,8 +236,8 @@ impl Fixture {
     }
 
     pub(super) fn peer(&self, name: &str) -> Peer {
-        let attend = self.attends.get(name).copied().unwrap_or_default();
-        Peer { node: NodeId::new(name), attend }
+        let stream = self.registrations.get(name).copied().unwrap_or_default();
+        Peer { node: NodeId::new(name), stream }
     }
 
     pub(super) fn message(&mut self, name: &str, message: FromNode) -> Vec<Did> {
@@ -290,7 +290,7 @@ impl Fixture {
 
     /// Sends a keep-alive of every known node.
     pub(super) fn keep_all_alive(&mut self) {
-        let names: Vec<String> = self.attends.keys().cloned().collect();
+        let names: Vec<String> = self.registrations.keys().cloned().collect();
         self.keep_alive(&names.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
@@ -376,7 +376,7 @@ impl Fixture {
             }
             Effect::Send { to, message } => (to, message),
         };
-        assert_eq!(Some(&to.attend), self.attends.get(to.node.as_str()), "an old stream");
+        assert_eq!(Some(&to.stream), self.registrations.get(to.node.as_str()), "an old stream");
         let name = known(&to);
         match message {
             ToNode::Welcome(_) => Did::Welcome(name),

@@ -29,7 +29,7 @@ fn cut_off(t: &mut Fixture, name: &str) {
 fn lose_coordinator(t: &mut Fixture, names: &[&'static str]) -> Vec<Did> {
     t.restart_coordinator();
     for name in names {
-        t.attend(name, NodeState::Running);
+        t.register(name, NodeState::Running);
     }
     names.iter().flat_map(|name| t.back(name)).collect()
 }
@@ -96,7 +96,7 @@ fn tallies_survive_the_coordinator() {
         t.rounds.remove(&old);
         t.back("a");
         t.restart_coordinator();
-        t.attend("a", NodeState::Running);
+        t.register("a", NodeState::Running);
         t.join(new);
         t.back("a");
     }
@@ -113,10 +113,10 @@ fn host_that_keeps_being_lost_is_quarantined() {
         t.settings.host = Some(NodeId::new(new));
         let (round, rank) = (t.rounds[old], t.admissions[old].group_rank.0);
         t.restart_coordinator();
-        let mut attend = t.attend_of(new, ready());
-        attend.known_round = known_round(round, 2, rank);
-        t.attend_with(attend);
-        t.attend("a", NodeState::Running);
+        let mut registration = t.registration_of(new, ready());
+        registration.known_round = known_round(round, 2, rank);
+        t.register_with(registration);
+        t.register("a", NodeState::Running);
         t.back("a");
         t.live(&["a", new], 9 * SECOND);
         old = new;

@@ -43,7 +43,7 @@ fn taken_over(names: &[&'static str], others: Duration) -> Fixture {
 
 /// Registers `name`, which runs workers of the last round, and stops them.
 fn come_back(t: &mut Fixture, name: &'static str) -> Vec<Did> {
-    let mut did = t.attend(name, NodeState::Running);
+    let mut did = t.register(name, NodeState::Running);
     did.extend(t.report(name, NodeState::Running));
     did.extend(t.back(name));
     did
@@ -84,7 +84,7 @@ fn recovery_waits_for_welcomed_nodes() {
     come_back(&mut t, "a");
     come_back(&mut t, "b");
     t.live(&["a", "b"], SECOND / 2);
-    t.attend("c", NodeState::Running);
+    t.register("c", NodeState::Running);
     let peer = t.peer("c");
     t.machine.handle_detached(t.now, peer);
     assert!(!t.live(&["a", "b"], 2 * SECOND).contains(&Did::Admit("a", 2, 0)));
@@ -113,16 +113,16 @@ fn welcome_on_another_stream_extends_the_lease_of_a_member() {
         t.report(name, NodeState::Running);
     }
     t.live(&["a"], 2 * SECOND);
-    assert_eq!(t.attend("b", NodeState::Running), [Did::Welcome("b")]);
+    assert_eq!(t.register("b", NodeState::Running), [Did::Welcome("b")]);
     let did = t.live(&["a"], 2 * SECOND);
     assert!(did.iter().all(|did| *did == Did::Echo("a")), "the workers of `b` may run: {did:?}");
 }
 
-/// A node that has been in a later round since it attended attends again.
+/// A node that has been in a later round since it registered registers again.
 #[test]
 fn registration_older_than_the_round_is_repeated() {
     let mut t = taken_over(&["a", "b"], Duration::ZERO);
-    t.attend("a", NodeState::Running);
+    t.register("a", NodeState::Running);
     t.rounds.insert("a".to_owned(), RoundId { term: Term(5), round: Round(7) });
     assert_eq!(t.report("a", NodeState::Running), [Did::HangUp("a")]);
 }
@@ -132,7 +132,7 @@ fn registration_older_than_the_round_is_repeated() {
 fn dead_member_counts_once() {
     let mut t = taken_over(&["a", "b", "c"], 2 * SECOND);
     come_back(&mut t, "b");
-    t.attend("c", NodeState::Running);
+    t.register("c", NodeState::Running);
     t.death_notice("c");
     assert_eq!(t.report("c", NodeState::Running), [], "it is not registered");
     assert!(!t.live(&["b"], SECOND).contains(&Did::Admit("b", 2, 0)), "`a` may run");
@@ -144,9 +144,9 @@ fn fixed_rank_is_taken_once() {
     let mut t = Fixture::with(2, 2, |shared| shared.fixed_ranks = true);
     take_over(&mut t, Duration::ZERO, None);
     for name in ["a", "b"] {
-        let mut attend = t.attend_of(name, ready());
-        attend.node.node_rank = Some(1);
-        t.attend_with(attend);
+        let mut registration = t.registration_of(name, ready());
+        registration.node.node_rank = Some(1);
+        t.register_with(registration);
     }
     t.back("a");
     let did = t.back("b");
@@ -157,8 +157,8 @@ fn fixed_rank_is_taken_once() {
 #[test]
 fn earlier_stream_does_not_register() {
     let mut t = taken_over(&["a", "b"], Duration::ZERO);
-    let first = t.attend_of("a", ready());
-    t.attend_with(first.clone());
+    let first = t.registration_of("a", ready());
+    t.register_with(first.clone());
     t.join("a");
     let standing = t.standing("a", ready(), None);
     t.machine.handle_message(t.now, first.peer(), standing);
@@ -194,7 +194,7 @@ fn death_notices_end_the_recovery() {
 #[test]
 fn member_that_left_counts_once() {
     let mut t = taken_over(&["a", "b", "c"], 3 * SECOND);
-    t.attend("b", NodeState::Running);
+    t.register("b", NodeState::Running);
     t.report("b", NodeState::Leaving { reaped: true });
     t.message("b", FromNode::Goodbye);
     t.death_notice("b");
@@ -217,7 +217,7 @@ fn death_notice_of_an_earlier_round_is_not_counted() {
 #[test]
 fn dead_member_has_not_succeeded() {
     let mut t = taken_over(&["a", "b"], 3 * SECOND);
-    t.attend("a", NodeState::Succeeded);
+    t.register("a", NodeState::Succeeded);
     t.report("a", NodeState::Succeeded);
     let did = t.death_notice("b");
     assert_eq!(did, [Did::Restart("a", 1)]);
@@ -252,7 +252,7 @@ fn takeover_names_the_lost_host() {
         t.run(&["a", "b", "c"]);
         t.settings.host = Some(NodeId::new("b"));
         take_over(&mut t, Duration::ZERO, former);
-        t.attend("c", NodeState::Running);
+        t.register("c", NodeState::Running);
         let (peer, standing) = (t.peer("c"), t.standing("c", NodeState::Running, None));
         t.machine.handle_message(t.now, peer, standing);
         let reasons =
@@ -298,12 +298,12 @@ fn successor_is_not_quarantined() {
 fn adopted_round_needs_no_majority() {
     let mut t = job(3);
     take_over(&mut t, Duration::ZERO, None);
-    let mut attend = t.attend_of("a", ready());
+    let mut registration = t.registration_of("a", ready());
     let round = RoundId { term: Term(1), round: Round(1) };
-    attend.known_round = known_round(round, 3, 0);
-    attend.standing.round = round;
+    registration.known_round = known_round(round, 3, 0);
+    registration.standing.round = round;
     t.rounds.insert("a".to_owned(), round);
-    t.attend_with(attend);
+    t.register_with(registration);
     t.back("a");
     let did = t.live(&["a"], 2 * SECOND);
     assert!(did.contains(&Did::Admit("a", 2, 0)), "{did:?}");
@@ -313,10 +313,10 @@ fn adopted_round_needs_no_majority() {
 #[test]
 fn higher_term_ends_the_coordinator() {
     let mut t = taken_over(&["a"], Duration::ZERO);
-    let mut attend = t.attend_of("a", ready());
+    let mut registration = t.registration_of("a", ready());
     let term = Term(TERM.0 + 1);
-    attend.known_round = known_round(RoundId { term, round: Round(1) }, 1, 0);
-    assert_eq!(t.attend_with(attend), [Did::Resign(term.0)]);
+    registration.known_round = known_round(RoundId { term, round: Round(1) }, 1, 0);
+    assert_eq!(t.register_with(registration), [Did::Resign(term.0)]);
     assert_eq!(t.join("a"), [], "it handles nothing any more");
 }
 
@@ -340,9 +340,9 @@ fn coordinator_ends_with_its_lease() {
 #[test]
 fn lease_left_is_sent() {
     let mut t = taken_over(&["a"], Duration::ZERO);
-    let attend = t.attend_of("a", ready());
-    let peer = attend.peer();
-    t.machine.handle_attend(t.now, attend);
+    let registration = t.registration_of("a", ready());
+    let peer = registration.peer();
+    t.machine.handle_registration(t.now, registration);
     let left = |effect| match effect {
         Some(Effect::Send { message: ToNode::Welcome(welcome), .. }) => welcome.lease_left,
         Some(Effect::Send { message: ToNode::Echo { lease_left, .. }, .. }) => lease_left,
@@ -366,7 +366,7 @@ fn unregistered_members_are_informed() {
     did.extend(t.live(&["a"], 2 * SECOND));
     assert!(did.contains(&Did::Close("a")), "all registered nodes leave: {did:?}");
     assert!(!t.message("a", FromNode::Goodbye).contains(&Did::Finish));
-    assert!(is_informed(&t.attend("b", NodeState::Stopping)));
+    assert!(is_informed(&t.register("b", NodeState::Stopping)));
     assert_eq!(t.advance(5 * SECOND), [Did::Finish]);
 }
 
@@ -386,7 +386,7 @@ fn closed_job_stays_closed_after_a_takeover() {
     assert!(t.job_state.closed.is_some());
     take_over(&mut t, Duration::ZERO, Some("x"));
     assert!(!t.advance(2 * SECOND).contains(&Did::Finish));
-    assert!(is_informed(&t.attend("b", NodeState::Succeeded)));
+    assert!(is_informed(&t.register("b", NodeState::Succeeded)));
 }
 
 /// New voters begin a new run, although one of them has a copy of an earlier run that was closed.
@@ -435,7 +435,7 @@ fn workers_of_an_old_registration_are_waited_for() {
     come_back(&mut t, "a");
     come_back(&mut t, "b");
     t.live(&["a", "b"], SECOND / 2);
-    t.attend("c", NodeState::Running);
+    t.register("c", NodeState::Running);
     let (peer, mut standing) = (t.peer("c"), t.standing("c", NodeState::Running, None));
     standing = match standing {
         FromNode::Standing(mut standing) => {
@@ -457,9 +457,9 @@ fn node_of_a_job_with_a_round_looks_elsewhere() {
     let mut t = job(3);
     t.settings.voters = vec![VoterAddress::new("n0:1")];
     take_over(&mut t, Duration::ZERO, None);
-    let mut attend = t.attend_of("a", ready());
+    let mut registration = t.registration_of("a", ready());
     let round = RoundId { term: Term(1), round: Round(4) };
-    attend.known_round = known_round(round, 3, 0);
-    attend.job_uid = Some(JobUid::new("another"));
-    assert_eq!(t.attend_with(attend), [Did::HangUp("a")]);
+    registration.known_round = known_round(round, 3, 0);
+    registration.job_uid = Some(JobUid::new("another"));
+    assert_eq!(t.register_with(registration), [Did::HangUp("a")]);
 }

@@ -63,10 +63,10 @@ fn next_coordinator_dismisses_the_node() {
     t.report("a", LEFT);
     t.settings.host = None;
     take_over(&mut t, 2 * SECOND, Some("a"));
-    t.attend("a", LEFT);
+    t.register("a", LEFT);
     assert_eq!(t.report("a", LEFT), [Did::Dismiss("a")]);
     t.message("a", FromNode::Goodbye);
-    t.attend("b", NodeState::Stopping);
+    t.register("b", NodeState::Stopping);
     let did = t.back("b");
     assert!(did.contains(&Did::Admit("b", 2, 0)), "{did:?}");
 }

@@ -130,8 +130,8 @@ fn account_survives_the_coordinator() {
     assert_eq!(after.time.of("unknown"), 120_000);
     assert_eq!(after.restarts, before.restarts);
     recorded(&mut t);
-    t.attend("a", NodeState::Running);
-    t.attend("b", NodeState::Running);
+    t.register("a", NodeState::Running);
+    t.register("b", NodeState::Running);
     assert_eq!(recorded(&mut t)[0], "recovered");
     let last = t.machine.snapshot(t.now + 7 * SECOND).time;
     assert_eq!(last.now.as_deref(), Some(TimeState::Stopping.name()));
@@ -148,7 +148,7 @@ fn round_that_still_stops_is_recorded() {
         t.report(name, NodeState::Preparing);
     }
     recorded(&mut t);
-    t.attend("b", NodeState::Stopping);
+    t.register("b", NodeState::Stopping);
     t.report("b", NodeState::Preparing);
     assert_eq!(recorded(&mut t), ["round_still_stopping", "round_stopped"]);
 }

@@ -27,8 +27,8 @@ fn large_job(names: &[&'static str]) -> Fixture {
 
 /// Registers `name` and returns the welcome that it receives.
 fn welcome(t: &mut Fixture, name: &'static str) -> Welcome {
-    let attend = t.attend_of(name, ready());
-    t.machine.handle_attend(t.now, attend);
+    let registration = t.registration_of(name, ready());
+    t.machine.handle_registration(t.now, registration);
     let welcome = iter::from_fn(|| t.machine.poll_effect()).find_map(|effect| match effect {
         Effect::Send { message: ToNode::Welcome(welcome), .. } => Some(welcome),
         Effect::Send { .. }
@@ -52,7 +52,7 @@ fn lease_does_not_depend_on_who_has_come() {
     assert_eq!(welcome(&mut t, "b").leases, leases);
 }
 
-/// A standalone coordinator learns the largest size of the job from the first attend.
+/// A standalone coordinator learns the largest size of the job from the first registration.
 #[test]
 fn coordinator_alone_learns_its_leases() {
     let mut t = Fixture::new(1, 10_000);
@@ -93,12 +93,12 @@ fn recovery_waits_for_the_lease_of_a_large_job() {
 #[test]
 fn spares_beyond_what_is_served_are_refused() {
     let mut t = Fixture::new(2, 2);
-    let attend = t.attend_of("a", ready());
+    let registration = t.registration_of("a", ready());
     for n in 0..1_200 {
-        let mut attend = attend.clone();
-        attend.node = describe("a");
-        attend.node.node_id = NodeId::new(format!("a{n}"));
-        t.machine.handle_attend(t.now, attend);
+        let mut registration = registration.clone();
+        registration.node = describe("a");
+        registration.node.node_id = NodeId::new(format!("a{n}"));
+        t.machine.handle_registration(t.now, registration);
         while t.machine.poll_effect().is_some() {}
     }
     let refused = Did::Refuse("x", RefuseReason::TooManyNodes { limit: 1_200 });

@@ -67,7 +67,7 @@ fn goodbye_counts_only_after_dismissal() {
     let mut t = Fixture::new(1, 1);
     t.run(&["a"]);
     assert_eq!(t.message("a", FromNode::Goodbye), []);
-    assert_eq!(t.attend("a", NodeState::Running), [Did::Welcome("a"), Did::Admit("a", 1, 0)]);
+    assert_eq!(t.register("a", NodeState::Running), [Did::Welcome("a"), Did::Admit("a", 1, 0)]);
 }
 
 /// The host announces that it leaves, exits when all members have stopped, and ends the

@@ -27,11 +27,11 @@ fn preparing_node_waits_for_a_round_with_room() {
     let mut t = Fixture::new(2, 3);
     t.run(&["a", "b"]);
     let wait = |reason| Did::Wait("x", reason);
-    let did = t.attend("x", NodeState::Preparing);
+    let did = t.register("x", NodeState::Preparing);
     assert_eq!(did, [Did::Welcome("x"), wait(WaitReason::NextRound)]);
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
-    let did = t.attend("x", NodeState::Preparing);
+    let did = t.register("x", NodeState::Preparing);
     assert_eq!(did, [Did::Welcome("x"), wait(WaitReason::Spare)]);
 }
 
@@ -63,7 +63,7 @@ fn ended_stream_proves_nothing() {
     t.run(&["a", "b"]);
     t.machine.handle_detached(t.now, t.peer("b"));
     assert_eq!(t.drain(), []);
-    assert_eq!(t.attend("b", NodeState::Running), [Did::Welcome("b"), Did::Admit("b", 1, 1)]);
+    assert_eq!(t.register("b", NodeState::Running), [Did::Welcome("b"), Did::Admit("b", 1, 1)]);
 }
 
 /// A message on an earlier stream of a node is dropped, and renews nothing.
@@ -72,16 +72,16 @@ fn earlier_stream_is_dropped_unread() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
     let old = t.peer("b");
-    t.attend("b", NodeState::Running);
+    t.register("b", NodeState::Running);
     t.machine.handle_message(
         t.now,
         old,
         FromNode::KeepAlive { sequence: 9, asks_reason: false, progress: None },
     );
     assert_eq!(t.drain(), []);
-    let mut late = t.attend_of("b", ready());
-    late.attend.0 = 1;
-    t.machine.handle_attend(t.now, late);
+    let mut late = t.registration_of("b", ready());
+    late.stream.0 = 1;
+    t.machine.handle_registration(t.now, late);
     assert_eq!(t.machine.poll_effect(), None);
 }
 
@@ -91,10 +91,10 @@ fn earlier_stream_is_dropped_unread() {
 fn dead_node_stays_dead() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a", "b"]);
-    let late = t.attend_of("b", NodeState::Running);
-    t.attend_with(late.clone());
+    let late = t.registration_of("b", NodeState::Running);
+    t.register_with(late.clone());
     t.die("b");
-    t.machine.handle_attend(t.now, late);
+    t.machine.handle_registration(t.now, late);
     assert_eq!(t.drain(), []);
     assert_eq!(t.report("b", NodeState::Running), []);
     assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Wait("b", WaitReason::Gathering)]);
@@ -229,7 +229,7 @@ fn success_that_was_cut_off_receives_the_outcome() {
     assert_eq!(t.advance(20 * SECOND), []);
     let outcome = t.outcome().expect("closed");
     let refused = Did::Refuse("b", RefuseReason::Closed(outcome));
-    assert_eq!(t.attend("b", NodeState::Succeeded), [refused]);
+    assert_eq!(t.register("b", NodeState::Succeeded), [refused]);
     assert_eq!(t.advance(15 * SECOND), [Did::Finish]);
 }
 
@@ -252,7 +252,7 @@ fn straggler_is_evicted_and_joins_again() {
     t.run(&["a", "b"]);
     t.live(&["a"], 4 * SECOND);
     let evicted = [Did::Welcome("b"), Did::Evict("b", EvictReason::Silent)];
-    assert_eq!(t.attend("b", NodeState::Running), evicted);
+    assert_eq!(t.register("b", NodeState::Running), evicted);
     let wait = Did::Wait("b", WaitReason::Gathering);
     assert_eq!(t.back("b"), [wait]);
     assert_eq!(t.back("a").len(), 3);
@@ -283,7 +283,7 @@ fn shrinking_may_take_longer_than_joining() {
     t.back("a");
     assert_eq!(t.live(&["a"], 700 * SECOND), []);
     let wait = Did::Wait("b2", WaitReason::Gathering);
-    assert_eq!(t.attend("b2", NodeState::Preparing), [Did::Welcome("b2"), wait]);
+    assert_eq!(t.register("b2", NodeState::Preparing), [Did::Welcome("b2"), wait]);
     assert_eq!(t.outcome(), None);
 }
 
@@ -335,7 +335,7 @@ fn refused_clients_are_reported_to_all_members() {
     assert_eq!(t.message("a", refused(&t, "a", 1)), forwarded);
     assert_eq!(t.message("a", refused(&t, "a", 1)), [], "nothing new");
     assert_eq!(t.message("b", refused(&t, "b", 2)), [], "it does not serve the store");
-    let again = t.attend("c", NodeState::Running);
+    let again = t.register("c", NodeState::Running);
     assert_eq!(again, [Did::Welcome("c"), Did::Admit("c", 1, 2), Did::RefusedClients("c", 1)]);
     t.message("a", refused(&t, "a", u8::MAX));
     let of_snapshot = |t: &Fixture| t.machine.snapshot(t.now).refused_clients.len();

@@ -9,10 +9,10 @@ use crate::{
 };
 
 /// Registers an agent of the run, which is in `state`.
-fn attend_again(t: &mut Fixture, name: &'static str, state: NodeState) -> Vec<Did> {
-    let mut attend = t.attend_of(name, state);
-    attend.job_uid = Some(JobUid::new("uid"));
-    t.attend_with(attend)
+fn register_again(t: &mut Fixture, name: &'static str, state: NodeState) -> Vec<Did> {
+    let mut registration = t.registration_of(name, state);
+    registration.job_uid = Some(JobUid::new("uid"));
+    t.register_with(registration)
 }
 
 /// The outcome of a job survives its coordinator until every node of its run has received it: nodes
@@ -28,14 +28,14 @@ fn outcome_survives_a_restart() {
     t.restart_coordinator();
     t.rounds.remove("x");
     assert_eq!(t.join("x"), [Did::Welcome("x"), Did::Wait("x", WaitReason::Recovering)]);
-    let did = attend_again(&mut t, "b", NodeState::Succeeded);
+    let did = register_again(&mut t, "b", NodeState::Succeeded);
     assert_eq!(did, [Did::Welcome("b"), Did::Close("b"), Did::Close("x")]);
     t.message("b", FromNode::Goodbye);
     assert_eq!(t.message("x", FromNode::Goodbye), []);
     let outcome = t.outcome().expect("closed");
     assert_eq!(outcome.result, JobResult::Succeeded);
     let refused = Did::Refuse("c", RefuseReason::Closed(outcome));
-    assert_eq!(attend_again(&mut t, "c", NodeState::Succeeded), [refused]);
+    assert_eq!(register_again(&mut t, "c", NodeState::Succeeded), [refused]);
     assert_eq!(t.advance(5 * SECOND), [Did::Finish]);
 }
 
@@ -48,7 +48,7 @@ fn spent_budget_survives_a_restart() {
     t.back("a");
     t.back("b");
     t.restart_coordinator();
-    let did = attend_again(&mut t, "a", NodeState::Stopping);
+    let did = register_again(&mut t, "a", NodeState::Stopping);
     assert_eq!(did, [Did::Welcome("a"), Did::Close("a")]);
     assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
 }
@@ -80,9 +80,9 @@ fn killed_as_a_whole(keeps_charges: bool) -> Fixture {
     t.fail("a", Duration::ZERO);
     t.back("a");
     t.restart_coordinator();
-    let mut attend = t.attend_of("x", ready());
-    attend.known_round = known_round(t.rounds["a"], 1, 0);
-    t.attend_with(attend);
+    let mut registration = t.registration_of("x", ready());
+    registration.known_round = known_round(t.rounds["a"], 1, 0);
+    t.register_with(registration);
     t.live(&["x"], 6 * SECOND);
     t
 }
@@ -102,8 +102,8 @@ fn forgotten_run_leaves_its_charges() {
 #[test]
 fn late_member_brings_back_its_charges() {
     let mut t = killed_as_a_whole(false);
-    let mut attend = t.attend_of("a", ready());
-    attend.charged_through = Round(1);
-    t.attend_with(attend);
+    let mut registration = t.registration_of("a", ready());
+    registration.charged_through = Round(1);
+    t.register_with(registration);
     assert_eq!((t.job_state.restarts_used, t.job_state.charged_through), (1, Round(1)));
 }

@@ -21,10 +21,10 @@ pub(super) fn restarted(names: &[&'static str]) -> Fixture {
 #[test]
 fn one_round_follows_a_restart() {
     let mut t = restarted(&["a", "b"]);
-    assert_eq!(t.attend("a", NodeState::Running), [Did::Welcome("a"), Did::Restart("a", 1)]);
+    assert_eq!(t.register("a", NodeState::Running), [Did::Welcome("a"), Did::Restart("a", 1)]);
     assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Recovering)]);
     let wait = Did::Wait("a", WaitReason::Gathering);
-    let did = t.attend("b", NodeState::Running);
+    let did = t.register("b", NodeState::Running);
     assert_eq!(did, [Did::Welcome("b"), wait, Did::Restart("b", 1)]);
     let complete = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
     assert_eq!(t.back("b"), complete);
@@ -92,11 +92,11 @@ fn newcomers_make_up_for_members_that_died() {
 #[test]
 fn new_agent_of_the_host_claims_its_rank() {
     let mut t = restarted(&["a", "b"]);
-    t.attend("b", NodeState::Running);
-    let mut attend = t.attend_of("a2", ready());
-    attend.known_round = known_round(t.rounds["a"], 2, 0);
+    t.register("b", NodeState::Running);
+    let mut registration = t.registration_of("a2", ready());
+    registration.known_round = known_round(t.rounds["a"], 2, 0);
     let wait = Did::Wait("a2", WaitReason::Recovering);
-    assert_eq!(t.attend_with(attend), [Did::Welcome("a2"), wait]);
+    assert_eq!(t.register_with(registration), [Did::Welcome("a2"), wait]);
     t.back("b");
     assert_eq!(t.live(&["a2", "b"], 2 * SECOND), []);
     let complete = [Did::Remember(2, 0), Did::Admit("a2", 2, 0), Did::Admit("b", 2, 1)];
@@ -112,10 +112,10 @@ fn dead_host_may_be_the_first_to_return() {
     t.job_state.host.as_mut().expect("it was a member").is_confirmed_dead = true;
     t.settings.host = Some(NodeId::new("a2"));
     t.restart_coordinator();
-    let mut attend = t.attend_of("a2", ready());
-    attend.known_round = known_round(t.rounds["a"], 2, 0);
-    t.attend_with(attend);
-    t.attend("b", NodeState::Running);
+    let mut registration = t.registration_of("a2", ready());
+    registration.known_round = known_round(t.rounds["a"], 2, 0);
+    t.register_with(registration);
+    t.register("b", NodeState::Running);
     let did = t.back("b");
     assert_eq!(did, [Did::Remember(2, 0), Did::Admit("a2", 2, 0), Did::Admit("b", 2, 1)]);
 }
@@ -129,15 +129,15 @@ fn claim_under_a_later_term_is_of_the_same_round() {
         t.restart_coordinator();
         let round = RoundId { term: Term(2), round: Round(1) };
         assert!(t.rounds["a"] < round);
-        let mut attend = t.attend_of("a2", ready());
-        attend.known_round = known_round(round, 3, 0);
+        let mut registration = t.registration_of("a2", ready());
+        registration.known_round = known_round(round, 3, 0);
         if is_first {
-            t.attend_with(attend.clone());
+            t.register_with(registration.clone());
         }
-        t.attend("b", NodeState::Running);
-        t.attend("c", NodeState::Running);
+        t.register("b", NodeState::Running);
+        t.register("c", NodeState::Running);
         if !is_first {
-            t.attend_with(attend);
+            t.register_with(registration);
         }
         t.back("b");
         t.back("c");
@@ -160,16 +160,16 @@ fn dead_host_is_not_waited_for() {
         }
         t.settings.host = Some(NodeId::new("a2"));
         t.restart_coordinator();
-        let mut attend = t.attend_of("a2", ready());
-        attend.known_round = known_round(t.rounds["a"], 2, 0);
+        let mut registration = t.registration_of("a2", ready());
+        registration.known_round = known_round(t.rounds["a"], 2, 0);
         let mut did = Vec::new();
         if is_first {
-            did.extend(t.attend_with(attend.clone()));
+            did.extend(t.register_with(registration.clone()));
         }
-        did.extend(t.attend("b", NodeState::Running));
+        did.extend(t.register("b", NodeState::Running));
         did.extend(t.back("b"));
         if !is_first {
-            did.extend(t.attend_with(attend));
+            did.extend(t.register_with(registration));
         }
         if is_reported {
             assert!(did.contains(&Did::Wait("a2", WaitReason::Recovering)), "{did:?}");
@@ -189,9 +189,9 @@ fn word_about_a_later_round_is_no_proof() {
     t.run(&["a"]);
     t.settings.host = Some(NodeId::new("a2"));
     t.restart_coordinator();
-    let mut attend = t.attend_of("a2", ready());
-    attend.known_round = known_round(t.rounds["a"], 1, 0);
-    t.attend_with(attend);
+    let mut registration = t.registration_of("a2", ready());
+    registration.known_round = known_round(t.rounds["a"], 1, 0);
+    t.register_with(registration);
     let round = t.rounds["a"];
     t.rounds.insert("a".to_owned(), RoundId { round: Round(2), ..round });
     assert_eq!(t.die("a"), []);
@@ -204,11 +204,11 @@ fn word_about_a_later_round_is_no_proof() {
 #[test]
 fn member_comes_before_a_claimant() {
     let mut t = restarted(&["a", "b"]);
-    let mut attend = t.attend_of("x", ready());
-    attend.known_round = known_round(t.rounds["a"], 2, 0);
-    t.attend_with(attend);
-    t.attend("a", NodeState::Running);
-    t.attend("b", NodeState::Running);
+    let mut registration = t.registration_of("x", ready());
+    registration.known_round = known_round(t.rounds["a"], 2, 0);
+    t.register_with(registration);
+    t.register("a", NodeState::Running);
+    t.register("b", NodeState::Running);
     t.back("a");
     let complete = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
     assert_eq!(t.back("b")[..3], complete);
@@ -252,8 +252,8 @@ fn round_without_admissions_is_skipped() {
 #[test]
 fn success_survives_a_restart() {
     let mut t = restarted(&["a", "b"]);
-    assert_eq!(t.attend("a", NodeState::Succeeded), [Did::Welcome("a")]);
-    let did = t.attend("b", NodeState::Succeeded);
+    assert_eq!(t.register("a", NodeState::Succeeded), [Did::Welcome("a")]);
+    let did = t.register("b", NodeState::Succeeded);
     let closed = [Did::Remember(1, 0), Did::Close("a"), Did::Close("b")];
     assert_eq!(did, [&[Did::Welcome("b")][..], &closed].concat());
     assert_eq!(t.outcome().expect("closed").result, JobResult::Succeeded);
@@ -263,8 +263,8 @@ fn success_survives_a_restart() {
 #[test]
 fn partial_success_is_repeated_after_a_restart() {
     let mut t = restarted(&["a", "b"]);
-    t.attend("a", NodeState::Succeeded);
-    let did = t.attend("b", NodeState::Running);
+    t.register("a", NodeState::Succeeded);
+    let did = t.register("b", NodeState::Running);
     assert_eq!(did, [Did::Welcome("b"), Did::Restart("a", 1), Did::Restart("b", 1)]);
 }
 
@@ -272,9 +272,9 @@ fn partial_success_is_repeated_after_a_restart() {
 #[test]
 fn failure_before_a_restart_is_free() {
     let mut t = restarted(&["a"]);
-    let mut attend = t.attend_of("a", ready());
-    attend.standing.failure = Some(Box::new(super::fixture::failure("a", SECOND)));
-    let did = t.attend_with(attend);
+    let mut registration = t.registration_of("a", ready());
+    registration.standing.failure = Some(Box::new(super::fixture::failure("a", SECOND)));
+    let did = t.register_with(registration);
     assert_eq!(did, [Did::Welcome("a"), Did::Remember(2, 0), Did::Admit("a", 2, 0)]);
 }
 
@@ -283,9 +283,9 @@ fn failure_before_a_restart_is_free() {
 #[test]
 fn spare_does_not_know_the_size() {
     let mut t = restarted(&["a", "b", "c"]);
-    let mut attend = t.attend_of("x", ready());
-    attend.known_round = KnownRound { round: t.rounds["a"], size: 0, group_rank: None };
-    t.attend_with(attend);
+    let mut registration = t.registration_of("x", ready());
+    registration.known_round = KnownRound { round: t.rounds["a"], size: 0, group_rank: None };
+    t.register_with(registration);
     t.join("a");
     assert_eq!(t.why(), "recovering: 1 of 3 members of the last round have registered, 5 s left");
     t.join("b");
@@ -297,10 +297,10 @@ fn spare_does_not_know_the_size() {
 #[test]
 fn unknown_size_is_the_largest() {
     let mut t = Fixture::new(1, 3);
-    let mut attend = t.attend_of("x", ready());
+    let mut registration = t.registration_of("x", ready());
     let round = RoundId { term: Term(1), round: Round(4) };
-    attend.known_round = KnownRound { round, size: 0, group_rank: None };
-    t.attend_with(attend);
+    registration.known_round = KnownRound { round, size: 0, group_rank: None };
+    t.register_with(registration);
     assert_eq!(t.job_state.round_size, 3);
     assert_eq!(t.why(), "recovering: 0 of 3 members of the last round have registered, 5 s left");
 }
@@ -311,9 +311,9 @@ fn unknown_size_is_the_largest() {
 fn leaver_in_a_recovery_is_not_waited_for() {
     let mut t = restarted(&["a", "b"]);
     let left = NodeState::Leaving { reaped: true };
-    assert_eq!(t.attend("a", left), [Did::Welcome("a"), Did::Dismiss("a")]);
+    assert_eq!(t.register("a", left), [Did::Welcome("a"), Did::Dismiss("a")]);
     t.message("a", FromNode::Goodbye);
-    t.attend("b", NodeState::Running);
+    t.register("b", NodeState::Running);
     assert_eq!(t.back("b"), [Did::Remember(2, 0), Did::Admit("b", 2, 0)]);
 }
 
@@ -321,7 +321,7 @@ fn leaver_in_a_recovery_is_not_waited_for() {
 #[test]
 fn job_closes_when_all_leave_a_recovery() {
     let mut t = restarted(&["a"]);
-    t.attend("a", NodeState::Leaving { reaped: true });
+    t.register("a", NodeState::Leaving { reaped: true });
     assert_eq!(t.message("a", FromNode::Goodbye), [Did::Finish]);
     assert_eq!(t.outcome().expect("closed").result, JobResult::AllLeft);
 }
@@ -361,9 +361,9 @@ fn late_member_waits_for_the_others() {
 #[test]
 fn claim_outlives_a_forgotten_round() {
     let mut t = restarted(&["a", "b"]);
-    let mut attend = t.attend_of("a2", ready());
-    attend.known_round = known_round(t.rounds["a"], 2, 0);
-    t.attend_with(attend);
+    let mut registration = t.registration_of("a2", ready());
+    registration.known_round = known_round(t.rounds["a"], 2, 0);
+    t.register_with(registration);
     t.rounds.remove("a2");
     let forgotten = t.live(&["a2"], 6 * SECOND);
     assert_eq!(forgotten, [Did::Wait("a2", WaitReason::Gathering)]);

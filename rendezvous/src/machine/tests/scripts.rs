@@ -5,10 +5,10 @@ use crate::message::{NodeState, RefuseReason, WaitReason};
 
 impl Fixture {
     fn join_with(&mut self, name: &'static str, role: &str, script: &str) -> Vec<Did> {
-        let mut attend = self.attend_of(name, ready());
-        attend.node.role = role.to_owned();
-        attend.node.script = script.to_owned();
-        self.attend_with(attend)
+        let mut registration = self.registration_of(name, ready());
+        registration.node.role = role.to_owned();
+        registration.node.script = script.to_owned();
+        self.register_with(registration)
     }
 }
 
@@ -47,11 +47,11 @@ fn other_roles_have_other_scripts() {
 fn member_that_registers_again_keeps_its_place() {
     let mut t = Fixture::new(2, 2);
     t.join_with("a", "trainer", "joba.py");
-    let mut attend = t.attend_of("b", ready());
-    attend.node.role = "trainer".to_owned();
-    attend.node.script = "jobb.py".to_owned();
-    attend.job_uid = Some(t.job_state.job_uid.clone());
-    assert_eq!(t.attend_with(attend)[0], Did::Welcome("b"));
+    let mut registration = t.registration_of("b", ready());
+    registration.node.role = "trainer".to_owned();
+    registration.node.script = "jobb.py".to_owned();
+    registration.job_uid = Some(t.job_state.job_uid.clone());
+    assert_eq!(t.register_with(registration)[0], Did::Welcome("b"));
 }
 
 /// A job that is over, or lost, does not keep the next one from its endpoint: a node counts only while it is certainly there.

@@ -11,9 +11,9 @@ use crate::{
 
 /// Registers `name`, whose workers connect from `address`.
 fn join(t: &mut Fixture, name: &'static str, address: &str, state: NodeState) -> Vec<Did> {
-    let mut attend = t.attend_of(name, state);
-    attend.node.addresses = vec![address.parse().unwrap()];
-    t.attend_with(attend)
+    let mut registration = t.registration_of(name, state);
+    registration.node.addresses = vec![address.parse().unwrap()];
+    t.register_with(registration)
 }
 
 /// Starts a round of nodes at these addresses; the first one has rank 0.

@@ -16,7 +16,7 @@ struct Fixture {
     address: SocketAddr,
     /// Kept open during the test.
     _stores: StoreThread,
-    _attended: watch::Sender<Attended>,
+    _registered_nodes: watch::Sender<RegisteredNodes>,
     server: task::JoinHandle<io::Result<()>>,
 }
 
@@ -34,7 +34,7 @@ impl Fixture {
         let store = stores.open_with(None, options).unwrap();
         let listener = crate::net::listen_on((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let address = listener.local_addr().unwrap();
-        let (attended, known) = watch::channel(Attended::default());
+        let (registered_nodes, known) = watch::channel(RegisteredNodes::default());
         let http = Router::new()
             .route("/", get(|| async { "hello" }))
             .route("/slow", get(|| async { clock::until(Some(clock::now() + 30 * SECOND)).await }))
@@ -49,11 +49,11 @@ impl Fixture {
             credentials: Credentials::unsecured(Unsecured::Chosen),
             store: Some(watch::channel(Some(store)).1),
             voters: None,
-            attended: known,
+            registered_nodes: known,
             nodes_max: 0,
         };
         let server = tokio::spawn(serve_port(listener, protocols, connections_max()));
-        Self { address, _stores: stores, _attended: attended, server }
+        Self { address, _stores: stores, _registered_nodes: registered_nodes, server }
     }
 
     async fn connect(&self) -> TcpStream {

@@ -4,7 +4,7 @@ use ragent_base::{
     report::news,
     sys::{clock, host::ThisHost},
 };
-use ragent_coordinator::client::AttendError;
+use ragent_coordinator::client::StreamError;
 use ragent_core::outage::Report;
 use tracing::{info, warn};
 
@@ -12,14 +12,14 @@ use super::Driver;
 
 impl Driver<'_> {
     /// Reports that a stream, or an attempt to open one, has ended with `error`.
-    pub(super) fn report_outage(&mut self, error: &AttendError, was_attended: bool) {
+    pub(super) fn report_outage(&mut self, error: &StreamError, was_registered: bool) {
         if self.node.agent().is_leaving() {
             return;
         }
         let cause = news::with_causes(error);
         self.spec.start_screen.handle_outage(&cause);
         let is_registered = self.node.agent().job_uid().is_some();
-        let report = if was_attended {
+        let report = if was_registered {
             self.outage.handle_stream_ended(&cause)
         } else {
             self.outage.handle_unreachable(&cause, is_registered)
@@ -45,8 +45,8 @@ impl Driver<'_> {
 
     /// Ends this node's part if the coordinator has another secret, unless this node was a member of the job already: its file
     /// can still be corrected.
-    pub(super) fn review_mismatch(&mut self, error: AttendError) {
-        let AttendError::Mismatch(mismatch) = error else {
+    pub(super) fn review_mismatch(&mut self, error: StreamError) {
+        let StreamError::Mismatch(mismatch) = error else {
             return self.outage.handle_no_mismatch();
         };
         let has_lasted = self.outage.handle_mismatch(clock::now());

@@ -163,12 +163,12 @@ impl StartScreen {
         }
     }
 
-    /// Shows the present state: `unattended` is the time since which no coordinator is reached, `None` if one is.
+    /// Shows the present state: `disconnected` is the time since which no coordinator is reached, `None` if one is.
     pub(super) fn review(
         &mut self,
         now: Instant,
         is_leaving: bool,
-        unattended: Option<Instant>,
+        disconnected: Option<Instant>,
         endpoint: impl FnOnce() -> String,
     ) {
         let Some(shown) = &mut self.0 else { return };
@@ -186,7 +186,7 @@ impl StartScreen {
             shown.next_question = now + limits::START_QUESTION / 2;
         }
         let endpoint = endpoint();
-        shown.start.stage = match unattended {
+        shown.start.stage = match disconnected {
             Some(since) => {
                 shown.job = None;
                 let until = since + shown.join_timeout;

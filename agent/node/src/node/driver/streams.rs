@@ -15,9 +15,9 @@ use ragent_proto::{
     convert::{FromCoordinator, NotHere},
 };
 use ragent_rendezvous::{
-    ids::{AttendNumber, Round, VoterAddress},
+    ids::{Round, StreamNumber, VoterAddress},
     known_job::KnownJob,
-    message::{Attend, FromNode, KnownRound, PROTOCOL_VERSION, ToNode, Welcome},
+    message::{FromNode, KnownRound, PROTOCOL_VERSION, Registration, ToNode, Welcome},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -33,27 +33,27 @@ impl Driver<'_> {
     pub(super) fn handle_event(&mut self, event: StreamEvent) {
         let now = clock::now();
         match event {
-            StreamEvent::Connected { attend, local, remote, reply } => {
-                if let Some(claims) = self.node.handle_connected(now, attend) {
-                    self.attend(attend, claims, local, remote, reply);
+            StreamEvent::Connected { stream, local, remote, reply } => {
+                if let Some(claims) = self.node.handle_connected(now, stream) {
+                    self.register(stream, claims, local, remote, reply);
                 }
             }
-            StreamEvent::Accepted(attend) => self.node.handle_accepted(now, attend),
-            StreamEvent::Message(attend, message) if self.streams.contains_key(&attend) => {
-                debug!(attend = attend.0, ?message, "coordinator");
-                self.handle_message(now, attend, message);
+            StreamEvent::Accepted(stream) => self.node.handle_accepted(now, stream),
+            StreamEvent::Message(stream, message) if self.streams.contains_key(&stream) => {
+                debug!(stream = stream.0, ?message, "coordinator");
+                self.handle_message(now, stream, message);
                 self.count_echo(now);
             }
             // The stream was dropped in the meantime.
             StreamEvent::Message(..) => {}
             // The attempt was abandoned in the meantime, or has led to another coordinator.
-            StreamEvent::Ended(attend, _) if !self.tasks.contains_key(&attend) => {}
-            StreamEvent::Ended(attend, error) => {
-                let was_attended = self.node.is_attended();
-                self.forget(attend);
-                self.node.handle_ended(now, attend);
-                if !self.node.is_attended() {
-                    self.report_outage(&error, was_attended);
+            StreamEvent::Ended(stream, _) if !self.tasks.contains_key(&stream) => {}
+            StreamEvent::Ended(stream, error) => {
+                let was_registered = self.node.is_registered();
+                self.forget(stream);
+                self.node.handle_ended(now, stream);
+                if !self.node.is_registered() {
+                    self.report_outage(&error, was_registered);
                     self.review_mismatch(error);
                 }
             }
@@ -69,9 +69,9 @@ impl Driver<'_> {
         }
     }
 
-    pub(super) fn attend(
+    pub(super) fn register(
         &mut self,
-        attend: AttendNumber,
+        stream: StreamNumber,
         claims: Claims,
         local: SocketAddr,
         remote: SocketAddr,
@@ -86,7 +86,7 @@ impl Driver<'_> {
             claims;
         let job = self.known_job(&known_round);
         let ended = self.spec.leadership.as_ref().filter(|_| job_uid.is_none());
-        let message = Attend {
+        let message = Registration {
             job,
             ended: ended.map(|leadership| leadership.ended.borrow().clone()).unwrap_or_default(),
             waited: self.spec.waited(),
@@ -94,7 +94,7 @@ impl Driver<'_> {
             run_id: self.spec.run_id.clone(),
             // Under a new node id, the agent is a new node to the job.
             job_uid: job_uid.filter(|_| self.proof.newest().is_some()),
-            attend,
+            stream,
             node,
             settings: self.spec.shared,
             known_round,
@@ -103,11 +103,12 @@ impl Driver<'_> {
             standing,
         };
         let (sender, queue) = mpsc::channel(limits::STREAM_QUEUE);
-        let first = FirstWords { attend: message, proof: self.proof.newest(), lost_term, queue };
+        let first =
+            FirstWords { registration: message, proof: self.proof.newest(), lost_term, queue };
         if reply.send(first).is_ok() {
-            self.streams.insert(attend, sender);
-            self.proof.handle_shown(attend);
-            self.remotes.insert(attend, remote);
+            self.streams.insert(stream, sender);
+            self.proof.handle_shown(stream);
+            self.remotes.insert(stream, remote);
             self.set_death_notice(Some(remote));
             self.look_voters_up();
         }
@@ -116,15 +117,15 @@ impl Driver<'_> {
     pub(super) fn handle_message(
         &mut self,
         now: Instant,
-        attend: AttendNumber,
+        stream: StreamNumber,
         message: FromCoordinator,
     ) {
         let message = match message {
             FromCoordinator::Message(message) => message,
-            FromCoordinator::NotHere(not_here) => return self.go_elsewhere(now, attend, &not_here),
-            FromCoordinator::OtherAgent => return self.become_another(now, attend),
+            FromCoordinator::NotHere(not_here) => return self.go_elsewhere(now, stream, &not_here),
+            FromCoordinator::OtherAgent => return self.become_another(now, stream),
             FromCoordinator::Welcomed(welcome, proof) => {
-                return self.handle_welcome(now, attend, &welcome, proof);
+                return self.handle_welcome(now, stream, &welcome, proof);
             }
         };
         match message {
@@ -132,22 +133,22 @@ impl Driver<'_> {
             ToNode::Welcome(_) => {}
             ToNode::Voters(voters) => {
                 self.handle_voter_list(&voters);
-                self.node.handle_message(now, attend, ToNode::Voters(voters));
+                self.node.handle_message(now, stream, ToNode::Voters(voters));
             }
-            message => self.node.handle_message(now, attend, message),
+            message => self.node.handle_message(now, stream, message),
         }
     }
 
     pub(super) fn handle_welcome(
         &mut self,
         now: Instant,
-        attend: AttendNumber,
+        stream: StreamNumber,
         welcome: &Welcome,
         proof: Proof,
     ) {
         let is_first = self.node.agent().job_uid().is_none();
         let is_newly_led = welcome.term > self.node.agent().term();
-        let counts = self.node.handle_welcome(now, attend, welcome);
+        let counts = self.node.handle_welcome(now, stream, welcome);
         if welcome.term >= self.node.agent().term() && self.proof.handle_welcome(proof) {
             // At once: the keeper needs it even if the agent is killed a moment later.
             self.set_death_notice(None);
@@ -156,12 +157,12 @@ impl Driver<'_> {
             return debug!(term = welcome.term.0, "outdated welcome ignored");
         }
         self.handle_voter_list(&welcome.voters);
-        let remote = self.remotes.get(&attend).copied();
+        let remote = self.remotes.get(&stream).copied();
         if let (Some(leadership), Some(remote)) = (&self.spec.leadership, remote) {
             let joined = (welcome.job_uid.clone(), remote.ip());
             self.is_registered = leadership.try_send(Command::Registered(Some(joined)));
         }
-        let name = self.spec.destination.handle_welcome(attend, welcome.term, remote);
+        let name = self.spec.destination.handle_welcome(stream, welcome.term, remote);
         let endpoint = name.map(|name| name.to_string()).unwrap_or_default();
         if self.outage.handle_reached() || is_first || is_newly_led {
             info!(
@@ -229,7 +230,7 @@ impl Driver<'_> {
     /// Reports to the choice of the coordinator that this agent is not registered any more.
     pub(super) fn review_registration(&mut self) {
         if self.is_registered
-            && !self.node.is_attended()
+            && !self.node.is_registered()
             && let Some(leadership) = &self.spec.leadership
         {
             self.is_registered = !leadership.try_send(Command::Registered(None));
@@ -257,40 +258,42 @@ impl Driver<'_> {
     /// message has to carry the addresses; the old stream has ended before this node reports ready
     /// on any.
     pub(super) fn refresh_addresses(&mut self) {
-        let Some(attend) = self.node.current().filter(|_| self.node.is_attended()) else { return };
+        let Some(stream) = self.node.current().filter(|_| self.node.is_registered()) else {
+            return;
+        };
         if ThisHost.addresses() != self.addresses {
             info!("the addresses of this machine have changed; registering again");
-            self.forget(attend);
-            self.node.handle_ended(clock::now(), attend);
+            self.forget(stream);
+            self.node.handle_ended(clock::now(), stream);
         }
     }
 
-    pub(super) fn send_on(&mut self, attend: AttendNumber, message: FromNode) {
-        let Some(sender) = self.streams.get(&attend) else {
+    pub(super) fn send_on(&mut self, stream: StreamNumber, message: FromNode) {
+        let Some(sender) = self.streams.get(&stream) else {
             return;
         };
         if sender.try_send(message).is_err() {
-            debug!(attend = attend.0, "stream dropped: its queue is full or closed");
-            self.forget(attend);
-            self.node.handle_ended(clock::now(), attend);
+            debug!(stream = stream.0, "stream dropped: its queue is full or closed");
+            self.forget(stream);
+            self.node.handle_ended(clock::now(), stream);
         }
     }
 
     /// Ends a stream, or the attempt to open it.
-    pub(super) fn forget(&mut self, attend: AttendNumber) {
-        self.streams.remove(&attend);
-        self.remotes.remove(&attend);
-        self.spec.destination.handle_ended(attend);
-        self.proof.handle_ended(attend);
-        if let Some(task) = self.tasks.remove(&attend) {
+    pub(super) fn forget(&mut self, stream: StreamNumber) {
+        self.streams.remove(&stream);
+        self.remotes.remove(&stream);
+        self.spec.destination.handle_ended(stream);
+        self.proof.handle_ended(stream);
+        if let Some(task) = self.tasks.remove(&stream) {
             task.abort();
         }
     }
 
     /// Registers under a new node id, because the present one belongs to another agent. If this
     /// agent's proof arrived after the registration was sent, only drops this stream.
-    pub(super) fn become_another(&mut self, now: Instant, attend: AttendNumber) {
-        if self.proof.handle_refused(attend, self.node.is_attended()) {
+    pub(super) fn become_another(&mut self, now: Instant, stream: StreamNumber) {
+        if self.proof.handle_refused(stream, self.node.is_registered()) {
             let node_id = new_node_id();
             warn!(
                 old = %self.spec.node.node_id, new = %node_id,
@@ -299,32 +302,32 @@ impl Driver<'_> {
             self.spec.node.node_id = node_id;
             self.set_death_notice(None);
         }
-        self.forget(attend);
-        self.node.handle_ended(now, attend);
+        self.forget(stream);
+        self.node.handle_ended(now, stream);
     }
 
     /// Follows a redirect from an agent that does not coordinate, or no longer does.
-    pub(super) fn go_elsewhere(&mut self, now: Instant, attend: AttendNumber, not_here: &NotHere) {
+    pub(super) fn go_elsewhere(&mut self, now: Instant, stream: StreamNumber, not_here: &NotHere) {
         let is_bound = self.node.agent().is_bound_to_a_run();
-        match self.spec.destination.handle_redirect(attend, not_here, is_bound) {
+        match self.spec.destination.handle_redirect(stream, not_here, is_bound) {
             Redirect::SteppedDown(leader) => {
                 info!(to = %leader, "the coordinator has stepped down for another one");
-                self.node.handle_sent_elsewhere(now, attend, not_here.term, true);
+                self.node.handle_sent_elsewhere(now, stream, not_here.term, true);
                 self.proof.discard();
             }
             Redirect::NotLeading(is_new) => {
                 debug!(leader = not_here.endpoint, is_new, "the voter does not lead");
-                self.node.handle_not_leading(now, attend, is_new);
+                self.node.handle_not_leading(now, stream, is_new);
             }
             Redirect::Elsewhere(endpoint) => {
-                if self.node.handle_sent_elsewhere(now, attend, not_here.term, true) {
+                if self.node.handle_sent_elsewhere(now, stream, not_here.term, true) {
                     self.follow(endpoint);
                 } else {
                     debug!(endpoint = not_here.endpoint, "redirect ignored");
                 }
             }
             Redirect::Ignored => {
-                self.node.handle_sent_elsewhere(now, attend, not_here.term, false);
+                self.node.handle_sent_elsewhere(now, stream, not_here.term, false);
                 debug!(endpoint = not_here.endpoint, "redirect ignored");
             }
         }

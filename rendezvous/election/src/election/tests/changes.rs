@@ -33,7 +33,7 @@ impl Voters {
     }
 
     /// Reports that the voters of all processes that run are members.
-    fn attend(&mut self, wanted: usize) {
+    fn register(&mut self, wanted: usize) {
         let up = (0..self.voters.len()).filter(|place| !self.is_down[*place]);
         let members = self.members(up);
         let leader = self.leader().expect("a leader");
@@ -91,7 +91,7 @@ fn late_host_stays_connected() {
     assert!(answer.body.is_granted && answer.body.is_connected, "{answer:?}");
     voters.is_down[2] = false;
     voters.deliver();
-    voters.attend(3);
+    voters.register(3);
     voters.pass(millis(3_000));
     assert_eq!(voters.list(leader), [Some(0), Some(1), Some(2)]);
 }
@@ -101,7 +101,7 @@ fn late_host_stays_connected() {
 fn silent_voter_is_replaced() {
     let mut voters = Voters::listed(4, 3);
     let leader = voters.begin();
-    voters.attend(3);
+    voters.register(3);
     let lost = (leader + 1) % 3;
     voters.is_down[lost] = true;
     voters.pass(millis(29_000));
@@ -124,7 +124,7 @@ fn silent_voter_is_replaced() {
 fn silent_member_does_not_become_a_voter() {
     let mut voters = Voters::listed(5, 3);
     let leader = voters.begin();
-    voters.attend(3);
+    voters.register(3);
     voters.pass(millis(1_000));
     let lost = (leader + 1) % 3;
     voters.is_down[lost] = true;
@@ -144,7 +144,7 @@ fn silent_member_does_not_become_a_voter() {
 fn change_waits_for_the_lease() {
     let mut voters = Voters::listed(5, 3);
     let leader = voters.begin();
-    voters.attend(3);
+    voters.register(3);
     voters.pass(millis(1_000));
     let others = (0..3).filter(|place| *place != leader);
     others.clone().for_each(|place| voters.is_down[place] = true);
@@ -160,19 +160,19 @@ fn change_waits_for_the_lease() {
     assert_eq!(voters.led(leader).len(), 1, "its lease did not end");
 }
 
-/// A job with one voter has three as soon as three members attend, and then survives the loss of the first one.
+/// A job with one voter has three as soon as three members register, and then survives the loss of the first one.
 #[test]
 fn voters_are_added() {
     let mut voters = Voters::listed(4, 1);
     assert_eq!(voters.begin(), 0);
-    voters.attend(3);
+    voters.register(3);
     voters.pass(millis(1_000));
     assert_eq!(voters.list(0), [Some(0), Some(1), Some(2)]);
     assert_eq!(voters.led(0).len(), 1, "its lease did not end");
     voters.is_down[0] = true;
     voters.pass(millis(4_000));
     let second = voters.leader().expect("another leader");
-    voters.attend(3);
+    voters.register(3);
     voters.pass(millis(40_000));
     assert_eq!(voters.list(second).len(), 3);
     assert!(!voters.list(second).contains(&Some(0)), "it was replaced");
@@ -184,11 +184,11 @@ fn hosts_are_lost_one_after_another() {
     let mut voters = Voters::listed(7, 3);
     voters.begin();
     for _ in 0..4 {
-        voters.attend(3);
+        voters.register(3);
         let leader = voters.leader().expect("a leader");
         voters.is_down[leader] = true;
         voters.pass(millis(5_000));
-        voters.attend(3);
+        voters.register(3);
         voters.pass(millis(40_000));
     }
     assert!(voters.leader().is_some());
@@ -200,7 +200,7 @@ fn leaving_voter_is_replaced() {
     for (count, is_replaced) in [(4, true), (3, false)] {
         let mut voters = Voters::listed(count, 3);
         let leader = voters.begin();
-        voters.attend(3);
+        voters.register(3);
         voters.pass(millis(1_000));
         let leaving = (leader + 1) % 3;
         voters.voters[leaving].handle_leaving(voters.now);
@@ -231,11 +231,11 @@ fn known_leaving_voters_are_bounded() {
 fn leaving_voters_replace_nobody() {
     let mut voters = Voters::listed(4, 3);
     let leader = voters.begin();
-    voters.attend(3);
+    voters.register(3);
     voters.pass(millis(1_000));
     let [first, second] = [1, 2].map(|next| (leader + next) % 3);
     for leaving in [first, second] {
-        voters.attend(3);
+        voters.register(3);
         voters.voters[leaving].handle_leaving(voters.now);
         voters.deliver();
         voters.pass(millis(500));
@@ -250,7 +250,7 @@ fn leaving_voters_replace_nobody() {
 fn replaced_voter_may_leave() {
     let mut voters = Voters::listed(4, 3);
     let leader = voters.begin();
-    voters.attend(3);
+    voters.register(3);
     voters.pass(millis(1_000));
     let leaving = (leader + 1) % 3;
     let request = voters.voters[leaving].message(voters.now, 1, Request::Leave);
@@ -271,14 +271,14 @@ fn replaced_voter_may_leave() {
 fn leaving_leader_is_replaced() {
     let mut voters = Voters::listed(4, 3);
     let leader = voters.begin();
-    voters.attend(3);
+    voters.register(3);
     voters.voters[leader].handle_leaving(voters.now);
     voters.deliver();
     assert!(!voters.voters[leader].may_end());
     for _ in 0..20 {
         voters.pass(millis(100));
         if voters.leader().is_some() {
-            voters.attend(3);
+            voters.register(3);
         }
     }
     assert!(voters.voters[leader].may_end());
@@ -297,7 +297,7 @@ fn voter_without_its_file_is_another_one() {
     voters.pass(millis(10_000));
     assert_eq!(voters.led(leader).len(), 1);
     assert!(!voters.list(leader).contains(&Some(77)), "it is not a member");
-    voters.attend(3);
+    voters.register(3);
     voters.pass(millis(2_000));
     assert!(voters.list(leader).contains(&Some(77)));
     assert_eq!(voters.led(leader).len(), 1);
@@ -309,11 +309,11 @@ fn voter_without_its_file_is_another_one() {
 fn returning_host_learns_of_the_job() {
     let mut voters = Voters::listed(4, 1);
     voters.begin();
-    voters.attend(3);
+    voters.register(3);
     voters.pass(millis(1_000));
     voters.is_down[0] = true;
     voters.pass(millis(4_000));
-    voters.attend(3);
+    voters.register(3);
     voters.pass(millis(40_000));
     let leader = voters.leader().expect("a leader");
     voters.lose_file(0, 77);
@@ -321,7 +321,7 @@ fn returning_host_learns_of_the_job() {
     assert_eq!(voters.leader(), Some(leader));
     assert_eq!(voters.led(0).len(), 0, "it began no other job");
     assert!(!voters.voters[0].replica().has_round(), "it is not a member");
-    voters.attend(3);
+    voters.register(3);
     voters.pass(millis(1_000));
     assert!(voters.voters[0].replica().has_round());
     assert_eq!(voters.leader(), Some(leader));
@@ -338,7 +338,7 @@ fn lists_of_the_later_term_count() {
     }
     voters.is_down[first] = true;
     voters.pass(millis(5_000));
-    voters.attend(3);
+    voters.register(3);
     voters.pass(millis(30_000));
     let next = voters.leader().expect("another leader");
     assert!(!voters.list(next).contains(&Some(first as u64)), "it was replaced");
@@ -389,9 +389,9 @@ fn process_gives_way_before_the_first_round() {
     voters.pass(millis(60_000));
     assert_eq!(voters.led(1).len(), 1);
     assert_eq!(voters.begin(), 0);
-    voters.attend(3);
+    voters.register(3);
     voters.pass(millis(1_000));
-    voters.attend(3);
+    voters.register(3);
     assert_eq!(voters.list(1), [Some(0), Some(1), Some(2)]);
     voters.is_down[0] = true;
     voters.pass(millis(5_000));

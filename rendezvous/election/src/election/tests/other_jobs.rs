@@ -564,7 +564,7 @@ fn another_voter_at_a_seat_replaces_it_at_once() {
         let lists = &voters.voters[leader].replica().lists;
         lists.last.iter().any(|seat| seat.voter == Some(VoterId(voter)))
     };
-    let attend = |voters: &mut Voters| {
+    let register = |voters: &mut Voters| {
         let members = (0..3).map(|place| {
             let Settings { voter, address, .. } = &voters.voters[place].settings;
             Member { voter: *voter, address: address.clone() }
@@ -574,11 +574,11 @@ fn another_voter_at_a_seat_replaces_it_at_once() {
         voters.deliver();
     };
     voters.lose_file(lost, 77);
-    attend(&mut voters);
+    register(&mut voters);
     voters.pass(millis(250));
     assert!(seated(&voters, 77) && !seated(&voters, lost as u64));
     voters.lose_file(lost, 78);
-    attend(&mut voters);
+    register(&mut voters);
     voters.pass(millis(700));
     assert!(seated(&voters, 77) && !seated(&voters, 78));
     voters.pass(millis(400));

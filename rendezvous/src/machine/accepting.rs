@@ -1,4 +1,4 @@
-//! Registration: which nodes are accepted, what is learned from an attend, and the answer to it.
+//! Registration: which nodes are accepted, what is learned from a registration, and the answer to it.
 
 use std::{mem, time::Instant};
 
@@ -10,7 +10,7 @@ use crate::{
     ids::{JobUid, Round, RoundId},
     limits::{AGENT_TERM_MAX, AHEAD_MAX, KEEP_ALIVES_MISSED, NUMBER_MAX, TERMS_AHEAD_MAX},
     machine::{Availability, Rendezvous},
-    message::{Attend, NodeDescription, PROTOCOL_VERSION, RefuseReason, Welcome},
+    message::{NodeDescription, PROTOCOL_VERSION, RefuseReason, Registration, Welcome},
     phase::{Phase, Recovering},
     roster::{Common, Node},
     settings::Leases,
@@ -19,60 +19,63 @@ use crate::{
 
 impl Rendezvous {
     /// Returns the reason why a stream is refused, if it is.
-    pub(super) fn why_refused(&self, attend: &Attend) -> Option<RefuseReason> {
-        if attend.protocol_version != PROTOCOL_VERSION {
+    pub(super) fn why_refused(&self, registration: &Registration) -> Option<RefuseReason> {
+        if registration.protocol_version != PROTOCOL_VERSION {
             return Some(RefuseReason::ProtocolVersion { ours: PROTOCOL_VERSION });
         }
-        if attend.run_id != self.settings.run_id {
+        if registration.run_id != self.settings.run_id {
             return Some(RefuseReason::RunId { ours: self.settings.run_id.clone() });
         }
-        if attend.job_uid.as_ref().is_some_and(|uid| !self.is_own(uid)) && !self.may_adopt(attend) {
+        if registration.job_uid.as_ref().is_some_and(|uid| !self.is_own(uid))
+            && !self.may_adopt(registration)
+        {
             return Some(RefuseReason::EarlierRun);
         }
-        if let Some(ours) = self.settings.shared.filter(|ours| *ours != attend.settings) {
+        if let Some(ours) = self.settings.shared.filter(|ours| *ours != registration.settings) {
             return Some(RefuseReason::Settings { ours });
         }
-        let id = &attend.node.node_id;
+        let id = &registration.node.node_id;
         if self.roster.get(id).is_some() || self.welcomed.contains(id) {
             return None;
         }
         if let Phase::Closed(closed) = &self.phase {
             return Some(RefuseReason::Closed(closed.outcome.clone()));
         }
-        let limit = attend.settings.nodes.served();
+        let limit = registration.settings.nodes.served();
         if self.roster.len() >= limit || self.welcomed.len() >= limit {
             let limit = u32::try_from(limit).unwrap_or(u32::MAX);
             return Some(RefuseReason::TooManyNodes { limit });
         }
-        if let Some(address) = self.unreachable(attend) {
+        if let Some(address) = self.unreachable(registration) {
             return Some(RefuseReason::LoopbackAddress { address });
         }
-        let nodes = attend.settings.nodes.max();
-        let fixed_rank = attend.node.node_rank.filter(|_| attend.settings.fixed_ranks);
+        let nodes = registration.settings.nodes.max();
+        let fixed_rank = registration.node.node_rank.filter(|_| registration.settings.fixed_ranks);
         if let Some(node_rank) = fixed_rank.filter(|rank| *rank >= nodes) {
             return Some(RefuseReason::NodeRankTooHigh { node_rank, nodes });
         }
-        if let Some((node_rank, host_name)) = self.rank_taken(attend) {
+        if let Some((node_rank, host_name)) = self.rank_taken(registration) {
             return Some(RefuseReason::NodeRankTaken { node_rank, host_name });
         }
-        let (script, host_name) = self.other_script(attend)?;
+        let (script, host_name) = self.other_script(registration)?;
         Some(RefuseReason::OtherScript { script, host_name })
     }
 
     /// Returns the node's rank and the host name of the node that has it already, if ranks are
     /// fixed. If that node may be lost, or is leaving, the newcomer waits instead.
-    fn rank_taken(&self, attend: &Attend) -> Option<(u32, String)> {
-        let node_rank = attend.node.node_rank.filter(|_| attend.settings.fixed_ranks)?;
+    fn rank_taken(&self, registration: &Registration) -> Option<(u32, String)> {
+        let node_rank =
+            registration.node.node_rank.filter(|_| registration.settings.fixed_ranks)?;
         let taken_by = self.present(&Common::NodeRank(node_rank)).next()?;
         Some((node_rank, taken_by.host_name.clone()))
     }
 
     /// Returns the name of the script of a node with the same role, and its host name, if it is another script than that of
     /// the newcomer: they are two jobs that were given the same endpoint.
-    fn other_script(&self, attend: &Attend) -> Option<(String, String)> {
-        let NodeDescription { role, script, .. } = &attend.node;
+    fn other_script(&self, registration: &Registration) -> Option<(String, String)> {
+        let NodeDescription { role, script, .. } = &registration.node;
         // A node of this run was compared when it registered first, and keeps its place: this coordinator may not know the others yet.
-        if script.is_empty() || attend.job_uid.is_some() {
+        if script.is_empty() || registration.job_uid.is_some() {
             return None;
         }
         // The nodes of a role have the same script, so one of them is enough.
@@ -102,11 +105,13 @@ impl Rendezvous {
     /// in a running round, so that the newcomer's first round would be the job's last. In the first
     /// gathering a loopback master closes the job instead (see [`Rendezvous::complete`]), so that
     /// every node learns of it.
-    fn unreachable(&self, attend: &Attend) -> Option<String> {
-        let elsewhere = |host_name: &str| host_name != attend.node.host_name;
+    fn unreachable(&self, registration: &Registration) -> Option<String> {
+        let elsewhere = |host_name: &str| host_name != registration.node.host_name;
         let mut others = self.roster.iter().map(|(_, node)| &node.description);
-        if is_loopback(&attend.node.address) && others.any(|other| elsewhere(&other.host_name)) {
-            return Some(attend.node.address.clone());
+        if is_loopback(&registration.node.address)
+            && others.any(|other| elsewhere(&other.host_name))
+        {
+            return Some(registration.node.address.clone());
         }
         let master = self.phase.group()?.table.as_ref()?.member_ranks().first()?;
         (is_loopback(&master.node.address) && elsewhere(&master.node.host_name))
@@ -118,34 +123,34 @@ impl Rendezvous {
         *uid == self.job_state.job_uid || self.given_before.as_ref() == Some(uid)
     }
 
-    /// Returns true if this coordinator has no round and no run bound to it, and `attend` claims a
+    /// Returns true if this coordinator has no round and no run bound to it, and `registration` claims a
     /// round.
     ///
     /// Its state was lost in this case, for example by a reboot: the run of the node is this job's.
-    fn may_adopt(&self, attend: &Attend) -> bool {
+    fn may_adopt(&self, registration: &Registration) -> bool {
         let is_unbound = !self.has_voters()
             && self.job_state.round == Round(0)
             && self.given_before.is_none()
             && matches!(self.phase, Phase::Gathering(_))
             && self.availability == Availability::Available;
-        let known_round = attend.known_round.round.max(attend.standing.round);
+        let known_round = registration.known_round.round.max(registration.standing.round);
         is_unbound && known_round.round != Round(0) && self.is_credible(known_round)
     }
 
-    /// Adopts the run of `attend` if this coordinator has none yet. The first one counts; its
+    /// Adopts the run of `registration` if this coordinator has none yet. The first one counts; its
     /// claims of round and charges are learned as from any node of the run.
     ///
     /// Nodes that wait here already have another uid. They register again, and receive this one.
-    pub(super) fn adopt(&mut self, attend: &Attend) {
-        let Some(uid) = attend.job_uid.clone().filter(|uid| !self.is_own(uid)) else {
+    pub(super) fn adopt(&mut self, registration: &Registration) {
+        let Some(uid) = registration.job_uid.clone().filter(|uid| !self.is_own(uid)) else {
             return;
         };
         warn!(
-            node = %attend.node.node_id, round = %attend.known_round.round, job_uid = %uid,
+            node = %registration.node.node_id, round = %registration.known_round.round, job_uid = %uid,
             "adopted the run of a node: this coordinator was started without state"
         );
         self.given_before = Some(mem::replace(&mut self.job_state.job_uid, uid));
-        let id = &attend.node.node_id;
+        let id = &registration.node.node_id;
         self.event_of(None, id, EventKind::RunAdopted);
         let others = self.roster.iter().filter(|(other, _)| *other != id);
         let mut peers: Vec<_> = others.map(|(_, node)| node.peer()).collect();
@@ -154,9 +159,9 @@ impl Rendezvous {
     }
 
     /// Learns round and charges of an earlier coordinator from a node of this run.
-    pub(super) fn learn(&mut self, now: Instant, attend: &Attend) {
+    pub(super) fn learn(&mut self, now: Instant, registration: &Registration) {
         let before = self.job_state.clone();
-        let known_round = attend.known_round.round.max(attend.standing.round);
+        let known_round = registration.known_round.round.max(registration.standing.round);
         if !self.is_credible(known_round) {
             return;
         }
@@ -182,8 +187,8 @@ impl Rendezvous {
         if known_round.round > self.job_state.round {
             // A node that was not a member may not know the size: the largest possible one is
             // assumed.
-            let max = attend.settings.nodes.max();
-            let size = attend.known_round.size_by_member(max).unwrap_or(max);
+            let max = registration.settings.nodes.max();
+            let size = registration.known_round.size_by_member(max).unwrap_or(max);
             self.job_state.round = known_round.round;
             self.job_state.round_size = size;
             self.job_state.is_adopted = true;
@@ -196,20 +201,20 @@ impl Rendezvous {
                 Phase::Running(_) | Phase::Regathering(_) | Phase::Closed(_) => {}
             }
         }
-        self.recall_round(now, attend);
-        if attend.charged_through > self.job_state.charged_through
-            && attend.charged_through <= self.job_state.round
+        self.recall_round(now, registration);
+        if registration.charged_through > self.job_state.charged_through
+            && registration.charged_through <= self.job_state.round
         {
-            self.job_state.charged_through = attend.charged_through;
+            self.job_state.charged_through = registration.charged_through;
             self.job_state.restarts_used = self
                 .job_state
                 .restarts_used
-                .max(attend.restarts_used.min(attend.settings.max_restarts));
+                .max(registration.restarts_used.min(registration.settings.max_restarts));
         }
         if self.job_state != before {
             let (nodes, restarts_used) = (self.job_state.round_size, self.job_state.restarts_used);
             let kind = EventKind::StateLearned { nodes, restarts_used };
-            self.event_of(None, &attend.node.node_id, kind);
+            self.event_of(None, &registration.node.node_id, kind);
             self.remember();
         }
     }
@@ -229,9 +234,9 @@ impl Rendezvous {
         fits_term && fits(known_round.round.0, self.job_state.round.0, AHEAD_MAX)
     }
 
-    /// Returns true if `attend` comes from an agent of this run, so that its claims count.
-    pub(super) fn is_of_this_run(&self, attend: &Attend) -> bool {
-        attend.job_uid.as_ref() == Some(&self.job_state.job_uid)
+    /// Returns true if `registration` comes from an agent of this run, so that its claims count.
+    pub(super) fn is_of_this_run(&self, registration: &Registration) -> bool {
+        registration.job_uid.as_ref() == Some(&self.job_state.job_uid)
     }
 
     pub(super) fn welcome(&self, leases: Leases) -> Welcome {

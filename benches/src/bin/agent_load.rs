@@ -270,7 +270,7 @@ impl Crowd {
             let spec = agent(number, to, shared);
             let (sender, blows) = mpsc::channel(1);
             let reports = (admitted.clone(), renew.clone(), number, makes_steps);
-            agents.spawn_local(attend(spec, stores, reports, blows));
+            agents.spawn_local(run_agent(spec, stores, reports, blows));
             last = sender;
         }
         Self { agents, admissions, renewed, last }
@@ -352,7 +352,7 @@ impl Crowd {
 type ToCrowd = (mpsc::Sender<(RoundId, Instant)>, mpsc::Sender<u32>, u32, bool);
 
 /// Runs one agent, and reports its admissions.
-async fn attend(
+async fn run_agent(
     spec: AgentSpec,
     stores: WorkerStores,
     crowd: ToCrowd,
@@ -611,7 +611,7 @@ fn raise_limit_on_files() -> Result<()> {
     Ok(())
 }
 
-const RUN_ID: &str = "attend-load";
+const RUN_ID: &str = "agent-load";
 const QUEUE: usize = 64;
 /// The descriptors of an agent: a stream, a timer and the listener of a store.
 const FILES_PER_AGENT: usize = 3;

@@ -72,7 +72,7 @@ impl RegisteredCredentials {
 pub enum Stage {
     /// The agent has found its coordinator, or hosts it.
     #[default]
-    Attending,
+    Registered,
     /// The process is not an agent: it has launched the agents of a job on other hosts.
     Launching,
     /// The agent looks for the job's other agents: its endpoint names no host.
@@ -100,13 +100,13 @@ impl RunningAgent {
 
 /// The registration file of an agent, which exists until this value is dropped.
 #[derive(Debug)]
-pub struct Registration {
+pub struct AgentFile {
     path: PathBuf,
     /// The open file, which is locked: agents in other containers do not see this process.
     locked: Mutex<Option<File>>,
 }
 
-impl Registration {
+impl AgentFile {
     /// Writes the registration of a running agent.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
+impl Drop for AgentFile {
     fn drop(&mut self) {
         // Readers check that the process is alive, so a remaining file does no harm.
         if let Ok(folder) = PrivateFolder::open(folder_of(&self.path)) {
@@ -187,7 +187,7 @@ mod tests {
     fn stale_registrations_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let (run_id, none) = (RunId::new("run"), Credentials::default());
-        let alive = RunningAgent::this(&run_id, "h:1".to_owned(), Stage::Attending, &none);
+        let alive = RunningAgent::this(&run_id, "h:1".to_owned(), Stage::Registered, &none);
         let gone = RunningAgent { began: alive.began + 1, ..alive.clone() };
         for (name, agent) in [("agent-1.json", &gone), ("agent-2.json", &alive)] {
             fs::write(folder.path().join(name), serde_json::to_vec(agent).unwrap()).unwrap();
@@ -203,10 +203,10 @@ mod tests {
     fn registrations_in_other_containers_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let (run_id, none) = (RunId::new("run"), Credentials::default());
-        let here = RunningAgent::this(&run_id, "h:1".to_owned(), Stage::Attending, &none);
+        let here = RunningAgent::this(&run_id, "h:1".to_owned(), Stage::Registered, &none);
         let unseen = RunningAgent { began: here.began + 1, ..here.clone() };
         let [one, other] =
-            [&unseen, &here].map(|agent| Registration::new_in(folder.path(), agent).unwrap());
+            [&unseen, &here].map(|agent| AgentFile::new_in(folder.path(), agent).unwrap());
         for _ in 0..2 {
             assert_eq!(running_agents_in(folder.path()), std::slice::from_ref(&here));
             assert!(one.path.exists() && other.path.exists());
@@ -222,7 +222,7 @@ mod tests {
         let secret = || Secret::new(&"k".repeat(43)).unwrap();
         let registered = |credentials: &Credentials| {
             let (run_id, endpoint) = (RunId::new("run"), "h:1".to_owned());
-            let agent = RunningAgent::this(&run_id, endpoint, Stage::Attending, credentials);
+            let agent = RunningAgent::this(&run_id, endpoint, Stage::Registered, credentials);
             let text = serde_json::to_string(&agent).unwrap();
             assert_eq!(serde_json::from_str::<RunningAgent>(&text).unwrap(), agent);
             assert!(!format!("{agent:?}").contains("kkk"));
