@@ -11,7 +11,7 @@ use ragent_benches::now;
 use ragent_rendezvous::{
     Rendezvous,
     ids::{JobUid, NodeId, Round, RoundId, RunId, StreamNumber},
-    message::{KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Registration, Standing},
+    message::{KnownRound, NodeDescription, NodeReport, NodeState, PROTOCOL_VERSION, Registration},
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     voter_count::VoterCount,
 };
@@ -115,7 +115,7 @@ fn registration(number: u32, nodes: u32) -> Registration {
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),
-        standing: Standing {
+        report: NodeReport {
             round: RoundId::default(),
             state: NodeState::Ready { store_port: 29500 },
             failure: None,

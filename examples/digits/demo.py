@@ -366,14 +366,14 @@ class Demo:
                            if node["agent_port"] == port), None)
             members = [node for node in status["nodes"] if node["group_rank"] is not None]
             nodes = ", ".join(
-                f"{node['standing']}" + (f" ({node['reason']})" if node["reason"] else "")
+                f"{node['state']}" + (f" ({node['reason']})" if node["reason"] else "")
                 for node in status["nodes"]
             )
             missing = status["incomplete"]
             return Status(
                 round=status["round"],
                 all_running=status["phase"] == "running"
-                and all(member["standing"] == "running" for member in members),
+                and all(member["state"] == "running" for member in members),
                 workers=sum(member["local_world_size"] for member in members),
                 restarts=status["restarts_used"],
                 leader=leader,

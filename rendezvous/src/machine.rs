@@ -62,7 +62,7 @@ pub struct Rendezvous {
     availability: Availability,
     phase: Phase,
     roster: Roster,
-    /// Nodes that were welcomed, but have not reported their standing since.
+    /// Nodes that were welcomed, but have not reported their state since.
     welcomed: Welcomed,
     departures: Departures,
     steps: JobSteps,
@@ -163,7 +163,7 @@ impl Rendezvous {
         }
         let peer = registration.peer();
         debug!(
-            node = %peer.node, stream = %peer.stream, state = ?registration.standing.state,
+            node = %peer.node, stream = %peer.stream, state = ?registration.report.state,
             "registration"
         );
         if self.roster.is_late(&peer) {
@@ -190,7 +190,7 @@ impl Rendezvous {
         match self.grant {
             _ if self.availability == Availability::Ended => {}
             None => self.register(now, registration),
-            Some(_) => self.ask_for_standing(now, registration),
+            Some(_) => self.ask_for_report(now, registration),
         }
     }
 
@@ -241,13 +241,13 @@ impl Rendezvous {
                 return;
             }
             FromNode::Alive { round } => self.record_sign_of_life(&from.node, round),
-            FromNode::Standing(standing) => {
-                debug!(node = %from.node, round = %standing.round, state = ?standing.state, "standing");
-                if !self.roster.record_standing_on_stream(&from.node, standing) {
-                    debug!(node = %from.node, "standing of an older round dropped");
+            FromNode::NodeReport(report) => {
+                debug!(node = %from.node, round = %report.round, state = ?report.state, "report");
+                if !self.roster.record_report_on_stream(&from.node, report) {
+                    debug!(node = %from.node, "report of an older round dropped");
                     return;
                 }
-                self.on_standing(now, &from.node);
+                self.on_report(now, &from.node);
             }
             FromNode::Goodbye => self.on_goodbye(now, &from.node),
         }
@@ -382,11 +382,11 @@ impl Rendezvous {
     }
 
     /// Applies the state that a node has reported.
-    fn on_standing(&mut self, now: Instant, id: &NodeId) {
+    fn on_report(&mut self, now: Instant, id: &NodeId) {
         match &self.phase {
             Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => {}
-            Phase::Running(_) => self.on_standing_in_running(now, id),
-            Phase::Regathering(_) => self.on_standing_in_regathering(id),
+            Phase::Running(_) => self.on_report_in_running(now, id),
+            Phase::Regathering(_) => self.on_report_in_regathering(id),
         }
         self.index_readiness(id);
         if !self.is_sole_host(id) || matches!(self.phase, Phase::Closed(_)) {
@@ -464,7 +464,7 @@ impl Rendezvous {
     }
 
     fn state(&self, id: &NodeId) -> Option<NodeState> {
-        self.roster.get(id).map(|node| node.standing.state)
+        self.roster.get(id).map(|node| node.report.state)
     }
 
     fn host_name(&self, id: &NodeId) -> String {
@@ -488,14 +488,14 @@ impl Rendezvous {
 }
 
 /// Returns the state of a member by its own report; `None` if that does not refer to this round.
-fn state_by_standing(group: &Group, node: &Node) -> Option<SeatState> {
+fn state_by_report(group: &Group, node: &Node) -> Option<SeatState> {
     // In a recovery, the new agent of a machine whose old agent was a member takes over its seat,
     // and has no round of its own to report about.
-    let speaks_of_it = node.standing.round == group.round
+    let speaks_of_it = node.report.round == group.round
         || group.started.is_none()
         || node.is_leaving()
         || node.missed_its_admission;
-    speaks_of_it.then(|| SeatState::of(node.standing.state))
+    speaks_of_it.then(|| SeatState::of(node.report.state))
 }
 
 /// Returns true if `ready` nodes are enough for a round.

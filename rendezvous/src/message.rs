@@ -1,14 +1,14 @@
 //! The messages between agents and their coordinator, as domain types.
 //!
-//! Both sides are *level*, not edge: a node reports its [`Standing`], the coordinator sends the
+//! Both sides are *level*, not edge: a node sends its [`NodeReport`], the coordinator sends the
 //! [`Assignment`] that applies to the node. After a broken stream both are sent again, so that a
 //! lost or repeated message blocks nothing.
 
 mod assignment;
 mod failure;
+mod node_report;
 mod outcome;
 mod refusal;
-mod standing;
 mod step_progress;
 mod vouching;
 
@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     assignment::{Admission, Assignment, EvictReason, RestartReason, WaitReason},
     failure::{WorkerEnd, WorkerFailure},
+    node_report::{NodeReport, NodeState},
     outcome::{DepartedNode, DepartedNodes, Departure, JobResult, Outcome},
     refusal::RefuseReason,
-    standing::{NodeState, Standing},
     step_progress::{STEP_MAX, StepProgress, StepSource},
     vouching::{STORE_CONNECTIONS_MAX, StoreConnection, StoreConnections, Vouched},
 };
@@ -85,7 +85,7 @@ pub struct Registration {
     /// The last round charged, as far as the agent knows.
     pub charged_through: Round,
     /// The current state of the node.
-    pub standing: Standing,
+    pub report: NodeReport,
 }
 
 impl Registration {
@@ -171,7 +171,7 @@ pub enum FromNode {
         progress: Option<StepProgress>,
     },
     /// The current state of the node.
-    Standing(Standing),
+    NodeReport(NodeReport),
     /// Answers [`ToNode::Probe`].
     Alive {
         /// The round that the probe named.

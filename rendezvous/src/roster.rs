@@ -18,7 +18,7 @@ use crate::{
     flapping::{DepartedTallies, Tally},
     ids::{NodeId, Peer, RoundId, StreamNumber},
     limits::{HOST_TALLIES_MAX, after},
-    message::{NodeDescription, NodeState, Registration, StandbyCounts, Standing},
+    message::{NodeDescription, NodeReport, NodeState, Registration, StandbyCounts},
     settings::HostTally,
 };
 
@@ -164,7 +164,7 @@ impl Roster {
         lease: Duration,
         young_until: Option<Instant>,
     ) -> bool {
-        let Registration { stream, node: description, standing, .. } = registration;
+        let Registration { stream, node: description, report, .. } = registration;
         let id = description.node_id.clone();
         let before = self.nodes.get(&id).map(|node| node.young_until);
         let was_young =
@@ -184,7 +184,7 @@ impl Roster {
                 floor: RoundId::default(),
                 admitted_on: StreamNumber::default(),
                 missed_its_admission: false,
-                standing: standing.clone(),
+                report: report.clone(),
                 progress: None,
                 standbys: None,
                 last_seen: now,
@@ -210,7 +210,7 @@ impl Roster {
         self.add_alike(&described);
         self.leases.insert((after(now, lease), id.clone()));
         // The node may have been admitted since it sent this.
-        let counts = self.record_standing(&id, standing, false);
+        let counts = self.record_report(&id, report, false);
         if was_young {
             self.index_readiness(&id, false);
         }
@@ -254,24 +254,24 @@ impl Roster {
     ///
     /// Once welcomed, a node reads nothing from earlier streams. If it then reports about a round
     /// older than its admission on an earlier stream, the admission was lost.
-    pub(crate) fn record_standing_on_stream(&mut self, id: &NodeId, standing: Standing) -> bool {
+    pub(crate) fn record_report_on_stream(&mut self, id: &NodeId, report: NodeReport) -> bool {
         let is_later = self.nodes.get(id).is_some_and(|node| node.stream > node.admitted_on);
-        self.record_standing(id, standing, is_later)
+        self.record_report(id, report, is_later)
     }
 
-    fn record_standing(&mut self, id: &NodeId, standing: Standing, is_final: bool) -> bool {
+    fn record_report(&mut self, id: &NodeId, report: NodeReport, is_final: bool) -> bool {
         let Some(node) = self.nodes.get_mut(id) else {
             return false;
         };
         // Leaving is final, so it counts for any round.
-        let is_leaving = matches!(standing.state, NodeState::Leaving { .. });
-        let is_below = standing.round < node.floor;
+        let is_leaving = matches!(report.state, NodeState::Leaving { .. });
+        let is_below = report.round < node.floor;
         if is_below && !is_leaving && !is_final {
             return false;
         }
         node.missed_its_admission = is_below && is_final;
-        node.floor = node.floor.max(standing.round);
-        node.standing = standing;
+        node.floor = node.floor.max(report.round);
+        node.report = report;
         if node.is_leaving() {
             self.leaving.insert(id.clone());
         } else {

@@ -391,7 +391,7 @@ pub struct NodeSnapshot {
     /// The number of its workers.
     pub local_world_size: u32,
     /// The state of the node.
-    pub standing: StandingName,
+    pub state: NodeStateName,
     /// The time since its last sign of life, in milliseconds.
     pub last_seen_ms: u64,
     /// The reason why it waits, is quarantined or was lost, if there is one.
@@ -409,7 +409,7 @@ pub struct NodeSnapshot {
 /// The state of a node, as the coordinator sees it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum StandingName {
+pub enum NodeStateName {
     /// The node is registered and prepares for a round.
     Preparing,
     /// The node is ready for the round that is being gathered.
@@ -434,7 +434,7 @@ pub enum StandingName {
     Lost,
 }
 
-impl StandingName {
+impl NodeStateName {
     /// All states.
     pub const ALL: [Self; 11] = [
         Self::Preparing,

@@ -102,9 +102,9 @@ pub(crate) fn registration(node_id: &str, address: &str, agent_port: u32) -> v1:
         known_round: Some(v1::KnownRound { round: round(), size: 0, group_rank: None }),
         restarts_used: 0,
         charged_through: 0,
-        standing: Some(v1::Standing {
+        report: Some(v1::NodeReport {
             round: round(),
-            state: Some(v1::standing::State::Preparing(v1::standing::Preparing {})),
+            state: Some(v1::node_report::State::Preparing(v1::node_report::Preparing {})),
             failure: None,
             was_cut_off: false,
         }),

@@ -176,7 +176,7 @@ impl Victim {
             "{status}"
         );
         assert_eq!(status["restarts_used"], 0, "{status}");
-        let running = |node: &&Value| node["standing"] == "running";
+        let running = |node: &&Value| node["state"] == "running";
         assert_eq!(
             status["nodes"].as_array().unwrap().iter().filter(running).count(),
             2,

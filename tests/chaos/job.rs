@@ -259,7 +259,7 @@ fn heals(nodes: &mut [Node<'_>], site: &Site) -> Result<(), String> {
 /// The number of workers of a job in which every node runs or is quarantined.
 fn runs_everywhere(status: &Value) -> Option<usize> {
     let nodes = status["nodes"].as_array()?;
-    let count = |standing| nodes.iter().filter(|node| node["standing"] == standing).count();
+    let count = |state| nodes.iter().filter(|node| node["state"] == state).count();
     let is_whole = status["phase"] == "running"
         && count("running") + count("quarantined") == NODES as usize
         && count("lost") + NODES as usize == nodes.len();

@@ -216,7 +216,7 @@ fn frozen_coordinator_evicts_nobody() {
         assert_eq!(status["round"], round, "{status}");
         let nodes = status["nodes"].as_array().unwrap();
         assert_eq!(nodes.len(), 2, "{status}");
-        assert!(nodes.iter().all(|node| node["standing"] == "running"), "{status}");
+        assert!(nodes.iter().all(|node| node["state"] == "running"), "{status}");
     }
     coordinator.signal(Signal::SIGKILL);
     let stderr = coordinator.end().stderr;

@@ -76,7 +76,7 @@ impl<'a> Job<'a> {
 #[track_caller]
 pub(crate) fn pages(status: &Value, path: &str) -> Vec<String> {
     let nodes = status["nodes"].as_array().expect("the nodes are listed");
-    let present = nodes.iter().filter(|node| node["standing"] != "lost");
+    let present = nodes.iter().filter(|node| node["state"] != "lost");
     let pages = present.map(|node| {
         let port = node["agent_port"].as_u64().and_then(|port| port.try_into().ok());
         let (head, body) = page(port.expect("a port"), path);

@@ -49,7 +49,7 @@ fn others_run_on_while_a_node_saves() {
     guest.prints("saving");
     let leaving = job.status();
     assert_eq!(leaving["phase"], "running", "{leaving}");
-    assert_eq!(leaving["nodes"][1]["standing"], "leaving", "{leaving}");
+    assert_eq!(leaving["nodes"][1]["state"], "leaving", "{leaving}");
     assert!(lifeline.is_held());
     orders.give("exit 0");
     lifeline.wait_until_broken();

@@ -197,7 +197,7 @@ fn broken_newcomer_is_quarantined() {
     let alone = host.logs("nodes=1 world_size=1");
     assert!(alone.contains("restart_count=0"), "{alone}");
     let status = job.status();
-    assert_eq!(status["nodes"][1]["standing"], "quarantined", "{status}");
+    assert_eq!(status["nodes"][1]["state"], "quarantined", "{status}");
 }
 
 /// The workers of a frozen agent are killed at the end of its lease, while it is still frozen. When

@@ -49,8 +49,8 @@ fn spare_takes_the_place_of_a_lost_member() {
     let status = job.status();
     assert_eq!(status["round"], 1);
     // A spare is not ready before its standbys are.
-    let is_preparing = sandbox.has_standbys() && status["nodes"][2]["standing"] == "preparing";
-    assert!(is_preparing || status["nodes"][2]["standing"] == "spare", "{status:#}");
+    let is_preparing = sandbox.has_standbys() && status["nodes"][2]["state"] == "preparing";
+    assert!(is_preparing || status["nodes"][2]["state"] == "spare", "{status:#}");
     if sandbox.has_standbys() {
         spare.logs(READY);
     }

@@ -38,7 +38,7 @@ def test_running_job(sandbox, call):
     job = sandbox.start("-m", "ragent", "--nnodes=1:1", f"--rdzv-endpoint={endpoint}", "--rdzv-id=run7", script)
     job.prints("worker")
     wait_until(lambda: call("ragent.status().progress is not None") == "True", lambda: "no step is known")
-    values = "s.run_id, s.round, s.phase, s.world_size, s.nodes[0].standing, s.progress.step, s.progress.steps_left"
+    values = "s.run_id, s.round, s.phase, s.world_size, s.nodes[0].state, s.progress.step, s.progress.steps_left"
     expected = str(("run7", 1, "running", 1, "running", 3, 7))
     for argument in ("", repr(endpoint)):
         assert call(f"[({values}) for s in [ragent.status({argument})]][0]") == expected

@@ -11,8 +11,8 @@ use ragent_rendezvous::{
     effect::Effect,
     ids::{GlobalRank, JobUid, LocalRank, NodeId, Peer, Round, RoundId, RunId, StreamNumber},
     message::{
-        Assignment, FromNode, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION,
-        Registration, Standing, ToNode, WorkerEnd, WorkerFailure,
+        Assignment, FromNode, KnownRound, NodeDescription, NodeReport, NodeState, PROTOCOL_VERSION,
+        Registration, ToNode, WorkerEnd, WorkerFailure,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     voter_count::VoterCount,
@@ -62,12 +62,12 @@ fn registration(n: u32) -> Registration {
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),
-        standing: standing(RoundId::default(), NodeState::Ready { store_port: 1 }),
+        report: report(RoundId::default(), NodeState::Ready { store_port: 1 }),
     }
 }
 
-fn standing(round: RoundId, state: NodeState) -> Standing {
-    Standing { round, state, failure: None, was_cut_off: false }
+fn report(round: RoundId, state: NodeState) -> NodeReport {
+    NodeReport { round, state, failure: None, was_cut_off: false }
 }
 
 fn failure(round: RoundId) -> WorkerFailure {
@@ -129,7 +129,7 @@ fn thousand_nodes_cost_a_few_messages_each() {
         }
     }
     for n in 0..NODES {
-        let running = FromNode::Standing(standing(round, NodeState::Running));
+        let running = FromNode::NodeReport(report(round, NodeState::Running));
         rendezvous.handle_message(now, peer(n), running);
         rendezvous.handle_message(
             now,
@@ -141,14 +141,14 @@ fn thousand_nodes_cost_a_few_messages_each() {
         assert_eq!(effects(&mut rendezvous).len(), 1 + stored, "an echo and nothing else");
     }
     let failure = Some(Box::new(failure(round)));
-    let failed = Standing { failure, ..standing(round, NodeState::Stopping) };
-    rendezvous.handle_message(now, peer(0), FromNode::Standing(failed));
+    let failed = NodeReport { failure, ..report(round, NodeState::Stopping) };
+    rendezvous.handle_message(now, peer(0), FromNode::NodeReport(failed));
     assert_eq!(effects(&mut rendezvous).len(), 2 * (NODES as usize - 1), "restart and probe");
     let mut count = 0;
     for n in 0..NODES {
         rendezvous.handle_message(now, peer(n), FromNode::Alive { round });
-        let ready = standing(round, NodeState::Ready { store_port: 1 });
-        rendezvous.handle_message(now, peer(n), FromNode::Standing(ready));
+        let ready = report(round, NodeState::Ready { store_port: 1 });
+        rendezvous.handle_message(now, peer(n), FromNode::NodeReport(ready));
         count += effects(&mut rendezvous).len();
     }
     // Each node waits and is admitted, except the last, which does not wait; the state file twice.

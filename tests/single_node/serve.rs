@@ -126,7 +126,7 @@ fn status_for_programs() {
     assert_eq!(status["phase"], "running");
     assert_eq!(status["world_size"], 2);
     assert_eq!(status["nodes"][0]["group_rank"], 0);
-    assert_eq!(status["nodes"][0]["standing"], "running");
+    assert_eq!(status["nodes"][0]["state"], "running");
 }
 
 /// A job that has ended is not found, and neither is a job that was killed.

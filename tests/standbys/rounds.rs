@@ -131,8 +131,8 @@ fn joining_node_is_ready_after_its_standbys() {
     let end = sandbox.ragent(&format!("status --json --rdzv-endpoint {endpoint}")).run();
     let status: Value = serde_json::from_str(&end.stdout).unwrap();
     let nodes = status["nodes"].as_array().unwrap();
-    let standings: Vec<&str> = nodes.iter().filter_map(|node| node["standing"].as_str()).collect();
-    assert_eq!(standings, ["running", "preparing"], "{status:#}");
+    let states: Vec<&str> = nodes.iter().filter_map(|node| node["state"].as_str()).collect();
+    assert_eq!(states, ["running", "preparing"], "{status:#}");
     gate.open();
     joining.logs(READY);
     let line = joining.logs("worker started");

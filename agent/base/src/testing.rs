@@ -11,9 +11,9 @@ use ragent_rendezvous::{
     Rendezvous,
     grant::Grant,
     ids::{GlobalRank, GroupRank, JobUid, NodeId, Round, RoundId, RunId, StreamNumber, Term},
-    message::{KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Registration, Standing},
+    message::{KnownRound, NodeDescription, NodeReport, NodeState, PROTOCOL_VERSION, Registration},
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
-    snapshot::{JobTime, NodeSnapshot, PhaseName, Snapshot, StandingName},
+    snapshot::{JobTime, NodeSnapshot, NodeStateName, PhaseName, Snapshot},
     voter_count::VoterCount,
 };
 
@@ -99,7 +99,7 @@ pub fn nodes(members: u32, spares: u32) -> Vec<NodeSnapshot> {
         group_rank: (number < members).then_some(GroupRank(number)),
         first_global_rank: (number < members).then_some(GlobalRank(8 * number)),
         local_world_size: 8,
-        standing: if number < members { StandingName::Running } else { StandingName::Spare },
+        state: if number < members { NodeStateName::Running } else { NodeStateName::Spare },
         last_seen_ms: u64::from(100 + number % 3),
         reason: None,
         progress: None,
@@ -145,7 +145,7 @@ pub fn registration(name: &str) -> Registration {
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),
-        standing: Standing {
+        report: NodeReport {
             round,
             state: NodeState::Ready { store_port: 9 },
             failure: None,

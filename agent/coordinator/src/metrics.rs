@@ -226,9 +226,9 @@ fn add_job(registry: &mut Registry, counts: &JobCounts) {
     let voters = [("answering", answering as u64), ("silent", silent as u64)];
     let help = "Voters that elect the coordinator, by state";
     registry.register("ragent_voters", help, family("state", voters));
-    let by_standing = nodes.standings().map(|(standing, count)| (standing.name(), count));
+    let by_state = nodes.states().map(|(state, count)| (state.name(), count));
     let help = "Nodes that the coordinator knows, by state";
-    registry.register("ragent_nodes", help, family("state", by_standing));
+    registry.register("ragent_nodes", help, family("state", by_state));
     let (ready, importing) = (nodes.standbys_ready, nodes.standbys_importing);
     let missing = nodes.standbys_wanted.saturating_sub(ready.saturating_add(importing));
     let standbys = [("ready", ready), ("importing", importing), ("missing", missing)];
@@ -286,7 +286,7 @@ mod tests {
         ids::RunId,
         message::StandbyCounts,
         snapshot::{
-            JobTime, NodeCounts, RestartsByCause, Snapshot, StandingName, StateTime, VoterStatus,
+            JobTime, NodeCounts, NodeStateName, RestartsByCause, Snapshot, StateTime, VoterStatus,
         },
     };
     use ragent_store::StoreThread;
@@ -313,7 +313,7 @@ mod tests {
         };
         let standbys = StandbyCounts { ready: 2, importing: 1, size: 8, obstacle: None };
         let mut nodes = NodeCounts::default();
-        nodes.add(StandingName::Spare, Some(&standbys));
+        nodes.add(NodeStateName::Spare, Some(&standbys));
         let longest_silence = Duration::from_millis(1_500);
         let of = |job: &Snapshot| JobCounts { job: job.clone(), nodes, longest_silence };
         String::from_utf8(text(snapshot.map(of).as_ref(), &counts).unwrap().to_vec()).unwrap()

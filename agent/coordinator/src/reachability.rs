@@ -148,7 +148,7 @@ async fn best_of_some(address: SocketAddr) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
-    use ragent_rendezvous::snapshot::StandingName;
+    use ragent_rendezvous::snapshot::NodeStateName;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -167,7 +167,7 @@ mod tests {
             group_rank: None,
             first_global_rank: None,
             local_world_size: 1,
-            standing: StandingName::Joined,
+            state: NodeStateName::Joined,
             last_seen_ms: 0,
             reason: None,
             progress: None,

@@ -10,7 +10,7 @@
 //! the job closes:           Closing (workers end) ─▶ goodbye
 //! ```
 //!
-//! It sends the node's [`Standing`] to the coordinator after each change and on every new stream;
+//! It sends the node's [`NodeReport`] to the coordinator after each change and on every new stream;
 //! the coordinator answers with an [`Assignment`](ragent_rendezvous::message::Assignment). It has no
 //! process, socket or clock.
 
@@ -33,7 +33,7 @@ use ragent_rendezvous::{
     batch::Batch,
     ids::{JobUid, Round, RoundId, Term},
     message::{
-        FromNode, JobResult, KnownRound, NodeState, Outcome, RefuseReason, Standing,
+        FromNode, JobResult, KnownRound, NodeReport, NodeState, Outcome, RefuseReason,
         StoreConnection, StoreUnreached, WaitReason, Welcome, WorkerFailure,
     },
     settings::Leases,
@@ -202,8 +202,8 @@ impl Agent {
         }
     }
 
-    /// Returns this node's standing, as reported to the coordinator at `now`.
-    pub fn standing(&self, now: Instant) -> Standing {
+    /// Returns the report of this node, as it is sent at `now`.
+    pub fn report(&self, now: Instant) -> NodeReport {
         let state = match self.state {
             State::Preparing => NodeState::Preparing,
             State::Ready { store_port } => NodeState::Ready { store_port },
@@ -217,12 +217,12 @@ impl Agent {
             grow_older(&mut failure, now.saturating_duration_since(at));
             Box::new(failure)
         });
-        Standing { round: self.round, state, failure, was_cut_off: self.was_cut_off }
+        NodeReport { round: self.round, state, failure, was_cut_off: self.was_cut_off }
     }
 
     /// Notes that a coordinator has welcomed this node; an assignment follows.
     ///
-    /// The standing is sent once more, since it may have changed after the registration was sent.
+    /// The report is sent once more, since it may have changed after the registration was sent.
     pub fn handle_welcome(&mut self, now: Instant, welcome: &Welcome) {
         self.term = self.term.max(welcome.term);
         self.job_uid = Some(welcome.job_uid.clone());
@@ -230,7 +230,7 @@ impl Agent {
         self.has_host_left = false;
         self.is_leased = true;
         self.start_gate_timeout(now);
-        self.send_standing(now);
+        self.send_report(now);
         if !self.progress.text.is_empty() {
             self.send_progress(now);
         }
@@ -346,7 +346,7 @@ impl Agent {
         match self.state {
             State::Running | State::Stopping => {
                 self.state = State::Leaving { signal, reaped: false };
-                self.send_standing(now);
+                self.send_report(now);
                 let grace = self.settings.stop_grace;
                 self.act(Action::Stop { signal, grace });
             }
@@ -411,7 +411,7 @@ impl Agent {
             self.progress.text.clear();
             self.send_progress(now);
         }
-        self.send_standing(now);
+        self.send_report(now);
         self.act(Action::OpenStore);
     }
 
@@ -421,7 +421,7 @@ impl Agent {
             return self.finish(Ending::Left(signal));
         }
         self.state = State::Leaving { signal, reaped: true };
-        self.send_standing(now);
+        self.send_report(now);
     }
 
     fn finish_closed(&mut self, outcome: Outcome) {
@@ -429,9 +429,9 @@ impl Agent {
         self.finish(Ending::Closed(outcome));
     }
 
-    fn send_standing(&mut self, now: Instant) {
-        let standing = self.standing(now);
-        self.effects.push_back(Effect::Send(FromNode::Standing(standing)));
+    fn send_report(&mut self, now: Instant) {
+        let report = self.report(now);
+        self.effects.push_back(Effect::Send(FromNode::NodeReport(report)));
     }
 
     fn act(&mut self, action: Action) {

@@ -9,7 +9,7 @@ use std::{collections::VecDeque, net::IpAddr, time::Instant};
 use ragent_rendezvous::{
     ids::{JobUid, Round, StreamNumber, Term},
     message::{
-        FromNode, KnownRound, Outcome, StandbyCounts, Standing, StoreConnection, StoreUnreached,
+        FromNode, KnownRound, NodeReport, Outcome, StandbyCounts, StoreConnection, StoreUnreached,
         ToNode, Vouched, Welcome, WorkerFailure,
     },
 };
@@ -55,8 +55,8 @@ pub struct Claims {
     pub restarts_used: u32,
     /// The last round that was charged, as far as the node knows.
     pub charged_through: Round,
-    /// The present standing of the node.
-    pub standing: Standing,
+    /// The present state of the node.
+    pub report: NodeReport,
     /// The term of the leader whose lease has ended on this node, which therefore needs a leader of a later term;
     /// zero if there is none.
     pub lost_term: Term,
@@ -122,7 +122,7 @@ impl Node {
             known_round: self.agent.known_round(),
             restarts_used,
             charged_through,
-            standing: self.agent.standing(now),
+            report: self.agent.report(now),
             lost_term: if self.link.has_lease() { Term(0) } else { self.agent.term() },
         };
         self.collect(now);

@@ -23,8 +23,8 @@ use ragent_rendezvous::{
     },
     known_job::KnownJob,
     message::{
-        FromNode, JobResult, NodeState, Outcome, Registration, Standing, StepProgress, StepSource,
-        WorkerEnd, WorkerFailure,
+        FromNode, JobResult, NodeReport, NodeState, Outcome, Registration, StepProgress,
+        StepSource, WorkerEnd, WorkerFailure,
     },
     settings::{HostSeat, HostTally, JobState},
 };
@@ -100,11 +100,11 @@ fn failure() -> WorkerFailure {
     }
 }
 
-fn standing(number: u64, state: NodeState) -> FromAgent {
+fn report(number: u64, state: NodeState) -> FromAgent {
     let failure = matches!(state, NodeState::Stopping).then(failure);
     let failure = failure.map(Box::new);
-    let standing = Standing { round: round(number), state, failure, was_cut_off: false };
-    FromAgent::Message(FromNode::Standing(standing))
+    let report = NodeReport { round: round(number), state, failure, was_cut_off: false };
+    FromAgent::Message(FromNode::NodeReport(report))
 }
 
 fn registrations() -> Vec<Vec<u8>> {
@@ -148,8 +148,8 @@ fn registrations() -> Vec<Vec<u8>> {
         vec![known(1 << 62), alive(1)],
         vec![many(3), many(70)],
         vec![one(), message(FromNode::Progress { text: "step 7".to_owned() })],
-        vec![one(), standing(u64::MAX, NodeState::Running)],
-        vec![one(), standing(1, NodeState::Leaving { reaped: true }), alive(9)],
+        vec![one(), report(u64::MAX, NodeState::Running)],
+        vec![one(), report(1, NodeState::Leaving { reaped: true }), alive(9)],
         vec![
             registration_of("n1", |registration| registration.settings.max_restarts = u32::MAX),
             alive(1),
@@ -160,7 +160,7 @@ fn registrations() -> Vec<Vec<u8>> {
         // The round starts once no further node has registered for a while.
         let mut steps = vec![one(), two()];
         steps.extend((0..50).map(|sequence| if sequence == 48 { one() } else { alive(sequence) }));
-        steps.extend([standing(1, NodeState::Running), standing(1, state), alive(99)]);
+        steps.extend([report(1, NodeState::Running), report(1, state), alive(99)]);
         scenarios.push(steps);
     }
     let encode = |message: FromAgent| {

@@ -15,8 +15,8 @@ use ragent_rendezvous::{
     Rendezvous,
     ids::{JobUid, NodeId, Peer, Round, RoundId, RunId, StreamNumber},
     message::{
-        FromNode, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Registration, Standing,
-        StepProgress, StepSource,
+        FromNode, KnownRound, NodeDescription, NodeReport, NodeState, PROTOCOL_VERSION,
+        Registration, StepProgress, StepSource,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     voter_count::VoterCount,
@@ -139,9 +139,9 @@ fn running(now: Instant, ids: &[NodeId]) -> Result<Rendezvous> {
     let round = RoundId { term: snapshot.term, round: snapshot.round };
     for id in ids {
         let peer = Peer { node: id.clone(), stream: StreamNumber(1) };
-        let standing =
-            Standing { round, state: NodeState::Running, failure: None, was_cut_off: false };
-        machine.handle_message(now, peer, FromNode::Standing(standing));
+        let report =
+            NodeReport { round, state: NodeState::Running, failure: None, was_cut_off: false };
+        machine.handle_message(now, peer, FromNode::NodeReport(report));
         for step in [48_209, 48_210] {
             send_step(&mut machine, now, id, step);
         }
@@ -195,7 +195,7 @@ fn registration(number: u32, node_id: NodeId, nodes: NodeRange) -> Registration 
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),
-        standing: Standing {
+        report: NodeReport {
             round: RoundId::default(),
             state: NodeState::Ready { store_port: 29500 },
             failure: None,

@@ -87,7 +87,7 @@ class Node:
     group_rank: Optional[int] = None
     first_global_rank: Optional[int] = None
     local_world_size: Optional[int] = None
-    standing: str = ""
+    state: str = ""
     last_seen_ms: Optional[int] = None
     reason: Optional[str] = None
     progress: Optional[str] = None

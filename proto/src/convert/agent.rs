@@ -7,8 +7,8 @@ use ragent_rendezvous::{
     ids::{GroupRank, JobUid, NodeId, Round, RunId, StreamNumber, Term, VoterId},
     known_job::{KnownJob, Leads},
     message::{
-        FromNode, KnownRound, NodeDescription, NodeState, PROGRESS_MAX, REFUSED_CLIENTS_MAX,
-        RefusedClients, Registration, StandbyCounts, Standing, StoreUnreached,
+        FromNode, KnownRound, NodeDescription, NodeReport, NodeState, PROGRESS_MAX,
+        REFUSED_CLIENTS_MAX, RefusedClients, Registration, StandbyCounts, StoreUnreached,
     },
 };
 
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Malformed, Proof, limits,
-    v1::{self, agent_message, standing},
+    v1::{self, agent_message, node_report},
 };
 
 /// One message of a registration stream, received by the coordinator.
@@ -60,7 +60,7 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
                 let progress = progress::of_node(progress)?;
                 Self::Message(FromNode::KeepAlive { sequence, asks_reason, progress })
             }
-            Message::Standing(standing) => Self::Message(FromNode::Standing(standing.try_into()?)),
+            Message::NodeReport(report) => Self::Message(FromNode::NodeReport(report.try_into()?)),
             Message::Alive(alive) => {
                 Self::Message(FromNode::Alive { round: round(alive.round, "alive.round")? })
             }
@@ -100,7 +100,7 @@ impl From<FromAgent> for v1::AgentMessage {
                 let rest = v1::KeepAlive::default();
                 Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, progress, ..rest })
             }
-            FromAgent::Message(FromNode::Standing(standing)) => Message::Standing(standing.into()),
+            FromAgent::Message(FromNode::NodeReport(report)) => Message::NodeReport(report.into()),
             FromAgent::Message(FromNode::Alive { round }) => {
                 Message::Alive(v1::Alive { round: to_round(round) })
             }
@@ -198,7 +198,7 @@ impl From<Registration> for v1::Registration {
             }),
             restarts_used: registration.restarts_used,
             charged_through: registration.charged_through.0,
-            standing: Some(registration.standing.into()),
+            report: Some(registration.report.into()),
             proof: Vec::new(),
             lost_term: 0,
             job: registration.job.map(Into::into),
@@ -228,7 +228,7 @@ impl TryFrom<v1::Registration> for Registration {
             },
             restarts_used: registration.restarts_used,
             charged_through: Round(registration.charged_through),
-            standing: required(registration.standing, "registration.standing")?.try_into()?,
+            report: required(registration.report, "registration.report")?.try_into()?,
             job: registration.job.map(TryInto::try_into).transpose()?,
             ended: voter::ended_jobs(registration.ended, "registration.ended")?,
             waited: Duration::from_millis(registration.waited_ms),
@@ -319,48 +319,48 @@ impl TryFrom<v1::Node> for NodeDescription {
     }
 }
 
-impl From<Standing> for v1::Standing {
-    fn from(standing: Standing) -> Self {
-        use standing::State;
-        let state = match standing.state {
-            NodeState::Preparing => State::Preparing(standing::Preparing {}),
+impl From<NodeReport> for v1::NodeReport {
+    fn from(report: NodeReport) -> Self {
+        use node_report::State;
+        let state = match report.state {
+            NodeState::Preparing => State::Preparing(node_report::Preparing {}),
             NodeState::Ready { store_port } => {
-                State::Ready(standing::Ready { store_port: store_port.into() })
+                State::Ready(node_report::Ready { store_port: store_port.into() })
             }
-            NodeState::Running => State::Running(standing::Running {}),
-            NodeState::Stopping => State::Stopping(standing::Stopping {}),
-            NodeState::Succeeded => State::Succeeded(standing::Succeeded {}),
-            NodeState::Leaving { reaped } => State::Leaving(standing::Leaving { reaped }),
+            NodeState::Running => State::Running(node_report::Running {}),
+            NodeState::Stopping => State::Stopping(node_report::Stopping {}),
+            NodeState::Succeeded => State::Succeeded(node_report::Succeeded {}),
+            NodeState::Leaving { reaped } => State::Leaving(node_report::Leaving { reaped }),
         };
         Self {
-            round: to_round(standing.round),
+            round: to_round(report.round),
             state: Some(state),
-            failure: standing.failure.map(|failure| (*failure).into()),
-            was_cut_off: standing.was_cut_off,
+            failure: report.failure.map(|failure| (*failure).into()),
+            was_cut_off: report.was_cut_off,
         }
     }
 }
 
-impl TryFrom<v1::Standing> for Standing {
+impl TryFrom<v1::NodeReport> for NodeReport {
     type Error = Malformed;
 
-    fn try_from(standing: v1::Standing) -> Result<Self, Malformed> {
-        use standing::State;
-        let state = match required(standing.state, "standing.state")? {
-            State::Preparing(standing::Preparing {}) => NodeState::Preparing,
-            State::Ready(standing::Ready { store_port }) => {
-                NodeState::Ready { store_port: port(store_port, "standing.store_port")? }
+    fn try_from(report: v1::NodeReport) -> Result<Self, Malformed> {
+        use node_report::State;
+        let state = match required(report.state, "report.state")? {
+            State::Preparing(node_report::Preparing {}) => NodeState::Preparing,
+            State::Ready(node_report::Ready { store_port }) => {
+                NodeState::Ready { store_port: port(store_port, "report.store_port")? }
             }
-            State::Running(standing::Running {}) => NodeState::Running,
-            State::Stopping(standing::Stopping {}) => NodeState::Stopping,
-            State::Succeeded(standing::Succeeded {}) => NodeState::Succeeded,
-            State::Leaving(standing::Leaving { reaped }) => NodeState::Leaving { reaped },
+            State::Running(node_report::Running {}) => NodeState::Running,
+            State::Stopping(node_report::Stopping {}) => NodeState::Stopping,
+            State::Succeeded(node_report::Succeeded {}) => NodeState::Succeeded,
+            State::Leaving(node_report::Leaving { reaped }) => NodeState::Leaving { reaped },
         };
         Ok(Self {
-            round: round(standing.round, "standing.round")?,
+            round: round(report.round, "report.round")?,
             state,
-            failure: standing.failure.map(TryInto::try_into).transpose()?.map(Box::new),
-            was_cut_off: standing.was_cut_off,
+            failure: report.failure.map(TryInto::try_into).transpose()?.map(Box::new),
+            was_cut_off: report.was_cut_off,
         })
     }
 }

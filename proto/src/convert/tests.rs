@@ -14,15 +14,15 @@ use ragent_rendezvous::{
     known_job::{KnownJob, Leads},
     message::{
         Admission, Assignment, DepartedNode, DepartedNodes, Departure, EvictReason, FromNode,
-        JobResult, KnownRound, NodeDescription, NodeState, Outcome, RefuseReason, RefusedClients,
-        Registration, RestartReason, StandbyCounts, Standing, StepProgress, StepSource,
+        JobResult, KnownRound, NodeDescription, NodeReport, NodeState, Outcome, RefuseReason,
+        RefusedClients, Registration, RestartReason, StandbyCounts, StepProgress, StepSource,
         StoreConnection, StoreConnections, StoreUnreached, ToNode, Vouched, WaitReason, Welcome,
         WorkerEnd, WorkerFailure,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{
-        Explanation, JobProgress, JobTime, NodeSnapshot, PhaseName, RefusedPeer, RestartsByCause,
-        Snapshot, StandingName, StateTime, Unreached, VoterStatus,
+        Explanation, JobProgress, JobTime, NodeSnapshot, NodeStateName, PhaseName, RefusedPeer,
+        RestartsByCause, Snapshot, StateTime, Unreached, VoterStatus,
     },
 };
 use serde_json::{Value, json};
@@ -142,7 +142,7 @@ fn registration(state: NodeState) -> Registration {
         known_round: KnownRound { round: round(), size: 4, group_rank: Some(GroupRank(0)) },
         restarts_used: 1,
         charged_through: Round(40),
-        standing: Standing { round: round(), state, failure: None, was_cut_off: false },
+        report: NodeReport { round: round(), state, failure: None, was_cut_off: false },
     }
 }
 
@@ -183,11 +183,11 @@ fn from_agent() -> Vec<FromAgent> {
         proof,
         lost_term: Term(5),
     });
-    let standings = ends().map(|end| {
+    let reports = ends().map(|end| {
         let failure = Some(Box::new(failure(end)));
-        let standing =
-            Standing { round: round(), state: NodeState::Stopping, failure, was_cut_off: false };
-        FromAgent::Message(FromNode::Standing(standing))
+        let report =
+            NodeReport { round: round(), state: NodeState::Stopping, failure, was_cut_off: false };
+        FromAgent::Message(FromNode::NodeReport(report))
     });
     let others = [
         FromNode::KeepAlive { sequence: u64::MAX, asks_reason: false, progress: None },
@@ -205,7 +205,7 @@ fn from_agent() -> Vec<FromAgent> {
             why: "no answer".to_owned(),
         }),
     ];
-    registrations.chain(standings).chain(others.map(FromAgent::Message)).collect()
+    registrations.chain(reports).chain(others.map(FromAgent::Message)).collect()
 }
 
 fn assignments() -> Vec<Assignment> {
@@ -330,7 +330,7 @@ fn snapshot_with_leader() -> Snapshot {
 }
 
 fn snapshot() -> Snapshot {
-    let node = |standing| NodeSnapshot {
+    let node = |state| NodeSnapshot {
         node_id: NodeId::new("n"),
         host_name: "node1".to_owned(),
         address: "10.0.0.1".to_owned(),
@@ -339,7 +339,7 @@ fn snapshot() -> Snapshot {
         group_rank: Some(GroupRank(1)),
         first_global_rank: None,
         local_world_size: 2,
-        standing,
+        state,
         last_seen_ms: 17,
         reason: Some("why".to_owned()),
         progress: Some("step 7".to_owned()),
@@ -383,7 +383,7 @@ fn snapshot() -> Snapshot {
         restarts_used: 1,
         max_restarts: 3,
         world_size: 32,
-        nodes: vec![node(StandingName::Running), node(StandingName::Quarantined)],
+        nodes: vec![node(NodeStateName::Running), node(NodeStateName::Quarantined)],
         incomplete: Some(Explanation { kind: "k".to_owned(), text: "t".to_owned() }),
         refused_clients: refused_clients().addresses,
         refused_peers: vec![RefusedPeer {

@@ -133,7 +133,7 @@ impl Rendezvous {
             && self.given_before.is_none()
             && matches!(self.phase, Phase::Gathering(_))
             && self.availability == Availability::Available;
-        let known_round = registration.known_round.round.max(registration.standing.round);
+        let known_round = registration.known_round.round.max(registration.report.round);
         is_unbound && known_round.round != Round(0) && self.is_credible(known_round)
     }
 
@@ -161,7 +161,7 @@ impl Rendezvous {
     /// Learns round and charges of an earlier coordinator from a node of this run.
     pub(super) fn learn(&mut self, now: Instant, registration: &Registration) {
         let before = self.job_state.clone();
-        let known_round = registration.known_round.round.max(registration.standing.round);
+        let known_round = registration.known_round.round.max(registration.report.round);
         if !self.is_credible(known_round) {
             return;
         }

@@ -49,7 +49,7 @@ impl Rendezvous {
         if let Phase::Closed(closed) = &self.phase {
             return Some(Assignment::Close(closed.outcome.clone()));
         }
-        if let NodeState::Leaving { reaped } = node.standing.state {
+        if let NodeState::Leaving { reaped } = node.report.state {
             return (reaped && !self.is_served_by(id)).then_some(Assignment::Dismiss);
         }
         match &self.phase {
@@ -84,9 +84,9 @@ impl Rendezvous {
 
     /// Returns the assignment of a node that has no seat, or has stopped running in it.
     fn outsider(&self, id: &NodeId, node: &Node) -> Assignment {
-        match node.standing.state {
+        match node.report.state {
             NodeState::Running | NodeState::Stopping | NodeState::Succeeded => {
-                Assignment::Evict { round: node.standing.round, reason: self.why_not_member(id) }
+                Assignment::Evict { round: node.report.round, reason: self.why_not_member(id) }
             }
             NodeState::Preparing | NodeState::Ready { .. } | NodeState::Leaving { .. } => {
                 Assignment::Wait { round: self.newest_round(), reason: self.why_waiting(node) }

@@ -102,12 +102,12 @@ impl Rendezvous {
     /// Records a sign of life of `id`: its answer to a probe about `round`.
     pub(super) fn record_sign_of_life(&mut self, id: &NodeId, round: RoundId) {
         if self.phase.group().is_some_and(|group| group.round == round) {
-            self.record_sign_of_life_by_standing(id);
+            self.record_sign_of_life_by_report(id);
         }
     }
 
     /// Records a sign of life of `id`: its report of its state.
-    pub(super) fn record_sign_of_life_by_standing(&mut self, id: &NodeId) {
+    pub(super) fn record_sign_of_life_by_report(&mut self, id: &NodeId) {
         if let Phase::Regathering(regathering) = &mut self.phase
             && let Some(verdict) = &mut regathering.verdict
         {

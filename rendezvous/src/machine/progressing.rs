@@ -17,7 +17,7 @@ impl Rendezvous {
     ) {
         let (Some(progress), Phase::Running(running)) = (progress, &self.phase) else { return };
         let round = running.group.round;
-        let runs_it = self.roster.get(id).is_some_and(|node| node.standing.round == round);
+        let runs_it = self.roster.get(id).is_some_and(|node| node.report.round == round);
         if !runs_it || running.group.held(id).is_none() {
             return;
         }

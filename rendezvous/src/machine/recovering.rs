@@ -174,7 +174,7 @@ impl Recovering {
     ///
     /// A member that has succeeded receives none yet: perhaps all have.
     pub(super) fn assignment(&self, node: &Node, reason: RestartReason) -> Option<Assignment> {
-        match node.standing.state {
+        match node.report.state {
             NodeState::Running | NodeState::Stopping | NodeState::Preparing => {
                 Some(Assignment::Restart { round: self.round, reason })
             }
@@ -202,7 +202,7 @@ impl Rendezvous {
             return;
         }
         let is_member =
-            self.roster.get(id).is_some_and(|node| node.standing.round == known_round.round);
+            self.roster.get(id).is_some_and(|node| node.report.round == known_round.round);
         if !is_credible {
             return;
         }
@@ -292,7 +292,7 @@ impl Rendezvous {
         let Phase::Gathering(gathering) = &mut self.phase else {
             return;
         };
-        let (known_round, round) = (registration.known_round, registration.standing.round);
+        let (known_round, round) = (registration.known_round, registration.report.round);
         let nodes_max = registration.settings.nodes.max();
         let is_member =
             round == known_round.round && known_round.size_by_member(nodes_max).is_some();

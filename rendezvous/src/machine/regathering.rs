@@ -8,7 +8,7 @@ use crate::{
     group::SeatState,
     ids::NodeId,
     limits::after,
-    machine::{Availability, Rendezvous, closing::Failures, is_enough, state_by_standing},
+    machine::{Availability, Rendezvous, closing::Failures, is_enough, state_by_report},
     message::{Departure, EvictReason, JobResult, NodeState},
     phase::{Phase, Regathering},
     settings::{Leases, SharedSettings},
@@ -43,7 +43,7 @@ impl Regathering {
 
 impl Rendezvous {
     /// Applies the state that a member has reported.
-    pub(super) fn on_standing_in_regathering(&mut self, id: &NodeId) {
+    pub(super) fn on_report_in_regathering(&mut self, id: &NodeId) {
         let Phase::Regathering(regathering) = &mut self.phase else {
             return;
         };
@@ -51,21 +51,21 @@ impl Rendezvous {
         let Some(node) = self.roster.get(id).filter(|_| group.held(id).is_some()) else {
             return;
         };
-        if node.standing.round > group.round {
+        if node.report.round > group.round {
             group.set_state(id, SeatState::Lost(EvictReason::Silent));
             regathering.loss = Some(self.clock);
             self.record_eviction(id, EvictReason::Silent);
             self.drop_verdict();
             return;
         }
-        let was_cut_off = node.standing.was_cut_off && node.standing.round == group.round;
+        let was_cut_off = node.report.was_cut_off && node.report.round == group.round;
         if was_cut_off {
             group.note_cut_off(id, self.clock);
         }
-        if let Some(state) = state_by_standing(group, node) {
+        if let Some(state) = state_by_report(group, node) {
             group.set_state(id, state);
         }
-        match (&node.standing.state, node.standing.failure.clone()) {
+        match (&node.report.state, node.report.failure.clone()) {
             (NodeState::Leaving { .. }, _) => self.drop_verdict(),
             // A member that was cut off counts like a lost one.
             _ if was_cut_off => self.drop_verdict(),
@@ -78,7 +78,7 @@ impl Rendezvous {
                 failure,
             ) => {
                 self.record(id, failure.map(|failure| *failure));
-                self.record_sign_of_life_by_standing(id);
+                self.record_sign_of_life_by_report(id);
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A registration may be old: another voter may have held it until this process was elected, and the node may have been
 //! admitted to a round by another leader since. So the node is welcomed, and registered when it reports its
-//! standing on the same stream: from its welcome on it ignores leaders of lower terms.
+//! report on the same stream: from its welcome on it ignores leaders of lower terms.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ use crate::{
     settings::Leases,
 };
 
-/// The nodes that were welcomed, and have not reported their standing since.
+/// The nodes that were welcomed, and have not reported their state since.
 #[derive(Debug, Default)]
 pub(super) struct Welcomed {
     registrations: BTreeMap<NodeId, (Instant, Registration)>,
@@ -136,9 +136,9 @@ impl Rendezvous {
             self.claim(&id, known_round);
         }
         if counts {
-            self.on_standing(now, &id);
+            self.on_report(now, &id);
         } else {
-            self.record_sign_of_life_by_standing(&id);
+            self.record_sign_of_life_by_report(&id);
         }
         self.advance(now);
         self.sync(&id);
@@ -146,8 +146,8 @@ impl Rendezvous {
         self.note_addresses(&id);
     }
 
-    /// Welcomes a node, and waits for its standing. Forgets an earlier stream of the node.
-    pub(super) fn ask_for_standing(&mut self, now: Instant, registration: Registration) {
+    /// Welcomes a node, and waits for its report. Forgets an earlier stream of the node.
+    pub(super) fn ask_for_report(&mut self, now: Instant, registration: Registration) {
         let peer = registration.peer();
         let leases = self.leases();
         let newest = self.welcomed.registrations.get(&peer.node);
@@ -163,7 +163,7 @@ impl Rendezvous {
         self.send(peer, ToNode::Welcome(self.welcome(leases)));
     }
 
-    /// Registers a node that reports its standing after its welcome. Returns the message if it comes from
+    /// Registers a node that reports its state after its welcome. Returns the message if it comes from
     /// another stream.
     pub(super) fn register_welcomed(
         &mut self,
@@ -175,11 +175,11 @@ impl Rendezvous {
         if newest.is_none_or(|(_, registration)| registration.peer() != *from) {
             return Some(message);
         }
-        // An agent sends its standing first, and repeats the rest. An echo now would extend the lease of workers for
+        // An agent sends its report first, and repeats the rest. An echo now would extend the lease of workers for
         // which the recovery does not wait.
-        let FromNode::Standing(standing) = message else { return None };
+        let FromNode::NodeReport(report) = message else { return None };
         if newest.is_some_and(|(_, registration)| {
-            standing.round.round > registration.known_round.round.round
+            report.round.round > registration.known_round.round.round
         }) {
             debug!(node = %from.node, "registration is older than the node's round");
             self.welcomed.remove_with_workers(&from.node);
@@ -187,7 +187,7 @@ impl Rendezvous {
             return None;
         }
         let registration = self.welcomed.remove(&from.node)?;
-        let registration = Registration { standing, ..registration };
+        let registration = Registration { report, ..registration };
         match self.why_refused(&registration) {
             Some(reason) => {
                 info!(node = %from.node, reason = reason.kind(), "node refused");

@@ -7,7 +7,7 @@ use tracing::info;
 use crate::{
     group::{Group, SeatState},
     ids::NodeId,
-    machine::{Availability, Rendezvous, closing::Failures, state_by_standing},
+    machine::{Availability, Rendezvous, closing::Failures, state_by_report},
     message::{EvictReason, JobResult, NodeState, RestartReason},
     phase::{PendingVerdict, Phase, Regathering, Running},
     roster::Node,
@@ -16,14 +16,14 @@ use crate::{
 
 impl Rendezvous {
     /// Applies the state that a member has reported.
-    pub(super) fn on_standing_in_running(&mut self, now: Instant, id: &NodeId) {
+    pub(super) fn on_report_in_running(&mut self, now: Instant, id: &NodeId) {
         let Phase::Running(Running { group, .. }) = &mut self.phase else {
             return;
         };
         let Some(node) = self.roster.get(id).filter(|_| group.held(id).is_some()) else {
             return;
         };
-        let (round, state) = (node.standing.round, node.standing.state);
+        let (round, state) = (node.report.round, node.report.state);
         let host_name = node.description.host_name.clone();
         let has_succeeded = group.has_succeeded(id);
         if round > group.round {
@@ -41,7 +41,7 @@ impl Rendezvous {
             }
             return;
         }
-        if let Some(failure) = node.standing.failure.clone() {
+        if let Some(failure) = node.report.failure.clone() {
             self.fail(now, id, *failure);
             return;
         }
@@ -195,8 +195,7 @@ impl Rendezvous {
         let held: Vec<NodeId> =
             group.seats().map(|(id, _)| id.clone()).filter(|id| group.held(id).is_some()).collect();
         for id in &held {
-            if let Some(state) = self.roster.get(id).and_then(|node| state_by_standing(group, node))
-            {
+            if let Some(state) = self.roster.get(id).and_then(|node| state_by_report(group, node)) {
                 group.set_state(id, state);
             }
         }

@@ -21,8 +21,8 @@ use crate::{
     roster::Node,
     settings::{Leases, SharedSettings},
     snapshot::{
-        Explanation, JobCounts, NodeCounts, PhaseName, SharedNode, SharedSnapshot, Snapshot,
-        StandingName,
+        Explanation, JobCounts, NodeCounts, NodeStateName, PhaseName, SharedNode, SharedSnapshot,
+        Snapshot,
     },
     table::{MemberRanks, Table},
 };
@@ -123,7 +123,7 @@ impl Rendezvous {
     pub(super) fn count_nodes(&self, now: Instant) -> NodeCounts {
         let mut counts = NodeCounts::default();
         self.visit_nodes(now, |view| {
-            counts.add(view.standing, view.node.and_then(|node| node.standbys.as_deref()));
+            counts.add(view.state, view.node.and_then(|node| node.standbys.as_deref()));
         });
         counts
     }
@@ -327,12 +327,12 @@ impl Rendezvous {
                 let age = ages.find(gone, |_, _| {});
                 ranks_of(seat).into_iter().for_each(|ranks| visit(gone_member(seat, ranks, age)));
             });
-            let (standing, reason) = self.standing_of(node, seat.filter(Seat::is_held));
+            let (state, reason) = self.state_of(node, seat.filter(Seat::is_held));
             visit(NodeView {
                 description: &node.description,
                 node: Some(node),
                 member: seat.and_then(|seat| Some((seat, ranks_of(seat)?.first_global_rank))),
-                standing,
+                state,
                 reason: reason.or_else(|| (!node.attached).then_some("its stream has ended")),
                 progress_age_ms: ages.find(id, |_, _| {}),
             });
@@ -343,22 +343,22 @@ impl Rendezvous {
         }
     }
 
-    fn standing_of(&self, node: &Node, seat: Option<Seat>) -> (StandingName, Option<&'static str>) {
+    fn state_of(&self, node: &Node, seat: Option<Seat>) -> (NodeStateName, Option<&'static str>) {
         if let (Some(seat), Some(group)) = (seat, self.phase.group()) {
-            return (member_standing(group, seat, node), None);
+            return (member_state(group, seat, node), None);
         }
-        match node.standing.state {
-            NodeState::Leaving { .. } => (StandingName::Leaving, None),
+        match node.report.state {
+            NodeState::Leaving { .. } => (NodeStateName::Leaving, None),
             NodeState::Running | NodeState::Stopping | NodeState::Succeeded => {
-                (StandingName::Stopping, None)
+                (NodeStateName::Stopping, None)
             }
-            NodeState::Preparing => (StandingName::Preparing, None),
+            NodeState::Preparing => (NodeStateName::Preparing, None),
             NodeState::Ready { .. } => match self.why_waiting(node) {
-                WaitReason::Gathering | WaitReason::Recovering => (StandingName::Joined, None),
-                WaitReason::NextRound => (StandingName::Waiting, None),
-                WaitReason::Spare => (StandingName::Spare, None),
+                WaitReason::Gathering | WaitReason::Recovering => (NodeStateName::Joined, None),
+                WaitReason::NextRound => (NodeStateName::Waiting, None),
+                WaitReason::Spare => (NodeStateName::Spare, None),
                 WaitReason::Quarantined => {
-                    (StandingName::Quarantined, Some(lost_because(EvictReason::Quarantined)))
+                    (NodeStateName::Quarantined, Some(lost_because(EvictReason::Quarantined)))
                 }
             },
         }
@@ -397,19 +397,19 @@ impl<'a, V, I: Iterator<Item = (&'a NodeId, V)>> InOrder<'a, V, I> {
 }
 
 /// Returns the activity of a member; a report about an older round does not count.
-fn member_standing(group: &Group, seat: Seat, node: &Node) -> StandingName {
-    if node.standing.round < group.round && group.started.is_some() {
-        return StandingName::Running;
+fn member_state(group: &Group, seat: Seat, node: &Node) -> NodeStateName {
+    if node.report.round < group.round && group.started.is_some() {
+        return NodeStateName::Running;
     }
-    match node.standing.state {
-        NodeState::Preparing => StandingName::Preparing,
-        NodeState::Ready { .. } if seat.state == SeatState::Back => StandingName::Joined,
-        NodeState::Ready { .. } => StandingName::Preparing,
-        NodeState::Running => StandingName::Running,
-        NodeState::Stopping if node.standing.failure.is_some() => StandingName::Failed,
-        NodeState::Stopping => StandingName::Stopping,
-        NodeState::Succeeded => StandingName::Succeeded,
-        NodeState::Leaving { .. } => StandingName::Leaving,
+    match node.report.state {
+        NodeState::Preparing => NodeStateName::Preparing,
+        NodeState::Ready { .. } if seat.state == SeatState::Back => NodeStateName::Joined,
+        NodeState::Ready { .. } => NodeStateName::Preparing,
+        NodeState::Running => NodeStateName::Running,
+        NodeState::Stopping if node.report.failure.is_some() => NodeStateName::Failed,
+        NodeState::Stopping => NodeStateName::Stopping,
+        NodeState::Succeeded => NodeStateName::Succeeded,
+        NodeState::Leaving { .. } => NodeStateName::Leaving,
     }
 }
 
@@ -420,7 +420,7 @@ struct NodeView<'a> {
     node: Option<&'a Node>,
     /// Its seat in the newest round and the `RANK` of its first worker, if it was a member when the round began.
     member: Option<(Seat, GlobalRank)>,
-    standing: StandingName,
+    state: NodeStateName,
     reason: Option<&'static str>,
     progress_age_ms: Option<u64>,
 }
@@ -437,7 +437,7 @@ impl NodeView<'_> {
             is_attached: self.node.is_some_and(|node| node.attached),
             ranks: self.member.map(|(seat, first_global_rank)| (seat.rank, first_global_rank)),
             is_member: self.member.is_some_and(|(seat, _)| seat.is_held()),
-            standing: self.standing,
+            state: self.state,
             last_seen_ms: self.silence_ms(now),
             reason: self.reason,
             progress: self.node.and_then(|node| node.progress.clone()),
@@ -461,7 +461,7 @@ fn gone_member(seat: Seat, ranks: &MemberRanks, progress_age_ms: Option<u64>) ->
         description: &ranks.node,
         node: None,
         member: Some((seat, ranks.first_global_rank)),
-        standing: StandingName::Lost,
+        state: NodeStateName::Lost,
         reason: Some(reason),
         progress_age_ms,
     }

@@ -121,7 +121,7 @@ impl Rendezvous {
     /// external store no job can have begun elsewhere.
     pub(super) fn is_of_job_elsewhere(&self, registration: &Registration) -> bool {
         let knows_round =
-            registration.known_round.round.max(registration.standing.round).round > Round(0);
+            registration.known_round.round.max(registration.report.round).round > Round(0);
         let is_other =
             registration.job_uid.as_ref().is_some_and(|uid| *uid != self.job_state.job_uid);
         let has_none = self.job_state.round == Round(0) && self.job_state.closed.is_none();

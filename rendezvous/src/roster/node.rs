@@ -8,7 +8,7 @@ use std::{
 use crate::{
     flapping::Tally,
     ids::{Peer, RoundId, StreamNumber},
-    message::{Assignment, NodeDescription, NodeState, StandbyCounts, Standing, WaitReason},
+    message::{Assignment, NodeDescription, NodeReport, NodeState, StandbyCounts, WaitReason},
 };
 
 /// A node, as it last described itself.
@@ -23,7 +23,7 @@ pub(crate) struct Node {
     /// Its position in the order of first registrations.
     pub(crate) arrival: u64,
     /// The state that it last reported.
-    pub(crate) standing: Standing,
+    pub(crate) report: NodeReport,
     /// The oldest round that its reports may refer to; reports about older ones are outdated.
     pub(crate) floor: RoundId,
     /// The stream on which it was last admitted to a round.
@@ -83,17 +83,17 @@ impl Node {
 
     /// Returns true if it is ready for a round.
     pub(crate) fn is_ready(&self) -> bool {
-        matches!(self.standing.state, NodeState::Ready { .. })
+        matches!(self.report.state, NodeState::Ready { .. })
     }
 
     /// Returns true if it is leaving.
     pub(crate) fn is_leaving(&self) -> bool {
-        matches!(self.standing.state, NodeState::Leaving { .. })
+        matches!(self.report.state, NodeState::Leaving { .. })
     }
 
     /// Returns the port at which it would serve a round's store, if it is ready.
     pub(crate) fn store_port(&self) -> Option<u16> {
-        match self.standing.state {
+        match self.report.state {
             NodeState::Ready { store_port } => Some(store_port),
             NodeState::Preparing
             | NodeState::Running

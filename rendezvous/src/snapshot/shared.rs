@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     ids::{GlobalRank, GroupRank},
     message::{NodeDescription, StandbyCounts},
-    snapshot::{NodeSnapshot, Snapshot, StandingName},
+    snapshot::{NodeSnapshot, NodeStateName, Snapshot},
 };
 
 /// The state of the machine at one moment, to be converted to a [`Snapshot`] outside of the coordinator's loop.
@@ -30,7 +30,7 @@ pub(crate) struct SharedNode {
     pub(crate) ranks: Option<(GroupRank, GlobalRank)>,
     /// True if it is still a member.
     pub(crate) is_member: bool,
-    pub(crate) standing: StandingName,
+    pub(crate) state: NodeStateName,
     pub(crate) last_seen_ms: u64,
     pub(crate) reason: Option<&'static str>,
     pub(crate) progress: Option<Arc<str>>,
@@ -65,7 +65,7 @@ impl From<SharedNode> for NodeSnapshot {
             group_rank: ranks.map(|(group_rank, _)| group_rank),
             first_global_rank: ranks.map(|(_, first_global_rank)| first_global_rank),
             local_world_size: description.local_world_size.get(),
-            standing: node.standing,
+            state: node.state,
             last_seen_ms: node.last_seen_ms,
             reason: node.reason.map(str::to_owned),
             progress: node.progress.as_deref().map(str::to_owned),
@@ -90,7 +90,7 @@ pub struct JobCounts {
 /// The numbers of nodes and of their standbys.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct NodeCounts {
-    by_standing: [u64; StandingName::ALL.len()],
+    by_state: [u64; NodeStateName::ALL.len()],
     /// The number of standbys that wait.
     pub standbys_ready: u64,
     /// The number of standbys that import modules.
@@ -101,14 +101,14 @@ pub struct NodeCounts {
 
 impl NodeCounts {
     /// Returns the number of nodes in each state.
-    pub fn standings(&self) -> [(StandingName, u64); StandingName::ALL.len()] {
-        let mut counts = self.by_standing.iter().copied();
-        StandingName::ALL.map(|standing| (standing, counts.next().unwrap_or(0)))
+    pub fn states(&self) -> [(NodeStateName, u64); NodeStateName::ALL.len()] {
+        let mut counts = self.by_state.iter().copied();
+        NodeStateName::ALL.map(|state| (state, counts.next().unwrap_or(0)))
     }
 
     /// Adds a node.
-    pub fn add(&mut self, standing: StandingName, standbys: Option<&StandbyCounts>) {
-        if let Some(count) = self.by_standing.get_mut(standing as usize) {
+    pub fn add(&mut self, state: NodeStateName, standbys: Option<&StandbyCounts>) {
+        if let Some(count) = self.by_state.get_mut(state as usize) {
             *count += 1;
         }
         if let Some(StandbyCounts { ready, importing, size, .. }) = standbys {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ragent_rendezvous::snapshot::StandingName;
+use ragent_rendezvous::snapshot::NodeStateName;
 
 use crate::world::World;
 
@@ -14,7 +14,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
     let Some(snapshot) = world.snapshot() else {
         return Ok(());
     };
-    let waiting = snapshot.nodes.iter().filter(|node| node.standing == StandingName::Waiting);
+    let waiting = snapshot.nodes.iter().filter(|node| node.state == NodeStateName::Waiting);
     let is_settling = snapshot.incomplete.is_some_and(|why| why.kind == "settling");
     if is_settling && waiting.count() == 0 {
         return Err("the round is interrupted for its own members".to_owned());
@@ -24,16 +24,16 @@ pub(super) fn check(world: &World) -> Result<(), String> {
         if !seen.insert(&node.node_id) {
             return Err(format!("{} is there twice", node.node_id));
         }
-        let waits = match node.standing {
-            StandingName::Waiting | StandingName::Spare | StandingName::Quarantined => true,
-            StandingName::Preparing
-            | StandingName::Joined
-            | StandingName::Running
-            | StandingName::Stopping
-            | StandingName::Failed
-            | StandingName::Succeeded
-            | StandingName::Leaving
-            | StandingName::Lost => false,
+        let waits = match node.state {
+            NodeStateName::Waiting | NodeStateName::Spare | NodeStateName::Quarantined => true,
+            NodeStateName::Preparing
+            | NodeStateName::Joined
+            | NodeStateName::Running
+            | NodeStateName::Stopping
+            | NodeStateName::Failed
+            | NodeStateName::Succeeded
+            | NodeStateName::Leaving
+            | NodeStateName::Lost => false,
         };
         if waits && node.group_rank.is_some() {
             return Err(format!("{} has a rank and waits", node.node_id));

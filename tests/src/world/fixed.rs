@@ -207,7 +207,7 @@ impl World {
         match self.bug {
             Bug::Amnesia => {
                 registration.known_round = KnownRound::default();
-                registration.standing.round = RoundId::default();
+                registration.report.round = RoundId::default();
             }
             Bug::ForgottenCharges => registration.restarts_used = 0,
             _ => {}

@@ -17,8 +17,8 @@ use ragent_rendezvous::{
     ids::{NodeId, Peer, Round, RoundId, StreamNumber, Term, VoterAddress, VoterId},
     known_job::{KnownJob, Seniority},
     message::{
-        FromNode, JobResult, NodeDescription, NodeState, Outcome, PROTOCOL_VERSION, RefuseReason,
-        Registration, Standing, ToNode,
+        FromNode, JobResult, NodeDescription, NodeReport, NodeState, Outcome, PROTOCOL_VERSION,
+        RefuseReason, Registration, ToNode,
     },
     settings::Leases,
 };
@@ -303,15 +303,9 @@ impl World {
         let Some(node) = self.agent(&peer.node).map(|agent| agent.description.clone()) else {
             return;
         };
-        let Claims {
-            job_uid,
-            known_round,
-            restarts_used,
-            charged_through,
-            mut standing,
-            lost_term,
-        } = claims;
-        self.forge_standing(&mut standing);
+        let Claims { job_uid, known_round, restarts_used, charged_through, mut report, lost_term } =
+            claims;
+        self.forge_report(&mut report);
         let mut voters = self.known_voters(&peer.node);
         let is_fixed = self.fixed.is_some();
         let is_old = is_fixed || self.bug == Bug::YoungNodes;
@@ -347,7 +341,7 @@ impl World {
             known_round,
             restarts_used,
             charged_through,
-            standing,
+            report,
         };
         self.forge_registration(&mut registration);
         self.send_up(peer, Up::Registration(Box::new(registration), lost_term));
@@ -370,7 +364,7 @@ impl World {
         let of_group = agent.group.as_ref().and_then(|group| group.supervisor.poll_timeout());
         let deadline = of_group.into_iter().chain(agent.node.poll_timeout()).min();
         let is_registered = agent.node.is_registered();
-        let runs = agent.node.agent().standing(now).state == NodeState::Running;
+        let runs = agent.node.agent().report(now).state == NodeState::Running;
         if !runs {
             self.chronicle.note_stopped(id);
         }
@@ -386,7 +380,7 @@ impl World {
             Effect::Dial(stream) => self.dial_next(id, stream),
             Effect::Send { stream, mut message } => {
                 match &mut message {
-                    FromNode::Standing(standing) => self.forge_standing(standing),
+                    FromNode::NodeReport(report) => self.forge_report(report),
                     FromNode::KeepAlive { sequence, .. } => self.note_sent(id, *sequence),
                     _ => {}
                 }
@@ -419,9 +413,9 @@ impl World {
         }
     }
 
-    fn forge_standing(&self, standing: &mut Standing) {
-        if self.bug == Bug::EarlyReady && standing.state == NodeState::Stopping {
-            standing.state = NodeState::Ready { store_port: 4_000 };
+    fn forge_report(&self, report: &mut NodeReport) {
+        if self.bug == Bug::EarlyReady && report.state == NodeState::Stopping {
+            report.state = NodeState::Ready { store_port: 4_000 };
         }
     }
 

@@ -371,8 +371,8 @@ impl World {
 
     fn runs_on(&self, id: &NodeId, round: Round) -> bool {
         let agent = self.processes.get(id).and_then(|process| process.agent.as_ref());
-        let standing = agent.map(|agent| agent.node.agent().standing(self.now));
-        let is_running = standing.is_some_and(|standing| standing.state == NodeState::Running);
+        let report = agent.map(|agent| agent.node.agent().report(self.now));
+        let is_running = report.is_some_and(|report| report.state == NodeState::Running);
         is_running && self.round_on(id).is_some_and(|runs| runs.round == round)
     }
 

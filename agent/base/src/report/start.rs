@@ -9,7 +9,7 @@ use ragent_proto::printable;
 use ragent_rendezvous::{
     message::StandbyCounts,
     settings::NodeRange,
-    snapshot::{NodeSnapshot, Snapshot, StandingName},
+    snapshot::{NodeSnapshot, NodeStateName, Snapshot},
 };
 
 use super::{fold, limits};
@@ -74,14 +74,14 @@ const STATES: [&str; 7] =
 
 /// Returns the state of a node, as it is shown.
 fn state(node: &NodeSnapshot) -> &'static str {
-    match node.standing {
-        StandingName::Joined => "ready",
-        StandingName::Lost => "lost",
-        StandingName::Preparing => "preparing",
-        StandingName::Stopping | StandingName::Failed | StandingName::Leaving => "stopping",
-        StandingName::Quarantined => "quarantined",
-        StandingName::Waiting | StandingName::Spare => "waiting",
-        StandingName::Running | StandingName::Succeeded => "running",
+    match node.state {
+        NodeStateName::Joined => "ready",
+        NodeStateName::Lost => "lost",
+        NodeStateName::Preparing => "preparing",
+        NodeStateName::Stopping | NodeStateName::Failed | NodeStateName::Leaving => "stopping",
+        NodeStateName::Quarantined => "quarantined",
+        NodeStateName::Waiting | NodeStateName::Spare => "waiting",
+        NodeStateName::Running | NodeStateName::Succeeded => "running",
     }
 }
 
@@ -97,16 +97,16 @@ impl Facts {
                 .collect();
             (!hosts.is_empty()).then(|| (*name, hosts.len(), clean(&fold::names(hosts))))
         });
-        let is_present = |node: &&NodeSnapshot| match node.standing {
-            StandingName::Lost | StandingName::Quarantined | StandingName::Leaving => false,
-            StandingName::Preparing
-            | StandingName::Joined
-            | StandingName::Running
-            | StandingName::Stopping
-            | StandingName::Failed
-            | StandingName::Succeeded
-            | StandingName::Waiting
-            | StandingName::Spare => true,
+        let is_present = |node: &&NodeSnapshot| match node.state {
+            NodeStateName::Lost | NodeStateName::Quarantined | NodeStateName::Leaving => false,
+            NodeStateName::Preparing
+            | NodeStateName::Joined
+            | NodeStateName::Running
+            | NodeStateName::Stopping
+            | NodeStateName::Failed
+            | NodeStateName::Succeeded
+            | NodeStateName::Waiting
+            | NodeStateName::Spare => true,
         };
         let mut standbys = (0, 0, 0);
         for counts in job.nodes.iter().filter_map(|node| node.standbys.as_ref()) {
@@ -283,7 +283,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn node(host_name: String, standing: StandingName) -> NodeSnapshot {
+    fn node(host_name: String, state: NodeStateName) -> NodeSnapshot {
         NodeSnapshot {
             node_id: NodeId::new(host_name.as_str()),
             host_name,
@@ -293,7 +293,7 @@ mod tests {
             group_rank: None::<GroupRank>,
             first_global_rank: None,
             local_world_size: 8,
-            standing,
+            state,
             last_seen_ms: 0,
             reason: None,
             progress: None,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     /// The facts of a job with nodes in these states.
-    fn facts(states: &[(StandingName, usize)], reason: &str) -> Facts {
+    fn facts(states: &[(NodeStateName, usize)], reason: &str) -> Facts {
         let mut job = empty_snapshot();
         let states = states.iter().flat_map(|(state, count)| std::iter::repeat_n(*state, *count));
         job.nodes =
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn missing_node_is_shown() {
         let now = clock::now();
-        let facts = facts(&[(StandingName::Joined, 1)], TOO_FEW);
+        let facts = facts(&[(NodeStateName::Joined, 1)], TOO_FEW);
         let start = start((2, 2), registered(Some((facts, now + 11 * SECOND))), now);
         let wide = [
             "ragent: job run7 waits for round 1 for 12 s (node0:29400)",
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn block_is_bounded() {
         let now = clock::now();
-        let states = StandingName::ALL.map(|state| (state, 909));
+        let states = NodeStateName::ALL.map(|state| (state, 909));
         let mut facts = facts(&states, &"a long reason ".repeat(100));
         facts.standbys = (7_000, 500, 80_000);
         let start = start((9_998, 9_999), registered(Some((facts, now))), now);
@@ -394,11 +394,11 @@ mod tests {
     fn room_is_shown() {
         let now = clock::now();
         let reason = "last call, 12 s left for up to 6 more nodes";
-        let few = facts(&[(StandingName::Joined, 2)], reason);
+        let few = facts(&[(NodeStateName::Joined, 2)], reason);
         let lines = start((2, 8), registered(Some((few, now))), now).lines(80, now);
         assert_eq!(lines[2], "  missing     none of at least 2; 6 of at most 8 nodes");
         assert_eq!(lines[3], format!("  reason      {reason}"));
-        let all = facts(&[(StandingName::Joined, 8)], reason);
+        let all = facts(&[(NodeStateName::Joined, 8)], reason);
         let lines = start((2, 8), registered(Some((all, now))), now).lines(80, now);
         assert!(lines.iter().all(|line| !line.contains("missing")), "{lines:#?}");
     }

@@ -17,7 +17,7 @@ use ragent_rendezvous::{
     ids::{JobUid, NodeId, Round, RunId, StreamNumber, Term, VoterId},
     message::{Assignment, WaitReason},
     settings::{JobState, Leases, Settings},
-    snapshot::{NodeSnapshot, StandingName},
+    snapshot::{NodeSnapshot, NodeStateName},
     voter_count::VoterCount,
 };
 use tokio::task::JoinHandle;
@@ -96,10 +96,10 @@ impl Fixture {
         self.inputs.send(Input::Message(peer, message)).await.unwrap();
     }
 
-    /// Returns the standing of a node; `None` if the node is not known.
-    async fn standing_of(&self, name: &str) -> Option<StandingName> {
+    /// Returns the state of a node; `None` if the node is not known.
+    async fn state_of(&self, name: &str) -> Option<NodeStateName> {
         let nodes = snapshot(&self.inputs).await.unwrap().nodes;
-        nodes.iter().find(|node| node.host_name == name).map(|node| node.standing)
+        nodes.iter().find(|node| node.host_name == name).map(|node| node.state)
     }
 }
 
@@ -145,8 +145,8 @@ async fn closed_registration_is_skipped() {
     let input = Input::Registration { registration, proof: None, from: None, answers, taken };
     t.inputs.send(input).await.unwrap();
     let _stream = t.register("open").await;
-    assert_eq!(t.standing_of("closed").await, None);
-    assert!(t.standing_of("open").await.is_some());
+    assert_eq!(t.state_of("closed").await, None);
+    assert!(t.state_of("open").await.is_some());
 }
 
 /// Messages in the name of a node are refused without the proof of its welcome: a registration with a
@@ -173,14 +173,14 @@ async fn proof_is_needed() {
         assert_eq!(impostor.recv().await, Some(FromCoordinator::OtherAgent));
         assert_eq!(impostor.recv().await, None);
         death_notice(wrong).await.unwrap();
-        assert_eq!(t.standing_of("a").await, Some(StandingName::Joined));
+        assert_eq!(t.state_of("a").await, Some(NodeStateName::Joined));
     }
     t.keep_alive("a", 2).await;
     while next_message(&mut stream).await
         != (ToNode::Echo { sequence: 2, reason: None, lease_left: None })
     {}
     death_notice(Some(proof)).await.unwrap();
-    assert_eq!(t.standing_of("a").await, None);
+    assert_eq!(t.state_of("a").await, None);
 }
 
 /// Rank 0 accepts workers from the source address of a member's stream, as behind NAT.
@@ -252,22 +252,22 @@ async fn lease_is_armed() {
 async fn paused_coordinator_evicts_no_one() {
     let t = Fixture::new();
     let (_a, _b) = (t.register("a").await, t.register("b").await);
-    assert_eq!(t.standing_of("a").await, Some(StandingName::Joined));
+    assert_eq!(t.state_of("a").await, Some(NodeStateName::Joined));
     for sequence in 1..3 {
         // Time passes for all nodes, and the coordinator does not run meanwhile.
         tokio::time::advance(Duration::from_secs(10)).await;
         tokio::task::yield_now().await;
         for name in ["a", "b"] {
             t.keep_alive(name, sequence).await;
-            assert_eq!(t.standing_of(name).await, Some(StandingName::Joined));
+            assert_eq!(t.state_of(name).await, Some(NodeStateName::Joined));
         }
     }
     // A node that is silent for a lease after that is evicted.
     clock::until(Some(clock::now() + Duration::from_secs(2))).await;
     t.keep_alive("a", 9).await;
     clock::until(Some(clock::now() + Duration::from_secs(2))).await;
-    assert_eq!(t.standing_of("a").await, Some(StandingName::Joined));
-    assert_eq!(t.standing_of("b").await, None);
+    assert_eq!(t.state_of("a").await, Some(NodeStateName::Joined));
+    assert_eq!(t.state_of("b").await, None);
 }
 
 /// A stream whose reader takes nothing is dropped, and delays no other stream.

@@ -50,7 +50,7 @@
       chosen = null;
       states.clear();
       causes.clear();
-      data.standings.forEach(([letter, name]) => states.set(letter, name));
+      data.states.forEach(([letter, name]) => states.set(letter, name));
       data.causes.forEach(([name, text]) => causes.set(name, text));
       rows = new Array(data.slots).fill(null);
       events = [];

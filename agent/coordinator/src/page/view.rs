@@ -11,7 +11,7 @@ use ragent_base::report::event_text;
 use ragent_rendezvous::{
     event::RestartCause,
     ids::NodeId,
-    snapshot::{NodeSnapshot, Snapshot, StandingName},
+    snapshot::{NodeSnapshot, NodeStateName, Snapshot},
 };
 use serde::Serialize;
 
@@ -48,11 +48,11 @@ impl publisher::Frame for Frame {
                 .enumerate()
                 .filter_map(|(n, row)| Some((n, row.as_ref()?)))
                 .collect();
-            let standings = StandingName::ALL.map(|name| (letter(name), name.name()));
+            let states = NodeStateName::ALL.map(|name| (letter(name), name.name()));
             let causes = RestartCause::ALL.map(|cause| (cause.name(), event_text::cause(cause)));
             let head = format!(
-                r#""standings":{},"causes":{},"slots":{},"job":{},"events":[{}]"#,
-                json(&standings),
+                r#""states":{},"causes":{},"slots":{},"job":{},"events":[{}]"#,
+                json(&states),
                 json(&causes),
                 self.rows.len(),
                 self.summary.0,
@@ -81,7 +81,7 @@ pub(crate) struct View {
 /// A node, as the page shows it.
 #[derive(Clone, Debug)]
 struct Row {
-    standing: char,
+    state: char,
     rest: Rest,
     /// The time since its last sign of life in milliseconds, if it does not send any; the page counts on.
     silent_ms: Option<u64>,
@@ -120,7 +120,7 @@ impl View {
             let row = Row::of(node);
             let slot = self.slot_of(&node.node_id);
             match &self.rows[slot] {
-                Some(old) if !old.differs(&row) && old.standing == row.standing => {}
+                Some(old) if !old.differs(&row) && old.state == row.state => {}
                 Some(old) if !old.differs(&row) => letters_only.push(slot),
                 Some(_) | None => rows.push(slot),
             }
@@ -182,29 +182,29 @@ impl View {
         slot
     }
 
-    /// Returns the standings of all slots, `-` for a free one.
+    /// Returns the states of all slots, `-` for a free one.
     fn letters(&self) -> String {
-        self.rows.iter().map(|row| row.as_ref().map_or('-', |row| row.standing)).collect()
+        self.rows.iter().map(|row| row.as_ref().map_or('-', |row| row.state)).collect()
     }
 }
 
 impl Row {
     fn of(node: &NodeSnapshot) -> Self {
-        let is_silent = match node.standing {
-            StandingName::Lost => true,
-            StandingName::Preparing
-            | StandingName::Joined
-            | StandingName::Running
-            | StandingName::Stopping
-            | StandingName::Failed
-            | StandingName::Succeeded
-            | StandingName::Leaving
-            | StandingName::Waiting
-            | StandingName::Spare
-            | StandingName::Quarantined => node.last_seen_ms >= limits::PAGE_SILENCE_MS,
+        let is_silent = match node.state {
+            NodeStateName::Lost => true,
+            NodeStateName::Preparing
+            | NodeStateName::Joined
+            | NodeStateName::Running
+            | NodeStateName::Stopping
+            | NodeStateName::Failed
+            | NodeStateName::Succeeded
+            | NodeStateName::Leaving
+            | NodeStateName::Waiting
+            | NodeStateName::Spare
+            | NodeStateName::Quarantined => node.last_seen_ms >= limits::PAGE_SILENCE_MS,
         };
         Self {
-            standing: letter(node.standing),
+            state: letter(node.state),
             silent_ms: is_silent.then_some(node.last_seen_ms),
             rest: Rest {
                 group_rank: node.group_rank.map(|rank| rank.0),
@@ -227,10 +227,10 @@ impl Row {
 
     /// Returns the row as a JSON array, in the order in which the script reads it.
     fn json(&self, slot: usize) -> String {
-        let Self { standing, rest, silent_ms } = self;
+        let Self { state, rest, silent_ms } = self;
         json(&(
             slot,
-            standing,
+            state,
             rest.group_rank,
             rest.first_rank,
             rest.workers,
@@ -246,19 +246,19 @@ impl Row {
 }
 
 /// Returns the letter of a state in messages to the page, and on its squares.
-fn letter(standing: StandingName) -> char {
-    match standing {
-        StandingName::Preparing => 'P',
-        StandingName::Joined => 'J',
-        StandingName::Running => 'R',
-        StandingName::Stopping => 'T',
-        StandingName::Failed => 'F',
-        StandingName::Succeeded => 'D',
-        StandingName::Leaving => 'E',
-        StandingName::Waiting => 'W',
-        StandingName::Spare => 'S',
-        StandingName::Quarantined => 'Q',
-        StandingName::Lost => 'L',
+fn letter(state: NodeStateName) -> char {
+    match state {
+        NodeStateName::Preparing => 'P',
+        NodeStateName::Joined => 'J',
+        NodeStateName::Running => 'R',
+        NodeStateName::Stopping => 'T',
+        NodeStateName::Failed => 'F',
+        NodeStateName::Succeeded => 'D',
+        NodeStateName::Leaving => 'E',
+        NodeStateName::Waiting => 'W',
+        NodeStateName::Spare => 'S',
+        NodeStateName::Quarantined => 'Q',
+        NodeStateName::Lost => 'L',
     }
 }
 
@@ -312,7 +312,7 @@ mod tests {
             group_rank: Some(GroupRank(n)),
             first_global_rank: None,
             local_world_size: 8,
-            standing: StandingName::Running,
+            state: NodeStateName::Running,
             last_seen_ms: 200,
             reason: None,
             progress: None,
@@ -369,8 +369,8 @@ mod tests {
                     assert_eq!(letters.len(), self.0.len());
                     for (built, letter) in self.0.iter_mut().zip(letters.chars()) {
                         assert_eq!(built.is_none(), letter == '-');
-                        if let Some((standing, _)) = built {
-                            *standing = letter.to_string();
+                        if let Some((state, _)) = built {
+                            *state = letter.to_string();
                         }
                     }
                 }
@@ -383,7 +383,7 @@ mod tests {
     fn rows_have_all_values() {
         let standbys = StandbyCounts { ready: 7, importing: 1, size: 8, obstacle: None };
         let lost = NodeSnapshot {
-            standing: StandingName::Lost,
+            state: NodeStateName::Lost,
             group_rank: None,
             last_seen_ms: 2600,
             reason: Some("its agent has ended".to_owned()),
@@ -415,7 +415,7 @@ mod tests {
             ])
         );
         assert_eq!(all["job"]["nodes"], json!([]));
-        assert_eq!(all["standings"][2], json!(["R", "running"]));
+        assert_eq!(all["states"][2], json!(["R", "running"]));
         assert_eq!(all["causes"][1], json!(["worker_failed", "failure of a worker"]));
     }
 
@@ -428,13 +428,13 @@ mod tests {
         nodes.iter_mut().for_each(|node| node.last_seen_ms += 100);
         let frame = view.frame(&with_nodes(nodes.clone()), &[]);
         assert_eq!(only(frame.after(Some(1)))["rows"], json!([]));
-        nodes[7].standing = StandingName::Failed;
+        nodes[7].state = NodeStateName::Failed;
         let frame = view.frame(&with_nodes(nodes.clone()), &[]);
         let change = only(frame.after(Some(2)));
         assert_eq!(change["rows"].as_array().unwrap().len(), 1);
         assert_eq!(change["rows"][0][1], "F");
         assert!(change.get("letters").is_none());
-        nodes.iter_mut().for_each(|node| node.standing = StandingName::Stopping);
+        nodes.iter_mut().for_each(|node| node.state = NodeStateName::Stopping);
         let frame = view.frame(&with_nodes(nodes), &[]);
         let change = only(frame.after(Some(3)));
         assert_eq!(change["rows"], json!([]));
@@ -467,16 +467,16 @@ mod tests {
         let mut view = View::default();
         let mut built = Built::default();
         let mut last = None;
-        for (first, count, standing) in [
-            (0, 5000, StandingName::Running),
-            (100, 5000, StandingName::Running),
-            (100, 5000, StandingName::Stopping),
-            (4000, 10, StandingName::Waiting),
-            (0, 5000, StandingName::Running),
-            (0, 0, StandingName::Running),
-            (0, 3, StandingName::Lost),
+        for (first, count, state) in [
+            (0, 5000, NodeStateName::Running),
+            (100, 5000, NodeStateName::Running),
+            (100, 5000, NodeStateName::Stopping),
+            (4000, 10, NodeStateName::Waiting),
+            (0, 5000, NodeStateName::Running),
+            (0, 0, NodeStateName::Running),
+            (0, 3, NodeStateName::Lost),
         ] {
-            let nodes = (first..first + count).map(|n| NodeSnapshot { standing, ..node(n) });
+            let nodes = (first..first + count).map(|n| NodeSnapshot { state, ..node(n) });
             let frame = view.frame(&with_nodes(nodes.collect()), &[]);
             built.apply(frame.after(last));
             let mut whole = Built::default();

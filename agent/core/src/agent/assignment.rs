@@ -59,14 +59,12 @@ impl Agent {
                 };
                 self.state = State::Running;
                 self.announce(News::Admitted(Box::new(admission.clone())));
-                self.send_standing(now);
+                self.send_report(now);
                 self.act(Action::Start(Box::new(admission)));
             }
-            // Either a repetition, or it was sent before this node's last standing was received; a
-            // repeated standing resolves both.
-            State::Ready { .. } | State::Preparing | State::Leaving { .. } => {
-                self.send_standing(now)
-            }
+            // Either a repetition, or it was sent before this node's last report was received; a
+            // repeated report resolves both.
+            State::Ready { .. } | State::Preparing | State::Leaving { .. } => self.send_report(now),
             State::Running
             | State::Stopping
             | State::Succeeded
@@ -82,7 +80,7 @@ impl Agent {
             State::Running if concerns_this => {
                 self.announce(News::Restarting(round, reason));
                 self.state = State::Stopping;
-                self.send_standing(now);
+                self.send_report(now);
                 let grace = self.settings.stop_grace;
                 self.act(Action::Stop { signal: Signal::TERM, grace });
             }
@@ -95,7 +93,7 @@ impl Agent {
             | State::Running
             | State::Stopping
             | State::Succeeded
-            | State::Leaving { .. } => self.send_standing(now),
+            | State::Leaving { .. } => self.send_report(now),
             State::Closing(_) | State::Finished => {}
         }
     }
@@ -106,7 +104,7 @@ impl Agent {
                 self.announce(News::Evicted(round, reason));
                 self.state = State::Stopping;
                 self.act(Action::Kill);
-                self.send_standing(now);
+                self.send_report(now);
             }
             State::Stopping => self.act(Action::Kill),
             State::Succeeded => {

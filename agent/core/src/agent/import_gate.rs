@@ -68,7 +68,7 @@ impl Agent {
                 {
                     self.gate = ImportGate::Closed { store_port: Some(store_port), until };
                     self.state = State::Preparing;
-                    self.send_standing(now);
+                    self.send_report(now);
                 }
             }
             (
@@ -90,7 +90,7 @@ impl Agent {
             ImportGate::Closed { store_port, .. } => *store_port = Some(port),
             ImportGate::OpenForGathering { .. } | ImportGate::Open => {
                 self.state = State::Ready { store_port: port };
-                self.send_standing(now);
+                self.send_report(now);
             }
         }
     }

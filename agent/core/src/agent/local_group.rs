@@ -18,7 +18,7 @@ impl Agent {
             self.announce(News::WorkerFailed(Box::new(failure.clone())));
             self.failure = Some((failure, now));
             self.state = State::Stopping;
-            self.send_standing(now);
+            self.send_report(now);
         }
     }
 
@@ -50,7 +50,7 @@ impl Agent {
             (State::Running, GroupEnd::Succeeded) => {
                 self.state = State::Succeeded;
                 self.announce(News::Succeeded(self.round));
-                self.send_standing(now);
+                self.send_report(now);
             }
             (State::Running | State::Stopping, _) => self.prepare(now),
             (&State::Leaving { signal, .. }, _) => self.reaped_to_leave(now, signal),

@@ -1,4 +1,4 @@
-//! Reports to the coordinator apart from the standing: the workers' progress text, and the clients that the
+//! Reports to the coordinator apart from the state of the node: the workers' progress text, and the clients that the
 //! round's store has refused.
 
 use std::{net::IpAddr, time::Instant};

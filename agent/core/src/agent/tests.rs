@@ -69,9 +69,9 @@ impl Fixture {
     }
 
     fn sends(&self, state: NodeState) -> Effect {
-        let standing = self.agent.standing(self.now);
-        assert_eq!(standing.state, state);
-        Effect::Send(FromNode::Standing(standing))
+        let report = self.agent.report(self.now);
+        assert_eq!(report.state, state);
+        Effect::Send(FromNode::NodeReport(report))
     }
 
     fn welcome(&mut self, term: u64) -> Vec<Effect> {
@@ -203,7 +203,7 @@ fn ready_comes_after_the_last_process() {
     assert_eq!(t.store_open(), [t.sends(NodeState::Ready { store_port: PORT })]);
 }
 
-/// A failure is reported at once, and again with every later standing of that round, so that a
+/// A failure is reported at once, and again with every later report of that round, so that a
 /// broken stream cannot lose it; its age grows.
 #[test]
 fn failure_is_reported_until_the_next_round() {
@@ -212,9 +212,9 @@ fn failure_is_reported_until_the_next_round() {
     t.now += SECOND;
     t.finished(GroupEnd::Stopped);
     t.store_open();
-    assert_eq!(t.agent.standing(t.now).failure.unwrap().age, SECOND);
+    assert_eq!(t.agent.report(t.now).failure.unwrap().age, SECOND);
     t.assign(Assignment::Admit(admission(1, 2)));
-    assert_eq!(t.agent.standing(t.now).failure, None);
+    assert_eq!(t.agent.report(t.now).failure, None);
 }
 
 /// A worker that ends while its round is being stopped is a victim, not a failure.
@@ -223,7 +223,7 @@ fn victims_are_no_failures() {
     let mut t = Fixture::running();
     t.restart(round(1, 1));
     assert_eq!(t.failed(round(1, 1)), []);
-    assert_eq!(t.agent.standing(t.now).failure, None);
+    assert_eq!(t.agent.report(t.now).failure, None);
 }
 
 /// A restarted coordinator ends the round under its own term.
@@ -234,7 +234,7 @@ fn restart_under_a_higher_term_counts() {
     assert_eq!(t.restart(round(2, 1)), [t.sends(NodeState::Stopping), TERM]);
 }
 
-/// A restart of a round in which this node is not a member changes nothing; the standing is
+/// A restart of a round in which this node is not a member changes nothing; the report is
 /// repeated.
 #[test]
 fn restart_of_another_round_changes_nothing() {
@@ -470,13 +470,13 @@ fn probe_is_answered() {
 fn end_of_the_lease_is_reported() {
     let mut t = Fixture::running();
     t.agent.handle_lease_lost();
-    assert!(t.agent.standing(t.now).was_cut_off);
+    assert!(t.agent.report(t.now).was_cut_off);
     t.agent.handle_finished(t.now, GroupEnd::Stopped);
     t.store_open();
-    assert!(t.agent.standing(t.now).was_cut_off);
+    assert!(t.agent.report(t.now).was_cut_off);
     t.welcome(1);
     t.assign(Assignment::Admit(admission(2, 1)));
-    assert!(!t.agent.standing(t.now).was_cut_off);
+    assert!(!t.agent.report(t.now).was_cut_off);
 }
 
 /// Progress text is sent at once, then at intervals and only the newest, again on a new stream, and
@@ -538,7 +538,7 @@ fn oldest_event_is_the_cause() {
     cause.error_file_age = Some(3 * SECOND);
     t.agent.handle_cause(t.now, cause.clone());
     t.now += SECOND;
-    let sent = t.agent.standing(t.now).failure.expect("a failure is known");
+    let sent = t.agent.report(t.now).failure.expect("a failure is known");
     assert_eq!((sent.local_rank, sent.error_file_age), (LocalRank(1), Some(4 * SECOND)));
     assert_eq!(sent.age, SECOND);
     // A cause later than that, or in another round, changes nothing.
@@ -548,7 +548,7 @@ fn oldest_event_is_the_cause() {
     cause.round = round(1, 7);
     cause.error_file_age = Some(90 * SECOND);
     t.agent.handle_cause(t.now, cause);
-    let sent = t.agent.standing(t.now).failure.expect("a failure is known");
+    let sent = t.agent.report(t.now).failure.expect("a failure is known");
     assert_eq!(sent.local_rank, LocalRank(1));
 }
 
@@ -563,7 +563,7 @@ fn stopped_node_may_have_the_cause() {
     t.agent.handle_cause(t.now, cause);
     let effects = t.finished(GroupEnd::Stopped);
     let has_failure = |effect: &Effect| match effect {
-        Effect::Send(FromNode::Standing(standing)) => standing.failure.is_some(),
+        Effect::Send(FromNode::NodeReport(report)) => report.failure.is_some(),
         _ => false,
     };
     assert!(effects.iter().any(has_failure), "{effects:?}");

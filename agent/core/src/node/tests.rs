@@ -66,7 +66,7 @@ fn ready() -> (Node, Instant) {
     node.handle_store_open(now, 4000);
     assert!(effects(&mut node).contains(&Effect::Dial(ONE)));
     let claims = node.handle_connected(now, ONE).expect("the attempt is under way");
-    assert_eq!(claims.standing.state, NodeState::Ready { store_port: 4000 });
+    assert_eq!(claims.report.state, NodeState::Ready { store_port: 4000 });
     assert!(node.handle_welcome(now, ONE, &welcome(1)));
     assert!(effects(&mut node).contains(&Effect::Renew(Some(now + 2400 * MS))));
     (node, now)
@@ -150,7 +150,7 @@ fn unleased_workers_run_on() {
         late.contains(&Effect::LeaseLost) && !late.contains(&Effect::Local(Action::Kill)),
         "{late:?}"
     );
-    assert!(!node.agent().standing(now).was_cut_off);
+    assert!(!node.agent().report(now).was_cut_off);
 }
 
 /// A coordinator with a lower term is ignored.

@@ -10,7 +10,7 @@ use ragent_base::{
     sys::clock,
 };
 use ragent_coordinator::reachability::{REACH_PATH, ReachReport, Reached};
-use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot, StandingName};
+use ragent_rendezvous::snapshot::{NodeSnapshot, NodeStateName, Snapshot};
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::Finding;
@@ -47,7 +47,7 @@ struct Mesh {
 
 async fn ask_all(snapshot: &Snapshot, credentials: &Credentials) -> Mesh {
     let places = Arc::new(Semaphore::new(limits::REACH_AT_ONCE));
-    let nodes = snapshot.nodes.iter().filter(|node| node.standing != StandingName::Lost);
+    let nodes = snapshot.nodes.iter().filter(|node| node.state != NodeStateName::Lost);
     let nodes: Vec<NodeSnapshot> = nodes.take(limits::MAX_REACHED).cloned().collect();
     let asked: JoinSet<(NodeSnapshot, Result<ReachReport, String>)> = nodes
         .into_iter()

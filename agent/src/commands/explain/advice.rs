@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use ragent_base::report::time_text::short_time;
-use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot, StandingName};
+use ragent_rendezvous::snapshot::{NodeSnapshot, NodeStateName, Snapshot};
 use serde::Serialize;
 
 use crate::commands::events::Entry;
@@ -32,7 +32,7 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Advice> {
     };
     let restarted = snapshot.round.0 > 1;
     let has_standbys = snapshot.nodes.iter().any(|node| node.standbys.is_some());
-    let has_spares = snapshot.nodes.iter().any(|node| node.standing.name() == "spare");
+    let has_spares = snapshot.nodes.iter().any(|node| node.state.name() == "spare");
     let mut advice = Vec::new();
     if let Some(why) = weighs("starting").filter(|_| restarted && !has_standbys) {
         let text = format!("`--standby MODULES` imports modules before a failure: {why}");
@@ -64,7 +64,7 @@ const LOST_LEASES_MIN: usize = 3;
 /// Returns the advice about nodes that have lost their lease again and again although they are registered: it is not their host
 /// that is lost.
 pub(super) fn of_leases(snapshot: &Snapshot, entries: &[Entry]) -> Vec<Advice> {
-    let is_there = |node: &&NodeSnapshot| node.standing != StandingName::Lost;
+    let is_there = |node: &&NodeSnapshot| node.state != NodeStateName::Lost;
     let there = snapshot.nodes.iter().filter(is_there);
     let there = there.map(|node| (node.host_name.as_str(), node.load.as_deref()));
     let there: BTreeMap<&str, Option<&str>> = there.collect();
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn node_that_loses_leases_is_named() {
         let mut nodes = nodes(3, 1);
-        nodes[2].standing = StandingName::Lost;
+        nodes[2].state = NodeStateName::Lost;
         nodes.iter_mut().for_each(|node| node.load = Some("load 9.0 on 2 processors".to_owned()));
         let snapshot = Snapshot { nodes, ..empty_snapshot() };
         let entry = |kind: &str, host: &str, how: &str| {

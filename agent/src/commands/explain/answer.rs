@@ -6,7 +6,9 @@ use ragent_base::report::{
     status_text::table,
     time_text::{self, short_time},
 };
-use ragent_rendezvous::snapshot::{JobTime, NodeSnapshot, RestartsByCause, Snapshot, StandingName};
+use ragent_rendezvous::snapshot::{
+    JobTime, NodeSnapshot, NodeStateName, RestartsByCause, Snapshot,
+};
 use serde::Serialize;
 
 use super::{
@@ -182,18 +184,18 @@ impl Answer {
 
 /// Returns true for nodes whose workers do not run, and that are not ready for a round.
 fn is_missing(node: &NodeSnapshot) -> bool {
-    match node.standing {
-        StandingName::Running
-        | StandingName::Succeeded
-        | StandingName::Joined
-        | StandingName::Spare => false,
-        StandingName::Preparing
-        | StandingName::Stopping
-        | StandingName::Failed
-        | StandingName::Leaving
-        | StandingName::Waiting
-        | StandingName::Quarantined
-        | StandingName::Lost => true,
+    match node.state {
+        NodeStateName::Running
+        | NodeStateName::Succeeded
+        | NodeStateName::Joined
+        | NodeStateName::Spare => false,
+        NodeStateName::Preparing
+        | NodeStateName::Stopping
+        | NodeStateName::Failed
+        | NodeStateName::Leaving
+        | NodeStateName::Waiting
+        | NodeStateName::Quarantined
+        | NodeStateName::Lost => true,
     }
 }
 

@@ -21,7 +21,7 @@ pub(in crate::commands) fn of_node(node: &NodeSnapshot) -> String {
         group_rank,
         first_global_rank,
         local_world_size,
-        standing,
+        state,
         last_seen_ms,
         reason,
         progress,
@@ -34,7 +34,7 @@ pub(in crate::commands) fn of_node(node: &NodeSnapshot) -> String {
         format!("{first} to {last}")
     });
     let rows = [
-        ("state", Some(standing.name().to_owned())),
+        ("state", Some(state.name().to_owned())),
         ("reason", reason.clone()),
         ("host", Some(host_name.clone())),
         ("node id", Some(node_id.to_string())),

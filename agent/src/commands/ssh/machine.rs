@@ -24,7 +24,7 @@ use std::{
 use nix::sys::signal::Signal;
 use tracing::{debug, info, warn};
 
-use self::hosts::{Hosts, Standing};
+use self::hosts::{HostState, Hosts};
 use super::{
     launch_result::{LaunchResult, of_ends},
     order::{AgentEnd, HostAddress, HostNumber, Report},
@@ -156,7 +156,7 @@ impl Machine {
         }
         match self.phase {
             Phase::Reaching { .. } => {
-                for host in self.hosts.those(&Standing::Reaching) {
+                for host in self.hosts.those(&HostState::Reaching) {
                     self.unreachable(host, "no answer in time".to_owned());
                 }
                 self.advance(now);
@@ -180,13 +180,13 @@ impl Machine {
 
     fn reached(&mut self, host: HostNumber, host_address: HostAddress) {
         match (&self.phase, self.hosts.at(host)) {
-            (Phase::Reaching { .. }, Standing::Reaching) => {
+            (Phase::Reaching { .. }, HostState::Reaching) => {
                 debug!(host = self.hosts.name(host), "host reached");
-                self.hosts.set(host, Standing::Reached(host_address));
+                self.hosts.set(host, HostState::Reached(host_address));
             }
-            (Phase::Running { .. }, Standing::Returning) => {
+            (Phase::Running { .. }, HostState::Returning) => {
                 info!(host = self.hosts.name(host), "host reached again; starting its agent");
-                self.hosts.set(host, Standing::Running);
+                self.hosts.set(host, HostState::Running);
                 self.effects.push_back(Effect::StartAgain(host));
             }
             (_, _) => {}
@@ -195,17 +195,17 @@ impl Machine {
 
     fn disconnected(&mut self, host: HostNumber, why: String, is_direct: bool) {
         match self.hosts.at(host) {
-            Standing::Unreachable(_) | Standing::Ended(_) | Standing::Lost(_) => {}
-            Standing::Running if !is_direct && self.may_return() => {
-                self.reach_directly(host, &why, Standing::Returning);
+            HostState::Unreachable(_) | HostState::Ended(_) | HostState::Lost(_) => {}
+            HostState::Running if !is_direct && self.may_return() => {
+                self.reach_directly(host, &why, HostState::Returning);
             }
-            Standing::Running | Standing::Returning => {
+            HostState::Running | HostState::Returning => {
                 warn!(host = self.hosts.name(host), cause = why, "host lost");
-                self.hosts.set(host, Standing::Lost(why));
+                self.hosts.set(host, HostState::Lost(why));
             }
-            Standing::Reaching | Standing::Reached(_) if is_direct => self.unreachable(host, why),
-            Standing::Reaching | Standing::Reached(_) => {
-                self.reach_directly(host, &why, Standing::Reaching);
+            HostState::Reaching | HostState::Reached(_) if is_direct => self.unreachable(host, why),
+            HostState::Reaching | HostState::Reached(_) => {
+                self.reach_directly(host, &why, HostState::Reaching);
             }
         }
     }
@@ -217,10 +217,10 @@ impl Machine {
 
     /// Reaches a host directly that another host could not reach, or has lost. All such hosts may have the same
     /// cause, so the number of warnings is limited.
-    fn reach_directly(&mut self, host: HostNumber, why: &str, standing: Standing) {
+    fn reach_directly(&mut self, host: HostNumber, why: &str, state: HostState) {
         let name = self.hosts.name(host);
-        let what = match standing {
-            Standing::Returning => "host lost through another host; connecting to it directly",
+        let what = match state {
+            HostState::Returning => "host lost through another host; connecting to it directly",
             _ => "host not reached through another host; connecting to it directly",
         };
         self.direct_connections += 1;
@@ -234,34 +234,34 @@ impl Machine {
                 "more hosts were not reached through another host; set `RAGENT_LOG=info` to log each cause"
             );
         }
-        self.hosts.set(host, standing);
+        self.hosts.set(host, state);
         self.effects.push_back(Effect::ReachDirectly(host));
     }
 
     fn unreachable(&mut self, host: HostNumber, why: String) {
         warn!(host = self.hosts.name(host), cause = why, "host cannot be reached");
-        self.hosts.set(host, Standing::Unreachable(why));
+        self.hosts.set(host, HostState::Unreachable(why));
     }
 
     fn ended(&mut self, host: HostNumber, end: AgentEnd) {
         let not_started =
             "its ragent sent an invalid message: an agent has ended that was not started";
         match self.hosts.at(host) {
-            Standing::Running => {}
+            HostState::Running => {}
             // No later report of this host would be passed on, so it must not be waited for.
-            Standing::Reaching | Standing::Reached(_) => {
+            HostState::Reaching | HostState::Reached(_) => {
                 return self.unreachable(host, not_started.to_owned());
             }
-            Standing::Returning => {
+            HostState::Returning => {
                 warn!(host = self.hosts.name(host), cause = not_started, "host lost");
-                return self.hosts.set(host, Standing::Lost(not_started.to_owned()));
+                return self.hosts.set(host, HostState::Lost(not_started.to_owned()));
             }
-            Standing::Unreachable(_) | Standing::Ended(_) | Standing::Lost(_) => return,
+            HostState::Unreachable(_) | HostState::Ended(_) | HostState::Lost(_) => return,
         }
         if let AgentEnd::NotStarted(why) = &end {
             warn!(host = self.hosts.name(host), cause = why, "agent not started");
         }
-        self.hosts.set(host, Standing::Ended(end));
+        self.hosts.set(host, HostState::Ended(end));
     }
 
     /// Advances the phase according to the states of the hosts.
@@ -301,7 +301,7 @@ impl Machine {
         }
         info!(hosts = reached.len(), of = self.hosts.len(), "starting agents");
         for (host, _) in &reached {
-            self.hosts.set(*host, Standing::Running);
+            self.hosts.set(*host, HostState::Running);
         }
         self.coordinators = self.settings.rendezvous.coordinators(&reached);
         if let Some(warning) = self.settings.rendezvous.voters_warning(&self.coordinators) {
@@ -321,16 +321,16 @@ impl Machine {
         let majority = self.coordinators.len() / 2 + 1;
         let needed = if self.coordinators.is_empty() { 0 } else { majority };
         // True if the job needs more hosts than are left. `left` counts all hosts, `is_left` selects those with a coordinator.
-        let too_few = |left: usize, is_left: fn(&Standing) -> bool| {
+        let too_few = |left: usize, is_left: fn(&HostState) -> bool| {
             let coordinators =
                 self.coordinators.iter().filter(|host| is_left(self.hosts.at(**host)));
             left < self.settings.min || coordinators.count() < needed
         };
-        if too_few(self.hosts.may_return(), |standing| !standing.cannot_return()) {
+        if too_few(self.hosts.may_return(), |state| !state.cannot_return()) {
             return Some(now);
         }
         let is_left =
-            |standing: &Standing| matches!(standing, Standing::Running | Standing::Returning);
+            |state: &HostState| matches!(state, HostState::Running | HostState::Returning);
         let left = self.hosts.running() + self.hosts.returning();
         too_few(left, is_left).then(|| now + self.settings.stop)
     }
@@ -339,8 +339,8 @@ impl Machine {
         let until = now + self.settings.stop;
         self.phase = Phase::Stopping { cause, until, is_killed: false };
         self.effects.push_back(Effect::Signal(signal));
-        for host in self.hosts.those(&Standing::Returning) {
-            self.hosts.set(host, Standing::Lost("it was not reached again".to_owned()));
+        for host in self.hosts.those(&HostState::Returning) {
+            self.hosts.set(host, HostState::Lost("it was not reached again".to_owned()));
         }
         if self.hosts.running() == 0 {
             self.conclude();
@@ -356,8 +356,8 @@ impl Machine {
 
     /// Counts the agents that still run as lost, and ends the launch.
     fn give_up(&mut self) {
-        for host in self.hosts.those(&Standing::Running) {
-            self.hosts.set(host, Standing::Lost("its agent did not end".to_owned()));
+        for host in self.hosts.those(&HostState::Running) {
+            self.hosts.set(host, HostState::Lost("its agent did not end".to_owned()));
         }
         self.conclude();
     }

@@ -8,7 +8,7 @@ use std::{
 use ragent_base::{report::fold, report::status_text::table};
 use ragent_rendezvous::{
     ids::NodeId,
-    snapshot::{NodeSnapshot, StandingName},
+    snapshot::{NodeSnapshot, NodeStateName},
 };
 
 use super::cursor::Cursor;
@@ -68,7 +68,7 @@ pub(super) struct Group {
     /// The cells of their row, as in `ragent status`.
     pub(super) cells: [String; 5],
     /// Their state.
-    pub(super) standing: StandingName,
+    pub(super) state: NodeStateName,
     /// True if their state is not that of most nodes, or is a fault.
     pub(super) is_unusual: bool,
     /// True if each of them has a row.
@@ -258,53 +258,53 @@ impl NodeList {
 }
 
 /// Returns the state of most nodes.
-fn usual(nodes: &[NodeSnapshot]) -> Option<StandingName> {
-    let mut counts: HashMap<&str, (usize, Weight, StandingName)> = HashMap::new();
+fn usual(nodes: &[NodeSnapshot]) -> Option<NodeStateName> {
+    let mut counts: HashMap<&str, (usize, Weight, NodeStateName)> = HashMap::new();
     for node in nodes {
-        let standing = node.standing;
-        let first = || (0, weight(standing), standing);
-        counts.entry(standing.name()).or_insert_with(first).0 += 1;
+        let state = node.state;
+        let first = || (0, weight(state), state);
+        counts.entry(state.name()).or_insert_with(first).0 += 1;
     }
     let most = counts.into_values().max_by_key(|(count, weight, _)| (*count, *weight));
-    most.map(|(_, _, standing)| standing)
+    most.map(|(_, _, state)| state)
 }
 
 type Weight = u8;
 
 /// Returns the place of a state in the list: faults first, then what a round waits for.
-fn weight(standing: StandingName) -> Weight {
-    match standing {
-        StandingName::Lost => 0,
-        StandingName::Failed => 1,
-        StandingName::Quarantined => 2,
-        StandingName::Leaving => 3,
-        StandingName::Stopping => 4,
-        StandingName::Preparing => 5,
-        StandingName::Waiting => 6,
-        StandingName::Joined => 7,
-        StandingName::Spare => 8,
-        StandingName::Running => 9,
-        StandingName::Succeeded => 10,
+fn weight(state: NodeStateName) -> Weight {
+    match state {
+        NodeStateName::Lost => 0,
+        NodeStateName::Failed => 1,
+        NodeStateName::Quarantined => 2,
+        NodeStateName::Leaving => 3,
+        NodeStateName::Stopping => 4,
+        NodeStateName::Preparing => 5,
+        NodeStateName::Waiting => 6,
+        NodeStateName::Joined => 7,
+        NodeStateName::Spare => 8,
+        NodeStateName::Running => 9,
+        NodeStateName::Succeeded => 10,
     }
 }
 
 /// Returns true for states that are unusual also if most nodes are in them.
-fn is_fault(standing: StandingName) -> bool {
-    weight(standing) <= weight(StandingName::Leaving)
+fn is_fault(state: NodeStateName) -> bool {
+    weight(state) <= weight(NodeStateName::Leaving)
 }
 
-fn group(members: Vec<usize>, nodes: &[NodeSnapshot], usual: Option<StandingName>) -> Group {
+fn group(members: Vec<usize>, nodes: &[NodeSnapshot], usual: Option<NodeStateName>) -> Group {
     let all: Vec<&NodeSnapshot> = members.iter().map(|index| &nodes[*index]).collect();
     let first = all[0];
     let lacks_standbys = first.standbys.as_ref().is_some_and(|counts| counts.obstacle.is_some());
-    let standing = first.standing;
+    let state = first.state;
     let workers = Some(first.local_world_size).filter(|_| first.group_rank.is_none());
-    let key = (first.group_rank.is_some(), standing, &first.reason, &first.standbys, workers);
+    let key = (first.group_rank.is_some(), state, &first.reason, &first.standbys, workers);
     Group {
         key: format!("{key:?}"),
         cells: table::row(&all),
-        standing,
-        is_unusual: is_fault(standing) || lacks_standbys || usual != Some(standing),
+        state,
+        is_unusual: is_fault(state) || lacks_standbys || usual != Some(state),
         is_open: false,
         members,
     }
@@ -322,7 +322,7 @@ fn compare_nodes(sort: Sort, a: &NodeSnapshot, b: &NodeSnapshot) -> Ordering {
 /// Compares groups by their first nodes, and by state if that is the order.
 fn compare_groups(sort: Sort, a: &Group, b: &Group, nodes: &[NodeSnapshot]) -> Ordering {
     let first = |group: &Group| group.members[0];
-    let state = |group: &Group| (!group.is_unusual, weight(group.standing));
+    let state = |group: &Group| (!group.is_unusual, weight(group.state));
     let by_node = compare_nodes(sort, &nodes[first(a)], &nodes[first(b)]);
     let by_node = by_node.then(first(a).cmp(&first(b)));
     match sort {
@@ -356,17 +356,17 @@ mod tests {
     #[test]
     fn unusual_nodes_are_first() {
         let mut nodes = nodes(6, 2);
-        nodes[3].standing = StandingName::Lost;
+        nodes[3].state = NodeStateName::Lost;
         let mut list = listed(&nodes);
         assert_eq!(hosts(&list, &nodes), ["n3", "(n[6-7])", "(n[0-2,4-5])"]);
         assert_eq!(list.unusual, 3);
         list.toggle_filter(&nodes);
         assert_eq!(hosts(&list, &nodes), ["n3", "(n[6-7])"]);
         for node in &mut nodes {
-            node.standing = StandingName::Lost;
+            node.state = NodeStateName::Lost;
         }
         assert_eq!(listed(&nodes).unusual, 8);
-        nodes[0].standing = StandingName::Running;
+        nodes[0].state = NodeStateName::Running;
         nodes.truncate(2);
         // Of two states that are equally frequent, the later one is usual.
         assert_eq!(hosts(&listed(&nodes), &nodes), ["n1", "n0"]);
@@ -399,13 +399,13 @@ mod tests {
         list.enter(&before);
         list.cursor.selected = 3;
         let mut after = before.clone();
-        after[0].standing = StandingName::Failed;
+        after[0].state = NodeStateName::Failed;
         list.set_nodes(&before, &after);
         assert_eq!(hosts(&list, &after), ["n0", "(n[1-3])", "n1", "n2", "n3"]);
         assert_eq!(list.cursor.selected, 3, "n2");
         let mut stopped = after.clone();
         for node in &mut stopped[1..] {
-            node.standing = StandingName::Stopping;
+            node.state = NodeStateName::Stopping;
         }
         list.set_nodes(&after, &stopped);
         assert_eq!(hosts(&list, &stopped), ["n0", "(n[1-3])"]);
@@ -416,7 +416,7 @@ mod tests {
     #[test]
     fn hosts_are_found() {
         let mut nodes = nodes(30, 0);
-        nodes[29].standing = StandingName::Lost;
+        nodes[29].state = NodeStateName::Lost;
         let mut list = listed(&nodes);
         list.toggle_filter(&nodes);
         assert!(!list.find("m", &nodes));

@@ -15,7 +15,7 @@ fn adopted() -> Fixture {
     let mut registration = t.registration_of("a", ready());
     let round = RoundId { term: Term(1), round: Round(1) };
     registration.known_round = known_round(round, 3, 0);
-    registration.standing.round = round;
+    registration.report.round = round;
     t.rounds.insert("a".to_owned(), round);
     t.register_with(registration);
     t
@@ -61,7 +61,7 @@ fn higher_round_is_learned() {
     let mut registration = t.registration_of("a", NodeState::Running);
     let round = RoundId { term: Term(7), round: Round(9) };
     registration.known_round = known_round(round, 1, 0);
-    registration.standing.round = round;
+    registration.report.round = round;
     registration.charged_through = Round(8);
     registration.restarts_used = 2;
     let did = t.register_with(registration);
@@ -78,7 +78,7 @@ fn round_that_is_only_reported_is_recovered() {
     let mut registration = t.registration_of("a", NodeState::Running);
     let round = RoundId { term: Term(1), round: Round(1) };
     registration.known_round = known_round(round, 2, 0);
-    registration.standing.round = round;
+    registration.report.round = round;
     t.rounds.insert("a".to_owned(), round);
     assert_eq!(
         t.register_with(registration),
@@ -152,7 +152,7 @@ fn register_from(t: &mut Fixture, name: &'static str, uid: &str, rank: u32) -> V
     let round = RoundId { term: Term(3), round: Round(8) };
     registration.job_uid = Some(JobUid::new(uid));
     registration.known_round = known_round(round, 2, rank);
-    registration.standing.round = round;
+    registration.report.round = round;
     registration.restarts_used = 2;
     registration.charged_through = Round(7);
     t.rounds.insert(name.to_owned(), round);
@@ -197,7 +197,7 @@ fn claimed_size_is_bounded() {
     let round = RoundId { term: Term(3), round: Round(8) };
     registration.job_uid = Some(JobUid::new("earlier"));
     registration.known_round = known_round(round, 1000, 0);
-    registration.standing.round = round;
+    registration.report.round = round;
     t.rounds.insert("a".to_owned(), round);
     t.register_with(registration);
     assert_eq!((t.job_state.round, t.job_state.round_size), (Round(8), 2));

@@ -313,7 +313,7 @@ fn external_store_adopts_the_job_of_a_member() {
         let mut registration = t.registration_of("a", ready());
         let round = RoundId { term: Term(1), round: Round(4) };
         registration.known_round = known_round(round, 1, 0);
-        registration.standing.round = round;
+        registration.report.round = round;
         registration.job_uid = Some(JobUid::new("earlier"));
         t.rounds.insert("a".to_owned(), round);
         let did = t.register_with(registration);

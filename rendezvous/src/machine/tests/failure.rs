@@ -7,7 +7,7 @@ use crate::{
     effect::Effect,
     ids::GlobalRank,
     message::{
-        Assignment, EvictReason, FromNode, JobResult, NodeState, RestartReason, Standing, ToNode,
+        Assignment, EvictReason, FromNode, JobResult, NodeReport, NodeState, RestartReason, ToNode,
         WaitReason, WorkerEnd, WorkerFailure,
     },
 };
@@ -71,7 +71,7 @@ fn failure_is_repeated_when_ready() {
     let mut t = Fixture::new(1, 1);
     t.run(&["a"]);
     let mut registration = t.registration_of("a", ready());
-    registration.standing.failure = Some(Box::new(failure("a", SECOND)));
+    registration.report.failure = Some(Box::new(failure("a", SECOND)));
     let did = t.register_with(registration.clone());
     let complete = [Did::Remember(1, 1), Did::Remember(2, 1), Did::Admit("a", 2, 0)];
     assert_eq!(did, [&[Did::Welcome("a")][..], &complete].concat());
@@ -105,7 +105,7 @@ fn failure_with_a_member_that_was_cut_off_is_free() {
     t.run(&["a", "b"]);
     t.fail("a", Duration::ZERO);
     let mut registration = t.registration_of("b", NodeState::Preparing);
-    registration.standing.was_cut_off = true;
+    registration.report.was_cut_off = true;
     assert_eq!(t.register_with(registration), [Did::Welcome("b"), Did::Restart("b", 1)]);
     t.back("a");
     let complete = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
@@ -122,8 +122,8 @@ fn final_failure_closes_the_job() {
         t.live(&["a", "b"], 9 * SECOND);
         t.fail("a", SECOND / 2);
         let last = WorkerFailure { is_final: true, ..failure("b", age_of_final) };
-        let standing = t.standing("b", NodeState::Stopping, Some(last.clone()));
-        t.message("b", standing);
+        let report = t.node_report("b", NodeState::Stopping, Some(last.clone()));
+        t.message("b", report);
         t.report("a", NodeState::Preparing);
         t.report("b", NodeState::Preparing);
         let outcome = t.outcome();
@@ -142,8 +142,8 @@ fn final_failure_with_a_lost_node_closes_nothing() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
     t.run(&["a", "b"]);
     let last = WorkerFailure { is_final: true, ..failure("a", Duration::ZERO) };
-    let standing = t.standing("a", NodeState::Stopping, Some(last));
-    t.message("a", standing);
+    let report = t.node_report("a", NodeState::Stopping, Some(last));
+    t.message("a", report);
     t.die("b");
     t.back("a");
     assert_eq!(t.outcome(), None);
@@ -215,15 +215,15 @@ fn failing_newcomer_is_quarantined_and_free() {
 
 /// A report about a round that has ended is dropped.
 #[test]
-fn standing_in_an_older_round_is_dropped() {
+fn report_in_an_older_round_is_dropped() {
     let mut t = Fixture::new(1, 1);
     t.run(&["a"]);
     let old = t.rounds["a"];
     t.fail("a", Duration::ZERO);
     t.back("a");
     let failure = Some(Box::new(failure("a", SECOND)));
-    let late = Standing { round: old, state: NodeState::Stopping, failure, was_cut_off: false };
-    assert_eq!(t.message("a", FromNode::Standing(late)), []);
+    let late = NodeReport { round: old, state: NodeState::Stopping, failure, was_cut_off: false };
+    assert_eq!(t.message("a", FromNode::NodeReport(late)), []);
 }
 
 /// A member whose keeper stopped its workers over a lease restarts the round, and keeps its seat.
@@ -241,13 +241,13 @@ fn member_that_stopped_by_itself_restarts_the_round() {
 fn restart_has_a_reason() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
-    let standing = Standing {
+    let report = NodeReport {
         round: t.rounds["b"],
         state: NodeState::Stopping,
         failure: Some(Box::new(failure("b", Duration::ZERO))),
         was_cut_off: false,
     };
-    t.machine.handle_message(t.now, t.peer("b"), FromNode::Standing(standing));
+    t.machine.handle_message(t.now, t.peer("b"), FromNode::NodeReport(report));
     let effects = iter::from_fn(|| t.machine.poll_effect());
     let effects: Vec<Effect> =
         effects.filter(|effect| !matches!(effect, Effect::Record(_))).collect();

@@ -12,8 +12,8 @@ fn stop_with_error_file(t: &mut Fixture, name: &str, age: Duration) -> Vec<Did> 
         message: Some("CUDA out of memory".to_owned()),
         ..failure(name, Duration::ZERO)
     };
-    let standing = t.standing(name, NodeState::Preparing, Some(failure));
-    t.message(name, standing)
+    let report = t.node_report(name, NodeState::Preparing, Some(failure));
+    t.message(name, report)
 }
 
 /// The report names the worker that wrote its error file first, although another one ended before
@@ -85,8 +85,8 @@ fn failures_of_the_same_second_are_listed() {
             stderr_tail: "line".to_owned(),
             ..failure(name, Duration::from_millis(age))
         };
-        let standing = t.standing(name, NodeState::Stopping, Some(long));
-        t.message(name, standing);
+        let report = t.node_report(name, NodeState::Stopping, Some(long));
+        t.message(name, report);
     }
     for name in names {
         t.report(name, NodeState::Preparing);

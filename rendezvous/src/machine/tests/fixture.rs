@@ -15,8 +15,8 @@ use crate::{
     },
     machine::Rendezvous,
     message::{
-        Admission, Assignment, EvictReason, FromNode, KnownRound, NodeDescription, NodeState,
-        Outcome, PROTOCOL_VERSION, RefuseReason, Registration, Standing, ToNode, WaitReason,
+        Admission, Assignment, EvictReason, FromNode, KnownRound, NodeDescription, NodeReport,
+        NodeState, Outcome, PROTOCOL_VERSION, RefuseReason, Registration, ToNode, WaitReason,
         WorkerEnd, WorkerFailure,
     },
     settings::{JobState, Leases, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
@@ -182,7 +182,7 @@ impl Fixture {
             },
             restarts_used: admission.map_or(0, |admission| admission.restart_count),
             charged_through: Round(0),
-            standing: Standing { round, state, failure: None, was_cut_off: false },
+            report: NodeReport { round, state, failure: None, was_cut_off: false },
         }
     }
 
@@ -224,7 +224,7 @@ impl Fixture {
         }
     }
 
-    pub(super) fn standing(
+    pub(super) fn node_report(
         &mut self,
         name: &str,
         state: NodeState,
@@ -232,7 +232,7 @@ impl Fixture {
     ) -> FromNode {
         let round = self.rounds.get(name).copied().unwrap_or_default();
         let failure = failure.map(Box::new);
-        FromNode::Standing(Standing { round, state, failure, was_cut_off: false })
+        FromNode::NodeReport(NodeReport { round, state, failure, was_cut_off: false })
     }
 
     pub(super) fn peer(&self, name: &str) -> Peer {
@@ -248,8 +248,8 @@ impl Fixture {
 
     /// Reports that `name` is now in `state`.
     pub(super) fn report(&mut self, name: &str, state: NodeState) -> Vec<Did> {
-        let standing = self.standing(name, state, None);
-        self.message(name, standing)
+        let report = self.node_report(name, state, None);
+        self.message(name, report)
     }
 
     /// Reports that `name` is ready again.
@@ -264,8 +264,8 @@ impl Fixture {
 
     /// Reports this failure on `name`.
     pub(super) fn report_failure(&mut self, name: &str, failure: WorkerFailure) -> Vec<Did> {
-        let standing = self.standing(name, NodeState::Stopping, Some(failure));
-        self.message(name, standing)
+        let report = self.node_report(name, NodeState::Stopping, Some(failure));
+        self.message(name, report)
     }
 
     /// Answers a probe for `name`.

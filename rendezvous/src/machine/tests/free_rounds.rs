@@ -5,14 +5,14 @@ use std::time::Duration;
 use super::fixture::{Did, Fixture, SECOND, known_round, ready};
 use crate::{
     ids::NodeId,
-    message::{FromNode, JobResult, NodeState, Standing},
+    message::{FromNode, JobResult, NodeReport, NodeState},
     settings::HostTally,
-    snapshot::StandingName,
+    snapshot::NodeStateName,
 };
 
-fn standing_of(t: &Fixture, name: &str) -> Option<StandingName> {
+fn state_of(t: &Fixture, name: &str) -> Option<NodeStateName> {
     let nodes = t.machine.snapshot(t.now).nodes;
-    nodes.iter().find(|node| node.node_id.as_str() == name).map(|node| node.standing)
+    nodes.iter().find(|node| node.node_id.as_str() == name).map(|node| node.state)
 }
 
 /// Reports that the keeper of `name` found the lease over and killed the workers.
@@ -21,7 +21,7 @@ fn cut_off(t: &mut Fixture, name: &str) {
     let round = t.rounds[name];
     t.message(
         name,
-        FromNode::Standing(Standing { round, state, failure: None, was_cut_off: true }),
+        FromNode::NodeReport(NodeReport { round, state, failure: None, was_cut_off: true }),
     );
 }
 
@@ -45,7 +45,7 @@ fn member_that_keeps_being_cut_off_is_quarantined() {
         t.back("b");
     }
     t.live(&["a", "b"], 5 * SECOND);
-    assert_eq!(standing_of(&t, "b"), Some(StandingName::Quarantined));
+    assert_eq!(state_of(&t, "b"), Some(NodeStateName::Quarantined));
 }
 
 /// Cut-offs are also counted if something else ended the round first, and once per round.
@@ -61,7 +61,7 @@ fn cut_off_is_counted_once_a_round() {
             t.back(name);
         }
     }
-    assert_eq!(standing_of(&t, "b"), Some(StandingName::Running));
+    assert_eq!(state_of(&t, "b"), Some(NodeStateName::Running));
     let tally = |early_losses| HostTally {
         host_name: "b".to_owned(),
         address: "b.example".to_owned(),
@@ -82,7 +82,7 @@ fn cut_off_of_all_is_nobodys() {
         t.back("a");
         t.back("b");
     }
-    assert_eq!(standing_of(&t, "b"), Some(StandingName::Running));
+    assert_eq!(state_of(&t, "b"), Some(NodeStateName::Running));
 }
 
 /// Losses of a machine are counted across a restart of the coordinator.
@@ -100,7 +100,7 @@ fn tallies_survive_the_coordinator() {
         t.join(new);
         t.back("a");
     }
-    assert_eq!(standing_of(&t, "b4"), Some(StandingName::Quarantined));
+    assert_eq!(state_of(&t, "b4"), Some(NodeStateName::Quarantined));
 }
 
 /// The coordinator's own machine is quarantined if it is lost shortly after several starts.
@@ -121,7 +121,7 @@ fn host_that_keeps_being_lost_is_quarantined() {
         t.live(&["a", new], 9 * SECOND);
         old = new;
     }
-    assert_eq!(standing_of(&t, "b4"), Some(StandingName::Quarantined));
+    assert_eq!(state_of(&t, "b4"), Some(NodeStateName::Quarantined));
 }
 
 /// A hundred free rounds in a row that end early close the job, regardless of what ended them.

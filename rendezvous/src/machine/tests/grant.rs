@@ -51,7 +51,7 @@ fn come_back(t: &mut Fixture, name: &'static str) -> Vec<Did> {
 
 /// A node that has not reported since its welcome is not registered: its registration may be old.
 #[test]
-fn standing_after_the_welcome_counts() {
+fn report_after_the_welcome_counts() {
     let mut t = taken_over(&["a", "b"], Duration::ZERO);
     assert_eq!(t.join("a"), [Did::Welcome("a")]);
     assert_eq!(t.join("b"), [Did::Welcome("b")]);
@@ -127,7 +127,7 @@ fn registration_older_than_the_round_is_repeated() {
     assert_eq!(t.report("a", NodeState::Running), [Did::HangUp("a")]);
 }
 
-/// A node counts once, whatever order its death notice and its standing arrive in.
+/// A node counts once, whatever order its death notice and its report arrive in.
 #[test]
 fn dead_member_counts_once() {
     let mut t = taken_over(&["a", "b", "c"], 2 * SECOND);
@@ -160,8 +160,8 @@ fn earlier_stream_does_not_register() {
     let first = t.registration_of("a", ready());
     t.register_with(first.clone());
     t.join("a");
-    let standing = t.standing("a", ready(), None);
-    t.machine.handle_message(t.now, first.peer(), standing);
+    let report = t.node_report("a", ready(), None);
+    t.machine.handle_message(t.now, first.peer(), report);
     assert_eq!(t.drain(), []);
     assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Recovering)]);
 }
@@ -253,8 +253,8 @@ fn takeover_names_the_lost_host() {
         t.settings.host = Some(NodeId::new("b"));
         take_over(&mut t, Duration::ZERO, former);
         t.register("c", NodeState::Running);
-        let (peer, standing) = (t.peer("c"), t.standing("c", NodeState::Running, None));
-        t.machine.handle_message(t.now, peer, standing);
+        let (peer, report) = (t.peer("c"), t.node_report("c", NodeState::Running, None));
+        t.machine.handle_message(t.now, peer, report);
         let reasons =
             std::iter::from_fn(|| t.machine.poll_effect()).find_map(|effect| match effect {
                 Effect::Send {
@@ -301,7 +301,7 @@ fn adopted_round_needs_no_majority() {
     let mut registration = t.registration_of("a", ready());
     let round = RoundId { term: Term(1), round: Round(1) };
     registration.known_round = known_round(round, 3, 0);
-    registration.standing.round = round;
+    registration.report.round = round;
     t.rounds.insert("a".to_owned(), round);
     t.register_with(registration);
     t.back("a");
@@ -436,15 +436,15 @@ fn workers_of_an_old_registration_are_waited_for() {
     come_back(&mut t, "b");
     t.live(&["a", "b"], SECOND / 2);
     t.register("c", NodeState::Running);
-    let (peer, mut standing) = (t.peer("c"), t.standing("c", NodeState::Running, None));
-    standing = match standing {
-        FromNode::Standing(mut standing) => {
-            standing.round.round.0 += 1;
-            FromNode::Standing(standing)
+    let (peer, mut report) = (t.peer("c"), t.node_report("c", NodeState::Running, None));
+    report = match report {
+        FromNode::NodeReport(mut report) => {
+            report.round.round.0 += 1;
+            FromNode::NodeReport(report)
         }
         other => other,
     };
-    t.machine.handle_message(t.now, peer, standing);
+    t.machine.handle_message(t.now, peer, report);
     assert_eq!(t.drain(), [Did::HangUp("c")]);
     assert!(!t.live(&["a", "b"], 2 * SECOND).contains(&Did::Admit("a", 2, 0)));
     assert!(t.live(&["a", "b"], SECOND).contains(&Did::Admit("a", 2, 0)));

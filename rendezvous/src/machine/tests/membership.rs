@@ -7,7 +7,7 @@ use crate::message::{
     EvictReason, FromNode, JobResult, NodeState, REFUSED_CLIENTS_MAX, RefuseReason, RefusedClients,
     StandbyCounts, WaitReason,
 };
-use crate::snapshot::{NodeCounts, StandingName};
+use crate::snapshot::{NodeCounts, NodeStateName};
 
 /// A death notice proves a death at once, regardless of the lease; a spare fills the gap at once.
 #[test]
@@ -270,8 +270,8 @@ fn new_agent_inherits_being_quarantined() {
         t.back("a");
     }
     let nodes = t.machine.snapshot(t.now).nodes;
-    let standing = nodes.iter().find(|node| node.node_id.as_str() == "b4").map(|n| n.standing);
-    assert_eq!(standing, Some(StandingName::Quarantined));
+    let state = nodes.iter().find(|node| node.node_id.as_str() == "b4").map(|n| n.state);
+    assert_eq!(state, Some(NodeStateName::Quarantined));
 }
 
 /// A group that is large enough is not given up, even if it waits long before it may shrink.
@@ -306,7 +306,7 @@ fn lost_admission_does_not_hold_up_the_next_round() {
 
 /// A report about an older round on the stream of the admission has crossed it, and is dropped.
 #[test]
-fn standing_that_crosses_the_admission_is_dropped() {
+fn report_that_crosses_the_admission_is_dropped() {
     let mut t = Fixture::with(2, 3, |shared| shared.timeouts.shrink = Duration::ZERO);
     t.join("a");
     t.join("b");
@@ -379,7 +379,7 @@ fn snapshot_lists_members_and_others() {
     let listed = |t: &Fixture| {
         let nodes = t.machine.snapshot(t.now).nodes;
         let facts = nodes.into_iter().map(|node| {
-            (node.node_id.as_str().to_owned(), node.group_rank.map(|rank| rank.0), node.standing)
+            (node.node_id.as_str().to_owned(), node.group_rank.map(|rank| rank.0), node.state)
         });
         facts.collect::<Vec<_>>()
     };
@@ -392,8 +392,8 @@ fn snapshot_lists_members_and_others() {
     t.die("c");
     assert_eq!(names(&t), [&members[..], &others].concat(), "a lost member is listed");
     let lost: Vec<_> = listed(&t).into_iter().filter(|(_, rank, _)| rank.is_none()).collect();
-    assert_eq!(lost[0], ("c".to_owned(), None, StandingName::Lost));
-    assert!(lost[1..].iter().all(|(_, _, standing)| *standing != StandingName::Lost), "{lost:?}");
+    assert_eq!(lost[0], ("c".to_owned(), None, NodeStateName::Lost));
+    assert!(lost[1..].iter().all(|(_, _, state)| *state != NodeStateName::Lost), "{lost:?}");
 }
 
 /// The counts are those of the nodes in the snapshot: by state, of standbys, and the longest silence of a node that is not lost.
@@ -410,12 +410,12 @@ fn counts_are_those_of_the_snapshot() {
     t.advance(SECOND);
     let counts = t.machine.counts(t.now);
     let nodes = t.machine.snapshot(t.now).nodes;
-    let of_snapshot = |standing| nodes.iter().filter(|node| node.standing == standing).count();
-    for (standing, count) in counts.nodes.standings() {
-        assert_eq!(count, of_snapshot(standing) as u64, "{standing:?}");
+    let of_snapshot = |state| nodes.iter().filter(|node| node.state == state).count();
+    for (state, count) in counts.nodes.states() {
+        assert_eq!(count, of_snapshot(state) as u64, "{state:?}");
     }
-    assert_eq!((nodes.len(), of_snapshot(StandingName::Lost)), (4, 1));
-    let there = nodes.iter().filter(|node| node.standing != StandingName::Lost);
+    assert_eq!((nodes.len(), of_snapshot(NodeStateName::Lost)), (4, 1));
+    let there = nodes.iter().filter(|node| node.state != NodeStateName::Lost);
     let longest = there.map(|node| Duration::from_millis(node.last_seen_ms)).max();
     assert_eq!((Some(counts.longest_silence), longest), (longest, Some(SECOND)));
     let NodeCounts { standbys_ready, standbys_importing, standbys_wanted, .. } = counts.nodes;

@@ -273,7 +273,7 @@ fn partial_success_is_repeated_after_a_restart() {
 fn failure_before_a_restart_is_free() {
     let mut t = restarted(&["a"]);
     let mut registration = t.registration_of("a", ready());
-    registration.standing.failure = Some(Box::new(super::fixture::failure("a", SECOND)));
+    registration.report.failure = Some(Box::new(super::fixture::failure("a", SECOND)));
     let did = t.register_with(registration);
     assert_eq!(did, [Did::Welcome("a"), Did::Remember(2, 0), Did::Admit("a", 2, 0)]);
 }

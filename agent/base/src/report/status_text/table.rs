@@ -65,7 +65,7 @@ pub fn row(group: &[&NodeSnapshot]) -> [String; 5] {
 #[derive(Eq, Hash, PartialEq)]
 struct Kind<'a> {
     is_member: bool,
-    standing: &'static str,
+    state: &'static str,
     reason: Option<&'a str>,
     /// The number of standbys that are ready, that import modules, and in all, with the reason why some are missing.
     standbys: Option<(u32, u32, u32, Option<&'a str>)>,
@@ -82,7 +82,7 @@ impl<'a> Kind<'a> {
         });
         Self {
             is_member,
-            standing: node.standing.name(),
+            state: node.state.name(),
             reason: node.reason.as_deref(),
             standbys,
             workers: Some(node.local_world_size).filter(|_| !is_member),
@@ -109,8 +109,8 @@ fn workers(nodes: &[&NodeSnapshot]) -> String {
 fn state(nodes: &[&NodeSnapshot]) -> String {
     let [node, ..] = nodes else { return String::new() };
     let mut text = match &node.reason {
-        Some(reason) => format!("{}: {reason}", node.standing.name()),
-        None => node.standing.name().to_owned(),
+        Some(reason) => format!("{}: {reason}", node.state.name()),
+        None => node.state.name().to_owned(),
     };
     let mut reports = nodes.iter().filter_map(|node| Some((node, node.progress.as_deref()?)));
     if let Some((reporter, report)) = reports.next() {
@@ -159,7 +159,7 @@ fn table<const N: usize>(rows: &[[String; N]]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ragent_rendezvous::snapshot::StandingName;
+    use ragent_rendezvous::snapshot::NodeStateName;
 
     use super::*;
     use crate::testing::nodes;
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn large_jobs_take_few_rows() {
         let mut nodes = nodes(9_982, 18);
-        nodes[4410].standing = StandingName::Lost;
+        nodes[4410].state = NodeStateName::Lost;
         nodes[4410].reason = Some("its agent has ended".to_owned());
         (nodes[4410].group_rank, nodes[4410].first_global_rank) = (None, None);
         nodes[4410].last_seen_ms = 12_345;

@@ -82,7 +82,7 @@ impl Driver<'_> {
         self.addresses = ThisHost.addresses();
         describe(&mut node, local.ip(), self.addresses.clone());
         node.load = ThisHost.load().unwrap_or_default();
-        let Claims { job_uid, known_round, restarts_used, charged_through, standing, lost_term } =
+        let Claims { job_uid, known_round, restarts_used, charged_through, report, lost_term } =
             claims;
         let job = self.known_job(&known_round);
         let ended = self.spec.leadership.as_ref().filter(|_| job_uid.is_none());
@@ -100,7 +100,7 @@ impl Driver<'_> {
             known_round,
             restarts_used,
             charged_through,
-            standing,
+            report,
         };
         let (sender, queue) = mpsc::channel(limits::STREAM_QUEUE);
         let first =

@@ -20,7 +20,7 @@ fn entry(number: u64, kind: &str, host: Option<&str>, rank: Option<u32>) -> Entr
 /// A job with three members, and a lost node.
 fn job() -> Snapshot {
     let mut nodes = nodes(3, 1);
-    nodes[3].standing = StandingName::Lost;
+    nodes[3].state = NodeStateName::Lost;
     nodes[3].reason = Some("its agent has ended".to_owned());
     let state = |state: &str, ms| StateTime { state: state.to_owned(), ms, settled_ms: ms };
     Snapshot {
@@ -79,9 +79,9 @@ Time: 1 min 40 s in all, 95.0 % productive; lost: starting 4.0 s, redone 1.0 s
 fn missing_nodes_are_listed() {
     let mut snapshot = job();
     snapshot.phase = PhaseName::Gathering;
-    snapshot.nodes[0].standing = StandingName::Preparing;
-    snapshot.nodes[1].standing = StandingName::Preparing;
-    snapshot.nodes[2].standing = StandingName::Joined;
+    snapshot.nodes[0].state = NodeStateName::Preparing;
+    snapshot.nodes[1].state = NodeStateName::Preparing;
+    snapshot.nodes[2].state = NodeStateName::Joined;
     snapshot.incomplete = Some(snapshot::Explanation {
         kind: "too_few_nodes".to_owned(),
         text: "waiting for 2 more nodes".to_owned(),

@@ -6,7 +6,7 @@ use crate::commands::ssh::order::{AgentEnd, HostAddress, HostNumber};
 
 /// The state of one host.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Standing {
+pub(super) enum HostState {
     Reaching,
     Reached(HostAddress),
     Unreachable(String),
@@ -19,7 +19,7 @@ pub(super) enum Standing {
     Lost(String),
 }
 
-impl Standing {
+impl HostState {
     /// Returns true if the host takes no part in the job any more, and its agent does not end by
     /// itself.
     pub(super) fn cannot_return(&self) -> bool {
@@ -43,7 +43,7 @@ const USAGE: i32 = 2;
 #[derive(Debug)]
 pub(super) struct Hosts {
     names: Vec<String>,
-    standings: Vec<Standing>,
+    states: Vec<HostState>,
     counts: Counts,
 }
 
@@ -59,17 +59,17 @@ struct Counts {
 
 impl Counts {
     /// Returns the count that includes hosts in this state.
-    fn of(&mut self, standing: &Standing) -> Option<&mut usize> {
-        match standing {
-            Standing::Reaching => Some(&mut self.reaching),
-            Standing::Running => Some(&mut self.running),
-            Standing::Returning => Some(&mut self.returning),
-            Standing::Ended(AgentEnd::Exited(0)) => Some(&mut self.succeeded),
-            standing if standing.cannot_return() => Some(&mut self.cannot_return),
-            Standing::Reached(_)
-            | Standing::Unreachable(_)
-            | Standing::Ended(_)
-            | Standing::Lost(_) => None,
+    fn of(&mut self, state: &HostState) -> Option<&mut usize> {
+        match state {
+            HostState::Reaching => Some(&mut self.reaching),
+            HostState::Running => Some(&mut self.running),
+            HostState::Returning => Some(&mut self.returning),
+            HostState::Ended(AgentEnd::Exited(0)) => Some(&mut self.succeeded),
+            state if state.cannot_return() => Some(&mut self.cannot_return),
+            HostState::Reached(_)
+            | HostState::Unreachable(_)
+            | HostState::Ended(_)
+            | HostState::Lost(_) => None,
         }
     }
 }
@@ -78,11 +78,11 @@ impl Hosts {
     /// Creates the hosts, which are being reached.
     pub(super) fn new(names: Vec<String>) -> Self {
         let counts = Counts { reaching: names.len(), ..Counts::default() };
-        Self { standings: vec![Standing::Reaching; names.len()], names, counts }
+        Self { states: vec![HostState::Reaching; names.len()], names, counts }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.standings.len()
+        self.states.len()
     }
 
     pub(super) fn numbers(&self) -> impl Iterator<Item = HostNumber> + use<> {
@@ -93,15 +93,15 @@ impl Hosts {
         &self.names[host as usize]
     }
 
-    pub(super) fn at(&self, host: HostNumber) -> &Standing {
-        &self.standings[host as usize]
+    pub(super) fn at(&self, host: HostNumber) -> &HostState {
+        &self.states[host as usize]
     }
 
-    pub(super) fn set(&mut self, host: HostNumber, standing: Standing) {
-        if let Some(count) = self.counts.of(&standing) {
+    pub(super) fn set(&mut self, host: HostNumber, state: HostState) {
+        if let Some(count) = self.counts.of(&state) {
             *count += 1;
         }
-        let before = mem::replace(&mut self.standings[host as usize], standing);
+        let before = mem::replace(&mut self.states[host as usize], state);
         if let Some(count) = self.counts.of(&before) {
             *count -= 1;
         }
@@ -127,9 +127,9 @@ impl Hosts {
         self.len() - self.counts.cannot_return
     }
 
-    /// Returns the hosts in the state `standing`.
-    pub(super) fn those(&self, standing: &Standing) -> Vec<HostNumber> {
-        self.numbers().filter(|host| self.at(*host) == standing).collect()
+    /// Returns the hosts in the state `state`.
+    pub(super) fn those(&self, state: &HostState) -> Vec<HostNumber> {
+        self.numbers().filter(|host| self.at(*host) == state).collect()
     }
 
     /// Returns true if an agent has reported that the job has succeeded.
@@ -140,47 +140,47 @@ impl Hosts {
     /// Returns the hosts that were reached, with their addresses.
     pub(super) fn reached(&self) -> Vec<(HostNumber, HostAddress)> {
         let host_address = |host| match self.at(host) {
-            Standing::Reached(host_address) => Some((host, host_address.clone())),
-            Standing::Reaching
-            | Standing::Unreachable(_)
-            | Standing::Running
-            | Standing::Returning
-            | Standing::Ended(_)
-            | Standing::Lost(_) => None,
+            HostState::Reached(host_address) => Some((host, host_address.clone())),
+            HostState::Reaching
+            | HostState::Unreachable(_)
+            | HostState::Running
+            | HostState::Returning
+            | HostState::Ended(_)
+            | HostState::Lost(_) => None,
         };
         self.numbers().filter_map(host_address).collect()
     }
 
     /// Returns the names of the hosts that cannot be reached, with the reasons.
     pub(super) fn unreachable(&self) -> Vec<(String, String)> {
-        self.named(|standing| match standing {
-            Standing::Unreachable(why) => Some(why.clone()),
-            Standing::Reaching
-            | Standing::Reached(_)
-            | Standing::Running
-            | Standing::Returning
-            | Standing::Ended(_)
-            | Standing::Lost(_) => None,
+        self.named(|state| match state {
+            HostState::Unreachable(why) => Some(why.clone()),
+            HostState::Reaching
+            | HostState::Reached(_)
+            | HostState::Running
+            | HostState::Returning
+            | HostState::Ended(_)
+            | HostState::Lost(_) => None,
         })
     }
 
     /// Returns the names of the hosts whose agents have ended, each with the end, or with the reason
     /// for which the host was lost.
     pub(super) fn ends(&self) -> Vec<(String, Result<AgentEnd, String>)> {
-        self.named(|standing| match standing {
-            Standing::Ended(end) => Some(Ok(end.clone())),
-            Standing::Lost(why) => Some(Err(why.clone())),
-            Standing::Reaching
-            | Standing::Reached(_)
-            | Standing::Unreachable(_)
-            | Standing::Running
-            | Standing::Returning => None,
+        self.named(|state| match state {
+            HostState::Ended(end) => Some(Ok(end.clone())),
+            HostState::Lost(why) => Some(Err(why.clone())),
+            HostState::Reaching
+            | HostState::Reached(_)
+            | HostState::Unreachable(_)
+            | HostState::Running
+            | HostState::Returning => None,
         })
     }
 
     /// Returns the results of `select` for all hosts that have one, with the names of the hosts.
-    fn named<T>(&self, select: impl Fn(&Standing) -> Option<T>) -> Vec<(String, T)> {
-        let named = self.names.iter().zip(&self.standings);
-        named.filter_map(|(name, standing)| Some((name.clone(), select(standing)?))).collect()
+    fn named<T>(&self, select: impl Fn(&HostState) -> Option<T>) -> Vec<(String, T)> {
+        let named = self.names.iter().zip(&self.states);
+        named.filter_map(|(name, state)| Some((name.clone(), select(state)?))).collect()
     }
 }

@@ -3,7 +3,7 @@ use ragent_base::{sys::clock, testing::nodes};
 use ragent_rendezvous::{
     ids::Round,
     message::{JobResult, Outcome},
-    snapshot::{PhaseName, StandingName, StateTime},
+    snapshot::{NodeStateName, PhaseName, StateTime},
 };
 
 use super::*;
@@ -72,17 +72,17 @@ fn node_is_shown() {
     let mut model = model(job(3, 0));
     press(&mut model, &[Key::Enter, Key::Down, Key::Down, Key::Enter]);
     let host = |model: &Model| match &model.pane {
-        Some(Pane::Node(node)) => (node.host_name.clone(), node.standing),
+        Some(Pane::Node(node)) => (node.host_name.clone(), node.state),
         other => panic!("a node was expected, not {other:?}"),
     };
-    assert_eq!(host(&model), ("n1".to_owned(), StandingName::Running));
+    assert_eq!(host(&model), ("n1".to_owned(), NodeStateName::Running));
     let mut next = job(3, 0);
-    next.nodes[1].standing = StandingName::Failed;
+    next.nodes[1].state = NodeStateName::Failed;
     assert!(model.update(Input::State(next), clock::now()).is_continue());
-    assert_eq!(host(&model), ("n1".to_owned(), StandingName::Failed));
+    assert_eq!(host(&model), ("n1".to_owned(), NodeStateName::Failed));
     // The last state of a node that the job does not have any more stays.
     assert!(model.update(Input::State(job(1, 0)), clock::now()).is_continue());
-    assert_eq!(host(&model), ("n1".to_owned(), StandingName::Failed));
+    assert_eq!(host(&model), ("n1".to_owned(), NodeStateName::Failed));
     assert!(panes::lines(&model, 80).concat().contains("does not have this node any more"));
     press(&mut model, &[Key::Esc]);
     assert_eq!(model.pane, None);

@@ -1,7 +1,7 @@
 //! The state of the job, above the lists.
 
 use ragent_base::report::{status_text::progress, time_text::short_time};
-use ragent_rendezvous::snapshot::{JobProgress, PhaseName, Snapshot, StandingName};
+use ragent_rendezvous::snapshot::{JobProgress, NodeStateName, PhaseName, Snapshot};
 use ratatui::{layout::Size, style::Style, text::Line};
 
 use super::Palette;
@@ -112,8 +112,8 @@ fn range(snapshot: &Snapshot) -> String {
 
 /// Returns the number of nodes of the round, or of those for the next one.
 fn present(snapshot: &Snapshot) -> usize {
-    let is_present = |standing| !matches!(standing, StandingName::Lost | StandingName::Quarantined);
-    let nodes = snapshot.nodes.iter().filter(|node| is_present(node.standing));
+    let is_present = |state| !matches!(state, NodeStateName::Lost | NodeStateName::Quarantined);
+    let nodes = snapshot.nodes.iter().filter(|node| is_present(node.state));
     match snapshot.phase {
         PhaseName::Recovering | PhaseName::Gathering => nodes.count(),
         PhaseName::Running | PhaseName::Stopping | PhaseName::Closed => {

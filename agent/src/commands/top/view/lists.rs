@@ -4,7 +4,7 @@ use std::array;
 
 use jiff::tz::TimeZone;
 use ragent_base::report::status_text::table;
-use ragent_rendezvous::snapshot::{NodeSnapshot, StandingName};
+use ragent_rendezvous::snapshot::{NodeSnapshot, NodeStateName};
 use ratatui::{
     buffer::Buffer,
     layout::Rect,
@@ -78,46 +78,46 @@ const MARKS: usize = 4;
 struct ShownRow {
     marks: String,
     cells: [String; 5],
-    standing: StandingName,
+    state: NodeStateName,
     is_selected: bool,
 }
 
 impl ShownRow {
     fn new(row: Row, model: &Model, is_selected: bool) -> Self {
         let nodes = &model.snapshot.nodes;
-        let (mut cells, standing, mark) = match row {
+        let (mut cells, state, mark) = match row {
             Row::Group(group) => {
                 let group = &model.nodes.groups[group];
                 let mark = if group.is_open { "-" } else { "+" };
                 let mut cells = group.cells.clone();
-                if standing_ages(group.standing) {
+                if state_ages(group.state) {
                     let all = group.members.iter().map(|node| nodes[*node].last_seen_ms);
                     cells[4] = seen(all.max().unwrap_or(0).saturating_add(model.age_ms()));
                 }
-                (cells, group.standing, mark)
+                (cells, group.state, mark)
             }
             Row::Node { group, node } => {
                 let node: &NodeSnapshot = &nodes[node];
                 let mut cells = table::row(&[node]);
-                if standing_ages(node.standing) {
+                if state_ages(node.state) {
                     cells[4] = seen(node.last_seen_ms.saturating_add(model.age_ms()));
                 }
                 let is_inside = model.nodes.groups[group].members.len() > 1;
-                (cells, node.standing, if is_inside { "·" } else { " " })
+                (cells, node.state, if is_inside { "·" } else { " " })
             }
         };
         for cell in &mut cells {
             *cell = text::clean(cell);
         }
         let selected = if is_selected { "▸" } else { " " };
-        Self { marks: format!("{selected} {mark} "), cells, standing, is_selected }
+        Self { marks: format!("{selected} {mark} "), cells, state, is_selected }
     }
 
     fn line(&self, widths: &[usize; 5], palette: Palette) -> Line<'static> {
         let base = if self.is_selected { palette.selected() } else { Style::new() };
         let mut spans = vec![Span::styled(self.marks.clone(), base)];
         for (place, cell) in cells(&self.cells, widths).into_iter().enumerate() {
-            let color = if place == STATE { palette.standing(self.standing) } else { Style::new() };
+            let color = if place == STATE { palette.state(self.state) } else { Style::new() };
             spans.push(Span::styled(cell, base.patch(color)));
         }
         Line::from(spans)
@@ -125,8 +125,8 @@ impl ShownRow {
 }
 
 /// Returns true if no message can come from nodes in this state, so that the time since the last one grows.
-fn standing_ages(standing: StandingName) -> bool {
-    standing == StandingName::Lost
+fn state_ages(state: NodeStateName) -> bool {
+    state == NodeStateName::Lost
 }
 
 fn seen(ms: u64) -> String {

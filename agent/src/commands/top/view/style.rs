@@ -1,6 +1,6 @@
 //! Colours. Each of them repeats what a word states.
 
-use ragent_rendezvous::snapshot::StandingName;
+use ragent_rendezvous::snapshot::NodeStateName;
 use ratatui::style::{Color, Modifier, Style};
 
 /// The colours of the view.
@@ -40,17 +40,17 @@ impl Palette {
     }
 
     /// Returns the style of a node's state.
-    pub(super) fn standing(self, standing: StandingName) -> Style {
-        match standing {
-            StandingName::Lost | StandingName::Failed => self.fault(),
-            StandingName::Quarantined | StandingName::Leaving | StandingName::Stopping => {
+    pub(super) fn state(self, state: NodeStateName) -> Style {
+        match state {
+            NodeStateName::Lost | NodeStateName::Failed => self.fault(),
+            NodeStateName::Quarantined | NodeStateName::Leaving | NodeStateName::Stopping => {
                 self.warning()
             }
-            StandingName::Running | StandingName::Succeeded => self.good(),
-            StandingName::Preparing
-            | StandingName::Joined
-            | StandingName::Waiting
-            | StandingName::Spare => self.plain(),
+            NodeStateName::Running | NodeStateName::Succeeded => self.good(),
+            NodeStateName::Preparing
+            | NodeStateName::Joined
+            | NodeStateName::Waiting
+            | NodeStateName::Spare => self.plain(),
         }
     }
 

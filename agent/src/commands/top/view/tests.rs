@@ -6,7 +6,7 @@ use ragent_base::{sys::clock, testing::nodes};
 use ragent_rendezvous::{
     ids::{Round, RunId},
     message::{JobResult, Outcome, StepSource},
-    snapshot::{Explanation, JobProgress, JobTime, PhaseName, Snapshot, StandingName, StateTime},
+    snapshot::{Explanation, JobProgress, JobTime, NodeStateName, PhaseName, Snapshot, StateTime},
 };
 use ratatui::{Terminal, backend::TestBackend, layout::Size, style::Color};
 
@@ -21,7 +21,7 @@ const COLORS: Palette = Palette { has_colors: true };
 /// A job with three members, a node that is lost and a spare, at step `step`.
 fn snapshot(step: u64) -> Box<Snapshot> {
     let mut all = nodes(3, 2);
-    all[3].standing = StandingName::Lost;
+    all[3].state = NodeStateName::Lost;
     all[3].reason = Some("its agent has ended".to_owned());
     all[3].last_seen_ms = 12_345;
     let state = |state: &str, seconds: u64| StateTime {

@@ -5,7 +5,7 @@ use crate::ids::RoundId;
 
 /// The current state of a node.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Standing {
+pub struct NodeReport {
     /// The round that this refers to: the newest one in which the node was a member; zero if none.
     pub round: RoundId,
     /// The activity of the node.
@@ -37,7 +37,7 @@ pub struct Standing {
     pub was_cut_off: bool,
 }
 
-/// The activity of a node with regard to the round of its [`Standing`].
+/// The activity of a node with regard to the round of its [`NodeReport`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NodeState {
     /// No worker runs and none may be started: the node prepares for a round.
