@@ -18,37 +18,37 @@ use crate::{
 
 /// The end of each server name that members send.
 const DOMAIN: &[u8] = b".ragent.invalid";
-/// The length of a knock in hexadecimal digits.
-const KNOCK: usize = 32;
+/// The length of a server name in hexadecimal digits.
+const NAME_LEN: usize = 32;
 
 /// Records the server name that a member sends to the attacker's node.
-fn record_knock(victim: &Victim) -> String {
+fn record_server_name(victim: &Victim) -> String {
     let listener = here(&victim.network, ATTACKER, || TcpListener::bind("10.77.0.3:0").unwrap());
     let endpoint = listener.local_addr().unwrap().to_string();
     thread::scope(|scope| {
-        let recorder = scope.spawn(|| knock(listener.accept().unwrap().0));
+        let recorder = scope.spawn(|| server_name_of(listener.accept().unwrap().0));
         victim.ask_status_of(&endpoint).assert_code(1);
         recorder.join().unwrap().unwrap()
     })
 }
 
 /// Returns the server name in the first message on a connection; `None` if the connection ends without one.
-fn knock(mut stream: TcpStream) -> Option<String> {
+fn server_name_of(mut stream: TcpStream) -> Option<String> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let (mut message, mut part) = (Vec::new(), [0; 4096]);
     loop {
         let len = stream.read(&mut part).ok().filter(|len| *len > 0)?;
         message.extend_from_slice(&part[..len]);
         if let Some(end) = message.windows(DOMAIN.len()).position(|part| part == DOMAIN) {
-            let name = &message[end - KNOCK..end + DOMAIN.len()];
+            let name = &message[end - NAME_LEN..end + DOMAIN.len()];
             return Some(String::from_utf8(name.to_vec()).unwrap());
         }
     }
 }
 
 /// Returns the answer to a request in TLS, or the error of the handshake.
-fn ask(config: Arc<ClientConfig>, knock: &str) -> Result<String, std::io::Error> {
-    let name = ServerName::try_from(knock.to_owned()).unwrap();
+fn ask(config: Arc<ClientConfig>, server_name: &str) -> Result<String, std::io::Error> {
+    let name = ServerName::try_from(server_name.to_owned()).unwrap();
     let stream = TcpStream::connect(ENDPOINT).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut stream = StreamOwned::new(ClientConnection::new(config, name).unwrap(), stream);
@@ -62,13 +62,13 @@ fn ask(config: Arc<ClientConfig>, knock: &str) -> Result<String, std::io::Error>
 /// its own, or without one. A flood of such handshakes, for each of which the server signs, does not disturb the
 /// job, and a process with the secret is served meanwhile.
 #[test]
-fn handshakes_with_the_right_knock() {
-    let Some(mut victim) = Victim::secured("knock") else { return };
-    let knock = record_knock(&victim);
+fn handshakes_with_the_right_server_name() {
+    let Some(mut victim) = Victim::secured("sni") else { return };
+    let server_name = record_server_name(&victim);
     for own in [own_keys::with_key(), Arc::new(NoKey)] {
         let (config, verifier) = own_keys::client(own);
         let config = Arc::new(config);
-        let error = here(&victim.network, ATTACKER, || ask(config, &knock)).unwrap_err();
+        let error = here(&victim.network, ATTACKER, || ask(config, &server_name)).unwrap_err();
         let error = error.to_string();
         assert!(error.contains("received fatal alert"), "{error}");
         // The server has answered with its own key, which it does only if it knows the name.
@@ -78,7 +78,7 @@ fn handshakes_with_the_right_knock() {
         let flood = scope.spawn(|| {
             here(&victim.network, ATTACKER, || {
                 let config = Arc::new(own_keys::client(own_keys::with_key()).0);
-                (0..3000).filter(|_| ask(Arc::clone(&config), &knock).is_ok()).count()
+                (0..3000).filter(|_| ask(Arc::clone(&config), &server_name).is_ok()).count()
             })
         });
         while !flood.is_finished() {

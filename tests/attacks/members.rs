@@ -157,6 +157,6 @@ fn reach_is_no_port_scanner() {
         })
     });
     assert!(report.contains("its stream comes from 10.77.0.3"), "{report}");
-    assert!(target.accept().is_err(), "an agent has knocked there");
+    assert!(target.accept().is_err(), "an agent has connected there");
     victim.assert_unharmed();
 }

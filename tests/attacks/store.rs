@@ -8,9 +8,9 @@ use crate::{
 };
 
 /// Sends a ping to a store, and returns the result: `pong`, or `refused`.
-const KNOCK: &str = "
+const PING: &str = "
 import socket, struct
-def knock(host, port, words=b'\\x0dpong'):
+def ping(host, port, words=b'\\x0dpong'):
     greeting = b'\\0' + struct.pack('<I', 0x3C85F7CE)
     try:
         # A refused connection may be reset before it is set up on this side.
@@ -23,8 +23,8 @@ def knock(host, port, words=b'\\x0dpong'):
     return answer.decode() or 'refused'
 ";
 
-fn knock(victim: &Victim, node: u32, uid: u32, host: &str, port: u16) -> String {
-    let script = format!("{KNOCK}\nprint(knock('{host}', {port}))");
+fn ping(victim: &Victim, node: u32, uid: u32, host: &str, port: u16) -> String {
+    let script = format!("{PING}\nprint(ping('{host}', {port}))");
     python(&victim.network, node, uid, &script).trim().to_owned()
 }
 
@@ -34,8 +34,8 @@ fn store_from_another_uid() {
     let Some(mut victim) = Victim::new("uid") else { return };
     let port = victim.store_port;
     for host in ["127.0.0.1", "::1", "10.77.0.1"] {
-        assert_eq!(knock(&victim, 1, 0, host, port), "pong", "{host}");
-        assert_eq!(knock(&victim, 1, OTHER, host, port), "refused", "{host}");
+        assert_eq!(ping(&victim, 1, 0, host, port), "pong", "{host}");
+        assert_eq!(ping(&victim, 1, OTHER, host, port), "refused", "{host}");
     }
     let line = victim.host.logs("the store of round 1 refused");
     assert!(line.contains("--store-access any"), "{line}");
@@ -47,8 +47,8 @@ fn store_from_another_uid() {
 fn store_for_all() {
     let Some(mut victim) = Victim::with("any", "--store-access any") else { return };
     let port = victim.store_port;
-    assert_eq!(knock(&victim, 1, OTHER, "127.0.0.1", port), "pong");
-    assert_eq!(knock(&victim, ATTACKER, 0, "10.77.0.1", port), "pong");
+    assert_eq!(ping(&victim, 1, OTHER, "127.0.0.1", port), "pong");
+    assert_eq!(ping(&victim, ATTACKER, 0, "10.77.0.1", port), "pong");
     victim.assert_unharmed();
 }
 
@@ -57,8 +57,8 @@ fn store_for_all() {
 fn store_from_no_members_address() {
     let Some(mut victim) = Victim::new("addr") else { return };
     let port = victim.store_port;
-    assert_eq!(knock(&victim, 2, 0, "10.77.0.1", port), "pong");
-    assert_eq!(knock(&victim, ATTACKER, 0, "10.77.0.1", port), "refused");
+    assert_eq!(ping(&victim, 2, 0, "10.77.0.1", port), "pong");
+    assert_eq!(ping(&victim, ATTACKER, 0, "10.77.0.1", port), "refused");
     // Every node logs a warning, and the status has one too.
     victim.host.logs("the store of round 1 refused a connection from 10.77.0.3");
     victim.guest.logs("the store of round 1 refused a connection from 10.77.0.3");
@@ -73,7 +73,7 @@ fn store_from_no_members_address() {
 #[test]
 fn store_from_another_uid_of_a_member() {
     let Some(victim) = Victim::new("member") else { return };
-    assert_eq!(knock(&victim, 2, OTHER, "10.77.0.1", victim.store_port), "pong");
+    assert_eq!(ping(&victim, 2, OTHER, "10.77.0.1", victim.store_port), "pong");
     drop(victim);
     let secret = [false, true];
     for has_secret in secret {
@@ -81,13 +81,13 @@ fn store_from_another_uid_of_a_member() {
         let Some(mut victim) = Victim::vouched(name, has_secret) else { return };
         let port = victim.store_port;
         for _ in 0..3 {
-            assert_eq!(knock(&victim, 2, 0, "10.77.0.1", port), "pong");
+            assert_eq!(ping(&victim, 2, 0, "10.77.0.1", port), "pong");
         }
-        assert_eq!(knock(&victim, 1, 0, "10.77.0.1", port), "pong");
+        assert_eq!(ping(&victim, 1, 0, "10.77.0.1", port), "pong");
         for (node, host) in [(1, "127.0.0.1"), (1, "10.77.0.1"), (2, "10.77.0.1")] {
-            assert_eq!(knock(&victim, node, OTHER, host, port), "refused", "{node} {host}");
+            assert_eq!(ping(&victim, node, OTHER, host, port), "refused", "{node} {host}");
         }
-        assert_eq!(knock(&victim, ATTACKER, 0, "10.77.0.1", port), "refused");
+        assert_eq!(ping(&victim, ATTACKER, 0, "10.77.0.1", port), "refused");
         victim.host.logs("the store of round 1 refused a connection from 10.77.0.2");
         victim.guest.logs("the store of round 1 refused a connection from 10.77.0.2");
         victim.assert_unharmed();
@@ -132,7 +132,7 @@ while refused < 20000:
         let mut answers = Vec::new();
         while !flood.is_finished() {
             if is_flooding() {
-                answers.push(knock(&victim, 2, 0, "10.77.0.1", port));
+                answers.push(ping(&victim, 2, 0, "10.77.0.1", port));
             }
         }
         flood.join().unwrap();
@@ -166,7 +166,7 @@ for turn in range(300):
     );
     python(&victim.network, 1, OTHER, &script);
     // The number of keys after all earlier connections: they are accepted in order.
-    let count = format!("{KNOCK}\nprint(knock('127.0.0.1', {port}, b'\\x07').encode())");
+    let count = format!("{PING}\nprint(ping('127.0.0.1', {port}, b'\\x07').encode())");
     let count = python(&victim.network, 1, 0, &count);
     assert_eq!(count.trim(), format!("b'{}'", "\\x00".repeat(8)));
     victim.assert_unharmed();
@@ -176,9 +176,9 @@ for turn in range(300):
 #[test]
 fn endpoints_store() {
     let Some(mut victim) = Victim::new("plain") else { return };
-    assert_eq!(knock(&victim, 1, 0, "10.77.0.1", 29_400), "pong");
-    assert_eq!(knock(&victim, 2, 0, "10.77.0.1", 29_400), "pong");
-    assert_eq!(knock(&victim, 1, OTHER, "10.77.0.1", 29_400), "refused");
-    assert_eq!(knock(&victim, ATTACKER, 0, "10.77.0.1", 29_400), "refused");
+    assert_eq!(ping(&victim, 1, 0, "10.77.0.1", 29_400), "pong");
+    assert_eq!(ping(&victim, 2, 0, "10.77.0.1", 29_400), "pong");
+    assert_eq!(ping(&victim, 1, OTHER, "10.77.0.1", 29_400), "refused");
+    assert_eq!(ping(&victim, ATTACKER, 0, "10.77.0.1", 29_400), "refused");
     victim.assert_unharmed();
 }

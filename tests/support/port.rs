@@ -39,8 +39,8 @@ pub fn swallowing_listener() -> (TcpListener, Vec<TcpStream>, SocketAddr) {
     let listener = one_place_listener();
     let address = listener.local_addr().expect("a listener has an address");
     let patience = Duration::from_millis(500);
-    let knock = || TcpStream::connect_timeout(&address, patience).ok();
-    let places = iter::from_fn(knock).take(16).collect();
+    let connect = || TcpStream::connect_timeout(&address, patience).ok();
+    let places = iter::from_fn(connect).take(16).collect();
     (listener, places, address)
 }
 

@@ -180,7 +180,7 @@ mod tests {
             assert!(reached.error.unwrap().starts_with("not tried"));
         }
         let nobody = tokio::time::timeout(std::time::Duration::ZERO, listener.accept()).await;
-        assert!(nobody.is_err(), "somebody has knocked");
+        assert!(nobody.is_err(), "somebody has connected");
         assert!(reach(&node(Some("127.0.0.1"))).await.millis.is_some());
     }
 }

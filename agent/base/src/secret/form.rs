@@ -55,7 +55,7 @@ pub(crate) enum KeyLabel {
     /// The public name.
     Id,
     /// The name of the server in the first message of TLS.
-    Knock,
+    ServerName,
     /// The code of datagrams of a search.
     Search,
     /// The seed of the Ed25519 key.
@@ -66,7 +66,7 @@ impl KeyLabel {
     fn text(self) -> &'static [u8] {
         match self {
             Self::Id => b"id",
-            Self::Knock => b"knock",
+            Self::ServerName => b"knock",
             Self::Search => b"search",
             Self::Tls => b"tls ed25519",
         }
@@ -271,7 +271,7 @@ mod tests {
         let secret = secret();
         assert_eq!(secret.id().to_string(), ID_OF_K);
         let hex = |key: &[u8]| key.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        assert_eq!(hex(&*secret.key::<16>(KeyLabel::Knock)), KNOCK_OF_K);
+        assert_eq!(hex(&*secret.key::<16>(KeyLabel::ServerName)), SERVER_NAME_OF_K);
         assert_eq!(hex(&*secret.key::<32>(KeyLabel::Tls)), SEED_OF_K);
         assert_ne!(Secret::new(&"l".repeat(43)).unwrap().id(), secret.id());
         assert_eq!(SecretId::parse(ID_OF_K), Some(secret.id()));
@@ -282,7 +282,7 @@ mod tests {
 
     // `hmac` of Python computes the same keys.
     const ID_OF_K: &str = "27bbfbdc";
-    const KNOCK_OF_K: &str = "d5c2f893d293b23dbaebe396b19c30a8";
+    const SERVER_NAME_OF_K: &str = "d5c2f893d293b23dbaebe396b19c30a8";
     const SEED_OF_K: &str = "53d7f608face47ca48dd908358099d146288e67e52d2d791059928795451a468";
 
     /// A made secret is base64 of its bytes.

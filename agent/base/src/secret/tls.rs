@@ -1,9 +1,9 @@
 //! The configurations of TLS 1.3 with raw public keys (RFC 7250): both ends have the key that is derived from the secret,
 //! prove that they have it, and accept no other key.
 //!
-//! The name of the server in the client's first message is the *knock*, which is derived from the secret as well. It
-//! selects the key while a secret is being replaced, and a server does no public-key operation for a client that does
-//! not know it.
+//! The name of the server in the client's first message is the *server name* (SNI), which is derived from the secret as
+//! well. It selects the key while a secret is being replaced, and a server does no public-key operation for a client
+//! that does not know it.
 //!
 //! With certificates (`certificates`), the verifiers and the identity differ, and nothing else does.
 
@@ -124,7 +124,7 @@ pub(super) fn provider() -> CryptoProvider {
 #[derive(Debug)]
 struct Key {
     id: SecretId,
-    knock: String,
+    server_name: String,
     certified: Arc<CertifiedKey>,
     public: CertificateDer<'static>,
 }
@@ -143,10 +143,10 @@ impl Key {
         let missing = || Error::General("the key has no public part".to_owned());
         let public = signing.public_key().ok_or_else(missing)?;
         let public = CertificateDer::from(public.as_ref().to_vec());
-        let knock: Zeroizing<[u8; 16]> = secret.key(KeyLabel::Knock);
+        let server_name: Zeroizing<[u8; 16]> = secret.key(KeyLabel::ServerName);
         Ok(Self {
             id: secret.id(),
-            knock: format!("{:032x}.{DOMAIN}", u128::from_be_bytes(*knock)),
+            server_name: format!("{:032x}.{DOMAIN}", u128::from_be_bytes(*server_name)),
             certified: Arc::new(CertifiedKey::new(vec![public.clone()], signing)),
             public,
         })
@@ -156,19 +156,19 @@ impl Key {
         let verifier = Verifier::new(provider, [self]);
         let own = AlwaysResolvesClientRawPublicKeys::new(Arc::clone(&self.certified));
         let config = client_config(Arc::clone(provider), Arc::new(verifier), Arc::new(own))?;
-        let name = ServerName::try_from(self.knock.clone());
+        let name = ServerName::try_from(self.server_name.clone());
         let name = name.map_err(|_| Error::General("the name of the server is invalid".into()))?;
         Ok(ClientTls { id: Some(self.id), config: Arc::new(config), name: Some(name) })
     }
 }
 
-/// The keys of a server, of which the knock selects one.
+/// The keys of a server, of which the server name selects one.
 #[derive(Debug)]
 struct Keys(Vec<Key>);
 
 impl Keys {
     fn find(&self, name: Option<&str>) -> Option<&Key> {
-        self.0.iter().find(|key| name == Some(&key.knock))
+        self.0.iter().find(|key| name == Some(&key.server_name))
     }
 }
 
@@ -356,7 +356,7 @@ mod tests {
 
     /// A client with another secret is refused at its first message.
     #[test]
-    fn unknown_knock_is_refused() {
+    fn unknown_server_name_is_refused() {
         let (server, _) = configurations(&[secret("a")]).unwrap();
         let (config, name) = with_config(&client(&secret("b")));
         let error = shake(config, name.clone(), &server).unwrap_err();
@@ -366,7 +366,7 @@ mod tests {
         assert!(server.knows(Some(&client(&secret("a")).name.unwrap().to_str())));
     }
 
-    /// The knock is sent in plain text. A client that knows it and has another key is refused.
+    /// The server name is sent in plain text. A client that knows it and has another key is refused.
     #[test]
     fn client_with_another_key_is_refused() {
         let (server, _) = configurations(&[secret("a")]).unwrap();
@@ -401,7 +401,7 @@ mod tests {
         }
     }
 
-    /// A client that knows the knock and has no key is refused, too.
+    /// A client that knows the server name and has no key is refused, too.
     #[test]
     fn client_without_a_key_is_refused() {
         let (server, _) = configurations(&[secret("a")]).unwrap();
@@ -412,12 +412,12 @@ mod tests {
         assert_eq!(error, Error::NoCertificatesPresented);
     }
 
-    /// A server that knows the knock and has another key is refused.
+    /// A server that knows the server name and has another key is refused.
     #[test]
     fn server_with_another_key_is_refused() {
         let right = client(&secret("a"));
         let mut key = Key::new(&secret("b")).unwrap();
-        key.knock = right.name.as_ref().unwrap().to_str().into_owned();
+        key.server_name = right.name.as_ref().unwrap().to_str().into_owned();
         let keys = Arc::new(Keys(vec![key]));
         let (mut server, _) = configurations(&[secret("b")]).unwrap();
         let mut config = (*server.config).clone();
