@@ -45,7 +45,7 @@ ROUNDS = 9
 CONNECTIONS = {1: 3, 64: 1, 256: 1, 1000: 1, 4000: 1}
 EXCHANGES = ("get", "set", "add", "check")
 SLICE_S = 0.12
-STRETCHES = (("connect", 1000), ("init", 10_000), ("wait-fanout", 1000), ("wait-fanout", 4000))
+MEASURED = (("connect", 1000), ("init", 10_000), ("wait-fanout", 1000), ("wait-fanout", 4000))
 STORM = 4000
 # Share of the time in which a process waited for its CPU; wake-ups alone account for some of it.
 DISTURBED = 0.08
@@ -108,8 +108,8 @@ def compare(ours, rounds=ROUNDS):
             servers.append(Server(command))
         for connections, times in CONNECTIONS.items():
             yield from exchanges(servers, connections, times * rounds)
-        for op, connections in STRETCHES:
-            yield from stretches(servers, op, connections, rounds)
+        for op, connections in MEASURED:
+            yield from measurements(servers, op, connections, rounds)
         yield from storm(servers, rounds)
         yield from torch_clients(servers[:2], rounds)
     finally:
@@ -154,7 +154,7 @@ def mean(reports):
     return {"ops_per_s": total / len(reports), "server_cpu_us": cpu} | quantiles
 
 
-def stretches(servers, op, connections, rounds):
+def measurements(servers, op, connections, rounds):
     reports = calm(rounds, lambda: [server.load([op], connections, 0) for server in servers])
     reports = [[report for [report] in round] for round in reports]
     yield comparison(reports, op, connections, "median_ms", "median ms")

@@ -34,7 +34,7 @@ pub struct Settings {
     /// True if the charges of a run of which no member registers are kept for the next run: set
     /// where a service manager starts both, and not a user who wants the job to run once more.
     pub keeps_charges: bool,
-    /// The leases and the keep-alive interval; stretched by the most nodes of a round once `shared`
+    /// The leases and the keep-alive interval; scaled by the most nodes of a round once `shared`
     /// is known.
     pub leases: Leases,
     /// The time before which the first round of the job is not completed: until then, a node may still report that the job has

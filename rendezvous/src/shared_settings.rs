@@ -206,7 +206,7 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Returns these leases, stretched by one factor if the keep-alives of all the nodes that the
+    /// Returns these leases, scaled by one factor if the keep-alives of all the nodes that the
     /// job serves would be more than one coordinator handles. Agents and coordinator compute the
     /// same.
     pub fn for_nodes(self, nodes: NodeRange) -> Self {
@@ -215,11 +215,11 @@ impl Leases {
         if interval <= self.keep_alive_interval || self.keep_alive_interval.is_zero() {
             return self;
         }
-        let stretch = interval.as_secs_f64() / self.keep_alive_interval.as_secs_f64();
+        let factor = interval.as_secs_f64() / self.keep_alive_interval.as_secs_f64();
         Self {
             keep_alive_interval: interval,
-            agent: self.agent.mul_f64(stretch),
-            coordinator: self.coordinator.mul_f64(stretch),
+            agent: self.agent.mul_f64(factor),
+            coordinator: self.coordinator.mul_f64(factor),
         }
     }
 
@@ -227,7 +227,7 @@ impl Leases {
     /// about a thousand nodes, and constant for the life of a job. An agent that scales its own
     /// connection timeouts (redial, suspicion) by this factor loads the coordinator of a large job
     /// no more than its keep-alives do.
-    pub fn stretch(&self) -> f64 {
+    pub fn factor(&self) -> f64 {
         self.agent.as_secs_f64() / Self::default().agent.as_secs_f64()
     }
 }
@@ -250,18 +250,18 @@ mod tests {
         NodeRange::new(1, max).expect("a range")
     }
 
-    /// Leases are as given up to 1,200 nodes including spares, and are stretched in proportion
+    /// Leases are as given up to 1,200 nodes including spares, and are scaled in proportion
     /// beyond.
     #[test]
-    fn leases_are_stretched_with_the_most_nodes() {
+    fn leases_are_scaled_with_the_most_nodes() {
         let given = Leases::default();
         assert_eq!(given.for_nodes(up_to(1_090)), given);
-        let stretched = given.for_nodes(up_to(10_000));
-        assert_eq!(stretched.keep_alive_interval, Duration::from_millis(2_750));
-        assert_eq!(stretched.agent, Duration::from_secs(22));
-        assert_eq!(stretched.coordinator, Duration::from_millis(27_500));
-        assert!((stretched.stretch() - 55.0 / 6.0).abs() < 1e-9);
-        assert!((given.stretch() - 1.0).abs() < 1e-9);
+        let scaled = given.for_nodes(up_to(10_000));
+        assert_eq!(scaled.keep_alive_interval, Duration::from_millis(2_750));
+        assert_eq!(scaled.agent, Duration::from_secs(22));
+        assert_eq!(scaled.coordinator, Duration::from_millis(27_500));
+        assert!((scaled.factor() - 55.0 / 6.0).abs() < 1e-9);
+        assert!((given.factor() - 1.0).abs() < 1e-9);
     }
 
     /// Spares are a tenth of the most nodes, and at least as many as the default leases allow.

@@ -255,7 +255,7 @@ fn survive(nodes: usize, bug: Bug) -> Result<(), String> {
     if before as usize != nodes {
         return Err(format!("{before} connections for {nodes} nodes at the start"));
     }
-    storm.pause(PAUSE.mul_f64(storm.leases.stretch()));
+    storm.pause(PAUSE.mul_f64(storm.leases.factor()));
     let mut backlog = storm.queue.len();
     storm.run(storm.leases.agent * 2);
     let left = storm.queue.len();

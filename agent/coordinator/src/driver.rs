@@ -427,8 +427,8 @@ impl Driver {
 
     fn handle_due(&mut self, now: Instant, deadline: Option<Instant>) {
         self.extend(now);
-        let stretch = self.rendezvous.leases().stretch().max(1.0);
-        if self.pause.may_apply(now, deadline, limits::CATCH_UP.mul_f64(stretch)) {
+        let factor = self.rendezvous.leases().factor().max(1.0);
+        if self.pause.may_apply(now, deadline, limits::CATCH_UP.mul_f64(factor)) {
             self.rendezvous.handle_timeout(now);
         } else {
             warn!(

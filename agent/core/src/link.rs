@@ -17,7 +17,7 @@
 //! count: a lease. Failed attempts are followed by others after pauses that double, with jitter. A
 //! stream that replaced a suspect one is suspected later than that, until an echo was prompt:
 //! otherwise the queue caused by the new streams would cause the next ones. All intervals are
-//! stretched with the lease, which grows with the size of the job.
+//! scaled with the lease, which grows with the size of the job.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -202,7 +202,7 @@ impl Link {
             round_trip: now.saturating_duration_since(sent),
             lease_left: self.lease.map(|lease| lease.saturating_duration_since(now)),
         });
-        if now < sent + self.stretched(limits::PROMPT_ECHO) {
+        if now < sent + self.scaled(limits::PROMPT_ECHO) {
             self.suspicions = 0;
         }
         if self.current.is_some() {
@@ -330,7 +330,7 @@ impl Link {
     fn suspect_at(&self) -> Option<Instant> {
         let oldest = self.unanswered.values().next().filter(|_| self.current.is_some())?;
         let after = doubled(limits::SUSPECT_AFTER, self.suspicions, limits::SUSPECT_AFTER_MAX);
-        Some(*oldest + self.stretched(after))
+        Some(*oldest + self.scaled(after))
     }
 
     /// Returns the time at which the attempt under way is abandoned.
@@ -343,17 +343,15 @@ impl Link {
         Some(match attempt.registered {
             // A process that is stopped accepts connections, too.
             Some(registered) if self.has_alternatives && !attempt.is_accepted => {
-                registered + self.stretched(limits::CONNECT_PATIENCE)
+                registered + self.scaled(limits::CONNECT_PATIENCE)
             }
             Some(registered) => registered + self.leases.agent,
-            None if self.lease.is_some() => {
-                attempt.begun + self.stretched(limits::CONNECT_PATIENCE)
-            }
+            None if self.lease.is_some() => attempt.begun + self.scaled(limits::CONNECT_PATIENCE),
             // Longer after each failure, since the resolver may be slow.
             None if self.has_alternatives => {
                 let patience =
                     doubled(limits::CONNECT_PATIENCE, self.failures, limits::CONNECT_LIMIT);
-                attempt.begun + self.stretched(patience).min(limits::CONNECT_LIMIT)
+                attempt.begun + self.scaled(patience).min(limits::CONNECT_LIMIT)
             }
             None => attempt.begun + limits::CONNECT_LIMIT,
         })
@@ -377,7 +375,7 @@ impl Link {
     /// lost their stream at once.
     fn dial_soon(&mut self, now: Instant) {
         if self.attempt.is_none() {
-            let spread = self.stretched(limits::REDIAL_FIRST).saturating_sub(limits::REDIAL_FIRST);
+            let spread = self.scaled(limits::REDIAL_FIRST).saturating_sub(limits::REDIAL_FIRST);
             self.next_dial = Some(now + spread.mul_f64(self.jitter.fraction()));
         }
     }
@@ -389,7 +387,7 @@ impl Link {
             self.failures = 1;
             return self.dial_soon(now);
         }
-        let pause = self.stretched(doubled(limits::REDIAL_FIRST, self.failures, longest));
+        let pause = self.scaled(doubled(limits::REDIAL_FIRST, self.failures, longest));
         self.failures = self.failures.saturating_add(1);
         self.next_dial = Some(now + self.jitter.spread(pause));
     }
@@ -424,8 +422,8 @@ impl Link {
     }
 
     /// Returns `time`, given for a small job, in proportion to this job's lease.
-    fn stretched(&self, time: Duration) -> Duration {
-        time.mul_f64(self.leases.stretch().max(1.0))
+    fn scaled(&self, time: Duration) -> Duration {
+        time.mul_f64(self.leases.factor().max(1.0))
     }
 }
 

@@ -65,8 +65,8 @@ fn main() -> Result<()> {
     for op in &args.ops {
         let (start, waited) = (now(), waited(&args)?);
         let mut report = match op {
-            Op::Connect => rounds(&args, "connect", |args| connect_all(args).map(Stretch::all))?,
-            Op::Init => rounds(&args, "init", |args| init(args).map(Stretch::all))?,
+            Op::Connect => rounds(&args, "connect", |args| connect_all(args).map(Sample::all))?,
+            Op::Init => rounds(&args, "init", |args| init(args).map(Sample::all))?,
             Op::WaitFanout => rounds(&args, "wait-fanout", wait_fanout)?,
             Op::Storm => storm(&args)?,
             Op::Add | Op::Check | Op::Get | Op::Set => {
@@ -159,33 +159,33 @@ impl Exchange {
 }
 
 /// The duration of a round, and the CPU time of the server in it.
-struct Stretch {
+struct Sample {
     taken: Duration,
     /// CPU time of the server, if only part of the round counts.
     cpu: Option<Duration>,
 }
 
-impl Stretch {
+impl Sample {
     fn all(taken: Duration) -> Self {
         Self { taken, cpu: None }
     }
 }
 
 /// Repeats a round until the time is over.
-fn rounds(args: &Args, op: &str, round: impl Fn(&Args) -> Result<Stretch>) -> Result<Value> {
+fn rounds(args: &Args, op: &str, round: impl Fn(&Args) -> Result<Sample>) -> Result<Value> {
     let end = now() + Duration::from_secs_f64(args.seconds);
-    let mut stretches = vec![round(args)?];
+    let mut samples = vec![round(args)?];
     while now() < end {
-        stretches.push(round(args)?);
+        samples.push(round(args)?);
     }
-    stretches.sort_unstable_by_key(|stretch| stretch.taken);
-    let median = &stretches[stretches.len() / 2];
+    samples.sort_unstable_by_key(|sample| sample.taken);
+    let median = &samples[samples.len() / 2];
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
     Ok(json!({
         "op": op,
         "connections": args.connections,
-        "rounds": stretches.len(),
-        "best_ms": ms(stretches[0].taken),
+        "rounds": samples.len(),
+        "best_ms": ms(samples[0].taken),
         "median_ms": ms(median.taken),
         "server_cpu_us": median.cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / args.connections as f64),
     }))
@@ -208,7 +208,7 @@ fn init(args: &Args) -> Result<Duration> {
     Ok(now() - start)
 }
 
-fn wait_fanout(args: &Args) -> Result<Stretch> {
+fn wait_fanout(args: &Args) -> Result<Sample> {
     let mut clients = greeted(args.address, args.connections)?;
     let setter = greeted(args.address, 1)?;
     // Each round has its own key, also across processes.
@@ -227,7 +227,7 @@ fn wait_fanout(args: &Args) -> Result<Stretch> {
         (Some(pid), Some(before)) => Some(cpu_time(pid)? - before),
         _ => None,
     };
-    Ok(Stretch { taken, cpu })
+    Ok(Sample { taken, cpu })
 }
 
 /// Sends pings on one connection, first alone, then while another process makes the other

@@ -28,7 +28,7 @@ pub struct ElectionHeader {
     pub run_id: RunId,
     /// The digest of the endpoints that the user gave; `None` if the sender is none of them, and may know others.
     pub listed: Option<[u8; 32]>,
-    /// The lease of the voters, by which all leases of the election are stretched.
+    /// The lease of the voters, by which all leases of the election are scaled.
     pub voter_lease: Duration,
 }
 

@@ -29,4 +29,4 @@ pub(crate) const CHANGES_UNDER_WAY_MAX: usize = 32;
 pub(crate) const PAUSE_DOUBLINGS_MAX: u32 = 3;
 
 /// The longest time for answers to a candidate, as a multiple of the time after no failure. Four makes it half of a lease.
-pub(crate) const POLL_STRETCH_MAX: u32 = 4;
+pub(crate) const POLL_FACTOR_MAX: u32 = 4;

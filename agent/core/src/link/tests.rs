@@ -213,7 +213,7 @@ fn hanging_dials_are_bounded() {
     assert!((4..=6).contains(&Fixture::dials(&effects)), "{effects:?}");
 }
 
-/// All intervals are stretched with the lease.
+/// All intervals are scaled with the lease.
 #[test]
 fn large_jobs_are_slower_throughout() {
     let leases =

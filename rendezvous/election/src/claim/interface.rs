@@ -145,15 +145,15 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// Returns the intervals for a job of this size; the leases are stretched like those of its
+    /// Returns the intervals for a job of this size; the leases are scaled like those of its
     /// agents.
     pub fn for_nodes(nodes: NodeRange) -> Self {
-        let stretch = Leases::default().for_nodes(nodes).stretch();
+        let factor = Leases::default().for_nodes(nodes).factor();
         let default = Self::default();
         Self {
-            renewal: default.renewal.mul_f64(stretch),
-            leader_lease: default.leader_lease.mul_f64(stretch),
-            silence: default.silence.mul_f64(stretch),
+            renewal: default.renewal.mul_f64(factor),
+            leader_lease: default.leader_lease.mul_f64(factor),
+            silence: default.silence.mul_f64(factor),
             ..default
         }
     }

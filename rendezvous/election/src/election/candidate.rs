@@ -16,7 +16,7 @@ use crate::{
         poll::{Outcome, Poll},
         timers::Timers,
     },
-    limits::{PAUSE_DOUBLINGS_MAX, POLL_STRETCH_MAX},
+    limits::{PAUSE_DOUBLINGS_MAX, POLL_FACTOR_MAX},
 };
 
 impl Election {
@@ -110,6 +110,6 @@ impl Election {
 
     /// Returns the longest time for which any candidate waits for answers.
     pub(super) fn longest_poll(&self) -> Duration {
-        self.settings.timers.poll * POLL_STRETCH_MAX
+        self.settings.timers.poll * POLL_FACTOR_MAX
     }
 }

@@ -30,13 +30,13 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// Returns the intervals for a job of this size; the leases are stretched like those of its
+    /// Returns the intervals for a job of this size; the leases are scaled like those of its
     /// agents.
     pub fn for_nodes(nodes: NodeRange) -> Self {
         let leases = Leases::default().for_nodes(nodes);
         let default = Self::default();
         Self {
-            renewal: default.renewal.mul_f64(leases.stretch()),
+            renewal: default.renewal.mul_f64(leases.factor()),
             leader_lease: leases.agent,
             voter_lease: leases.coordinator,
             ..default
