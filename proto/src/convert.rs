@@ -31,11 +31,11 @@ pub mod claim;
 mod coordinator;
 mod failure;
 mod job_state;
+mod owner_checks;
 mod progress;
 mod settings;
 mod snapshot;
 pub mod voter;
-mod vouching;
 
 use std::time::Duration;
 

@@ -41,6 +41,7 @@ pub mod limits;
 mod machine;
 pub mod member_reports;
 pub mod message;
+mod owner_checks;
 mod phase;
 mod progress;
 mod ranks;
@@ -50,6 +51,5 @@ mod shared_settings;
 pub mod snapshot;
 mod table;
 pub mod voter_count;
-mod vouchers;
 
 pub use machine::Rendezvous;

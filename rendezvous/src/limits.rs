@@ -51,17 +51,17 @@ pub const STORE_CLIENTS_MAX: usize = 65_536;
 /// two addresses each.
 pub(crate) const STORE_ADDRESSES_MAX: usize = 16;
 
-/// The most addresses at which one member is asked to vouch, the newest ones: as many as the protocol allows in one
+/// The most addresses at which one member is asked, the newest ones: as many as the protocol allows in one
 /// registration. A member that registers again during a round may name others each time.
-pub(crate) const VOUCHER_ADDRESSES_MAX: usize = 64;
+pub(crate) const CHECKED_ADDRESSES_MAX: usize = 64;
 
-/// The most members at one address that are asked to vouch for a connection. Several agents on one machine see the
-/// same sockets; agents behind one translated address (NAT) see none of them, so asking more is of no use.
-pub(crate) const VOUCHERS_MAX: usize = 4;
+/// The most members at one address that are asked to confirm the user of a connection. Several agents on one machine
+/// see the same sockets; agents behind one translated address (NAT) see none of them, so asking more is of no use.
+pub(crate) const ASKED_MEMBERS_MAX: usize = 4;
 
 /// The interval between messages about connections to a store, apart from full ones: short compared with the start of a round,
 /// and long enough that the answers of many members share a message.
-pub const VOUCHER_INTERVAL: Duration = Duration::from_millis(5);
+pub const OWNER_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The most further failures that an outcome lists after the first: enough to show that all nodes
 /// of a switch or a file system failed at once.

@@ -13,6 +13,7 @@ mod free_rounds;
 mod gathering;
 mod handing_over;
 mod journal;
+mod owner_checks;
 mod progressing;
 mod recovering;
 mod refused_clients;
@@ -23,7 +24,6 @@ mod running;
 mod tests;
 mod view;
 mod voters;
-mod vouching;
 
 use std::{
     collections::VecDeque,
@@ -232,12 +232,12 @@ impl Rendezvous {
             }
             // The driver notes it for the status of the job.
             FromNode::StoreUnreached(_) => return,
-            FromNode::AskVouchers(asked) => {
-                self.ask_vouchers(&from.node, &asked);
+            FromNode::CheckOwners(asked) => {
+                self.check_owners(&from.node, &asked);
                 return;
             }
-            FromNode::Vouched(vouched) => {
-                self.collect_answers(now, &from.node, &vouched);
+            FromNode::CheckedOwners(checked) => {
+                self.collect_answers(now, &from.node, &checked);
                 return;
             }
             FromNode::Alive { round } => self.record_sign_of_life(&from.node, round),

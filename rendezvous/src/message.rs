@@ -8,9 +8,9 @@ mod assignment;
 mod failure;
 mod node_report;
 mod outcome;
+mod owner_check;
 mod refusal;
 mod step_progress;
-mod vouching;
 
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
@@ -21,9 +21,9 @@ pub use self::{
     failure::{WorkerEnd, WorkerFailure},
     node_report::{NodeReport, NodeState},
     outcome::{DepartedNode, DepartedNodes, Departure, JobResult, Outcome},
+    owner_check::{CheckedOwners, STORE_CONNECTIONS_MAX, StoreConnection, StoreConnections},
     refusal::RefuseReason,
     step_progress::{STEP_MAX, StepProgress, StepSource},
-    vouching::{STORE_CONNECTIONS_MAX, StoreConnection, StoreConnections, Vouched},
 };
 use crate::{
     heir::Member,
@@ -189,10 +189,10 @@ pub enum FromNode {
     /// The node does not reach the store of the round, which another node serves.
     StoreUnreached(StoreUnreached),
     /// The store of the round, which this node serves, has connections from other members' addresses. Requests that
-    /// the members vouch for them.
-    AskVouchers(StoreConnections),
-    /// The node answers [`ToNode::AskVoucher`].
-    Vouched(Vouched),
+    /// the members confirm their users.
+    CheckOwners(StoreConnections),
+    /// The node answers [`ToNode::CheckOwners`].
+    CheckedOwners(CheckedOwners),
     /// The node has received the outcome or its dismissal, and disconnects.
     Goodbye,
 }
@@ -225,10 +225,10 @@ pub enum ToNode {
     HostLeaving,
     /// The store of the node's round has refused clients.
     RefusedClients(RefusedClients),
-    /// Requests that the node vouches for connections from its address to the store of its round.
-    AskVoucher(StoreConnections),
+    /// Requests that the node confirms the users of connections from its address to the store of its round.
+    CheckOwners(StoreConnections),
     /// The answers of members about connections to the store that this node serves.
-    Vouched(Vouched),
+    CheckedOwners(CheckedOwners),
     /// The voters of the job have changed; their endpoints.
     Voters(Vec<VoterAddress>),
 }

@@ -9,7 +9,7 @@ use crate::{
     group::Group,
     ids::{GroupRank, NodeId, RoundId},
     message::{Outcome, RestartReason, WorkerFailure},
-    vouchers::Vouchers,
+    owner_checks::OwnerChecks,
 };
 
 /// The phase of a rendezvous.
@@ -87,8 +87,8 @@ pub(crate) struct Running {
     pub(crate) group: Group,
     /// The time since which nodes wait and there is room for them.
     pub(crate) waiting_since: Option<Instant>,
-    /// The members that can vouch for connections to the store; `None` until they are asked.
-    pub(crate) vouchers: Option<Vouchers>,
+    /// The members that can confirm the users of connections to the store; `None` until they are asked.
+    pub(crate) checks: Option<OwnerChecks>,
 }
 
 /// A round that has ended.

@@ -176,9 +176,9 @@ pub enum StoreAccess {
     /// Addresses of the round's members, and on the store's own host the agent's user.
     #[default]
     Members,
-    /// The same, if a member at the address vouches for the connection: its client's socket belongs to the
+    /// The same, if a member at the address confirms the user of the connection: its client's socket belongs to the
     /// user of the member's agent.
-    Vouched,
+    User,
     /// All connections.
     Any,
 }
@@ -187,7 +187,7 @@ impl fmt::Display for StoreAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Members => "members",
-            Self::Vouched => "vouched",
+            Self::User => "user",
             Self::Any => "any",
         })
     }

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Admission is decided once, before a byte is read: see [`Admission`]. A refused connection is
-//! reset, since the protocol has no message for it; [`Options::refusals`] reports it. A connection for
-//! which another host must vouch waits, unread, until [`StoreHandle::answer`] names it or it times out.
+//! reset, since the protocol has no message for it; [`Options::refusals`] reports it. A connection whose
+//! user another host must confirm waits, unread, until [`StoreHandle::answer`] names it or it times out.
 //!
 //! No handle waits for the thread, except to wait until a store is closed. Names of peers are not
 //! looked up: upstream does so for each connection, and a slow resolver stalls all clients.
@@ -29,7 +29,7 @@ mod owner;
 mod source;
 mod store;
 mod thread;
-mod unvouched;
+mod unchecked;
 
 pub use admission::Admission;
 pub use counters::Counters;
@@ -38,4 +38,4 @@ pub use listen::listen;
 pub use owner::fuzzing::sock_diag;
 pub use owner::{Owner, Owners};
 pub use thread::{OpenError, Options, ServeError, StoreHandle, StoreThread};
-pub use unvouched::Unvouched;
+pub use unchecked::Unchecked;

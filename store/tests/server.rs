@@ -59,7 +59,7 @@ impl Fixture {
 fn only(addresses: &[&str], uids: &[u32]) -> Admission {
     Admission::Only {
         addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
-        are_vouched: false,
+        are_checked: false,
         local_uids: uids.iter().copied().collect(),
         silent_max: 4,
     }

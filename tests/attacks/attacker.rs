@@ -97,7 +97,7 @@ pub(crate) fn registration(node_id: &str, address: &str, agent_port: u32) -> v1:
             fixed_ranks: false,
             node_unit: 1,
             store_access_any: false,
-            store_access_vouched: false,
+            store_access_user: false,
         }),
         known_round: Some(v1::KnownRound { round: round(), size: 0, group_rank: None }),
         restarts_used: 0,

@@ -68,7 +68,7 @@ fn store_from_no_members_address() {
     victim.assert_unharmed();
 }
 
-/// With `--store-access vouched`, another user of a member's host cannot connect to the round's store, which
+/// With `--store-access user`, another user of a member's host cannot connect to the round's store, which
 /// `members` admits.
 #[test]
 fn store_from_another_uid_of_a_member() {
@@ -77,8 +77,8 @@ fn store_from_another_uid_of_a_member() {
     drop(victim);
     let secret = [false, true];
     for has_secret in secret {
-        let name = if has_secret { "vouchs" } else { "vouch" };
-        let Some(mut victim) = Victim::vouched(name, has_secret) else { return };
+        let name = if has_secret { "users" } else { "user" };
+        let Some(mut victim) = Victim::with_user_check(name, has_secret) else { return };
         let port = victim.store_port;
         for _ in 0..3 {
             assert_eq!(ping(&victim, 2, 0, "10.77.0.1", port), "pong");
@@ -94,11 +94,11 @@ fn store_from_another_uid_of_a_member() {
     }
 }
 
-/// With `--store-access vouched`, a user of a member's host who opens connections as fast as it can does not keep that
+/// With `--store-access user`, a user of a member's host who opens connections as fast as it can does not keep that
 /// host's workers from the store.
 #[test]
-fn vouching_is_not_blocked() {
-    let Some(mut victim) = Victim::vouched("flood", false) else { return };
+fn check_is_not_blocked() {
+    let Some(mut victim) = Victim::with_user_check("flood", false) else { return };
     let port = victim.store_port;
     let started = victim.path("flooding");
     let script = format!(

@@ -71,10 +71,10 @@ impl Victim {
         may_make_networks().then(|| Self::start(sandbox, name, &flags))
     }
 
-    /// Starts a job whose members vouch for the clients of the store; `None` if networks cannot be made.
-    pub(crate) fn vouched(name: &str, has_secret: bool) -> Option<Self> {
+    /// Starts a job whose members confirm the users of the clients of the store; `None` if networks cannot be made.
+    pub(crate) fn with_user_check(name: &str, has_secret: bool) -> Option<Self> {
         let sandbox = Sandbox::new();
-        let mut flags = "--store-access vouched".to_owned();
+        let mut flags = "--store-access user".to_owned();
         if has_secret {
             flags += &format!(" --secret-file {}", make_secret(&sandbox).display());
         }

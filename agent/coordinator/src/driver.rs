@@ -323,8 +323,8 @@ impl Driver {
                     message:
                         message @ (ToNode::Echo { .. }
                         | ToNode::Probe { .. }
-                        | ToNode::AskVoucher(_)
-                        | ToNode::Vouched(_)),
+                        | ToNode::CheckOwners(_)
+                        | ToNode::CheckedOwners(_)),
                 } => self.streams.send(&to, message),
                 Effect::Record(event) => self.journal.record(&event, self.rendezvous.job_uid()),
                 effect => self.effects.push_back(effect),
@@ -449,8 +449,8 @@ impl Driver {
                     FromNode::KeepAlive { .. }
                         | FromNode::Progress { .. }
                         | FromNode::Standbys(_)
-                        | FromNode::AskVouchers(_)
-                        | FromNode::Vouched(_)
+                        | FromNode::CheckOwners(_)
+                        | FromNode::CheckedOwners(_)
                 )
         );
         if !is_routine && self.leadership.member().is_some() {

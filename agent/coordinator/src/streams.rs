@@ -72,7 +72,7 @@ impl Streams {
             let from = stream.from.map(|from| from.ip.to_string()).unwrap_or_default();
             info!(node = %to.node, %from, reason = reason.kind(), "registration refused");
         }
-        let is_dispensable = matches!(message, ToNode::AskVoucher(_) | ToNode::Vouched(_));
+        let is_dispensable = matches!(message, ToNode::CheckOwners(_) | ToNode::CheckedOwners(_));
         if is_dispensable && stream.answers.capacity() <= stream.answers.max_capacity() / 2 {
             // Clients of the store connect again. All other messages need the rest of the queue.
             return debug!(node = %to.node, "message about clients of the store discarded: the queue is full");

@@ -18,10 +18,10 @@ mod assignment;
 mod effect;
 mod import_gate;
 mod local_group;
+mod owner_checks;
 mod reports;
 #[cfg(test)]
 mod tests;
-mod vouching;
 
 use std::{
     collections::VecDeque,
@@ -125,7 +125,7 @@ pub struct Agent {
     refused_clients: Vec<IpAddr>,
     /// The store of `round`, if this node does not reach it.
     unreached_store: Option<StoreUnreached>,
-    /// The connections to the store of `round` for which members are still to be asked to vouch.
+    /// The connections to the store of `round` for which members are still to be asked to confirm their users.
     questions: Batch<StoreConnection>,
     effects: VecDeque<Effect>,
 }
@@ -153,7 +153,7 @@ impl Agent {
             standbys: StandbyReports::default(),
             refused_clients: Vec::new(),
             unreached_store: None,
-            questions: vouching::questions(),
+            questions: owner_checks::questions(),
             effects: VecDeque::from([Effect::Local(Action::OpenStore)]),
             settings,
         }

@@ -9,8 +9,8 @@ use std::{collections::VecDeque, net::IpAddr, time::Instant};
 use ragent_rendezvous::{
     ids::{JobUid, Round, StreamNumber, Term},
     message::{
-        FromNode, KnownRound, NodeReport, Outcome, StandbyCounts, StoreConnection, StoreUnreached,
-        ToNode, Vouched, Welcome, WorkerFailure,
+        CheckedOwners, FromNode, KnownRound, NodeReport, Outcome, StandbyCounts, StoreConnection,
+        StoreUnreached, ToNode, Welcome, WorkerFailure,
     },
 };
 
@@ -193,15 +193,15 @@ impl Node {
             | ToNode::Assignment(_)
             | ToNode::HostLeaving
             | ToNode::RefusedClients(_)
-            | ToNode::AskVoucher(_)
-            | ToNode::Vouched(_)
+            | ToNode::CheckOwners(_)
+            | ToNode::CheckedOwners(_)
                 if self.link.current() != Some(stream) => {}
             ToNode::Probe { round } => self.agent.handle_probe(round),
             ToNode::Assignment(assignment) => self.agent.handle_assignment(now, assignment),
             ToNode::HostLeaving => self.agent.handle_host_leaving(),
             ToNode::RefusedClients(refused) => self.agent.handle_refused_clients(refused),
-            ToNode::AskVoucher(asked) => self.agent.handle_ask_voucher(asked),
-            ToNode::Vouched(vouched) => self.agent.handle_vouched(vouched),
+            ToNode::CheckOwners(asked) => self.agent.handle_check_owners(asked),
+            ToNode::CheckedOwners(checked) => self.agent.handle_checked_owners(checked),
             // The driver dials them.
             ToNode::Voters(voters) if !voters.is_empty() => self.link.handle_alternatives(),
             ToNode::Voters(_) => {}
@@ -339,17 +339,17 @@ impl Node {
         counts
     }
 
-    /// Notes that the store that this node serves to `round` has a connection for which a member must vouch.
-    pub fn handle_unvouched(&mut self, now: Instant, round: Round, connection: StoreConnection) {
+    /// Notes that the store that this node serves to `round` has a connection whose user a member must confirm.
+    pub fn handle_unchecked(&mut self, now: Instant, round: Round, connection: StoreConnection) {
         self.begin(now);
-        self.agent.handle_unvouched(now, round, connection);
+        self.agent.handle_unchecked(now, round, connection);
         self.collect(now);
     }
 
-    /// Notes the answer about the connections of [`Action::Vouch`].
-    pub fn handle_looked_up(&mut self, now: Instant, vouched: Vouched) {
+    /// Notes the answer about the connections of [`Action::CheckOwners`].
+    pub fn handle_looked_up(&mut self, now: Instant, checked: CheckedOwners) {
         self.begin(now);
-        self.agent.handle_looked_up(vouched);
+        self.agent.handle_looked_up(checked);
         self.collect(now);
     }
 

@@ -108,8 +108,8 @@ impl From<FromCoordinator> for v1::CoordinatorMessage {
                 ToNode::Assignment(assignment) => Message::Assignment(assignment.into()),
                 ToNode::HostLeaving => Message::HostLeaving(v1::HostLeaving {}),
                 ToNode::RefusedClients(refused) => Message::RefusedClients(refused.into()),
-                ToNode::AskVoucher(asked) => Message::AskVoucher(asked.into()),
-                ToNode::Vouched(vouched) => Message::Vouched(vouched.into()),
+                ToNode::CheckOwners(asked) => Message::CheckOwners(asked.into()),
+                ToNode::CheckedOwners(checked) => Message::CheckedOwners(checked.into()),
                 ToNode::Voters(voters) => Message::Voters(v1::Voters {
                     endpoints: voters.iter().map(ToString::to_string).collect(),
                 }),
@@ -149,8 +149,8 @@ impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
             Message::Assignment(assignment) => ToNode::Assignment(assignment.try_into()?),
             Message::HostLeaving(v1::HostLeaving {}) => ToNode::HostLeaving,
             Message::RefusedClients(refused) => ToNode::RefusedClients(refused.try_into()?),
-            Message::AskVoucher(asked) => ToNode::AskVoucher(asked.try_into()?),
-            Message::Vouched(vouched) => ToNode::Vouched(vouched.try_into()?),
+            Message::CheckOwners(asked) => ToNode::CheckOwners(asked.try_into()?),
+            Message::CheckedOwners(checked) => ToNode::CheckedOwners(checked.try_into()?),
             Message::Voters(v1::Voters { endpoints }) => {
                 ToNode::Voters(voter::addresses(endpoints, "voters.endpoints")?)
             }

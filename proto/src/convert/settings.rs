@@ -20,7 +20,7 @@ impl From<SharedSettings> for v1::SharedSettings {
             fixed_ranks,
             node_unit: nodes.unit(),
             store_access_any: store_access == StoreAccess::Any,
-            store_access_vouched: store_access == StoreAccess::Vouched,
+            store_access_user: store_access == StoreAccess::User,
         }
     }
 }
@@ -45,9 +45,9 @@ impl TryFrom<v1::SharedSettings> for SharedSettings {
                 stop_grace: millis(settings.stop_grace_ms, "settings.stop_grace_ms")?,
             },
             fixed_ranks: settings.fixed_ranks,
-            store_access: match (settings.store_access_any, settings.store_access_vouched) {
+            store_access: match (settings.store_access_any, settings.store_access_user) {
                 (false, false) => StoreAccess::Members,
-                (false, true) => StoreAccess::Vouched,
+                (false, true) => StoreAccess::User,
                 (true, false) => StoreAccess::Any,
                 (true, true) => return Err(Malformed::OutOfRange("settings.store_access_any")),
             },

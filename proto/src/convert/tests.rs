@@ -13,10 +13,10 @@ use ragent_rendezvous::{
     },
     known_job::{KnownJob, Leads},
     message::{
-        Admission, Assignment, DepartedNode, DepartedNodes, Departure, EvictReason, FromNode,
-        JobResult, KnownRound, NodeDescription, NodeReport, NodeState, Outcome, RefuseReason,
-        RefusedClients, Registration, RestartReason, StandbyCounts, StepProgress, StepSource,
-        StoreConnection, StoreConnections, StoreUnreached, ToNode, Vouched, WaitReason, Welcome,
+        Admission, Assignment, CheckedOwners, DepartedNode, DepartedNodes, Departure, EvictReason,
+        FromNode, JobResult, KnownRound, NodeDescription, NodeReport, NodeState, Outcome,
+        RefuseReason, RefusedClients, Registration, RestartReason, StandbyCounts, StepProgress,
+        StepSource, StoreConnection, StoreConnections, StoreUnreached, ToNode, WaitReason, Welcome,
         WorkerEnd, WorkerFailure,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
@@ -159,11 +159,11 @@ fn store_connections() -> StoreConnections {
         StoreConnection { number, client, store }
     });
     let connections = connections.collect();
-    StoreConnections { round: round(), connections, is_only_voucher: true }
+    StoreConnections { round: round(), connections, is_only_member: true }
 }
 
-fn vouched() -> Vouched {
-    Vouched { round: round(), numbers: vec![7, u64::MAX], denied: vec![0] }
+fn checked_owners() -> CheckedOwners {
+    CheckedOwners { round: round(), numbers: vec![7, u64::MAX], denied: vec![0] }
 }
 
 fn from_agent() -> Vec<FromAgent> {
@@ -195,8 +195,8 @@ fn from_agent() -> Vec<FromAgent> {
         FromNode::Alive { round: round() },
         FromNode::Goodbye,
         FromNode::RefusedClients(refused_clients()),
-        FromNode::AskVouchers(store_connections()),
-        FromNode::Vouched(vouched()),
+        FromNode::CheckOwners(store_connections()),
+        FromNode::CheckedOwners(checked_owners()),
         FromNode::Progress { text: "step 120".to_owned() },
         FromNode::Standbys(standbys()),
         FromNode::StoreUnreached(StoreUnreached {
@@ -293,8 +293,8 @@ fn from_coordinator() -> Vec<FromCoordinator> {
         ToNode::HostLeaving,
         ToNode::Voters(vec![VoterAddress::new("n4:29400")]),
         ToNode::RefusedClients(refused_clients()),
-        ToNode::AskVoucher(store_connections()),
-        ToNode::Vouched(vouched()),
+        ToNode::CheckOwners(store_connections()),
+        ToNode::CheckedOwners(checked_owners()),
     ];
     all.extend(refusals.into_iter().map(ToNode::Refuse));
     all.extend(assignments().into_iter().map(ToNode::Assignment));

@@ -186,7 +186,7 @@ impl Rendezvous {
         self.record_admission(now, workers, newcomer_count);
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);
-        self.enter(Phase::Running(Running { group, waiting_since: None, vouchers: None }));
+        self.enter(Phase::Running(Running { group, waiting_since: None, checks: None }));
         for id in &placed {
             if let Some(node) = self.roster.get_mut(id) {
                 node.floor = round;

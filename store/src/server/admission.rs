@@ -20,10 +20,10 @@ pub enum Admission {
         /// Addresses of other hosts. Loopback addresses, which every host has, are ignored. Leave
         /// this host's own addresses out, too, as all its users share them.
         addresses: BTreeSet<IpAddr>,
-        /// True if a connection from one of `addresses` must be vouched for as well: it is reported
-        /// to [`Options::unvouched`](super::Options::unvouched), and is served once
+        /// True if a connection from one of `addresses` must be confirmed by its host as well: it is reported
+        /// to [`Options::unchecked`](super::Options::unchecked), and is served once
         /// [`StoreHandle::answer`](super::StoreHandle::answer) names it.
-        are_vouched: bool,
+        are_checked: bool,
         /// The users of this host.
         local_uids: BTreeSet<u32>,
         /// Most connections that have not sent their `VALIDATE`; for a further one, the connection
@@ -41,8 +41,8 @@ pub(super) enum Access {
     Refused,
     /// The connection is accepted if it belongs to one of the listed users of this host.
     DependsOnOwner,
-    /// The connection is accepted if another host vouches for it.
-    DependsOnVoucher,
+    /// The connection is accepted if another host confirms its user.
+    DependsOnOtherHost,
 }
 
 impl Admission {
@@ -50,11 +50,11 @@ impl Admission {
     pub(super) fn canonical(self) -> Self {
         match self {
             Self::Nobody | Self::Anybody => self,
-            Self::Only { addresses, are_vouched, local_uids, silent_max } => {
+            Self::Only { addresses, are_checked, local_uids, silent_max } => {
                 let is_ones_own = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified();
                 let addresses = addresses.into_iter().map(|ip| ip.to_canonical());
                 let addresses = addresses.filter(is_ones_own).collect();
-                Self::Only { addresses, are_vouched, local_uids, silent_max }
+                Self::Only { addresses, are_checked, local_uids, silent_max }
             }
         }
     }
@@ -65,7 +65,7 @@ impl Admission {
             Self::Nobody => Access::Refused,
             Self::Anybody => Access::Admitted,
             Self::Only { addresses, .. } if !addresses.contains(&peer) => Access::DependsOnOwner,
-            Self::Only { are_vouched: true, .. } => Access::DependsOnVoucher,
+            Self::Only { are_checked: true, .. } => Access::DependsOnOtherHost,
             Self::Only { .. } => Access::Admitted,
         }
     }
@@ -99,7 +99,7 @@ mod tests {
     fn only(addresses: &[&str]) -> Admission {
         let addresses = addresses.iter().map(|text| ip(text)).collect();
         let local_uids = [7].into();
-        Admission::Only { addresses, are_vouched: false, local_uids, silent_max: 1 }.canonical()
+        Admission::Only { addresses, are_checked: false, local_uids, silent_max: 1 }.canonical()
     }
 
     /// Members may be listed with either spelling of their address; other peers are admitted only
@@ -121,14 +121,14 @@ mod tests {
         assert!(plain.of_user(7) && !plain.of_user(0) && !Admission::Nobody.of_user(7));
     }
 
-    /// Only connections from members' addresses can be vouched for.
+    /// Only connections from members' addresses can be confirmed.
     #[test]
-    fn members_may_need_a_voucher() {
+    fn members_may_need_a_check() {
         let addresses = [ip("10.0.0.1"), ip("127.0.0.1")].into();
         let local_uids = [7].into();
         let strict =
-            Admission::Only { addresses, are_vouched: true, local_uids, silent_max: 1 }.canonical();
-        assert_eq!(strict.of_address(ip("10.0.0.1")), Access::DependsOnVoucher);
+            Admission::Only { addresses, are_checked: true, local_uids, silent_max: 1 }.canonical();
+        assert_eq!(strict.of_address(ip("10.0.0.1")), Access::DependsOnOtherHost);
         for peer in ["10.0.0.2", "127.0.0.1"] {
             assert_eq!(strict.of_address(ip(peer)), Access::DependsOnOwner);
         }

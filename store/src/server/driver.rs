@@ -154,7 +154,7 @@ mod tests {
             answered,
             memory_max: usize::MAX,
             refusals: None,
-            unvouched: None,
+            unchecked: None,
         });
         assert_eq!(catch_panic(&mut store, Store::on_policy_changed), State::Open);
         assert_eq!(catch_panic(&mut store, |_| unreachable!("but it happens")), State::Closed);

@@ -18,7 +18,7 @@ use super::clients::Clients;
 use super::connection::Readiness;
 use super::owner::{Owner, Owners};
 use super::source::{Source, StoreId};
-use super::unvouched::{Answers, Unvouched, Waiting};
+use super::unchecked::{Answers, Unchecked, Waiting};
 use crate::limits::{
     CONNECTIONS_MAX, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, REFUSED_LOGGED_MAX,
 };
@@ -33,7 +33,7 @@ pub(super) struct Opened {
     pub(super) answered: mpsc::Receiver<Answers>,
     pub(super) memory_max: usize,
     pub(super) refusals: Option<mpsc::Sender<IpAddr>>,
-    pub(super) unvouched: Option<mpsc::Sender<Unvouched>>,
+    pub(super) unchecked: Option<mpsc::Sender<Unchecked>>,
 }
 
 /// The policy that the holder of a store has set; only the latest counts.
@@ -69,10 +69,10 @@ pub(super) struct Store {
     refused: Refused,
     /// Receives the first refusal of each address; if `None`, they are logged.
     refusals: Option<mpsc::Sender<IpAddr>>,
-    /// Connections that wait for a voucher.
+    /// Connections that wait until their users are confirmed.
     waiting: Waiting<TcpStream>,
     /// Receives the connections in `waiting`; if `None`, they are refused.
-    unvouched: Option<mpsc::Sender<Unvouched>>,
+    unchecked: Option<mpsc::Sender<Unchecked>>,
     /// Answers about connections in `waiting`.
     answered: mpsc::Receiver<Answers>,
     /// True if there may be answers in `answered`.
@@ -90,7 +90,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(opened: Opened) -> Self {
-        let Opened { id, listener, policy, taken_over, answered, memory_max, refusals, unvouched } =
+        let Opened { id, listener, policy, taken_over, answered, memory_max, refusals, unchecked } =
             opened;
         Self {
             id,
@@ -101,7 +101,7 @@ impl Store {
             refused: Refused::default(),
             refusals,
             waiting: Waiting::default(),
-            unvouched,
+            unchecked,
             answered,
             has_answers: false,
             owners: None,
@@ -166,7 +166,7 @@ impl Store {
     }
 
     /// Accepts at most `most` connections from the listener, and as many that were handed over;
-    /// handles answers about connections that wait for a voucher.
+    /// handles answers about connections that wait until their users are confirmed.
     pub(super) fn accept(&mut self, registry: &Registry, now: Instant, most: usize) {
         self.handle_answers(registry, now, most);
         if let Some((_, stream, peer)) = self.held.take_if(|(until, ..)| *until <= now) {
@@ -201,11 +201,11 @@ impl Store {
 
     fn handle_answers(&mut self, registry: &Registry, now: Instant, most: usize) {
         for _ in 0..most {
-            let Ok(Answers { vouched, denied }) = self.answered.try_recv() else {
+            let Ok(Answers { confirmed, denied }) = self.answered.try_recv() else {
                 self.has_answers = false;
                 return;
             };
-            for number in vouched {
+            for number in confirmed {
                 if let Some((client, stream)) = self.waiting.take(number) {
                     self.enter(registry, now, stream, client);
                 }
@@ -236,12 +236,12 @@ impl Store {
             Some(Decision::Admit) => self.enter(registry, now, stream, peer),
             Some(Decision::Refuse) => self.refuse_client(&stream, peer),
             Some(Decision::Hold(until)) => self.held = Some((until, stream, peer)),
-            Some(Decision::AskVoucher(local)) => self.ask_voucher(now, stream, local, peer),
+            Some(Decision::CheckOwners(local)) => self.check_owners(now, stream, local, peer),
         }
     }
 
-    /// Reports a connection for which another host must vouch; refuses it if it cannot be reported.
-    fn ask_voucher(
+    /// Reports a connection whose user another host must confirm; refuses it if it cannot be reported.
+    fn check_owners(
         &mut self,
         now: Instant,
         stream: TcpStream,
@@ -249,7 +249,7 @@ impl Store {
         peer: SocketAddr,
     ) {
         let (store, client) = (canonical(local), canonical(peer));
-        let Some(sender) = &self.unvouched else { return self.refuse_client(&stream, peer) };
+        let Some(sender) = &self.unchecked else { return self.refuse_client(&stream, peer) };
         if CONNECTIONS_MAX <= self.clients.len() + self.waiting.len() {
             return self.refuse(&stream, client, "too many connections");
         }
@@ -257,7 +257,7 @@ impl Store {
             Ok(number) => number,
             Err(stream) => return self.refuse_client(&stream, client),
         };
-        if sender.try_send(Unvouched { number, client, store }).is_err()
+        if sender.try_send(Unchecked { number, client, store }).is_err()
             && let Some((client, stream)) = self.waiting.take(number)
         {
             self.refuse_client(&stream, client);
@@ -272,10 +272,10 @@ impl Store {
         let is_admitted = match admission.of_address(ip) {
             Access::Admitted => true,
             Access::Refused => false,
-            Access::DependsOnVoucher => {
+            Access::DependsOnOtherHost => {
                 // A connection that was reset meanwhile has no address.
                 let local = stream.local_addr();
-                return Some(local.map_or(Decision::Refuse, Decision::AskVoucher));
+                return Some(local.map_or(Decision::Refuse, Decision::CheckOwners));
             }
             Access::DependsOnOwner => {
                 // A connection that was reset meanwhile has no address.
@@ -352,8 +352,8 @@ enum Decision {
     Admit,
     Refuse,
     Hold(Instant),
-    /// Ask for a voucher; the store's end of the connection.
-    AskVoucher(SocketAddr),
+    /// Ask for a confirmation of the user; the store's end of the connection.
+    CheckOwners(SocketAddr),
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {

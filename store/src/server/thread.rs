@@ -16,9 +16,9 @@ use super::counters::Counters;
 use super::driver::Driver;
 use super::source::{Source, StoreId};
 use super::store::{self, Opened, Policy};
-use super::unvouched::{Answers, Unvouched};
+use super::unchecked::{Answers, Unchecked};
 use crate::limits::{
-    BUFFERS_LEN_MAX, HANDED_OVER_MAX, OPENING_MAX, STORE_MEMORY_MAX, VOUCHERS_QUEUED_MAX,
+    ANSWERS_QUEUED_MAX, BUFFERS_LEN_MAX, HANDED_OVER_MAX, OPENING_MAX, STORE_MEMORY_MAX,
 };
 
 /// A thread that serves any number of independent stores.
@@ -54,15 +54,15 @@ pub struct Options {
     pub memory_max: usize,
     /// Receives the address of refused connections, each address once; if `None`, they are logged.
     pub refusals: Option<mpsc::Sender<IpAddr>>,
-    /// Receives the connections for which another host must vouch. If `None`, or when the queue is
+    /// Receives the connections whose user another host must confirm. If `None`, or when the queue is
     /// full, such connections are refused.
-    pub unvouched: Option<mpsc::Sender<Unvouched>>,
+    pub unchecked: Option<mpsc::Sender<Unchecked>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let memory_max = STORE_MEMORY_MAX + BUFFERS_LEN_MAX;
-        Self { admission: Admission::Nobody, memory_max, refusals: None, unvouched: None }
+        Self { admission: Admission::Nobody, memory_max, refusals: None, unchecked: None }
     }
 }
 
@@ -179,10 +179,10 @@ impl StoreThread {
         listener: Option<net::TcpListener>,
         options: Options,
     ) -> Result<StoreHandle, OpenError> {
-        let Options { admission, memory_max, refusals, unvouched } = options;
+        let Options { admission, memory_max, refusals, unchecked } = options;
         let (policy, policy_seen) = watch::channel(Policy::Open(admission.canonical()));
         let (handed_over, taken_over) = mpsc::channel(HANDED_OVER_MAX);
-        let (answers, answered) = mpsc::channel(VOUCHERS_QUEUED_MAX);
+        let (answers, answered) = mpsc::channel(ANSWERS_QUEUED_MAX);
         let opened = Opened {
             id,
             listener,
@@ -191,7 +191,7 @@ impl StoreThread {
             answered,
             memory_max,
             refusals,
-            unvouched,
+            unchecked,
         };
         let opening = self.opening.as_ref().ok_or(OpenError::Ended)?;
         opening.try_send(opened).map_err(|error| match error {
@@ -232,14 +232,14 @@ impl StoreHandle {
         Ok(())
     }
 
-    /// Serves the connections `vouched`, for which another host has vouched, and refuses those that
-    /// are `denied`; both are numbers of [`Unvouched`].
+    /// Serves the connections `confirmed`, whose users another host has confirmed, and refuses those that
+    /// are `denied`; both are numbers of [`Unchecked`].
     ///
     /// Numbers of connections that are not waiting are ignored. So are all if the store's thread is
     /// far behind: these connections are refused when they time out, and their clients connect
     /// again.
-    pub fn answer(&self, vouched: Vec<u64>, denied: Vec<u64>) {
-        if self.answers.try_send(Answers { vouched, denied }).is_ok() {
+    pub fn answer(&self, confirmed: Vec<u64>, denied: Vec<u64>) {
+        if self.answers.try_send(Answers { confirmed, denied }).is_ok() {
             wake(&self.waker);
         }
     }

@@ -406,7 +406,7 @@ impl World {
             Effect::Local(
                 Action::Announce(_)
                 | Action::ReportWait(_)
-                | Action::Vouch(_)
+                | Action::CheckOwners(_)
                 | Action::ServeClients(_),
             ) => {}
             Effect::Local(Action::Finish(ending)) => self.end_agent(id, ending),

@@ -104,7 +104,7 @@ pub struct LaunchArgs {
     )]
     pub discover_hosts: Option<String>,
     /// Clients that may connect to the workers' store: `members` (addresses of the job's nodes, and
-    /// this user on the node that serves it), `vouched` (this user on all nodes) or `any`; the same
+    /// this user on the node that serves it), `user` (this user on all nodes) or `any`; the same
     /// on all nodes [default: members]
     #[arg(
         long,

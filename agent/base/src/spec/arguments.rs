@@ -79,16 +79,11 @@ impl<H: Host> Arguments<'_, H> {
     pub(super) fn store_access(&self) -> Result<StoreAccess, UsageError> {
         let choose = |text: &str| match text {
             "members" => Some(StoreAccess::Members),
-            "vouched" => Some(StoreAccess::Vouched),
+            "user" | "vouched" => Some(StoreAccess::User),
             "any" => Some(StoreAccess::Any),
             _ => None,
         };
-        self.choice(
-            "store_access",
-            &self.args.store_access,
-            "`members`, `vouched` or `any`",
-            choose,
-        )
+        self.choice("store_access", &self.args.store_access, "`members`, `user` or `any`", choose)
     }
 
     /// Reads one of a few words; the default value if none is given.

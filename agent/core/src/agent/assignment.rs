@@ -11,7 +11,7 @@ use ragent_rendezvous::{
     },
 };
 
-use super::{Action, Agent, Effect, Ending, News, State, vouching};
+use super::{Action, Agent, Effect, Ending, News, State, owner_checks};
 use crate::signal::Signal;
 
 impl Agent {
@@ -48,7 +48,7 @@ impl Agent {
                 self.was_cut_off = false;
                 self.refused_clients.clear();
                 self.unreached_store = None;
-                self.questions = vouching::questions();
+                self.questions = owner_checks::questions();
                 self.waiting = None;
                 self.restarts_used = admission.restart_count;
                 self.charged_through = admission.charged_through;

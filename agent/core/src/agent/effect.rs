@@ -5,8 +5,8 @@ use std::{net::IpAddr, time::Duration};
 use ragent_rendezvous::{
     ids::RoundId,
     message::{
-        Admission, EvictReason, FromNode, JobResult, Outcome, RefuseReason, RestartReason,
-        StoreConnections, Vouched, WaitReason, WorkerFailure,
+        Admission, CheckedOwners, EvictReason, FromNode, JobResult, Outcome, RefuseReason,
+        RestartReason, StoreConnections, WaitReason, WorkerFailure,
     },
     snapshot::Explanation,
 };
@@ -40,9 +40,9 @@ pub enum Action {
     /// Kill the workers.
     Kill,
     /// Look up which of these connections from this host belong to this agent's user, and report the result.
-    Vouch(StoreConnections),
+    CheckOwners(StoreConnections),
     /// Serve or refuse clients of this node's store, according to these answers.
-    ServeClients(Vouched),
+    ServeClients(CheckedOwners),
     /// Report news to the user.
     Announce(News),
     /// Report to the user that this node waits.

@@ -2,10 +2,10 @@
 
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, LocalRank, RoleRank},
-    limits::VOUCHER_INTERVAL,
+    limits::OWNER_CHECK_INTERVAL,
     message::{
-        Admission, Assignment, EvictReason, JobResult, RefusedClients, RestartReason,
-        STORE_CONNECTIONS_MAX, StandbyCounts, StoreConnection, StoreConnections, Vouched,
+        Admission, Assignment, CheckedOwners, EvictReason, JobResult, RefusedClients,
+        RestartReason, STORE_CONNECTIONS_MAX, StandbyCounts, StoreConnection, StoreConnections,
         WorkerEnd,
     },
     snapshot::Explanation,
@@ -622,7 +622,7 @@ fn unreached_store_is_reported() {
     assert!(!t.welcome(1).contains(&report));
 }
 
-/// Members are asked to vouch for the first connection at once, and for those that follow within the batch
+/// Members are asked to confirm the user of the first connection at once, and for those that follow within the batch
 /// time together, or as soon as they fill a message. Connections of an earlier round are not reported.
 #[test]
 fn questions_are_sent_in_batches() {
@@ -633,60 +633,60 @@ fn questions_are_sent_in_batches() {
     };
     let asks = |numbers: std::ops::Range<u64>| {
         let connections = numbers.map(connection).collect();
-        Effect::Send(FromNode::AskVouchers(StoreConnections {
+        Effect::Send(FromNode::CheckOwners(StoreConnections {
             round: round(1, 1),
             connections,
-            is_only_voucher: false,
+            is_only_member: false,
         }))
     };
     let mut t = Fixture::running();
-    t.agent.handle_unvouched(t.now, Round(1), connection(0));
+    t.agent.handle_unchecked(t.now, Round(1), connection(0));
     assert_eq!(t.effects(), [asks(0..1)]);
     for number in 1..4 {
-        t.agent.handle_unvouched(t.now, Round(1), connection(number));
+        t.agent.handle_unchecked(t.now, Round(1), connection(number));
     }
-    t.agent.handle_unvouched(t.now, Round(2), connection(9));
+    t.agent.handle_unchecked(t.now, Round(2), connection(9));
     assert_eq!(t.effects(), []);
-    t.now += VOUCHER_INTERVAL;
+    t.now += OWNER_CHECK_INTERVAL;
     assert_eq!(t.agent.poll_timeout(), Some(t.now));
     t.agent.handle_timeout(t.now);
     assert_eq!(t.effects(), [asks(1..4)]);
     let end = 4 + STORE_CONNECTIONS_MAX as u64;
     for number in 4..end + 1 {
-        t.agent.handle_unvouched(t.now, Round(1), connection(number));
+        t.agent.handle_unchecked(t.now, Round(1), connection(number));
     }
     assert_eq!(t.effects(), [asks(4..end)]);
-    t.now += VOUCHER_INTERVAL;
+    t.now += OWNER_CHECK_INTERVAL;
     t.agent.handle_timeout(t.now);
     assert_eq!(t.effects(), [asks(end..end + 1)]);
-    t.now += VOUCHER_INTERVAL;
+    t.now += OWNER_CHECK_INTERVAL;
     t.agent.handle_timeout(t.now);
-    t.agent.handle_unvouched(t.now, Round(1), connection(0));
+    t.agent.handle_unchecked(t.now, Round(1), connection(0));
     assert_eq!(t.effects(), [asks(0..1)], "a connection after a pause is sent at once");
 }
 
 /// A member looks up connections of its own round only, and reports them if there are any; the node that serves
-/// the store serves those for which a member vouches.
+/// the store serves those whose user a member confirms.
 #[test]
-fn vouchers_are_of_the_same_round() {
-    let vouched =
-        |number| Vouched { round: round(1, number), numbers: vec![7], denied: Vec::new() };
+fn checks_are_of_the_same_round() {
+    let checked =
+        |number| CheckedOwners { round: round(1, number), numbers: vec![7], denied: Vec::new() };
     let asked = |number| StoreConnections {
         round: round(1, number),
         connections: Vec::new(),
-        is_only_voucher: true,
+        is_only_member: true,
     };
     let mut t = Fixture::running();
     for number in [0, 1, 2] {
-        t.agent.handle_ask_voucher(asked(number));
-        t.agent.handle_looked_up(vouched(number));
-        t.agent.handle_vouched(vouched(number));
+        t.agent.handle_check_owners(asked(number));
+        t.agent.handle_looked_up(checked(number));
+        t.agent.handle_checked_owners(checked(number));
     }
-    t.agent.handle_looked_up(Vouched { numbers: Vec::new(), ..vouched(1) });
+    t.agent.handle_looked_up(CheckedOwners { numbers: Vec::new(), ..checked(1) });
     let expected = [
-        Effect::Local(Action::Vouch(asked(1))),
-        Effect::Send(FromNode::Vouched(vouched(1))),
-        Effect::Local(Action::ServeClients(vouched(1))),
+        Effect::Local(Action::CheckOwners(asked(1))),
+        Effect::Send(FromNode::CheckedOwners(checked(1))),
+        Effect::Local(Action::ServeClients(checked(1))),
     ];
     assert_eq!(t.effects(), expected);
 }

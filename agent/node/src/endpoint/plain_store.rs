@@ -79,7 +79,7 @@ async fn admit_registered(
 fn plain_admission(registered_nodes: &RegisteredNodes) -> Admission {
     Admission::Only {
         addresses: registered_nodes.addresses.clone(),
-        are_vouched: false,
+        are_checked: false,
         local_uids: users::trusted_uids(),
         silent_max: limits::silent_store_clients(registered_nodes.world_size),
     }
@@ -99,7 +99,7 @@ mod tests {
         let admission = plain_admission(&registered_nodes);
         let expected = Admission::Only {
             addresses: [node].into(),
-            are_vouched: false,
+            are_checked: false,
             local_uids: [geteuid().as_raw(), 0].into(),
             silent_max: 4 * 2 + 256,
         };

@@ -27,10 +27,12 @@ use ragent_core::{
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{JobUid, Round, RunId, StreamNumber},
-    message::{Admission, FromNode, NodeDescription, StoreConnection, StoreUnreached, Vouched},
+    message::{
+        Admission, CheckedOwners, FromNode, NodeDescription, StoreConnection, StoreUnreached,
+    },
     settings::SharedSettings,
 };
-use ragent_store::Unvouched;
+use ragent_store::Unchecked;
 use tokio::{
     sync::{mpsc, watch},
     task::{AbortHandle, JoinSet},
@@ -56,10 +58,10 @@ use ragent_leadership::{Leadership, StateLoss, Superseded};
 use super::{
     destination::Destination,
     limits,
+    owner_lookup::OwnerLookup,
     proof_of_id::ProofOfId,
     repeated_signals::RepeatedSignals,
     store_path::StorePath,
-    voucher::Voucher,
     worker_stores::{StoreEvent, WorkerStores, admission_of},
 };
 use crate::workers::driver::{Command, SupervisorEvent, SupervisorHandle};
@@ -185,7 +187,7 @@ pub async fn drive(
         signals: RepeatedSignals::default(),
         workers_succeeded: false,
         addresses: Vec::new(),
-        voucher: Voucher::default(),
+        owner_lookup: OwnerLookup::default(),
         store_path: StorePath::default(),
         lease_margin: RecentMinimum::default(),
         service_manager,
@@ -223,8 +225,8 @@ pub async fn drive(
             Some(voters) = driver.lookup.join_next() => driver.handle_voters(voters.unwrap_or_default()),
             (round, event) = driver.stores.event() => driver.handle_store_event(round, event),
             unreached = driver.store_path.unreached() => driver.handle_store_unreached(unreached),
-            vouched = driver.voucher.looked_up() => {
-                driver.node.handle_looked_up(clock::now(), vouched);
+            checked = driver.owner_lookup.looked_up() => {
+                driver.node.handle_looked_up(clock::now(), checked);
             }
             facts = driver.spec.start_screen.answered() => {
                 driver.spec.start_screen.handle_answer(clock::now(), facts);
@@ -281,7 +283,7 @@ struct Driver<'a> {
     workers_succeeded: bool,
     /// This machine's addresses at the last registration.
     addresses: Vec<IpAddr>,
-    voucher: Voucher,
+    owner_lookup: OwnerLookup,
     store_path: StorePath,
     /// The smallest recent time that was left of the lease when an echo arrived.
     lease_margin: RecentMinimum,
@@ -345,9 +347,9 @@ impl Driver<'_> {
                 self.spec.measures.refused_clients.add(1);
                 self.node.handle_client_refused(now, round, address);
             }
-            StoreEvent::Unvouched(Unvouched { number, client, store }) => {
+            StoreEvent::Unchecked(Unchecked { number, client, store }) => {
                 let connection = StoreConnection { number, client, store };
-                self.node.handle_unvouched(now, round, connection);
+                self.node.handle_unchecked(now, round, connection);
             }
         }
     }
@@ -460,8 +462,8 @@ impl Driver<'_> {
             }
             Action::Stop { signal, grace } => self.order(Command::Stop { signal, grace }).await,
             Action::Kill => self.order(Command::Kill).await,
-            Action::Vouch(asked) => self.voucher.look_up(asked),
-            Action::ServeClients(Vouched { numbers, denied, .. }) => {
+            Action::CheckOwners(asked) => self.owner_lookup.look_up(asked),
+            Action::ServeClients(CheckedOwners { numbers, denied, .. }) => {
                 self.stores.answer(numbers, denied);
             }
             Action::Announce(news) => {

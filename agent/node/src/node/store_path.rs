@@ -43,7 +43,7 @@ impl StorePath {
             let endpoint = Endpoint { host: host.clone(), port };
             match reach(&endpoint).await {
                 Ok(connection) => {
-                    // A store that asks this node to vouch for the connection finds it open.
+                    // A store that asks this node to confirm the user of the connection finds it open.
                     clock::until(Some(clock::now() + limits::STORE_TEST_HELD)).await;
                     drop(connection);
                     Ok(host)

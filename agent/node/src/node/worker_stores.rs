@@ -13,7 +13,7 @@ use ragent_base::{
     sys::users,
 };
 use ragent_rendezvous::{ids::Round, message::REFUSED_CLIENTS_MAX, settings::StoreAccess};
-use ragent_store::{Admission, Options, StoreHandle, StoreThread, Unvouched};
+use ragent_store::{Admission, Options, StoreHandle, StoreThread, Unchecked};
 use tokio::sync::{mpsc, watch};
 
 use super::limits;
@@ -45,8 +45,8 @@ pub enum StorePortMode {
 pub enum StoreEvent {
     /// It has refused connections from this address.
     Refused(IpAddr),
-    /// It has a connection for which a member must vouch.
-    Unvouched(Unvouched),
+    /// It has a connection whose user a member must confirm.
+    Unchecked(Unchecked),
 }
 
 /// One node's worker stores.
@@ -57,9 +57,9 @@ pub struct WorkerStores {
     /// Addresses that the store of a round has refused, with the round.
     refused: mpsc::Receiver<(Round, IpAddr)>,
     refusals: mpsc::Sender<(Round, IpAddr)>,
-    /// Connections to the store of a round for which a member must vouch.
-    unvouched: mpsc::Receiver<(Round, Unvouched)>,
-    questions: mpsc::Sender<(Round, Unvouched)>,
+    /// Connections to the store of a round whose user a member must confirm.
+    unchecked: mpsc::Receiver<(Round, Unchecked)>,
+    questions: mpsc::Sender<(Round, Unchecked)>,
     /// The port of a pinned range that was used last.
     last_port: Option<u16>,
     serving: Option<StoreHandle>,
@@ -72,22 +72,22 @@ struct Next {
     store: StoreHandle,
     /// Addresses from which it refuses connections.
     refused: mpsc::Receiver<IpAddr>,
-    /// Connections for which a member must vouch.
-    unvouched: mpsc::Receiver<Unvouched>,
+    /// Connections whose user a member must confirm.
+    unchecked: mpsc::Receiver<Unchecked>,
 }
 
 impl WorkerStores {
     /// Creates the stores on the ports of `mode`; none is open yet.
     pub fn new(thread: impl Into<Arc<StoreThread>>, mode: StorePortMode) -> Self {
         let (refusals, refused) = mpsc::channel(REFUSED_CLIENTS_MAX);
-        let (questions, unvouched) = mpsc::channel(limits::UNVOUCHED_QUEUE);
+        let (questions, unchecked) = mpsc::channel(limits::UNCHECKED_QUEUE);
         let thread = thread.into();
         Self {
             thread,
             mode,
             refused,
             refusals,
-            unvouched,
+            unchecked,
             questions,
             last_port: None,
             serving: None,
@@ -100,7 +100,7 @@ impl WorkerStores {
         !matches!(self.mode, StorePortMode::Ports { is_served: false, .. })
     }
 
-    /// Waits until the store of a round refuses a client, or has a connection for which a member must vouch.
+    /// Waits until the store of a round refuses a client, or has a connection whose user a member must confirm.
     ///
     /// # Cancel safety
     ///
@@ -109,22 +109,23 @@ impl WorkerStores {
         // Unreachable are closed queues: `self` holds a sender of each.
         tokio::select! {
             Some((round, address)) = self.refused.recv() => (round, StoreEvent::Refused(address)),
-            Some((round, client)) = self.unvouched.recv() => (round, StoreEvent::Unvouched(client)),
+            Some((round, client)) = self.unchecked.recv() => (round, StoreEvent::Unchecked(client)),
             else => std::future::pending().await,
         }
     }
 
-    /// Serves the connections with the numbers `vouched`, for which a member vouches, and refuses those that are `denied`.
-    pub fn answer(&self, vouched: Vec<u64>, denied: Vec<u64>) {
+    /// Serves the connections with the numbers `confirmed`, whose users a member confirms, and refuses those that are
+    /// `denied`.
+    pub fn answer(&self, confirmed: Vec<u64>, denied: Vec<u64>) {
         match &self.mode {
             StorePortMode::Ports { .. } => {
                 if let Some(store) = &self.serving {
-                    store.answer(vouched, denied);
+                    store.answer(confirmed, denied);
                 }
             }
             StorePortMode::OnePort { store_sender, .. } => {
                 if let Some(store) = &*store_sender.borrow() {
-                    store.answer(vouched, denied);
+                    store.answer(confirmed, denied);
                 }
             }
         }
@@ -166,10 +167,10 @@ impl WorkerStores {
     /// the previous one.
     pub async fn serve(&mut self, round: Round, admission: Admission) {
         close(self.serving.take()).await;
-        let Some(Next { store, refused, unvouched }) = self.next.take() else { return };
+        let Some(Next { store, refused, unchecked }) = self.next.take() else { return };
         store.admit(admission);
         tokio::spawn(forward(round, refused, self.refusals.clone()));
-        tokio::spawn(forward(round, unvouched, self.questions.clone()));
+        tokio::spawn(forward(round, unchecked, self.questions.clone()));
         match &self.mode {
             StorePortMode::Ports { is_served: true, .. } => self.serving = Some(store),
             StorePortMode::Ports { is_served: false, .. } => store.close().await,
@@ -191,11 +192,11 @@ impl WorkerStores {
 
     fn open_next(&self, listener: Option<std::net::TcpListener>) -> io::Result<Next> {
         let (refusals, refused) = mpsc::channel(REFUSED_CLIENTS_MAX);
-        let (questions, unvouched) = mpsc::channel(limits::UNVOUCHED_QUEUE);
+        let (questions, unchecked) = mpsc::channel(limits::UNCHECKED_QUEUE);
         let (refusals, questions) = (Some(refusals), Some(questions));
-        let options = Options { refusals, unvouched: questions, ..Options::default() };
+        let options = Options { refusals, unchecked: questions, ..Options::default() };
         let store = self.thread.open_with(listener, options).map_err(io::Error::other)?;
-        Ok(Next { store, refused, unvouched })
+        Ok(Next { store, refused, unchecked })
     }
 
     fn listen(&self, reach: Reach, ports: StorePorts) -> io::Result<std::net::TcpListener> {
@@ -228,11 +229,11 @@ pub(super) fn admission_of(
 ) -> Admission {
     match access {
         StoreAccess::Any => Admission::Anybody,
-        StoreAccess::Members | StoreAccess::Vouched => {
+        StoreAccess::Members | StoreAccess::User => {
             let addresses = members.iter().copied().filter(|address| !is_own(*address));
             Admission::Only {
                 addresses: addresses.collect(),
-                are_vouched: access == StoreAccess::Vouched,
+                are_checked: access == StoreAccess::User,
                 local_uids: users::trusted_uids(),
                 silent_max: limits::silent_store_clients(world_size),
             }
@@ -350,13 +351,13 @@ mod tests {
         let admission = admission_of(StoreAccess::Members, &members, 8, is_own);
         let expected = Admission::Only {
             addresses: [ip("10.0.0.2")].into(),
-            are_vouched: false,
+            are_checked: false,
             local_uids: [geteuid().as_raw(), 0].into(),
             silent_max: 4 * 8 + 256,
         };
         assert_eq!(admission, expected);
-        let vouched = admission_of(StoreAccess::Vouched, &members, 8, is_own);
-        assert!(matches!(vouched, Admission::Only { are_vouched: true, .. }), "{vouched:?}");
+        let checked = admission_of(StoreAccess::User, &members, 8, is_own);
+        assert!(matches!(checked, Admission::Only { are_checked: true, .. }), "{checked:?}");
         let any = admission_of(StoreAccess::Any, &members, 8, is_own);
         assert_eq!(any, Admission::Anybody);
     }

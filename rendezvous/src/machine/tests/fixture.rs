@@ -73,10 +73,10 @@ pub(super) enum Did {
     HostLeaving(&'static str),
     /// `node` was sent this number of clients that the round's store has refused.
     RefusedClients(&'static str, usize),
-    /// `node` was asked to vouch for the connections with these numbers; true if no other node was.
-    AskVoucher(&'static str, Vec<u64>, bool),
-    /// `node` was informed that a member vouches for the first connections, and none for the others.
-    Vouched(&'static str, Vec<u64>, Vec<u64>),
+    /// `node` was asked to confirm the users of the connections with these numbers; true if no other node was.
+    CheckOwners(&'static str, Vec<u64>, bool),
+    /// `node` was informed that a member confirms the users of the first connections, and none for the others.
+    CheckedOwners(&'static str, Vec<u64>, Vec<u64>),
     /// A keep-alive of `node` was echoed.
     Echo(&'static str),
     /// The state file was written, with this round and this number of restarts used.
@@ -386,11 +386,13 @@ impl Fixture {
             ToNode::HostLeaving => Did::HostLeaving(name),
             ToNode::Voters(voters) => Did::Voters(name, voters.len()),
             ToNode::RefusedClients(refused) => Did::RefusedClients(name, refused.addresses.len()),
-            ToNode::AskVoucher(asked) => {
+            ToNode::CheckOwners(asked) => {
                 let numbers = asked.connections.iter().map(|one| one.number).collect();
-                Did::AskVoucher(name, numbers, asked.is_only_voucher)
+                Did::CheckOwners(name, numbers, asked.is_only_member)
             }
-            ToNode::Vouched(vouched) => Did::Vouched(name, vouched.numbers, vouched.denied),
+            ToNode::CheckedOwners(checked) => {
+                Did::CheckedOwners(name, checked.numbers, checked.denied)
+            }
             ToNode::Assignment(Assignment::Wait { reason, .. }) => Did::Wait(name, reason),
             ToNode::Assignment(Assignment::Restart { round, .. }) => {
                 Did::Restart(name, round.round.0)

@@ -26,7 +26,7 @@ impl Fixture {
         let stores = StoreThread::start("stores").unwrap();
         let admission = Admission::Only {
             addresses: BTreeSet::new(),
-            are_vouched: false,
+            are_checked: false,
             local_uids: [nix::unistd::geteuid().as_raw()].into(),
             silent_max: 8,
         };

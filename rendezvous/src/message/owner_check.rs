@@ -1,7 +1,7 @@
-//! Vouching for connections to the store of a round (`--store-access vouched`).
+//! Confirmation of the users of connections to the store of a round (`--store-access user`).
 //!
 //! The address of a connection identifies the host, but not the user. So the node that serves the store asks,
-//! through the coordinator, the members at that address; a member vouches for a connection if its client's
+//! through the coordinator, the members at that address; a member confirms the user of a connection if its client's
 //! socket belongs to the member's own user.
 
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub struct StoreConnections {
     /// The connections; at most [`STORE_CONNECTIONS_MAX`].
     pub connections: Vec<StoreConnection>,
     /// True if no other member is asked about these connections, so that the answer is final.
-    pub is_only_voucher: bool,
+    pub is_only_member: bool,
 }
 
 /// A connection to the store of a round.
@@ -36,12 +36,12 @@ pub struct StoreConnection {
 /// The answers of members about connections to the store of a round. The store refuses a connection without an answer in
 /// time.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Vouched {
+pub struct CheckedOwners {
     /// The round.
     pub round: RoundId,
-    /// The numbers of connections for which a member vouches; at most [`STORE_CONNECTIONS_MAX`].
+    /// The numbers of connections whose user a member confirms; at most [`STORE_CONNECTIONS_MAX`].
     pub numbers: Vec<u64>,
-    /// The numbers of connections for which the only member that was asked does not vouch; at most
+    /// The numbers of connections for which the only member that was asked does not confirm the user; at most
     /// [`STORE_CONNECTIONS_MAX`].
     pub denied: Vec<u64>,
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Measures what `--store-access vouched` adds to a connection to the store of a round.
+"""Measures what `--store-access user` adds to a connection to the store of a round.
 
-    sudo benches/vouched.py --ragent target/release/ragent [--clients N]
+    sudo benches/store_access.py --ragent target/release/ragent [--clients N]
 
 Three agents in network namespaces. Clients on the second and the third connect to the store of the
 first, one after the other and then all at once, and send a ping; each waits for its answer.
@@ -151,7 +151,7 @@ def main():
         return max(float(process.communicate(timeout=PATIENCE_S)[0]) for process in started)
 
     with tempfile.TemporaryDirectory() as folder, network(-(-each // PER_ADDRESS)):
-        for access in ("any", "members", "vouched") * 3:
+        for access in ("any", "members", "user") * 3:
             with job(ragent, access, workers, Path(folder)) as port:
                 single = measure(port, [2], 0)
                 together = measure(port, range(2, NODES + 1), each)

@@ -1,4 +1,4 @@
-//! The members that can vouch for connections to the store of a round, by their addresses.
+//! The members that can confirm the users of connections to the store of a round, by their addresses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,40 +9,40 @@ use crate::{
     batch::Batch,
     group::Group,
     ids::{GroupRank, NodeId},
-    limits::{VOUCHER_ADDRESSES_MAX, VOUCHER_INTERVAL},
+    limits::{CHECKED_ADDRESSES_MAX, OWNER_CHECK_INTERVAL},
     message::STORE_CONNECTIONS_MAX,
     roster::Roster,
     table::reachable,
 };
 
-/// The members that can vouch for connections to the store of a running round.
+/// The members that can confirm the users of connections to the store of a running round.
 #[derive(Debug)]
-pub(crate) struct Vouchers {
+pub(crate) struct OwnerChecks {
     /// The member that serves the store.
     pub(crate) server: NodeId,
     /// The members by the addresses of their workers, present and past.
     by_address: BTreeMap<IpAddr, BTreeSet<NodeId>>,
     /// The addresses of each member, the newest ones first.
     addresses: BTreeMap<NodeId, Vec<IpAddr>>,
-    /// The answers for the server: the number of a connection, and true if a member vouches for it.
+    /// The answers for the server: the number of a connection, and true if a member confirms its user.
     pub(crate) answers: Batch<(u64, bool)>,
 }
 
-impl Vouchers {
-    /// Returns the vouchers of a group; `None` if the node that serves its store is not known.
+impl OwnerChecks {
+    /// Returns the checks of a group; `None` if the node that serves its store is not known.
     pub(crate) fn new(group: &Group, roster: &Roster) -> Option<Self> {
         let (server, _) = group.seats().find(|(_, seat)| seat.rank == GroupRank(0))?;
-        let answers = Batch::new(STORE_CONNECTIONS_MAX, VOUCHER_INTERVAL);
-        let mut vouchers = Self {
+        let answers = Batch::new(STORE_CONNECTIONS_MAX, OWNER_CHECK_INTERVAL);
+        let mut checks = Self {
             server: server.clone(),
             by_address: BTreeMap::new(),
             addresses: BTreeMap::new(),
             answers,
         };
         for (id, _) in group.seats() {
-            vouchers.add_addresses(roster, id);
+            checks.add_addresses(roster, id);
         }
-        Some(vouchers)
+        Some(checks)
     }
 
     /// Returns the members at `address`.
@@ -58,7 +58,7 @@ impl Vouchers {
         let mut seen = BTreeSet::new();
         let mut addresses: Vec<IpAddr> =
             named.chain(before).filter(|address| seen.insert(*address)).collect();
-        for forgotten in addresses.drain(VOUCHER_ADDRESSES_MAX.min(addresses.len())..) {
+        for forgotten in addresses.drain(CHECKED_ADDRESSES_MAX.min(addresses.len())..) {
             if let Some(members) = self.by_address.get_mut(&forgotten) {
                 members.remove(id);
                 if members.is_empty() {

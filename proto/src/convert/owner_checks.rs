@@ -1,7 +1,7 @@
-//! Requests to vouch for connections to a round's store, and the answers.
+//! Requests to confirm the users of connections to a round's store, and the answers.
 
 use ragent_rendezvous::message::{
-    STORE_CONNECTIONS_MAX, StoreConnection, StoreConnections, Vouched,
+    CheckedOwners, STORE_CONNECTIONS_MAX, StoreConnection, StoreConnections,
 };
 
 use super::{list, round, to_round};
@@ -17,7 +17,7 @@ impl From<StoreConnections> for v1::StoreConnections {
         Self {
             round: to_round(asked.round),
             connections: connections.collect(),
-            is_only_voucher: asked.is_only_voucher,
+            is_only_member: asked.is_only_member,
         }
     }
 }
@@ -33,25 +33,25 @@ impl TryFrom<v1::StoreConnections> for StoreConnections {
             Ok(StoreConnection { number: one.number, client, store })
         };
         let connections = list(asked.connections, FIELD, STORE_CONNECTIONS_MAX, connection)?;
-        let is_only_voucher = asked.is_only_voucher;
+        let is_only_member = asked.is_only_member;
         let round = round(asked.round, "store_connections.round")?;
-        Ok(Self { round, connections, is_only_voucher })
+        Ok(Self { round, connections, is_only_member })
     }
 }
 
-impl From<Vouched> for v1::Vouched {
-    fn from(vouched: Vouched) -> Self {
-        let Vouched { round, numbers, denied } = vouched;
+impl From<CheckedOwners> for v1::CheckedOwners {
+    fn from(checked: CheckedOwners) -> Self {
+        let CheckedOwners { round, numbers, denied } = checked;
         Self { round: to_round(round), numbers, denied }
     }
 }
 
-impl TryFrom<v1::Vouched> for Vouched {
+impl TryFrom<v1::CheckedOwners> for CheckedOwners {
     type Error = Malformed;
 
-    fn try_from(vouched: v1::Vouched) -> Result<Self, Malformed> {
-        let numbers = list(vouched.numbers, "vouched.numbers", STORE_CONNECTIONS_MAX, Ok)?;
-        let denied = list(vouched.denied, "vouched.denied", STORE_CONNECTIONS_MAX, Ok)?;
-        Ok(Self { round: round(vouched.round, "vouched.round")?, numbers, denied })
+    fn try_from(checked: v1::CheckedOwners) -> Result<Self, Malformed> {
+        let numbers = list(checked.numbers, "checked_owners.numbers", STORE_CONNECTIONS_MAX, Ok)?;
+        let denied = list(checked.denied, "checked_owners.denied", STORE_CONNECTIONS_MAX, Ok)?;
+        Ok(Self { round: round(checked.round, "checked_owners.round")?, numbers, denied })
     }
 }

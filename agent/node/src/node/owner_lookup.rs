@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, mem, time::Instant};
 
 use ragent_base::sys::{clock, users};
-use ragent_rendezvous::message::{StoreConnection, StoreConnections, Vouched};
+use ragent_rendezvous::message::{CheckedOwners, StoreConnection, StoreConnections};
 use ragent_store::server::{Owner, Owners};
 use tokio::task::{self, JoinHandle};
 use tracing::{debug, warn};
@@ -13,7 +13,7 @@ use super::limits;
 /// Looks up which connections belong to this agent's user, or to root: on a thread of its own, since the kernel may have to
 /// list all sockets.
 #[derive(Debug, Default)]
-pub(super) struct Voucher {
+pub(super) struct OwnerLookup {
     /// Absent while a lookup has it.
     owners: Option<Owners>,
     lookup: Option<JoinHandle<Result<LookedUp, task::JoinError>>>,
@@ -22,7 +22,7 @@ pub(super) struct Voucher {
     has_warned: bool,
 }
 
-impl Voucher {
+impl OwnerLookup {
     /// Begins to look up the clients of these connections. Beyond the limit on waiting requests, the request is
     /// ignored: the clients are refused, and connect again.
     pub(super) fn look_up(&mut self, asked: StoreConnections) {
@@ -37,23 +37,23 @@ impl Voucher {
     /// # Cancel safety
     ///
     /// Cancelling the call loses nothing.
-    pub(super) async fn looked_up(&mut self) -> Vouched {
+    pub(super) async fn looked_up(&mut self) -> CheckedOwners {
         loop {
             let Some(lookup) = &mut self.lookup else { return std::future::pending().await };
             let ended = lookup.await;
             self.lookup = None;
             match ended.flatten() {
-                Ok(LookedUp { owners, vouched, is_blind }) => {
+                Ok(LookedUp { owners, checked, is_blind }) => {
                     self.owners = Some(owners);
                     if is_blind && !mem::replace(&mut self.has_warned, true) {
                         warn!(
                             "this kernel does not report the owner of a connection (neither \
-                             NETLINK_SOCK_DIAG nor /proc/net/tcp), so with `--store-access vouched` no \
+                             NETLINK_SOCK_DIAG nor /proc/net/tcp), so with `--store-access user` no \
                              worker of this node can connect to the store: use `--store-access members`"
                         );
                     }
                     self.begin();
-                    return vouched;
+                    return checked;
                 }
                 Err(cause) => {
                     warn!(%cause, "failed to look up the owners of connections");
@@ -77,7 +77,7 @@ impl Voucher {
 #[derive(Debug)]
 struct LookedUp {
     owners: Owners,
-    vouched: Vouched,
+    checked: CheckedOwners,
     /// True if the kernel has no interface for owners.
     is_blind: bool,
 }
@@ -85,7 +85,7 @@ struct LookedUp {
 /// Looks up the clients of connections; returns the numbers of those that belong to this agent's user or to root, and, if the
 /// answer is final, of all others.
 async fn look_up(mut owners: Owners, asked: StoreConnections) -> Result<LookedUp, task::JoinError> {
-    let StoreConnections { round, connections, is_only_voucher } = asked;
+    let StoreConnections { round, connections, is_only_member } = asked;
     let all: Vec<u64> = connections.iter().map(|connection| connection.number).collect();
     let (mut numbers, mut is_blind) = (Vec::new(), false);
     let mut rest = connections;
@@ -102,9 +102,9 @@ async fn look_up(mut owners: Owners, asked: StoreConnections) -> Result<LookedUp
         }
         clock::until(due).await;
     }
-    let is_denied = |number: &u64| is_only_voucher && !numbers.contains(number);
+    let is_denied = |number: &u64| is_only_member && !numbers.contains(number);
     let denied = all.into_iter().filter(is_denied).collect();
-    Ok(LookedUp { owners, vouched: Vouched { round, numbers, denied }, is_blind })
+    Ok(LookedUp { owners, checked: CheckedOwners { round, numbers, denied }, is_blind })
 }
 
 /// The result of one pass over connections.

@@ -1,14 +1,14 @@
-//! The connections to a store that wait for a voucher.
+//! The connections to a store that wait until their users are confirmed.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use crate::limits::{UNVOUCHED_MAX, UNVOUCHED_PER_ADDRESS_MAX, VOUCHER_TIMEOUT};
+use crate::limits::{OWNER_CHECK_TIMEOUT, UNCHECKED_MAX, UNCHECKED_PER_ADDRESS_MAX};
 
-/// A connection to a store for which another host must vouch.
+/// A connection to a store whose user another host must confirm.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Unvouched {
+pub struct Unchecked {
     /// The number of the connection; unique in its store.
     pub number: u64,
     /// The client's end of the connection.
@@ -17,14 +17,14 @@ pub struct Unvouched {
     pub store: SocketAddr,
 }
 
-/// The answers about connections that wait for a voucher, by their numbers.
+/// The answers about connections that wait until their users are confirmed, by their numbers.
 #[derive(Debug)]
 pub(super) struct Answers {
-    pub(super) vouched: Vec<u64>,
+    pub(super) confirmed: Vec<u64>,
     pub(super) denied: Vec<u64>,
 }
 
-/// Connections (`T`) that wait for a voucher, each for at most [`VOUCHER_TIMEOUT`].
+/// Connections (`T`) that wait until their users are confirmed, each for at most [`OWNER_CHECK_TIMEOUT`].
 ///
 /// Invariant: `per_address` counts the connections in `waiting` by their address.
 #[derive(Debug)]
@@ -50,12 +50,12 @@ impl<T> Waiting<T> {
         connection: T,
     ) -> Result<u64, T> {
         let count = self.per_address.get(&client.ip()).copied().unwrap_or(0);
-        if UNVOUCHED_PER_ADDRESS_MAX <= count || UNVOUCHED_MAX <= self.waiting.len() {
+        if UNCHECKED_PER_ADDRESS_MAX <= count || UNCHECKED_MAX <= self.waiting.len() {
             return Err(connection);
         }
         self.per_address.insert(client.ip(), count + 1);
         self.last += 1;
-        self.waiting.insert(self.last, (now + VOUCHER_TIMEOUT, client, connection));
+        self.waiting.insert(self.last, (now + OWNER_CHECK_TIMEOUT, client, connection));
         Ok(self.last)
     }
 
@@ -111,9 +111,12 @@ mod tests {
         let first = waiting.add(start, client(1, 1), "first").unwrap();
         let later = start + Duration::from_secs(1);
         let second = waiting.add(later, client(1, 2), "second").unwrap();
-        assert_eq!(waiting.poll_timeout(), Some(start + VOUCHER_TIMEOUT));
+        assert_eq!(waiting.poll_timeout(), Some(start + OWNER_CHECK_TIMEOUT));
         assert_eq!(waiting.take_overdue(later), None);
-        assert_eq!(waiting.take_overdue(start + VOUCHER_TIMEOUT), Some((client(1, 1), "first")));
+        assert_eq!(
+            waiting.take_overdue(start + OWNER_CHECK_TIMEOUT),
+            Some((client(1, 1), "first"))
+        );
         assert_eq!(waiting.take(first), None);
         assert_eq!(waiting.take(second), Some((client(1, 2), "second")));
         assert_eq!((waiting.take(second), waiting.poll_timeout()), (None, None));
@@ -125,15 +128,15 @@ mod tests {
     fn places_are_limited() {
         let start = now();
         let mut waiting = Waiting::default();
-        for port in 0..UNVOUCHED_PER_ADDRESS_MAX as u16 {
+        for port in 0..UNCHECKED_PER_ADDRESS_MAX as u16 {
             waiting.add(start, client(1, port), ()).unwrap();
         }
         assert_eq!(waiting.add(start, client(1, u16::MAX), ()), Err(()));
-        for n in UNVOUCHED_PER_ADDRESS_MAX..UNVOUCHED_MAX {
+        for n in UNCHECKED_PER_ADDRESS_MAX..UNCHECKED_MAX {
             waiting.add(start, client(2 + (n / 1000) as u8, (n % 1000) as u16), ()).unwrap();
         }
         assert_eq!(waiting.add(start, client(254, 1), ()), Err(()));
-        while waiting.take_overdue(start + VOUCHER_TIMEOUT).is_some() {}
+        while waiting.take_overdue(start + OWNER_CHECK_TIMEOUT).is_some() {}
         assert!(waiting.add(start, client(1, 1), ()).is_ok());
     }
 }
