@@ -214,12 +214,12 @@ impl Engine {
 
     /// Frees some replaced values whose readers are done; called after a reader released one.
     pub fn released(&mut self) {
-        self.memory.sweep_some();
+        self.memory.free_some();
     }
 
     /// Frees all replaced values whose readers are done; called after any number were released.
     pub fn released_all(&mut self) {
-        self.memory.sweep();
+        self.memory.free_unused();
     }
 
     /// Returns the bytes that count as held: keys, values, queues and waits, each with its assumed

@@ -121,8 +121,8 @@ enum Event {
     Process(NodeId, Input),
     /// A keeper checks its lease.
     Lease(NodeId),
-    /// The last process of a round on a node has ended, by a sweep or otherwise.
-    Gone { node: NodeId, round: RoundId, is_swept: bool },
+    /// The last process of a round on a node has ended, by a cleanup or otherwise.
+    Gone { node: NodeId, round: RoundId, is_by_cleanup: bool },
     /// A keeper sends its death notice.
     SendDeathNotice(NodeId),
     /// A worker of a round fails on a node.
@@ -355,7 +355,9 @@ impl World {
             Event::Redial(peer) => self.dial(peer),
             Event::Process(id, input) => self.give(id, input),
             Event::Lease(node) => self.check_lease(&node),
-            Event::Gone { node, round, is_swept } => self.remove_workers(&node, round, is_swept),
+            Event::Gone { node, round, is_by_cleanup } => {
+                self.remove_workers(&node, round, is_by_cleanup)
+            }
             Event::SendDeathNotice(node) => self.send_death_notices(&node),
             Event::WorkerFails(node, round) => self.fail_worker(&node, round),
             Event::Succeeds(node, round) => self.finish_workers(&node, round),

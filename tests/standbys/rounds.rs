@@ -34,7 +34,7 @@ sys.exit(7)
 ";
 
 /// Standbys of the next round start when a round is older than ten seconds and makes progress. The
-/// sweep after a failure kills what workers have left, and spares the standbys: they become the
+/// cleanup after a failure kills what workers have left, and spares the standbys: they become the
 /// workers of the next round.
 fn restart(sandbox: &Sandbox, modules: &str, ragent: impl Fn(&Sandbox, &str) -> Start) -> End {
     write(sandbox, "train.py", SCRIPT);
@@ -71,7 +71,7 @@ fn restart_uses_standbys() {
     restart(&Sandbox::new(), "json", |sandbox, words| sandbox.ragent(words));
 }
 
-/// The same holds in a delegated cgroup. There, the sweep also spares the processes that the
+/// The same holds in a delegated cgroup. There, the cleanup also spares the processes that the
 /// modules of a standby have started, and they remain in the cgroup of the worker.
 #[test]
 fn restart_in_a_cgroup_uses_standbys() {

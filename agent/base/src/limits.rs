@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-pub use ragent_core::limits::SWEEP_TIMEOUT;
+pub use ragent_core::limits::CLEANUP_TIMEOUT;
 
 /// Pause of a listener after the system refused a connection or a datagram for lack of memory or
 /// descriptors.

@@ -48,7 +48,7 @@ pub const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(12);
 /// The time that a keeper has to kill and reap a process tree: the kernel takes seconds to free a
 /// worker with hundreds of GiB.
-pub const SWEEP_TIMEOUT: Duration = Duration::from_secs(60);
+pub const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// The interval between pings to a keeper with workers.
 pub const KEEPER_PING_INTERVAL: Duration = Duration::from_secs(1);
 /// The time by which a ping may be sent early, together with a renewal of the lease: the interval of keep-alives, each of whose

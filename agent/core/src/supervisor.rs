@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!          a worker fails | stop             groups quiet | grace over
-//! Running ─────────────────────▶ Stopping ────────────────────────────▶ Sweeping ──▶ Ended
+//! Running ─────────────────────▶ Stopping ────────────────────────────▶ CleaningUp ──▶ Ended
 //!    │                                                                     ▲
 //!    └── all exited 0 ─────────────────────────────────────────────────────┤
 //!    └── kill, hung ───────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A sweep leaves no process of the group, and [`Effect::Finish`] is its last effect, once. The
+//! A cleanup leaves no process of the group, and [`Effect::Finish`] is its last effect, once. The
 //! machine has no other node, process or clock.
 
 use std::{
@@ -52,8 +52,8 @@ pub enum Effect {
     /// Signal the process group of every worker.
     Signal(Signal),
     /// Kill all remaining processes.
-    Sweep,
-    /// Kill the keeper, which does not sweep; the kernel and the agent kill its descendants.
+    CleanUp,
+    /// Kill the keeper, which does not finish the cleanup; the kernel and the agent kill its descendants.
     KillKeeper,
     /// Report that the group has ended in this way and nothing is left of it.
     Finish(GroupEnd),
@@ -77,7 +77,7 @@ enum State {
     },
     /// The remaining processes are being killed; a keeper that exceeds the deadline, if any, is
     /// killed.
-    Sweeping {
+    CleaningUp {
         end: GroupEnd,
         deadline: Option<Instant>,
     },
@@ -109,7 +109,7 @@ impl Supervisor {
             (Input::Ended(rank, WorkerEnd::Exited(0)), State::Running) => {
                 self.alive.remove(&rank);
                 if self.alive.is_empty() {
-                    self.sweep(now, GroupEnd::Succeeded);
+                    self.clean_up(now, GroupEnd::Succeeded);
                 }
             }
             (Input::Ended(rank, end), State::Running) => {
@@ -117,7 +117,7 @@ impl Supervisor {
                 self.effects.push_back(Effect::Failed(rank, end));
                 self.stop(now, Signal::TERM, self.grace);
             }
-            (Input::Ended(rank, _), State::Stopping { .. } | State::Sweeping { .. }) => {
+            (Input::Ended(rank, _), State::Stopping { .. } | State::CleaningUp { .. }) => {
                 self.alive.remove(&rank);
             }
             (Input::Stop { signal, grace }, State::Running) => self.stop(now, signal, grace),
@@ -126,25 +126,25 @@ impl Supervisor {
                 self.state = State::Stopping { deadline: deadline.min(now + grace) };
             }
             (Input::Kill, State::Running | State::Stopping { .. })
-            | (Input::Quiet, State::Stopping { .. }) => self.sweep(now, GroupEnd::Stopped),
-            (Input::Reaped, State::Sweeping { end, .. }) => self.finish(end),
+            | (Input::Quiet, State::Stopping { .. }) => self.clean_up(now, GroupEnd::Stopped),
+            (Input::Reaped, State::CleaningUp { end, .. }) => self.finish(end),
             // A hung worker does not handle signals, so it is killed.
             (Input::Hung(rank, time), State::Running) => {
                 self.effects.push_back(Effect::Failed(rank, WorkerEnd::Hung(time)));
-                self.sweep(now, GroupEnd::Stopped);
+                self.clean_up(now, GroupEnd::Stopped);
             }
-            (Input::Stop { .. } | Input::Kill | Input::Quiet, State::Sweeping { .. })
-            | (Input::Hung(..), State::Stopping { .. } | State::Sweeping { .. })
+            (Input::Stop { .. } | Input::Kill | Input::Quiet, State::CleaningUp { .. })
+            | (Input::Hung(..), State::Stopping { .. } | State::CleaningUp { .. })
             | (Input::Quiet | Input::Reaped, State::Running)
             | (Input::Reaped, State::Stopping { .. }) => {}
         }
     }
 
-    /// Returns the deadline for stopping workers, or for the keeper's sweep, if any.
+    /// Returns the deadline for stopping workers, or for the keeper's cleanup, if any.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Stopping { deadline } => Some(deadline),
-            State::Sweeping { deadline, .. } => deadline,
+            State::CleaningUp { deadline, .. } => deadline,
             State::Running | State::Ended => None,
         }
     }
@@ -155,10 +155,10 @@ impl Supervisor {
             return;
         }
         match self.state {
-            State::Stopping { .. } => self.sweep(now, GroupEnd::Stopped),
-            State::Sweeping { end, .. } => {
+            State::Stopping { .. } => self.clean_up(now, GroupEnd::Stopped),
+            State::CleaningUp { end, .. } => {
                 self.effects.push_back(Effect::KillKeeper);
-                self.state = State::Sweeping { end, deadline: None };
+                self.state = State::CleaningUp { end, deadline: None };
             }
             State::Running | State::Ended => {}
         }
@@ -184,9 +184,9 @@ impl Supervisor {
         self.state = State::Stopping { deadline: now + grace };
     }
 
-    fn sweep(&mut self, now: Instant, end: GroupEnd) {
-        self.effects.push_back(Effect::Sweep);
-        self.state = State::Sweeping { end, deadline: Some(now + limits::SWEEP_TIMEOUT) };
+    fn clean_up(&mut self, now: Instant, end: GroupEnd) {
+        self.effects.push_back(Effect::CleanUp);
+        self.state = State::CleaningUp { end, deadline: Some(now + limits::CLEANUP_TIMEOUT) };
     }
 
     fn keeper_lost(&mut self, state: State) {
@@ -197,7 +197,7 @@ impl Supervisor {
                 self.finish(GroupEnd::Stopped);
             }
             State::Stopping { .. } => self.finish(GroupEnd::Stopped),
-            State::Sweeping { end, .. } => self.finish(end),
+            State::CleaningUp { end, .. } => self.finish(end),
             State::Ended => {}
         }
     }
@@ -262,7 +262,7 @@ mod tests {
     fn success_is_all_zero_and_nothing_left() {
         let mut t = Fixture::new();
         assert_eq!(t.ended(0, OK), []);
-        assert_eq!(t.ended(1, OK), [Effect::Sweep]);
+        assert_eq!(t.ended(1, OK), [Effect::CleanUp]);
         assert_eq!(t.handle(Input::Quiet), []);
         assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Succeeded)]);
         assert!(t.machine.has_ended());
@@ -276,7 +276,7 @@ mod tests {
         let failed = Effect::Failed(LocalRank(1), WorkerEnd::Exited(3));
         assert_eq!(t.ended(1, WorkerEnd::Exited(3)), [failed, Effect::Signal(Signal::TERM)]);
         assert_eq!(t.ended(0, WorkerEnd::Signaled(15)), []);
-        assert_eq!(t.handle(Input::Quiet), [Effect::Sweep]);
+        assert_eq!(t.handle(Input::Quiet), [Effect::CleanUp]);
         assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Stopped)]);
     }
 
@@ -286,18 +286,18 @@ mod tests {
         let mut t = Fixture::new();
         assert_eq!(t.handle(stop(3 * SECOND)), [Effect::Signal(Signal::INT)]);
         assert_eq!(t.advance(2 * SECOND), []);
-        assert_eq!(t.advance(SECOND), [Effect::Sweep]);
+        assert_eq!(t.advance(SECOND), [Effect::CleanUp]);
         assert_eq!(t.advance(SECOND), []);
         assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Stopped)]);
     }
 
-    /// A keeper that does not sweep in time is killed, once; the group ends when it is gone.
+    /// A keeper that does not finish the cleanup in time is killed, once; the group ends when it is gone.
     #[test]
     fn stuck_keeper_is_killed() {
         let mut t = Fixture::new();
         t.handle(Input::Kill);
-        assert_eq!(t.advance(limits::SWEEP_TIMEOUT), [Effect::KillKeeper]);
-        assert_eq!(t.advance(limits::SWEEP_TIMEOUT), []);
+        assert_eq!(t.advance(limits::CLEANUP_TIMEOUT), [Effect::KillKeeper]);
+        assert_eq!(t.advance(limits::CLEANUP_TIMEOUT), []);
         assert_eq!(t.handle(Input::KeeperLost), [Effect::Finish(GroupEnd::Stopped)]);
     }
 
@@ -309,7 +309,7 @@ mod tests {
         t.handle(stop(GRACE));
         t.ended(0, OK);
         assert_eq!(t.ended(1, OK), []);
-        assert_eq!(t.handle(Input::Quiet), [Effect::Sweep]);
+        assert_eq!(t.handle(Input::Quiet), [Effect::CleanUp]);
     }
 
     /// A second stop shortens the grace period, and never extends it.
@@ -328,7 +328,7 @@ mod tests {
     fn kill_is_at_once() {
         let mut t = Fixture::new();
         t.handle(stop(GRACE));
-        assert_eq!(t.handle(Input::Kill), [Effect::Sweep]);
+        assert_eq!(t.handle(Input::Kill), [Effect::CleanUp]);
         assert_eq!(t.handle(Input::Kill), []);
     }
 
@@ -338,7 +338,7 @@ mod tests {
     fn hung_group_is_killed() {
         let mut t = Fixture::new();
         let failed = Effect::Failed(LocalRank(1), WorkerEnd::Hung(SECOND));
-        assert_eq!(t.handle(Input::Hung(LocalRank(1), SECOND)), [failed, Effect::Sweep]);
+        assert_eq!(t.handle(Input::Hung(LocalRank(1), SECOND)), [failed, Effect::CleanUp]);
         assert_eq!(t.handle(Input::Hung(LocalRank(1), SECOND)), []);
         let mut t = Fixture::new();
         t.handle(stop(GRACE));

@@ -3,7 +3,7 @@
 //!
 //! Workers are its children, and it is their subreaper, so no process that they start can leave its
 //! tree. It carries out the agent's orders, which arrive over a socket (its stdin): spawn, signal,
-//! sweep; and it reports the processes that end, and signals that workers send to it as their parent.
+//! cleanup; and it reports the processes that end, and signals that workers send to it as their parent.
 //! On its own it does three things only:
 //!
 //! - When the socket is closed, the agent is gone: the keeper kills and reaps the whole tree, and
@@ -203,9 +203,9 @@ impl Keeper {
                     self.socket.send(&Report::Quiet);
                 }
             }
-            Order::Sweep { number } => {
+            Order::CleanUp { number } => {
                 self.reject_wanted("the workers were killed first");
-                self.workers.sweep(Some(number));
+                self.workers.clean_up(Some(number));
                 self.reap();
             }
             Order::Renew { until_ns } => self.renew(until_ns.map(Duration::from_nanos))?,
@@ -292,7 +292,7 @@ impl Keeper {
         }
         self.reject_wanted("the lease has ended");
         self.socket.send(&Report::LeaseOver);
-        self.workers.sweep(None);
+        self.workers.clean_up(None);
         self.reap();
     }
 
@@ -325,7 +325,7 @@ impl Keeper {
     /// death notice.
     fn end(mut self) -> io::Result<()> {
         self.workers.standbys.dismiss_all();
-        self.workers.sweep(None);
+        self.workers.clean_up(None);
         self.reap();
         while !self.workers.is_empty() {
             let ready = self.wait_for_ends()?;

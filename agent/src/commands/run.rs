@@ -223,7 +223,7 @@ fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Success
     }
     let metrics = spec.metrics_listen.map(MetricsPort::open).transpose()?;
     proc::check_children().map_err(system("list the descendants of this process"))?;
-    // Orphans of a killed keeper become children of this process, and are swept.
+    // Orphans of a killed keeper become children of this process, and are killed.
     nix::sys::prctl::set_child_subreaper(true)
         .map_err(|errno| system("become a subreaper")(errno.into()))?;
     temp_folders::clean(&ThisHost.temp_dir());

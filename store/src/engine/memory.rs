@@ -16,8 +16,8 @@ pub(super) struct Memory {
     max: usize,
     /// Replaced values that may still be in the output of a reader.
     lingering: VecDeque<Value>,
-    /// Number of lingering values at which they are next swept.
-    sweep_at: usize,
+    /// Number of lingering values at which the unused ones are freed next.
+    free_at: usize,
 }
 
 /// A value and its capacity in bytes, which is larger than the value after an append.
@@ -57,7 +57,7 @@ impl From<Vec<u8>> for Value {
 
 impl Memory {
     pub(super) fn new(max: usize) -> Self {
-        Self { used: 0, max, lingering: VecDeque::new(), sweep_at: SWEEP_AT_MIN }
+        Self { used: 0, max, lingering: VecDeque::new(), free_at: FREE_AT_MIN }
     }
 
     /// Returns the bytes that count as held.
@@ -69,7 +69,7 @@ impl Memory {
     /// elsewhere.
     pub(super) fn allow(&mut self, len: usize, elsewhere: usize) -> Result<(), StoreFull> {
         if self.max < self.used + elsewhere + len {
-            self.sweep();
+            self.free_unused();
         }
         let needed = self.used + elsewhere + len;
         if self.max < needed { Err(StoreFull { needed, max: self.max }) } else { Ok(()) }
@@ -91,14 +91,14 @@ impl Memory {
             return self.sub(value.room);
         }
         self.lingering.push_back(value);
-        if self.lingering.len() >= self.sweep_at {
-            self.sweep();
-            self.sweep_at = SWEEP_AT_MIN.max(2 * self.lingering.len());
+        if self.lingering.len() >= self.free_at {
+            self.free_unused();
+            self.free_at = FREE_AT_MIN.max(2 * self.lingering.len());
         }
     }
 
     /// Frees the replaced values that no reader holds any more.
-    pub(super) fn sweep(&mut self) {
+    pub(super) fn free_unused(&mut self) {
         self.lingering.retain(|value| {
             let lingers = value.is_read();
             self.used -= if lingers { 0 } else { value.room };
@@ -106,9 +106,9 @@ impl Memory {
         });
     }
 
-    /// Sweeps the next few replaced values only, so that it can be called often.
-    pub(super) fn sweep_some(&mut self) {
-        for _ in 0..self.lingering.len().min(SWEEP_AT_MIN) {
+    /// Frees the next few replaced values only, so that it can be called often.
+    pub(super) fn free_some(&mut self) {
+        for _ in 0..self.lingering.len().min(FREE_AT_MIN) {
             match self.lingering.pop_front() {
                 Some(value) if !value.is_read() => self.used -= value.room,
                 lingers => self.lingering.extend(lingers),
@@ -129,4 +129,4 @@ impl Memory {
     }
 }
 
-const SWEEP_AT_MIN: usize = 16;
+const FREE_AT_MIN: usize = 16;

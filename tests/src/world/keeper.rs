@@ -103,16 +103,16 @@ impl World {
         } else {
             self.random.millis(1, 500)
         };
-        self.schedule(takes, Event::Gone { node: id.clone(), round, is_swept: false });
+        self.schedule(takes, Event::Gone { node: id.clone(), round, is_by_cleanup: false });
     }
 
     /// Kills the remaining workers of `round`, on the agent's order.
-    pub(super) fn sweep_workers(&mut self, id: &NodeId, round: RoundId) {
+    pub(super) fn clean_up_workers(&mut self, id: &NodeId, round: RoundId) {
         if let Some(workers) = self.keepers.get_mut(id).and_then(|keeper| keeper.workers.as_mut()) {
             workers.is_killed = true;
         }
         let takes = self.random.millis(0, 100);
-        self.schedule(takes, Event::Gone { node: id.clone(), round, is_swept: true });
+        self.schedule(takes, Event::Gone { node: id.clone(), round, is_by_cleanup: true });
     }
 
     /// Kills the workers without an order.
@@ -122,7 +122,7 @@ impl World {
             workers.is_killed = true;
             let round = workers.round;
             let takes = self.random.millis(0, within_ms);
-            self.schedule(takes, Event::Gone { node: id.clone(), round, is_swept: false });
+            self.schedule(takes, Event::Gone { node: id.clone(), round, is_by_cleanup: false });
         }
     }
 
@@ -180,7 +180,7 @@ impl World {
         if let Some(workers) = keeper.workers.as_mut().filter(|_| self.bug != Bug::NoKeeper) {
             workers.is_killed = true;
             let round = workers.round;
-            self.schedule(takes, Event::Gone { node: id.clone(), round, is_swept: false });
+            self.schedule(takes, Event::Gone { node: id.clone(), round, is_by_cleanup: false });
             if is_reported {
                 self.schedule(takes + Duration::from_micros(1), Event::SendDeathNotice(id.clone()));
             }
@@ -190,14 +190,15 @@ impl World {
     }
 
     /// Records that the last process of `round` on a node has ended; the keeper reports it.
-    pub(super) fn remove_workers(&mut self, id: &NodeId, round: RoundId, is_swept: bool) {
+    pub(super) fn remove_workers(&mut self, id: &NodeId, round: RoundId, is_by_cleanup: bool) {
         let Some(keeper) = self.keepers.get_mut(id) else { return };
         if let Some(until) = self.hosts[keeper.host].suspended.filter(|until| self.now < *until) {
-            let gone = Event::Gone { node: id.clone(), round, is_swept };
+            let gone = Event::Gone { node: id.clone(), round, is_by_cleanup };
             return self.schedule_at(until, gone);
         }
         keeper.workers.take_if(|workers| workers.round == round);
-        let report = if is_swept { supervisor::Input::Reaped } else { supervisor::Input::Quiet };
+        let report =
+            if is_by_cleanup { supervisor::Input::Reaped } else { supervisor::Input::Quiet };
         self.wake_agent(id, Duration::ZERO, AgentInput::Group(round, report));
     }
 

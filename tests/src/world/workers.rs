@@ -62,7 +62,7 @@ impl World {
                 agent.node.handle_failed(now, WorkerFailure { end, ..failed });
             }
             supervisor::Effect::Signal(_) => self.stop_workers(id, round),
-            supervisor::Effect::Sweep => self.sweep_workers(id, round),
+            supervisor::Effect::CleanUp => self.clean_up_workers(id, round),
             supervisor::Effect::KillKeeper => {}
             supervisor::Effect::Finish(end) => self.end_group(id, end),
         }

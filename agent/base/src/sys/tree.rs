@@ -89,7 +89,7 @@ pub fn reap(pid: Pid) -> bool {
 /// Kills and reaps all descendants of this process; blocks until none is left.
 ///
 /// No other part of this process may wait for a child meanwhile.
-pub fn sweep_blocking() {
+pub fn clean_up_blocking() {
     loop {
         cgroup::end_leftovers();
         kill_descendants(&BTreeSet::new());

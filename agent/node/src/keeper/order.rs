@@ -39,8 +39,8 @@ pub(crate) enum Order {
         signal: i32,
     },
     /// Kills every process that is left in the tree.
-    Sweep {
-        /// The number of the sweep; [`Report::Reaped`] repeats it.
+    CleanUp {
+        /// The number of the cleanup; [`Report::Reaped`] repeats it.
         number: u64,
     },
     /// Sets the end of the lease.
@@ -144,7 +144,7 @@ pub enum Report {
     Quiet,
     /// No process is left in the whole tree.
     Reaped {
-        /// The number of the newest sweep that was ordered.
+        /// The number of the newest cleanup that was ordered.
         number: u64,
     },
     /// The lease has expired; the tree is being killed.

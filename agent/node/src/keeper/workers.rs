@@ -35,7 +35,7 @@ use crate::keeper::limits;
 pub(super) struct Workers {
     cgroup: Option<Cgroup>,
     /// The cgroups of workers that were standbys, with the process ids of these workers, until the end
-    /// of the sweep after their round.
+    /// of the cleanup after their round.
     taken: Vec<(Pid, ChildCgroup)>,
     running: BTreeMap<u32, Child>,
     pub(super) standbys: Standbys,
@@ -44,10 +44,10 @@ pub(super) struct Workers {
     groups: Vec<Pid>,
     /// The streams of the newest workers.
     flows: Vec<HandedOver>,
-    /// True during a sweep, until no process of a round is left.
-    sweeping: bool,
-    /// The number of the newest sweep that was ordered.
-    sweep: u64,
+    /// True during a cleanup, until no process of a round is left.
+    cleaning_up: bool,
+    /// The number of the newest cleanup that was ordered.
+    cleanup: u64,
 }
 
 impl Workers {
@@ -60,14 +60,14 @@ impl Workers {
             standbys: Standbys::default(),
             groups: Vec::new(),
             flows: Vec::new(),
-            sweeping: false,
-            sweep: 0,
+            cleaning_up: false,
+            cleanup: 0,
         }
     }
 
     /// Returns true if this process has no descendants except waiting standbys.
     pub(super) fn is_empty(&self) -> bool {
-        self.running.is_empty() && self.groups.is_empty() && !self.sweeping
+        self.running.is_empty() && self.groups.is_empty() && !self.cleaning_up
     }
 
     /// Starts a standby.
@@ -161,10 +161,10 @@ impl Workers {
 
     /// Kills all processes except waiting standbys and the processes that their modules have
     /// started; [`Report::Reaped`] follows when no other process is left.
-    pub(super) fn sweep(&mut self, number: Option<u64>) {
+    pub(super) fn clean_up(&mut self, number: Option<u64>) {
         self.standbys.kill_starting();
-        self.sweeping = true;
-        self.sweep = number.unwrap_or(self.sweep);
+        self.cleaning_up = true;
+        self.cleanup = number.unwrap_or(self.cleanup);
         self.kill();
     }
 
@@ -200,12 +200,12 @@ impl Workers {
         if self.is_quiet() && !was_quiet && unstarted.is_empty() {
             report(Report::Quiet);
         }
-        if self.sweeping {
+        if self.cleaning_up {
             if self.has_only_standbys() {
-                self.sweeping = false;
+                self.cleaning_up = false;
                 self.groups.clear();
                 self.taken.retain(|(_, cgroup)| !cgroup.remove());
-                report(Report::Reaped { number: self.sweep });
+                report(Report::Reaped { number: self.cleanup });
             } else {
                 self.kill();
             }

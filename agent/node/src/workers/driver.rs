@@ -70,7 +70,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         death_notice: None,
         renewed: None,
         lease: None,
-        sweeps: 0,
+        cleanups: 0,
         idle_since: clock::now(),
         timers: Timers::default(),
         worker_reports,
@@ -95,8 +95,8 @@ struct Driver {
     renewed: Option<Order>,
     /// The end of the lease, if it has one.
     lease: Option<Instant>,
-    /// The number of sweeps ordered so far.
-    sweeps: u64,
+    /// The number of cleanups ordered so far.
+    cleanups: u64,
     /// The time since which no group has run.
     idle_since: Instant,
     timers: Timers,
@@ -249,9 +249,9 @@ impl Driver {
                 Effect::Signal(signal) => {
                     self.order(Order::Signal { signal: signal.0 }, Vec::new()).await;
                 }
-                Effect::Sweep => {
-                    self.sweeps += 1;
-                    self.order(Order::Sweep { number: self.sweeps }, Vec::new()).await;
+                Effect::CleanUp => {
+                    self.cleanups += 1;
+                    self.order(Order::CleanUp { number: self.cleanups }, Vec::new()).await;
                 }
                 Effect::KillKeeper => {
                     warn!("the keeper did not end its processes in time; killing the keeper");

@@ -245,8 +245,8 @@ async fn read_reports(
     // The agent is the subreaper above the keeper: processes that outlived it are now children of
     // the agent.
     *is_reaped.lock().unwrap_or_else(PoisonError::into_inner) = true;
-    let swept = spawn_blocking(tree::sweep_blocking).await;
-    debug_assert!(swept.is_ok(), "a sweep does not panic");
+    let cleaned_up = spawn_blocking(tree::clean_up_blocking).await;
+    debug_assert!(cleaned_up.is_ok(), "a cleanup does not panic");
     // Once the agent itself ends, there is no receiver.
     let _ = reports.send(FromKeeper::Lost).await;
 }

@@ -106,7 +106,7 @@ impl AgentProcess {
         }
     }
 
-    /// Waits until the agent has ended, and then, at most as long as a sweep may take, for its
+    /// Waits until the agent has ended, and then, at most as long as a cleanup may take, for its
     /// keeper and all workers, which hold its streams.
     ///
     /// # Cancel safety
@@ -115,7 +115,7 @@ impl AgentProcess {
     pub(super) async fn ended(&mut self) -> AgentEnd {
         let status = self.child.wait().await;
         // A worker that cannot be killed may hold the streams forever.
-        let by = *self.drained_by.get_or_insert_with(|| clock::now() + limits::SWEEP_TIMEOUT);
+        let by = *self.drained_by.get_or_insert_with(|| clock::now() + limits::CLEANUP_TIMEOUT);
         let readers = &mut self.readers;
         tokio::select! {
             () = async { while readers.join_next().await.is_some() {} } => {}

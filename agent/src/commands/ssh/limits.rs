@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 pub(crate) use ragent_base::limits::{
-    CONSOLE_CHUNK, COORDINATOR_END_MARGIN, FAILURE_OUTPUT_TIMEOUT, FLUSH_TIMEOUT,
-    MAX_LOCAL_WORLD_SIZE, SWEEP_TIMEOUT,
+    CLEANUP_TIMEOUT, CONSOLE_CHUNK, COORDINATOR_END_MARGIN, FAILURE_OUTPUT_TIMEOUT, FLUSH_TIMEOUT,
+    MAX_LOCAL_WORLD_SIZE,
 };
 
 /// The size of a variable's value; Linux allows no longer arguments.

@@ -349,7 +349,7 @@ impl Machine {
 
     fn kill(&mut self, now: Instant) {
         if let Phase::Stopping { until, is_killed, .. } = &mut self.phase {
-            (*until, *is_killed) = (now + limits::SWEEP_TIMEOUT, true);
+            (*until, *is_killed) = (now + limits::CLEANUP_TIMEOUT, true);
             self.effects.push_back(Effect::Signal(Signal::SIGKILL));
         }
     }

@@ -290,7 +290,7 @@ impl Relay {
             }
             // The agent's keeper kills all other processes, and is waited for.
             agent.signal(Signal::SIGKILL as i32);
-            let _ = tokio::time::timeout(limits::SWEEP_TIMEOUT, agent.ended()).await;
+            let _ = tokio::time::timeout(limits::CLEANUP_TIMEOUT, agent.ended()).await;
         };
         let below = async {
             let Some(branches) = self.branches else { return };

@@ -63,7 +63,7 @@ pub(super) async fn end_predecessor(launch: LaunchId, host: HostNumber) {
     info!("waiting for the end of the relay of a lost connection");
     let stop = Duration::from_millis(launch.stop_ms);
     let limit =
-        stop.saturating_add(limits::SWEEP_TIMEOUT).saturating_add(limits::DISCONNECT_TIMEOUT);
+        stop.saturating_add(limits::CLEANUP_TIMEOUT).saturating_add(limits::DISCONNECT_TIMEOUT);
     // Nothing is sent: any result is the end of the stream.
     if timeout(limit, stream.read_u8()).await.is_err() {
         debug!("the relay of a lost connection did not end in time");

@@ -104,8 +104,8 @@ impl Driver {
                 self.release_returned();
             }
             Report::Quiet => self.input(Input::Quiet),
-            Report::Reaped { number } if number == self.sweeps => self.input(Input::Reaped),
-            // A sweep that the keeper began by itself; the sweep ordered since is reported as well.
+            Report::Reaped { number } if number == self.cleanups => self.input(Input::Reaped),
+            // A cleanup that the keeper began by itself; the cleanup ordered since is reported as well.
             Report::Reaped { .. } => {}
             Report::LeaseOver => {
                 // The warning is the node driver's.
