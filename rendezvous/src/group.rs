@@ -15,9 +15,9 @@ use crate::{
 
 /// The members of the newest round.
 ///
-/// Invariant: `pending`, `unstopped` and `leavers` hold exactly the members whose [`SeatState`] requires
-/// it (see [`SeatState::is_pending`] and the functions after it), `unstopped` without members that have
-/// succeeded, so that most inputs do not visit all seats.
+/// Invariant: `pending`, `unstopped` and `leavers` hold exactly the members whose [`MemberState`] requires
+/// it (see [`MemberState::is_pending`] and the functions after it), `unstopped` without members that have
+/// succeeded, so that most inputs do not visit all members.
 #[derive(Debug)]
 pub(crate) struct Group {
     /// The round.
@@ -28,7 +28,7 @@ pub(crate) struct Group {
     pub(crate) started: Option<Instant>,
     /// The table of the round; `None` if an earlier coordinator completed it.
     pub(crate) table: Option<Table>,
-    seats: BTreeMap<NodeId, Seat>,
+    members: BTreeMap<NodeId, GroupMember>,
     newcomers: BTreeSet<NodeId>,
     succeeded: BTreeSet<NodeId>,
     pending: BTreeSet<NodeId>,
@@ -42,18 +42,18 @@ pub(crate) struct Group {
     refused_clients: Vec<IpAddr>,
 }
 
-/// A member's seat.
+/// A member of the newest round.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct GroupMember {
     /// Its rank.
     pub(crate) rank: GroupRank,
     /// Its state.
-    pub(crate) state: SeatState,
+    pub(crate) state: MemberState,
 }
 
 /// The state of a member with regard to the next round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum SeatState {
+pub(crate) enum MemberState {
     /// The member's workers run, have succeeded, or are being stopped.
     Active,
     /// The member's last process is reaped, and it prepares for the next round.
@@ -64,18 +64,18 @@ pub(crate) enum SeatState {
     Leaving,
     /// The member is leaving, and its last process is reaped.
     Left,
-    /// The node is no longer a member; nothing that it reports restores its seat.
+    /// The node is no longer a member; nothing that it reports makes it a member again.
     Lost(EvictReason),
 }
 
-impl Seat {
+impl GroupMember {
     /// Returns true if the node is still a member.
     pub(crate) fn is_held(&self) -> bool {
-        !matches!(self.state, SeatState::Lost(_))
+        !matches!(self.state, MemberState::Lost(_))
     }
 }
 
-impl SeatState {
+impl MemberState {
     /// Returns the state of a member in `state`.
     pub(crate) fn of(state: NodeState) -> Self {
         match state {
@@ -130,11 +130,11 @@ impl Group {
     ) -> Self {
         let members = table.members().map(|(rank, node)| (rank, node.clone())).collect();
         let mut group = Self::recovered(round, 0, members);
-        group.size = u32::try_from(group.seats.len()).unwrap_or(u32::MAX);
+        group.size = u32::try_from(group.members.len()).unwrap_or(u32::MAX);
         group.started = Some(now);
         group.table = Some(table);
         group.newcomers = newcomers;
-        group.unstarted = group.seats.keys().cloned().collect();
+        group.unstarted = group.members.keys().cloned().collect();
         group
     }
 
@@ -146,13 +146,13 @@ impl Group {
         members: BTreeMap<GroupRank, NodeId>,
     ) -> Self {
         let ids: BTreeSet<NodeId> = members.values().cloned().collect();
-        let seat = |rank| Seat { rank, state: SeatState::Active };
+        let member = |rank| GroupMember { rank, state: MemberState::Active };
         Self {
             round,
             size,
             started: None,
             table: None,
-            seats: members.into_iter().map(|(rank, node)| (node, seat(rank))).collect(),
+            members: members.into_iter().map(|(rank, node)| (node, member(rank))).collect(),
             newcomers: BTreeSet::new(),
             succeeded: BTreeSet::new(),
             pending: ids.clone(),
@@ -173,7 +173,7 @@ impl Group {
     /// Adds clients that the round's store has refused, as reported by `node`. Returns true if any
     /// of them is new and `node` serves that store.
     pub(crate) fn add_refused_clients(&mut self, node: &NodeId, refused: &RefusedClients) -> bool {
-        let is_served_there = self.held(node).is_some_and(|seat| seat.rank == GroupRank(0));
+        let is_served_there = self.held(node).is_some_and(|member| member.rank == GroupRank(0));
         if !is_served_there || refused.round != self.round {
             return false;
         }
@@ -192,30 +192,30 @@ impl Group {
         mem::take(&mut self.undismissed)
     }
 
-    /// Returns the seat of `node`, if it was a member when the round started.
-    pub(crate) fn seat(&self, node: &NodeId) -> Option<Seat> {
-        self.seats.get(node).copied()
+    /// Returns the member `node`, if it was a member when the round started.
+    pub(crate) fn member(&self, node: &NodeId) -> Option<GroupMember> {
+        self.members.get(node).copied()
     }
 
-    /// Returns the seat of `node`, if it is still a member.
-    pub(crate) fn held(&self, node: &NodeId) -> Option<Seat> {
-        self.seat(node).filter(Seat::is_held)
+    /// Returns the member `node`, if it is still a member.
+    pub(crate) fn held(&self, node: &NodeId) -> Option<GroupMember> {
+        self.member(node).filter(GroupMember::is_held)
     }
 
     /// Returns all members at the start of the round.
-    pub(crate) fn seats(&self) -> impl Iterator<Item = (&NodeId, Seat)> {
-        self.seats.iter().map(|(node, seat)| (node, *seat))
+    pub(crate) fn members(&self) -> impl Iterator<Item = (&NodeId, GroupMember)> {
+        self.members.iter().map(|(node, member)| (node, *member))
     }
 
     /// Sets the state of `node`, if it is still a member.
-    pub(crate) fn set_state(&mut self, node: &NodeId, state: SeatState) {
-        let Some(seat) = self.seats.get_mut(node) else {
+    pub(crate) fn set_state(&mut self, node: &NodeId, state: MemberState) {
+        let Some(member) = self.members.get_mut(node) else {
             return;
         };
-        if matches!(seat.state, SeatState::Lost(_)) {
+        if matches!(member.state, MemberState::Lost(_)) {
             return;
         }
-        seat.state = state;
+        member.state = state;
         let unstopped = state.is_unstopped() && !self.succeeded.contains(node);
         keep(&mut self.pending, node, state.is_pending());
         keep(&mut self.unstopped, node, unstopped);
@@ -246,7 +246,7 @@ impl Group {
     /// Returns true if a member timed out after it had succeeded.
     pub(crate) fn has_lost_success(&self) -> bool {
         let is_silent = |id: &NodeId| {
-            self.seat(id).is_some_and(|s| s.state == SeatState::Lost(EvictReason::Silent))
+            self.member(id).is_some_and(|s| s.state == MemberState::Lost(EvictReason::Silent))
         };
         self.succeeded.iter().any(is_silent)
     }
@@ -288,7 +288,7 @@ impl Group {
     /// paused, or its network was down.
     pub(crate) fn take_cut_off(&mut self) -> Vec<(NodeId, Instant)> {
         let cut_off = mem::take(&mut self.cut_off);
-        let held = self.seats.keys().filter(|node| self.held(node).is_some()).count();
+        let held = self.members.keys().filter(|node| self.held(node).is_some()).count();
         if cut_off.len() * 2 > held {
             return Vec::new();
         }

@@ -43,7 +43,7 @@ use crate::{
     event::EventKind,
     flapping::RestartSpacing,
     grant::Grant,
-    group::{Group, SeatState},
+    group::{Group, MemberState},
     ids::{JobUid, NodeId, Peer, Round, RoundId, Term},
     message::{EvictReason, FromNode, NodeState, Registration, RestartReason, ToNode},
     phase::{Gathering, Phase, Recovering},
@@ -488,14 +488,14 @@ impl Rendezvous {
 }
 
 /// Returns the state of a member by its own report; `None` if that does not refer to this round.
-fn state_by_report(group: &Group, node: &Node) -> Option<SeatState> {
-    // In a recovery, the new agent of a machine whose old agent was a member takes over its seat,
+fn state_by_report(group: &Group, node: &Node) -> Option<MemberState> {
+    // In a recovery, the new agent of a machine whose old agent was a member takes over its rank,
     // and has no round of its own to report about.
     let speaks_of_it = node.report.round == group.round
         || group.started.is_none()
         || node.is_leaving()
         || node.missed_its_admission;
-    speaks_of_it.then(|| SeatState::of(node.report.state))
+    speaks_of_it.then(|| MemberState::of(node.report.state))
 }
 
 /// Returns true if `ready` nodes are enough for a round.

@@ -31,7 +31,7 @@ pub(crate) struct OwnerChecks {
 impl OwnerChecks {
     /// Returns the checks of a group; `None` if the node that serves its store is not known.
     pub(crate) fn new(group: &Group, roster: &Roster) -> Option<Self> {
-        let (server, _) = group.seats().find(|(_, seat)| seat.rank == GroupRank(0))?;
+        let (server, _) = group.members().find(|(_, member)| member.rank == GroupRank(0))?;
         let answers = Batch::new(STORE_CONNECTIONS_MAX, OWNER_CHECK_INTERVAL);
         let mut checks = Self {
             server: server.clone(),
@@ -39,7 +39,7 @@ impl OwnerChecks {
             addresses: BTreeMap::new(),
             answers,
         };
-        for (id, _) in group.seats() {
+        for (id, _) in group.members() {
             checks.add_addresses(roster, id);
         }
         Some(checks)

@@ -65,8 +65,8 @@ pub struct JobState {
     /// True if the round was learned from a node: this coordinator neither completed it nor found
     /// it in its state file as completed.
     pub is_adopted: bool,
-    /// The seat in that round of the node in the coordinator's own process, if it was a member.
-    pub host: Option<HostSeat>,
+    /// The rank in that round of the node in the coordinator's own process, if it was a member.
+    pub host: Option<HostMember>,
     /// Failures charged so far.
     pub restarts_used: u32,
     /// The last round that was charged.
@@ -93,7 +93,7 @@ pub struct JobState {
 
 /// The member of a round that runs in the coordinator's own process, and ends with it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct HostSeat {
+pub struct HostMember {
     /// Its rank.
     pub rank: GroupRank,
     /// The agent that had that rank.

@@ -260,11 +260,11 @@ fn of_another_job(path: &Path, later_ms: i64) {
     let born_ms = state["born_ms"].as_u64().expect("the job has a birth");
     state["job_uid"] = json!("0123456789abcdef");
     state["born_ms"] = json!(born_ms.saturating_add_signed(later_ms));
-    let other = |voter: &Value| json!(voter.as_u64().expect("each seat has a voter") ^ 1);
+    let other = |voter: &Value| json!(voter.as_u64().expect("each slot has a voter") ^ 1);
     let copy = &mut state["copy"];
     copy["voter"] = other(&copy["voter"]);
-    for seat in copy["last"].as_array_mut().expect("there are voters") {
-        seat["voter"] = other(&seat["voter"]);
+    for slot in copy["last"].as_array_mut().expect("there are voters") {
+        slot["voter"] = other(&slot["voter"]);
     }
     fs::write(path, state.to_string()).expect("the sandbox is writable");
 }

@@ -233,7 +233,7 @@ fn shown_by_other_version(registration: &Registration) -> Option<KnownJob> {
 
 #[cfg(test)]
 mod tests {
-    use ragent_election::election::message::{Lists, Replica, Seat};
+    use ragent_election::election::message::{Lists, Replica, VoterSlot};
     use ragent_rendezvous::{
         heir::Member,
         ids::{JobUid, Round, VoterId},
@@ -244,11 +244,11 @@ mod tests {
 
     /// The role of a process with the voter 1, in a job with a round and these voters. Its agent is registered at `b:1`.
     fn role(voters: &[u64]) -> Role {
-        let seat = |voter: &u64| Seat {
+        let slot = |voter: &u64| VoterSlot {
             address: VoterAddress::new(format!("n{voter}:1")),
             voter: Some(VoterId(*voter)),
         };
-        let lists = Lists { before: None, last: voters.iter().map(seat).collect() };
+        let lists = Lists { before: None, last: voters.iter().map(slot).collect() };
         let job_state = JobState { round: Round(1), ..JobState::fresh(JobUid::new("u")) };
         let replica = Replica { lists, job_state: Some(job_state), ..Replica::default() };
         let stored = Stored { replica, ..Stored::default() };

@@ -10,7 +10,7 @@ use ragent_base::{
     testing::{self, job},
 };
 use ragent_coordinator::proofs::Proofs;
-use ragent_election::election::message::{Lists, Replica, Seat, Version};
+use ragent_election::election::message::{Lists, Replica, Version, VoterSlot};
 use ragent_leadership::{
     Stored,
     state_file::{write_copy, write_job_state},
@@ -26,7 +26,7 @@ use ragent_rendezvous::{
         FromNode, JobResult, NodeReport, NodeState, Outcome, Registration, StepProgress,
         StepSource, WorkerEnd, WorkerFailure,
     },
-    settings::{HostSeat, HostTally, JobState},
+    settings::{HostMember, HostTally, JobState},
 };
 use rustls::pki_types::ServerName;
 
@@ -448,7 +448,7 @@ fn state_files() -> Vec<Vec<u8>> {
         strikes: 2,
         early_losses: 1,
     };
-    let host = HostSeat {
+    let host = HostMember {
         rank: GroupRank(1),
         node: NodeId::new("n1_17"),
         host_name: "n1".to_owned(),
@@ -485,11 +485,11 @@ fn state_files() -> Vec<Vec<u8>> {
             written()
         })
         .collect();
-    let seat = |address: &str| Seat {
+    let slot = |address: &str| VoterSlot {
         address: VoterAddress::new(address),
         voter: Some(VoterId(address.len() as u64)),
     };
-    let lists = Lists { last: vec![seat("n0:1"), seat("n10:1")], before: Some(vec![seat("n:1")]) };
+    let lists = Lists { last: vec![slot("n0:1"), slot("n10:1")], before: Some(vec![slot("n:1")]) };
     let version = Version { term: Term(3 << 16), number: 9 };
     let stored = Stored {
         voter: Some(VoterId(4)),

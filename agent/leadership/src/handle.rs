@@ -116,9 +116,9 @@ impl Leadership {
     /// Returns true if voters elect the coordinator, and this process is not one of them. A process that is listed for a job without a
     /// round counts as one.
     pub fn is_outside(&self) -> bool {
-        let has_seat =
-            |own: &Member| self.stored.borrow().replica.has_seat_of(own.voter, &own.address);
-        self.member().is_some_and(|own| !has_seat(own))
+        let has_slot =
+            |own: &Member| self.stored.borrow().replica.has_slot_of(own.voter, &own.address);
+        self.member().is_some_and(|own| !has_slot(own))
     }
 
     /// Sends a command, unless the choice has ended or its queue is full. Returns true if it is sent.
@@ -311,7 +311,7 @@ impl Mandate {
         let election::Leadership { term, until: first, workers_until, former, job_state, voters } =
             granted;
         let grant = Some(Grant { term, until: first, workers_until, former });
-        let voters = voters.into_iter().map(|seat| seat.address).collect();
+        let voters = voters.into_iter().map(|slot| slot.address).collect();
         Self { grant, until, job_state, voters }
     }
 
@@ -338,12 +338,12 @@ pub struct Stored {
 impl Stored {
     /// Returns the endpoints of the voters in the newest list.
     pub fn voters(&self) -> Vec<VoterAddress> {
-        self.replica.lists.last.iter().map(|seat| seat.address.clone()).collect()
+        self.replica.lists.last.iter().map(|slot| slot.address.clone()).collect()
     }
 
     /// Returns the endpoints of the voters in all lists of a job that has a round; none if it has none.
     pub fn voters_of_job(&self) -> Vec<VoterAddress> {
-        let seats = self.replica.lists.seats().filter(|_| self.replica.has_round());
-        seats.map(|seat| seat.address.clone()).collect()
+        let slots = self.replica.lists.slots().filter(|_| self.replica.has_round());
+        slots.map(|slot| slot.address.clone()).collect()
     }
 }

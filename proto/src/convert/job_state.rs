@@ -3,7 +3,7 @@
 use ragent_rendezvous::{
     ids::{GroupRank, JobUid, NodeId, ProofKey, Round, Term},
     limits::HOST_TALLIES_MAX,
-    settings::{HostSeat, HostTally, JobState},
+    settings::{HostMember, HostTally, JobState},
 };
 
 use super::{
@@ -79,23 +79,23 @@ fn proof_key(bytes: &[u8]) -> Result<Option<ProofKey>, Malformed> {
     Ok(Some(ProofKey::new(bytes)))
 }
 
-impl From<HostSeat> for v1::HostSeat {
-    fn from(seat: HostSeat) -> Self {
-        let HostSeat { rank, node, host_name, is_confirmed_dead } = seat;
+impl From<HostMember> for v1::HostMember {
+    fn from(host: HostMember) -> Self {
+        let HostMember { rank, node, host_name, is_confirmed_dead } = host;
         Self { rank: rank.0, node_id: node.to_string(), host_name, is_confirmed_dead }
     }
 }
 
-impl TryFrom<v1::HostSeat> for HostSeat {
+impl TryFrom<v1::HostMember> for HostMember {
     type Error = Malformed;
 
-    fn try_from(seat: v1::HostSeat) -> Result<Self, Malformed> {
+    fn try_from(host: v1::HostMember) -> Result<Self, Malformed> {
         Ok(Self {
-            rank: GroupRank(seat.rank),
+            rank: GroupRank(host.rank),
             // Both are empty in a job's state that comes from the state file of an older build.
-            node: NodeId::new(name(seat.node_id, "host_seat.node_id")?),
-            host_name: name(seat.host_name, "host_seat.host_name")?,
-            is_confirmed_dead: seat.is_confirmed_dead,
+            node: NodeId::new(name(host.node_id, "host.node_id")?),
+            host_name: name(host.host_name, "host.host_name")?,
+            is_confirmed_dead: host.is_confirmed_dead,
         })
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prost::Message;
 use ragent_election::election::message::{
-    Answer, Knowledge, Lists, Replica, Request, Seat, Version, VoterMessage,
+    Answer, Knowledge, Lists, Replica, Request, Version, VoterMessage, VoterSlot,
 };
 use ragent_rendezvous::{
     ids::{JobUid, NodeId, RunId, Term, VoterAddress, VoterId},
@@ -308,7 +308,7 @@ impl TryFrom<v1::Version> for Version {
 impl From<Replica> for v1::Replica {
     fn from(replica: Replica) -> Self {
         let Replica { version, lists: Lists { before, last }, job_state } = replica;
-        let to_wire = |list: Vec<Seat>| list.into_iter().map(Into::into).collect();
+        let to_wire = |list: Vec<VoterSlot>| list.into_iter().map(Into::into).collect();
         Self {
             version: Some(version.into()),
             job_state: job_state.map(Into::into),
@@ -325,8 +325,8 @@ impl TryFrom<v1::Replica> for Replica {
         Ok(Self {
             version: required(replica.version, "replica.version")?.try_into()?,
             lists: Lists {
-                last: seats(replica.last, "replica.last")?,
-                before: Some(seats(replica.before, "replica.before")?)
+                last: slots(replica.last, "replica.last")?,
+                before: Some(slots(replica.before, "replica.before")?)
                     .filter(|before| !before.is_empty()),
             },
             job_state: replica.job_state.map(TryInto::try_into).transpose()?,
@@ -334,23 +334,23 @@ impl TryFrom<v1::Replica> for Replica {
     }
 }
 
-impl From<Seat> for v1::Seat {
-    fn from(seat: Seat) -> Self {
-        Self { address: seat.address.to_string(), voter: seat.voter.map(|voter| voter.0) }
+impl From<VoterSlot> for v1::VoterSlot {
+    fn from(slot: VoterSlot) -> Self {
+        Self { address: slot.address.to_string(), voter: slot.voter.map(|voter| voter.0) }
     }
 }
 
-impl TryFrom<v1::Seat> for Seat {
+impl TryFrom<v1::VoterSlot> for VoterSlot {
     type Error = Malformed;
 
-    fn try_from(seat: v1::Seat) -> Result<Self, Malformed> {
-        let address = address(seat.address, "seat.address")?;
-        Ok(Self { address, voter: seat.voter.map(VoterId) })
+    fn try_from(slot: v1::VoterSlot) -> Result<Self, Malformed> {
+        let address = address(slot.address, "slot.address")?;
+        Ok(Self { address, voter: slot.voter.map(VoterId) })
     }
 }
 
-fn seats(seats: Vec<v1::Seat>, field: &'static str) -> Result<Vec<Seat>, Malformed> {
-    list(seats, field, VOTERS_MAX, TryInto::try_into)
+fn slots(slots: Vec<v1::VoterSlot>, field: &'static str) -> Result<Vec<VoterSlot>, Malformed> {
+    list(slots, field, VOTERS_MAX, TryInto::try_into)
 }
 
 /// Checks the endpoints of the voters of a job; there are two lists while they change.

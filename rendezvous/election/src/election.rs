@@ -371,7 +371,7 @@ impl Election {
             self.step_down(now, "another process knows a job of this name");
             return None;
         }
-        let Some(lists) = leader.seated(now, &replica.lists, &self.answers) else {
+        let Some(lists) = leader.listed(now, &replica.lists, &self.answers) else {
             self.step_down(now, "no majority is there for the first round");
             return None;
         };
@@ -481,11 +481,12 @@ impl Election {
     }
 
     /// Returns true if this process may take over a replica that its leader has not sent: a newer one of its own job, or the replica
-    /// of a job in which it has a seat. Otherwise hosts could teach each other the state of a job that nobody can lead any more.
+    /// of a job in which it has a slot. Otherwise hosts could teach each other the state of a job that nobody can lead
+    /// any more.
     fn may_take(&self, replica: &Replica) -> bool {
         let own = self.voter.replica();
         let Settings { voter, address, .. } = &self.settings;
-        !replica.has_round() || own.has_round() || replica.has_seat_of(*voter, address)
+        !replica.has_round() || own.has_round() || replica.has_slot_of(*voter, address)
     }
 
     /// Takes over the replica of another voter, which knows the term `highest`, if it is newer. A candidate begins

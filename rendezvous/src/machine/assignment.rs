@@ -3,7 +3,7 @@
 use tracing::info;
 
 use crate::{
-    group::{Seat, SeatState},
+    group::{GroupMember, MemberState},
     ids::NodeId,
     machine::{Availability, Rendezvous},
     message::{Assignment, EvictReason, NodeState, ToNode, WaitReason},
@@ -57,21 +57,24 @@ impl Rendezvous {
                 recovering.assignment(node, self.why_last_round_ended())
             }
             Phase::Running(running) => match running.group.held(id) {
-                Some(Seat { rank, .. }) => {
+                Some(GroupMember { rank, .. }) => {
                     running.group.table.as_ref()?.admission(rank).map(Assignment::Admit)
                 }
                 None => Some(self.outsider(id, node)),
             },
             Phase::Regathering(regathering) => match regathering.group.held(id) {
-                Some(Seat { state: SeatState::Active | SeatState::Stopped, .. }) => {
+                Some(GroupMember { state: MemberState::Active | MemberState::Stopped, .. }) => {
                     Some(Assignment::Restart {
                         round: regathering.group.round,
                         reason: regathering.reason.clone(),
                     })
                 }
-                Some(Seat {
+                Some(GroupMember {
                     state:
-                        SeatState::Back | SeatState::Leaving | SeatState::Left | SeatState::Lost(_),
+                        MemberState::Back
+                        | MemberState::Leaving
+                        | MemberState::Left
+                        | MemberState::Lost(_),
                     ..
                 })
                 | None => Some(self.outsider(id, node)),
@@ -82,7 +85,7 @@ impl Rendezvous {
         }
     }
 
-    /// Returns the assignment of a node that has no seat, or has stopped running in it.
+    /// Returns the assignment of a node that is no member, or has stopped running.
     fn outsider(&self, id: &NodeId, node: &Node) -> Assignment {
         match node.report.state {
             NodeState::Running | NodeState::Stopping | NodeState::Succeeded => {
@@ -95,15 +98,15 @@ impl Rendezvous {
     }
 
     fn why_not_member(&self, id: &NodeId) -> EvictReason {
-        match self.phase.group().and_then(|group| group.seat(id)) {
-            Some(Seat { state: SeatState::Lost(reason), .. }) => reason,
-            Some(Seat {
+        match self.phase.group().and_then(|group| group.member(id)) {
+            Some(GroupMember { state: MemberState::Lost(reason), .. }) => reason,
+            Some(GroupMember {
                 state:
-                    SeatState::Active
-                    | SeatState::Stopped
-                    | SeatState::Back
-                    | SeatState::Leaving
-                    | SeatState::Left,
+                    MemberState::Active
+                    | MemberState::Stopped
+                    | MemberState::Back
+                    | MemberState::Leaving
+                    | MemberState::Left,
                 ..
             })
             | None => EvictReason::Silent,

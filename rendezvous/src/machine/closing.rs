@@ -8,7 +8,7 @@ use crate::{
     effect::Effect,
     event::EventKind,
     grant::Grant,
-    group::{Group, SeatState},
+    group::{Group, MemberState},
     ids::{Round, Term},
     limits::{FURTHER_FAILURES_MAX, FURTHER_TEXT_MAX, SAME_TIME, TAKEOVER_COURTESY, after},
     machine::{Availability, Rendezvous},
@@ -42,7 +42,7 @@ impl Rendezvous {
     /// would not know whether they have the outcome.
     fn informs_until(&self, group: Option<&Group>) -> Instant {
         let are_registered = group.is_some_and(|group| {
-            let registered = group.seats().filter(|(id, _)| self.roster.get(id).is_some());
+            let registered = group.members().filter(|(id, _)| self.roster.get(id).is_some());
             registered.count() == group.size as usize
         });
         if self.grant.is_none() || are_registered {
@@ -205,7 +205,7 @@ impl Rendezvous {
         };
         (self.roster.is_empty() || self.roster.all_leaving())
             && !group.leavers().is_empty()
-            && !group.seats().any(|(_, seat)| matches!(seat.state, SeatState::Lost(_)))
+            && !group.members().any(|(_, member)| matches!(member.state, MemberState::Lost(_)))
     }
 }
 

@@ -36,7 +36,7 @@ impl Rendezvous {
             self.send(node.peer(), ToNode::Assignment(evict));
         }
         match &mut self.phase {
-            Phase::Recovering(recovering) => recovering.unseat(id),
+            Phase::Recovering(recovering) => recovering.give_up_rank(id),
             Phase::Gathering(_) | Phase::Closed(_) => {}
             Phase::Running(_) => self.on_lost_in_running(now, &node, how),
             Phase::Regathering(_) => self.on_lost_in_regathering(now, id, how),

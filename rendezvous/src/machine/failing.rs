@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::{
     event::EventKind,
-    group::Seat,
+    group::GroupMember,
     ids::{GroupRank, NodeId, RoundId},
     limits::EARLY,
     machine::{Rendezvous, closing::Failures},
@@ -44,15 +44,15 @@ impl Rendezvous {
         node.sent = Some(SentAssignment::Restart(group.round));
         // No worker depends on a member that had succeeded, so its loss does not explain a failure;
         // unless it served the round's store, as group rank 0 does.
-        let is_missed = |other: &NodeId, seat: &Seat| {
-            let serves_store = seat.rank == GroupRank(0);
-            !seat.state.stays() && (serves_store || !group.has_succeeded(other))
+        let is_missed = |other: &NodeId, member: &GroupMember| {
+            let serves_store = member.rank == GroupRank(0);
+            !member.state.stays() && (serves_store || !group.has_succeeded(other))
         };
-        let by_membership = group.seats().any(|(other, seat)| is_missed(other, &seat));
+        let by_membership = group.members().any(|(other, member)| is_missed(other, &member));
         let round = group.round;
         let awaited: BTreeSet<NodeId> = group
-            .seats()
-            .filter(|(other, seat)| *other != id && seat.state.stays())
+            .members()
+            .filter(|(other, member)| *other != id && member.state.stays())
             .map(|(other, _)| other.clone())
             .collect();
         let verdict = (!by_membership)
@@ -205,7 +205,7 @@ impl Rendezvous {
             return;
         };
         let Some(started) = group.started else { return };
-        let is_lost = group.held(id).is_some_and(|seat| seat.state.stays());
+        let is_lost = group.held(id).is_some_and(|member| member.state.stays());
         let Some(node) = self.roster.get_mut(id).filter(|_| is_lost) else {
             return;
         };
@@ -242,9 +242,9 @@ impl Rendezvous {
         let is_quarantined = |id: &NodeId| {
             self.roster.get(id).is_none_or(|node| node.tally.quarantined_until().is_some())
         };
-        let members = group
-            .seats()
-            .filter(|(other, seat)| *other != id && seat.state.stays() && !is_quarantined(other));
+        let members = group.members().filter(|(other, member)| {
+            *other != id && member.state.stays() && !is_quarantined(other)
+        });
         let others = self.roster.ready().iter().filter(|other| group.held(other).is_none());
         members.count() + others.count() >= shared.nodes.min() as usize
     }

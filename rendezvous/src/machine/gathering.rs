@@ -10,14 +10,14 @@ use std::{
 use tracing::info;
 
 use crate::{
-    group::{Group, SeatState},
+    group::{Group, MemberState},
     ids::{GroupRank, NodeId, Round, RoundId},
     limits::after,
     machine::{Availability, Rendezvous, closing::Failures, is_enough},
     message::{DepartedNodes, Departure, JobResult, NodeDescription},
     phase::{Gathering, Phase, Running},
     ranks::{assign_ranks, sort_newcomers},
-    settings::{HostSeat, SharedSettings},
+    settings::{HostMember, SharedSettings},
     table::{Charges, Table},
 };
 
@@ -129,7 +129,7 @@ impl Rendezvous {
             Departure::AgentEnded | Departure::Silent | Departure::Left => self.knows(id),
         };
         let group = self.phase.group();
-        let is_newcomer = |id: &NodeId| group.is_none_or(|group| group.seat(id).is_none());
+        let is_newcomer = |id: &NodeId| group.is_none_or(|group| group.member(id).is_none());
         let nodes = self.roster.iter().filter(|(id, _)| is_newcomer(id)).map(|(_, node)| node);
         self.departures.departed(now, is_back, nodes)
     }
@@ -139,9 +139,9 @@ impl Rendezvous {
     /// If other nodes could not reach the address of the master, the job is closed instead: no node
     /// could change this by itself.
     pub(super) fn complete(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        let seats = shared.nodes.fit(self.candidates(shared));
-        let survivors = self.survivors(seats);
-        let newcomers = self.newcomers(&survivors, seats);
+        let room = shared.nodes.fit(self.candidates(shared));
+        let survivors = self.survivors(room);
+        let newcomers = self.newcomers(&survivors, room);
         let newcomer_count = newcomers.len();
         let newcomers_to_a_group: BTreeSet<NodeId> = if survivors.is_empty() {
             BTreeSet::new()
@@ -177,7 +177,7 @@ impl Rendezvous {
         self.job_state.is_early = true;
         self.job_state.round_size = u32::try_from(nodes).unwrap_or(u32::MAX);
         let host = placed.iter().zip(0..).find(|(id, _)| self.is_host(id));
-        self.job_state.host = host.map(|(id, rank)| HostSeat {
+        self.job_state.host = host.map(|(id, rank)| HostMember {
             rank: GroupRank(rank),
             node: id.clone(),
             host_name: self.host_name(id),
@@ -198,21 +198,23 @@ impl Rendezvous {
     }
 
     /// Returns the members of the last round that are ready, by their rank in it. If there are more
-    /// than `seats`, the last ones are left out.
-    fn survivors(&self, seats: usize) -> BTreeMap<GroupRank, NodeId> {
-        let members = self.phase.group().into_iter().flat_map(Group::seats);
+    /// than `room`, the last ones are left out.
+    fn survivors(&self, room: usize) -> BTreeMap<GroupRank, NodeId> {
+        let members = self.phase.group().into_iter().flat_map(Group::members);
         let mut survivors: BTreeMap<GroupRank, NodeId> = members
-            .filter(|(id, seat)| seat.state == SeatState::Back && self.roster.ready().contains(*id))
-            .map(|(id, seat)| (seat.rank, id.clone()))
+            .filter(|(id, member)| {
+                member.state == MemberState::Back && self.roster.ready().contains(*id)
+            })
+            .map(|(id, member)| (member.rank, id.clone()))
             .collect();
-        while survivors.len() > seats {
+        while survivors.len() > room {
             survivors.pop_last();
         }
         survivors
     }
 
     /// Returns the nodes that join the survivors: the first to arrive, in the order of their ranks.
-    fn newcomers(&self, survivors: &BTreeMap<GroupRank, NodeId>, seats: usize) -> Vec<NodeId> {
+    fn newcomers(&self, survivors: &BTreeMap<GroupRank, NodeId>, room: usize) -> Vec<NodeId> {
         let known: BTreeSet<&NodeId> = survivors.values().collect();
         let mut waiting: Vec<_> = self
             .roster
@@ -222,7 +224,7 @@ impl Rendezvous {
             .filter_map(|id| self.roster.get(id))
             .collect();
         waiting.sort_by_key(|node| node.arrival);
-        waiting.truncate(seats.saturating_sub(survivors.len()));
+        waiting.truncate(room.saturating_sub(survivors.len()));
         let mut newcomers: Vec<&NodeDescription> =
             waiting.into_iter().map(|node| &*node.description).collect();
         sort_newcomers(&mut newcomers);
@@ -243,11 +245,11 @@ impl Rendezvous {
             let description = &node.description;
             Some((GroupRank(description.node_rank?), description.node_id.clone()))
         });
-        let mut seats: BTreeMap<GroupRank, NodeId> = ready.chain(survivors).collect();
-        (0..shared.nodes.max()).map(|rank| seats.remove(&GroupRank(rank))).collect()
+        let mut by_rank: BTreeMap<GroupRank, NodeId> = ready.chain(survivors).collect();
+        (0..shared.nodes.max()).map(|rank| by_rank.remove(&GroupRank(rank))).collect()
     }
 
-    /// Returns the number of seats of the next round that could be taken now.
+    /// Returns the number of ranks of the next round that could be taken now.
     pub(super) fn candidates(&self, shared: SharedSettings) -> usize {
         if shared.fixed_ranks { self.roster.node_ranks_ready() } else { self.roster.ready().len() }
     }

@@ -1,8 +1,8 @@
 //! Recovery: a restarted coordinator finds out which members of the last round are left.
 //!
 //! Until a lease has passed, workers may run that it does not know of; after that, none runs whose
-//! agent has not registered. A new agent that takes over the seat of its machine proves nothing
-//! about the old one, so its claim fills the seat but does not shorten the wait; unless the old
+//! agent has not registered. A new agent that takes over the rank of its machine proves nothing
+//! about the old one, so its claim fills the rank but does not shorten the wait; unless the old
 //! agent's keeper has reported that no process of it is left.
 
 use std::{
@@ -68,7 +68,7 @@ impl Recovering {
         self.size > 0 && self.accounted_for() == self.size as usize
     }
 
-    /// Makes `round` the last round, unless a later one is known; seats of earlier rounds are given
+    /// Makes `round` the last round, unless a later one is known; ranks of earlier rounds are given
     /// up. Returns true if it is the last round now.
     ///
     /// Only members know the term of a round. A state file has the term of the coordinator that
@@ -129,8 +129,8 @@ impl Recovering {
         after(self.since, leases.coordinator + margin)
     }
 
-    fn seat(&mut self, rank: GroupRank, id: &NodeId, is_claimant: bool) {
-        self.unseat(id);
+    fn enter(&mut self, rank: GroupRank, id: &NodeId, is_claimant: bool) {
+        self.give_up_rank(id);
         self.dead.remove(id);
         if let Some(other) = self.members.insert(rank, id.clone()) {
             self.ranks.remove(&other);
@@ -143,16 +143,16 @@ impl Recovering {
         }
     }
 
-    /// Gives up the seats of all nodes that are gone.
+    /// Gives up the ranks of all nodes that are gone.
     fn retain(&mut self, is_here: impl Fn(&NodeId) -> bool) {
         let gone: Vec<NodeId> = self.ranks.keys().filter(|id| !is_here(id)).cloned().collect();
         for id in &gone {
-            self.unseat(id);
+            self.give_up_rank(id);
         }
     }
 
-    /// Gives up the seat of a node that is gone.
-    pub(super) fn unseat(&mut self, id: &NodeId) {
+    /// Gives up the rank of a node that is gone.
+    pub(super) fn give_up_rank(&mut self, id: &NodeId) {
         self.claimants.remove(id);
         self.confirmed_claimants.remove(id);
         if let Some(rank) = self.ranks.remove(id) {
@@ -160,10 +160,10 @@ impl Recovering {
         }
     }
 
-    /// Gives up the seat of a node that has left in order.
+    /// Gives up the rank of a node that has left in order.
     pub(super) fn let_go(&mut self, id: &NodeId) {
         let was_member = self.ranks.contains_key(id) && !self.claimants.contains(id);
-        self.unseat(id);
+        self.give_up_rank(id);
         if was_member {
             self.dead.remove(id);
             self.left.insert(id.clone());
@@ -187,7 +187,7 @@ impl Recovering {
 }
 
 impl Rendezvous {
-    /// Seats `id` by the rank that it had in the last round, if it had one.
+    /// Enters `id` with the rank that it had in the last round, if it had one.
     ///
     /// A node that was a member itself takes precedence over a new agent of the same machine, which
     /// knows the rank only from its state file.
@@ -220,14 +220,14 @@ impl Rendezvous {
             return;
         };
         let is_free = match recovering.members.get(&rank) {
-            Some(seated) => is_member && recovering.claimants.contains(seated),
+            Some(holder) => is_member && recovering.claimants.contains(holder),
             None => true,
         };
         if is_free || recovering.ranks.get(id) == Some(&rank) {
-            recovering.seat(rank, id, !is_member);
-            let is_confirmed_dead = self.job_state.host.as_ref().is_some_and(|seat| {
-                let is_of_it = seat.rank == rank && self.job_state.round == recovering.round.round;
-                is_of_it && seat.is_confirmed_dead
+            recovering.enter(rank, id, !is_member);
+            let is_confirmed_dead = self.job_state.host.as_ref().is_some_and(|host| {
+                let is_of_it = host.rank == rank && self.job_state.round == recovering.round.round;
+                is_of_it && host.is_confirmed_dead
             });
             if !is_member && is_confirmed_dead {
                 recovering.confirmed_claimants.insert(id.clone());
@@ -243,8 +243,8 @@ impl Rendezvous {
         if self.is_host(former) || former.as_str() == self.settings.coordinator {
             return RestartReason::CoordinatorRestarted;
         }
-        let seat = self.job_state.host.as_ref().filter(|seat| seat.node == *former);
-        let host_name = seat.map(|seat| seat.host_name.clone()).filter(|name| !name.is_empty());
+        let host = self.job_state.host.as_ref().filter(|host| host.node == *former);
+        let host_name = host.map(|host| host.host_name.clone()).filter(|name| !name.is_empty());
         RestartReason::CoordinatorLost { host_name }
     }
 
@@ -254,15 +254,15 @@ impl Rendezvous {
     /// Not if it ran a later round than the known one: others may still run that one.
     pub(super) fn confirm_predecessor_dead(&mut self, id: &NodeId, round: Round) {
         let is_host = self.is_host(id) || round > self.job_state.round;
-        let Some(seat) = self.job_state.host.as_mut() else { return };
-        if is_host || seat.node != *id || seat.is_confirmed_dead {
+        let Some(host) = self.job_state.host.as_mut() else { return };
+        if is_host || host.node != *id || host.is_confirmed_dead {
             return;
         }
-        seat.is_confirmed_dead = true;
+        host.is_confirmed_dead = true;
         info!(node = %id, "the previous host's agent and all of its processes have ended");
         if let Phase::Recovering(recovering) = &mut self.phase
             && recovering.round.round == self.job_state.round
-            && let Some(claimant) = recovering.members.get(&seat.rank)
+            && let Some(claimant) = recovering.members.get(&host.rank)
             && recovering.claimants.contains(claimant)
         {
             recovering.confirmed_claimants.insert(claimant.clone());
@@ -279,7 +279,7 @@ impl Rendezvous {
         let Phase::Recovering(recovering) = &mut self.phase else { return };
         let is_member = round == recovering.round.round && !recovering.left.contains(id);
         if is_elected && is_member && recovering.dead.len() < recovering.size as usize {
-            recovering.unseat(id);
+            recovering.give_up_rank(id);
             recovering.dead.insert(id.clone());
         }
     }
@@ -488,11 +488,11 @@ pub(super) fn without_former(
     grant: Option<&Grant>,
 ) -> Phase {
     if let (Phase::Recovering(recovering), Some(elected)) = (&mut phase, grant)
-        && let Some(seat) = job_state.host.as_ref()
-        && elected.former.as_ref() == Some(&seat.node)
+        && let Some(host) = job_state.host.as_ref()
+        && elected.former.as_ref() == Some(&host.node)
         && elected.workers_until <= now
     {
-        recovering.dead.insert(seat.node.clone());
+        recovering.dead.insert(host.node.clone());
     }
     phase
 }

@@ -19,7 +19,7 @@ impl Rendezvous {
             return;
         }
         let addresses = running.group.refused_clients().iter().map(ToString::to_string).collect();
-        let members = running.group.seats().map(|(member, _)| member.clone());
+        let members = running.group.members().map(|(member, _)| member.clone());
         let others: Vec<NodeId> = members.filter(|member| member != node).collect();
         self.event(None, None, EventKind::StoreClientsRefused { addresses });
         for member in others {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use tracing::warn;
 
 use crate::{
-    group::SeatState,
+    group::MemberState,
     ids::NodeId,
     limits::after,
     machine::{Availability, Rendezvous, closing::Failures, is_enough, state_by_report},
@@ -52,7 +52,7 @@ impl Rendezvous {
             return;
         };
         if node.report.round > group.round {
-            group.set_state(id, SeatState::Lost(EvictReason::Silent));
+            group.set_state(id, MemberState::Lost(EvictReason::Silent));
             regathering.loss = Some(self.clock);
             self.record_eviction(id, EvictReason::Silent);
             self.drop_verdict();
@@ -93,9 +93,9 @@ impl Rendezvous {
             return;
         }
         if group.leavers().contains(id) {
-            group.set_state(id, SeatState::Left);
+            group.set_state(id, MemberState::Left);
         } else {
-            group.set_state(id, SeatState::Lost(how));
+            group.set_state(id, MemberState::Lost(how));
             regathering.loss = Some(now);
         }
         self.drop_verdict();
@@ -198,7 +198,7 @@ impl Rendezvous {
                 self.departures.add(node, Departure::NotReady, now);
             }
             if let Some(group) = self.phase.group_mut() {
-                group.set_state(id, SeatState::Lost(EvictReason::NotBack));
+                group.set_state(id, MemberState::Lost(EvictReason::NotBack));
             }
             self.record_eviction(id, EvictReason::NotBack);
             self.index_readiness(id);

@@ -5,7 +5,7 @@ use std::time::Instant;
 use tracing::info;
 
 use crate::{
-    group::{Group, SeatState},
+    group::{Group, MemberState},
     ids::NodeId,
     machine::{Availability, Rendezvous, closing::Failures, state_by_report},
     message::{EvictReason, JobResult, NodeState, RestartReason},
@@ -28,14 +28,14 @@ impl Rendezvous {
         let has_succeeded = group.has_succeeded(id);
         if round > group.round {
             // Another coordinator has admitted the node: here it counts as silent.
-            group.set_state(id, SeatState::Lost(EvictReason::Silent));
+            group.set_state(id, MemberState::Lost(EvictReason::Silent));
             self.record_eviction(id, EvictReason::Silent);
             let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
             self.restart(now, reason, Some(now), None);
             return;
         }
         if let NodeState::Leaving { reaped } = state {
-            group.set_state(id, SeatState::of(state));
+            group.set_state(id, MemberState::of(state));
             if reaped && !has_succeeded && !self.is_sole_host(id) {
                 self.restart(now, RestartReason::NodeLeft { host_name }, None, None);
             }
@@ -88,7 +88,7 @@ impl Rendezvous {
         }
         let host_name = node.description.host_name.clone();
         let is_leaver = group.leavers().contains(id);
-        group.set_state(id, if is_leaver { SeatState::Left } else { SeatState::Lost(how) });
+        group.set_state(id, if is_leaver { MemberState::Left } else { MemberState::Lost(how) });
         if group.has_succeeded(id) {
             return;
         }
@@ -192,8 +192,11 @@ impl Rendezvous {
     /// Waits for the members of a round that has ended.
     pub(super) fn regather(&mut self, mut regathering: Regathering) {
         let group = &mut regathering.group;
-        let held: Vec<NodeId> =
-            group.seats().map(|(id, _)| id.clone()).filter(|id| group.held(id).is_some()).collect();
+        let held: Vec<NodeId> = group
+            .members()
+            .map(|(id, _)| id.clone())
+            .filter(|id| group.held(id).is_some())
+            .collect();
         for id in &held {
             if let Some(state) = self.roster.get(id).and_then(|node| state_by_report(group, node)) {
                 group.set_state(id, state);

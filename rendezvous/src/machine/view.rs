@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    group::{Group, Seat, SeatState},
+    group::{Group, GroupMember, MemberState},
     heir::Successor,
     ids::{GlobalRank, JobUid, NodeId, Round, RoundId, RunId},
     incomplete::Incomplete,
@@ -51,10 +51,12 @@ impl Rendezvous {
     pub fn successors(&self) -> Vec<Successor> {
         let Some(group) = self.phase.group() else { return Vec::new() };
         let host = self.settings.host.as_ref();
-        let mut members: Vec<_> =
-            group.seats().filter(|(id, seat)| Some(*id) != host && seat.state.stays()).collect();
-        members.sort_by_key(|(_, seat)| seat.rank);
-        let described = |(id, _): (&NodeId, Seat)| {
+        let mut members: Vec<_> = group
+            .members()
+            .filter(|(id, member)| Some(*id) != host && member.state.stays())
+            .collect();
+        members.sort_by_key(|(_, member)| member.rank);
+        let described = |(id, _): (&NodeId, GroupMember)| {
             let NodeDescription { address, agent_port, .. } = &*self.roster.get(id)?.description;
             let address = match address.parse::<IpAddr>() {
                 Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
@@ -319,33 +321,40 @@ impl Rendezvous {
         // Without a table, an earlier coordinator has completed the round, and the members are listed with the others.
         let table = group.and_then(|group| group.table.as_ref());
         let member_ranks = table.map_or(&[][..], Table::member_ranks);
-        let ranks_of = |seat: Seat| member_ranks.get(usize::try_from(seat.rank.0).ok()?);
-        let mut seats = InOrder::new(group.into_iter().flat_map(Group::seats));
+        let ranks_of = |member: GroupMember| member_ranks.get(usize::try_from(member.rank.0).ok()?);
+        let mut members = InOrder::new(group.into_iter().flat_map(Group::members));
         let mut ages = InOrder::new(self.progress_ages(now));
         for (id, node) in self.roster.iter() {
-            let seat = seats.find(id, |gone, seat| {
+            let member = members.find(id, |gone, member| {
                 let age = ages.find(gone, |_, _| {});
-                ranks_of(seat).into_iter().for_each(|ranks| visit(gone_member(seat, ranks, age)));
+                ranks_of(member)
+                    .into_iter()
+                    .for_each(|ranks| visit(gone_member(member, ranks, age)));
             });
-            let (state, reason) = self.state_of(node, seat.filter(Seat::is_held));
+            let (state, reason) = self.state_of(node, member.filter(GroupMember::is_held));
             visit(NodeView {
                 description: &node.description,
                 node: Some(node),
-                member: seat.and_then(|seat| Some((seat, ranks_of(seat)?.first_global_rank))),
+                member: member
+                    .and_then(|member| Some((member, ranks_of(member)?.first_global_rank))),
                 state,
                 reason: reason.or_else(|| (!node.attached).then_some("its stream has ended")),
                 progress_age_ms: ages.find(id, |_, _| {}),
             });
         }
-        for (gone, seat) in seats.rest() {
+        for (gone, member) in members.rest() {
             let age = ages.find(gone, |_, _| {});
-            ranks_of(seat).into_iter().for_each(|ranks| visit(gone_member(seat, ranks, age)));
+            ranks_of(member).into_iter().for_each(|ranks| visit(gone_member(member, ranks, age)));
         }
     }
 
-    fn state_of(&self, node: &Node, seat: Option<Seat>) -> (NodeStateName, Option<&'static str>) {
-        if let (Some(seat), Some(group)) = (seat, self.phase.group()) {
-            return (member_state(group, seat, node), None);
+    fn state_of(
+        &self,
+        node: &Node,
+        member: Option<GroupMember>,
+    ) -> (NodeStateName, Option<&'static str>) {
+        if let (Some(member), Some(group)) = (member, self.phase.group()) {
+            return (member_state(group, member, node), None);
         }
         match node.report.state {
             NodeState::Leaving { .. } => (NodeStateName::Leaving, None),
@@ -397,13 +406,13 @@ impl<'a, V, I: Iterator<Item = (&'a NodeId, V)>> InOrder<'a, V, I> {
 }
 
 /// Returns the activity of a member; a report about an older round does not count.
-fn member_state(group: &Group, seat: Seat, node: &Node) -> NodeStateName {
+fn member_state(group: &Group, member: GroupMember, node: &Node) -> NodeStateName {
     if node.report.round < group.round && group.started.is_some() {
         return NodeStateName::Running;
     }
     match node.report.state {
         NodeState::Preparing => NodeStateName::Preparing,
-        NodeState::Ready { .. } if seat.state == SeatState::Back => NodeStateName::Joined,
+        NodeState::Ready { .. } if member.state == MemberState::Back => NodeStateName::Joined,
         NodeState::Ready { .. } => NodeStateName::Preparing,
         NodeState::Running => NodeStateName::Running,
         NodeState::Stopping if node.report.failure.is_some() => NodeStateName::Failed,
@@ -418,8 +427,9 @@ struct NodeView<'a> {
     description: &'a Arc<NodeDescription>,
     /// The node; `None` if it is gone.
     node: Option<&'a Node>,
-    /// Its seat in the newest round and the `RANK` of its first worker, if it was a member when the round began.
-    member: Option<(Seat, GlobalRank)>,
+    /// The member that it is in the newest round, and the `RANK` of its first worker, if it was a member when the round
+    /// began.
+    member: Option<(GroupMember, GlobalRank)>,
     state: NodeStateName,
     reason: Option<&'static str>,
     progress_age_ms: Option<u64>,
@@ -435,8 +445,8 @@ impl NodeView<'_> {
         SharedNode {
             description: Arc::clone(self.description),
             is_attached: self.node.is_some_and(|node| node.attached),
-            ranks: self.member.map(|(seat, first_global_rank)| (seat.rank, first_global_rank)),
-            is_member: self.member.is_some_and(|(seat, _)| seat.is_held()),
+            ranks: self.member.map(|(member, first_global_rank)| (member.rank, first_global_rank)),
+            is_member: self.member.is_some_and(|(member, _)| member.is_held()),
             state: self.state,
             last_seen_ms: self.silence_ms(now),
             reason: self.reason,
@@ -448,19 +458,23 @@ impl NodeView<'_> {
 }
 
 /// Returns a member that is gone.
-fn gone_member(seat: Seat, ranks: &MemberRanks, progress_age_ms: Option<u64>) -> NodeView<'_> {
-    let reason = match seat.state {
-        SeatState::Lost(how) => lost_because(how),
-        SeatState::Left
-        | SeatState::Leaving
-        | SeatState::Active
-        | SeatState::Stopped
-        | SeatState::Back => "it has left the job",
+fn gone_member(
+    member: GroupMember,
+    ranks: &MemberRanks,
+    progress_age_ms: Option<u64>,
+) -> NodeView<'_> {
+    let reason = match member.state {
+        MemberState::Lost(how) => lost_because(how),
+        MemberState::Left
+        | MemberState::Leaving
+        | MemberState::Active
+        | MemberState::Stopped
+        | MemberState::Back => "it has left the job",
     };
     NodeView {
         description: &ranks.node,
         node: None,
-        member: Some((seat, ranks.first_global_rank)),
+        member: Some((member, ranks.first_global_rank)),
         state: NodeStateName::Lost,
         reason: Some(reason),
         progress_age_ms,

@@ -34,13 +34,13 @@ impl Rendezvous {
     /// next one.
     pub fn members(&self) -> MembersReport {
         let group = self.phase.group();
-        let mut seated: Vec<_> = group.into_iter().flat_map(|group| group.seats()).collect();
-        seated.sort_by_key(|(_, seat)| seat.rank);
-        let is_seated = |node: &Node| {
-            group.is_some_and(|group| group.seat(&node.description.node_id).is_some())
+        let mut members: Vec<_> = group.into_iter().flat_map(|group| group.members()).collect();
+        members.sort_by_key(|(_, member)| member.rank);
+        let is_member = |node: &Node| {
+            group.is_some_and(|group| group.member(&node.description.node_id).is_some())
         };
-        let others = self.roster.iter().map(|(_, node)| node).filter(|node| !is_seated(node));
-        let nodes = seated.iter().filter_map(|(id, _)| self.roster.get(id)).chain(others);
+        let others = self.roster.iter().map(|(_, node)| node).filter(|node| !is_member(node));
+        let nodes = members.iter().filter_map(|(id, _)| self.roster.get(id)).chain(others);
         let stays = |node: &&Node| node.attached && !node.is_leaving();
         let voters: Vec<Member> = nodes
             .filter(stays)

@@ -52,7 +52,7 @@ impl World {
         let file = self.hosts[own].file.as_ref().filter(|file| file.replica.has_round());
         let Some(before) = file.map(|file| &file.replica.lists.last) else { return };
         let old: BTreeSet<usize> =
-            before.iter().filter_map(|seat| host_of(&seat.address)).collect();
+            before.iter().filter_map(|slot| host_of(&slot.address)).collect();
         let is_change = self.is_aimed && is_leading && *before != next;
         if !is_change || self.stage != Stage::Faulty || !self.random.chance(50) {
             return;
@@ -117,7 +117,7 @@ impl World {
     fn voting_hosts(&self) -> Vec<usize> {
         let leader = self.leading_hosts().next();
         let file = leader.and_then(|host| self.hosts[host].file.as_ref());
-        let seats = file.into_iter().flat_map(|file| &file.replica.lists.last);
-        seats.filter_map(|seat| host_of(&seat.address)).collect()
+        let slots = file.into_iter().flat_map(|file| &file.replica.lists.last);
+        slots.filter_map(|slot| host_of(&slot.address)).collect()
     }
 }

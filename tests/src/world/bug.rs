@@ -62,8 +62,8 @@ pub enum Bug {
     UnitedLists,
     /// The new list replaces the list before at once. Breaks rules a, d and g.
     NewListAtOnce,
-    /// A seat belongs to any voter at its address. Breaks rules a and d.
-    SeatsByAddress,
+    /// A slot belongs to any voter at its address. Breaks rules a and d.
+    SlotsByAddress,
     /// The leases that members grant count before these members are voters. Breaks rules a and d.
     CountedNewcomer,
     /// A candidate that knows less than a voter is not answered with the newer state. Breaks rules b and j: hosts without

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use ragent_election::election::message::{Answer, Knowledge, Replica, Request, Seat, VoterMessage};
+use ragent_election::election::message::{
+    Answer, Knowledge, Replica, Request, VoterMessage, VoterSlot,
+};
 use ragent_rendezvous::{
     heir::{Member, MembersReport},
     ids::{NodeId, Term, VoterAddress},
@@ -27,20 +29,20 @@ impl Bug {
     /// Returns true if a machine with this bug counts these voters as a majority.
     fn counts(self, replica: &Replica, granted: &BTreeSet<VoterAddress>) -> bool {
         let lists = &replica.lists;
-        let is_granted = |seat: &&Seat| granted.contains(&seat.address);
-        let has_majority = |list: &[Seat], others: usize| {
+        let is_granted = |slot: &&VoterSlot| granted.contains(&slot.address);
+        let has_majority = |list: &[VoterSlot], others: usize| {
             list.iter().filter(is_granted).count() + others > list.len() / 2
         };
         let is_changing = replica.has_round() && lists.before.is_some();
         match self {
             Self::OnlyNewList | Self::NewListAtOnce => is_changing && has_majority(&lists.last, 0),
             Self::UnitedLists => {
-                let all: Vec<Seat> = lists.seats().cloned().collect();
+                let all: Vec<VoterSlot> = lists.slots().cloned().collect();
                 is_changing && has_majority(&all, 0)
             }
             Self::CountedNewcomer => {
                 let is_newcomer =
-                    |address: &&VoterAddress| lists.seats().all(|seat| seat.address != **address);
+                    |address: &&VoterAddress| lists.slots().all(|slot| slot.address != **address);
                 let newcomers = granted.iter().filter(is_newcomer).count();
                 let mut all = lists.before.iter().chain([&lists.last]);
                 replica.has_round() && all.all(|list| has_majority(list, newcomers))
@@ -51,7 +53,7 @@ impl Bug {
 
     /// Returns true if voters that are lost seem to grant requests, so that they are not replaced.
     pub(super) fn forges_grants(self) -> bool {
-        self == Self::SeatsByAddress || self.is_of_counting()
+        self == Self::SlotsByAddress || self.is_of_counting()
     }
 
     fn is_of_counting(self) -> bool {
@@ -112,9 +114,9 @@ impl World {
         let bug = self.bug;
         let Some(voter) = self.voter(id) else { return };
         let replica = voter.election.replica();
-        if bug == Bug::SeatsByAddress && replica.has_round() {
-            let seat = replica.lists.seats().find(|seat| seat.address == message.address);
-            message.voter = seat.and_then(|seat| seat.voter).unwrap_or(message.voter);
+        if bug == Bug::SlotsByAddress && replica.has_round() {
+            let slot = replica.lists.slots().find(|slot| slot.address == message.address);
+            message.voter = slot.and_then(|slot| slot.voter).unwrap_or(message.voter);
         }
         let counts = bug.is_of_counting() && replica.has_round();
         let (sequence, is_granted) = (message.sequence, message.body.is_granted);
@@ -144,21 +146,21 @@ impl World {
         if !bug.counts(replica, granted) {
             return;
         }
-        let missing = replica.lists.seats().filter(|seat| !granted.contains(&seat.address));
-        let missing: Vec<Seat> = missing.cloned().collect();
-        for seat in missing {
-            let grant = self.forged_grant(seat, sequence);
+        let missing = replica.lists.slots().filter(|slot| !granted.contains(&slot.address));
+        let missing: Vec<VoterSlot> = missing.cloned().collect();
+        for slot in missing {
+            let grant = self.forged_grant(slot, sequence);
             self.with_election(id, |election, now| election.handle_answer(now, grant));
         }
     }
 
     /// Returns the grant of a voter that has not granted the request.
-    fn forged_grant(&self, seat: Seat, sequence: u64) -> VoterMessage<Answer> {
-        let process = Place::of(&seat.address).and_then(|place| self.process_at(place));
+    fn forged_grant(&self, slot: VoterSlot, sequence: u64) -> VoterMessage<Answer> {
+        let process = Place::of(&slot.address).and_then(|place| self.process_at(place));
         VoterMessage {
-            voter: seat.voter.unwrap_or_default(),
-            process: process.unwrap_or_else(|| NodeId::new(seat.address.as_str())),
-            address: seat.address,
+            voter: slot.voter.unwrap_or_default(),
+            process: process.unwrap_or_else(|| NodeId::new(slot.address.as_str())),
+            address: slot.address,
             is_fresh: false,
             highest: Term(0),
             knows: Knowledge::default(),

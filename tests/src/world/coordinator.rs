@@ -148,7 +148,7 @@ impl World {
             voter_count,
             keeps_charges: self.keeps_charges(),
             leases: Leases::default(),
-            voters: leadership.voters.into_iter().map(|seat| seat.address).collect(),
+            voters: leadership.voters.into_iter().map(|slot| slot.address).collect(),
             begins_at: None,
         };
         let rendezvous = Rendezvous::new(local, settings, job_state, grant);

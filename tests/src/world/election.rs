@@ -242,9 +242,9 @@ impl World {
                 self.split_voters(id);
                 self.note_change();
             }
-            Effect::Voters(seats) => {
-                self.tell(|| format!("{id} has changed the voters to {seats:?}"));
-                let voters = seats.into_iter().map(|seat| seat.address).collect();
+            Effect::Voters(slots) => {
+                self.tell(|| format!("{id} has changed the voters to {slots:?}"));
+                let voters = slots.into_iter().map(|slot| slot.address).collect();
                 self.pass(id, Input::Voters(voters));
             }
             Effect::OtherJobs => {

@@ -223,11 +223,11 @@ impl World {
             fixed.job_state = JobState::fresh(fixed.job_state.job_uid.clone());
         }
         let mut job_state = fixed.job_state.clone();
-        if let Some(seat) = &mut job_state.host {
+        if let Some(host) = &mut job_state.host {
             // A keeper leaves a mark when no process is left, unless it was killed too.
-            let keeper = self.keepers.get(&seat.node);
+            let keeper = self.keepers.get(&host.node);
             let is_gone = keeper.is_none_or(|keeper| keeper.workers.is_none());
-            seat.is_confirmed_dead |= is_gone && is_marked || self.bug == Bug::FalseDeathNotice;
+            host.is_confirmed_dead |= is_gone && is_marked || self.bug == Bug::FalseDeathNotice;
         }
         let before = u64::try_from(job_state.time.age().as_millis()).unwrap_or(u64::MAX);
         fixed.accounted_since = (now, before);

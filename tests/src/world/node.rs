@@ -259,8 +259,8 @@ impl World {
     fn known_voters(&mut self, id: &NodeId) -> Vec<VoterAddress> {
         let Some(voter) = self.voter(id) else { return Vec::new() };
         let replica = voter.election.replica();
-        let seats = replica.lists.seats().filter(|_| replica.has_round());
-        seats.map(|seat| seat.address.clone()).collect()
+        let slots = replica.lists.slots().filter(|_| replica.has_round());
+        slots.map(|slot| slot.address.clone()).collect()
     }
 
     /// Lets the agent of a process dial the leader that its voter knows, if it is new to the agent.

@@ -162,7 +162,7 @@ impl World {
             .filter(|_| replica.has_round())
             .map(|job_state| job_state.job_uid.clone());
         let is_outside = voter.election.is_outside() && elected == Elected::Unknown;
-        let seats = replica.lists.seats().map(|seat| seat.address.clone()).collect();
+        let slots = replica.lists.slots().map(|slot| slot.address.clone()).collect();
         self.send_down(&peer, Down::Accepted);
         if !registration.ended.is_empty() {
             self.pass(id, Input::Command(Command::Ended(registration.ended.clone())));
@@ -182,7 +182,7 @@ impl World {
             registration.job_uid.is_some() && own.is_some() && registration.job_uid != own;
         let lost = if is_of_other_job { Term(0) } else { lost };
         if is_outside {
-            self.send_down(&peer, Down::Message(Box::new(ToNode::Voters(seats))));
+            self.send_down(&peer, Down::Message(Box::new(ToNode::Voters(slots))));
             return self.answer_registration(id, peer, registration, Elected::Unknown);
         }
         self.answer_or_hold(id, peer, registration, lost, elected);
@@ -227,13 +227,13 @@ impl World {
         if !is_to_join && !is_outside {
             return;
         }
-        let seats: Vec<_> = replica.lists.seats().map(|seat| seat.address.clone()).collect();
+        let slots: Vec<_> = replica.lists.slots().map(|slot| slot.address.clone()).collect();
         let Some(port) = self.port(id) else { return };
         for (peer, registration, _) in mem::take(&mut port.held) {
             if is_to_join {
                 self.send_to_other_job(id, &peer);
             } else {
-                let voters = ToNode::Voters(seats.clone());
+                let voters = ToNode::Voters(slots.clone());
                 self.send_down(&peer, Down::Message(Box::new(voters)));
                 self.answer_registration(id, peer, registration, Elected::Unknown);
             }

@@ -21,7 +21,7 @@ use std::{
 
 use ragent_election::election::{
     Leadership,
-    message::{Replica, Seat},
+    message::{Replica, VoterSlot},
 };
 use ragent_rendezvous::{
     ids::{NodeId, Round, RoundId, Term, VoterAddress},
@@ -209,9 +209,9 @@ impl World {
         let lists = &voter.election.replica().lists;
         let list = lists.before.as_ref().unwrap_or(&lists.last);
         let own = self.place(host).address();
-        let is_granted = |seat: &&Seat| {
-            let sent = self.record.grants.get(&(term, seat.address.clone()));
-            seat.address == own || sent.is_some_and(|sent| self.now < *sent + lease)
+        let is_granted = |slot: &&VoterSlot| {
+            let sent = self.record.grants.get(&(term, slot.address.clone()));
+            slot.address == own || sent.is_some_and(|sent| self.now < *sent + lease)
         };
         let granted = list.iter().filter(is_granted).count();
         (granted <= list.len() / 2)
@@ -390,12 +390,14 @@ impl World {
             let newest = files.max_by_key(|file| file.replica.knowledge())?;
             newest.replica.has_round().then(|| newest.replica.lists.clone())
         };
-        let exists =
-            |seat: &Seat| seat.voter.is_some_and(|voter| files.iter().any(|file| file.id == voter));
-        let has_majority =
-            |list: &Vec<Seat>| list.iter().filter(|seat| exists(seat)).count() > list.len() / 2;
+        let exists = |slot: &VoterSlot| {
+            slot.voter.is_some_and(|voter| files.iter().any(|file| file.id == voter))
+        };
+        let has_majority = |list: &Vec<VoterSlot>| {
+            list.iter().filter(|slot| exists(slot)).count() > list.len() / 2
+        };
         let is_voter =
-            |file: &&&StateFile| file.replica.lists.seats().any(|seat| seat.voter == Some(file.id));
+            |file: &&&StateFile| file.replica.lists.slots().any(|slot| slot.voter == Some(file.id));
         // Only a process that is no voter may know the end of a change; no voter asks it.
         let known = [newest(&mut files.iter()), newest(&mut files.iter().filter(is_voter))];
         let mut lists =
@@ -456,13 +458,13 @@ impl World {
 
     /// Returns what the processes know that can find the job: not all listed hosts and voters that they know are lost.
     fn finding(&self) -> impl Iterator<Item = &Replica> {
-        let is_there = |seat: &Seat| {
-            let host = host_of(&seat.address).and_then(|host| self.hosts.get(host));
+        let is_there = |slot: &VoterSlot| {
+            let host = host_of(&slot.address).and_then(|host| self.hosts.get(host));
             host.is_some_and(|host| !host.is_lost)
         };
         let voters = self.processes.values().filter_map(|process| process.voter.as_ref());
         let replicas = voters.map(|voter| voter.election.replica());
-        replicas.filter(move |replica| replica.lists.seats().any(is_there))
+        replicas.filter(move |replica| replica.lists.slots().any(is_there))
     }
 
     /// Checks rule g. Returns false at the end of the world.

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use ragent_base::testing::registration;
-use ragent_election::election::message::Seat;
+use ragent_election::election::message::VoterSlot;
 use ragent_leadership::{
     Commands, Leader, Means, Running, Stored,
     fixed::{self, RecoveredState},
@@ -334,8 +334,8 @@ async fn silence_of_a_voter_is_recorded() {
     let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
     let since = clock::now();
     let mut state = Stored::default();
-    let seat = |address| Seat { address: VoterAddress::new(address), voter: None };
-    state.replica.lists.last = ["here:1", "n1:1"].map(seat).into();
+    let slot = |address| VoterSlot { address: VoterAddress::new(address), voter: None };
+    state.replica.lists.last = ["here:1", "n1:1"].map(slot).into();
     let (_stored, stored) = watch::channel(state);
     let (answers, answered) = watch::channel(BTreeMap::new());
     let leadership = Leadership { answered, stored, ..leadership };

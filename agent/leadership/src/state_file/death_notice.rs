@@ -32,11 +32,11 @@ pub fn write_death_notice(state_file: &Path, death_notice: &str) -> io::Result<(
 /// Returns true if there is a death notice of the host in `job_state`, for the round in `job_state`: a host
 /// that ran a later round may have other processes.
 pub fn has_death_notice(state_file: &Path, job_state: &JobState) -> bool {
-    let Some(seat) = &job_state.host else { return false };
+    let Some(host) = &job_state.host else { return false };
     let text = read_text(&death_notice_path(state_file)).unwrap_or_default();
     // Its proof is not verified: only this user can write to the folder.
     parse_death_notice(&text).is_some_and(|death_notice| {
-        death_notice.node == seat.node && death_notice.round == job_state.round
+        death_notice.node == host.node && death_notice.round == job_state.round
     })
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use ragent_base::sys::private_folder::PrivateFolder;
-use ragent_election::election::message::{Lists, Replica, Seat, Version};
+use ragent_election::election::message::{Lists, Replica, Version, VoterSlot};
 use ragent_proto::{Malformed, v1};
 use ragent_rendezvous::{
     account::{TimeState, TimeTotals},
@@ -18,7 +18,7 @@ use ragent_rendezvous::{
     ids::{GroupRank, JobUid, NodeId, ProofKey, Round, Term, VoterAddress, VoterId},
     limits::NUMBER_MAX,
     message::Outcome,
-    settings::{HostSeat, HostTally, JobState},
+    settings::{HostMember, HostTally, JobState},
 };
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
@@ -134,26 +134,26 @@ struct RememberedCopy {
     #[serde(default)]
     voter: Option<u64>,
     #[serde(default)]
-    last: Vec<RememberedSeat>,
+    last: Vec<RememberedSlot>,
     #[serde(default)]
-    before: Vec<RememberedSeat>,
+    before: Vec<RememberedSlot>,
 }
 
 /// A voter in a list.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-struct RememberedSeat {
+struct RememberedSlot {
     address: String,
     voter: Option<u64>,
 }
 
-impl From<&Seat> for RememberedSeat {
-    fn from(Seat { address, voter }: &Seat) -> Self {
+impl From<&VoterSlot> for RememberedSlot {
+    fn from(VoterSlot { address, voter }: &VoterSlot) -> Self {
         Self { address: address.to_string(), voter: voter.map(|voter| voter.0) }
     }
 }
 
-impl From<RememberedSeat> for Seat {
-    fn from(RememberedSeat { address, voter }: RememberedSeat) -> Self {
+impl From<RememberedSlot> for VoterSlot {
+    fn from(RememberedSlot { address, voter }: RememberedSlot) -> Self {
         Self { address: VoterAddress::new(address), voter: voter.map(VoterId) }
     }
 }
@@ -229,8 +229,9 @@ pub fn read_copy(path: &Path) -> Option<Stored> {
     }
     let copy = remembered.copy.take()?;
     let version = Version { term: Term(copy.version_term), number: copy.version_number };
-    let seats = |list: Vec<RememberedSeat>| list.into_iter().map(Seat::from).collect::<Vec<_>>();
-    let (last, before) = (seats(copy.last), seats(copy.before));
+    let slots =
+        |list: Vec<RememberedSlot>| list.into_iter().map(VoterSlot::from).collect::<Vec<_>>();
+    let (last, before) = (slots(copy.last), slots(copy.before));
     let lists = Lists { last, before: (!before.is_empty()).then_some(before) };
     let replica = Replica { version, lists, job_state: Some(remembered.into()) };
     let replica = accept(path, Replica::try_from(v1::Replica::from(replica)))?;
@@ -289,7 +290,7 @@ impl From<Remembered> for JobState {
             round: Round(remembered.round),
             round_size: remembered.round_size,
             is_adopted: remembered.is_adopted,
-            host: remembered.host_rank.map(|rank| HostSeat {
+            host: remembered.host_rank.map(|rank| HostMember {
                 rank: GroupRank(rank),
                 node: NodeId::new(remembered.host_node),
                 host_name: remembered.host_name,
@@ -330,14 +331,14 @@ pub fn write_job_state(path: &Path, job_state: &JobState, kept: Duration) -> io:
 pub fn write_copy(path: &Path, stored: &Stored, kept: Duration) -> io::Result<()> {
     let Stored { voter, replica, highest, is_led } = stored;
     let Replica { version, lists, job_state: Some(job_state) } = replica else { return Ok(()) };
-    let seats = |list: &[Seat]| list.iter().map(Into::into).collect();
+    let slots = |list: &[VoterSlot]| list.iter().map(Into::into).collect();
     let copy = RememberedCopy {
         version_term: version.term.0,
         version_number: version.number,
         highest: highest.0,
         voter: voter.map(|voter| voter.0),
-        last: seats(&lists.last),
-        before: lists.before.as_deref().map(seats).unwrap_or_default(),
+        last: slots(&lists.last),
+        before: lists.before.as_deref().map(slots).unwrap_or_default(),
     };
     // Without a leader the earlier time stays. Otherwise agents that are restarted again and again would keep the state of a job
     // that no process can lead.
@@ -367,10 +368,10 @@ fn write(
         round: job_state.round.0,
         round_size: job_state.round_size,
         is_adopted: job_state.is_adopted,
-        host_rank: job_state.host.as_ref().map(|seat| seat.rank.0),
-        host_node: job_state.host.as_ref().map(|seat| seat.node.to_string()).unwrap_or_default(),
-        host_name: job_state.host.as_ref().map(|seat| seat.host_name.clone()).unwrap_or_default(),
-        is_host_confirmed_dead: job_state.host.as_ref().is_some_and(|seat| seat.is_confirmed_dead),
+        host_rank: job_state.host.as_ref().map(|host| host.rank.0),
+        host_node: job_state.host.as_ref().map(|host| host.node.to_string()).unwrap_or_default(),
+        host_name: job_state.host.as_ref().map(|host| host.host_name.clone()).unwrap_or_default(),
+        is_host_confirmed_dead: job_state.host.as_ref().is_some_and(|host| host.is_confirmed_dead),
         restarts_used: job_state.restarts_used,
         charged_through: job_state.charged_through.0,
         host_tallies: job_state.host_tallies.iter().cloned().map(Into::into).collect(),
@@ -461,7 +462,7 @@ pub(super) mod tests {
         assert_eq!(read_job_state(&path), None);
         let job_state = JobState {
             round: Round(7),
-            host: Some(HostSeat {
+            host: Some(HostMember {
                 rank: GroupRank(2),
                 node: NodeId::new("n"),
                 host_name: "node1".to_owned(),
@@ -517,12 +518,12 @@ pub(super) mod tests {
             (remembered.host_rank, remembered.host_name) = (Some(0), "\u{1b}[2J".to_owned());
         });
         assert_eq!(read_job_state(&path), None);
-        let seats = vec![RememberedSeat { address: "a:1".to_owned(), voter: Some(1) }];
+        let slots = vec![RememberedSlot { address: "a:1".to_owned(), voter: Some(1) }];
         for (highest, version_number, is_read) in
             [(NUMBER_MAX, NUMBER_MAX, true), (NUMBER_MAX + 1, 1, false), (1, u64::MAX, false)]
         {
             write_aged(&path, 0, |remembered| {
-                let (voter, last, before) = (Some(7), seats.clone(), Vec::new());
+                let (voter, last, before) = (Some(7), slots.clone(), Vec::new());
                 let version_term = 1;
                 let copy =
                     RememberedCopy { version_term, version_number, highest, voter, last, before };

@@ -172,8 +172,8 @@ impl Driver {
     fn connect(&mut self) {
         let needed = self.election.connections();
         let lists = &self.election.replica().lists;
-        let seats = || lists.seats().map(|seat| seat.address.clone());
-        let voters = seats().filter(|address| *address != self.address).collect();
+        let slots = || lists.slots().map(|slot| slot.address.clone());
+        let voters = slots().filter(|address| *address != self.address).collect();
         let count = (lists.last.len(), !self.election.is_outside());
         // The voters may change while the connections stay the same.
         self.reach.handle_voters(clock::now(), &needed, &voters, count);

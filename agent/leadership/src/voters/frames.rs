@@ -113,7 +113,7 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use ragent_election::election::message::{
-        Knowledge, Lists, Replica, Request, Seat, Version, VoterMessage,
+        Knowledge, Lists, Replica, Request, Version, VoterMessage, VoterSlot,
     };
     use ragent_rendezvous::{
         account::{TimeState, TimeTotals},
@@ -131,7 +131,7 @@ pub(super) mod tests {
             DepartedNode, DepartedNodes, Departure, ENDED_SHOWN_MAX, JobResult, Outcome, WorkerEnd,
             WorkerFailure,
         },
-        settings::{HostSeat, HostTally, JobState},
+        settings::{HostMember, HostTally, JobState},
     };
 
     use super::*;
@@ -203,7 +203,7 @@ pub(super) mod tests {
             term: Term(NUMBER_MAX),
             round: Round(NUMBER_MAX),
             round_size: 65_536,
-            host: Some(HostSeat {
+            host: Some(HostMember {
                 rank: GroupRank(u32::MAX),
                 node: NodeId::new(long(NAME)),
                 host_name: long(NAME),
@@ -225,13 +225,13 @@ pub(super) mod tests {
     #[test]
     fn largest_job_state_fits() {
         let address = || VoterAddress::new(long(NAME));
-        let seats =
-            || vec![Seat { address: address(), voter: Some(VoterId(u64::MAX)) }; VOTERS_MAX];
+        let slots =
+            || vec![VoterSlot { address: address(), voter: Some(VoterId(u64::MAX)) }; VOTERS_MAX];
         let version = || Version { term: Term(NUMBER_MAX), number: NUMBER_MAX };
         let uid = || JobUid::new(long(NAME));
         let replica = Replica {
             version: version(),
-            lists: Lists { last: seats(), before: Some(seats()) },
+            lists: Lists { last: slots(), before: Some(slots()) },
             job_state: Some(largest_job_state()),
         };
         let renewal = VoterMessage {

@@ -85,7 +85,7 @@ pub async fn keep(file: Arc<ReplicaFile>, mut stored: watch::Receiver<Stored>) {
 
 #[cfg(test)]
 mod tests {
-    use ragent_election::election::message::{Lists, Replica, Seat, Version};
+    use ragent_election::election::message::{Lists, Replica, Version, VoterSlot};
     use ragent_rendezvous::{
         ids::{JobUid, Round, Term, VoterAddress, VoterId},
         settings::JobState,
@@ -96,11 +96,11 @@ mod tests {
     fn stored(number: u64) -> Stored {
         let version = Version { term: Term(7), number };
         let job_state = JobState { round: Round(number), ..JobState::fresh(JobUid::new("u")) };
-        let seat = |n: u64| Seat {
+        let slot = |n: u64| VoterSlot {
             address: VoterAddress::new(format!("n{n}:1")),
             voter: (n > 1).then_some(VoterId(n)),
         };
-        let lists = Lists { last: vec![seat(1), seat(2)], before: Some(vec![seat(number)]) };
+        let lists = Lists { last: vec![slot(1), slot(2)], before: Some(vec![slot(number)]) };
         let replica = Replica { version, lists, job_state: Some(job_state) };
         Stored { voter: Some(VoterId(2)), replica, highest: Term(9), is_led: true }
     }

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use ragent_election::election::message::{Lists, Replica, Seat};
+use ragent_election::election::message::{Lists, Replica, VoterSlot};
 use ragent_rendezvous::{
     heir::Member,
     ids::{VoterAddress, VoterId},
@@ -63,7 +63,7 @@ impl AnsweringVoters {
             self.others.clear();
             self.lists = replica.lists.clone();
         }
-        if self.lists.seats().any(|seat| seat.address == *address) {
+        if self.lists.slots().any(|slot| slot.address == *address) {
             self.others.insert(address.clone(), voter);
         }
     }
@@ -78,25 +78,25 @@ impl AnsweringVoters {
         if !replica.has_round() || self.others.is_empty() || self.lists != replica.lists {
             return None;
         }
-        let is_without_majority = |list: &&Vec<Seat>| {
-            let left = list.iter().filter(|seat| seat.voter.is_some() && !self.is_lost(seat));
+        let is_without_majority = |list: &&Vec<VoterSlot>| {
+            let left = list.iter().filter(|slot| slot.voter.is_some() && !self.is_lost(slot));
             left.count() <= list.len() / 2
         };
         let lists = [Some(&self.lists.last), self.lists.before.as_ref()];
         let list = lists.into_iter().flatten().find(is_without_majority)?;
-        let lost = list.iter().filter(|seat| self.is_lost(seat));
-        let lost: Vec<_> = lost.map(|seat| seat.address.clone()).collect();
+        let lost = list.iter().filter(|slot| self.is_lost(slot));
+        let lost: Vec<_> = lost.map(|slot| slot.address.clone()).collect();
         (!lost.is_empty()).then_some(StateLoss { lost, voters: list.len() })
     }
 
-    /// Returns true if another voter answers at the address of a seat.
-    fn is_lost(&self, seat: &Seat) -> bool {
-        let answering = if seat.address == self.own.address {
+    /// Returns true if another voter answers at the address of a slot.
+    fn is_lost(&self, slot: &VoterSlot) -> bool {
+        let answering = if slot.address == self.own.address {
             Some(&self.own.voter)
         } else {
-            self.others.get(&seat.address)
+            self.others.get(&slot.address)
         };
-        seat.voter.zip(answering).is_some_and(|(seated, answering)| seated != *answering)
+        slot.voter.zip(answering).is_some_and(|(listed, answering)| listed != *answering)
     }
 }
 
@@ -116,10 +116,10 @@ mod tests {
 
     /// A job in this round with the voters 1 to 3 on the hosts a to c.
     fn replica(round: u64) -> Replica {
-        let seat = |(host, voter)| Seat { address: at(host), voter: Some(VoterId(voter)) };
+        let slot = |(host, voter)| VoterSlot { address: at(host), voter: Some(VoterId(voter)) };
         Replica {
             version: Version { term: Term(1), number: 1 },
-            lists: Lists { before: None, last: [("a", 1), ("b", 2), ("c", 3)].map(seat).into() },
+            lists: Lists { before: None, last: [("a", 1), ("b", 2), ("c", 3)].map(slot).into() },
             job_state: Some(JobState { round: Round(round), ..JobState::fresh(JobUid::new("u")) }),
         }
     }
@@ -166,7 +166,8 @@ mod tests {
     #[test]
     fn both_lists_are_needed() {
         let mut job = replica(1);
-        let next = ["d", "e", "f"].map(|host| Seat { address: at(host), voter: Some(VoterId(5)) });
+        let next =
+            ["d", "e", "f"].map(|host| VoterSlot { address: at(host), voter: Some(VoterId(5)) });
         job.lists.before = Some(std::mem::replace(&mut job.lists.last, next.into()));
         let lost = text(&answers(&job, &[("b", 7), ("c", 8), ("d", 5)]), &job);
         assert!(lost.is_some_and(|lost| lost.contains("b:1, c:1")));

@@ -51,7 +51,7 @@ pub(super) fn host(
     let node_id = new_node_id();
     // Read after the port is bound: see `DeathNotice::deliver`.
     let recovered = recover(spec, &endpoint);
-    let known_round = recovered.job_state.as_ref().map_or_else(KnownRound::default, seat_of);
+    let known_round = recovered.job_state.as_ref().map_or_else(KnownRound::default, known_round_of);
     let (registered_nodes, registered) = watch::channel(RegisteredNodes::default());
     let (store_sender, store) = open_store(spec, stores, registered)?;
     let not_here = NotHere { term: known_round.round.term, endpoint: endpoint.to_string() };
@@ -159,18 +159,18 @@ fn recover(spec: &JobSpec, endpoint: &Endpoint) -> RecoveredState {
 
 /// Notes that no process of the previous host is left; returns its node id if that was not known.
 fn confirm_dead(job_state: &mut JobState) -> Option<NodeId> {
-    let seat = job_state.host.as_mut().filter(|seat| !seat.is_confirmed_dead)?;
-    seat.is_confirmed_dead = true;
-    Some(seat.node.clone())
+    let host = job_state.host.as_mut().filter(|host| !host.is_confirmed_dead)?;
+    host.is_confirmed_dead = true;
+    Some(host.node.clone())
 }
 
 /// Returns the newest round that this agent's host is known to have run, and its rank in it.
-fn seat_of(job_state: &JobState) -> KnownRound {
-    let Some(seat) = &job_state.host else { return KnownRound::default() };
+fn known_round_of(job_state: &JobState) -> KnownRound {
+    let Some(host) = &job_state.host else { return KnownRound::default() };
     KnownRound {
         round: RoundId { term: job_state.term, round: job_state.round },
         size: job_state.round_size,
-        group_rank: Some(seat.rank),
+        group_rank: Some(host.rank),
     }
 }
 
@@ -225,39 +225,39 @@ fn open_store(
 mod tests {
     use ragent_rendezvous::{
         ids::{GroupRank, JobUid, Round, Term},
-        settings::HostSeat,
+        settings::HostMember,
     };
 
     use super::*;
 
-    fn job_state(host: Option<HostSeat>) -> JobState {
+    fn job_state(host: Option<HostMember>) -> JobState {
         let (term, round) = (Term(3), Round(7));
         JobState { term, round, round_size: 4, host, ..JobState::fresh(JobUid::new("u")) }
     }
 
-    fn seat(is_confirmed_dead: bool) -> HostSeat {
+    fn host_member(is_confirmed_dead: bool) -> HostMember {
         let (rank, node) = (GroupRank(2), NodeId::new("n"));
-        HostSeat { rank, node, host_name: "node1".to_owned(), is_confirmed_dead }
+        HostMember { rank, node, host_name: "node1".to_owned(), is_confirmed_dead }
     }
 
     /// A host that restarts keeps its rank in the last round; without a round it registers as new.
     #[test]
-    fn seat_is_recovered() {
+    fn rank_is_recovered() {
         let expected = KnownRound {
             round: RoundId { term: Term(3), round: Round(7) },
             size: 4,
             group_rank: Some(GroupRank(2)),
         };
-        assert_eq!(seat_of(&job_state(Some(seat(false)))), expected);
-        assert_eq!(seat_of(&job_state(None)), KnownRound::default());
+        assert_eq!(known_round_of(&job_state(Some(host_member(false)))), expected);
+        assert_eq!(known_round_of(&job_state(None)), KnownRound::default());
     }
 
     /// A death notice counts once, and only if there was a host.
     #[test]
     fn death_is_confirmed_once() {
-        let mut with_host = job_state(Some(seat(false)));
+        let mut with_host = job_state(Some(host_member(false)));
         assert_eq!(confirm_dead(&mut with_host), Some(NodeId::new("n")));
-        assert_eq!(with_host, job_state(Some(seat(true))));
+        assert_eq!(with_host, job_state(Some(host_member(true))));
         assert_eq!(confirm_dead(&mut with_host), None);
         assert_eq!(confirm_dead(&mut job_state(None)), None);
     }

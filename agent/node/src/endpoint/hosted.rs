@@ -185,15 +185,15 @@ pub fn host_voter(
     host(port, own, running, Some(file))
 }
 
-/// Returns false if the voter of a state file has its seat at another endpoint. Example: two containers share a state folder. Two
-/// processes with the identity of one voter could elect two leaders.
+/// Returns false if the voter of a state file has its slot at another endpoint. Example: two containers share a state
+/// folder. Two processes with the identity of one voter could elect two leaders.
 fn is_of_this_voter(stored: &Stored, path: &Path, endpoint: &Endpoint) -> bool {
-    let mut seats = stored.replica.lists.seats();
-    let seat = seats.find(|seat| seat.voter.is_some() && seat.voter == stored.voter);
-    let other = seat.filter(|seat| seat.address.as_str() != endpoint.to_string());
-    if let Some(seat) = other {
+    let mut slots = stored.replica.lists.slots();
+    let slot = slots.find(|slot| slot.voter.is_some() && slot.voter == stored.voter);
+    let other = slot.filter(|slot| slot.address.as_str() != endpoint.to_string());
+    if let Some(slot) = other {
         warn!(
-            path = %path.display(), voter = %seat.address,
+            path = %path.display(), voter = %slot.address,
             "ignored the state file of another voter; the job continues without it. If two containers share this folder, give each its own"
         );
     }

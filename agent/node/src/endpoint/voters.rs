@@ -375,7 +375,7 @@ async fn own_address(
     bound: SocketAddr,
 ) -> IpAddr {
     let given = spec.local_addr.as_ref().and_then(|given| given.parse().ok());
-    if let Some(own) = given.or_else(|| seated_address(state_file)) {
+    if let Some(own) = given.or_else(|| slot_address(state_file)) {
         return own;
     }
     for endpoint in &first.endpoints {
@@ -388,11 +388,11 @@ async fn own_address(
 }
 
 /// Returns the address in the list of voters of the voter with this state file, if it is one of this machine's.
-fn seated_address(state_file: &Path) -> Option<IpAddr> {
+fn slot_address(state_file: &Path) -> Option<IpAddr> {
     let copy = state_file::read_copy(state_file)?;
     let voter = copy.voter.filter(|_| copy.replica.has_round())?;
-    let seat = copy.replica.lists.seats().find(|seat| seat.voter == Some(voter))?;
-    let endpoint: Endpoint = seat.address.as_str().parse().ok()?;
+    let slot = copy.replica.lists.slots().find(|slot| slot.voter == Some(voter))?;
+    let endpoint: Endpoint = slot.address.as_str().parse().ok()?;
     endpoint.host.parse().ok().filter(|ip| ThisHost.owns(*ip))
 }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use ragent_rendezvous::{
     ids::{GroupRank, JobUid, ProofKey, Round},
     message::{JobResult, Outcome},
-    settings::{HostSeat, HostTally, JobState},
+    settings::{HostMember, HostTally, JobState},
 };
 
 use super::*;
@@ -65,7 +65,7 @@ fn job_state() -> JobState {
         round: Round(41),
         round_size: 3,
         is_adopted: true,
-        host: Some(HostSeat {
+        host: Some(HostMember {
             rank: GroupRank(2),
             node: NodeId::new("n"),
             host_name: "node2".to_owned(),
@@ -91,12 +91,12 @@ fn job_state() -> JobState {
 }
 
 fn replica(job_state: Option<JobState>) -> Box<Replica> {
-    let seat = |n: u64| Seat {
+    let slot = |n: u64| VoterSlot {
         address: VoterAddress::new(format!("n{n}:29400")),
         voter: (n > 0).then_some(VoterId(n)),
     };
-    let before = job_state.as_ref().map(|_| vec![seat(4)]);
-    let lists = Lists { before, last: (0..3).map(seat).collect() };
+    let before = job_state.as_ref().map(|_| vec![slot(4)]);
+    let lists = Lists { before, last: (0..3).map(slot).collect() };
     Box::new(Replica { version: version(), lists, job_state })
 }
 
@@ -259,7 +259,7 @@ fn malformed_messages_are_refused_by_name() {
     wrong.replica.as_mut().unwrap().version.as_mut().unwrap().number = u64::MAX;
     assert_eq!(body(Wire::Answer(wrong)), Malformed::OutOfRange("version.number"));
     let mut wrong = voter_message::Answer::from(answer());
-    wrong.replica.as_mut().unwrap().last = vec![v1::Seat::default(); 6];
+    wrong.replica.as_mut().unwrap().last = vec![v1::VoterSlot::default(); 6];
     let too_long = Malformed::TooLong { field: "replica.last", len: 6, limit: 5 };
     assert_eq!(body(Wire::Answer(wrong)), too_long);
     let wrong = voter_message::Answer { workers_for_ms: u64::MAX, ..answer().into() };
@@ -278,8 +278,8 @@ fn malformed_memories_are_refused_by_name() {
     out_of_range(&|m| m.charged_through = u64::MAX, "job_state.charged_through");
     out_of_range(&|m| m.proof_key = vec![1; 16], "job_state.proof_key");
     out_of_range(&|m| m.host_tallies[0].address = "\n".into(), "host_tally.address");
-    out_of_range(&|m| m.host.as_mut().unwrap().node_id = "\0".into(), "host_seat.node_id");
-    out_of_range(&|m| m.host.as_mut().unwrap().host_name = "\n".into(), "host_seat.host_name");
+    out_of_range(&|m| m.host.as_mut().unwrap().node_id = "\0".into(), "host.node_id");
+    out_of_range(&|m| m.host.as_mut().unwrap().host_name = "\n".into(), "host.host_name");
     assert_eq!(
         refusal_of_job_state(|m| m.job_uid.clear()),
         Malformed::Missing("job_state.job_uid")

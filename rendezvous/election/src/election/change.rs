@@ -20,7 +20,7 @@ use crate::{
     election::{
         Answers, Effect, Election, Role,
         leader::Leader,
-        message::{Answer, Lists, Replica, Request, Seat, VoterMessage},
+        message::{Answer, Lists, Replica, Request, VoterMessage, VoterSlot},
     },
     limits::LEARNERS_MAX,
 };
@@ -57,8 +57,8 @@ impl Leader {
     /// Returns the members that could become voters: they receive the state, and grant leases that do not count.
     pub(super) fn learners(&self, replica: &Replica) -> impl Iterator<Item = &Member> {
         let is_voter = |member: &&Member| {
-            let mut seats = replica.lists.seats();
-            seats.any(|seat| replica.is_seat_of(seat, member.voter, &member.address))
+            let mut slots = replica.lists.slots();
+            slots.any(|slot| replica.is_slot_of(slot, member.voter, &member.address))
         };
         let has_begun = replica.has_round() && self.first_round.is_none();
         let members = self.membership.members.iter().filter(move |_| has_begun);
@@ -67,7 +67,11 @@ impl Leader {
 
     /// Returns the members that can become voters at once: there are connections in both directions, and their host
     /// has no voter that is to stay.
-    fn candidates<'a>(&'a self, now: Instant, replica: &'a Replica) -> impl Iterator<Item = Seat> {
+    fn candidates<'a>(
+        &'a self,
+        now: Instant,
+        replica: &'a Replica,
+    ) -> impl Iterator<Item = VoterSlot> {
         let is_ready = move |member: &&Member| {
             self.grants.get(&member.address).is_some_and(|grant| {
                 let is_recent = grant.answered + LEARNER_SILENT > now;
@@ -76,7 +80,7 @@ impl Leader {
         };
         self.learners(replica)
             .filter(is_ready)
-            .map(|member| Seat { address: member.address.clone(), voter: Some(member.voter) })
+            .map(|member| VoterSlot { address: member.address.clone(), voter: Some(member.voter) })
     }
 
     fn is_leaving(&self, voter: Option<VoterId>) -> bool {
@@ -90,47 +94,47 @@ impl Leader {
         replica: &Replica,
         own: VoterId,
         answers: &Answers,
-    ) -> Option<Vec<Seat>> {
+    ) -> Option<Vec<VoterSlot>> {
         let list = &replica.lists.last;
-        let is_free = |seat: &Seat| list.iter().all(|other| other.address != seat.address);
+        let is_free = |slot: &VoterSlot| list.iter().all(|other| other.address != slot.address);
         let wanted = self.membership.wanted.min(VOTERS_MAX);
         let missing = wanted.saturating_sub(list.len());
-        let added: Vec<Seat> =
+        let added: Vec<VoterSlot> =
             self.candidates(now, replica).filter(is_free).take(missing).collect();
         if missing > 0 && added.len() == missing {
             return Some(list.iter().cloned().chain(added).collect());
         }
         let has_changed =
             self.membership.changed.is_some_and(|changed| now < changed + CHANGE_INTERVAL);
-        let is_bad = |seat: &&Seat| {
-            let may_change = !has_changed || self.is_leaving(seat.voter);
-            may_change && seat.voter != Some(own) && self.is_bad(now, replica, seat, answers)
+        let is_bad = |slot: &&VoterSlot| {
+            let may_change = !has_changed || self.is_leaving(slot.voter);
+            may_change && slot.voter != Some(own) && self.is_bad(now, replica, slot, answers)
         };
-        let mut bad: Vec<&Seat> = list.iter().filter(is_bad).collect();
+        let mut bad: Vec<&VoterSlot> = list.iter().filter(is_bad).collect();
         // A voter that leaves is replaced first: its process waits for it.
-        bad.sort_by_key(|seat| !self.is_leaving(seat.voter));
-        let replacement = |bad: &Seat| {
-            let is_at_its_host = |seat: &Seat| seat.address == bad.address;
+        bad.sort_by_key(|slot| !self.is_leaving(slot.voter));
+        let replacement = |bad: &VoterSlot| {
+            let is_at_its_host = |slot: &VoterSlot| slot.address == bad.address;
             let at_its_host = self.candidates(now, replica).find(is_at_its_host);
             at_its_host.or_else(|| self.candidates(now, replica).find(is_free))
         };
-        let (bad, next) = bad.into_iter().find_map(|seat| Some((seat, replacement(seat)?)))?;
-        let replace = |seat: &Seat| if seat == bad { next.clone() } else { seat.clone() };
+        let (bad, next) = bad.into_iter().find_map(|slot| Some((slot, replacement(slot)?)))?;
+        let replace = |slot: &VoterSlot| if slot == bad { next.clone() } else { slot.clone() };
         Some(list.iter().map(replace).collect())
     }
 
     /// Returns true if a voter is to be replaced: it was never there, it leaves, another process at its host has not
     /// its state, or it is silent.
-    fn is_bad(&self, now: Instant, replica: &Replica, seat: &Seat, answers: &Answers) -> bool {
-        let Some(voter) = seat.voter else { return true };
-        let is_at_host = |member: &&Member| member.address == seat.address;
+    fn is_bad(&self, now: Instant, replica: &Replica, slot: &VoterSlot, answers: &Answers) -> bool {
+        let Some(voter) = slot.voter else { return true };
+        let is_at_host = |member: &&Member| member.address == slot.address;
         let mut at_host = self.membership.members.iter().filter(is_at_host);
-        let answer = answers.get(&seat.address).filter(|answer| answer.at + LEARNER_SILENT > now);
+        let answer = answers.get(&slot.address).filter(|answer| answer.at + LEARNER_SILENT > now);
         let is_other = match answer {
             Some(answer) => answer.voter != voter,
             None => at_host.any(|member| member.voter != voter),
         };
-        let answered = self.grant_of(replica, seat).map(|grant| grant.answered);
+        let answered = self.grant_of(replica, slot).map(|grant| grant.answered);
         let last = answered.unwrap_or(self.membership.since);
         self.is_leaving(Some(voter)) || is_other || last + SILENT <= now
     }
@@ -167,15 +171,15 @@ impl Election {
     /// Returns true if the job needs this voter's state: it is a voter, and the job has not ended. An end that no
     /// majority knows may be forgotten.
     pub fn is_needed(&self) -> bool {
-        let is_own = |seat: &Seat| seat.voter == Some(self.settings.voter);
-        self.voter.replica().lists.seats().any(is_own) && self.ended_job().is_none()
+        let is_own = |slot: &VoterSlot| slot.voter == Some(self.settings.voter);
+        self.voter.replica().lists.slots().any(is_own) && self.ended_job().is_none()
     }
 
     /// Returns true if the process of this voter, which leaves, may end: the job does not need it, or no other process
     /// can replace it.
     pub fn may_end(&self) -> bool {
         let is_refused = self.leaving.as_ref().is_some_and(|leaving| leaving.is_refused);
-        let is_alone = self.voter.replica().lists.seats().count() == 1;
+        let is_alone = self.voter.replica().lists.slots().count() == 1;
         !self.is_needed() || is_refused || is_alone
     }
 
@@ -220,22 +224,22 @@ impl Election {
         self.review(now);
         let replica = self.voter.replica();
         let Role::Leader(leader) = &self.role else { return true };
-        let is_seated = replica.lists.seats().any(|seat| seat.voter == Some(voter));
+        let has_slot_here = replica.lists.slots().any(|slot| slot.voter == Some(voter));
         let is_changing = replica.lists.before.is_some() || replica.version != leader.copied;
         // A leader that was just elected does not know the members yet.
         let may_know_more =
             leader.membership.reports < 2 && now < leader.membership.since + MEMBERS_WITHIN;
         let has_learner = || leader.learners(replica).any(|m| !leader.is_leaving(Some(m.voter)));
-        is_seated && (is_changing || may_know_more || has_learner())
+        has_slot_here && (is_changing || may_know_more || has_learner())
     }
 
-    /// Returns true if this process leads, and a majority knows that a voter has no seat. The leader does
+    /// Returns true if this process leads, and a majority knows that a voter has no slot. The leader does
     /// not know the address of such a voter any more.
     pub(super) fn has_replaced(&self, voter: VoterId) -> bool {
         let Role::Leader(leader) = &self.role else { return false };
         let replica = self.voter.replica();
         let is_copied = leader.until.is_some() && leader.copied == replica.version;
-        is_copied && replica.lists.seats().all(|seat| seat.voter.is_some_and(|v| v != voter))
+        is_copied && replica.lists.slots().all(|slot| slot.voter.is_some_and(|v| v != voter))
     }
 
     /// Begins, continues or completes a change of the voters, if one is needed and possible.
@@ -298,6 +302,6 @@ impl Leader {
     }
 }
 
-fn addresses(list: &[Seat]) -> Vec<&str> {
-    list.iter().map(|seat| seat.address.as_str()).collect()
+fn addresses(list: &[VoterSlot]) -> Vec<&str> {
+    list.iter().map(|slot| slot.address.as_str()).collect()
 }

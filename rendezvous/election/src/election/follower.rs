@@ -68,11 +68,11 @@ impl Election {
     /// position in the newest list, unless it is the only voter.
     pub(super) fn stand_after(&mut self, now: Instant, delay: Duration) {
         let is_own = |address: &VoterAddress| *address == self.settings.address;
-        let seats = &self.voter.replica().lists.last;
-        let turn = seats.iter().position(|seat| is_own(&seat.address)).unwrap_or(VOTERS_MAX);
+        let slots = &self.voter.replica().lists.last;
+        let turn = slots.iter().position(|slot| is_own(&slot.address)).unwrap_or(VOTERS_MAX);
         let turn = u32::try_from(turn).unwrap_or(u32::MAX);
         // The only voter has no rival.
-        let is_alone = seats.len() == 1 && turn == 0;
+        let is_alone = slots.len() == 1 && turn == 0;
         let stagger = if is_alone { Duration::ZERO } else { self.settings.timers.stagger };
         let random = stagger.mul_f64(self.jitter.fraction());
         // A voter that was just started may have forgotten a lease, so it does not stand before that has ended.

@@ -10,7 +10,7 @@ use ragent_rendezvous::{
 };
 
 use crate::election::{
-    message::{Request, Seat, Version, VoterMessage},
+    message::{Request, Version, VoterMessage, VoterSlot},
     timers::Timers,
 };
 
@@ -58,7 +58,7 @@ pub enum Effect {
     /// A majority has this version of the state.
     Copied(Version),
     /// The voters have changed while this process leads.
-    Voters(Vec<Seat>),
+    Voters(Vec<VoterSlot>),
     /// Stop coordinating, if this process does, and redirect agents to the leader.
     Follow {
         /// The leader's address; `None` if none is known.
@@ -98,5 +98,5 @@ pub struct Leadership {
     /// The state of the job under that leader; `None` if this is the first one.
     pub job_state: Option<JobState>,
     /// The voters.
-    pub voters: Vec<Seat>,
+    pub voters: Vec<VoterSlot>,
 }

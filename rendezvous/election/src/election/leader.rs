@@ -15,7 +15,7 @@ use crate::{
     election::{
         Answers, Effect, Election, Leadership, Role,
         membership::Membership,
-        message::{Answer, Lists, Replica, Request, Seat, Version, VoterMessage},
+        message::{Answer, Lists, Replica, Request, Version, VoterMessage, VoterSlot},
         poll::Inheritance,
         timers::Timers,
     },
@@ -129,15 +129,15 @@ impl Leader {
         self.grants.insert(address.clone(), grant);
     }
 
-    /// Returns the newest grant of the voter on this seat.
-    pub(super) fn grant_of(&self, replica: &Replica, seat: &Seat) -> Option<&Grant> {
-        let is_of_seat = |grant: &&Grant| replica.is_seat_of(seat, grant.voter, &seat.address);
-        self.grants.get(&seat.address).filter(is_of_seat)
+    /// Returns the newest grant of the voter in this slot.
+    pub(super) fn grant_of(&self, replica: &Replica, slot: &VoterSlot) -> Option<&Grant> {
+        let is_of_slot = |grant: &&Grant| replica.is_slot_of(slot, grant.voter, &slot.address);
+        self.grants.get(&slot.address).filter(is_of_slot)
     }
 
     /// Returns the time of sending of the newest renewal that a majority of these lists has granted.
     pub(super) fn granted_by(&self, replica: &Replica, lists: &Lists) -> Option<Instant> {
-        lists.of_majority(|seat| self.grant_of(replica, seat).map(|grant| grant.sent)).flatten()
+        lists.of_majority(|slot| self.grant_of(replica, slot).map(|grant| grant.sent)).flatten()
     }
 
     /// Extends the leadership as far as a majority has granted it; returns true if it became
@@ -153,7 +153,7 @@ impl Leader {
 
     /// Returns the newest version that a majority has, if it is newer than at the last call.
     fn newly_copied(&mut self, replica: &Replica) -> Option<Version> {
-        let version = |seat: &Seat| self.grant_of(replica, seat).map(|grant| grant.version);
+        let version = |slot: &VoterSlot| self.grant_of(replica, slot).map(|grant| grant.version);
         let version = replica.lists.of_majority(version)??;
         let is_new = version > self.copied && version.term == self.term;
         is_new.then(|| {
@@ -166,19 +166,20 @@ impl Leader {
     /// Returns the list of a job whose first round begins: each voter that has answered in the last second is known now, also one
     /// that was just started and grants no leases yet. Returns `None` if fewer than a majority grant leases: a voter that has
     /// left since could be missing permanently.
-    pub(super) fn seated(&self, now: Instant, lists: &Lists, answers: &Answers) -> Option<Lists> {
+    pub(super) fn listed(&self, now: Instant, lists: &Lists, answers: &Answers) -> Option<Lists> {
         let is_recent = |at: Instant| at + RECENT >= now;
-        let grant =
-            |seat: &Seat| self.grants.get(&seat.address).filter(|grant| is_recent(grant.answered));
-        let answer = |seat: &Seat| answers.get(&seat.address).filter(|one| is_recent(one.at));
-        let seated = |seat: &Seat| Seat {
-            address: seat.address.clone(),
-            voter: answer(seat)
-                .map(|answer| answer.voter)
-                .or_else(|| grant(seat).map(|grant| grant.voter)),
+        let grant = |slot: &VoterSlot| {
+            self.grants.get(&slot.address).filter(|grant| is_recent(grant.answered))
         };
-        let last = lists.last.iter().map(seated).collect();
-        let has_majority = lists.has_majority(|seat| grant(seat).is_some());
+        let answer = |slot: &VoterSlot| answers.get(&slot.address).filter(|one| is_recent(one.at));
+        let listed = |slot: &VoterSlot| VoterSlot {
+            address: slot.address.clone(),
+            voter: answer(slot)
+                .map(|answer| answer.voter)
+                .or_else(|| grant(slot).map(|grant| grant.voter)),
+        };
+        let last = lists.last.iter().map(listed).collect();
+        let has_majority = lists.has_majority(|slot| grant(slot).is_some());
         has_majority.then_some(Lists { before: None, last })
     }
 }

@@ -10,7 +10,7 @@ use ragent_rendezvous::{
 
 /// A voter in a list.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Seat {
+pub struct VoterSlot {
     /// The endpoint at which the voter is reached.
     pub address: VoterAddress,
     /// The voter. `None` before the first round, when any process at the address is the voter; after it, `None` is a
@@ -22,26 +22,26 @@ pub struct Seat {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Lists {
     /// The list before the change that is in progress.
-    pub before: Option<Vec<Seat>>,
+    pub before: Option<Vec<VoterSlot>>,
     /// The newest list.
-    pub last: Vec<Seat>,
+    pub last: Vec<VoterSlot>,
 }
 
 impl Lists {
     /// Returns the list of a job that has no round: the endpoints that the user gave.
     pub fn listed(addresses: &[VoterAddress]) -> Self {
-        let seat = |address: &VoterAddress| Seat { address: address.clone(), voter: None };
-        Self { before: None, last: addresses.iter().map(seat).collect() }
+        let slot = |address: &VoterAddress| VoterSlot { address: address.clone(), voter: None };
+        Self { before: None, last: addresses.iter().map(slot).collect() }
     }
 
-    /// Returns the seats of all lists; a seat that is in both lists is returned once.
-    pub fn seats(&self) -> impl Iterator<Item = &Seat> {
-        let before = self.before.iter().flatten().filter(|seat| !self.last.contains(seat));
+    /// Returns the slots of all lists; a slot that is in both lists is returned once.
+    pub fn slots(&self) -> impl Iterator<Item = &VoterSlot> {
+        let before = self.before.iter().flatten().filter(|slot| !self.last.contains(slot));
         self.last.iter().chain(before)
     }
 
     /// Returns the lists during a change to `next`.
-    pub(super) fn changing_to(&self, next: Vec<Seat>) -> Self {
+    pub(super) fn changing_to(&self, next: Vec<VoterSlot>) -> Self {
         Self { before: Some(self.last.clone()), last: next }
     }
 
@@ -51,13 +51,13 @@ impl Lists {
     }
 
     /// Returns true if `counts` is true for a majority of each list.
-    pub(super) fn has_majority(&self, counts: impl Fn(&Seat) -> bool) -> bool {
+    pub(super) fn has_majority(&self, counts: impl Fn(&VoterSlot) -> bool) -> bool {
         self.of_majority(counts) == Some(true)
     }
 
     /// Returns the greatest value that a majority of each list has reached; `None` without voters.
-    pub(super) fn of_majority<T: Ord>(&self, value: impl Fn(&Seat) -> T) -> Option<T> {
-        let of_list = |list: &Vec<Seat>| {
+    pub(super) fn of_majority<T: Ord>(&self, value: impl Fn(&VoterSlot) -> T) -> Option<T> {
+        let of_list = |list: &Vec<VoterSlot>| {
             let mut values: Vec<T> = list.iter().map(&value).collect();
             values.sort();
             let index = values.len().checked_sub(majority(values.len()))?;
@@ -72,7 +72,7 @@ impl Lists {
 
     /// Returns true if no list is longer than a job may have voters.
     pub(super) fn is_valid(&self) -> bool {
-        let is_valid = |list: &Vec<Seat>| !list.is_empty() && list.len() <= VOTERS_MAX;
+        let is_valid = |list: &Vec<VoterSlot>| !list.is_empty() && list.len() <= VOTERS_MAX;
         is_valid(&self.last) && self.before.as_ref().is_none_or(is_valid)
     }
 }

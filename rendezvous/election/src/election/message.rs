@@ -8,7 +8,7 @@ use ragent_rendezvous::{
     settings::JobState,
 };
 
-pub use super::lists::{Lists, Seat};
+pub use super::lists::{Lists, VoterSlot};
 
 /// A message from one voter to another.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -130,15 +130,20 @@ impl Replica {
     }
 
     /// Returns true if this voter is in one of the lists.
-    pub fn has_seat_of(&self, voter: VoterId, address: &VoterAddress) -> bool {
-        self.lists.seats().any(|seat| self.is_seat_of(seat, voter, address))
+    pub fn has_slot_of(&self, voter: VoterId, address: &VoterAddress) -> bool {
+        self.lists.slots().any(|slot| self.is_slot_of(slot, voter, address))
     }
 
-    /// Returns true if the seat is that of this voter.
-    pub(super) fn is_seat_of(&self, seat: &Seat, voter: VoterId, address: &VoterAddress) -> bool {
-        match seat.voter {
-            Some(seated) => seated == voter,
-            None => !self.has_round() && seat.address == *address,
+    /// Returns true if the slot is that of this voter.
+    pub(super) fn is_slot_of(
+        &self,
+        slot: &VoterSlot,
+        voter: VoterId,
+        address: &VoterAddress,
+    ) -> bool {
+        match slot.voter {
+            Some(listed) => listed == voter,
+            None => !self.has_round() && slot.address == *address,
         }
     }
 

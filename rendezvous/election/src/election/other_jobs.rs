@@ -93,7 +93,7 @@ impl Election {
     pub(super) fn known_job(&self) -> Option<KnownJob> {
         let replica = self.voter.replica();
         let uid = job_uid(replica)?;
-        let voters = replica.lists.seats().map(|seat| seat.address.clone()).collect();
+        let voters = replica.lists.slots().map(|slot| slot.address.clone()).collect();
         let leads = self.leads();
         (!self.has_copied_outcome()).then(|| KnownJob { uid: uid.clone(), voters, leads })
     }
@@ -433,8 +433,8 @@ impl Election {
     pub(super) fn greeted(&self, now: Instant) -> BTreeSet<VoterAddress> {
         let mut all = BTreeSet::new();
         if self.shows() || self.asks(now) {
-            let seats = self.voter.replica().lists.seats().map(|seat| &seat.address);
-            all.extend(seats.chain(&self.settings.listed).cloned());
+            let slots = self.voter.replica().lists.slots().map(|slot| &slot.address);
+            all.extend(slots.chain(&self.settings.listed).cloned());
         }
         all.extend(self.shown_addresses().cloned());
         all.remove(&self.settings.address);

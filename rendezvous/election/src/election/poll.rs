@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Instant};
 use ragent_rendezvous::ids::{NodeId, Term, VoterAddress, VoterId};
 
 use crate::election::{
-    message::{Answer, Replica, Seat, VoterMessage},
+    message::{Answer, Replica, VoterMessage, VoterSlot},
     timers::Timers,
 };
 
@@ -88,23 +88,23 @@ impl Poll {
     /// Counts the answers of the voters in `replica`, without those of voters that were just started.
     pub(super) fn outcome(&self, replica: &Replica) -> Outcome {
         let lists = &replica.lists;
-        let grants = |seat: &Seat| {
-            self.ballot(replica, seat).is_some_and(|ballot| ballot.is_granted && !ballot.is_fresh)
+        let grants = |slot: &VoterSlot| {
+            self.ballot(replica, slot).is_some_and(|ballot| ballot.is_granted && !ballot.is_fresh)
         };
-        let is_missing = |seat: &Seat| !self.ballots.contains_key(&seat.address);
+        let is_missing = |slot: &VoterSlot| !self.ballots.contains_key(&slot.address);
         if lists.has_majority(grants) {
             Outcome::Won
-        } else if lists.has_majority(|seat| grants(seat) || is_missing(seat)) {
+        } else if lists.has_majority(|slot| grants(slot) || is_missing(slot)) {
             Outcome::Open
         } else {
             Outcome::Lost
         }
     }
 
-    /// Returns the ballot of the voter on this seat.
-    fn ballot(&self, replica: &Replica, seat: &Seat) -> Option<&Ballot> {
-        let is_of_seat = |ballot: &&Ballot| replica.is_seat_of(seat, ballot.voter, &seat.address);
-        self.ballots.get(&seat.address).filter(is_of_seat)
+    /// Returns the ballot of the voter in this slot.
+    fn ballot(&self, replica: &Replica, slot: &VoterSlot) -> Option<&Ballot> {
+        let is_of_slot = |ballot: &&Ballot| replica.is_slot_of(slot, ballot.voter, &slot.address);
+        self.ballots.get(&slot.address).filter(is_of_slot)
     }
 
     /// Returns the state of earlier leaders that came with the votes.

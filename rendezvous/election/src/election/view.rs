@@ -9,7 +9,7 @@ use ragent_rendezvous::ids::{Term, VoterAddress};
 
 use crate::election::{
     Election, Role, Settings,
-    message::{Replica, Seat},
+    message::{Replica, VoterSlot},
 };
 
 impl Election {
@@ -34,10 +34,10 @@ impl Election {
     /// Returns the addresses to which this voter sends requests.
     pub fn connections(&self) -> BTreeSet<VoterAddress> {
         let mut addresses = self.greeted(self.clock);
-        // A process that has no seat follows its leader, and needs no other voter.
+        // A process that has no slot follows its leader, and needs no other voter.
         if !self.is_outside() {
-            let seats = self.voter.replica().lists.seats().map(|seat| seat.address.clone());
-            addresses.extend(seats);
+            let slots = self.voter.replica().lists.slots().map(|slot| slot.address.clone());
+            addresses.extend(slots);
         }
         if let Role::Leader(leader) = &self.role {
             addresses.extend(leader.learners(self.voter.replica()).map(|m| m.address.clone()));
@@ -68,7 +68,7 @@ impl Election {
     /// Returns true if this process is not a voter, and cannot become a candidate.
     pub fn is_outside(&self) -> bool {
         let Settings { voter, address, .. } = &self.settings;
-        !self.voter.replica().has_seat_of(*voter, address)
+        !self.voter.replica().has_slot_of(*voter, address)
     }
 
     /// Returns true if this process leads, or was elected and waits for its first lease.
@@ -85,9 +85,9 @@ impl Election {
     pub(super) fn is_eligible(&self) -> bool {
         let Settings { voter, address, .. } = &self.settings;
         let replica = self.voter.replica();
-        let is_own = |seat: &Seat| replica.is_seat_of(seat, *voter, address);
-        let is_seated = replica.lists.last.iter().any(is_own);
-        self.leaving.is_none() && is_seated && !self.is_to_join()
+        let is_own = |slot: &VoterSlot| replica.is_slot_of(slot, *voter, address);
+        let has_slot_here = replica.lists.last.iter().any(is_own);
+        self.leaving.is_none() && has_slot_here && !self.is_to_join()
     }
 
     /// Returns true if this process may have forgotten a promise of an earlier process of this voter. Before the first
@@ -99,7 +99,7 @@ impl Election {
 
     /// Returns the addresses of the other voters.
     pub(super) fn others(&self) -> BTreeSet<VoterAddress> {
-        let seats = self.voter.replica().lists.seats().map(|seat| seat.address.clone());
-        seats.filter(|address| *address != self.settings.address).collect()
+        let slots = self.voter.replica().lists.slots().map(|slot| slot.address.clone());
+        slots.filter(|address| *address != self.settings.address).collect()
     }
 }

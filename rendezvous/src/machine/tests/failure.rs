@@ -226,7 +226,7 @@ fn report_in_an_older_round_is_dropped() {
     assert_eq!(t.message("a", FromNode::NodeReport(late)), []);
 }
 
-/// A member whose keeper stopped its workers over a lease restarts the round, and keeps its seat.
+/// A member whose keeper stopped its workers over a lease restarts the round, and keeps its rank.
 #[test]
 fn member_that_stopped_by_itself_restarts_the_round() {
     let mut t = Fixture::new(2, 2);

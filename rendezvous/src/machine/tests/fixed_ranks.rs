@@ -108,7 +108,7 @@ fn successor_of_a_leaver_waits() {
     );
 }
 
-/// A rank is one seat, even if several nodes are ready for it: the round waits for the others.
+/// A rank is given to one node, even if several are ready for it: the round waits for the others.
 #[test]
 fn doubled_rank_completes_nothing() {
     let mut t = fixture(2);

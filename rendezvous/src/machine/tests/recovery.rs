@@ -87,7 +87,7 @@ fn newcomers_make_up_for_members_that_died() {
     assert_eq!(t.live(&["a", "x", "y"], SECOND), complete);
 }
 
-/// The host's new agent takes the seat named in its state file, once the old agent's workers have
+/// The host's new agent takes the rank named in its state file, once the old agent's workers have
 /// certainly ended.
 #[test]
 fn new_agent_of_the_host_claims_its_rank() {
@@ -103,7 +103,7 @@ fn new_agent_of_the_host_claims_its_rank() {
     assert_eq!(t.live(&["a2", "b"], SECOND), complete);
 }
 
-/// A host's new agent keeps its seat when members register after it, and nothing is waited for if
+/// A host's new agent keeps its rank when members register after it, and nothing is waited for if
 /// no process of its predecessor is left.
 #[test]
 fn dead_host_may_be_the_first_to_return() {
@@ -357,7 +357,7 @@ fn late_member_waits_for_the_others() {
     assert_eq!(t.live(&["b"], SECOND), [Did::Remember(2, 0), Did::Admit("b", 2, 0)]);
 }
 
-/// The seat that the host's new agent claimed is kept for a recovery with late members.
+/// The rank that the host's new agent claimed is kept for a recovery with late members.
 #[test]
 fn claim_outlives_a_forgotten_round() {
     let mut t = restarted(&["a", "b"]);

@@ -6,7 +6,7 @@ use ragent_rendezvous::{
 };
 
 use super::{other_jobs::uid, *};
-use crate::election::message::Seat;
+use crate::election::message::VoterSlot;
 
 impl Voters {
     /// Creates `count` processes, of which the first ones are listed.
@@ -54,13 +54,13 @@ impl Voters {
     fn list(&self, place: usize) -> Vec<Option<u64>> {
         let list = &self.voters[place].replica().lists;
         assert_eq!(list.before, None, "no change is in progress");
-        list.last.iter().map(|seat| seat.voter.map(|voter| voter.0)).collect()
+        list.last.iter().map(|slot| slot.voter.map(|voter| voter.0)).collect()
     }
 }
 
 /// With the first round, the voters are known by their identities; a listed host that was not there is none of them.
 #[test]
-fn first_round_gives_the_seats_to_voters() {
+fn first_round_gives_the_slots_to_voters() {
     let mut voters = Voters::listed(3, 3);
     voters.is_down[2] = true;
     let leader = voters.begin();
@@ -133,7 +133,7 @@ fn silent_member_does_not_become_a_voter() {
     voters.pass(millis(4_000));
     assert!(!voters.list(leader).contains(&Some(lost as u64)));
     assert!(voters.list(leader).contains(&Some(4)));
-    let is_of_lost = |seat: &Seat| seat.voter == Some(VoterId(3));
+    let is_of_lost = |slot: &VoterSlot| slot.voter == Some(VoterId(3));
     let has_lost =
         |effect: &Effect| matches!(effect, Effect::Voters(list) if list.iter().any(is_of_lost));
     assert!(!voters.seen[leader].iter().any(has_lost), "it was never a voter");
@@ -354,8 +354,8 @@ fn lists_of_the_later_term_count() {
 #[test]
 fn lists_are_limited() {
     let mut voters = Voters::listed(1, 1);
-    let seats = (0..=VOTERS_MAX).map(address).collect::<Vec<_>>();
-    let lists = Lists::listed(&seats);
+    let slots = (0..=VOTERS_MAX).map(address).collect::<Vec<_>>();
+    let lists = Lists::listed(&slots);
     let version = Version { term: Term(9), number: 1 };
     let replica = Box::new(Replica { version, lists, job_state: Some(job_state(1)) });
     let mut from = voter(voters.now, 1, 2);

@@ -10,11 +10,11 @@ use ragent_rendezvous::{
 
 use super::*;
 use crate::{
-    election::{message::Seat, other_jobs::job_uid},
+    election::{message::VoterSlot, other_jobs::job_uid},
     limits::OTHER_JOBS_MAX,
 };
 
-/// The place of a process without a seat in the job.
+/// The place of a process without a slot in the job.
 pub(super) const OTHER: usize = 7;
 
 pub(super) fn uid(name: &str) -> JobUid {
@@ -86,13 +86,13 @@ pub(super) fn refusal() -> Answer {
     }
 }
 
-/// A replica with a round, with a seat for the voter at each of `places`.
+/// A replica with a round, with a slot for the voter at each of `places`.
 pub(super) fn replica(job_state: JobState, places: &[usize]) -> Replica {
-    let seat =
-        |place: &usize| Seat { address: address(*place), voter: Some(VoterId(*place as u64)) };
+    let slot =
+        |place: &usize| VoterSlot { address: address(*place), voter: Some(VoterId(*place as u64)) };
     Replica {
         version: Version { term: Term(1 << 16), number: 1 },
-        lists: Lists { before: None, last: places.iter().map(seat).collect() },
+        lists: Lists { before: None, last: places.iter().map(slot).collect() },
         job_state: Some(job_state),
     }
 }
@@ -311,10 +311,10 @@ fn strangers_receive_no_state() {
     assert!(answer.expect("an answer").body.replica.is_some());
 }
 
-/// The replica of a job in which a process has no seat is not taken from an answer: perhaps no process can lead that
+/// The replica of a job in which a process has no slot is not taken from an answer: perhaps no process can lead that
 /// job any more. Only a leader gives it to a process.
 #[test]
-fn job_without_a_seat_is_not_learned() {
+fn job_without_a_slot_is_not_learned() {
     for (places, is_taken) in [([1, 2, 3], false), ([0, 1, 2], true)] {
         let now = Voters::new(1).now;
         let mut voter = voter(now, 0, 3);
@@ -548,11 +548,11 @@ fn shown_job_becomes_the_own_one() {
     assert!(voter.replica().has_round());
 }
 
-/// The answer of another voter at the address of a seat makes the leader replace that seat at once by the member there.
+/// The answer of another voter at the address of a slot makes the leader replace that slot at once by the member there.
 /// Within a second after that, it is not replaced again: two processes at one address would replace each other without
 /// end.
 #[test]
-fn another_voter_at_a_seat_replaces_it_at_once() {
+fn another_voter_in_a_slot_replaces_it_at_once() {
     let mut voters = Voters::new(3);
     voters.pass(millis(1_000));
     let leader = voters.leader().expect("a leader");
@@ -560,9 +560,9 @@ fn another_voter_at_a_seat_replaces_it_at_once() {
     voters.deliver();
     voters.pass(millis(1_000));
     let lost = (leader + 1) % 3;
-    let seated = |voters: &Voters, voter: u64| {
+    let listed = |voters: &Voters, voter: u64| {
         let lists = &voters.voters[leader].replica().lists;
-        lists.last.iter().any(|seat| seat.voter == Some(VoterId(voter)))
+        lists.last.iter().any(|slot| slot.voter == Some(VoterId(voter)))
     };
     let register = |voters: &mut Voters| {
         let members = (0..3).map(|place| {
@@ -576,13 +576,13 @@ fn another_voter_at_a_seat_replaces_it_at_once() {
     voters.lose_file(lost, 77);
     register(&mut voters);
     voters.pass(millis(250));
-    assert!(seated(&voters, 77) && !seated(&voters, lost as u64));
+    assert!(listed(&voters, 77) && !listed(&voters, lost as u64));
     voters.lose_file(lost, 78);
     register(&mut voters);
     voters.pass(millis(700));
-    assert!(seated(&voters, 77) && !seated(&voters, 78));
+    assert!(listed(&voters, 77) && !listed(&voters, 78));
     voters.pass(millis(400));
-    assert!(seated(&voters, 78) && !seated(&voters, 77));
+    assert!(listed(&voters, 78) && !listed(&voters, 77));
     assert_eq!(voters.leader(), Some(leader));
     assert_eq!(voters.led(leader).len(), 1, "its lease did not end");
 }
