@@ -69,7 +69,7 @@ fn gather(now: Instant, registrations: Vec<Registration>) -> usize {
         begins_at: None,
     };
     let nodes = registrations.len();
-    let mut machine = Rendezvous::new(now, settings, JobState::fresh(JobUid::new("job")), None);
+    let mut machine = Rendezvous::new(now, settings, JobState::new(JobUid::new("job")), None);
     let mut effects = 0;
     for registration in registrations {
         machine.handle_registration(now, registration);

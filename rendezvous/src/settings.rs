@@ -119,7 +119,7 @@ pub struct HostTally {
 
 impl JobState {
     /// Returns the state of a job that has just begun.
-    pub fn fresh(job_uid: JobUid) -> Self {
+    pub fn new(job_uid: JobUid) -> Self {
         Self {
             job_uid,
             born_ms: 0,

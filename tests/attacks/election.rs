@@ -179,7 +179,7 @@ fn message<Body>(process: &NodeId, to: u32, highest: u64, body: Body) -> VoterMe
         voter: VoterId(1),
         address,
         process: process.clone(),
-        is_fresh: false,
+        has_just_started: false,
         highest: Term(highest),
         knows: Knowledge { has_round: true, version },
         job: None,

@@ -109,7 +109,7 @@ fn thousand_nodes_cost_a_few_messages_each() {
         leases: Leases::default(),
         begins_at: None,
     };
-    let mut rendezvous = Rendezvous::new(now, settings, JobState::fresh(JobUid::new("job")), None);
+    let mut rendezvous = Rendezvous::new(now, settings, JobState::new(JobUid::new("job")), None);
     effects(&mut rendezvous);
 
     let mut round = RoundId::default();

@@ -84,7 +84,7 @@ fn every_takeover_bug_is_noticed() {
         (Bug::LeftFromReceipt, "f", 0),
         (Bug::UnreportedWorkers, "f", 0),
         (Bug::EarlyReady, "b", 0),
-        (Bug::FreshVotesCount, "a f", 0),
+        (Bug::EarlyVotesCount, "a f", 0),
         (Bug::SharedTerms, "c", 0),
         (Bug::ClockStopsInSuspend, "a e", 0),
         (Bug::DoubleRank, "1", 0),

@@ -56,7 +56,7 @@ pub fn coordinator(now: Instant, job_state: JobState, grant: Option<Grant>) -> R
 
 /// The state of a run that begins.
 pub fn job_state() -> JobState {
-    JobState::fresh(JobUid::new(job::UID))
+    JobState::new(JobUid::new(job::UID))
 }
 
 /// The status of a job with which no node has registered.

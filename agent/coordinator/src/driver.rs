@@ -120,7 +120,7 @@ impl Coordination {
     ) -> Self {
         let job_state = mandate.job_state.clone().unwrap_or_else(|| JobState {
             born_ms: u64::try_from(clock::wall_time().as_millis()).unwrap_or(u64::MAX),
-            ..JobState::fresh(JobUid::new(random_id()))
+            ..JobState::new(JobUid::new(random_id()))
         });
         let proofs = Proofs::new(job_state.proof_key.clone());
         let job_state = JobState { proof_key: Some(proofs.key().clone()), ..job_state };

@@ -84,7 +84,7 @@ mod tests {
     }
 
     fn job_state() -> JobState {
-        JobState::fresh(JobUid::new("u"))
+        JobState::new(JobUid::new("u"))
     }
 
     /// Effects wait until a majority has the newest state.

@@ -249,7 +249,7 @@ mod tests {
             voter: Some(VoterId(*voter)),
         };
         let lists = Lists { before: None, last: voters.iter().map(slot).collect() };
-        let job_state = JobState { round: Round(1), ..JobState::fresh(JobUid::new("u")) };
+        let job_state = JobState { round: Round(1), ..JobState::new(JobUid::new("u")) };
         let replica = Replica { lists, job_state: Some(job_state), ..Replica::default() };
         let stored = Stored { replica, ..Stored::default() };
         let registered = NotHere { term: Term(2), endpoint: "b:1".to_owned() };

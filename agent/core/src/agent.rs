@@ -334,7 +334,7 @@ impl Agent {
         }
     }
 
-    /// Notes that a fresh worker store listens on this port.
+    /// Notes that a new worker store listens on this port.
     pub fn handle_store_open(&mut self, now: Instant, store_port: u16) {
         if self.state == State::Preparing {
             self.pass_gate(now, store_port);

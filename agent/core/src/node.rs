@@ -273,7 +273,7 @@ impl Node {
         self.collect(now);
     }
 
-    /// Notes that a fresh worker store listens on this port.
+    /// Notes that a new worker store listens on this port.
     pub fn handle_store_open(&mut self, now: Instant, store_port: u16) {
         self.begin(now);
         self.agent.handle_store_open(now, store_port);

@@ -471,10 +471,10 @@ fn state_files() -> Vec<Vec<u8>> {
         charged_through: Round(6),
         host_tallies: vec![tally],
         proof_key: Some(ProofKey::new([5; ProofKey::LEN])),
-        ..JobState::fresh(JobUid::new(job::UID))
+        ..JobState::new(JobUid::new(job::UID))
     };
     let job_states = [
-        JobState::fresh(JobUid::new(job::UID)),
+        JobState::new(JobUid::new(job::UID)),
         full.clone(),
         JobState { closed: Some(closed), ..full.clone() },
     ];

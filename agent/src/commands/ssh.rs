@@ -118,7 +118,7 @@ fn read(args: &LaunchOverSshArgs) -> Result<Here, Vec<UsageError>> {
         env_files,
         folder: current_folder(),
         program: env::current_exe().unwrap_or_else(|_| "ragent".into()),
-        fresh_id: random_id(),
+        generated_id: random_id(),
         secret: secret.unwrap_or_default(),
     })
 }
@@ -133,8 +133,8 @@ fn secret(args: &LaunchOverSshArgs) -> Result<LaunchSecret, UsageError> {
         let credentials = spec::find_credentials(&request, &ThisHost)?;
         return Ok(credentials.newest().map_or(LaunchSecret::Declined, LaunchSecret::Given));
     }
-    let fresh = Secret::random();
-    fresh.map(LaunchSecret::Fresh).map_err(|error| {
+    let generated = Secret::random();
+    generated.map(LaunchSecret::Generated).map_err(|error| {
         UsageError::new(format!("failed to make a secret: {error}"))
             .with_hint("give one with `--secret-file`, or `--auth none`")
     })

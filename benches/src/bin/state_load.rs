@@ -127,7 +127,7 @@ fn running(now: Instant, ids: &[NodeId]) -> Result<Rendezvous> {
         leases: Leases::default(),
         begins_at: None,
     };
-    let job_state = JobState::fresh(JobUid::new("job"));
+    let job_state = JobState::new(JobUid::new("job"));
     let mut machine = Rendezvous::new(now, settings, job_state, None);
     let nodes = u32::try_from(ids.len())?;
     let range = NodeRange::new(nodes, nodes).context("there must be a node")?;

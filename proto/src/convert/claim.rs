@@ -107,7 +107,7 @@ pub(super) mod tests {
             successors: ["b", "c", "d"].map(successor).to_vec(),
             job_state: Some(JobState {
                 proof_key: Some(ProofKey::new([7; 32])),
-                ..JobState::fresh(JobUid::new("u"))
+                ..JobState::new(JobUid::new("u"))
             }),
         }
     }

@@ -84,7 +84,7 @@ pub fn decode(bytes: &[u8]) -> Result<(ElectionHeader, FromVoter), Malformed> {
         address: address(message.address, "voter.address")?,
         knows: Knowledge { has_round: message.has_round, version },
         process: NodeId::new(nonempty(message.process, "voter.process")?),
-        is_fresh: message.is_fresh,
+        has_just_started: message.has_just_started,
         highest: term(message.highest, "voter.highest")?,
         job: message.job.map(TryInto::try_into).transpose()?,
         ended: ended_jobs(message.ended, "voter.ended")?,
@@ -108,7 +108,7 @@ fn with_body<Body>(message: VoterMessage<()>, body: Body) -> VoterMessage<Body> 
         voter,
         address,
         process,
-        is_fresh,
+        has_just_started,
         highest,
         knows,
         job,
@@ -116,7 +116,18 @@ fn with_body<Body>(message: VoterMessage<()>, body: Body) -> VoterMessage<Body> 
         sequence,
         body: (),
     } = message;
-    VoterMessage { voter, address, process, is_fresh, highest, knows, job, ended, sequence, body }
+    VoterMessage {
+        voter,
+        address,
+        process,
+        has_just_started,
+        highest,
+        knows,
+        job,
+        ended,
+        sequence,
+        body,
+    }
 }
 
 fn take_body<Body>(message: VoterMessage<Body>) -> (VoterMessage<()>, Body) {
@@ -124,7 +135,7 @@ fn take_body<Body>(message: VoterMessage<Body>) -> (VoterMessage<()>, Body) {
         voter,
         address,
         process,
-        is_fresh,
+        has_just_started,
         highest,
         knows,
         job,
@@ -136,7 +147,7 @@ fn take_body<Body>(message: VoterMessage<Body>) -> (VoterMessage<()>, Body) {
         voter,
         address,
         process,
-        is_fresh,
+        has_just_started,
         highest,
         knows,
         job,
@@ -162,7 +173,7 @@ fn wire(
         has_round: message.knows.has_round,
         version: Some(message.knows.version.into()),
         process: message.process.to_string(),
-        is_fresh: message.is_fresh,
+        has_just_started: message.has_just_started,
         highest: message.highest.0,
         job: message.job.map(Into::into),
         ended: message.ended.iter().map(ToString::to_string).collect(),

@@ -22,8 +22,8 @@
 //! process for [`Timers::voter_lease`] from the receipt of a renewal, which is longer. So at most
 //! one process leads.
 //!
-//! A voter that has just started may have forgotten a lease. It is *fresh* until such a lease must
-//! have ended, and its votes do not count. So the first election of a job takes a voter's lease, too: for that long, voters of an
+//! A voter that has just started may have forgotten a lease. Until such a lease must have ended, its votes do not
+//! count. So the first election of a job takes a voter's lease, too: for that long, voters of an
 //! earlier job of the same name can show that it exists (`other_jobs.rs`). Only where no earlier job can exist is there no such wait
 //! ([`Settings::is_first_start`]).
 //!
@@ -297,7 +297,7 @@ impl Election {
             }
             Role::Leader(leader) => {
                 // A process that was just started may have forgotten a vote.
-                let counts = message.body.is_granted && !message.is_fresh;
+                let counts = message.body.is_granted && !message.has_just_started;
                 if counts && leader.handle_granted(now, &message) {
                     self.extend(now);
                 }
@@ -572,7 +572,7 @@ impl Election {
             voter: self.settings.voter,
             address: self.settings.address.clone(),
             process: self.settings.process.clone(),
-            is_fresh: self.is_fresh(now),
+            has_just_started: self.has_just_started(now),
             highest: self.highest,
             knows: self.voter.replica().knowledge(),
             job: self.known_job().filter(|_| self.has_copied_round()),

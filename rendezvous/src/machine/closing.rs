@@ -86,7 +86,7 @@ impl Rendezvous {
         self.effects.push_back(Effect::Forget);
     }
 
-    /// Begins a new run if no node of the earlier coordinator's run is left: with a fresh budget if
+    /// Begins a new run if no node of the earlier coordinator's run is left: with a new budget if
     /// that run was closed, or was not restarted by a service manager.
     ///
     /// A member of that run that registers later restores the charges.

@@ -44,7 +44,7 @@ pub enum NodeState {
     Preparing,
     /// The last process of that round is reaped, and the node is ready for any later round.
     Ready {
-        /// The port of the fresh worker store that the node would serve as group rank 0.
+        /// The port of the new worker store that the node would serve as group rank 0.
         store_port: u16,
     },
     /// The node's workers run.

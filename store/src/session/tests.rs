@@ -13,7 +13,7 @@ fn drain(output: &mut Output) -> Vec<u8> {
     sent
 }
 
-/// Feeds `input` to a fresh session on a fresh engine; returns the answers and the result.
+/// Feeds `input` to a new session on a new engine; returns the answers and the result.
 fn feed(input: &[u8]) -> (Vec<u8>, Result<(), Violation>) {
     let mut engine = Engine::default();
     let mut session = Session::new(ClientId(0));

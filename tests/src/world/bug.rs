@@ -48,8 +48,8 @@ pub enum Bug {
     UnreportedWorkers,
     /// An agent reports that it is ready before it has stopped its earlier workers. Breaks rule b.
     EarlyReady,
-    /// Votes and leases of fresh voters count. Breaks rules a and f.
-    FreshVotesCount,
+    /// Votes and leases of voters that have just started count. Breaks rules a and f.
+    EarlyVotesCount,
     /// All processes propose the same terms. Breaks rule c.
     SharedTerms,
     /// The clock of a machine stops while it is suspended. Breaks rules a and e.

@@ -101,9 +101,9 @@ impl World {
             (Bug::UnansweredCandidate, replica) => *replica = None,
             (Bug::NewListAtOnce, Some(replica)) => replica.lists.before = None,
             (Bug::UnreportedWorkers, _) => answer.body.workers_for = Duration::ZERO,
-            (Bug::FreshVotesCount, _) => {
-                answer.body.is_granted |= answer.is_fresh && is_renewal;
-                answer.is_fresh = false;
+            (Bug::EarlyVotesCount, _) => {
+                answer.body.is_granted |= answer.has_just_started && is_renewal;
+                answer.has_just_started = false;
             }
             _ => {}
         }
@@ -123,7 +123,7 @@ impl World {
         if counts && !is_granted && message.body.replica.is_none() {
             return;
         }
-        let granted = (is_granted && !message.is_fresh).then(|| message.address.clone());
+        let granted = (is_granted && !message.has_just_started).then(|| message.address.clone());
         self.with_election(id, |election, now| election.handle_answer(now, message));
         if let Some(address) = granted.filter(|_| counts) {
             self.tally(id, sequence, address);
@@ -161,7 +161,7 @@ impl World {
             voter: slot.voter.unwrap_or_default(),
             process: process.unwrap_or_else(|| NodeId::new(slot.address.as_str())),
             address: slot.address,
-            is_fresh: false,
+            has_just_started: false,
             highest: Term(0),
             knows: Knowledge::default(),
             job: None,

@@ -118,7 +118,7 @@ impl World {
         let born_ms = u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX);
         let job_state = job_state.unwrap_or_else(|| JobState {
             born_ms,
-            ..JobState::fresh(JobUid::new(format!("job-{number}")))
+            ..JobState::new(JobUid::new(format!("job-{number}")))
         });
         let overtime = self.bug.overtime().unwrap_or_default();
         let workers_until = match self.bug {

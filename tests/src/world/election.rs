@@ -125,7 +125,7 @@ impl World {
         let answer = self.with_election(id, |election, now| election.handle_request(now, message));
         let mut answer = answer.flatten()?;
         self.forge_answer(renewed.is_some(), &mut answer);
-        if let Some(term) = renewed.filter(|_| answer.body.is_granted && !answer.is_fresh) {
+        if let Some(term) = renewed.filter(|_| answer.body.is_granted && !answer.has_just_started) {
             self.note_grant(term, &answer.address, sent);
         }
         Some(answer)

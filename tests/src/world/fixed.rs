@@ -83,7 +83,7 @@ impl World {
         let planted = self.random.chance(10).then(|| self.job_state_of_another_run());
         self.fixed = Some(Box::new(Fixed {
             has_agent,
-            job_state: planted.clone().unwrap_or_else(|| JobState::fresh(JobUid::new("job"))),
+            job_state: planted.clone().unwrap_or_else(|| JobState::new(JobUid::new("job"))),
             planted,
             known_round: KnownRound::default(),
             node_ranks: BTreeMap::new(),
@@ -117,7 +117,7 @@ impl World {
             round_size: bound(self.random.between(1, 4)),
             restarts_used: bound(self.random.between(0, u64::from(self.shared.max_restarts))),
             charged_through: Round(round - 1),
-            ..JobState::fresh(JobUid::new("another"))
+            ..JobState::new(JobUid::new("another"))
         }
     }
 
@@ -220,7 +220,7 @@ impl World {
         let is_marked = self.random.chance(70);
         let Some(fixed) = &mut self.fixed else { return };
         if self.bug == Bug::Amnesia {
-            fixed.job_state = JobState::fresh(fixed.job_state.job_uid.clone());
+            fixed.job_state = JobState::new(fixed.job_state.job_uid.clone());
         }
         let mut job_state = fixed.job_state.clone();
         if let Some(host) = &mut job_state.host {

@@ -71,7 +71,7 @@ impl Journal {
         self.0.write_all_at(&bytes, 0)
     }
 
-    /// Returns the record, or that of a fresh journal if it cannot be read.
+    /// Returns the record, or that of a new journal if it cannot be read.
     pub(super) fn record(&self) -> Record {
         let mut bytes = [0; RECORD];
         if self.0.read_exact_at(&mut bytes, 0).is_err() {

@@ -192,7 +192,7 @@ mod tests {
     }
 
     /// Folders that a killed agent left are removed, and no others: a folder is kept if it is in
-    /// use, contains files, is fresh, is a symbolic link, or only has a similar name.
+    /// use, contains files, is new, is a symbolic link, or only has a similar name.
     #[test]
     fn only_folders_of_killed_agents_are_removed() {
         let temp = tempfile::tempdir().unwrap();

@@ -39,7 +39,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let settings = settings();
-        let job_state = JobState::fresh(JobUid::new("uid"));
+        let job_state = JobState::new(JobUid::new("uid"));
         let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
         let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
         let (not_here, known) = watch::channel(here);

@@ -26,7 +26,7 @@ pub enum Effect {
 /// An action for the driver, on this node.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Action {
-    /// Open a fresh worker store, in addition to the one in service, and report its port.
+    /// Open a new worker store, in addition to the one in service, and report its port.
     OpenStore,
     /// Start the workers of a round; group rank 0 serves the store opened last.
     Start(Box<Admission>),

@@ -194,7 +194,7 @@ fn old_admission_starts_nothing() {
     assert_eq!(effects, [t.sends(NodeState::Ready { store_port: PORT })]);
 }
 
-/// `Ready` is reported only when the last process of the round is reaped and a fresh store listens.
+/// `Ready` is reported only when the last process of the round is reaped and a new store listens.
 #[test]
 fn ready_comes_after_the_last_process() {
     let mut t = Fixture::running();

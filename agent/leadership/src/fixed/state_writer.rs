@@ -162,7 +162,7 @@ mod tests {
     const KEPT: Duration = Duration::from_secs(600);
 
     fn job_state(round: u64) -> JobState {
-        JobState { round: Round(round), ..JobState::fresh(JobUid::new("u")) }
+        JobState { round: Round(round), ..JobState::new(JobUid::new("u")) }
     }
 
     /// Effects wait until the state is written, and no longer.

@@ -30,7 +30,7 @@ impl Stamp {
     /// Returns the age at `now` of a file with this stamp that was changed `changed` ago by the
     /// wall clock.
     ///
-    /// A time in the future counts as now: a clock was set, and the file may be fresh.
+    /// A time in the future counts as now: a clock was set, and the file may be recent.
     pub(super) fn age(&self, now: &Self, changed: Duration) -> Duration {
         if self.boot_id.is_empty() || self.boot_id != now.boot_id {
             return changed;

@@ -72,7 +72,7 @@ fn kind(path: &Path) -> Kind {
 
 fn is_outdated(path: &Path) -> bool {
     match age_of_job_state(path) {
-        Age::Fresh => false,
+        Age::Recent => false,
         Age::Outdated => true,
         Age::Unknown => is_forgotten(path),
     }
@@ -94,7 +94,7 @@ mod tests {
     fn cleaning_removes_what_is_outdated() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        write_aged(&path("job-fresh.json"), 0, |_| {});
+        write_aged(&path("job-recent.json"), 0, |_| {});
         write_aged(&path("job-old.json"), 620, |_| {});
         let forgotten = std::time::UNIX_EPOCH;
         let set_modified = |name: &str, at| {
@@ -104,7 +104,7 @@ mod tests {
         write_aged(&path("job-leaderless.json"), 620, |_| {});
         set_modified("job-old.json", forgotten);
         for name in [
-            "job-fresh.death-notice",
+            "job-recent.death-notice",
             "job-old.death-notice",
             "job-lone.death-notice",
             "job-x.9.tmp",
@@ -124,8 +124,8 @@ mod tests {
         left.sort();
         let expected = [
             "else",
-            "job-fresh.json",
-            "job-fresh.death-notice",
+            "job-recent.json",
+            "job-recent.death-notice",
             "job-leaderless.json",
             "job-new.death-notice",
             "job-other.json",

@@ -72,9 +72,9 @@ impl EndedJobs {
         let jobs: Vec<EndedJob> = read(&self.path).unwrap_or_default();
         let (now, changed) = (Stamp::now(), age::changed(Path::new(&self.path)));
         let lives = self.kept.saturating_add(MARGIN);
-        let is_fresh = |job: &EndedJob| job.written.age(&now, changed) <= lives;
+        let is_recent = |job: &EndedJob| job.written.age(&now, changed) <= lives;
         let jobs: Vec<EndedJob> =
-            jobs.into_iter().filter(|job| !job.uid.is_empty() && is_fresh(job)).collect();
+            jobs.into_iter().filter(|job| !job.uid.is_empty() && is_recent(job)).collect();
         let first = jobs.len().saturating_sub(MAX);
         jobs.into_iter().skip(first).collect()
     }

@@ -186,7 +186,7 @@ const SCHEMA: u32 = 1;
 /// The validity of a state file.
 pub(super) enum Age {
     /// Agents may be waiting for the next coordinator.
-    Fresh,
+    Recent,
     /// No agent waits any longer.
     Outdated,
     /// The file has an unknown schema, or cannot be read.
@@ -200,7 +200,7 @@ impl Remembered {
         }
         let age = self.written.age(&Stamp::now(), age::changed(path));
         let kept = Duration::from_millis(self.kept_ms).saturating_add(limits::STATE_FILE_INTERVAL);
-        if age > kept { Age::Outdated } else { Age::Fresh }
+        if age > kept { Age::Outdated } else { Age::Recent }
     }
 }
 
@@ -212,13 +212,13 @@ pub(super) fn age_of_job_state(path: &Path) -> Age {
 /// Returns the state of the job that an earlier coordinator has stored; `None` if the file is missing, unreadable, malformed, or so old that no agent
 /// can be waiting for that run.
 pub fn read_job_state(path: &Path) -> Option<JobState> {
-    let job_state = JobState::from(read_fresh(path)?);
+    let job_state = JobState::from(read_recent(path)?);
     accept(path, JobState::try_from(v1::JobState::from(job_state)))
 }
 
 /// Reads the state of an earlier process of a voter, under the same conditions, and if the machine was not started since.
 pub fn read_copy(path: &Path) -> Option<Stored> {
-    let mut remembered = read_fresh(path)?;
+    let mut remembered = read_recent(path)?;
     // The file is not written to the disk at once, so promises may be missing after a loss of power.
     if !remembered.written.is_of_this_boot() {
         info!(
@@ -256,7 +256,7 @@ fn warn_once(path: &Path, error: &dyn Display) {
     }
 }
 
-fn read_fresh(path: &Path) -> Option<Remembered> {
+fn read_recent(path: &Path) -> Option<Remembered> {
     let remembered: Remembered = match read_if_there(path) {
         Ok(remembered) => remembered?,
         Err(error) => {
@@ -265,7 +265,7 @@ fn read_fresh(path: &Path) -> Option<Remembered> {
         }
     };
     match remembered.age(path) {
-        Age::Fresh => {}
+        Age::Recent => {}
         Age::Outdated => {
             info!(
                 path = %path.display(),
@@ -441,7 +441,7 @@ pub(super) mod tests {
         age: u64,
         change: impl FnOnce(&mut Remembered),
     ) {
-        let job_state = JobState::fresh(JobUid::new("u"));
+        let job_state = JobState::new(JobUid::new("u"));
         write_job_state(path, &job_state, Duration::from_secs(600)).unwrap();
         let mut remembered: Remembered = read(path).unwrap();
         let now = u64::try_from(ragent_base::sys::clock::boot_time().as_millis()).unwrap();
@@ -485,7 +485,7 @@ pub(super) mod tests {
             restarts: [RestartSum { count: 1, cost_ms: 2, redone_steps: 3 };
                 RestartCause::ALL.len()],
             proof_key: Some(ProofKey::new([0xf; 32])),
-            ..JobState::fresh(JobUid::new("u"))
+            ..JobState::new(JobUid::new("u"))
         };
         // The second is shorter, and no part of the first remains.
         let first = JobState { round: Round(1 << 60), ..job_state.clone() };

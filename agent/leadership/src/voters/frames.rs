@@ -216,7 +216,7 @@ pub(super) mod tests {
             host_tallies: vec![tally; HOST_TALLIES_MAX],
             closed: Some(closed),
             proof_key: Some(ProofKey::new([7; ProofKey::LEN])),
-            ..JobState::fresh(JobUid::new(long(NAME)))
+            ..JobState::new(JobUid::new(long(NAME)))
         }
     }
 
@@ -239,7 +239,7 @@ pub(super) mod tests {
             address: address(),
             knows: Knowledge { has_round: true, version: version() },
             process: NodeId::new(long(NAME)),
-            is_fresh: true,
+            has_just_started: true,
             highest: Term(NUMBER_MAX),
             job: Some(KnownJob {
                 uid: uid(),

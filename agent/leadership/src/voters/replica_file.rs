@@ -95,7 +95,7 @@ mod tests {
 
     fn stored(number: u64) -> Stored {
         let version = Version { term: Term(7), number };
-        let job_state = JobState { round: Round(number), ..JobState::fresh(JobUid::new("u")) };
+        let job_state = JobState { round: Round(number), ..JobState::new(JobUid::new("u")) };
         let slot = |n: u64| VoterSlot {
             address: VoterAddress::new(format!("n{n}:1")),
             voter: (n > 1).then_some(VoterId(n)),
@@ -151,7 +151,7 @@ mod tests {
         file().write(&stored(1)).unwrap();
         assert!(state_file::read_copy(&path).is_some(), "a leader is known again");
         age(&path);
-        let job_state = Some(JobState { round: Round(1), ..JobState::fresh(JobUid::new("other")) });
+        let job_state = Some(JobState { round: Round(1), ..JobState::new(JobUid::new("other")) });
         let replica = Replica { job_state, ..stored(1).replica };
         file().write(&Stored { is_led: false, replica, ..stored(1) }).unwrap();
         assert!(state_file::read_copy(&path).is_some(), "another job");
@@ -162,7 +162,7 @@ mod tests {
     fn file_of_a_sole_coordinator_is_no_copy() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
-        let job_state = JobState::fresh(JobUid::new("u"));
+        let job_state = JobState::new(JobUid::new("u"));
         state_file::write_job_state(&path, &job_state, Duration::from_secs(600)).unwrap();
         assert_eq!(state_file::read_copy(&path), None);
     }

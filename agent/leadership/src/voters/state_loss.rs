@@ -120,7 +120,7 @@ mod tests {
         Replica {
             version: Version { term: Term(1), number: 1 },
             lists: Lists { before: None, last: [("a", 1), ("b", 2), ("c", 3)].map(slot).into() },
-            job_state: Some(JobState { round: Round(round), ..JobState::fresh(JobUid::new("u")) }),
+            job_state: Some(JobState { round: Round(round), ..JobState::new(JobUid::new("u")) }),
         }
     }
 

@@ -232,7 +232,7 @@ mod tests {
 
     fn job_state(host: Option<HostMember>) -> JobState {
         let (term, round) = (Term(3), Round(7));
-        JobState { term, round, round_size: 4, host, ..JobState::fresh(JobUid::new("u")) }
+        JobState { term, round, round_size: 4, host, ..JobState::new(JobUid::new("u")) }
     }
 
     fn host_member(is_confirmed_dead: bool) -> HostMember {

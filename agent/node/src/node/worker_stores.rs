@@ -1,7 +1,7 @@
 //! The stores that this node serves, or is ready to serve, to the workers of a round as group rank
 //! 0.
 //!
-//! Each round has a fresh and empty store, on another port than the round before. The next store is
+//! Each round has a new and empty store, on another port than the round before. The next store is
 //! opened while the previous one still serves, so a round's store outlives the stopping of its
 //! round.
 

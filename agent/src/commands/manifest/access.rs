@@ -82,11 +82,11 @@ impl JobSecret {
             (None, None) => Ok(Self::Named { name: own(), is_default: true }),
             (Some("none"), None) => Ok(Self::Declined),
             (Some("new"), None) => {
-                let fresh = Secret::random().map_err(|error| {
+                let secret = Secret::random().map_err(|error| {
                     UsageError::new(format!("failed to make a secret: {error}"))
                         .with_hint("make one elsewhere, and name its object with `--secret NAME`")
                 })?;
-                Ok(Self::New(own(), fresh))
+                Ok(Self::New(own(), secret))
             }
             (Some(name), None) => {
                 check("--secret", name, &names::SECRET)?;

@@ -38,7 +38,7 @@ pub(super) struct Here {
     /// The path of this program.
     pub(super) program: PathBuf,
     /// A unique name for the job.
-    pub(super) fresh_id: String,
+    pub(super) generated_id: String,
     /// The secret of the job.
     pub(super) secret: LaunchSecret,
 }
@@ -52,7 +52,7 @@ pub(super) enum LaunchSecret {
     #[default]
     Declined,
     /// This launch has made it.
-    Fresh(Secret),
+    Generated(Secret),
     /// The user has given it.
     Given(Secret),
 }
@@ -63,8 +63,10 @@ impl LaunchSecret {
         let is_auth = |(name, _): &variables::Variable| AUTH_VARIABLES.contains(&name.as_str());
         match self {
             Self::Given(secret) => Some(WrittenSecret(secret.clone())),
-            Self::Fresh(secret) if !env.iter().any(is_auth) => Some(WrittenSecret(secret.clone())),
-            Self::Fresh(_) | Self::Certificates(_) | Self::Declined => None,
+            Self::Generated(secret) if !env.iter().any(is_auth) => {
+                Some(WrittenSecret(secret.clone()))
+            }
+            Self::Generated(_) | Self::Certificates(_) | Self::Declined => None,
         }
     }
 
@@ -74,7 +76,7 @@ impl LaunchSecret {
         flags.retain(|flag| !flag.as_encoded_bytes().starts_with(b"--secret-file="));
         match self {
             Self::Declined if !is_declined_by_flag => flags.push("--auth=none".into()),
-            Self::Declined | Self::Fresh(_) | Self::Given(_) => {}
+            Self::Declined | Self::Generated(_) | Self::Given(_) => {}
             Self::Certificates(request) => {
                 let is_auth = |flag: &OsString| {
                     let flag = flag.as_encoded_bytes();
@@ -165,7 +167,7 @@ impl Plan {
         }
         let rendezvous = spec.as_ref().map(|spec| {
             let (nodes, hosts) = (spec.shared.nodes, hosts.len());
-            let (launch, id) = (&args.launch, &here.fresh_id);
+            let (launch, id) = (&args.launch, &here.generated_id);
             RendezvousPlan::of(launch, &spec.rendezvous, (nodes, hosts), conf.clone(), id)
         });
         if let (Some(spec), Some(rendezvous)) = (&spec, &rendezvous) {
@@ -241,7 +243,7 @@ impl Plan {
             },
             nodes,
             rendezvous,
-            launch_name: here.fresh_id.clone(),
+            launch_name: here.generated_id.clone(),
             run_id: spec.run_id.clone(),
             endpoint: launch.rdzv_endpoint.clone().filter(|text| !text.is_empty()),
             counts_slots: launch.job.nproc_per_node.is_none(),
@@ -469,7 +471,7 @@ fn job_spec(
     let mut launch = args.launch.clone();
     launch.rdzv_conf = Some(conf.without_voters.clone());
     // The name that agents get if the user has given none.
-    launch.rdzv_id.get_or_insert_with(|| here.fresh_id.clone());
+    launch.rdzv_id.get_or_insert_with(|| here.generated_id.clone());
     // A file on the hosts.
     if launch.job.launch_method.as_deref() == Some("deepspeed") {
         launch.job.deepspeed_config = None;

@@ -79,7 +79,7 @@ impl RendezvousPlan {
         rendezvous: &RendezvousMethod,
         (nodes, hosts): (NodeRange, usize),
         conf: Conf,
-        fresh_id: &str,
+        generated_id: &str,
     ) -> Self {
         let has_endpoint = args.rdzv_endpoint.as_ref().is_some_and(|text| !text.is_empty());
         let kind = match rendezvous {
@@ -103,7 +103,7 @@ impl RendezvousPlan {
             kind,
             conf: conf.without_voters,
             voters: conf.voters,
-            run_id: args.rdzv_id.is_none().then(|| fresh_id.to_owned()),
+            run_id: args.rdzv_id.is_none().then(|| generated_id.to_owned()),
             nodes,
         }
     }

@@ -25,7 +25,7 @@ fn with<Body>(body: Body) -> VoterMessage<Body> {
         address: VoterAddress::new("n0:29400"),
         knows: Knowledge { has_round: true, version: version() },
         process: NodeId::new("node1_17_ab"),
-        is_fresh: true,
+        has_just_started: true,
         highest: Term(NUMBER_MAX),
         job: Some(known_job()),
         ended: (0..9).map(|n| JobUid::new(format!("uid{n}"))).collect(),
@@ -39,7 +39,7 @@ fn without_job<Body>(body: Body) -> VoterMessage<Body> {
     let message = with(body);
     VoterMessage {
         knows: Knowledge::default(),
-        is_fresh: false,
+        has_just_started: false,
         job: None,
         ended: Vec::new(),
         ..message
@@ -113,12 +113,12 @@ fn answer() -> Answer {
 /// Each kind of message.
 pub(in crate::convert) fn all() -> Vec<FromVoter> {
     let term = Term(9 << 16 | 3);
-    let fresh = JobState::fresh(JobUid::new("uid"));
+    let begun = JobState::new(JobUid::new("uid"));
     let requests = [
         Request::PreVote,
         Request::Vote { term },
         Request::Renew { term, replica: replica(None), is_copied: false },
-        Request::Renew { term, replica: replica(Some(fresh)), is_copied: false },
+        Request::Renew { term, replica: replica(Some(begun)), is_copied: false },
         Request::Renew { term, replica: replica(Some(job_state())), is_copied: true },
         Request::Release { term },
         Request::Leave,

@@ -82,7 +82,7 @@ fn process(index: usize) -> NodeId {
 }
 
 fn job_state(round: u64) -> JobState {
-    JobState { round: Round(round), ..JobState::fresh(JobUid::new("job")) }
+    JobState { round: Round(round), ..JobState::new(JobUid::new("job")) }
 }
 
 fn successor(index: usize) -> Successor {
@@ -740,7 +740,7 @@ fn ended_job_does_not_replace_another_one() {
         silence: Duration::ZERO,
         kind: RecordKind::Leads,
         successors: Vec::new(),
-        job_state: Some(JobState::fresh(JobUid::new(uid))),
+        job_state: Some(JobState::new(JobUid::new(uid))),
     };
     let mut ended = record(9, "a");
     if let Some(job_state) = &mut ended.job_state {

@@ -40,7 +40,7 @@ impl Election {
         (process, term): (&NodeId, Term),
         replica: &Replica,
     ) -> Answer {
-        let may_grant = !self.is_leading() && !self.is_fresh(now);
+        let may_grant = !self.is_leading() && !self.has_just_started(now);
         let timers = self.settings.timers;
         let is_granted = may_grant
             && term.0 <= NUMBER_MAX
@@ -76,7 +76,7 @@ impl Election {
         let stagger = if is_alone { Duration::ZERO } else { self.settings.timers.stagger };
         let random = stagger.mul_f64(self.jitter.fraction());
         // A voter that was just started may have forgotten a lease, so it does not stand before that has ended.
-        let free_at = if self.is_fresh(now) { self.voter.silent_until() } else { now };
+        let free_at = if self.has_just_started(now) { self.voter.silent_until() } else { now };
         let stands_at = free_at.max(now + delay) + stagger.saturating_mul(turn) + random;
         self.role = Role::Follower { stands_at };
     }

@@ -21,7 +21,7 @@ pub struct VoterMessage<Body> {
     pub process: NodeId,
     /// True if the sender was started less than a voter's lease ago, and may have forgotten a vote
     /// or a lease.
-    pub is_fresh: bool,
+    pub has_just_started: bool,
     /// The highest term that the sender knows.
     pub highest: Term,
     /// The state of the job that the sender knows.

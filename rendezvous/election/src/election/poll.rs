@@ -21,7 +21,7 @@ pub(super) struct Poll {
 #[derive(Debug)]
 pub(super) struct Ballot {
     voter: VoterId,
-    is_fresh: bool,
+    has_just_started: bool,
     is_granted: bool,
     /// The time until which workers of earlier leaders may run.
     workers_until: Instant,
@@ -49,10 +49,10 @@ pub(super) struct Inheritance {
 impl Ballot {
     /// Creates the ballot of a voter from its answer.
     pub(super) fn new(now: Instant, timers: Timers, message: VoterMessage<Answer>) -> Self {
-        let VoterMessage { voter, is_fresh, body, .. } = message;
+        let VoterMessage { voter, has_just_started, body, .. } = message;
         Self {
             voter,
-            is_fresh,
+            has_just_started,
             is_granted: body.is_granted,
             // No worker outlives the longest lease of a voter.
             workers_until: now + body.workers_for.min(timers.voter_lease),
@@ -89,7 +89,8 @@ impl Poll {
     pub(super) fn outcome(&self, replica: &Replica) -> Outcome {
         let lists = &replica.lists;
         let grants = |slot: &VoterSlot| {
-            self.ballot(replica, slot).is_some_and(|ballot| ballot.is_granted && !ballot.is_fresh)
+            self.ballot(replica, slot)
+                .is_some_and(|ballot| ballot.is_granted && !ballot.has_just_started)
         };
         let is_missing = |slot: &VoterSlot| !self.ballots.contains_key(&slot.address);
         if lists.has_majority(grants) {

@@ -131,7 +131,7 @@ impl Voters {
     }
 
     /// Creates voters of which each may have forgotten a job: they were just started.
-    fn fresh(count: usize) -> Self {
+    fn just_started(count: usize) -> Self {
         let mut voters = Self::new(count);
         for place in 0..count {
             voters.restart(place, Term(0));
@@ -174,7 +174,7 @@ fn millis(millis: u64) -> Duration {
 }
 
 fn job_state(round: u64) -> JobState {
-    JobState { round: Round(round), ..JobState::fresh(JobUid::new("job")) }
+    JobState { round: Round(round), ..JobState::new(JobUid::new("job")) }
 }
 
 /// A vote that `place` asks for.
@@ -184,7 +184,7 @@ fn vote(place: usize, term: Term) -> VoterMessage<Request> {
         address: address(place),
         knows: Knowledge::default(),
         process: process(place),
-        is_fresh: false,
+        has_just_started: false,
         highest: term,
         job: None,
         ended: Vec::new(),
@@ -275,9 +275,9 @@ fn leader_resigns_with_its_coordinator() {
 /// Voters that were just started may have forgotten a job, and a lease of it: they elect no leader before such a lease has
 /// ended, whether all of them are there or a majority is, and one of them right after it.
 #[test]
-fn fresh_voters_wait_for_a_lease() {
+fn voters_that_have_just_started_wait_for_a_lease() {
     for (count, missing) in [(1, 0), (3, 0), (3, 1), (5, 2)] {
-        let mut voters = Voters::fresh(count);
+        let mut voters = Voters::just_started(count);
         voters.is_down[count - missing..].fill(true);
         voters.pass(millis(2_999));
         assert_eq!(voters.leader(), None);
@@ -289,7 +289,7 @@ fn fresh_voters_wait_for_a_lease() {
 
 /// Voters that were just started do not elect a candidate that was not, either.
 #[test]
-fn fresh_votes_do_not_count() {
+fn votes_soon_after_a_start_do_not_count() {
     let mut voters = Voters::new(3);
     voters.restart(1, Term(0));
     voters.restart(2, Term(0));

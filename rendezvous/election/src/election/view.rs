@@ -92,9 +92,9 @@ impl Election {
 
     /// Returns true if this process may have forgotten a promise of an earlier process of this voter. Before the first
     /// round the voter is the host, which may have lost its state file.
-    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+    pub(super) fn has_just_started(&self, now: Instant) -> bool {
         let has_promised = !self.settings.is_new || !self.voter.replica().has_round();
-        has_promised && self.voter.is_fresh(now)
+        has_promised && self.voter.has_just_started(now)
     }
 
     /// Returns the addresses of the other voters.

@@ -57,7 +57,7 @@ impl Voter {
     }
 
     /// Returns true if this voter may have forgotten a promise of an earlier process at its place.
-    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+    pub(super) fn has_just_started(&self, now: Instant) -> bool {
         now < self.silent_until
     }
 

@@ -121,7 +121,7 @@ impl Fixture {
             leases: Leases::default(),
             begins_at: None,
         };
-        let mut fixture = Self::start(settings, shared, JobState::fresh(JobUid::new("uid")));
+        let mut fixture = Self::start(settings, shared, JobState::new(JobUid::new("uid")));
         fixture.drain();
         fixture
     }

@@ -24,7 +24,7 @@ fn elected(max: u32) -> Fixture {
         workers_until: t.now,
         former: None,
     };
-    let (settings, job_state) = (t.settings.clone(), JobState::fresh(JobUid::new("uid")));
+    let (settings, job_state) = (t.settings.clone(), JobState::new(JobUid::new("uid")));
     t.machine = Rendezvous::new(t.now, settings, job_state, Some(elected));
     t.drain();
     t

@@ -57,7 +57,7 @@ fn lease_does_not_depend_on_who_has_come() {
 fn coordinator_alone_learns_its_leases() {
     let mut t = Fixture::new(1, 10_000);
     t.settings.shared = None;
-    let job_state = JobState::fresh(JobUid::new("uid"));
+    let job_state = JobState::new(JobUid::new("uid"));
     t = Fixture::start(t.settings.clone(), t.shared, job_state);
     t.drain();
     assert_eq!(welcome(&mut t, "a").leases.agent, AGENT_LEASE);

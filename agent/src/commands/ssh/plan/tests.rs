@@ -27,8 +27,8 @@ fn plan_with(
         env_files: Vec::new(),
         folder: "/work here".into(),
         program: "/bin/ragent".into(),
-        fresh_id: "fresh".to_owned(),
-        secret: LaunchSecret::Fresh(Secret::new(&"k".repeat(43)).unwrap()),
+        generated_id: "generated".to_owned(),
+        secret: LaunchSecret::Generated(Secret::new(&"k".repeat(43)).unwrap()),
     };
     let mut host = FakeHost { programs: vec!["/bin/ssh".into()], ..FakeHost::default() };
     host.env.insert("SECRET".to_owned(), "s3cret".into());
@@ -53,7 +53,7 @@ fn agents(plan: &Plan, reached: &[HostNumber]) -> Vec<String> {
 #[test]
 fn words_of_agents() {
     let plan = plan("-x SECRET --max_restarts 3 -m -r 0 train --lr 3 --hostfile x").unwrap();
-    let common = "--module --max-restarts=3 --redirects=0 --nnodes=3 --first-node-lines --rdzv-id=fresh \
+    let common = "--module --max-restarts=3 --redirects=0 --nnodes=3 --first-node-lines --rdzv-id=generated \
                   --rdzv-backend=c10d";
     let script = "-- train --lr 3 --hostfile x";
     let own = |rank, slots: &str| {
@@ -128,7 +128,7 @@ fn given_endpoints_stay() {
     let given = plan("--rdzv-endpoint h:1 --rdzv-id mine t.py").unwrap();
     assert_eq!(given.first_job(), given.job);
     let words = agents(&given, &[0, 1, 2]).join("\n");
-    assert!(!words.contains("is_host") && !words.contains("fresh"), "{words}");
+    assert!(!words.contains("is_host") && !words.contains("generated"), "{words}");
     assert_eq!(words.matches("--rdzv-endpoint").count(), 3);
     let voters = plan("--rdzv-endpoint n1,n2,n3 t.py").unwrap();
     for words in agents(&voters, &[0, 1, 2]) {
@@ -285,7 +285,7 @@ fn names_and_files_of_the_hosts() {
         "--rdzv-endpoint auto t.py",
     ] {
         let words = agents(&plan(words).unwrap(), &[0, 1, 2]).join("\n");
-        assert!(words.contains("--rdzv-id=fresh"), "{words}");
+        assert!(words.contains("--rdzv-id=generated"), "{words}");
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn job(name: &str, places: &[usize]) -> KnownJob {
 
 /// The state of a job with a round.
 pub(super) fn job_state_of(name: &str, born_ms: u64) -> JobState {
-    JobState { round: Round(1), born_ms, ..JobState::fresh(uid(name)) }
+    JobState { round: Round(1), born_ms, ..JobState::new(uid(name)) }
 }
 
 pub(super) fn closed(job_state: JobState) -> JobState {
@@ -48,7 +48,7 @@ pub(super) fn from<Body>(place: usize, body: Body) -> VoterMessage<Body> {
         voter: VoterId(place as u64),
         address: address(place),
         process: process(place),
-        is_fresh: false,
+        has_just_started: false,
         highest: Term(0),
         knows: Knowledge::default(),
         job: None,
@@ -214,11 +214,11 @@ fn job_is_not_shown_to_hosts_that_know_it() {
 #[test]
 fn process_without_a_job_asks_for_one() {
     let mut now = Voters::new(1).now;
-    let mut fresh = voter(now, 0, 3);
-    pass(&mut fresh, &mut now, millis(500));
-    assert_eq!(greeted(&mut fresh), BTreeSet::from([1, 2]));
-    fresh.handle_known_job(now, &job("earlier", &[8, OTHER]));
-    assert_eq!(greeted(&mut fresh), BTreeSet::from([1, 2, OTHER, 8]));
+    let mut young = voter(now, 0, 3);
+    pass(&mut young, &mut now, millis(500));
+    assert_eq!(greeted(&mut young), BTreeSet::from([1, 2]));
+    young.handle_known_job(now, &job("earlier", &[8, OTHER]));
+    assert_eq!(greeted(&mut young), BTreeSet::from([1, 2, OTHER, 8]));
 
     let mut outside = voter(now, OTHER, 3);
     pass(&mut outside, &mut now, millis(5_000));
@@ -481,11 +481,11 @@ fn newer_list_of_the_own_job_is_asked_for() {
 fn strangers_do_not_end_jobs() {
     let now = Voters::new(1).now;
     let hello = || VoterMessage { ended: vec![uid("job")], ..from(OTHER, Request::Hello) };
-    let mut fresh = voter(now, 0, 3);
-    fresh.handle_known_job(now, &job("job", &[OTHER]));
-    fresh.handle_stranger(now, hello());
-    assert_eq!(others(&fresh).len(), 1);
-    assert_eq!(fresh.message(now, 1, ()).ended, []);
+    let mut young = voter(now, 0, 3);
+    young.handle_known_job(now, &job("job", &[OTHER]));
+    young.handle_stranger(now, hello());
+    assert_eq!(others(&young).len(), 1);
+    assert_eq!(young.message(now, 1, ()).ended, []);
     let file = replica(job_state_of("job", 1), &[0, 3, 4]);
     let mut with_file = with_file(now, 0, file.clone());
     with_file.handle_stranger(now, hello());
