@@ -119,7 +119,7 @@ fn registration(number: u32, nodes: u32) -> Registration {
             round: RoundId::default(),
             state: NodeState::Ready { store_port: 29500 },
             failure: None,
-            was_cut_off: false,
+            lease_expired: false,
         },
     }
 }

@@ -176,7 +176,7 @@ pub enum EventKind {
         was_member: bool,
     },
     /// A member has stopped its workers because its lease had ended on its side, although it is registered.
-    NodeCutOff,
+    NodeLeaseExpired,
     /// A node has left in order.
     NodeLeft,
     /// A node was quarantined.
@@ -244,7 +244,7 @@ impl EventKind {
             Self::FailureCharged { .. } => "failure_charged",
             Self::FailureNotCharged => "failure_not_charged",
             Self::NodeLost { .. } => "node_lost",
-            Self::NodeCutOff => "node_cut_off",
+            Self::NodeLeaseExpired => "node_lease_expired",
             Self::NodeLeft => "node_left",
             Self::NodeQuarantined => "node_quarantined",
             Self::NodeReleased { .. } => "node_released",

@@ -36,7 +36,7 @@ pub(crate) struct Group {
     leavers: BTreeSet<NodeId>,
     /// The leavers that were not dismissed yet.
     undismissed: BTreeSet<NodeId>,
-    cut_off: BTreeMap<NodeId, Instant>,
+    expired: BTreeMap<NodeId, Instant>,
     /// The members whose workers do not run yet.
     unstarted: BTreeSet<NodeId>,
     refused_clients: Vec<IpAddr>,
@@ -159,7 +159,7 @@ impl Group {
             unstopped: ids,
             leavers: BTreeSet::new(),
             undismissed: BTreeSet::new(),
-            cut_off: BTreeMap::new(),
+            expired: BTreeMap::new(),
             unstarted: BTreeSet::new(),
             refused_clients: Vec::new(),
         }
@@ -277,22 +277,22 @@ impl Group {
     }
 
     /// Records that the lease of `node` ended on the node's own side.
-    pub(crate) fn note_cut_off(&mut self, node: &NodeId, now: Instant) {
+    pub(crate) fn note_expired(&mut self, node: &NodeId, now: Instant) {
         if self.held(node).is_some() {
-            self.cut_off.entry(node.clone()).or_insert(now);
+            self.expired.entry(node.clone()).or_insert(now);
         }
     }
 
-    /// Takes the members that were cut off and are still members, with the time at which this was
+    /// Takes the members that were unreachable and are still members, with the time at which this was
     /// noticed. Returns none if more than half of the members were: then the coordinator was
     /// paused, or its network was down.
-    pub(crate) fn take_cut_off(&mut self) -> Vec<(NodeId, Instant)> {
-        let cut_off = mem::take(&mut self.cut_off);
+    pub(crate) fn take_expired(&mut self) -> Vec<(NodeId, Instant)> {
+        let expired = mem::take(&mut self.expired);
         let held = self.members.keys().filter(|node| self.held(node).is_some()).count();
-        if cut_off.len() * 2 > held {
+        if expired.len() * 2 > held {
             return Vec::new();
         }
-        cut_off.into_iter().filter(|(node, _)| self.held(node).is_some()).collect()
+        expired.into_iter().filter(|(node, _)| self.held(node).is_some()).collect()
     }
 
     /// Returns the members that are leaving or have left in order.

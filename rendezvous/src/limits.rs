@@ -95,7 +95,7 @@ pub(crate) const STRIKES_MAX: usize = 3;
 pub(crate) const EARLY_LOSSES_MAX: u32 = 10;
 
 /// The most consecutive rounds that end within [`EARLY`] of their start and are followed by another
-/// one for free. Nodes that are lost or cut off are quarantined long before; this limit ends a job
+/// one for free. Nodes that are lost or unreachable are quarantined long before; this limit ends a job
 /// whose coordinator's host is lost each time. At most 100 minutes of all nodes are wasted.
 pub(crate) const EARLY_FREE_ROUNDS_MAX: u32 = 100;
 

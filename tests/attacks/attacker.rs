@@ -106,7 +106,7 @@ pub(crate) fn registration(node_id: &str, address: &str, agent_port: u32) -> v1:
             round: round(),
             state: Some(v1::node_report::State::Preparing(v1::node_report::Preparing {})),
             failure: None,
-            was_cut_off: false,
+            lease_expired: false,
         }),
         proof: Vec::new(),
         lost_term: 0,

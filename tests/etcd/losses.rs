@@ -93,7 +93,7 @@ fn job_ends_after_its_key_was_deleted() {
 /// The key is deleted while the leader does not reach etcd: another agent leads with the state of the job, when the lease
 /// of the leader is over. The restart is not charged.
 #[test]
-fn key_is_deleted_while_the_leader_is_cut_off() {
+fn key_is_deleted_while_the_leader_is_unreachable() {
     let sandbox = Sandbox::new();
     let Some(mut etcd) = Cluster::start(&sandbox, 3) else { return };
     let (lost, others) = etcd.follower();

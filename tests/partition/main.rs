@@ -49,10 +49,10 @@ fn agents<const N: usize>(network: &Network, sandbox: &Sandbox, nodes: &str) -> 
     agents
 }
 
-/// A node that is cut off has killed its workers before the other nodes go on without it, and is
+/// A node that is unreachable has killed its workers before the other nodes go on without it, and is
 /// admitted again when it is back. Nothing is charged.
 #[test]
-fn cut_off_node_is_left_out_and_taken_back() {
+fn unreachable_node_is_left_out_and_taken_back() {
     if !may_make_networks() {
         return;
     }
@@ -129,10 +129,10 @@ fn link_that_is_cut_one_way() {
     }
 }
 
-/// If half of the nodes are cut off, their workers are dead before the other half goes on, which
-/// has the host; the nodes that are cut off wait, and all train again after the repair.
+/// If half of the nodes are unreachable, their workers are dead before the other half goes on, which
+/// has the host; the nodes that are unreachable wait, and all train again after the repair.
 #[test]
-fn half_of_the_nodes_are_cut_off() {
+fn half_of_the_nodes_are_unreachable() {
     if !may_make_networks() {
         return;
     }
@@ -216,10 +216,10 @@ fn stale_worker_reaches_no_newer_store() {
     }
 }
 
-/// If the coordinator's node is cut off, no node trains without it, and all train again when it is
+/// If the coordinator's node is unreachable, no node trains without it, and all train again when it is
 /// back: in one new round of all, for free.
 #[test]
-fn cut_off_host_is_waited_for() {
+fn unreachable_host_is_waited_for() {
     if !may_make_networks() {
         return;
     }

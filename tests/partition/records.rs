@@ -55,7 +55,7 @@ impl Lifetime {
         let last = lines(&mut file)?.last().copied();
         return Ok(begin.zip(last).map(|(begin, last)| Self { begin, last }));
 
-        /// The complete lines of the next part; the first is cut off, except at the start of the file.
+        /// The complete lines of the next part; the first is truncated, except at the start of the file.
         fn lines(file: &mut File) -> io::Result<Vec<Duration>> {
             let mut text = String::new();
             file.by_ref().take(PART).read_to_string(&mut text)?;

@@ -128,8 +128,9 @@ fn agents_leave_one_after_another_and_return_together() {
     job.end();
 }
 
-/// The host of the endpoint is cut off from its job, has lost its state, and begins another job with a new node. When the network is
-/// repaired, the younger job closes with the exit code 3, and its agents join the elder one when they are started again.
+/// The host of the endpoint is separated from its job, has lost its state, and begins another job with a new node. When
+/// the network is repaired, the younger job closes with the exit code 3, and its agents join the elder one when they
+/// are started again.
 #[test]
 fn two_jobs_meet() {
     if !may_make_networks() {

@@ -263,9 +263,9 @@ fn leaders_agent_is_stopped() {
     job.end();
 }
 
-/// A follower is cut off: its node is lost and admitted again like any other node, and no election takes place.
+/// A follower is unreachable: its node is lost and admitted again like any other node, and no election takes place.
 #[test]
-fn follower_is_cut_off() {
+fn follower_is_unreachable() {
     if !may_make_networks() {
         return;
     }
@@ -369,7 +369,7 @@ fn leader_is_deaf() {
 }
 
 /// Without a majority of the voters, all workers stop, and the agents log the cause and wait. The job continues when
-/// a new agent is started at the address of one of the two lost voters, while the other one is still cut off.
+/// a new agent is started at the address of one of the two lost voters, while the other one is still unreachable.
 #[test]
 fn two_voters_of_three_are_lost() {
     if !may_make_networks() {

@@ -67,7 +67,7 @@ fn registration(n: u32) -> Registration {
 }
 
 fn report(round: RoundId, state: NodeState) -> NodeReport {
-    NodeReport { round, state, failure: None, was_cut_off: false }
+    NodeReport { round, state, failure: None, lease_expired: false }
 }
 
 fn failure(round: RoundId) -> WorkerFailure {

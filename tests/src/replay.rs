@@ -82,7 +82,7 @@ impl Replay {
             | EventKind::WorkerFailed { .. }
             | EventKind::FailureNotCharged
             | EventKind::NodeLost { was_member: false, .. }
-            | EventKind::NodeCutOff
+            | EventKind::NodeLeaseExpired
             | EventKind::NodeLeft
             | EventKind::NodeQuarantined
             | EventKind::NodeReleased { .. }

@@ -149,7 +149,7 @@ pub fn registration(name: &str) -> Registration {
             round,
             state: NodeState::Ready { store_port: 9 },
             failure: None,
-            was_cut_off: false,
+            lease_expired: false,
         },
     }
 }

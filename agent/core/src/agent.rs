@@ -104,7 +104,7 @@ pub struct Agent {
     /// The failure of the oldest event on this node in that round, with ages as of that moment.
     failure: Option<(WorkerFailure, Instant)>,
     /// True if the lease ended while workers of that round ran.
-    was_cut_off: bool,
+    lease_expired: bool,
     known_round: KnownRound,
     term: Term,
     job_uid: Option<JobUid>,
@@ -137,7 +137,7 @@ impl Agent {
             state: State::Preparing,
             round: RoundId::default(),
             failure: None,
-            was_cut_off: false,
+            lease_expired: false,
             known_round: settings.known_round,
             term: settings.known_round.round.term,
             job_uid: None,
@@ -217,7 +217,7 @@ impl Agent {
             grow_older(&mut failure, now.saturating_duration_since(at));
             Box::new(failure)
         });
-        NodeReport { round: self.round, state, failure, was_cut_off: self.was_cut_off }
+        NodeReport { round: self.round, state, failure, lease_expired: self.lease_expired }
     }
 
     /// Notes that a coordinator has welcomed this node; an assignment follows.

@@ -318,9 +318,9 @@ impl Node {
     }
 
     /// Notes that the keeper kills the workers because their lease is over.
-    pub fn handle_cut_off(&mut self, now: Instant) {
+    pub fn handle_lease_expired(&mut self, now: Instant) {
         self.begin(now);
-        self.agent.handle_cut_off();
+        self.agent.handle_lease_expired();
         self.collect(now);
     }
 

@@ -103,7 +103,7 @@ fn failure() -> WorkerFailure {
 fn report(number: u64, state: NodeState) -> FromAgent {
     let failure = matches!(state, NodeState::Stopping).then(failure);
     let failure = failure.map(Box::new);
-    let report = NodeReport { round: round(number), state, failure, was_cut_off: false };
+    let report = NodeReport { round: round(number), state, failure, lease_expired: false };
     FromAgent::Message(FromNode::NodeReport(report))
 }
 

@@ -242,7 +242,7 @@ impl Keeper {
         while let Some(Wanted { program, streams }) = self.wanted.front() {
             let local_rank = program.local_rank;
             if self.lease_until <= clock::boot_time() {
-                // The order was sent before the agent was frozen or cut off, and is outdated.
+                // The order was sent before the agent was frozen or unreachable, and is outdated.
                 self.socket.send(&Report::LeaseOver);
                 return self.reject_wanted("the lease has ended");
             }

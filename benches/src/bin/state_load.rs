@@ -140,7 +140,7 @@ fn running(now: Instant, ids: &[NodeId]) -> Result<Rendezvous> {
     for id in ids {
         let peer = Peer { node: id.clone(), stream: StreamNumber(1) };
         let report =
-            NodeReport { round, state: NodeState::Running, failure: None, was_cut_off: false };
+            NodeReport { round, state: NodeState::Running, failure: None, lease_expired: false };
         machine.handle_message(now, peer, FromNode::NodeReport(report));
         for step in [48_209, 48_210] {
             send_step(&mut machine, now, id, step);
@@ -199,7 +199,7 @@ fn registration(number: u32, node_id: NodeId, nodes: NodeRange) -> Registration 
             round: RoundId::default(),
             state: NodeState::Ready { store_port: 29500 },
             failure: None,
-            was_cut_off: false,
+            lease_expired: false,
         },
     }
 }

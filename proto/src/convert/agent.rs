@@ -340,7 +340,7 @@ impl From<NodeReport> for v1::NodeReport {
             round: to_round(report.round),
             state: Some(state),
             failure: report.failure.map(|failure| (*failure).into()),
-            was_cut_off: report.was_cut_off,
+            lease_expired: report.lease_expired,
         }
     }
 }
@@ -364,7 +364,7 @@ impl TryFrom<v1::NodeReport> for NodeReport {
             round: round(report.round, "report.round")?,
             state,
             failure: report.failure.map(TryInto::try_into).transpose()?.map(Box::new),
-            was_cut_off: report.was_cut_off,
+            lease_expired: report.lease_expired,
         })
     }
 }

@@ -142,7 +142,7 @@ fn registration(state: NodeState) -> Registration {
         known_round: KnownRound { round: round(), size: 4, group_rank: Some(GroupRank(0)) },
         restarts_used: 1,
         charged_through: Round(40),
-        report: NodeReport { round: round(), state, failure: None, was_cut_off: false },
+        report: NodeReport { round: round(), state, failure: None, lease_expired: false },
     }
 }
 
@@ -185,8 +185,12 @@ fn from_agent() -> Vec<FromAgent> {
     });
     let reports = ends().map(|end| {
         let failure = Some(Box::new(failure(end)));
-        let report =
-            NodeReport { round: round(), state: NodeState::Stopping, failure, was_cut_off: false };
+        let report = NodeReport {
+            round: round(),
+            state: NodeState::Stopping,
+            failure,
+            lease_expired: false,
+        };
         FromAgent::Message(FromNode::NodeReport(report))
     });
     let others = [

@@ -145,7 +145,7 @@ impl Rendezvous {
     fn enter_closed(&mut self, outcome: Outcome, group: Option<Group>, stays_until: Instant) {
         let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
         let goes_at = after(self.clock, timeouts.rejoin()).max(stays_until);
-        // A member that was cut off after all its workers had succeeded may come back for the
+        // A member that was unreachable after all its workers had succeeded may come back for the
         // result of the job; without an answer it waits for the join timeout, and fails.
         let awaits_success = group.as_ref().is_some_and(Group::has_lost_success);
         let stays_until = if awaits_success { goes_at } else { stays_until };

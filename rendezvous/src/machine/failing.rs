@@ -217,12 +217,12 @@ impl Rendezvous {
     }
 
     /// Counts members whose leases ended on their own side like losses, which are free as well.
-    pub(super) fn count_cut_offs(&mut self, now: Instant) {
+    pub(super) fn count_expired(&mut self, now: Instant) {
         let Phase::Regathering(regathering) = &mut self.phase else {
             return;
         };
         let Some(started) = regathering.group.started else { return };
-        for (id, at) in regathering.group.take_cut_off() {
+        for (id, at) in regathering.group.take_expired() {
             let is_third =
                 self.roster.get_mut(&id).is_some_and(|node| node.tally.lost(at, started));
             if is_third {

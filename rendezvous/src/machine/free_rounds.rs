@@ -19,7 +19,7 @@ enum Ending {
     Voluntary,
     /// The failure was charged, so the budget bounds it.
     Charged,
-    /// The end was free: a node, or the coordinator, was lost or cut off.
+    /// The end was free: a node, or the coordinator, was lost or unreachable.
     Free { is_early: bool },
 }
 

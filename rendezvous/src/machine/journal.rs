@@ -203,9 +203,9 @@ impl Rendezvous {
     }
 
     /// Records that a member has stopped its workers because its lease had ended on its side.
-    pub(super) fn record_cut_off(&mut self, id: &NodeId) {
+    pub(super) fn record_lease_expired(&mut self, id: &NodeId) {
         let node = self.event_node(id);
-        let event = self.event(None, Some(node), EventKind::NodeCutOff);
+        let event = self.event(None, Some(node), EventKind::NodeLeaseExpired);
         self.journal.trigger.get_or_insert(event);
     }
 

@@ -28,7 +28,7 @@ impl Regathering {
 
     /// Returns the time at which members that are not back are evicted.
     ///
-    /// A member that is cut off may have received the restart late, or not at all. If it has not,
+    /// A member that is unreachable may have received the restart late, or not at all. If it has not,
     /// its workers run for up to a lease; if it has, for the grace that begins then.
     pub(super) fn overdue_at(&self, shared: SharedSettings, leases: Leases) -> Instant {
         let timeouts = shared.timeouts;
@@ -58,17 +58,17 @@ impl Rendezvous {
             self.drop_verdict();
             return;
         }
-        let was_cut_off = node.report.was_cut_off && node.report.round == group.round;
-        if was_cut_off {
-            group.note_cut_off(id, self.clock);
+        let has_expired = node.report.lease_expired && node.report.round == group.round;
+        if has_expired {
+            group.note_expired(id, self.clock);
         }
         if let Some(state) = state_by_report(group, node) {
             group.set_state(id, state);
         }
         match (&node.report.state, node.report.failure.clone()) {
             (NodeState::Leaving { .. }, _) => self.drop_verdict(),
-            // A member that was cut off counts like a lost one.
-            _ if was_cut_off => self.drop_verdict(),
+            // A member that was unreachable counts like a lost one.
+            _ if has_expired => self.drop_verdict(),
             (
                 NodeState::Preparing
                 | NodeState::Ready { .. }
@@ -132,7 +132,7 @@ impl Rendezvous {
         if regathering.verdict.is_some() || !regathering.group.pending().is_empty() {
             return false;
         }
-        self.count_cut_offs(now);
+        self.count_expired(now);
         let Phase::Regathering(regathering) = &self.phase else {
             return false;
         };

@@ -56,9 +56,9 @@ impl Rendezvous {
             }
             NodeState::Stopping | NodeState::Preparing | NodeState::Ready { .. } => {
                 if !has_succeeded {
-                    group.note_cut_off(id, now);
+                    group.note_expired(id, now);
                     // The node's keeper found the lease over, although it was not over here.
-                    self.record_cut_off(id);
+                    self.record_lease_expired(id);
                     let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
                     self.restart(now, reason, None, None);
                 }

@@ -34,7 +34,7 @@ pub struct NodeReport {
     pub failure: Option<Box<WorkerFailure>>,
     /// True if the node's workers of that round were killed because its lease had ended: others may
     /// have failed because of it.
-    pub was_cut_off: bool,
+    pub lease_expired: bool,
 }
 
 /// The activity of a node with regard to the round of its [`NodeReport`].

@@ -78,7 +78,7 @@ pub(super) enum StoreFault {
     /// It does not answer for a while; then the lease of the key may be over.
     Away { time: Duration, loses: bool },
     /// A process does not reach it.
-    CutOff { victim: Victim, time: Duration },
+    Unreachable { victim: Victim, time: Duration },
     /// Others change the key.
     Lose(Loss),
 }
@@ -136,7 +136,7 @@ impl World {
         let time = random.millis(100, 12_000);
         match random.between(1, if may_lose { 100 } else { 45 }) {
             1..=20 => StoreFault::Away { time, loses: false },
-            21..=45 => StoreFault::CutOff { victim, time },
+            21..=45 => StoreFault::Unreachable { victim, time },
             46..=55 => StoreFault::Away { time, loses: true },
             56..=75 => StoreFault::Lose(Loss::Deleted),
             76..=82 => StoreFault::Lose(Loss::Wiped),
@@ -155,7 +155,7 @@ impl World {
                     self.schedule(time, Event::Fault(fault));
                 }
             }
-            StoreFault::CutOff { victim, time } => {
+            StoreFault::Unreachable { victim, time } => {
                 let host = self.victim(victim);
                 let Some(id) = self.hosts[host].process.clone() else { return };
                 self.disturb(&id, now + time);

@@ -138,7 +138,7 @@ impl World {
         let Some(round) = round.filter(|_| is_over && self.bug != Bug::NoKeeper) else { return };
         if self.runs_workers_of(id, round) {
             self.kill_workers(id, KILLING_MS);
-            self.wake_agent(id, Duration::ZERO, AgentInput::CutOff(round));
+            self.wake_agent(id, Duration::ZERO, AgentInput::LeaseExpired(round));
         }
     }
 
@@ -159,7 +159,7 @@ impl World {
             }
         }
         for (id, round) in over {
-            self.wake_agent(&id, Duration::ZERO, AgentInput::CutOff(round));
+            self.wake_agent(&id, Duration::ZERO, AgentInput::LeaseExpired(round));
         }
     }
 

@@ -54,7 +54,7 @@ pub(super) enum AgentInput {
     /// An input of the worker group of this round.
     Group(RoundId, supervisor::Input),
     /// The keeper has found that the lease of this round's workers is over.
-    CutOff(RoundId),
+    LeaseExpired(RoundId),
     /// SIGTERM.
     Terminate,
 }
@@ -136,10 +136,10 @@ impl World {
                     group.supervisor.handle(now, input);
                 }
             }
-            AgentInput::CutOff(round) => {
+            AgentInput::LeaseExpired(round) => {
                 if let Some(group) = agent.group.as_mut().filter(group_of(round)) {
                     group.supervisor.handle(now, supervisor::Input::Kill);
-                    agent.node.handle_cut_off(now);
+                    agent.node.handle_lease_expired(now);
                 }
             }
             AgentInput::Terminate => agent.node.handle_signal(now, Signal::TERM),

@@ -80,7 +80,7 @@ pub fn sentence(event: &Event) -> String {
             "the failure is not charged: a member was lost at the same time".to_owned()
         }
         EventKind::NodeLost { how, .. } => format!("{host} was lost: {}", evicted(*how)),
-        EventKind::NodeCutOff => {
+        EventKind::NodeLeaseExpired => {
             format!(
                 "{host} has stopped its workers: no answer of the coordinator had reached it within its lease"
             )

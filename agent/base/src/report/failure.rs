@@ -88,7 +88,7 @@ fn first_failure(text: &mut String, failure: &WorkerFailure) {
 /// further frames: in stderr's copy, lines of the message are in order, but not adjacent.
 fn without_message(tail: &str, message: &str) -> Option<String> {
     let tail: Vec<&str> = tail.lines().collect();
-    // The first line of a message that was cut off is incomplete.
+    // The first line of a truncated message is incomplete.
     let mut lines: Vec<&str> = message.lines().filter(|line| !line.starts_with('…')).collect();
     // A single line is not a traceback.
     let last = lines.pop().filter(|_| !lines.is_empty())?;
@@ -100,7 +100,7 @@ fn without_message(tail: &str, message: &str) -> Option<String> {
             repeated.insert(index);
         }
     }
-    // The beginning of the traceback may be missing in stderr's copy, which is cut off as well.
+    // The beginning of the traceback may be missing in stderr's copy, which is truncated as well.
     let is_found = lines.is_empty() || repeated.len() > 2;
     // Other processes and threads may write in between.
     let is_rest = |index: usize, line: &str| {

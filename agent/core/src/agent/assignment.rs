@@ -45,7 +45,7 @@ impl Agent {
             State::Ready { .. } if admission.round > self.round => {
                 self.round = admission.round;
                 self.failure = None;
-                self.was_cut_off = false;
+                self.lease_expired = false;
                 self.refused_clients.clear();
                 self.unreached_store = None;
                 self.questions = owner_checks::questions();

@@ -68,7 +68,7 @@ impl Agent {
         if self.settings.runs_unleased {
             return;
         }
-        self.handle_cut_off();
+        self.handle_lease_expired();
         match self.state {
             State::Running | State::Stopping => {
                 self.state = State::Stopping;
@@ -86,7 +86,7 @@ impl Agent {
 
     /// Notes that the keeper kills the workers because their lease is over. Other workers may fail
     /// as a consequence, and no failure on this node is a cause.
-    pub fn handle_cut_off(&mut self) {
-        self.was_cut_off |= self.state == State::Running;
+    pub fn handle_lease_expired(&mut self) {
+        self.lease_expired |= self.state == State::Running;
     }
 }

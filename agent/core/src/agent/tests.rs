@@ -470,13 +470,13 @@ fn probe_is_answered() {
 fn end_of_the_lease_is_reported() {
     let mut t = Fixture::running();
     t.agent.handle_lease_lost();
-    assert!(t.agent.report(t.now).was_cut_off);
+    assert!(t.agent.report(t.now).lease_expired);
     t.agent.handle_finished(t.now, GroupEnd::Stopped);
     t.store_open();
-    assert!(t.agent.report(t.now).was_cut_off);
+    assert!(t.agent.report(t.now).lease_expired);
     t.welcome(1);
     t.assign(Assignment::Admit(admission(2, 1)));
-    assert!(!t.agent.report(t.now).was_cut_off);
+    assert!(!t.agent.report(t.now).lease_expired);
 }
 
 /// Progress text is sent at once, then at intervals and only the newest, again on a new stream, and

@@ -150,7 +150,7 @@ fn unleased_workers_run_on() {
         late.contains(&Effect::LeaseLost) && !late.contains(&Effect::Local(Action::Kill)),
         "{late:?}"
     );
-    assert!(!node.agent().report(now).was_cut_off);
+    assert!(!node.agent().report(now).lease_expired);
 }
 
 /// A coordinator with a lower term is ignored.

@@ -18,7 +18,7 @@ pub(super) const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// The longest pause: an agent sends one attempt in two seconds to a cluster that does not answer.
 pub(super) const RETRY_MAX: Duration = Duration::from_secs(2);
 /// The silence of a watch after which the key is read from another member: four renewals of a leader. The member
-/// may be cut off from the others.
+/// may be separated from the others.
 pub(super) const WATCH_SILENCE: Duration = Duration::from_secs(2);
 /// The maximum of that time, which doubles while the key does not change: no process leads, or a large job renews slowly.
 pub(super) const WATCH_SILENCE_MAX: Duration = Duration::from_secs(16);

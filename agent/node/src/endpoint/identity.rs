@@ -171,8 +171,8 @@ mod tests {
         let answer = |received: &[u8], end| answer_of(Exchange { received: received.into(), end });
         let failed = || ExchangeEnd::Failed(io::Error::other("reset"));
         let other = |received: &[u8]| Answer::Other(looks_like(received));
-        let cut_off: [&[u8]; 3] = [b"", b"HTTP/1.1", b"HTTP/1.1 200 OK\r\n\r\n{\"rag"];
-        for received in cut_off {
+        let truncated: [&[u8]; 3] = [b"", b"HTTP/1.1", b"HTTP/1.1 200 OK\r\n\r\n{\"rag"];
+        for received in truncated {
             assert_eq!(answer(received, failed()), Answer::None("reset".to_owned()));
             assert_eq!(answer(received, ExchangeEnd::Complete), other(received));
         }

@@ -377,8 +377,8 @@ impl Driver<'_> {
                 self.stopping.handle_ended();
                 self.node.handle_finished(now, end);
             }
-            SupervisorEvent::CutOff => {
-                self.node.handle_cut_off(now);
+            SupervisorEvent::LeaseExpired => {
+                self.node.handle_lease_expired(now);
                 // The keeper's clock goes on while the machine is suspended; the agent's does not.
                 self.report_lost_lease();
             }

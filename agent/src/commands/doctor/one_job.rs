@@ -37,7 +37,7 @@ pub(super) fn judge(asked: &AskedEndpoint, nodes: NodeRange) -> Option<Finding> 
     Some(Finding::warn(
         CHECK,
         format!(
-            "{place}, and {max} nodes can form two jobs of at least {min}: if {host} loses its state and is cut off from the \
+            "{place}, and {max} nodes can form two jobs of at least {min}: if {host} loses its state and is separated from the \
              first job, a second job can begin there"
         ),
         format!(

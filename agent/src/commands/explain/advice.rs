@@ -72,7 +72,7 @@ pub(super) fn of_leases(snapshot: &Snapshot, entries: &[Entry]) -> Vec<Advice> {
     for entry in entries {
         let is_lost_lease = match entry.kind.as_str() {
             "node_lost" => entry.data["how"] == "silent",
-            kind => kind == "node_cut_off",
+            kind => kind == "node_lease_expired",
         };
         if let Some(host) = entry.host.as_deref().filter(|_| is_lost_lease) {
             *lost.entry(host).or_default() += 1;
@@ -148,13 +148,13 @@ mod tests {
             Entry::read(&line.to_string()).expect("an event")
         };
         let silent = |host| entry("node_lost", host, "silent");
-        let cut_off = |host| entry("node_cut_off", host, "");
+        let expired = |host| entry("node_lease_expired", host, "");
         let killed = |host| entry("node_lost", host, "death_notice");
-        let mut entries = vec![silent("n1"), cut_off("n1")];
+        let mut entries = vec![silent("n1"), expired("n1")];
         entries.extend([(); 3].map(|()| silent("n2")));
         entries.extend([(); 3].map(|()| killed("n3")));
         assert_eq!(of_leases(&snapshot, &entries), []);
-        entries.push(cut_off("n1"));
+        entries.push(expired("n1"));
         let advice = of_leases(&snapshot, &entries);
         assert_eq!(advice.len(), 1);
         let expected = "n1 has lost its lease 3 times and came back (when it came back: load 9.0 on 2 processors)";

@@ -315,7 +315,7 @@ impl Machine {
     /// in vain: now if a needed agent cannot return, else after the time to end by themselves.
     fn gives_up_at(&self, now: Instant) -> Option<Instant> {
         if self.hosts.have_success() {
-            // All agents learn of it, except agents that are cut off from the job and would wait.
+            // All agents learn of it, except agents that are separated from the job and would wait.
             return Some(now + limits::SUCCESS_TIMEOUT);
         }
         let majority = self.coordinators.len() / 2 + 1;

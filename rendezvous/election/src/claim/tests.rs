@@ -20,7 +20,7 @@ struct Job {
     /// The effects other than changes, by process.
     seen: Vec<Vec<Effect>>,
     /// Processes whose changes the store does not answer; they are not made.
-    are_cut_off: Vec<bool>,
+    are_unreachable: Vec<bool>,
     /// Processes whose changes are made, but not answered.
     are_unanswered: Vec<bool>,
 }
@@ -105,12 +105,12 @@ impl Job {
             store: Store { revision: 7, ..Store::default() },
             processes: (0..count).map(claim).collect(),
             seen: vec![Vec::new(); count],
-            are_cut_off: vec![false; count],
+            are_unreachable: vec![false; count],
             are_unanswered: vec![false; count],
         }
     }
 
-    /// Starts the job: the first process that is not cut off leads.
+    /// Starts the job: the first process that is reachable leads.
     fn started(count: usize) -> (Self, usize) {
         let mut job = Self::new(count);
         job.watch();
@@ -148,7 +148,7 @@ impl Job {
         self.now = end;
     }
 
-    /// Carries out all effects, and reports each change to all processes that are not cut off.
+    /// Carries out all effects, and reports each change to all processes that are reachable.
     fn carry_out(&mut self) {
         let mut again = true;
         while again {
@@ -161,7 +161,7 @@ impl Job {
                     };
                     again = true;
                     let mut outcome = Outcome::Unknown;
-                    if !self.are_cut_off[index] {
+                    if !self.are_unreachable[index] {
                         outcome = self.store.change(expected, record);
                     }
                     if self.are_unanswered[index] {
@@ -178,7 +178,7 @@ impl Job {
 
     fn watch(&mut self) {
         for index in 0..self.processes.len() {
-            if !self.are_cut_off[index] && !self.are_unanswered[index] {
+            if !self.are_unreachable[index] && !self.are_unanswered[index] {
                 let value = self.store.value();
                 self.processes[index].handle_value(self.now, value);
             }
@@ -208,9 +208,9 @@ impl Job {
         self.seen[index].iter().filter_map(leadership).collect()
     }
 
-    fn cut_off(&mut self, indexes: &[usize], is_cut_off: bool) {
+    fn set_unreachable(&mut self, indexes: &[usize], is_unreachable: bool) {
         for index in indexes {
-            self.are_cut_off[*index] = is_cut_off;
+            self.are_unreachable[*index] = is_unreachable;
         }
         self.watch();
         self.carry_out();
@@ -244,7 +244,7 @@ fn one_process_leads() {
     assert!((100..=130).contains(&writes), "{writes} renewals in a minute");
 }
 
-/// A leader that is cut off from the store leads until its lease is over, counted from the sending of its last change.
+/// A leader that cannot reach the store leads until its lease is over, counted from the sending of its last change.
 /// The first successor replaces its record after the silence, with its state, and when all workers have ended.
 #[test]
 fn lost_leader_is_replaced() {
@@ -252,7 +252,7 @@ fn lost_leader_is_replaced() {
     let others: Vec<usize> = (0..5).filter(|other| *other != leader).collect();
     job.remember(leader, 3, &[others[2], others[0]]);
     let (lost, timers) = (job.now, Timers::default());
-    job.cut_off(&[leader], true);
+    job.set_unreachable(&[leader], true);
     job.pass(timers.leader_lease + timers.renewal);
     assert_eq!(job.leader(), None);
     assert!(job.seen[leader].contains(&Effect::Follow { leader: None }));
@@ -264,7 +264,7 @@ fn lost_leader_is_replaced() {
     assert!(leadership.workers_until <= job.now);
     assert!(leadership.workers_until >= lost + timers.silence);
     assert!(leadership.term > job.led(leader)[0].term);
-    job.cut_off(&[leader], false);
+    job.set_unreachable(&[leader], false);
     job.pass(60 * SECOND);
     assert_eq!(job.leader(), Some(others[2]), "leadership does not move back");
 }
@@ -275,7 +275,7 @@ fn others_follow_the_successors() {
     let (mut job, leader) = Job::started(4);
     let others: Vec<usize> = (0..4).filter(|other| *other != leader).collect();
     job.remember(leader, 1, &others[..2]);
-    job.cut_off(&[leader, others[0], others[1]], true);
+    job.set_unreachable(&[leader, others[0], others[1]], true);
     let timers = Timers::default();
     job.pass(timers.silence + SECOND);
     assert_eq!(job.leader(), None);
@@ -298,7 +298,7 @@ fn resignation_is_followed_at_once() {
     assert_eq!(job.leader(), Some(others[0]));
     let timers = Timers::default();
     assert!(job.led(others[0])[0].workers_until >= resigned + timers.leader_lease);
-    job.cut_off(&others, true);
+    job.set_unreachable(&others, true);
     job.pass(60 * SECOND);
     assert_eq!(job.leader(), None, "a process that leaves is not a candidate");
 }
@@ -313,7 +313,7 @@ fn death_notice_is_followed_at_once() {
     job.processes[others[0]].handle_death_notice(job.now, &process(others[1]));
     job.pass(SECOND);
     assert_eq!(job.leader(), Some(leader));
-    job.cut_off(&[leader], true);
+    job.set_unreachable(&[leader], true);
     let ended = job.now;
     job.processes[others[0]].handle_death_notice(job.now, &process(leader));
     // In the meantime the leader leads by its own clock; its process has ended.
@@ -333,7 +333,7 @@ fn job_state_is_stored() {
     let number = job.remember(leader, 1, &[]);
     assert!(job.seen[leader].contains(&Effect::Stored(number)));
     assert_eq!(job.processes[1 - leader].record().unwrap().job_state, Some(job_state(1)));
-    job.cut_off(&[leader], true);
+    job.set_unreachable(&[leader], true);
     let number = job.remember(leader, 2, &[]);
     job.pass(20 * SECOND);
     assert!(!job.seen[leader].contains(&Effect::Stored(number)));
@@ -396,12 +396,12 @@ fn late_answer_is_no_leadership() {
 fn outage_of_the_store_ends_the_leadership() {
     let (mut job, leader) = Job::started(2);
     job.remember(leader, 1, &[1 - leader]);
-    job.cut_off(&[0, 1], true);
+    job.set_unreachable(&[0, 1], true);
     job.pass(5 * SECOND);
     assert_eq!(job.leader(), None);
     job.pass(20 * SECOND);
     assert_eq!(job.leader(), None);
-    job.cut_off(&[0, 1], false);
+    job.set_unreachable(&[0, 1], false);
     job.pass(5 * SECOND);
     let again = job.leader().expect("one of them leads again");
     let leadership = job.led(again).pop().unwrap();
@@ -424,12 +424,12 @@ fn leases_leave_time_for_keepers() {
     }
 }
 
-/// The changes of a process that is cut off are repeated after pauses that grow to two seconds.
+/// The changes of a process that is unreachable are repeated after pauses that grow to two seconds.
 #[test]
 fn retries_back_off() {
     let mut job = Job::new(1);
     job.watch();
-    job.cut_off(&[0], true);
+    job.set_unreachable(&[0], true);
     job.pass(60 * SECOND);
     let numbers = job.processes[0].number;
     assert!((30..90).contains(&numbers), "{numbers} changes in a minute");
@@ -496,7 +496,7 @@ fn longer_silence_counts() {
     let short = Duration::from_secs(2);
     job.processes[1 - leader].settings.timers.silence = short;
     job.remember(leader, 1, &[1 - leader]);
-    job.cut_off(&[leader], true);
+    job.set_unreachable(&[leader], true);
     job.pass(Timers::default().silence - Duration::from_millis(600));
     assert_eq!(job.led(1 - leader), []);
     job.pass(2 * SECOND);
@@ -516,7 +516,7 @@ fn restored_store_is_accepted() {
     assert_eq!(job.leader(), Some(leader));
     job.pass(10 * SECOND);
     assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
-    job.cut_off(&[leader], true);
+    job.set_unreachable(&[leader], true);
     job.pass(10 * SECOND);
     assert_eq!(job.leader(), Some(1 - leader));
     assert_eq!(job.led(1 - leader)[0].job_state, Some(job_state(1)));
@@ -535,7 +535,7 @@ fn empty_store_is_accepted() {
     assert_eq!(job.written().job_state, Some(job_state(1)));
     job.pass(20 * SECOND);
     assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
-    job.cut_off(&[leader], true);
+    job.set_unreachable(&[leader], true);
     job.pass(10 * SECOND);
     assert_eq!(job.leader(), Some(1 - leader));
     assert_eq!(job.led(1 - leader)[0].job_state, Some(job_state(1)));
@@ -570,7 +570,7 @@ fn job_state_outlives_a_deleted_key() {
     let (mut job, leader) = Job::started(3);
     let others: Vec<usize> = (0..3).filter(|other| *other != leader).collect();
     job.remember(leader, 3, &[others[1], others[0]]);
-    job.cut_off(&[leader], true);
+    job.set_unreachable(&[leader], true);
     let until = job.processes[leader].leads_until().unwrap();
     job.store.delete();
     job.watch();
@@ -597,13 +597,13 @@ fn job_state_outlives_a_deleted_key() {
 fn placeholder_does_not_end_the_leadership() {
     let (mut job, leader) = Job::started(2);
     job.remember(leader, 1, &[]);
-    job.cut_off(&[leader], true);
+    job.set_unreachable(&[leader], true);
     job.store.delete();
     job.watch();
     job.carry_out();
     job.pass(SECOND);
     assert_eq!(job.written().kind, RecordKind::Placeholder);
-    job.cut_off(&[leader], false);
+    job.set_unreachable(&[leader], false);
     job.pass(20 * SECOND);
     assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
     assert!(job.written().kind != RecordKind::Placeholder);
@@ -623,7 +623,7 @@ fn founder_waits_for_a_silence() {
     job.pass(silence - SECOND);
     assert_eq!(job.leader(), None);
     let founder = usize::from(placeholder.process == process(1));
-    job.cut_off(&[founder], true);
+    job.set_unreachable(&[founder], true);
     job.pass(SECOND);
     assert_eq!(job.leader(), Some(1 - founder));
     let [leadership] = &job.led(1 - founder)[..] else { panic!("it leads once") };
@@ -637,13 +637,13 @@ fn founder_receives_the_job_state_of_others() {
     let (mut job, leader) = Job::started(3);
     let others: Vec<usize> = (0..3).filter(|other| *other != leader).collect();
     job.remember(leader, 4, &[others[0]]);
-    job.cut_off(&[0, 1, 2], true);
+    job.set_unreachable(&[0, 1, 2], true);
     job.store.delete();
     job.processes[others[0]] = Job::new(3).processes.remove(others[0]);
-    job.cut_off(&[others[0]], false);
+    job.set_unreachable(&[others[0]], false);
     job.pass(SECOND);
     assert_eq!((job.written().term, job.written().kind), (Term(0), RecordKind::Placeholder));
-    job.cut_off(&[others[1]], false);
+    job.set_unreachable(&[others[1]], false);
     job.pass(SECOND);
     assert_eq!(
         (job.written().job_state.clone(), job.written().kind),
@@ -669,7 +669,7 @@ fn garbage_is_replaced() {
     assert_eq!((job.written().job_state.clone(), replaced(&job)), (Some(job_state(1)), 1));
     job.pass(20 * SECOND);
     assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
-    job.cut_off(&[leader], true);
+    job.set_unreachable(&[leader], true);
     job.store.spoil();
     job.watch();
     job.carry_out();
@@ -691,7 +691,7 @@ fn older_record_is_replaced() {
     let second = job.leader().expect("one of them leads");
     job.remember(second, 2, &[first]);
     job.pass(SECOND);
-    job.cut_off(&[second], true);
+    job.set_unreachable(&[second], true);
     job.store = Store { lease: 1, ..copy };
     job.watch();
     job.carry_out();
@@ -712,13 +712,13 @@ fn older_record_is_replaced() {
 fn same_revision_after_a_reset_is_another_record() {
     let (mut job, leader) = Job::started(2);
     job.remember(leader, 1, &[1 - leader]);
-    job.cut_off(&[1 - leader], true);
+    job.set_unreachable(&[1 - leader], true);
     let stamp = Stamp { revision: Revision(job.store.revision), lease: 1 };
     job.pass(Timers::default().silence - SECOND);
     let record = job.written().clone();
     let entry = Some(Entry { stamp, record });
     job.store = Store { revision: stamp.revision.0, entry, lease: 1, garbage: None };
-    job.are_cut_off[1 - leader] = false;
+    job.are_unreachable[1 - leader] = false;
     job.now += 2 * SECOND;
     job.processes[1 - leader].handle_timeout(job.now);
     job.carry_out();
@@ -762,20 +762,20 @@ fn process_outlives_its_job() {
         job.remember(leader, 1, &[other]);
         let closed = JobState { closed: Some(outcome()), ..job_state(1) };
         let term = job.led(leader)[0].term;
-        // One process knows the outcome, one is cut off before it.
-        job.cut_off(&[(leader + 2) % 3], true);
+        // One process knows the outcome, one is unreachable before it.
+        job.set_unreachable(&[(leader + 2) % 3], true);
         job.processes[leader].handle_remember(job.now, closed);
         job.carry_out();
         if is_deleted {
             job.store.delete();
             job.processes.remove(leader);
             job.processes.insert(leader, Job::new(3).processes.remove(leader));
-            job.cut_off(&[leader], true);
+            job.set_unreachable(&[leader], true);
         } else {
             job.processes[leader].handle_job_over(job.now, term);
             job.processes[leader].handle_leaving(job.now);
             job.carry_out();
-            job.cut_off(&[(leader + 2) % 3], false);
+            job.set_unreachable(&[(leader + 2) % 3], false);
         }
         job.pass(60 * SECOND);
         let outlived = |index: usize| {

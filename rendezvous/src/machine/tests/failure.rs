@@ -100,12 +100,12 @@ fn spent_budget_closes_with_the_first_failure() {
 /// A failure is free if a member comes back whose workers were killed by the end of its lease,
 /// which may have caused the failure.
 #[test]
-fn failure_with_a_member_that_was_cut_off_is_free() {
+fn failure_with_a_member_whose_lease_expired_is_free() {
     let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
     t.run(&["a", "b"]);
     t.fail("a", Duration::ZERO);
     let mut registration = t.registration_of("b", NodeState::Preparing);
-    registration.report.was_cut_off = true;
+    registration.report.lease_expired = true;
     assert_eq!(t.register_with(registration), [Did::Welcome("b"), Did::Restart("b", 1)]);
     t.back("a");
     let complete = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
@@ -222,7 +222,7 @@ fn report_in_an_older_round_is_dropped() {
     t.fail("a", Duration::ZERO);
     t.back("a");
     let failure = Some(Box::new(failure("a", SECOND)));
-    let late = NodeReport { round: old, state: NodeState::Stopping, failure, was_cut_off: false };
+    let late = NodeReport { round: old, state: NodeState::Stopping, failure, lease_expired: false };
     assert_eq!(t.message("a", FromNode::NodeReport(late)), []);
 }
 
@@ -245,7 +245,7 @@ fn restart_has_a_reason() {
         round: t.rounds["b"],
         state: NodeState::Stopping,
         failure: Some(Box::new(failure("b", Duration::ZERO))),
-        was_cut_off: false,
+        lease_expired: false,
     };
     t.machine.handle_message(t.now, t.peer("b"), FromNode::NodeReport(report));
     let effects = iter::from_fn(|| t.machine.poll_effect());

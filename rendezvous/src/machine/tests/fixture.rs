@@ -182,7 +182,7 @@ impl Fixture {
             },
             restarts_used: admission.map_or(0, |admission| admission.restart_count),
             charged_through: Round(0),
-            report: NodeReport { round, state, failure: None, was_cut_off: false },
+            report: NodeReport { round, state, failure: None, lease_expired: false },
         }
     }
 
@@ -232,7 +232,7 @@ impl Fixture {
     ) -> FromNode {
         let round = self.rounds.get(name).copied().unwrap_or_default();
         let failure = failure.map(Box::new);
-        FromNode::NodeReport(NodeReport { round, state, failure, was_cut_off: false })
+        FromNode::NodeReport(NodeReport { round, state, failure, lease_expired: false })
     }
 
     pub(super) fn peer(&self, name: &str) -> Peer {

@@ -16,12 +16,12 @@ fn state_of(t: &Fixture, name: &str) -> Option<NodeStateName> {
 }
 
 /// Reports that the keeper of `name` found the lease over and killed the workers.
-fn cut_off(t: &mut Fixture, name: &str) {
+fn lease_expires(t: &mut Fixture, name: &str) {
     let state = NodeState::Preparing;
     let round = t.rounds[name];
     t.message(
         name,
-        FromNode::NodeReport(NodeReport { round, state, failure: None, was_cut_off: true }),
+        FromNode::NodeReport(NodeReport { round, state, failure: None, lease_expired: true }),
     );
 }
 
@@ -36,11 +36,11 @@ fn lose_coordinator(t: &mut Fixture, names: &[&'static str]) -> Vec<Did> {
 
 /// A member whose lease repeatedly ends on its own side is quarantined like a lost one.
 #[test]
-fn member_that_keeps_being_cut_off_is_quarantined() {
+fn member_whose_lease_keeps_expiring_is_quarantined() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a", "b"]);
     for _ in 0..3 {
-        cut_off(&mut t, "b");
+        lease_expires(&mut t, "b");
         t.back("a");
         t.back("b");
     }
@@ -50,13 +50,13 @@ fn member_that_keeps_being_cut_off_is_quarantined() {
 
 /// Cut-offs are also counted if something else ended the round first, and once per round.
 #[test]
-fn cut_off_is_counted_once_a_round() {
+fn expired_lease_is_counted_once_a_round() {
     let mut t = Fixture::with(1, 3, |shared| shared.max_restarts = 9);
     t.run(&["a", "b", "c"]);
     for _ in 0..2 {
         t.fail("a", Duration::ZERO);
-        cut_off(&mut t, "b");
-        cut_off(&mut t, "b");
+        lease_expires(&mut t, "b");
+        lease_expires(&mut t, "b");
         for name in ["a", "b", "c"] {
             t.back(name);
         }
@@ -71,14 +71,14 @@ fn cut_off_is_counted_once_a_round() {
     assert_eq!(t.job_state.host_tallies, [tally(2)]);
 }
 
-/// If all members were cut off, none is counted: the coordinator or its network was away.
+/// If all members were unreachable, none is counted: the coordinator or its network was away.
 #[test]
-fn cut_off_of_all_is_nobodys() {
+fn expired_leases_of_all_are_not_counted() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a", "b"]);
     for _ in 0..3 {
-        cut_off(&mut t, "a");
-        cut_off(&mut t, "b");
+        lease_expires(&mut t, "a");
+        lease_expires(&mut t, "b");
         t.back("a");
         t.back("b");
     }

@@ -63,7 +63,7 @@ fn coordinator_alone_learns_its_leases() {
     assert_eq!(welcome(&mut t, "a").leases.agent, AGENT_LEASE);
 }
 
-/// A member that was cut off when the round ended is not evicted as overdue while its workers may
+/// A member that was unreachable when the round ended is not evicted as overdue while its workers may
 /// run, even if the grace is short.
 #[test]
 fn overdue_member_has_lost_its_lease() {

@@ -216,10 +216,10 @@ fn lost_success_counts() {
     assert_eq!(t.outcome().expect("closed").result, JobResult::Succeeded);
 }
 
-/// The coordinator of a job that has succeeded stays for a member that was cut off after its
+/// The coordinator of a job that has succeeded stays for a member that was unreachable after its
 /// success, so that it receives the result when it is back.
 #[test]
-fn success_that_was_cut_off_receives_the_outcome() {
+fn unreachable_success_receives_the_outcome() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
     t.report("b", NodeState::Succeeded);

@@ -110,7 +110,7 @@ impl Driver {
             Report::LeaseOver => {
                 // The warning is the node driver's.
                 info!("the lease has ended; the keeper kills the workers");
-                self.report(SupervisorEvent::CutOff).await;
+                self.report(SupervisorEvent::LeaseExpired).await;
                 self.input(Input::Kill);
             }
             Report::Signal { signal } => {

@@ -62,7 +62,7 @@ pub enum SupervisorEvent {
     /// The group has ended, and none of its processes is left.
     Finished(GroupEnd),
     /// The keeper kills the workers because their lease has expired.
-    CutOff,
+    LeaseExpired,
     /// A worker has sent this signal to its parent, and means this process.
     SignalOfWorker(Signal),
     /// The status line of a worker.

@@ -300,7 +300,7 @@ fn failed_job_ends_by_itself() {
 }
 
 /// After success on one host the others have some seconds to end by themselves, also if another
-/// deadline was set before; then they are signalled to end. An agent that is cut off does not block
+/// deadline was set before; then they are signalled to end. An agent that is unreachable does not block
 /// the launch.
 #[test]
 fn succeeded_job_is_not_kept_by_a_stuck_agent() {

@@ -218,8 +218,8 @@ fn process_in_another_job_forgets_its_own() {
     }
 }
 
-/// An outcome that no majority is known to have may not be that of the job. A leader that was cut off with it ends without one when it
-/// learns that the job has ended.
+/// An outcome that no majority is known to have may not be that of the job. A leader that was unreachable with it ends
+/// without one when it learns that the job has ended.
 #[test]
 fn outcome_that_no_majority_has_is_not_reported() {
     let (mut voters, leader) = with_a_job();
