@@ -54,7 +54,8 @@ const CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 const LEAVE_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Leader {
-    /// Returns the members that could become voters: they receive the state, and grant leases that do not count.
+    /// Returns the learners, which are non-voting: members that may replace a voter. They already receive the state and
+    /// grant leases, but these do not count yet.
     pub(super) fn learners(&self, replica: &Replica) -> impl Iterator<Item = &Member> {
         let is_voter = |member: &&Member| {
             let mut slots = replica.lists.slots();
