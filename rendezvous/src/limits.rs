@@ -56,7 +56,7 @@ pub(crate) const STORE_ADDRESSES_MAX: usize = 16;
 pub(crate) const CHECKED_ADDRESSES_MAX: usize = 64;
 
 /// The most members at one address that are asked to confirm the user of a connection. Several agents on one machine
-/// see the same sockets; agents behind one translated address (NAT) see none of them, so asking more is of no use.
+/// see the same sockets; agents that share a translated address (NAT) see none of them, so asking more is of no use.
 pub(crate) const ASKED_MEMBERS_MAX: usize = 4;
 
 /// The interval between messages about connections to a store, apart from full ones: short compared with the start of a round,

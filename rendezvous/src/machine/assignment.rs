@@ -85,7 +85,7 @@ impl Rendezvous {
         }
     }
 
-    /// Returns the assignment of a node that is no member, or has stopped running.
+    /// Returns the assignment of a node that is not a member, or has stopped running.
     fn outsider(&self, id: &NodeId, node: &Node) -> Assignment {
         match node.report.state {
             NodeState::Running | NodeState::Stopping | NodeState::Succeeded => {

@@ -232,8 +232,8 @@ impl StoreHandle {
         Ok(())
     }
 
-    /// Serves the connections `confirmed`, whose users another host has confirmed, and refuses those that
-    /// are `denied`; both are numbers of [`Unchecked`].
+    /// Serves the connections `confirmed`, whose users another host has confirmed, and refuses the ones
+    /// in `denied`; both are numbers of [`Unchecked`].
     ///
     /// Numbers of connections that are not waiting are ignored. So are all if the store's thread is
     /// far behind: these connections are refused when they time out, and their clients connect

@@ -114,7 +114,7 @@ impl WorkerStores {
         }
     }
 
-    /// Serves the connections with the numbers `confirmed`, whose users a member confirms, and refuses those that are
+    /// Serves the connections with the numbers `confirmed`, whose users a member confirms, and refuses the ones in
     /// `denied`.
     pub fn answer(&self, confirmed: Vec<u64>, denied: Vec<u64>) {
         match &self.mode {

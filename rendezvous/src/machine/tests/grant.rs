@@ -127,7 +127,7 @@ fn registration_older_than_the_round_is_repeated() {
     assert_eq!(t.report("a", NodeState::Running), [Did::HangUp("a")]);
 }
 
-/// A node counts once, whatever order its death notice and its report arrive in.
+/// A node counts once, in both orders of its death notice and its report.
 #[test]
 fn dead_member_counts_once() {
     let mut t = taken_over(&["a", "b", "c"], 2 * SECOND);

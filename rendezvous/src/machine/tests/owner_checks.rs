@@ -57,7 +57,7 @@ fn member_at_the_address_is_asked() {
     assert_eq!(answer, [Did::CheckedOwners("a", vec![1], vec![])]);
 }
 
-/// The first answer is sent at once; those that follow share a message.
+/// The first answer is sent at once; the next ones share a message.
 #[test]
 fn answers_share_messages() {
     let mut t = Fixture::new(3, 3);
