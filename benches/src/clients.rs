@@ -18,7 +18,7 @@ use crate::now;
 
 /// Connections, each with at most one exchange in progress.
 #[derive(Debug)]
-pub struct Clients {
+pub struct LoadClients {
     epoll: Epoll,
     streams: Vec<TcpStream>,
     /// The bytes of its answer that each connection has received.
@@ -27,7 +27,7 @@ pub struct Clients {
     room: Box<[u8]>,
 }
 
-impl Clients {
+impl LoadClients {
     /// Opens `count` connections at once and sends `words` on each; returns once each has received
     /// `answer_len` bytes.
     ///

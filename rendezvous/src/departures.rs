@@ -7,7 +7,7 @@ use crate::{
     ids::NodeId,
     limits::{DEPARTED_NODES_MAX, DEPARTURES_MAX},
     message::{DepartedNode, DepartedNodes, Departure},
-    roster::Node,
+    roster::RosterNode,
 };
 
 /// The departed nodes, by id.
@@ -41,7 +41,7 @@ impl DepartureRecord {
 
 impl Departures {
     /// Adds the departure of a node; a later departure of the same node replaces it.
-    pub(crate) fn add(&mut self, node: &Node, how: Departure, at: Instant) {
+    pub(crate) fn add(&mut self, node: &RosterNode, how: Departure, at: Instant) {
         let id = &node.description.node_id;
         if self.0.len() < DEPARTURES_MAX || self.0.contains_key(id) {
             let departed = DepartureRecord {
@@ -66,7 +66,7 @@ impl Departures {
         &'a self,
         now: Instant,
         is_back: impl Fn(&NodeId, Departure) -> bool,
-        newcomers: impl Iterator<Item = &'a Node>,
+        newcomers: impl Iterator<Item = &'a RosterNode>,
     ) -> DepartedNodes {
         let mut arrivals: Arrivals<'_> = BTreeMap::new();
         for node in newcomers {

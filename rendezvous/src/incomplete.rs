@@ -143,7 +143,7 @@ impl fmt::Display for Incomplete {
             Self::Stopping { hosts, more, left } => write!(
                 f,
                 "waiting for {} to stop and be ready for the next round, {} left",
-                Hosts(hosts, *more),
+                NamedHosts(hosts, *more),
                 Seconds(*left)
             ),
             Self::TooFewNodes { ready, min, left } => {
@@ -152,7 +152,11 @@ impl fmt::Display for Incomplete {
                 left.map_or(Ok(()), |left| write!(f, ", join timeout in {}", Seconds(left)))
             }
             Self::Verdict { hosts, more } => {
-                write!(f, "a worker failed: waiting for a response from {}", Hosts(hosts, *more))
+                write!(
+                    f,
+                    "a worker failed: waiting for a response from {}",
+                    NamedHosts(hosts, *more)
+                )
             }
         }
     }
@@ -181,9 +185,9 @@ impl fmt::Display for MoreNodes {
     }
 }
 
-struct Hosts<'a>(&'a [String], u32);
+struct NamedHosts<'a>(&'a [String], u32);
 
-impl fmt::Display for Hosts<'_> {
+impl fmt::Display for NamedHosts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join(", "))?;
         if self.1 > 0 {

@@ -48,7 +48,7 @@ use crate::{
     message::{EvictReason, FromNode, NodeState, Registration, RestartReason, ToNode},
     phase::{Gathering, Phase, Recovering},
     progress::JobSteps,
-    roster::{Node, Roster},
+    roster::{Roster, RosterNode},
     settings::{JobState, Settings, SharedSettings},
     snapshot::{Explanation, NodeCounts},
 };
@@ -488,7 +488,7 @@ impl Rendezvous {
 }
 
 /// Returns the state of a member by its own report; `None` if that does not refer to this round.
-fn state_by_report(group: &Group, node: &Node) -> Option<MemberState> {
+fn state_by_report(group: &Group, node: &RosterNode) -> Option<MemberState> {
     // In a recovery, the new agent of a machine whose old agent was a member takes over its rank,
     // and has no round of its own to report about.
     let speaks_of_it = node.report.round == group.round

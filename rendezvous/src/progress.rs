@@ -22,14 +22,14 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct JobSteps {
     round: RoundId,
-    nodes: BTreeMap<NodeId, NodeSteps>,
+    nodes: BTreeMap<NodeId, ReportedSteps>,
     lowest: Counts,
     highest: Counts,
     /// The number of all steps that a node has last named, by source.
     totals: BTreeMap<StepSource, u64>,
     /// The time at which a worker of any node has last reached another step.
     latest: Option<Instant>,
-    pace: Pace,
+    pace: StepPace,
 }
 
 /// The number of nodes at each step. Steps that count for the job come first.
@@ -37,7 +37,7 @@ type Counts = BTreeMap<(StepSource, bool, u64), u32>;
 
 /// The steps of one node.
 #[derive(Clone, Copy, Debug)]
-struct NodeSteps {
+struct ReportedSteps {
     source: StepSource,
     lowest: u64,
     highest: u64,
@@ -47,7 +47,7 @@ struct NodeSteps {
     at: Instant,
 }
 
-impl NodeSteps {
+impl ReportedSteps {
     /// Returns true if all its counters have reached their ends. They may have shown something else than training, and such a
     /// node may never print again, so another node that goes on decides.
     fn has_ended(&self) -> bool {
@@ -76,7 +76,7 @@ impl JobSteps {
         let StepProgress { source, lowest, highest, total, age } = *progress;
         let at = now.checked_sub(age).unwrap_or(now);
         let before = self.nodes.get(id).copied();
-        let steps = NodeSteps { source, lowest, highest, total, at };
+        let steps = ReportedSteps { source, lowest, highest, total, at };
         if let Some(total) = total {
             self.totals.insert(source, total);
         }
@@ -101,9 +101,10 @@ impl JobSteps {
 
     /// Forgets the number of all steps that was read with the old steps of a node, unless another node has it still: it was
     /// that of something else, such as a bar before the training.
-    fn forget_total(&mut self, old: &NodeSteps) {
+    fn forget_total(&mut self, old: &ReportedSteps) {
         let is_known = old.total.is_some() && self.totals.get(&old.source) == old.total.as_ref();
-        let is_same = |other: &NodeSteps| (other.source, other.total) == (old.source, old.total);
+        let is_same =
+            |other: &ReportedSteps| (other.source, other.total) == (old.source, old.total);
         if is_known && !self.nodes.values().any(is_same) {
             self.totals.remove(&old.source);
         }
@@ -167,14 +168,14 @@ fn remove(counts: &mut Counts, key: (StepSource, bool, u64)) {
 
 /// The times of the recent steps.
 #[derive(Debug, Default)]
-struct Pace {
+struct StepPace {
     /// The last step of the job, and the time at which it was reached.
     last: Option<(Instant, StepSource, u64)>,
     /// The mean time of a step between two reports, of the recent ones; at most [`STEP_TIMES_MAX`].
     recent: VecDeque<Duration>,
 }
 
-impl Pace {
+impl StepPace {
     /// Notes that the job was at `step` at that time. A step that goes back begins a new measurement.
     fn handle_step(&mut self, at: Instant, source: StepSource, step: u64) {
         let Some((before, old_source, old_step)) = self.last else {

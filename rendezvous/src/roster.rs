@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use self::node::{Node, SentAssignment};
+pub(crate) use self::node::{RosterNode, SentAssignment};
 use self::{departed_streams::DepartedStreams, quarantined::Quarantined};
 use crate::{
     flapping::{DepartedTallies, Tally},
@@ -29,7 +29,7 @@ use crate::{
 /// `ready_by_node_rank` counts the nodes in `ready` that have a `--node-rank`; `alike` holds each node under its role, rank and host name.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
-    nodes: BTreeMap<NodeId, Node>,
+    nodes: BTreeMap<NodeId, RosterNode>,
     /// The nodes by role, rank and host name.
     alike: BTreeMap<Common, BTreeSet<NodeId>>,
     leases: BTreeSet<(Instant, NodeId)>,
@@ -61,7 +61,10 @@ impl Common {
 
 impl Roster {
     /// Returns the nodes that have this in common.
-    pub(crate) fn with<'a>(&'a self, common: &Common) -> impl Iterator<Item = &'a Node> + use<'a> {
+    pub(crate) fn with<'a>(
+        &'a self,
+        common: &Common,
+    ) -> impl Iterator<Item = &'a RosterNode> + use<'a> {
         let ids = self.alike.get(common).into_iter().flatten();
         ids.filter_map(|id| self.nodes.get(id))
     }
@@ -84,17 +87,17 @@ impl Roster {
     }
 
     /// Returns the node, if it is known.
-    pub(crate) fn get(&self, node: &NodeId) -> Option<&Node> {
+    pub(crate) fn get(&self, node: &NodeId) -> Option<&RosterNode> {
         self.nodes.get(node)
     }
 
     /// Returns the node, if it is known, for changes that do not concern [`Roster::index_readiness`].
-    pub(crate) fn get_mut(&mut self, node: &NodeId) -> Option<&mut Node> {
+    pub(crate) fn get_mut(&mut self, node: &NodeId) -> Option<&mut RosterNode> {
         self.nodes.get_mut(node)
     }
 
     /// Returns all nodes, by id.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&NodeId, &Node)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&NodeId, &RosterNode)> {
         self.nodes.iter()
     }
 
@@ -176,7 +179,7 @@ impl Roster {
         let arrivals = &mut self.arrivals;
         let node = self.nodes.entry(id.clone()).or_insert_with(|| {
             *arrivals += 1;
-            Node {
+            RosterNode {
                 description: Arc::new(description.clone()),
                 stream,
                 attached: true,
@@ -346,7 +349,7 @@ impl Roster {
     }
 
     /// Removes a node that may register again.
-    pub(crate) fn remove_lost(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
+    pub(crate) fn remove_lost(&mut self, now: Instant, id: &NodeId) -> Option<RosterNode> {
         let mut node = self.remove(id)?;
         self.departed_streams.insert(id, node.stream);
         if !node.tally.is_clean() {
@@ -357,7 +360,7 @@ impl Roster {
     }
 
     /// Removes a node that is lost or has left permanently.
-    pub(crate) fn remove_for_good(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
+    pub(crate) fn remove_for_good(&mut self, now: Instant, id: &NodeId) -> Option<RosterNode> {
         let node = self.remove_lost(now, id);
         self.departed_streams.insert(id, StreamNumber(u64::MAX));
         node
@@ -405,7 +408,7 @@ impl Roster {
         }
     }
 
-    fn remove(&mut self, id: &NodeId) -> Option<Node> {
+    fn remove(&mut self, id: &NodeId) -> Option<RosterNode> {
         let node_rank = self.nodes.get(id)?.description.node_rank;
         self.unindex_readiness(id, node_rank);
         let node = self.nodes.remove(id)?;

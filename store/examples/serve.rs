@@ -4,7 +4,7 @@
 
 use std::io::Write as _;
 
-use ragent_store::{Admission, StoreThread, listen};
+use ragent_store::{AdmissionRule, StoreThread, listen};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = listen(addr.parse()?)?;
     writeln!(std::io::stdout(), "{}", listener.local_addr()?)?;
     let stores = StoreThread::start("store")?;
-    let _store = stores.open(listener, Admission::Anybody)?;
+    let _store = stores.open(listener, AdmissionRule::Anybody)?;
     loop {
         std::thread::park();
     }

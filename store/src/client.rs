@@ -26,11 +26,11 @@ use crate::wire::{GREETING, NOT_READY, Query, READY};
 pub struct Client {
     stream: TcpStream,
     received: BytesMut,
-    phase: Phase,
+    phase: ClientPhase,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Phase {
+enum ClientPhase {
     Idle,
     /// A request was sent; permanent if that request was dropped or failed.
     Busy,
@@ -49,7 +49,7 @@ impl Client {
                 Ok(stream)
             });
             let stream = connect.map_err(|source| ConnectError::Connect { addr, source })?;
-            let mut client = Self { stream, received: BytesMut::new(), phase: Phase::Idle };
+            let mut client = Self { stream, received: BytesMut::new(), phase: ClientPhase::Idle };
             match client.greet().await {
                 Ok(()) => Ok(client),
                 Err(source) => Err(ConnectError::Greeting { addr, source }),

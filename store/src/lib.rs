@@ -39,4 +39,4 @@ pub use engine::Engine;
 #[cfg(feature = "net")]
 pub use client::Client;
 #[cfg(feature = "net")]
-pub use server::{Admission, Counters, Options, StoreHandle, StoreThread, Unchecked, listen};
+pub use server::{AdmissionRule, Counters, Options, StoreHandle, StoreThread, Unchecked, listen};

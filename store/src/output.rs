@@ -17,7 +17,7 @@ use crate::limits::{PIECE_OVERHEAD, SHARED_VALUE_LEN_MIN};
 /// shared ones, `front_sent` the bytes sent of the first piece if it is copied. `released` is true
 /// if a shared piece was sent since the last query.
 #[derive(Debug, Default)]
-pub struct Output {
+pub struct SendBuffer {
     pieces: VecDeque<Piece>,
     pieces_len: usize,
     shared_len: usize,
@@ -33,7 +33,7 @@ enum Piece {
     Shared(Bytes),
 }
 
-impl Output {
+impl SendBuffer {
     /// Adds one byte.
     pub fn put_u8(&mut self, byte: u8) {
         self.put(&[byte]);
@@ -199,7 +199,7 @@ const PIECE_LEN: usize = 64 << 10;
 mod tests {
     use super::*;
 
-    fn drain(output: &mut Output, step: usize) -> Vec<u8> {
+    fn drain(output: &mut SendBuffer, step: usize) -> Vec<u8> {
         let mut sent = Vec::new();
         while !output.is_empty() {
             let mut slices = [IoSlice::new(&[]); 3];
@@ -218,7 +218,7 @@ mod tests {
     fn order_is_kept_over_partial_writes() {
         let long = Bytes::from(vec![7; SHARED_VALUE_LEN_MIN]);
         for step in [7, 4000, usize::MAX] {
-            let mut output = Output::default();
+            let mut output = SendBuffer::default();
             output.put_u8(1);
             output.put_value(&long);
             output.put_value(&Bytes::from_static(b"ab"));
@@ -237,7 +237,7 @@ mod tests {
     /// The sent part of a long answer is freed before the rest is sent.
     #[test]
     fn sent_bytes_are_freed() {
-        let mut output = Output::default();
+        let mut output = SendBuffer::default();
         for _ in 0..1000 {
             output.put_string(&[7; 1000]);
         }
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn own_values_count() {
         const LEN: usize = 4 * PIECE_LEN;
-        let mut output = Output::default();
+        let mut output = SendBuffer::default();
         output.put_own_value(vec![7; LEN].into());
         output.put_u8(1);
         assert_eq!(output.occupied(), 8 + LEN + 1 + 2 * PIECE_OVERHEAD);
@@ -266,7 +266,7 @@ mod tests {
     fn long_values_are_shared() {
         let long = Bytes::from(vec![7; SHARED_VALUE_LEN_MIN]);
         let short = long.slice(1..);
-        let mut output = Output::default();
+        let mut output = SendBuffer::default();
         output.put_value(&long);
         output.put_own_value(long.clone());
         assert_eq!(output.pieces[1].bytes().as_ptr(), long.as_ptr());
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn released_values_are_reported_once() {
         let long = Bytes::from(vec![7; SHARED_VALUE_LEN_MIN]);
-        let mut output = Output::default();
+        let mut output = SendBuffer::default();
         output.put_own_value(long.clone());
         output.advance(output.len());
         assert!(!output.take_released());
@@ -295,12 +295,12 @@ mod tests {
     #[test]
     fn idle_outputs_are_small() {
         let long = Bytes::from(vec![7; SHARED_VALUE_LEN_MIN]);
-        let fills: [fn(&mut Output, &Bytes); 2] = [
+        let fills: [fn(&mut SendBuffer, &Bytes); 2] = [
             |output, _| output.put_string(&[7; 2 * IDLE_CAPACITY]),
             |output, long| (0..IDLE_CAPACITY).for_each(|_| output.put_value(long)),
         ];
         for (fill, is_shared) in fills.into_iter().zip([false, true]) {
-            let mut output = Output::default();
+            let mut output = SendBuffer::default();
             fill(&mut output, &long);
             output.advance(output.len());
             assert!(output.tail.capacity() <= IDLE_CAPACITY);
@@ -312,7 +312,7 @@ mod tests {
     /// The memory of short answers is kept for the next one.
     #[test]
     fn memory_of_short_answers_is_kept() {
-        let mut output = Output::default();
+        let mut output = SendBuffer::default();
         output.put_string(&[7; 100]);
         output.advance(output.len());
         assert!(output.tail.capacity() >= 100);

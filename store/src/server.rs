@@ -11,7 +11,7 @@
 //!                                              └─────────────────────────────────────────────┘
 //! ```
 //!
-//! Admission is decided once, before a byte is read: see [`Admission`]. A refused connection is
+//! Admission is decided once, before a byte is read: see [`AdmissionRule`]. A refused connection is
 //! reset, since the protocol has no message for it; [`Options::refusals`] reports it. A connection whose
 //! user another host must confirm waits, unread, until [`StoreHandle::answer`] names it or it times out.
 //!
@@ -31,7 +31,7 @@ mod store;
 mod thread;
 mod unchecked;
 
-pub use admission::Admission;
+pub use admission::AdmissionRule;
 pub use counters::Counters;
 pub use listen::listen;
 #[cfg(any(test, fuzzing))]

@@ -10,7 +10,7 @@
 
 use crate::engine::{AddError, AppendError, ClientId, CompareSet, Engine, StoreFull, Wait};
 use crate::limits::{ANSWER_LEN_MAX, BUFFERS_LEN_MAX};
-use crate::output::Output;
+use crate::output::SendBuffer;
 use crate::wire::{
     DecodeError, Decoder, GREETING, NOT_READY, Query, READY, STOP_WAITING, WAIT_CANCELED,
 };
@@ -22,11 +22,11 @@ mod tests;
 #[derive(Debug)]
 pub struct Session {
     client: ClientId,
-    phase: Phase,
+    phase: SessionPhase,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum SessionPhase {
     /// Number of bytes of the greeting that have arrived.
     Greeting(usize),
     Open(Decoder),
@@ -34,7 +34,7 @@ enum Phase {
 
 /// The result of [`Session::step`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Step {
+pub enum SessionStep {
     /// Part of the input was used. Drain the engine's woken clients, then step again.
     Taken,
     /// The input does not contain a whole request.
@@ -79,18 +79,18 @@ pub enum Violation {
 impl Session {
     /// Returns the session of a connection from which nothing was read yet.
     pub fn new(client: ClientId) -> Self {
-        Self { client, phase: Phase::Greeting(0) }
+        Self { client, phase: SessionPhase::Greeting(0) }
     }
 
     /// Returns true if the client has sent `VALIDATE`.
     pub fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Open(_))
+        matches!(self.phase, SessionPhase::Open(_))
     }
 
     /// Takes at most one request off the front of `input`, executes it on `engine` and adds its
     /// answer to `output`.
     ///
-    /// On [`Step::NeedMore`], call again with the remaining input, extended by more bytes.
+    /// On [`SessionStep::NeedMore`], call again with the remaining input, extended by more bytes.
     ///
     /// # Errors
     ///
@@ -99,24 +99,24 @@ impl Session {
         &mut self,
         engine: &mut Engine,
         input: &mut &[u8],
-        output: &mut Output,
-    ) -> Result<Step, Violation> {
+        output: &mut SendBuffer,
+    ) -> Result<SessionStep, Violation> {
         let decoder = match &mut self.phase {
-            Phase::Greeting(_) if input.is_empty() => return Ok(Step::NeedMore),
-            Phase::Greeting(seen) => {
+            SessionPhase::Greeting(_) if input.is_empty() => return Ok(SessionStep::NeedMore),
+            SessionPhase::Greeting(seen) => {
                 *seen = greet(*seen, input)?;
                 if *seen == GREETING.len() {
-                    self.phase = Phase::Open(Decoder::default());
+                    self.phase = SessionPhase::Open(Decoder::default());
                 }
-                return Ok(Step::Taken);
+                return Ok(SessionStep::Taken);
             }
-            Phase::Open(decoder) => decoder,
+            SessionPhase::Open(decoder) => decoder,
         };
         let Some(query) = decoder.decode(input)? else {
-            return Ok(Step::NeedMore);
+            return Ok(SessionStep::NeedMore);
         };
         execute(self.client, query, engine, output)?;
-        Ok(Step::Taken)
+        Ok(SessionStep::Taken)
     }
 }
 
@@ -136,7 +136,7 @@ fn execute(
     client: ClientId,
     query: Query<'_>,
     engine: &mut Engine,
-    output: &mut Output,
+    output: &mut SendBuffer,
 ) -> Result<(), Violation> {
     match query {
         Query::Validate { .. } => return Err(Violation::SecondValidate),
@@ -181,7 +181,7 @@ fn execute(
     Ok(())
 }
 
-fn multi_get(engine: &Engine, keys: &[&[u8]], output: &mut Output) -> Result<(), Violation> {
+fn multi_get(engine: &Engine, keys: &[&[u8]], output: &mut SendBuffer) -> Result<(), Violation> {
     let values_len = keys.iter().map(|key| engine.get(key).map_or(0, |value| value.len())).sum();
     check_answer_len(keys.len(), values_len)?;
     for key in keys {
@@ -190,7 +190,7 @@ fn multi_get(engine: &Engine, keys: &[&[u8]], output: &mut Output) -> Result<(),
     Ok(())
 }
 
-fn list_keys(engine: &Engine, output: &mut Output) -> Result<(), Violation> {
+fn list_keys(engine: &Engine, output: &mut SendBuffer) -> Result<(), Violation> {
     // Does not look at each key, so that a request whose answer is too long costs little.
     check_answer_len(engine.num_keys(), engine.keys_len())?;
     output.put_len(engine.num_keys());
@@ -206,14 +206,14 @@ fn check_answer_len(strings: usize, bytes: usize) -> Result<(), Violation> {
     if ANSWER_LEN_MAX < len { Err(Violation::AnswerTooLong(len)) } else { Ok(()) }
 }
 
-fn put_found(engine: &Engine, key: &[u8], output: &mut Output) {
+fn put_found(engine: &Engine, key: &[u8], output: &mut SendBuffer) {
     match engine.get(key) {
         Some(value) => output.put_value(value),
         None => output.put_len(0),
     }
 }
 
-fn put_wait(wait: Wait, output: &mut Output) {
+fn put_wait(wait: Wait, output: &mut SendBuffer) {
     match wait {
         Wait::Ready => output.put_u8(STOP_WAITING),
         Wait::Parked => {}

@@ -20,7 +20,7 @@ use ragent_store::limits::{
     SHARED_VALUE_LEN_MIN, STORE_MEMORY_MAX, VALUE_LEN_MAX,
 };
 use ragent_store::wire::{GREETING, Query};
-use ragent_store::{Admission, StoreThread, listen};
+use ragent_store::{AdmissionRule, StoreThread, listen};
 use socket2::SockRef;
 
 /// A timeout that only a failing test reaches.
@@ -48,7 +48,7 @@ fn server_process() {
     let listener = listen(([127, 0, 0, 1], 0).into()).expect("a port");
     let addr = listener.local_addr().expect("a bound listener");
     let thread = StoreThread::start("store").expect("a thread");
-    let _store = thread.open(listener, Admission::Anybody).expect("a store");
+    let _store = thread.open(listener, AdmissionRule::Anybody).expect("a store");
     writeln!(std::io::stdout(), "\n{ADDR_PREFIX}{addr}").expect("somebody listens");
     let _ = std::io::stdin().read(&mut [0]);
 }

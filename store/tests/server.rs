@@ -9,7 +9,7 @@ use ragent_store::client::{ConnectError, RequestError, WaitError};
 use ragent_store::limits::{KEYS_MAX, VALUE_LEN_MAX};
 use ragent_store::server::OpenError;
 use ragent_store::wire::{GREETING, Query};
-use ragent_store::{Admission, Client, Options, StoreHandle, StoreThread, listen};
+use ragent_store::{AdmissionRule, Client, Options, StoreHandle, StoreThread, listen};
 use tokio::sync::mpsc;
 
 /// A timeout that only a failing test reaches.
@@ -23,10 +23,10 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self::with(Admission::Anybody)
+        Self::with(AdmissionRule::Anybody)
     }
 
-    fn with(admission: Admission) -> Self {
+    fn with(admission: AdmissionRule) -> Self {
         let thread = StoreThread::start("store").expect("a thread");
         let listener = listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
         let addr = listener.local_addr().expect("a bound listener");
@@ -56,8 +56,8 @@ impl Fixture {
 }
 
 /// Returns the rule that admits these addresses, and these users of this host.
-fn only(addresses: &[&str], uids: &[u32]) -> Admission {
-    Admission::Only {
+fn only(addresses: &[&str], uids: &[u32]) -> AdmissionRule {
+    AdmissionRule::Only {
         addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
         are_checked: false,
         local_uids: uids.iter().copied().collect(),
@@ -329,7 +329,7 @@ async fn only_members_are_admitted() {
 /// executed: the kernel would report user 0 for it.
 #[tokio::test]
 async fn closed_connections_are_refused() {
-    let fixture = Fixture::with(Admission::Nobody);
+    let fixture = Fixture::with(AdmissionRule::Nobody);
     let mut gone = fixture.raw();
     gone.write_all(&GREETING).unwrap();
     gone.write_all(&encode(&Query::Set { key: b"planted", value: b"1" })).unwrap();
@@ -388,7 +388,7 @@ async fn memory_is_bounded() {
     let fixture = Fixture::new();
     let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let addr = listener.local_addr().unwrap();
-    let admission = Admission::Anybody;
+    let admission = AdmissionRule::Anybody;
     let options = Options { admission, memory_max: MAX, ..Options::default() };
     let _store = fixture.thread.open_with(Some(listener), options).unwrap();
     let value = vec![7; VALUE_LEN_MAX];
@@ -405,15 +405,15 @@ async fn memory_is_bounded() {
 /// are admitted, or closed with the store.
 #[tokio::test]
 async fn early_comers_wait_for_admission() {
-    let fixture = Fixture::with(Admission::Nobody);
-    for admission in [only(&[], &[own_uid()]), Admission::Anybody] {
+    let fixture = Fixture::with(AdmissionRule::Nobody);
+    for admission in [only(&[], &[own_uid()]), AdmissionRule::Anybody] {
         let mut early = fixture.raw();
         early.write_all(&GREETING).unwrap();
         early.write_all(b"\x0dping").unwrap();
         settle(&fixture.store);
         fixture.store.admit(admission);
         assert_eq!(read(&mut early, 4), b"ping");
-        fixture.store.admit(Admission::Nobody);
+        fixture.store.admit(AdmissionRule::Nobody);
         ping(&mut early);
     }
     settle(&fixture.store);
@@ -425,7 +425,7 @@ async fn early_comers_wait_for_admission() {
 /// A connection that is handed over before any peer is admitted is refused.
 #[test]
 fn handed_over_too_early_is_refused() {
-    let fixture = Fixture::with(Admission::Nobody);
+    let fixture = Fixture::with(AdmissionRule::Nobody);
     let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     there.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -437,7 +437,7 @@ fn handed_over_too_early_is_refused() {
 #[tokio::test]
 async fn connections_can_be_handed_over() {
     let fixture = Fixture::new();
-    let store = fixture.thread.open_without_listener(Admission::Anybody).unwrap();
+    let store = fixture.thread.open_without_listener(AdmissionRule::Anybody).unwrap();
     let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let addr = listener.local_addr().unwrap();
     let mut there = TcpStream::connect(addr).unwrap();
@@ -459,7 +459,7 @@ async fn close_frees_everything() {
     let fixture = Fixture::new();
     let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let addr = listener.local_addr().unwrap();
-    let other = fixture.thread.open(listener, Admission::Anybody).unwrap();
+    let other = fixture.thread.open(listener, AdmissionRule::Anybody).unwrap();
     let mut client = Client::connect(addr, DEADLINE).await.unwrap();
     other.close().await;
     let result = client.ping(1).await;
@@ -478,7 +478,7 @@ async fn drop_closes() {
 
     let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let addr = listener.local_addr().unwrap();
-    let _store = thread.open(listener, Admission::Anybody).unwrap();
+    let _store = thread.open(listener, AdmissionRule::Anybody).unwrap();
     let mut client = Client::connect(addr, DEADLINE).await.unwrap();
     drop(thread);
     assert!(client.ping(1).await.is_err());
@@ -489,8 +489,8 @@ async fn drop_closes() {
 async fn failures_delay_nothing() {
     let fixture = Fixture::new();
     let deaf = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    let store = fixture.thread.open(deaf.into(), Admission::Anybody).unwrap();
-    settle(&fixture.thread.open_without_listener(Admission::Nobody).unwrap());
+    let store = fixture.thread.open(deaf.into(), AdmissionRule::Anybody).unwrap();
+    settle(&fixture.thread.open_without_listener(AdmissionRule::Nobody).unwrap());
     assert_eq!(fixture.client().await.ping(1).await.unwrap(), 1);
     store.close().await;
 }
@@ -500,7 +500,7 @@ async fn failures_delay_nothing() {
 async fn useless_listeners_are_refused() {
     let fixture = Fixture::new();
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    let result = fixture.thread.open(OwnedFd::from(file).into(), Admission::Anybody);
+    let result = fixture.thread.open(OwnedFd::from(file).into(), AdmissionRule::Anybody);
     assert!(matches!(result, Err(OpenError::Listener(_))), "{result:?}");
     assert_eq!(fixture.client().await.ping(1).await.unwrap(), 1);
 }

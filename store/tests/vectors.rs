@@ -11,7 +11,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use ragent_store::wire::{Decoder, GREETING};
-use ragent_store::{Admission, StoreHandle, StoreThread, listen};
+use ragent_store::{AdmissionRule, StoreHandle, StoreThread, listen};
 use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
@@ -61,7 +61,7 @@ fn recordings_are_reproduced() {
 fn open(thread: &StoreThread) -> (SocketAddr, StoreHandle) {
     let listener = listen("127.0.0.1:0".parse().expect("an address")).expect("a free port");
     let addr = listener.local_addr().expect("a bound listener");
-    (addr, thread.open(listener, Admission::Anybody).expect("a store"))
+    (addr, thread.open(listener, AdmissionRule::Anybody).expect("a store"))
 }
 
 fn replay(addr: SocketAddr, case: &Case) {

@@ -32,7 +32,7 @@ use std::{
 };
 
 use ragent_election::{
-    claim::{Outcome, Value},
+    claim::{ChangeOutcome, KeyContent},
     election::{
         message::{Answer, VoterMessage},
         timers::Timers,
@@ -145,9 +145,9 @@ enum Input {
     /// The answer of the voter at this address, on the connection with this number.
     Answer(VoterAddress, u64, Box<VoterMessage<Answer>>),
     /// The store has made the change of the key with this number, or not.
-    Changed(u64, Box<Outcome>),
+    Changed(u64, Box<ChangeOutcome>),
     /// The key has this content.
-    Watched(Box<Value>),
+    Watched(Box<KeyContent>),
     /// A command of the coordinator to its voter or claim.
     Command(election::Command),
     /// The leader has changed, as the voter knows it.

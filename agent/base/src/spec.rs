@@ -56,7 +56,7 @@ pub use self::{
     devices::VirtualDevices,
     endpoint::{DEFAULT_PORT, Endpoint, EndpointError, is_host},
     etcd::{EtcdConf, EtcdLogin, EtcdSpec, EtcdTls},
-    events::EventLog,
+    events::EventDestination,
     filters::{LineFilters, ShownRanks},
     hang::HangSpec,
     job_files::{JobFiles, JobPath},
@@ -124,7 +124,7 @@ pub struct JobSpec {
     /// The destinations of the workers' output.
     pub output: Output,
     /// The destination of the workers' events.
-    pub event_log: EventLog,
+    pub event_log: EventDestination,
     /// The address at which the metrics are served to every client; `None` if they are not.
     pub metrics_listen: Option<SocketAddr>,
     /// The file to which the job's result is written.

@@ -9,7 +9,7 @@ use ragent_base::{
     net::{
         self, ResolveError,
         authentication::{self, UserError},
-        secure_stream::{self, ConnectError, OpenedEnd},
+        secure_stream::{self, DialError, OpenedEnd},
     },
     secret::{ALPN_HTTP2, Credentials, Mismatch},
     spec::Endpoint,
@@ -36,7 +36,9 @@ use tonic::{
 
 use crate::limits;
 
-pub use self::reading::{Asked, JobPage, JournalRequest, Lines, NotFound, States, ask, state};
+pub use self::reading::{
+    Asked, JobPage, JournalRequest, NotFound, PageLines, StateStream, ask, state,
+};
 pub use self::reading::{EVENTS_PATH, STATUS_PATH, WATCH_PATH, find, job, not_here};
 
 /// The reason why a stream could not be opened, or ended.
@@ -178,7 +180,7 @@ async fn open_stream(
     events: &mpsc::Sender<StreamEvent>,
 ) -> Result<(), StreamError> {
     let connection = reach(endpoint, known, credentials).await?;
-    let Connection { mut client, local, remote, opened } = connection;
+    let CoordinatorConnection { mut client, local, remote, opened } = connection;
     let (reply, replied) = oneshot::channel();
     let connected = StreamEvent::Connected { stream, local, remote, reply };
     events.send(connected).await.map_err(|_| StreamError::GivenUp)?;
@@ -220,7 +222,7 @@ async fn open_stream(
     Ok(())
 }
 
-struct Connection {
+struct CoordinatorConnection {
     client: CoordinationClient<Channel>,
     local: SocketAddr,
     remote: SocketAddr,
@@ -234,7 +236,7 @@ async fn reach(
     endpoint: &Endpoint,
     known: Option<SocketAddr>,
     credentials: &Credentials,
-) -> Result<Connection, StreamError> {
+) -> Result<CoordinatorConnection, StreamError> {
     let connect =
         |addresses: Vec<SocketAddr>| async move { connect(&addresses, credentials).await };
     let Some(known) = known else { return connect(net::resolve(endpoint).await?).await };
@@ -253,7 +255,7 @@ async fn reach(
 async fn connect(
     addresses: &[SocketAddr],
     credentials: &Credentials,
-) -> Result<Connection, StreamError> {
+) -> Result<CoordinatorConnection, StreamError> {
     let open = |address| {
         let credentials = credentials.clone();
         async move { connect_to(address, &credentials).await }
@@ -282,19 +284,19 @@ where
 }
 
 /// Returns the error of a connection to `address` that cannot be opened.
-fn opening_error(address: SocketAddr, error: ConnectError) -> StreamError {
+fn opening_error(address: SocketAddr, error: DialError) -> StreamError {
     match error {
-        ConnectError::Io(source) => StreamError::Connect { address, source },
-        ConnectError::Silent(waited) => StreamError::Silent { address, waited },
-        ConnectError::Mismatch(mismatch) => mismatch.into(),
-        ConnectError::Unproven(source) => StreamError::Unproven { address, source },
+        DialError::Io(source) => StreamError::Connect { address, source },
+        DialError::Silent(waited) => StreamError::Silent { address, waited },
+        DialError::Mismatch(mismatch) => mismatch.into(),
+        DialError::Unproven(source) => StreamError::Unproven { address, source },
     }
 }
 
 async fn connect_to(
     address: SocketAddr,
     credentials: &Credentials,
-) -> Result<Connection, StreamError> {
+) -> Result<CoordinatorConnection, StreamError> {
     let stream = secure_stream::connect(address, credentials, ALPN_HTTP2).await;
     let stream = stream.map_err(|error| opening_error(address, error))?;
     let local = stream.local_addr().map_err(|source| StreamError::Connect { address, source })?;
@@ -315,7 +317,7 @@ async fn connect_to(
         .map_err(|source| StreamError::Protocol { address, source: Box::new(source) })?;
     let client =
         CoordinationClient::new(channel).max_decoding_message_size(limits::MAX_COORDINATOR_MESSAGE);
-    Ok(Connection { client, local, remote: address, opened })
+    Ok(CoordinatorConnection { client, local, remote: address, opened })
 }
 
 /// Explains why the process at `address` has refused this one. `why` is its own text.

@@ -16,7 +16,9 @@ use ragent_base::{
     },
 };
 use ragent_election::election::OtherJob;
-use ragent_leadership::{Command, Leadership, Mandate, Superseded, state_file::DeathNotice};
+use ragent_leadership::{
+    Leadership, LeadershipCommand, Mandate, Superseded, state_file::DeathNotice,
+};
 use ragent_proto::{
     Proof,
     convert::{FromCoordinator, NotHere},
@@ -43,7 +45,7 @@ use super::{
     peer_addresses::{add_source, observed},
     persistence::Persistence,
     proofs::Proofs,
-    streams::{Stream, Streams},
+    streams::{OpenStream, OpenStreams},
 };
 use crate::limits;
 
@@ -133,10 +135,10 @@ impl Coordination {
         let persistence = Persistence::new(leadership.clone(), mandate.term());
         let listed =
             ListedVoters { leadership: leadership.clone(), own: endpoint, since: clock::now() };
-        Self(Driver {
+        Self(CoordinatorDriver {
             rendezvous,
             persistence,
-            streams: Streams::new(registered_nodes, proofs),
+            streams: OpenStreams::new(registered_nodes, proofs),
             paths: Paths::new(),
             effects: VecDeque::new(),
             pause: PauseGuard::default(),
@@ -177,7 +179,7 @@ pub struct Records {
 
 /// The reason for the end of a coordinator.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum End {
+pub(crate) enum CoordinatorEnd {
     /// The job has ended, and all nodes have the outcome.
     JobOver,
     /// The node in the coordinator's process has left; another voter is to be elected.
@@ -224,12 +226,15 @@ enum VoterNews {
 }
 
 /// A coordinator to be driven.
-pub(crate) struct Coordination(Driver);
+pub(crate) struct Coordination(CoordinatorDriver);
 
 /// Drives a coordinator until its job has ended and all nodes have the outcome, until it steps down for
 /// another coordinator, until its right to coordinate has ended, or until no sender of inputs
 /// is left.
-pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver<Input>) -> End {
+pub(crate) async fn drive(
+    coordination: Coordination,
+    mut inputs: mpsc::Receiver<Input>,
+) -> CoordinatorEnd {
     let Coordination(mut driver) = coordination;
     driver.check_silence(clock::now());
     driver.note_others(clock::now());
@@ -237,7 +242,7 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
     let mut began: Option<Instant> = None;
     loop {
         if let Some(end) = driver.carry_out_all() {
-            let end = driver.rival.take().map_or(end, End::SteppedDown);
+            let end = driver.rival.take().map_or(end, CoordinatorEnd::SteppedDown);
             driver.finish().await;
             return end;
         }
@@ -256,7 +261,7 @@ pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver
             biased;
             input = inputs.recv() => match input {
                 Some(input) => driver.handle(*began.insert(clock::now()), input),
-                None => return End::Ended,
+                None => return CoordinatorEnd::Ended,
             },
             () = driver.persistence.stored() => {}
             tested = driver.paths.tested() => {
@@ -284,9 +289,9 @@ fn describe(run_id: &RunId, other: &OtherJob) -> String {
     }
 }
 
-struct Driver {
+struct CoordinatorDriver {
     rendezvous: Rendezvous,
-    streams: Streams,
+    streams: OpenStreams,
     paths: Paths,
     persistence: Persistence,
     /// Effects that wait until the state is stored.
@@ -310,10 +315,10 @@ struct Driver {
     silence_due: Option<Instant>,
 }
 
-impl Driver {
+impl CoordinatorDriver {
     /// Carries out the effects of the machine, except those that wait until the state is stored. Returns
     /// `Some` after the last effect of the machine.
-    fn carry_out_all(&mut self) -> Option<End> {
+    fn carry_out_all(&mut self) -> Option<CoordinatorEnd> {
         while let Some(effect) = self.rendezvous.poll_effect() {
             debug!(?effect, "rendezvous");
             match effect {
@@ -331,7 +336,7 @@ impl Driver {
             }
         }
         if self.persistence.is_over() {
-            return Some(End::Ended);
+            return Some(CoordinatorEnd::Ended);
         }
         while !self.persistence.is_awaited()
             && let Some(effect) = self.effects.pop_front()
@@ -357,13 +362,13 @@ impl Driver {
                 }
                 Effect::Resign { term } => {
                     // This coordinator has ended, so the process resigns in any case.
-                    self.leadership.try_send(Command::Highest(term));
-                    return Some(End::Ended);
+                    self.leadership.try_send(LeadershipCommand::Highest(term));
+                    return Some(CoordinatorEnd::Ended);
                 }
-                Effect::HandOver => return Some(End::HandedOver),
-                Effect::Forget => return Some(End::Forgotten),
-                Effect::Finish { is_over: true } => return Some(End::JobOver),
-                Effect::Finish { is_over: false } => return Some(End::Ended),
+                Effect::HandOver => return Some(CoordinatorEnd::HandedOver),
+                Effect::Forget => return Some(CoordinatorEnd::Forgotten),
+                Effect::Finish { is_over: true } => return Some(CoordinatorEnd::JobOver),
+                Effect::Finish { is_over: false } => return Some(CoordinatorEnd::Ended),
             }
         }
         None
@@ -386,7 +391,7 @@ impl Driver {
     fn report_members(&mut self, now: Instant) {
         let leadership = &self.leadership;
         self.members.handle_timeout(now, &self.rendezvous, |report| {
-            leadership.try_send(Command::Members(report))
+            leadership.try_send(LeadershipCommand::Members(report))
         });
     }
 
@@ -536,7 +541,7 @@ impl Driver {
         registration.node.observed =
             from.map(|from| observed(from, &registration.node.address, is_own));
         let is_new = registration.known_round.group_rank.is_none();
-        self.streams.open(registration.peer(), Stream { answers, from, is_new });
+        self.streams.open(registration.peer(), OpenStream { answers, from, is_new });
         self.rendezvous.handle_registration(now, registration);
     }
 
@@ -555,7 +560,7 @@ impl Driver {
     /// Lets the voter of this process ask another job of the same name. Jobs without voters are not compared.
     fn show_other_job(&self, job: KnownJob) {
         // The next answer of the other job shows it again.
-        self.leadership.try_send(Command::KnownJob(job));
+        self.leadership.try_send(LeadershipCommand::KnownJob(job));
     }
 
     fn step_down(&mut self, now: Instant, to: &Endpoint) {

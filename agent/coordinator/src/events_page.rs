@@ -16,15 +16,15 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::{
     client::{EVENTS_PATH, JobPage, JournalRequest},
     journal::JournalReader,
-    readers::{self, Parts, Place, send},
-    relay::{Asker, Refusal, Relay},
+    readers::{self, Parts, ReaderPlace, send},
+    relay::{Asker, PageRelay, Refusal},
     states::States,
 };
 
 /// The journal, for a limited number of readers.
 pub(super) struct EventsPage {
     states: Arc<States>,
-    relay: Relay,
+    relay: PageRelay,
 }
 
 impl EventsPage {
@@ -44,7 +44,7 @@ impl EventsPage {
 }
 
 /// Returns the route of the page.
-pub(super) fn route(states: Arc<States>, relay: Relay) -> Router {
+pub(super) fn route(states: Arc<States>, relay: PageRelay) -> Router {
     let page = Arc::new(EventsPage { states, relay });
     Router::new().route(EVENTS_PATH, get(answer).with_state(page))
 }
@@ -54,7 +54,7 @@ async fn pass_on(
     mut reader: JournalReader,
     JournalRequest { mut after, follow }: JournalRequest,
     to: mpsc::Sender<Bytes>,
-    _place: Place,
+    _place: ReaderPlace,
 ) {
     loop {
         let part = reader.after(after);

@@ -4,7 +4,7 @@
 use std::{collections::VecDeque, time::Instant};
 
 use ragent_base::{net::port::RegisteredNodes, sys::clock};
-use ragent_leadership::{Command, Leader, Leadership, Mandate, state_file::DeathNotice};
+use ragent_leadership::{Leader, Leadership, LeadershipCommand, Mandate, state_file::DeathNotice};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{Round, Term, VoterAddress},
@@ -14,14 +14,14 @@ use tokio::sync::{mpsc, watch};
 use tracing::{debug, info};
 
 use super::{
-    driver::{self, Coordination, End, Input, Inputs, Place, Records},
+    driver::{self, Coordination, CoordinatorEnd, Input, Inputs, Place, Records},
     proofs::Proofs,
     role::ElectedCoordinator,
 };
 use crate::limits;
 
 /// Runs the coordinator of a process whenever the process leads.
-pub struct Host {
+pub struct CoordinatorHost {
     /// The settings of every coordinator that runs in this process.
     pub settings: Settings,
     /// The endpoint at which others reach this process.
@@ -44,7 +44,7 @@ pub struct Host {
 #[derive(Debug, Default)]
 struct RecentDeathNotices(VecDeque<(Instant, DeathNotice)>);
 
-impl Host {
+impl CoordinatorHost {
     /// Coordinates whenever this process leads, until the choice of the coordinator or the job has ended.
     pub async fn run(mut self) {
         let mut recent = RecentDeathNotices::default();
@@ -117,20 +117,22 @@ impl Host {
                 }
             }
         };
-        let is_over = end == End::JobOver;
-        let is_handed_over = end == End::HandedOver;
+        let is_over = end == CoordinatorEnd::JobOver;
+        let is_handed_over = end == CoordinatorEnd::HandedOver;
         // Before others see the end: a task that waits for it sends commands as well, which must come later.
         match end {
-            End::JobOver => {
+            CoordinatorEnd::JobOver => {
                 debug!("the job has ended; ending the leadership");
-                self.leadership.send(Command::JobOver(term)).await;
+                self.leadership.send(LeadershipCommand::JobOver(term)).await;
             }
-            End::SteppedDown(to) => self.leadership.send(Command::StepDown(to)).await,
-            End::Forgotten => self.leadership.send(Command::Forget).await,
+            CoordinatorEnd::SteppedDown(to) => {
+                self.leadership.send(LeadershipCommand::StepDown(to)).await
+            }
+            CoordinatorEnd::Forgotten => self.leadership.send(LeadershipCommand::Forget).await,
             // Another process may lead.
-            End::Ended => self.leadership.send(Command::Resign(term)).await,
+            CoordinatorEnd::Ended => self.leadership.send(LeadershipCommand::Resign(term)).await,
             // Its last messages are sent.
-            End::HandedOver => {}
+            CoordinatorEnd::HandedOver => {}
         }
         // No other process coordinates a job with one endpoint after its end: the port says that it has ended.
         if !(is_over && self.leadership.is_fixed()) {
@@ -186,7 +188,7 @@ impl Host {
 
     /// Reports the end of an agent to the election: the lease of that process has ended.
     async fn report(&self, death_notice: &DeathNotice) {
-        self.leadership.send(Command::DeathNotice(death_notice.node.clone())).await;
+        self.leadership.send(LeadershipCommand::DeathNotice(death_notice.node.clone())).await;
     }
 }
 

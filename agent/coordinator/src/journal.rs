@@ -16,7 +16,7 @@ use ragent_rendezvous::{
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::{journal_file::JournalFile, state::State};
+use super::{journal_file::JournalFile, state::JsonState};
 use crate::limits;
 
 /// The schema of a line.
@@ -37,7 +37,7 @@ struct Ring {
     lines: VecDeque<(EventId, Arc<str>)>,
     bytes: usize,
     /// The state of the job at the end of the coordinator.
-    last_state: Option<Arc<State>>,
+    last_state: Option<Arc<JsonState>>,
 }
 
 /// A reader of a journal.
@@ -49,7 +49,7 @@ pub struct JournalReader {
 
 /// A part of a journal.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Part {
+pub(crate) struct JournalPart {
     /// The events as JSON lines, of at most [`limits::JOURNAL_PART`] bytes together, unless one line is longer.
     pub(crate) lines: String,
     /// The last event in it; `None` if there is none.
@@ -117,7 +117,7 @@ impl EventJournal {
     /// Adds the state of the job at the end of the coordinator, ends the readers, and waits for a limited time until all events
     /// are in the file.
     pub(crate) async fn end(mut self, state: Snapshot) {
-        lock(&self.ring).last_state = Some(Arc::new(State::new(state)));
+        lock(&self.ring).last_state = Some(Arc::new(JsonState::new(state)));
         let file = self.file.take();
         drop(self);
         if let Some(file) = file {
@@ -145,10 +145,10 @@ impl Ring {
 
 impl JournalReader {
     /// Returns the events after `after`, or the oldest ones.
-    pub(crate) fn after(&self, after: Option<EventId>) -> Part {
+    pub(crate) fn after(&self, after: Option<EventId>) -> JournalPart {
         let ring = lock(&self.ring);
         let first = after.map_or(0, |after| ring.lines.partition_point(|(id, _)| *id <= after));
-        let mut part = Part::default();
+        let mut part = JournalPart::default();
         for (id, line) in ring.lines.range(first..) {
             if part.last.is_some() && part.lines.len() + line.len() >= limits::JOURNAL_PART {
                 break;
@@ -175,7 +175,7 @@ impl JournalReader {
     }
 
     /// Returns the state of the job at the end of the coordinator; `None` before.
-    pub(super) fn last_state(&self) -> Option<Arc<State>> {
+    pub(super) fn last_state(&self) -> Option<Arc<JsonState>> {
         lock(&self.ring).last_state.clone()
     }
 
@@ -194,7 +194,7 @@ impl JournalReader {
     /// # Cancel safety
     ///
     /// A cancelled call loses nothing.
-    pub(crate) async fn next(&mut self, after: Option<EventId>) -> Option<Part> {
+    pub(crate) async fn next(&mut self, after: Option<EventId>) -> Option<JournalPart> {
         let is_new = |newest: &EventId| after.is_none_or(|after| *newest > after);
         let has_ended = self.newest.wait_for(is_new).await.is_err();
         let part = self.after(after);

@@ -84,7 +84,7 @@ impl MetricsPage {
             Some(states) => states.counts().await,
             None => None,
         };
-        let counts = Counts {
+        let counts = ProcessCounts {
             usage: ProcessUsage::of_this(),
             refused_peers: self.job.as_ref().map_or(0, |states| states.refused()),
             node: self.node.get(),
@@ -96,7 +96,7 @@ impl MetricsPage {
 
 /// The numbers that are not part of the state of the job.
 #[derive(Default)]
-struct Counts<'a> {
+struct ProcessCounts<'a> {
     usage: ProcessUsage,
     /// The connections and requests that the port has refused.
     refused_peers: u64,
@@ -171,7 +171,7 @@ impl ProcessUsage {
 }
 
 /// Returns all metrics.
-fn text(job: Option<&JobCounts>, counts: &Counts<'_>) -> Result<Bytes, fmt::Error> {
+fn text(job: Option<&JobCounts>, counts: &ProcessCounts<'_>) -> Result<Bytes, fmt::Error> {
     let mut registry = Registry::default();
     add_process(&mut registry, &counts.usage);
     node::add_refused(&mut registry, counts);
@@ -305,7 +305,7 @@ mod tests {
         // A thread of stores.
         let stores = StoreThread::start("stores").unwrap();
         node.stores.set(stores.counters()).unwrap();
-        let counts = Counts {
+        let counts = ProcessCounts {
             usage,
             refused_peers: 4,
             node: snapshot.is_some().then_some(&node),

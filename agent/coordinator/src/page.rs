@@ -13,19 +13,19 @@ use axum::{
     routing::get,
 };
 
-pub(super) use self::{document::Document, view::View};
+pub(super) use self::{document::Document, view::PageView};
 use super::{
     client::{JobPage, WATCH_PATH},
     publisher::Publisher,
     readers::{self, Parts},
-    relay::{Asker, Refusal, Relay},
+    relay::{Asker, PageRelay, Refusal},
     states::States,
 };
 
 /// The events of the page, for a limited number of readers.
 struct Page {
-    publisher: Arc<Publisher<View>>,
-    relay: Relay,
+    publisher: Arc<Publisher<PageView>>,
+    relay: PageRelay,
 }
 
 impl Page {
@@ -40,7 +40,7 @@ impl Page {
 }
 
 /// Returns the routes of the page.
-pub(super) fn routes(states: Arc<States>, relay: Relay, document: Document) -> Router {
+pub(super) fn routes(states: Arc<States>, relay: PageRelay, document: Document) -> Router {
     let page = Arc::new(Page { publisher: Arc::new(Publisher::new(states)), relay });
     Router::new()
         .route("/", get(document::document).with_state(Arc::new(document)))

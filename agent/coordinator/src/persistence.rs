@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ragent_leadership::{Command, Leadership};
+use ragent_leadership::{Leadership, LeadershipCommand};
 use ragent_rendezvous::{heir::Successor, ids::Term, settings::JobState};
 use tokio::sync::oneshot;
 
@@ -34,7 +34,7 @@ impl Persistence {
     ) {
         let (copied, storing) = oneshot::channel();
         let (term, job_state) = (self.term, Box::new(job_state));
-        let command = Command::Remember { term, job_state, successors, kept, copied };
+        let command = LeadershipCommand::Remember { term, job_state, successors, kept, copied };
         // A newer state replaces an older one, so only the newest is awaited.
         self.storing = Some(storing);
         if !self.leadership.try_send(command) {
@@ -95,8 +95,10 @@ mod tests {
         assert!(!copies.is_awaited());
         copies.remember(job_state(), Duration::ZERO, Vec::new());
         copies.remember(job_state(), Duration::ZERO, Vec::new());
-        let (Some(Command::Remember { copied: first, .. }), Some(Command::Remember { copied, .. })) =
-            (queue.recv().await, queue.recv().await)
+        let (
+            Some(LeadershipCommand::Remember { copied: first, .. }),
+            Some(LeadershipCommand::Remember { copied, .. }),
+        ) = (queue.recv().await, queue.recv().await)
         else {
             panic!("two commands are sent")
         };

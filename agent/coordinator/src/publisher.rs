@@ -10,9 +10,9 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
     journal::JournalReader,
-    readers::{Parts, Place, send},
+    readers::{Parts, ReaderPlace, send},
     relay::Refusal,
-    state::State,
+    state::JsonState,
     states::States,
 };
 use crate::limits;
@@ -23,7 +23,7 @@ pub(super) trait View: Default + Send + 'static {
     type Frame: Frame;
 
     /// Applies the newest state, and the events since the state before, oldest first, as JSON.
-    fn apply(&mut self, state: &Arc<State>, new_events: &[Arc<str>]) -> Self::Frame;
+    fn apply(&mut self, state: &Arc<JsonState>, new_events: &[Arc<str>]) -> Self::Frame;
 }
 
 /// One state of a view.
@@ -151,7 +151,7 @@ async fn publish<V: View>(
 
 impl<F: Frame> Frames<F> {
     /// Returns what a reader receives, as parts of its page.
-    pub(super) fn parts(self, place: Place) -> Parts {
+    pub(super) fn parts(self, place: ReaderPlace) -> Parts {
         let (to, parts) = mpsc::channel(1);
         tokio::spawn(pass_on(self.0, to, place));
         ReceiverStream::new(parts)
@@ -163,7 +163,7 @@ impl<F: Frame> Frames<F> {
 async fn pass_on<F: Frame>(
     mut frames: watch::Receiver<Arc<F>>,
     to: mpsc::Sender<Bytes>,
-    _place: Place,
+    _place: ReaderPlace,
 ) {
     let mut last = None;
     loop {
@@ -187,7 +187,7 @@ async fn pass_on<F: Frame>(
 mod tests {
     use std::time::Duration;
 
-    use ragent_base::net::connection_quota::Origin;
+    use ragent_base::net::connection_quota::ConnectionOrigin;
     use ragent_base::testing::empty_snapshot;
     use ragent_rendezvous::{
         event::{Event, EventKind},
@@ -198,7 +198,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        driver::Input, journal::EventJournal, page::View as PageView, readers::Readers, role::Role,
+        driver::Input, journal::EventJournal, page::PageView, readers::Readers, role::Role,
     };
 
     /// A coordinator that answers requests for the state and the journal; returns the source of its page.
@@ -266,7 +266,8 @@ mod tests {
         record(&mut journal, 1);
         let publisher = coordinator(&journal);
         let frames = Arc::clone(&publisher).subscribe().await.unwrap();
-        let mut messages = frames.parts(Readers::default().follow(Origin::Known).unwrap());
+        let mut messages =
+            frames.parts(Readers::default().follow(ConnectionOrigin::Known).unwrap());
         assert!(has(&messages.next().await.unwrap(), r#""max_restarts":0"#));
         let last = Snapshot { max_restarts: 77, ..empty_snapshot() };
         journal.end(last).await;

@@ -31,12 +31,12 @@ pub struct ReachReport {
     /// resolve.
     pub endpoint: Vec<IpAddr>,
     /// The other nodes, as reached from it.
-    pub reached: Vec<Reached>,
+    pub reached: Vec<ReachedNode>,
 }
 
 /// The connection to one node.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Reached {
+pub struct ReachedNode {
     /// The id of the node.
     pub node_id: String,
     /// The time that a connection took, the best of a few.
@@ -47,7 +47,7 @@ pub struct Reached {
 
 /// The measurement of this agent.
 #[derive(Clone, Debug)]
-pub(super) struct Reach {
+pub(super) struct ReachMeasurement {
     /// The role of this agent.
     pub role: Arc<Role>,
     /// Its credentials.
@@ -55,8 +55,8 @@ pub(super) struct Reach {
 }
 
 /// Reports how this agent reaches the other nodes of its job.
-pub(super) async fn report(State(reach): State<Reach>) -> Response {
-    let Reach { role, credentials } = reach;
+pub(super) async fn report(State(reach): State<ReachMeasurement>) -> Response {
+    let ReachMeasurement { role, credentials } = reach;
     static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
     let Ok(turn) = ONE_AT_A_TIME.try_acquire() else {
         return (StatusCode::TOO_MANY_REQUESTS, "another measurement is in progress\n")
@@ -96,10 +96,10 @@ async fn addresses_of(endpoint: &Endpoint) -> Vec<IpAddr> {
 }
 
 /// Opens connections to all nodes of `snapshot`.
-async fn measure(snapshot: &Snapshot) -> Vec<Reached> {
+async fn measure(snapshot: &Snapshot) -> Vec<ReachedNode> {
     let places = Arc::new(Semaphore::new(limits::REACH_AT_ONCE));
     let nodes = snapshot.nodes.iter().take(limits::MAX_REACHED);
-    let tried: JoinSet<Reached> = nodes
+    let tried: JoinSet<ReachedNode> = nodes
         .cloned()
         .map(|node| {
             let places = Arc::clone(&places);
@@ -115,7 +115,7 @@ async fn measure(snapshot: &Snapshot) -> Vec<Reached> {
     reached
 }
 
-async fn reach(node: &NodeSnapshot) -> Reached {
+async fn reach(node: &NodeSnapshot) -> ReachedNode {
     let node_id = node.node_id.to_string();
     // An address that a node merely announces may belong to any host: it is not probed.
     let tried = match (node.address.parse::<IpAddr>(), node.observed) {
@@ -129,8 +129,8 @@ async fn reach(node: &NodeSnapshot) -> Reached {
         (Err(_), _) => Err(format!("`{}` is not an IP address", node.address)),
     };
     match tried {
-        Ok(millis) => Reached { node_id, millis: Some(millis), error: None },
-        Err(error) => Reached { node_id, millis: None, error: Some(error) },
+        Ok(millis) => ReachedNode { node_id, millis: Some(millis), error: None },
+        Err(error) => ReachedNode { node_id, millis: None, error: Some(error) },
     }
 }
 

@@ -10,7 +10,7 @@ use axum::{
     },
     response::{IntoResponse, Response},
 };
-use ragent_base::net::connection_quota::Origin;
+use ragent_base::net::connection_quota::ConnectionOrigin;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{interval, timeout},
@@ -23,26 +23,26 @@ use crate::limits;
 /// origin share half of them.
 #[derive(Clone, Debug)]
 pub struct Readers {
-    following: Places,
-    once: Places,
+    following: ReaderPlaces,
+    once: ReaderPlaces,
 }
 
 #[derive(Clone, Debug)]
-struct Places {
+struct ReaderPlaces {
     all: Arc<Semaphore>,
     of_unknown: Arc<Semaphore>,
 }
 
 /// The place of a reader.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ReaderPlace {
     #[expect(dead_code, reason = "it is taken until it is dropped")]
     permits: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl Default for Readers {
     fn default() -> Self {
-        let places = || Places {
+        let places = || ReaderPlaces {
             all: Arc::new(Semaphore::new(limits::READERS)),
             of_unknown: Arc::new(Semaphore::new(limits::UNKNOWN_READERS)),
         };
@@ -52,7 +52,7 @@ impl Default for Readers {
 
 impl Readers {
     /// Takes a place of a client that follows; returns the reason if there is none.
-    pub(super) fn follow(&self, origin: Origin) -> Result<Place, String> {
+    pub(super) fn follow(&self, origin: ConnectionOrigin) -> Result<ReaderPlace, String> {
         self.following.take(origin)
     }
 
@@ -65,21 +65,21 @@ impl Readers {
     }
 
     /// Takes a place of a client that reads once; returns the reason if there is none.
-    pub(super) fn read_once(&self, origin: Origin) -> Result<Place, String> {
+    pub(super) fn read_once(&self, origin: ConnectionOrigin) -> Result<ReaderPlace, String> {
         self.once.take(origin)
     }
 }
 
-impl Places {
-    fn take(&self, origin: Origin) -> Result<Place, String> {
+impl ReaderPlaces {
+    fn take(&self, origin: ConnectionOrigin) -> Result<ReaderPlace, String> {
         let of_unknown = match origin {
-            Origin::Known => None,
-            Origin::Unknown => {
+            ConnectionOrigin::Known => None,
+            ConnectionOrigin::Unknown => {
                 Some(take(&self.of_unknown, limits::UNKNOWN_READERS, " from outside the job")?)
             }
         };
         let permits = [of_unknown, Some(take(&self.all, limits::READERS, "")?)];
-        Ok(Place { permits })
+        Ok(ReaderPlace { permits })
     }
 }
 
@@ -152,17 +152,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn places_are_bounded() {
         let readers = Readers::default();
-        let take = |origin| -> Vec<Place> {
+        let take = |origin| -> Vec<ReaderPlace> {
             std::iter::from_fn(|| readers.follow(origin).ok()).take(limits::READERS + 1).collect()
         };
-        let (of_unknown, of_known) = (take(Origin::Unknown), take(Origin::Known));
+        let (of_unknown, of_known) =
+            (take(ConnectionOrigin::Unknown), take(ConnectionOrigin::Known));
         assert_eq!((of_unknown.len(), of_known.len()), (32, 32));
-        assert!(readers.follow(Origin::Known).unwrap_err().contains("64 clients already read"));
+        assert!(
+            readers
+                .follow(ConnectionOrigin::Known)
+                .unwrap_err()
+                .contains("64 clients already read")
+        );
         drop(of_known);
-        assert!(readers.follow(Origin::Unknown).unwrap_err().contains("32 clients"));
-        drop(readers.read_once(Origin::Unknown).unwrap());
+        assert!(readers.follow(ConnectionOrigin::Unknown).unwrap_err().contains("32 clients"));
+        drop(readers.read_once(ConnectionOrigin::Unknown).unwrap());
         drop(of_unknown);
-        assert!(readers.follow(Origin::Unknown).is_ok());
+        assert!(readers.follow(ConnectionOrigin::Unknown).is_ok());
         let (to, mut parts) = mpsc::channel(1);
         assert!(send(&to, 1).await);
         assert!(!send(&to, 2).await, "the queue is full");

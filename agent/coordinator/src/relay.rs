@@ -12,14 +12,14 @@ use axum::{
     },
     response::{IntoResponse, Response},
 };
-use ragent_base::{net::connection_quota::Origin, secret::Credentials, spec::Endpoint};
+use ragent_base::{net::connection_quota::ConnectionOrigin, secret::Credentials, spec::Endpoint};
 use ragent_proto::convert::NotHere;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
-    client::{self, Asked, JobPage, Lines, NotFound, StreamError},
-    readers::{PAGE_HEADERS, Parts, Place, Readers, send},
+    client::{self, Asked, JobPage, NotFound, PageLines, StreamError},
+    readers::{PAGE_HEADERS, Parts, ReaderPlace, Readers, send},
 };
 use crate::limits;
 
@@ -71,7 +71,7 @@ impl IntoResponse for Refusal {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker {
     /// Its origin.
-    origin: Origin,
+    origin: ConnectionOrigin,
     /// True if only the coordinator itself is to answer: the client is a command, or a process that passes the answer on.
     pub(super) is_direct: bool,
 }
@@ -87,21 +87,21 @@ impl<S: Sync> FromRequestParts<S> for Asker {
     type Rejection = Infallible;
 
     async fn from_request_parts(request: &mut RequestParts, _: &S) -> Result<Self, Infallible> {
-        let origin = request.extensions.get().copied().unwrap_or(Origin::Unknown);
+        let origin = request.extensions.get().copied().unwrap_or(ConnectionOrigin::Unknown);
         Ok(Self { origin, is_direct: Self::is_direct(&request.headers) })
     }
 }
 
 /// Passes on the pages of the coordinator on another node.
 #[derive(Clone)]
-pub(super) struct Relay {
+pub(super) struct PageRelay {
     pub(super) credentials: Credentials,
     pub(super) readers: Readers,
 }
 
-impl Relay {
+impl PageRelay {
     /// Takes a place for a client that reads this page.
-    pub(super) fn admit(&self, page: JobPage, asker: Asker) -> Result<Place, Reason> {
+    pub(super) fn admit(&self, page: JobPage, asker: Asker) -> Result<ReaderPlace, Reason> {
         let Self { readers, .. } = self;
         let origin = asker.origin;
         let place = if page.lasts() { readers.follow(origin) } else { readers.read_once(origin) };
@@ -156,7 +156,7 @@ impl Relay {
 }
 
 /// Passes on the parts of a page until its end, or until the client ends.
-async fn pass_on(mut lines: Lines, to: mpsc::Sender<Bytes>, _place: Place) {
+async fn pass_on(mut lines: PageLines, to: mpsc::Sender<Bytes>, _place: ReaderPlace) {
     loop {
         tokio::select! {
             part = lines.next() => match part {

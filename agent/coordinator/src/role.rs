@@ -1,6 +1,6 @@
 //! The coordinator of a job, from the point of view of one agent's port.
 
-use ragent_leadership::{Command, Leadership, state_file::DeathNotice};
+use ragent_leadership::{Leadership, LeadershipCommand, state_file::DeathNotice};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{Round, RunId, Term, VoterAddress},
@@ -143,12 +143,12 @@ impl Role {
         }
         if registration.protocol_version != PROTOCOL_VERSION {
             if let Some(job) = shown_by_other_version(registration) {
-                leadership.try_send(Command::KnownJob(job));
+                leadership.try_send(LeadershipCommand::KnownJob(job));
             }
             return None;
         }
         if !registration.ended.is_empty() {
-            leadership.try_send(Command::Ended(registration.ended.clone()));
+            leadership.try_send(LeadershipCommand::Ended(registration.ended.clone()));
         }
         let own = leadership.known_job();
         if let Some(job) = registration
@@ -157,7 +157,7 @@ impl Role {
             .filter(|job| own.as_ref().is_none_or(|own| own.uid != job.uid))
         {
             // The node repeats it with its next registration.
-            leadership.try_send(Command::KnownJob(job.clone()));
+            leadership.try_send(LeadershipCommand::KnownJob(job.clone()));
             if own.is_none() {
                 return Some(Elsewhere::Leader(NotHere::unknown()));
             }
@@ -295,12 +295,14 @@ mod tests {
         assert!(queue.try_recv().is_err());
         let other_version = showing(&|registration| registration.protocol_version = 4);
         assert_eq!(own.elsewhere(&other_version), None);
-        let Ok(Command::KnownJob(job)) = queue.try_recv() else { panic!("it shows a job") };
+        let Ok(LeadershipCommand::KnownJob(job)) = queue.try_recv() else {
+            panic!("it shows a job")
+        };
         assert_eq!(job.uid, JobUid::new("w"));
         assert!(queue.try_recv().is_err());
         own.elsewhere(&showing(&|_| {}));
-        assert!(matches!(queue.try_recv(), Ok(Command::Ended(_))));
-        assert!(matches!(queue.try_recv(), Ok(Command::KnownJob(job)) if job == known));
+        assert!(matches!(queue.try_recv(), Ok(LeadershipCommand::Ended(_))));
+        assert!(matches!(queue.try_recv(), Ok(LeadershipCommand::KnownJob(job)) if job == known));
     }
 
     /// A process that is not a voter sends others to the coordinator with which its agent is registered. A voter without a

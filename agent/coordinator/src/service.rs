@@ -45,9 +45,9 @@ use super::{
     identity::{self, IDENTITY_PATH, IdentityPage},
     metrics::{self, MetricsPage},
     page::{self, Document},
-    reachability::{self, REACH_PATH, Reach},
+    reachability::{self, REACH_PATH, ReachMeasurement},
     readers::Readers,
-    relay::{Asker, Relay},
+    relay::{Asker, PageRelay},
     role::{Elsewhere, Role},
     states::States,
     status_page::{self, StatusPage},
@@ -73,7 +73,7 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
     let states = Arc::new(States::new(Arc::clone(&role), Arc::clone(&refusals)));
     let metrics = Arc::new(MetricsPage::of_job(Arc::clone(&states)));
     let readers = Readers::default();
-    let relay = Relay { credentials: credentials.clone(), readers: readers.clone() };
+    let relay = PageRelay { credentials: credentials.clone(), readers: readers.clone() };
     let status = pages(states, relay, true).merge(metrics::route(Arc::clone(&metrics)));
     let death_notices =
         Router::new().route(DEATH_NOTICE_PATH, post(death_notice)).with_state(Arc::clone(&role));
@@ -82,7 +82,7 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
         let page = IdentityPage { run_id, credentials: credentials.clone() };
         death_notices.clone().route(IDENTITY_PATH, get(identity::page).with_state(page))
     };
-    let reach = Reach { role: Arc::clone(&role), credentials: credentials.clone() };
+    let reach = ReachMeasurement { role: Arc::clone(&role), credentials: credentials.clone() };
     let reach = Router::new().route(REACH_PATH, get(reachability::report).with_state(reach));
     let guard = Arc::new(Guard::new(Arc::clone(&role)));
     let guarded = |router: Router| {
@@ -92,7 +92,8 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
     let grpc =
         CoordinationServer::new(service).max_decoding_message_size(limits::MAX_AGENT_MESSAGE);
     let grpc = Routes::new(grpc).into_axum_router();
-    let refused = Refused { credentials: credentials.clone(), refusals: Arc::clone(&refusals) };
+    let refused =
+        RefusedRequest { credentials: credentials.clone(), refusals: Arc::clone(&refusals) };
     let routers = Routers {
         members: guarded(
             grpc.merge(identity(Some(run_id.clone())))
@@ -116,14 +117,14 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
 pub fn relayed_pages(known: watch::Receiver<NotHere>, credentials: &Credentials) -> Router {
     let role = Arc::new(Role::Elsewhere(known));
     let states = Arc::new(States::new(Arc::clone(&role), Arc::default()));
-    let relay = Relay { credentials: credentials.clone(), readers: Readers::default() };
+    let relay = PageRelay { credentials: credentials.clone(), readers: Readers::default() };
     let guard = Arc::new(Guard::new(role));
     pages(states, relay, false).layer(middleware::from_fn_with_state(guard, browser_guard::check))
 }
 
 /// Creates the routes of the pages that only the coordinator has. The page for browsers has a link to the metrics if
 /// `has_metrics` is true.
-fn pages(states: Arc<States>, relay: Relay, has_metrics: bool) -> Router {
+fn pages(states: Arc<States>, relay: PageRelay, has_metrics: bool) -> Router {
     let status = Arc::new(StatusPage::new(Arc::clone(&states), relay.clone()));
     let document = Document::new(Arc::clone(&status), has_metrics);
     status_page::route(status)
@@ -133,14 +134,14 @@ fn pages(states: Arc<States>, relay: Relay, has_metrics: bool) -> Router {
 
 /// The refusal of requests to pages that a client may not use.
 #[derive(Clone)]
-struct Refused {
+struct RefusedRequest {
     credentials: Credentials,
     refusals: Arc<Refusals>,
 }
 
 /// Refuses requests of commands and of other agents, which have to prove that they belong to the job.
 async fn check_direct(
-    State(refused): State<Refused>,
+    State(refused): State<RefusedRequest>,
     request: HttpRequest,
     next: middleware::Next,
 ) -> HttpResponse {
@@ -152,8 +153,8 @@ async fn check_direct(
 }
 
 /// Refuses a request, with the reason.
-async fn refuse(State(refused): State<Refused>, request: HttpRequest) -> HttpResponse {
-    let Refused { credentials, refusals } = refused;
+async fn refuse(State(refused): State<RefusedRequest>, request: HttpRequest) -> HttpResponse {
+    let RefusedRequest { credentials, refusals } = refused;
     let ids: Vec<_> = credentials.ids().iter().map(ToString::to_string).collect();
     let (why, reason) = if credentials.has_certificate() {
         let why = "this job requires a certificate: give it with `--tls-ca`, `--tls-cert` and `--tls-key`";
@@ -406,7 +407,7 @@ mod tests {
     }
 
     async fn get_status(router: Router, path: &str) -> StatusCode {
-        let unknown = ragent_base::net::connection_quota::Origin::Unknown;
+        let unknown = ragent_base::net::connection_quota::ConnectionOrigin::Unknown;
         let request = Request::get(path).extension(unknown).body(Body::empty()).unwrap();
         router.oneshot(request).await.unwrap().status()
     }
@@ -467,7 +468,7 @@ mod tests {
             for (router, expected) in
                 [(&own_user, StatusCode::FORBIDDEN), (&members, StatusCode::MISDIRECTED_REQUEST)]
             {
-                let unknown = ragent_base::net::connection_quota::Origin::Unknown;
+                let unknown = ragent_base::net::connection_quota::ConnectionOrigin::Unknown;
                 let request = Request::get(path).extension(unknown).header(MAX_FORWARDS, "0");
                 let request = request.body(Body::empty()).unwrap();
                 let answer = router.clone().oneshot(request).await.unwrap();

@@ -7,13 +7,13 @@ use ragent_rendezvous::snapshot::Snapshot;
 
 /// A snapshot of the job, as JSON once for all who read it.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct JsonState {
     /// The state.
     pub(super) snapshot: Snapshot,
     json: OnceLock<Bytes>,
 }
 
-impl State {
+impl JsonState {
     pub(super) fn new(snapshot: Snapshot) -> Self {
         Self { snapshot, json: OnceLock::new() }
     }

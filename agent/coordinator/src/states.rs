@@ -12,14 +12,14 @@ use super::{
     journal::JournalReader,
     relay::{Refusal, unavailable},
     role::Role,
-    state::State,
+    state::JsonState,
 };
 
 /// The snapshots of the job that this process coordinates, collected at most ten times a second for all callers.
 pub(super) struct States {
     role: Arc<Role>,
     refusals: Arc<Refusals>,
-    last: Collected<Option<Arc<State>>>,
+    last: Collected<Option<Arc<JsonState>>>,
 }
 
 impl States {
@@ -32,12 +32,12 @@ impl States {
     /// # Errors
     ///
     /// Returns [`Refusal`] if another process has it, or the job has ended.
-    pub(super) async fn get(&self) -> Result<Arc<State>, Refusal> {
+    pub(super) async fn get(&self) -> Result<Arc<JsonState>, Refusal> {
         let inputs = self.role.coordinator_to_read()?;
         let collect = async {
             let snapshot = driver::snapshot(&inputs).await?;
             let refused_peers = self.refusals.list();
-            Some(Arc::new(State::new(Snapshot { refused_peers, ..snapshot })))
+            Some(Arc::new(JsonState::new(Snapshot { refused_peers, ..snapshot })))
         };
         self.last.get(collect).await.ok_or_else(|| unavailable("the job has ended").into())
     }

@@ -20,8 +20,8 @@ use super::{
     collected::Collected,
     publisher::{Frame, Publisher, View},
     readers::{self, Parts},
-    relay::{Asker, Reason, Refusal, Relay},
-    state::State,
+    relay::{Asker, PageRelay, Reason, Refusal},
+    state::JsonState,
     states::States,
 };
 
@@ -29,13 +29,13 @@ use super::{
 pub(super) struct StatusPage {
     states: Arc<States>,
     publisher: Arc<Publisher<Changes>>,
-    relay: Relay,
+    relay: PageRelay,
     /// The state from the coordinator on another node, asked for at most ten times a second for all clients.
-    elsewhere: Collected<Result<Arc<State>, Reason>>,
+    elsewhere: Collected<Result<Arc<JsonState>, Reason>>,
 }
 
 impl StatusPage {
-    pub(super) fn new(states: Arc<States>, relay: Relay) -> Self {
+    pub(super) fn new(states: Arc<States>, relay: PageRelay) -> Self {
         let publisher = Arc::new(Publisher::new(Arc::clone(&states)));
         Self { states, publisher, relay, elsewhere: Collected::default() }
     }
@@ -51,17 +51,17 @@ impl StatusPage {
     }
 
     /// Returns the state, which may be at another process unless the request is direct.
-    async fn state(&self, is_direct: bool) -> Result<Arc<State>, Refusal> {
+    async fn state(&self, is_direct: bool) -> Result<Arc<JsonState>, Refusal> {
         match self.states.get().await {
             Err(Refusal::NotHere(not_here)) if !is_direct => Ok(self.elsewhere(not_here).await?),
             state => state,
         }
     }
 
-    async fn elsewhere(&self, not_here: NotHere) -> Result<Arc<State>, Reason> {
+    async fn elsewhere(&self, not_here: NotHere) -> Result<Arc<JsonState>, Reason> {
         let ask = |endpoint| async move {
             Ok(match client::state(&endpoint, &self.relay.credentials).await? {
-                Asked::Here(snapshot) => Asked::Here(Arc::new(State::new(*snapshot))),
+                Asked::Here(snapshot) => Asked::Here(Arc::new(JsonState::new(*snapshot))),
                 Asked::Elsewhere(named) => Asked::Elsewhere(named),
             })
         };
@@ -110,14 +110,14 @@ pub(super) struct Changes {
 #[derive(Debug)]
 pub(super) struct Change {
     number: u64,
-    state: Arc<State>,
+    state: Arc<JsonState>,
     line: OnceLock<[Bytes; 2]>,
 }
 
 impl View for Changes {
     type Frame = Change;
 
-    fn apply(&mut self, state: &Arc<State>, _new_events: &[Arc<str>]) -> Change {
+    fn apply(&mut self, state: &Arc<JsonState>, _new_events: &[Arc<str>]) -> Change {
         let ageless = state.snapshot.without_ages();
         if self.last.as_ref() != Some(&ageless) {
             self.last = Some(ageless);
@@ -165,7 +165,7 @@ mod tests {
         let (inputs, mut asked) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
         let role = Arc::new(Role::of(inputs, "10.0.0.1:1").0);
         let credentials = Credentials::unsecured(Unsecured::Chosen);
-        let relay = Relay { credentials, readers: Default::default() };
+        let relay = PageRelay { credentials, readers: Default::default() };
         let states = Arc::new(States::new(role, Arc::default()));
         let router = route(Arc::new(StatusPage::new(states, relay)));
         let begun = clock::now();
@@ -194,7 +194,7 @@ mod tests {
     fn ages_are_no_change() {
         let mut changes = Changes::default();
         let mut sent = |phase_ms, max_restarts| {
-            let state = State::new(Snapshot { phase_ms, max_restarts, ..empty_snapshot() });
+            let state = JsonState::new(Snapshot { phase_ms, max_restarts, ..empty_snapshot() });
             changes.apply(&Arc::new(state), &[]).number()
         };
         assert_eq!([sent(1, 0), sent(2, 0), sent(3, 1), sent(4, 1)], [1, 1, 2, 2]);

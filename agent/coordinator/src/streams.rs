@@ -17,8 +17,8 @@ use crate::limits;
 
 /// The open streams.
 #[derive(Debug)]
-pub(super) struct Streams {
-    open: BTreeMap<Peer, Stream>,
+pub(super) struct OpenStreams {
+    open: BTreeMap<Peer, OpenStream>,
     /// The addresses of welcomed nodes, published to the port.
     registered_nodes: watch::Sender<RegisteredNodes>,
     /// The proofs that nodes receive with their welcome.
@@ -27,7 +27,7 @@ pub(super) struct Streams {
 
 /// An open stream, with a bounded queue and a task that writes it out.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct OpenStream {
     /// The queue of messages to the agent.
     pub answers: mpsc::Sender<FromCoordinator>,
     /// The source address of the stream.
@@ -36,13 +36,13 @@ pub(super) struct Stream {
     pub is_new: bool,
 }
 
-impl Streams {
+impl OpenStreams {
     pub(super) fn new(registered_nodes: watch::Sender<RegisteredNodes>, proofs: Proofs) -> Self {
         Self { open: BTreeMap::new(), registered_nodes, proofs }
     }
 
     /// Adds a stream.
-    pub(super) fn open(&mut self, peer: Peer, stream: Stream) {
+    pub(super) fn open(&mut self, peer: Peer, stream: OpenStream) {
         self.open.insert(peer, stream);
     }
 

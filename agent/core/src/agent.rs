@@ -44,13 +44,13 @@ pub use self::effect::{
 };
 use self::{
     import_gate::ImportGate,
-    reports::{Progress, StandbyReports},
+    reports::{ProgressText, StandbyReports},
 };
 use crate::{signal::Signal, wait_reports::WaitReports};
 
 /// The state of the node.
 #[derive(Clone, Debug, Eq, PartialEq)]
-enum State {
+enum AgentState {
     /// The node makes itself ready.
     Preparing,
     /// The node is ready, with this store.
@@ -98,7 +98,7 @@ pub struct AgentSettings {
 #[derive(Debug)]
 pub struct Agent {
     settings: AgentSettings,
-    state: State,
+    state: AgentState,
     /// The newest round in which this node was a member.
     round: RoundId,
     /// The failure of the oldest event on this node in that round, with ages as of that moment.
@@ -119,7 +119,7 @@ pub struct Agent {
     /// True if the coordinator may still count this node as alive.
     is_leased: bool,
     gate: ImportGate,
-    progress: Progress,
+    progress: ProgressText,
     standbys: StandbyReports,
     /// Addresses that the store of `round` has refused, as far as this node knows.
     refused_clients: Vec<IpAddr>,
@@ -134,7 +134,7 @@ impl Agent {
     /// Creates a node that has not registered yet.
     pub fn new(now: Instant, settings: AgentSettings) -> Self {
         Self {
-            state: State::Preparing,
+            state: AgentState::Preparing,
             round: RoundId::default(),
             failure: None,
             lease_expired: false,
@@ -149,7 +149,7 @@ impl Agent {
             has_host_left: false,
             is_leased: false,
             gate: ImportGate::new(settings.has_standbys),
-            progress: Progress::default(),
+            progress: ProgressText::default(),
             standbys: StandbyReports::default(),
             refused_clients: Vec::new(),
             unreached_store: None,
@@ -187,31 +187,31 @@ impl Agent {
 
     /// Returns true if this node's part is over.
     pub fn is_finished(&self) -> bool {
-        self.state == State::Finished
+        self.state == AgentState::Finished
     }
 
     /// Returns true if this node received a signal to leave, or its part is over.
     pub fn is_leaving(&self) -> bool {
         match self.state {
-            State::Leaving { .. } | State::Closing(_) | State::Finished => true,
-            State::Preparing
-            | State::Ready { .. }
-            | State::Running
-            | State::Stopping
-            | State::Succeeded => false,
+            AgentState::Leaving { .. } | AgentState::Closing(_) | AgentState::Finished => true,
+            AgentState::Preparing
+            | AgentState::Ready { .. }
+            | AgentState::Running
+            | AgentState::Stopping
+            | AgentState::Succeeded => false,
         }
     }
 
     /// Returns the report of this node, as it is sent at `now`.
     pub fn report(&self, now: Instant) -> NodeReport {
         let state = match self.state {
-            State::Preparing => NodeState::Preparing,
-            State::Ready { store_port } => NodeState::Ready { store_port },
-            State::Running => NodeState::Running,
-            State::Stopping | State::Closing(_) => NodeState::Stopping,
-            State::Succeeded => NodeState::Succeeded,
-            State::Leaving { reaped, .. } => NodeState::Leaving { reaped },
-            State::Finished => NodeState::Leaving { reaped: true },
+            AgentState::Preparing => NodeState::Preparing,
+            AgentState::Ready { store_port } => NodeState::Ready { store_port },
+            AgentState::Running => NodeState::Running,
+            AgentState::Stopping | AgentState::Closing(_) => NodeState::Stopping,
+            AgentState::Succeeded => NodeState::Succeeded,
+            AgentState::Leaving { reaped, .. } => NodeState::Leaving { reaped },
+            AgentState::Finished => NodeState::Leaving { reaped: true },
         };
         let failure = self.failure.clone().map(|(mut failure, at)| {
             grow_older(&mut failure, now.saturating_duration_since(at));
@@ -283,12 +283,12 @@ impl Agent {
     fn end_at_once(&mut self, ending: Ending) {
         match self.state {
             // No coordinator takes a message from this node, so it leaves as soon as its workers have ended.
-            State::Leaving { .. } | State::Closing(_) | State::Finished => {}
-            State::Preparing
-            | State::Ready { .. }
-            | State::Running
-            | State::Stopping
-            | State::Succeeded => {
+            AgentState::Leaving { .. } | AgentState::Closing(_) | AgentState::Finished => {}
+            AgentState::Preparing
+            | AgentState::Ready { .. }
+            | AgentState::Running
+            | AgentState::Stopping
+            | AgentState::Succeeded => {
                 self.act(Action::Kill);
                 self.finish(ending);
             }
@@ -336,7 +336,7 @@ impl Agent {
 
     /// Notes that a new worker store listens on this port.
     pub fn handle_store_open(&mut self, now: Instant, store_port: u16) {
-        if self.state == State::Preparing {
+        if self.state == AgentState::Preparing {
             self.pass_gate(now, store_port);
         }
     }
@@ -344,20 +344,22 @@ impl Agent {
     /// Notes a signal that asks this process to end.
     pub fn handle_signal(&mut self, now: Instant, signal: Signal) {
         match self.state {
-            State::Running | State::Stopping => {
-                self.state = State::Leaving { signal, reaped: false };
+            AgentState::Running | AgentState::Stopping => {
+                self.state = AgentState::Leaving { signal, reaped: false };
                 self.send_report(now);
                 let grace = self.settings.stop_grace;
                 self.act(Action::Stop { signal, grace });
             }
-            State::Preparing | State::Ready { .. } | State::Succeeded => {
+            AgentState::Preparing | AgentState::Ready { .. } | AgentState::Succeeded => {
                 self.reaped_to_leave(now, signal);
             }
             // A second Ctrl-C means that the user does not want to wait.
-            State::Leaving { reaped: false, .. } | State::Closing(_) if signal == Signal::INT => {
+            AgentState::Leaving { reaped: false, .. } | AgentState::Closing(_)
+                if signal == Signal::INT =>
+            {
                 self.act(Action::Kill);
             }
-            State::Leaving { .. } | State::Closing(_) | State::Finished => {}
+            AgentState::Leaving { .. } | AgentState::Closing(_) | AgentState::Finished => {}
         }
     }
 
@@ -406,7 +408,7 @@ impl Agent {
     }
 
     fn prepare(&mut self, now: Instant) {
-        self.state = State::Preparing;
+        self.state = AgentState::Preparing;
         if !self.progress.text.is_empty() {
             self.progress.text.clear();
             self.send_progress(now);
@@ -420,7 +422,7 @@ impl Agent {
             // The coordinator no longer counts this node, so no dismissal will follow.
             return self.finish(Ending::Left(signal));
         }
-        self.state = State::Leaving { signal, reaped: true };
+        self.state = AgentState::Leaving { signal, reaped: true };
         self.send_report(now);
     }
 
@@ -443,7 +445,7 @@ impl Agent {
     }
 
     fn finish(&mut self, ending: Ending) {
-        self.state = State::Finished;
+        self.state = AgentState::Finished;
         self.act(Action::Finish(ending));
     }
 }

@@ -40,14 +40,14 @@ pub struct Hang {
 #[derive(Debug)]
 pub struct HangWatch {
     timeout: Duration,
-    workers: BTreeMap<LocalRank, Progress>,
+    workers: BTreeMap<LocalRank, RankProgress>,
     has_heartbeats: bool,
     looked: Instant,
     is_over: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Progress {
+struct RankProgress {
     at: Instant,
     activity: Activity,
 }
@@ -55,7 +55,7 @@ struct Progress {
 impl HangWatch {
     /// Watches a group of `local_world_size` workers that start at `now`.
     pub fn new(now: Instant, local_world_size: u32, timeout: Duration) -> Self {
-        let start = Progress { at: now, activity: Activity::default() };
+        let start = RankProgress { at: now, activity: Activity::default() };
         let workers = (0..local_world_size).map(|rank| (LocalRank(rank), start)).collect();
         Self { timeout, workers, has_heartbeats: false, looked: now, is_over: false }
     }

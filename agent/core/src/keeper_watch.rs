@@ -28,13 +28,13 @@ pub struct KeeperWatch {
     /// The time at which the oldest unanswered ping was sent.
     pinged: Option<Instant>,
     is_reported: bool,
-    lease: Lease,
+    lease: WorkerLease,
     effects: VecDeque<Effect>,
 }
 
 /// The lease of the keeper's workers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Lease {
+enum WorkerLease {
     /// Workers may run without a lease.
     Unlimited,
     Until(Instant),
@@ -52,7 +52,7 @@ impl KeeperWatch {
             next_ping: now + limits::KEEPER_PING_INTERVAL,
             pinged: None,
             is_reported: false,
-            lease: lease.map_or(Lease::Unlimited, Lease::Until),
+            lease: lease.map_or(WorkerLease::Unlimited, WorkerLease::Until),
             effects: VecDeque::new(),
         }
     }
@@ -60,7 +60,7 @@ impl KeeperWatch {
     /// Notes that the lease now runs until `until`, which is sent to the keeper: a ping that is due soon is sent with it, so that
     /// both processes wake up once.
     pub fn handle_renewed(&mut self, now: Instant, until: Instant) {
-        self.lease = Lease::Until(until);
+        self.lease = WorkerLease::Until(until);
         if self.next_ping <= now + limits::KEEPER_PING_EARLY {
             self.ping(now);
         }
@@ -80,12 +80,12 @@ impl KeeperWatch {
     pub fn handle_report(&mut self, now: Instant) {
         self.handle_pong();
         let is_over = match self.lease {
-            Lease::Until(until) => until <= now,
-            Lease::Over(_) => true,
-            Lease::Unlimited | Lease::Settled => false,
+            WorkerLease::Until(until) => until <= now,
+            WorkerLease::Over(_) => true,
+            WorkerLease::Unlimited | WorkerLease::Settled => false,
         };
         if is_over {
-            self.lease = Lease::Settled;
+            self.lease = WorkerLease::Settled;
         }
     }
 
@@ -94,9 +94,9 @@ impl KeeperWatch {
         let silence = self.pinged.filter(|_| !self.is_reported);
         let silence = silence.map(|at| at + limits::KEEPER_PATIENCE);
         let lease = match self.lease {
-            Lease::Until(until) => Some(until),
-            Lease::Over(since) => Some(since + limits::KEEPER_LEASE_MARGIN),
-            Lease::Unlimited | Lease::Settled => None,
+            WorkerLease::Until(until) => Some(until),
+            WorkerLease::Over(since) => Some(since + limits::KEEPER_LEASE_MARGIN),
+            WorkerLease::Unlimited | WorkerLease::Settled => None,
         };
         [Some(self.next_ping), silence, lease].into_iter().flatten().min()
     }
@@ -113,12 +113,15 @@ impl KeeperWatch {
         match self.lease {
             // The margin begins when the agent itself notices the end: a paused agent has not
             // waited.
-            Lease::Until(until) if until <= now => self.lease = Lease::Over(now),
-            Lease::Over(since) if since + limits::KEEPER_LEASE_MARGIN <= now => {
-                self.lease = Lease::Settled;
+            WorkerLease::Until(until) if until <= now => self.lease = WorkerLease::Over(now),
+            WorkerLease::Over(since) if since + limits::KEEPER_LEASE_MARGIN <= now => {
+                self.lease = WorkerLease::Settled;
                 self.effects.push_back(Effect::Kill);
             }
-            Lease::Until(_) | Lease::Over(_) | Lease::Unlimited | Lease::Settled => {}
+            WorkerLease::Until(_)
+            | WorkerLease::Over(_)
+            | WorkerLease::Unlimited
+            | WorkerLease::Settled => {}
         }
     }
 

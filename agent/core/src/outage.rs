@@ -22,7 +22,7 @@ pub struct Outage {
 
 /// A report about an outage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Report {
+pub enum OutageReport {
     /// The first report, or that workers are stopped: a warning.
     First,
     /// A further report, logged at `info`.
@@ -37,16 +37,16 @@ impl Outage {
 
     /// Notes that the stream to the coordinator has ended. The next attempt follows at once, and
     /// finds either the coordinator or the cause.
-    pub fn handle_stream_ended(&mut self, cause: &str) -> Option<Report> {
-        self.causes.insert(cause).then_some(Report::Further)
+    pub fn handle_stream_ended(&mut self, cause: &str) -> Option<OutageReport> {
+        self.causes.insert(cause).then_some(OutageReport::Further)
     }
 
     /// Notes that an attempt to reach the coordinator has failed. Before the first registration every
     /// new cause is a warning: nothing else happens on this node.
-    pub fn handle_unreachable(&mut self, cause: &str, is_registered: bool) -> Option<Report> {
+    pub fn handle_unreachable(&mut self, cause: &str, is_registered: bool) -> Option<OutageReport> {
         let is_new = self.causes.insert(cause);
         let is_first = !mem::replace(&mut self.is_reported, true) || !is_registered && is_new;
-        if is_first { Some(Report::First) } else { is_new.then_some(Report::Further) }
+        if is_first { Some(OutageReport::First) } else { is_new.then_some(OutageReport::Further) }
     }
 
     /// Notes that this process and the coordinator have different secrets. Returns true if that has lasted longer than a
@@ -63,11 +63,11 @@ impl Outage {
 
     /// Notes that the lease has ended; `stops_workers` is true if workers of this node are stopped
     /// because of that.
-    pub fn handle_lease_lost(&mut self, stops_workers: bool) -> Report {
+    pub fn handle_lease_lost(&mut self, stops_workers: bool) -> OutageReport {
         let is_known = mem::replace(&mut self.is_reported, true);
         let is_stop_known = self.is_stop_reported || !stops_workers;
         self.is_stop_reported |= stops_workers;
-        if is_known && is_stop_known { Report::Further } else { Report::First }
+        if is_known && is_stop_known { OutageReport::Further } else { OutageReport::First }
     }
 
     /// Notes that the coordinator was reached: this node has registered, or was admitted. Returns true if
@@ -105,16 +105,19 @@ mod tests {
     #[test]
     fn lost_coordinator_is_reported_once() {
         let mut outage = Outage::default();
-        assert_eq!(outage.handle_stream_ended(BROKE), Some(Report::Further));
+        assert_eq!(outage.handle_stream_ended(BROKE), Some(OutageReport::Further));
         assert!(outage.handle_reached());
         assert!(!outage.handle_reached());
-        assert_eq!(outage.handle_stream_ended(BROKE), Some(Report::Further));
-        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::First));
+        assert_eq!(outage.handle_stream_ended(BROKE), Some(OutageReport::Further));
+        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::First));
         assert_eq!(outage.handle_unreachable(REFUSED, true), None);
-        assert_eq!(outage.handle_lease_lost(false), Report::Further);
-        assert_eq!(outage.handle_unreachable("no route to host", true), Some(Report::Further));
+        assert_eq!(outage.handle_lease_lost(false), OutageReport::Further);
+        assert_eq!(
+            outage.handle_unreachable("no route to host", true),
+            Some(OutageReport::Further)
+        );
         assert!(outage.handle_reached());
-        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::First));
+        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::First));
     }
 
     /// If nothing but the end of the lease shows the outage, that is reported; after the announcement of
@@ -122,23 +125,23 @@ mod tests {
     #[test]
     fn first_sign_is_reported() {
         let mut outage = Outage::default();
-        assert_eq!(outage.handle_lease_lost(false), Report::First);
-        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::Further));
+        assert_eq!(outage.handle_lease_lost(false), OutageReport::First);
+        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::Further));
         let mut outage = Outage::default();
         outage.handle_host_leaving();
-        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::Further));
-        assert_eq!(outage.handle_lease_lost(false), Report::Further);
+        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::Further));
+        assert_eq!(outage.handle_lease_lost(false), OutageReport::Further);
     }
 
     /// The stop of workers is a warning even if the outage has been reported, once for each outage.
     #[test]
     fn stop_of_workers_is_reported_once() {
         let mut outage = Outage::default();
-        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::First));
-        assert_eq!(outage.handle_lease_lost(true), Report::First);
-        assert_eq!(outage.handle_lease_lost(true), Report::Further);
+        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::First));
+        assert_eq!(outage.handle_lease_lost(true), OutageReport::First);
+        assert_eq!(outage.handle_lease_lost(true), OutageReport::Further);
         assert!(outage.handle_reached());
-        assert_eq!(outage.handle_lease_lost(true), Report::First);
+        assert_eq!(outage.handle_lease_lost(true), OutageReport::First);
     }
 
     /// The attempt after a stream has ended is reported even if it fails for the same cause.
@@ -146,7 +149,7 @@ mod tests {
     fn repeated_cause_is_reported() {
         let mut outage = Outage::default();
         outage.handle_stream_ended(BROKE);
-        assert_eq!(outage.handle_unreachable(BROKE, true), Some(Report::First));
+        assert_eq!(outage.handle_unreachable(BROKE, true), Some(OutageReport::First));
         assert_eq!(outage.handle_unreachable(BROKE, true), None);
     }
 
@@ -154,8 +157,8 @@ mod tests {
     #[test]
     fn causes_before_the_first_registration_are_reported() {
         let mut outage = Outage::default();
-        assert_eq!(outage.handle_unreachable(REFUSED, false), Some(Report::First));
+        assert_eq!(outage.handle_unreachable(REFUSED, false), Some(OutageReport::First));
         assert_eq!(outage.handle_unreachable(REFUSED, false), None);
-        assert_eq!(outage.handle_unreachable("no answer", false), Some(Report::First));
+        assert_eq!(outage.handle_unreachable("no answer", false), Some(OutageReport::First));
     }
 }

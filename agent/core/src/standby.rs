@@ -45,7 +45,7 @@ use ragent_rendezvous::{
     jitter::{Jitter, doubled},
 };
 
-pub use self::interface::{Counts, Effect, Input, News, Obstacle};
+pub use self::interface::{Counts, Effect, Input, Obstacle, StandbyNews};
 use crate::limits;
 
 /// The standbys of one node.
@@ -131,7 +131,7 @@ impl Standbys {
             effects: VecDeque::new(),
         };
         if standbys.modules.is_empty() {
-            standbys.announce(News::Prevented(Obstacle::NoModule));
+            standbys.announce(StandbyNews::Prevented(Obstacle::NoModule));
         }
         standbys.handle_timeout(now);
         standbys
@@ -147,7 +147,7 @@ impl Standbys {
                 let is_removed = self.leave_out(&module);
                 self.ended_without(now, slot, &module, &reason);
                 if is_removed {
-                    self.announce(News::LeftOut { module, reason });
+                    self.announce(StandbyNews::LeftOut { module, reason });
                     self.stop_without_modules();
                 }
             }
@@ -219,7 +219,7 @@ impl Standbys {
         self.retry(now);
         let is_all = self.standbys().filter(|standby| standby.is_ready).count() == self.slots.len();
         if is_all && !mem::replace(&mut self.is_all_ready_announced, true) {
-            self.announce(News::AllReady { bytes: self.needed() });
+            self.announce(StandbyNews::AllReady { bytes: self.needed() });
         }
     }
 
@@ -236,7 +236,7 @@ impl Standbys {
             self.failed_starts = self.failed_starts.saturating_add(1);
             if self.failed_starts == limits::STANDBY_START_FAILURES {
                 let reason = self.start_error.clone();
-                self.announce(News::Prevented(Obstacle::NotStarted { reason }));
+                self.announce(StandbyNews::Prevented(Obstacle::NotStarted { reason }));
             }
         }
         self.retry(now);
@@ -245,7 +245,7 @@ impl Standbys {
     /// Records that a process was started.
     fn starts_succeed(&mut self) {
         if self.are_starts_failing() {
-            self.announce(News::StartsSucceed);
+            self.announce(StandbyNews::StartsSucceed);
         }
         self.failed_starts = 0;
     }
@@ -258,7 +258,7 @@ impl Standbys {
         slot.count_end(reason);
         if slot.is_given_up() {
             let reason = slot.reason.clone();
-            self.announce(News::Prevented(Obstacle::Ends { slot: rank, reason }));
+            self.announce(StandbyNews::Prevented(Obstacle::Ends { slot: rank, reason }));
         }
         self.starts_succeed();
         self.retry(now);
@@ -300,7 +300,7 @@ impl Standbys {
         if modules.is_empty() {
             return;
         }
-        self.announce(News::Unfit { modules, reason });
+        self.announce(StandbyNews::Unfit { modules, reason });
         self.dismiss_all();
         // A report of these standbys may still be under way.
         self.paused_until = self.paused_until.max(now + limits::STANDBY_IDLE);
@@ -318,7 +318,7 @@ impl Standbys {
     fn stop_without_modules(&mut self) {
         if self.modules.is_empty() {
             self.dismiss_all();
-            self.announce(News::Prevented(Obstacle::NoModule));
+            self.announce(StandbyNews::Prevented(Obstacle::NoModule));
         }
     }
 
@@ -357,13 +357,16 @@ impl Standbys {
         }
         if self.required(0) <= available {
             if self.short.take().is_some() {
-                self.announce(News::MemorySufficient);
+                self.announce(StandbyNews::MemorySufficient);
             }
         } else if is_dismissed || self.short.is_some() || (is_due && self.importing() == 0) {
             let was_short = self.short.replace(available).is_some();
             if !was_short {
                 let required = self.required(0);
-                self.announce(News::Prevented(Obstacle::MemoryShort { available, required }));
+                self.announce(StandbyNews::Prevented(Obstacle::MemoryShort {
+                    available,
+                    required,
+                }));
             }
         }
     }
@@ -383,7 +386,7 @@ impl Standbys {
             self.effects.push_back(Effect::Dismiss(rank));
             if !mem::replace(&mut self.is_timeout_announced, true) {
                 let modules = self.modules.clone();
-                self.announce(News::ImportTimedOut { slot: rank, modules });
+                self.announce(StandbyNews::ImportTimedOut { slot: rank, modules });
             }
             let limit = limits::STANDBY_IMPORT_TIMEOUT.as_secs();
             self.ended(now, rank, format!("its import did not finish within {limit} s"));
@@ -478,7 +481,7 @@ impl Standbys {
         }
     }
 
-    fn announce(&mut self, news: News) {
+    fn announce(&mut self, news: StandbyNews) {
         self.effects.push_back(Effect::Announce(news));
     }
 }

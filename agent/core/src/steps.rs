@@ -57,7 +57,7 @@ impl NodeSteps {
 /// The steps of the workers of one group.
 #[derive(Debug, Default)]
 pub struct StepWatch {
-    workers: BTreeMap<LocalRank, (StepSource, Reached)>,
+    workers: BTreeMap<LocalRank, (StepSource, ReachedStep)>,
     /// True if captured output has not been examined.
     has_output: bool,
     /// The steps that were passed on last.
@@ -69,7 +69,7 @@ pub struct StepWatch {
 
 /// The last step of a worker.
 #[derive(Clone, Copy, Debug)]
-struct Reached {
+struct ReachedStep {
     step: Step,
     /// The time at which it differed from the one before.
     at: Instant,
@@ -88,11 +88,11 @@ impl StepWatch {
         if before.is_some_and(|(known, _)| *known < source) {
             return;
         }
-        let is_same = |(known, reached): &&(StepSource, Reached)| {
+        let is_same = |(known, reached): &&(StepSource, ReachedStep)| {
             *known == source && reached.step.step == step.step
         };
         let at = before.filter(is_same).map_or(now, |(_, reached)| reached.at);
-        self.workers.insert(local_rank, (source, Reached { step, at }));
+        self.workers.insert(local_rank, (source, ReachedStep { step, at }));
         self.wake(now);
     }
 
@@ -135,7 +135,7 @@ impl StepWatch {
     fn merged(&self) -> Option<NodeSteps> {
         let source = self.workers.values().map(|(source, _)| *source).min()?;
         // A counter that has reached its end may have shown something else than training. Such a worker may never print again.
-        let has_ended = |reached: &Reached| {
+        let has_ended = |reached: &ReachedStep| {
             source == StepSource::Read && reached.step.total == Some(reached.step.step)
         };
         let all = || {

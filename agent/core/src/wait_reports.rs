@@ -11,7 +11,7 @@ use crate::limits;
 
 /// A wait of a node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Wait {
+pub(crate) struct NodeWait {
     /// The newest round in which the node was a member.
     pub(crate) round: RoundId,
     /// True if its workers have succeeded in that round, which others still run.
@@ -24,7 +24,7 @@ pub(crate) struct WaitReports(Option<Schedule>);
 
 #[derive(Clone, Copy, Debug)]
 struct Schedule {
-    wait: Wait,
+    wait: NodeWait,
     /// The time from which the next keep-alive requests the reason.
     due: Instant,
     /// The number of requests so far.
@@ -40,7 +40,7 @@ impl WaitReports {
         &mut self,
         now: Instant,
         sequence: u64,
-        wait: Option<Wait>,
+        wait: Option<NodeWait>,
     ) -> bool {
         self.0 = wait.map(|wait| match self.0 {
             Some(schedule) if schedule.wait == wait => schedule,
@@ -60,7 +60,7 @@ impl WaitReports {
     }
 
     /// Returns the wait to report, if the echo `sequence` answers a request.
-    pub(crate) fn handle_echo(&mut self, sequence: u64) -> Option<Wait> {
+    pub(crate) fn handle_echo(&mut self, sequence: u64) -> Option<NodeWait> {
         let schedule = self.0.as_mut()?;
         schedule.requested_by.take_if(|requested_by| *requested_by == sequence)?;
         Some(schedule.wait)
@@ -77,9 +77,9 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn wait(round: u64) -> Option<Wait> {
+    fn wait(round: u64) -> Option<NodeWait> {
         let round = RoundId { term: Term(1), round: Round(round) };
-        Some(Wait { round, has_succeeded: false })
+        Some(NodeWait { round, has_succeeded: false })
     }
 
     /// Returns the seconds at which keep-alives request the reason, one keep-alive a second.

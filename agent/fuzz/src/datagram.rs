@@ -9,7 +9,7 @@ use ragent_base::{
 use ragent_rendezvous::ids::RunId;
 
 use super::{
-    datagram::{Candidate, Message},
+    datagram::{Candidate, SearchMessage},
     seal::{Opened, Seal},
 };
 use crate::endpoint::limits;
@@ -91,32 +91,32 @@ fn assert_refused(seal: &Seal, datagram: &[u8]) {
     assert!(!matches!(opened, Opened::Message(_)), "{}", datagram.escape_ascii());
 }
 
-fn message(bytes: &[u8; 16]) -> Message {
+fn message(bytes: &[u8; 16]) -> SearchMessage {
     let [kind, flag, b2, b3, b4, b5, b6, b7, number @ ..] = *bytes;
     let number = u64::from_le_bytes(number);
     let by = Candidate { rank: u32::from_le_bytes([b2, b3, b4, b5]), number };
     let lowest = (flag & 2 == 0).then_some(Candidate { rank: b6.into(), ..by });
     match kind % 5 {
-        0 => Message::Looking { by, may_host: flag & 1 == 0, lowest },
+        0 => SearchMessage::Looking { by, may_host: flag & 1 == 0, lowest },
         1 => {
             let at = ([b2, b3, b4, b5], u16::from_le_bytes([b6, b7])).into();
-            Message::Hosted { by: number, at, by_host: flag & 1 == 0 }
+            SearchMessage::Hosted { by: number, at, by_host: flag & 1 == 0 }
         }
         2 => {
             let at = (u128::from(number).to_be_bytes(), u16::from_le_bytes([b6, b7])).into();
-            Message::Hosted { by: number, at, by_host: flag & 1 == 0 }
+            SearchMessage::Hosted { by: number, at, by_host: flag & 1 == 0 }
         }
-        3 => Message::Ask { by: number, to: b2.into(), nonce: !number },
+        3 => SearchMessage::Ask { by: number, to: b2.into(), nonce: !number },
         _ => {
             let count = usize::from(b2) % (limits::MAX_NONCES + 1);
-            Message::Answer { by: b3.into(), nonces: vec![number; count] }
+            SearchMessage::Answer { by: b3.into(), nonces: vec![number; count] }
         }
     }
 }
 
 /// Returns the datagram with a message.
 #[track_caller]
-fn only(seal: &Seal, message: &Message) -> Vec<u8> {
+fn only(seal: &Seal, message: &SearchMessage) -> Vec<u8> {
     let mut datagrams = seal.close(message);
     assert_eq!(datagrams.len(), 1);
     let datagram = datagrams.remove(0);

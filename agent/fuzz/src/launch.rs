@@ -9,7 +9,7 @@ use super::{
     frame::{FrameDecoder, Message},
     hostfile::{HostList, ListedHost},
     limits,
-    order::{Order, Report},
+    order::{RelayOrder, RelayReport},
 };
 
 /// Decodes a stream of reports if the first byte is even, else of orders: as a whole, and in pieces. The second byte is the
@@ -17,7 +17,11 @@ use super::{
 pub fn launch_frames(input: &[u8]) {
     let Some((&[kind, cuts], rest)) = input.split_first_chunk() else { return };
     let (pieces, stream) = rest.split_at(rest.len().min(cuts.into()));
-    if kind % 2 == 0 { compare::<Report>(pieces, stream) } else { compare::<Order>(pieces, stream) }
+    if kind % 2 == 0 {
+        compare::<RelayReport>(pieces, stream)
+    } else {
+        compare::<RelayOrder>(pieces, stream)
+    }
 }
 
 fn compare<M: Message + Debug + PartialEq>(pieces: &[u8], stream: &[u8]) {

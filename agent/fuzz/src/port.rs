@@ -14,11 +14,11 @@ use std::{
 use axum::{extract::Request, middleware::map_request};
 use ragent_base::{
     net::{
-        connection::{PeerAddress, Progress},
-        connection_quota::{Bounds, ConnectionQuota, Origin},
+        connection::{ConnectionProgress, PeerAddress},
+        connection_quota::{Bounds, ConnectionOrigin, ConnectionQuota},
         port::{
-            Client, OwnUser, PortProtocols, RegisteredNodes, TLS, VOTER_PROTOCOL, VoterConnection,
-            serve_connection,
+            OwnUser, PortClient, PortProtocols, RegisteredNodes, TLS, VOTER_PROTOCOL,
+            VoterConnection, serve_connection,
         },
     },
     secret::{Credentials, Origin as SecretOrigin, Secret, Unsecured},
@@ -169,12 +169,13 @@ impl Visit<'_> {
             (client.expect("it listens"), accepted.expect("it listens"));
         let mut quota = ConnectionQuota::new(Bounds::default());
         let known = |_| false;
-        let id = quota.handle_accepted(clock::now(), peer.ip(), Origin::Unknown, 0, known);
+        let id =
+            quota.handle_accepted(clock::now(), peer.ip(), ConnectionOrigin::Unknown, 0, known);
         let (steps, mut stepped) = mpsc::channel(16);
-        let progress = Progress::new(id, steps);
+        let progress = ConnectionProgress::new(id, steps);
         let Setting { own_user, is_private, is_closed, .. } = self.setting;
         let source = PeerAddress { ip: peer.ip(), is_here: own_user != OwnUser::No };
-        let about = Client { peer: source, own_user, is_private, may_read: None };
+        let about = PortClient { peer: source, own_user, is_private, may_read: None };
         let serve = async {
             let served = serve_connection(stream, about, protocols, &progress);
             let ended = timeout(PATIENCE, served).await;

@@ -19,19 +19,19 @@ mod watch;
 
 use std::{io, thread};
 
-use ragent_election::claim::Settings;
+use ragent_election::claim::ClaimSettings;
 use ragent_rendezvous::ids::RunId;
 use tokio::{
     runtime::Builder,
     sync::{mpsc, watch as tokio_watch},
 };
 
-pub use self::client::Client;
-use self::driver::{Driver, Published};
+pub use self::client::EtcdClient;
+use self::driver::{EtcdDriver, PublishedClaim};
 pub use self::error::EtcdError;
 use ragent_base::spec::EtcdSpec;
 
-use super::{Leader, Leadership, Means, Running, Stored};
+use super::{Leader, Leadership, Means, RunningLeadership, Stored};
 
 /// The configuration of one process.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct CandidateSpec {
     /// The job.
     pub run_id: RunId,
     /// The configuration of [`Claim`](ragent_election::claim::Claim).
-    pub settings: Settings,
+    pub settings: ClaimSettings,
 }
 
 /// Starts a process that may lead. It ends when all of its [`Commands`](super::Commands) are dropped.
@@ -49,21 +49,21 @@ pub struct CandidateSpec {
 /// # Errors
 ///
 /// Returns the system's error if the thread cannot be started.
-pub fn start(spec: CandidateSpec) -> io::Result<Running> {
+pub fn start(spec: CandidateSpec) -> io::Result<RunningLeadership> {
     let (commands, received) = mpsc::channel(limits::COMMANDS);
     let (leader, leader_known) = tokio_watch::channel(Leader::Unknown);
     let (stored, stored_known) = tokio_watch::channel(Stored::default());
     let (successors, successors_known) = tokio_watch::channel(Vec::new());
     let (superseded, superseded_known) = tokio_watch::channel(None);
-    let published = Published { leader, stored, successors, superseded };
+    let published = PublishedClaim { leader, stored, successors, superseded };
     let runtime = Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("etcd".to_owned()).spawn(move || {
-        runtime.block_on(async { Driver::new(spec, published).drive(received).await });
+        runtime.block_on(async { EtcdDriver::new(spec, published).drive(received).await });
     })?;
     let means = Means::Etcd(successors_known);
     let leadership = Leadership {
         superseded: superseded_known,
         ..Leadership::without_voters(means, &commands, leader_known, stored_known)
     };
-    Ok(Running { leadership, commands, connections: None })
+    Ok(RunningLeadership { leadership, commands, connections: None })
 }

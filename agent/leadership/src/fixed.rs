@@ -11,7 +11,10 @@ use ragent_rendezvous::settings::JobState;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::state_writer::StateWriter;
-use super::{Command, Leader, Leadership, Mandate, Means, Running, StateNeed, Stored, limits};
+use super::{
+    Leader, Leadership, LeadershipCommand, Mandate, Means, RunningLeadership, StateNeed, Stored,
+    limits,
+};
 
 /// The state of an earlier coordinator of the job, and the file that keeps it.
 #[derive(Debug, Default)]
@@ -31,7 +34,7 @@ impl RecoveredState {
 }
 
 /// Lets this process coordinate the job, until the last sender of commands is dropped.
-pub fn start(recovered: RecoveredState) -> Running {
+pub fn start(recovered: RecoveredState) -> RunningLeadership {
     let RecoveredState { state_file, job_state } = recovered;
     if let Some(own) = state_file.clone() {
         // A slow disk does not delay the start, and remaining files are removed next time.
@@ -42,9 +45,10 @@ pub fn start(recovered: RecoveredState) -> Running {
     let stored = watch::Sender::new(stored(job_state));
     let leadership =
         Leadership::without_voters(Means::Fixed, &commands, leader_known, stored.subscribe());
-    let keeper = Keeper { file: StateWriter::new(state_file), waiting: Vec::new(), stored, leader };
+    let keeper =
+        FixedDriver { file: StateWriter::new(state_file), waiting: Vec::new(), stored, leader };
     tokio::spawn(keeper.run(queue));
-    Running { leadership, commands, connections: None }
+    RunningLeadership { leadership, commands, connections: None }
 }
 
 impl Leader {
@@ -61,7 +65,7 @@ fn stored(job_state: Option<JobState>) -> Stored {
 }
 
 /// Keeps the state of the job in its file.
-struct Keeper {
+struct FixedDriver {
     file: StateWriter,
     /// Notified when the newest state is written, or the disk is too slow.
     waiting: Vec<oneshot::Sender<()>>,
@@ -69,8 +73,8 @@ struct Keeper {
     leader: watch::Sender<Leader>,
 }
 
-impl Keeper {
-    async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+impl FixedDriver {
+    async fn run(mut self, mut commands: mpsc::Receiver<LeadershipCommand>) {
         loop {
             if !self.file.is_awaited() {
                 for waiting in self.waiting.drain(..) {
@@ -91,33 +95,33 @@ impl Keeper {
         }
     }
 
-    async fn handle(&mut self, command: Command) {
+    async fn handle(&mut self, command: LeadershipCommand) {
         match command {
-            Command::Remember { job_state, kept, copied, .. } => {
+            LeadershipCommand::Remember { job_state, kept, copied, .. } => {
                 self.stored.send_replace(stored(Some(*job_state.clone())));
                 self.file.remember(*job_state, kept);
                 self.waiting.push(copied);
             }
             // A later job of the same name must not recover a job that has ended, or that has never begun.
-            Command::JobOver(_) => self.file.forget().await,
-            Command::StepDown(to) => {
+            LeadershipCommand::JobOver(_) => self.file.forget().await,
+            LeadershipCommand::StepDown(to) => {
                 self.file.forget().await;
                 self.leader.send_replace(Leader::At(to.endpoint, to.term));
             }
-            Command::Resign(_) => drop(self.leader.send_replace(Leader::Unknown)),
-            Command::Leave { left, .. } => {
+            LeadershipCommand::Resign(_) => drop(self.leader.send_replace(Leader::Unknown)),
+            LeadershipCommand::Leave { left, .. } => {
                 self.leader.send_replace(Leader::Unknown);
                 // The agent may have stopped waiting.
                 let _ = left.send(StateNeed::Needed);
             }
             // No other process can lead.
-            Command::Highest(_)
-            | Command::DeathNotice(_)
-            | Command::Members(_)
-            | Command::Forget
-            | Command::KnownJob(_)
-            | Command::Ended(_)
-            | Command::Registered(_) => {}
+            LeadershipCommand::Highest(_)
+            | LeadershipCommand::DeathNotice(_)
+            | LeadershipCommand::Members(_)
+            | LeadershipCommand::Forget
+            | LeadershipCommand::KnownJob(_)
+            | LeadershipCommand::Ended(_)
+            | LeadershipCommand::Registered(_) => {}
         }
     }
 }

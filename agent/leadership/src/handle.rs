@@ -27,7 +27,7 @@ use super::StateLoss;
 
 /// The choice of the coordinator, as it runs in this process. It ends when the last sender of commands is dropped.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningLeadership {
     /// The interface for the rest of the agent.
     pub leadership: Leadership,
     /// The queue of commands.
@@ -43,7 +43,7 @@ pub struct Leadership {
     /// The way in which the coordinator is chosen.
     pub means: Means,
     /// The queue of commands.
-    pub commands: mpsc::WeakSender<Command>,
+    pub commands: mpsc::WeakSender<LeadershipCommand>,
     /// The leader.
     pub leader: watch::Receiver<Leader>,
     /// The state of the job, as far as this process has it.
@@ -122,12 +122,12 @@ impl Leadership {
     }
 
     /// Sends a command, unless the choice has ended or its queue is full. Returns true if it is sent.
-    pub fn try_send(&self, command: Command) -> bool {
+    pub fn try_send(&self, command: LeadershipCommand) -> bool {
         self.commands.upgrade().is_some_and(|commands| commands.try_send(command).is_ok())
     }
 
     /// Sends a command, unless the choice has ended.
-    pub async fn send(&self, command: Command) {
+    pub async fn send(&self, command: LeadershipCommand) {
         if let Some(commands) = self.commands.upgrade() {
             // It ends at this moment.
             let _ = commands.send(command).await;
@@ -140,7 +140,7 @@ impl Leadership {
     pub async fn leave(&self, is_replaced: bool) -> StateNeed {
         let (left, has_left) = oneshot::channel();
         let leaving = async {
-            self.send(Command::Leave { is_replaced, left }).await;
+            self.send(LeadershipCommand::Leave { is_replaced, left }).await;
             // It may end at this moment.
             has_left.await.unwrap_or(StateNeed::Needed)
         };
@@ -204,11 +204,11 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(11);
 pub type Answered = BTreeMap<VoterAddress, Instant>;
 
 /// A queue of such commands.
-pub type Commands = mpsc::Sender<Command>;
+pub type Commands = mpsc::Sender<LeadershipCommand>;
 
 /// A command for the choice of the coordinator.
 #[derive(Debug)]
-pub enum Command {
+pub enum LeadershipCommand {
     /// The state of the job in this process has changed. It is to be stored: in the state file, at a majority of the voters, or
     /// in etcd.
     Remember {
@@ -307,9 +307,18 @@ pub struct Mandate {
 
 impl Mandate {
     /// Returns the right that voters or the record in etcd have granted.
-    pub(super) fn elected(granted: election::Leadership, until: watch::Receiver<Instant>) -> Self {
-        let election::Leadership { term, until: first, workers_until, former, job_state, voters } =
-            granted;
+    pub(super) fn elected(
+        granted: election::NewLeadership,
+        until: watch::Receiver<Instant>,
+    ) -> Self {
+        let election::NewLeadership {
+            term,
+            until: first,
+            workers_until,
+            former,
+            job_state,
+            voters,
+        } = granted;
         let grant = Some(Grant { term, until: first, workers_until, former });
         let voters = voters.into_iter().map(|slot| slot.address).collect();
         Self { grant, until, job_state, voters }

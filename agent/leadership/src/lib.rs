@@ -15,7 +15,8 @@ pub mod state_file;
 pub mod voters;
 
 pub use self::handle::{
-    Answered, Command, Commands, Leader, Mandate, Means, Running, StateNeed, Stored,
+    Answered, Commands, Leader, LeadershipCommand, Mandate, Means, RunningLeadership, StateNeed,
+    Stored,
 };
 pub use self::{
     handle::{Leadership, Superseded},

@@ -23,7 +23,7 @@ mod state_loss;
 use std::{io, net::IpAddr, thread};
 
 use ragent_base::secret::Credentials;
-use ragent_election::election::{Settings, message::Lists};
+use ragent_election::election::{ElectionSettings, message::Lists};
 use ragent_rendezvous::{
     heir::Member,
     ids::{JobUid, RunId},
@@ -33,11 +33,13 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-use self::driver::{Driver, Inputs, Published};
+use self::driver::{Inputs, Published, VoterDriver};
 #[cfg(test)]
 pub(crate) use self::frames::tests::largest_job_state;
 pub use self::state_loss::StateLoss;
-use super::{Answered, Command, Leader, Leadership, Means, Running, StateNeed, Stored};
+use super::{
+    Answered, Leader, Leadership, LeadershipCommand, Means, RunningLeadership, StateNeed, Stored,
+};
 
 /// The configuration of a voter.
 pub struct VoterSpec {
@@ -46,7 +48,7 @@ pub struct VoterSpec {
     /// True if all first voters of the job have the same list of them, because the user gave it.
     pub is_list_common: bool,
     /// The configuration of [`Election`](ragent_election::election::Election).
-    pub settings: Settings,
+    pub settings: ElectionSettings,
     /// The state that an earlier process of this voter has stored.
     pub stored: Stored,
     /// Writes the state to the voter's file, without waiting for the disk; returns false if the file may have an older state
@@ -66,7 +68,7 @@ pub struct VoterSpec {
 /// # Errors
 ///
 /// Returns the system's error if the thread cannot be started.
-pub fn start(spec: VoterSpec) -> io::Result<Running> {
+pub fn start(spec: VoterSpec) -> io::Result<RunningLeadership> {
     let (commands, received_commands) = mpsc::channel(limits::COMMANDS);
     let (connections, received_connections) = mpsc::channel(limits::MAX_CONNECTIONS);
     let mut initial = spec.stored.clone();
@@ -97,7 +99,7 @@ pub fn start(spec: VoterSpec) -> io::Result<Running> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let inputs = Inputs { commands: received_commands, connections: received_connections };
     thread::Builder::new().name("voter".to_owned()).spawn(move || {
-        runtime.block_on(async { Driver::new(spec, published).drive(inputs).await });
+        runtime.block_on(async { VoterDriver::new(spec, published).drive(inputs).await });
     })?;
-    Ok(Running { leadership, commands, connections: Some(connections) })
+    Ok(RunningLeadership { leadership, commands, connections: Some(connections) })
 }

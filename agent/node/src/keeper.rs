@@ -47,7 +47,7 @@ use nix::{
 
 use self::{
     death_notice::DeathNoticeSender,
-    order::{Order, Program, Report},
+    order::{KeeperReport, Order, Program},
     socket::{OrderSocket, Streams},
     workers::Workers,
 };
@@ -151,7 +151,7 @@ impl Keeper {
         }
     }
 
-    fn wait(&self) -> io::Result<Ready> {
+    fn wait(&self) -> io::Result<ReadySources> {
         let flag = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
         let socket = if self.socket.has_output() {
             PollFlags::POLLIN | PollFlags::POLLOUT
@@ -172,7 +172,7 @@ impl Keeper {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        Ok(Ready {
+        Ok(ReadySources {
             signals: flag(&fds[0]),
             lease: flag(&fds[1]),
             socket: flag(&fds[2]),
@@ -187,7 +187,7 @@ impl Keeper {
                 let local_rank = program.local_rank;
                 if let Err(error) = self.workers.stand(program, hook) {
                     let (reason, is_short) = (error.to_string(), system_error::is_shortage(&error));
-                    let report = Report::StandbyNotStarted { local_rank, reason, is_short };
+                    let report = KeeperReport::StandbyNotStarted { local_rank, reason, is_short };
                     self.socket.send(&report);
                 }
             }
@@ -200,7 +200,7 @@ impl Keeper {
                 self.workers.signal(signal);
                 // If no worker was started, no end of a worker triggers this report.
                 if self.workers.is_quiet() {
-                    self.socket.send(&Report::Quiet);
+                    self.socket.send(&KeeperReport::Quiet);
                 }
             }
             Order::CleanUp { number } => {
@@ -209,7 +209,7 @@ impl Keeper {
                 self.reap();
             }
             Order::Renew { until_ns } => self.renew(until_ns.map(Duration::from_nanos))?,
-            Order::Ping => self.socket.send(&Report::Pong),
+            Order::Ping => self.socket.send(&KeeperReport::Pong),
             Order::SetDeathNotice { node_id, coordinators, round, proof, state_file } => {
                 self.death_notice =
                     Some(DeathNoticeSender { node_id, coordinators, round, proof, state_file });
@@ -243,7 +243,7 @@ impl Keeper {
             let local_rank = program.local_rank;
             if self.lease_until <= clock::boot_time() {
                 // The order was sent before the agent was frozen or unreachable, and is outdated.
-                self.socket.send(&Report::LeaseOver);
+                self.socket.send(&KeeperReport::LeaseOver);
                 return self.reject_wanted("the lease has ended");
             }
             match self.workers.spawn(program, streams) {
@@ -270,7 +270,7 @@ impl Keeper {
 
     fn not_spawned(&mut self, local_rank: u32, reason: &str) {
         let reason = reason.to_owned();
-        self.socket.send(&Report::NotSpawned { local_rank, reason });
+        self.socket.send(&KeeperReport::NotSpawned { local_rank, reason });
     }
 
     /// Sets the end of the lease; a lease that has already expired fires at once.
@@ -291,7 +291,7 @@ impl Keeper {
             return;
         }
         self.reject_wanted("the lease has ended");
-        self.socket.send(&Report::LeaseOver);
+        self.socket.send(&KeeperReport::LeaseOver);
         self.workers.clean_up(None);
         self.reap();
     }
@@ -359,7 +359,7 @@ fn first_signals<T>(read: impl FnMut() -> Option<T>) -> Vec<T> {
 }
 
 /// The sources that are ready.
-struct Ready {
+struct ReadySources {
     signals: bool,
     lease: bool,
     socket: bool,

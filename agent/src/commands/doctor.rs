@@ -40,7 +40,7 @@ use super::{
 /// The verdict of a check.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Verdict {
+enum CheckVerdict {
     /// There is no problem.
     Pass,
     /// Some jobs will have a problem.
@@ -49,7 +49,7 @@ enum Verdict {
     Fail,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for CheckVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Pass => "pass",
@@ -65,7 +65,7 @@ struct Finding {
     /// A stable name of the check.
     check: &'static str,
     /// The verdict.
-    verdict: Verdict,
+    verdict: CheckVerdict,
     /// The finding, as text.
     text: String,
     /// The remedy, if one is needed.
@@ -74,17 +74,17 @@ struct Finding {
 
 impl Finding {
     fn pass(check: &'static str, text: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Pass, text: text.into(), hint: None }
+        Self { check, verdict: CheckVerdict::Pass, text: text.into(), hint: None }
     }
 
     fn warn(check: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Self {
         let (text, hint) = (text.into(), Some(hint.into()));
-        Self { check, verdict: Verdict::Warn, text, hint }
+        Self { check, verdict: CheckVerdict::Warn, text, hint }
     }
 
     fn fail(check: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Self {
         let (text, hint) = (text.into(), Some(hint.into()));
-        Self { check, verdict: Verdict::Fail, text, hint }
+        Self { check, verdict: CheckVerdict::Fail, text, hint }
     }
 }
 
@@ -103,10 +103,11 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
         ..LaunchArgs::default()
     };
     let asked = match spec::asked_etcd(&rendezvous, &ThisHost)? {
-        Some(etcd) => Asked::Etcd(etcd),
-        None => Asked::Endpoint(spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost)?),
+        Some(etcd) => AskedPlace::Etcd(etcd),
+        None => AskedPlace::Endpoint(spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost)?),
     };
-    let is_known = matches!(asked, Asked::Endpoint(AskedEndpoint::At(_)) | Asked::Etcd(_));
+    let is_known =
+        matches!(asked, AskedPlace::Endpoint(AskedEndpoint::At(_)) | AskedPlace::Etcd(_));
     if args.peers && !is_known {
         let message = "`--peers` needs the endpoint of a running job, but no endpoint is given";
         let hint = "give it as `--rdzv-endpoint HOST:PORT`";
@@ -115,8 +116,9 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
     let modules = Argument::of_flag("--standby", &args.standby).as_ref().map(spec::standby_modules);
     let modules = modules.transpose()?.unwrap_or_default();
     let job = match &asked {
-        Asked::Endpoint(AskedEndpoint::At(job)) => Some(job),
-        Asked::Endpoint(AskedEndpoint::Found | AskedEndpoint::NotGiven) | Asked::Etcd(_) => None,
+        AskedPlace::Endpoint(AskedEndpoint::At(job)) => Some(job),
+        AskedPlace::Endpoint(AskedEndpoint::Found | AskedEndpoint::NotGiven)
+        | AskedPlace::Etcd(_) => None,
     };
     let nodes = spec::asked_nodes(args.nnodes.clone(), &ThisHost)?;
     let credentials = credentials::of_job(&args.auth, job)?;
@@ -132,7 +134,7 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
         machine::examine(workers, &mut findings).await;
         standby::examine(modules, args.script.as_deref(), workers, &mut findings).await;
         let credentials = credentials.for_processes_at(&endpoints).await;
-        if let (Asked::Endpoint(asked), Some(nodes)) = (&asked, nodes) {
+        if let (AskedPlace::Endpoint(asked), Some(nodes)) = (&asked, nodes) {
             one_job::judge(asked, nodes).into_iter().for_each(|finding| findings.report(finding));
         }
         over_the_network(asked, &credentials, args.peers, &mut findings).await;
@@ -158,7 +160,7 @@ async fn workers(
 }
 
 /// The place at which the agents of the job find their coordinator.
-enum Asked {
+enum AskedPlace {
     /// An endpoint, several, or none.
     Endpoint(AskedEndpoint),
     /// An etcd cluster.
@@ -166,30 +168,30 @@ enum Asked {
 }
 
 async fn over_the_network(
-    asked: Asked,
+    asked: AskedPlace,
     credentials: &AskerCredentials,
     wants_peers: bool,
     findings: &mut Findings,
 ) {
-    let has_job = !matches!(asked, Asked::Endpoint(AskedEndpoint::NotGiven));
+    let has_job = !matches!(asked, AskedPlace::Endpoint(AskedEndpoint::NotGiven));
     findings.report(secret::own(&credentials.own, has_job));
     findings.report(loopback::examine().await);
     findings.report(endpoint::own_name().await);
     let job = match asked {
-        Asked::Endpoint(AskedEndpoint::At(job)) => {
+        AskedPlace::Endpoint(AskedEndpoint::At(job)) => {
             at_endpoint(&job, &credentials.own, findings).await;
             job
         }
-        Asked::Endpoint(AskedEndpoint::Found) => return findings.report(multicast()),
-        Asked::Endpoint(AskedEndpoint::NotGiven) => return,
+        AskedPlace::Endpoint(AskedEndpoint::Found) => return findings.report(multicast()),
+        AskedPlace::Endpoint(AskedEndpoint::NotGiven) => return,
         #[cfg(not(feature = "etcd"))]
-        Asked::Etcd(asked) => {
+        AskedPlace::Etcd(asked) => {
             let error = ragent_node::endpoint::LocateError::NoEtcd;
             let text = format!("{error} ({})", asked.spec);
             return findings.report(Finding::fail("etcd", text, error.hint()));
         }
         #[cfg(feature = "etcd")]
-        Asked::Etcd(etcd) => match etcd::examine(&etcd, &credentials.own, findings).await {
+        AskedPlace::Etcd(etcd) => match etcd::examine(&etcd, &credentials.own, findings).await {
             Some(leader) => JobEndpoint::One(leader),
             None if wants_peers => {
                 let text = "etcd has no leader of the job that could be asked for its nodes";
@@ -285,7 +287,7 @@ impl Findings {
     fn end(self) -> Result<ExitCode, LaunchError> {
         let printed = if self.is_json { stdout::print(&json(&self.all)) } else { self.printed };
         printed.map_err(system("print the findings"))?;
-        let is_well = self.all.iter().all(|finding| finding.verdict != Verdict::Fail);
+        let is_well = self.all.iter().all(|finding| finding.verdict != CheckVerdict::Fail);
         Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }

@@ -24,7 +24,7 @@ use ragent_node::{
     endpoint::{
         CHECK_NAME, HostOrJoinError, LocateError, MetricsPortError, search::sockets::SocketsError,
     },
-    node::driver::{DependsOn, End},
+    node::driver::{DependsOn, NodeEnd},
 };
 use ragent_proto::printable;
 use ragent_rendezvous::{
@@ -140,7 +140,7 @@ pub(crate) fn unwritable(flag: &str, path: &Path) -> impl FnOnce(io::Error) -> L
 #[derive(Debug)]
 pub struct Ended {
     /// The end of this node's part.
-    pub end: End,
+    pub end: NodeEnd,
     /// The settings of this node.
     pub settings: SharedSettings,
     /// The title of its command.
@@ -365,7 +365,7 @@ fn missing_module(outcome: &Outcome, interpreter: Option<&Path>) -> Option<Strin
 
 impl Ended {
     fn exit_code(&self) -> u8 {
-        let End { ending, depends_on, .. } = &self.end;
+        let NodeEnd { ending, depends_on, .. } = &self.end;
         match ending {
             Ending::Unreachable { .. } if *depends_on != DependsOn::OneHost => HOST_GONE,
             ending => ending.exit_code(),
@@ -374,7 +374,7 @@ impl Ended {
 
     fn report(&self) -> String {
         let Self { end, settings, title, interpreter } = self;
-        let End { ending, workers_succeeded, endpoint, depends_on, .. } = end;
+        let NodeEnd { ending, workers_succeeded, endpoint, depends_on, .. } = end;
         match ending {
             Ending::Closed(Outcome { result: JobResult::AllLeft, .. })
                 if settings.nodes.max() == 1 =>

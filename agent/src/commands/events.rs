@@ -11,14 +11,14 @@ use ragent_rendezvous::event::EventId;
 use tokio::time::timeout;
 use tracing::warn;
 
-pub(super) use self::{entry::Entry, file::RecordedRun, lines::Lines};
+pub(super) use self::{entry::JournalEntry, file::RecordedRun, lines::EventLines};
 use ragent_base::{cli::EventsArgs, spec::UsageError, sys::stdout};
-use ragent_coordinator::client::{JobPage, JournalRequest, Lines as PageLines, StreamError};
+use ragent_coordinator::client::{JobPage, JournalRequest, PageLines, StreamError};
 
 use super::{
     asked_job::asked_job,
     error::{LaunchError, system},
-    find_coordinator::{Found, find_coordinator},
+    find_coordinator::{FoundJob, find_coordinator},
     follow::{self, Reader, follow},
     runtime,
 };
@@ -80,7 +80,7 @@ fn event_id(text: &str) -> Result<EventId, UsageError> {
 }
 
 /// Requests the whole journal that the coordinator has.
-pub(super) async fn all(found: &Found) -> Result<Vec<Entry>, LaunchError> {
+pub(super) async fn all(found: &FoundJob) -> Result<Vec<JournalEntry>, LaunchError> {
     let mut parts = open_here(found, JournalRequest::default()).await?;
     let mut received = Received::default();
     loop {
@@ -100,7 +100,7 @@ pub(super) async fn all(found: &Found) -> Result<Vec<Entry>, LaunchError> {
 /// The parts of a journal that were received so far.
 #[derive(Default)]
 struct Received {
-    entries: Vec<Entry>,
+    entries: Vec<JournalEntry>,
     /// The number of lines, including those that are not events.
     lines: usize,
     bytes: usize,
@@ -114,7 +114,7 @@ impl Received {
         self.bytes += part.len();
         let is_within = self.lines <= ENTRIES_MAX && self.bytes <= BYTES_MAX;
         if is_within {
-            self.entries.extend(part.lines().filter_map(Entry::read));
+            self.entries.extend(part.lines().filter_map(JournalEntry::read));
         }
         is_within
     }
@@ -131,7 +131,7 @@ const ENTRIES_MAX: usize = 20_000;
 pub(super) const BYTES_MAX: usize = 16 << 20;
 
 /// Requests the journal of a process that is expected to coordinate the job.
-async fn open_here(found: &Found, request: JournalRequest) -> Result<PageLines, LaunchError> {
+async fn open_here(found: &FoundJob, request: JournalRequest) -> Result<PageLines, LaunchError> {
     found.open(JobPage::Events(request)).await?.ok_or_else(|| {
         LaunchError::NoJob(format!(
             "{} does not coordinate the job any more; run the command again",
@@ -144,7 +144,7 @@ struct Printer {
     /// The last event that was printed.
     after: Option<EventId>,
     json: bool,
-    lines: Lines,
+    lines: EventLines,
     /// True if the job is closed.
     is_over: bool,
 }
@@ -154,7 +154,7 @@ impl Reader for Printer {
     type Part = String;
     const PATIENCE: Option<Duration> = Some(follow::PATIENCE);
 
-    async fn open(&mut self, at: &Found) -> Result<Option<PageLines>, LaunchError> {
+    async fn open(&mut self, at: &FoundJob) -> Result<Option<PageLines>, LaunchError> {
         self.is_over |= at.snapshot.outcome.is_some();
         at.open(JobPage::Events(JournalRequest { after: self.after, follow: true })).await
     }
@@ -180,11 +180,11 @@ impl Reader for Printer {
 
 impl Printer {
     fn new(json: bool) -> Self {
-        Self { after: None, json, lines: Lines::default(), is_over: false }
+        Self { after: None, json, lines: EventLines::default(), is_over: false }
     }
 
     /// Prints the events that the coordinator has now.
-    async fn print_all(&mut self, found: &Found) -> Result<(), LaunchError> {
+    async fn print_all(&mut self, found: &FoundJob) -> Result<(), LaunchError> {
         let request = JournalRequest { after: self.after, follow: false };
         let mut parts = open_here(found, request).await?;
         while let Some(lines) = parts.next().await.map_err(|error| found.failed(error))? {
@@ -196,7 +196,7 @@ impl Printer {
     fn print(&mut self, lines: &str) -> Result<(), LaunchError> {
         let mut text = String::new();
         for line in lines.lines() {
-            let Some(entry) = Entry::read(line) else { continue };
+            let Some(entry) = JournalEntry::read(line) else { continue };
             self.is_over |= entry.kind == "job_closed";
             self.after = Some(entry.id);
             text += &if self.json { format!("{line}\n") } else { self.lines.of(&entry) };

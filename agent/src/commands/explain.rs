@@ -13,11 +13,11 @@ use ragent_base::{cli::ExplainArgs, sys::stdout};
 use ragent_proto::printable;
 use serde::Serialize;
 
-use self::{answer::Answer, recorded::Recorded, topic::Topic};
+use self::{answer::ExplainAnswer, recorded::Recorded, topic::Topic};
 #[cfg(feature = "top")]
 pub(super) use self::{
     details::{Happened, of_node},
-    explanation::Explanation,
+    explanation::JobExplanation,
 };
 use super::{
     asked_job::asked_job,
@@ -46,8 +46,8 @@ pub fn print(args: &ExplainArgs) -> Result<ExitCode, LaunchError> {
         let entries = events::all(&found).await?;
         Ok::<_, LaunchError>((found.snapshot, entries))
     })??;
-    let answer = Answer::new(&topic, &snapshot, &entries);
-    print_answer(args.json, &answer, Answer::text)?;
+    let answer = ExplainAnswer::new(&topic, &snapshot, &entries);
+    print_answer(args.json, &answer, ExplainAnswer::text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,7 +6,7 @@ use ragent_base::{
     secret::Credentials,
     spec::{Endpoint, JobEndpoint, VoterList},
 };
-use ragent_coordinator::client::{self, Asked, JobPage, Lines, NotFound, StreamError};
+use ragent_coordinator::client::{self, Asked, JobPage, NotFound, PageLines, StreamError};
 use ragent_leadership::state_file::{self, RunningAgent, Stage};
 use ragent_node::endpoint::identity;
 use ragent_rendezvous::snapshot::Snapshot;
@@ -29,7 +29,7 @@ pub(crate) async fn ask(
 
 /// The state of a job, and the process that has answered with it.
 #[derive(Clone)]
-pub(crate) struct Found {
+pub(crate) struct FoundJob {
     /// The state.
     pub(crate) snapshot: Snapshot,
     /// The endpoint of the process.
@@ -38,13 +38,13 @@ pub(crate) struct Found {
     pub(crate) credentials: Credentials,
 }
 
-impl Found {
+impl FoundJob {
     /// Asks the process for a page; `None` if it does not coordinate the job any more.
     ///
     /// # Errors
     ///
     /// Returns [`LaunchError`] if it does not answer.
-    pub(crate) async fn open(&self, page: JobPage) -> Result<Option<Lines>, LaunchError> {
+    pub(crate) async fn open(&self, page: JobPage) -> Result<Option<PageLines>, LaunchError> {
         match client::ask(&self.endpoint, &self.credentials, page).await {
             Ok(Asked::Here(lines)) => Ok(Some(lines)),
             Ok(Asked::Elsewhere(_)) => Ok(None),
@@ -66,10 +66,10 @@ impl Found {
 pub(crate) async fn find_coordinator(
     job: JobEndpoint,
     credentials: &AskerCredentials,
-) -> Result<Found, LaunchError> {
+) -> Result<FoundJob, LaunchError> {
     match job {
         JobEndpoint::One(endpoint) => {
-            ask_one(&endpoint, credentials).await.map_err(Failure::into_error)
+            ask_one(&endpoint, credentials).await.map_err(FindFailure::into_error)
         }
         JobEndpoint::Voters(voters) => ask_voters(&voters, credentials).await,
     }
@@ -77,14 +77,14 @@ pub(crate) async fn find_coordinator(
 
 /// The reason for which a process did not answer with the state of a job.
 #[derive(Debug)]
-enum Failure {
+enum FindFailure {
     /// The process at `endpoint` did not answer.
     Asked { endpoint: Endpoint, source: StreamError },
     /// It answered, but named no coordinator that answers.
     NoJob(String),
 }
 
-impl Failure {
+impl FindFailure {
     fn into_error(self) -> LaunchError {
         match self {
             Self::Asked { endpoint, source } => {
@@ -130,7 +130,7 @@ fn one_line(error: &dyn Error) -> String {
 async fn ask_voters(
     voters: &VoterList,
     credentials: &AskerCredentials,
-) -> Result<Found, LaunchError> {
+) -> Result<FoundJob, LaunchError> {
     let mut asked = JoinSet::new();
     for (place, voter) in voters.endpoints().iter().cloned().enumerate() {
         let credentials = credentials.clone();
@@ -153,14 +153,17 @@ async fn ask_voters(
 }
 
 /// Asks at `endpoint`, or at the coordinator's endpoint if the answer contains that.
-async fn ask_one(endpoint: &Endpoint, credentials: &AskerCredentials) -> Result<Found, Failure> {
+async fn ask_one(
+    endpoint: &Endpoint,
+    credentials: &AskerCredentials,
+) -> Result<FoundJob, FindFailure> {
     let ask = |endpoint| async move { ask_at(&endpoint, credentials).await };
     match client::find(endpoint.clone(), ask).await {
         Ok(((snapshot, credentials), endpoint)) => {
-            Ok(Found { snapshot: *snapshot, endpoint, credentials })
+            Ok(FoundJob { snapshot: *snapshot, endpoint, credentials })
         }
-        Err(NotFound::Failed { endpoint, source }) => Err(Failure::Asked { endpoint, source }),
-        Err(error) => Err(Failure::NoJob(error.to_string())),
+        Err(NotFound::Failed { endpoint, source }) => Err(FindFailure::Asked { endpoint, source }),
+        Err(error) => Err(FindFailure::NoJob(error.to_string())),
     }
 }
 

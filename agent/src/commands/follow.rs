@@ -9,7 +9,7 @@ use ragent_rendezvous::jitter::Pauses;
 use super::{
     credentials::AskerCredentials,
     error::LaunchError,
-    find_coordinator::{Found, find_coordinator},
+    find_coordinator::{FoundJob, find_coordinator},
 };
 
 /// The time for which the next coordinator is awaited by commands that end without one: an election takes seconds.
@@ -33,7 +33,7 @@ pub(super) trait Reader {
     const PATIENCE: Option<Duration>;
 
     /// Opens the stream; `None` if the process does not coordinate the job any more.
-    async fn open(&mut self, at: &Found) -> Result<Option<Self::Stream>, LaunchError>;
+    async fn open(&mut self, at: &FoundJob) -> Result<Option<Self::Stream>, LaunchError>;
 
     /// Returns the next part; `None` at the end.
     async fn next(stream: &mut Self::Stream) -> Result<Option<Self::Part>, StreamError>;
@@ -55,7 +55,7 @@ pub(super) trait Reader {
 pub(super) async fn follow<R: Reader>(
     job: &JobEndpoint,
     credentials: &AskerCredentials,
-    found: Found,
+    found: FoundJob,
     reader: &mut R,
 ) -> Result<(), LaunchError> {
     let mut found = Ok(found);

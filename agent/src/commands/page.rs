@@ -33,7 +33,7 @@ use super::{
     asked_job::asked_job,
     credentials::AskerCredentials,
     error::{LaunchError, system},
-    find_coordinator::{Found, find_coordinator},
+    find_coordinator::{FoundJob, find_coordinator},
     runtime,
     serve::{SIGNALS, bind},
 };
@@ -72,7 +72,7 @@ pub fn serve(args: &PageArgs) -> Result<ExitCode, LaunchError> {
 }
 
 /// Prints the address of the page on stdout, and what it is for on stderr.
-fn print_address(address: SocketAddr, found: &Found, token: &str) -> Result<(), LaunchError> {
+fn print_address(address: SocketAddr, found: &FoundJob, token: &str) -> Result<(), LaunchError> {
     let run_id = ragent_proto::printable(found.snapshot.run_id.as_str());
     let note = format!(
         "ragent: this address opens the page of job {run_id} in one browser; Ctrl-C ends it\n"
@@ -87,7 +87,7 @@ fn print_address(address: SocketAddr, found: &Found, token: &str) -> Result<(), 
 }
 
 /// Returns the pages of a job, behind the gate.
-fn pages(job: JobEndpoint, credentials: AskerCredentials, found: Found, gate: Gate) -> Router {
+fn pages(job: JobEndpoint, credentials: AskerCredentials, found: FoundJob, gate: Gate) -> Router {
     let (known, role) = watch::channel(not_here(&found));
     let finder = Finder { job, credentials, known, last: Mutex::new(clock::now()) };
     service::relayed_pages(role, &found.credentials)
@@ -95,7 +95,7 @@ fn pages(job: JobEndpoint, credentials: AskerCredentials, found: Found, gate: Ga
         .layer(middleware::from_fn_with_state(Arc::new(gate), gate::check))
 }
 
-fn not_here(found: &Found) -> NotHere {
+fn not_here(found: &FoundJob) -> NotHere {
     NotHere { term: found.snapshot.term, endpoint: found.endpoint.to_string() }
 }
 

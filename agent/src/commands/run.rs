@@ -28,7 +28,7 @@ use ragent_base::{
 };
 use ragent_coordinator::journal_file;
 use ragent_core::agent::Ending;
-use ragent_election::claim::Timers;
+use ragent_election::claim::ClaimTimers;
 use ragent_leadership::state_file::{AgentFile, ClosedJob, RunningAgent, Stage};
 use ragent_node::{
     endpoint::{LocateError, host_or_join, hosted::HostEnd, metrics_port::MetricsPort},
@@ -37,7 +37,7 @@ use ragent_node::{
         worker_stores::WorkerStores,
     },
     workers::{
-        driver::{self as supervisor_driver, Command, SupervisorHandle},
+        driver::{self as supervisor_driver, SupervisorCommand, SupervisorHandle},
         health::timers::TimerPipe,
         launch::{arguments::ArgumentSpec, environment::EnvironmentSpec},
         spec::SupervisorSpec,
@@ -193,7 +193,7 @@ fn log_choices(spec: &JobSpec) {
         warn!("{warning}");
     }
     if let RendezvousMethod::Etcd(etcd) = &spec.rendezvous {
-        let lease = Timers::for_nodes(spec.shared.nodes).leader_lease.as_secs_f64();
+        let lease = ClaimTimers::for_nodes(spec.shared.nodes).leader_lease.as_secs_f64();
         info!(
             %etcd,
             "the coordinator is chosen through etcd; if etcd does not answer for {lease:.1} s, the workers of all \
@@ -308,7 +308,7 @@ async fn launch_on_runtime(
         ending => {
             let (settings, title) = (spec.shared, spec.command.title.clone());
             let interpreter = spec.command.interpreter().map(Path::to_owned);
-            let end = agent_driver::End { ending, ..end };
+            let end = agent_driver::NodeEnd { ending, ..end };
             let ended = Ended { end, settings, title, interpreter };
             Err(LaunchError::Ended(Box::new(ended)))
         }
@@ -317,7 +317,7 @@ async fn launch_on_runtime(
 
 /// Writes the recent log lines to a file unless the job has succeeded or was stopped by signals:
 /// before the end of the supervisor, which removes a temporary folder without files.
-async fn keep_log(spec: &JobSpec, log: &Log, outcome: &Result<agent_driver::End, LaunchError>) {
+async fn keep_log(spec: &JobSpec, log: &Log, outcome: &Result<agent_driver::NodeEnd, LaunchError>) {
     let is_well = |ending: &Ending| match ending {
         Ending::Closed(outcome) => {
             matches!(outcome.result, JobResult::Succeeded | JobResult::AllLeft)
@@ -336,10 +336,10 @@ async fn keep_log(spec: &JobSpec, log: &Log, outcome: &Result<agent_driver::End,
 }
 
 /// Passes signals on to the workers.
-async fn forward(mut signals: mpsc::Receiver<Signal>, commands: mpsc::Sender<Command>) {
+async fn forward(mut signals: mpsc::Receiver<Signal>, commands: mpsc::Sender<SupervisorCommand>) {
     while let Some(signal) = signals.recv().await {
         info!(%signal, "signal received; forwarding it to the workers");
-        if commands.send(Command::Forward(signal)).await.is_err() {
+        if commands.send(SupervisorCommand::Forward(signal)).await.is_err() {
             return;
         }
     }
@@ -352,7 +352,7 @@ async fn take_part(
     signals: &mut mpsc::Receiver<Signal>,
     log: &Log,
     (metrics, measures): (Option<&MetricsPort>, Arc<NodeMeasures>),
-) -> Result<agent_driver::End, LaunchError> {
+) -> Result<agent_driver::NodeEnd, LaunchError> {
     let began = clock::now();
     let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
     // The first and only time.
@@ -385,7 +385,7 @@ async fn take_part(
         Some(signal) = signals.recv() => {
             let signal = ragent_core::signal::Signal(signal as i32);
             let ending = Ending::Left(signal);
-            return Ok(agent_driver::End {
+            return Ok(agent_driver::NodeEnd {
                 ending,
                 workers_succeeded: false,
                 has_run: false,
@@ -537,8 +537,8 @@ fn supervisor_spec(
     };
     let events = EventLog::open(&spec.event_log, source, &console).map_err(|error| {
         let path = match &spec.event_log {
-            spec::EventLog::File(path) => path.as_path(),
-            spec::EventLog::Null | spec::EventLog::Console => Path::new(""),
+            spec::EventDestination::File(path) => path.as_path(),
+            spec::EventDestination::Null | spec::EventDestination::Console => Path::new(""),
         };
         unwritable("--event-log-handler", path)(error)
     })?;

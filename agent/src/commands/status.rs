@@ -13,14 +13,14 @@ use ragent_base::{
     spec::JobEndpoint,
     sys::stdout,
 };
-use ragent_coordinator::client::{JobPage, States, StreamError};
+use ragent_coordinator::client::{JobPage, StateStream, StreamError};
 use ragent_rendezvous::snapshot::Snapshot;
 
 use super::{
     asked_job::asked_job,
     credentials::AskerCredentials,
     error::{LaunchError, system},
-    find_coordinator::{Found, ask, find_coordinator},
+    find_coordinator::{FoundJob, ask, find_coordinator},
     follow::{self, Reader, follow},
     runtime,
 };
@@ -79,15 +79,15 @@ struct Watch<'a> {
 }
 
 impl Reader for Watch<'_> {
-    type Stream = States;
+    type Stream = StateStream;
     type Part = Box<Snapshot>;
     const PATIENCE: Option<Duration> = Some(follow::PATIENCE);
 
-    async fn open(&mut self, at: &Found) -> Result<Option<States>, LaunchError> {
+    async fn open(&mut self, at: &FoundJob) -> Result<Option<StateStream>, LaunchError> {
         Ok(at.open(JobPage::States).await?.map(Into::into))
     }
 
-    async fn next(states: &mut States) -> Result<Option<Box<Snapshot>>, StreamError> {
+    async fn next(states: &mut StateStream) -> Result<Option<Box<Snapshot>>, StreamError> {
         states.next().await
     }
 

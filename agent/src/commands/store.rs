@@ -4,7 +4,7 @@ use std::{io, process::ExitCode};
 
 use nix::unistd;
 use ragent_base::{cli::StoreArgs, sys::host::ThisHost};
-use ragent_store::{Admission, StoreThread};
+use ragent_store::{AdmissionRule, StoreThread};
 
 use super::{
     error::{LaunchError, system},
@@ -27,7 +27,7 @@ pub fn serve(args: &StoreArgs) -> Result<ExitCode, LaunchError> {
     runtime::block_on(async {
         let mut signals = runtime::watch_signals(&SIGNALS)?;
         let store = stores
-            .open(listener, Admission::Anybody)
+            .open(listener, AdmissionRule::Anybody)
             .map_err(|error| system("open the store")(io::Error::other(error)))?;
         print_address(address)?;
         signals.recv().await;

@@ -40,14 +40,14 @@ use tokio::sync::mpsc;
 use self::{
     model::{Input, Model},
     readers::{EventReader, StateReader},
-    terminal::Screen,
+    terminal::TopScreen,
     view::Palette,
 };
 use super::{
     asked_job::asked_job,
     credentials::AskerCredentials,
     error::{LaunchError, system},
-    find_coordinator::{Found, find_coordinator},
+    find_coordinator::{FoundJob, find_coordinator},
     follow::follow,
     runtime,
 };
@@ -79,7 +79,7 @@ pub fn show(args: &TopArgs) -> Result<ExitCode, LaunchError> {
 async fn run(
     job: &JobEndpoint,
     credentials: &AskerCredentials,
-    found: Found,
+    found: FoundJob,
 ) -> Result<ExitCode, LaunchError> {
     let mut signals = runtime::watch_signals(&[
         Signal::SIGHUP,
@@ -96,7 +96,7 @@ async fn run(
     let (mut has_states, mut has_events) = (true, true);
 
     let palette = Palette { has_colors: ThisHost.env("NO_COLOR").is_none_or(|no| no.is_empty()) };
-    let mut screen = Screen::open().map_err(system("set up the terminal"))?;
+    let mut screen = TopScreen::open().map_err(system("set up the terminal"))?;
     let mut keys = terminal::read_keys().map_err(system("start a thread"))?;
     let size = screen.size().map_err(system("read the size of the terminal"))?;
     let mut model = Model::new(Box::new(found.snapshot), size, clock::now());

@@ -46,7 +46,7 @@ use ragent_node::{
         driver::{self, AgentSpec, StartScreen},
         worker_stores::{StorePortMode, WorkerStores},
     },
-    workers::driver::{Command, SupervisorEvent, SupervisorHandle},
+    workers::driver::{SupervisorCommand, SupervisorEvent, SupervisorHandle},
 };
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
@@ -380,7 +380,7 @@ async fn run_agent(
 
 /// Handles an agent's commands, without any workers.
 async fn supervise(
-    mut orders: mpsc::Receiver<Command>,
+    mut orders: mpsc::Receiver<SupervisorCommand>,
     mut failures: mpsc::Receiver<()>,
     reports: mpsc::Sender<SupervisorEvent>,
     (admitted, renewed, number, makes_steps): ToCrowd,
@@ -391,14 +391,14 @@ async fn supervise(
         tokio::select! {
             order = orders.recv() => match order {
                 None => return,
-                Some(Command::Start { admission, .. }) => {
+                Some(SupervisorCommand::Start { admission, .. }) => {
                     let _ = admitted.send((admission.round, now())).await;
                     group = Some(admission);
                 }
-                Some(Command::Stop { .. } | Command::Kill) if group.take().is_some() => {
+                Some(SupervisorCommand::Stop { .. } | SupervisorCommand::Kill) if group.take().is_some() => {
                     let _ = reports.send(SupervisorEvent::Finished(GroupEnd::Stopped)).await;
                 }
-                Some(Command::Renew(_)) => {
+                Some(SupervisorCommand::Renew(_)) => {
                     // Used by the measurement of a pause only; the next renewal follows soon.
                     let _ = renewed.try_send(number);
                     if makes_steps && group.is_some() {

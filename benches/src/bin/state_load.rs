@@ -24,7 +24,7 @@ use ragent_rendezvous::{
 use serde_json::{Value, json};
 
 #[derive(Debug, Parser)]
-struct Args {
+struct StateLoadArgs {
     /// Number of nodes.
     #[arg(long, default_value_t = 10_000)]
     nodes: u32,
@@ -34,7 +34,7 @@ struct Args {
 }
 
 fn main() -> Result<()> {
-    let Args { nodes, repeat } = Args::parse();
+    let StateLoadArgs { nodes, repeat } = StateLoadArgs::parse();
     let (start, times) = (now(), Times { repeat });
     let ids: Vec<NodeId> = (0..nodes).map(id).collect();
     let mut machine = running(start, &ids)?;

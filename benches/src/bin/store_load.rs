@@ -16,13 +16,13 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum};
 use hdrhistogram::Histogram;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use ragent_benches::clients::Clients;
+use ragent_benches::clients::LoadClients;
 use ragent_benches::{cpu_time, now, waiting_time};
 use ragent_store::wire::{GREETING, Query};
 use serde_json::{Value, json};
 
 #[derive(Debug, Parser)]
-struct Args {
+struct StoreLoadArgs {
     /// The address of the store.
     address: SocketAddr,
     /// The operations, separated by commas; consecutive exchanges share their connections.
@@ -52,13 +52,13 @@ enum Op {
 }
 
 /// A request that a client repeats, and the length of its answer.
-struct Exchange {
+struct RepeatedRequest {
     request: Vec<u8>,
     answer_len: usize,
 }
 
 fn main() -> Result<()> {
-    let args = Args::parse();
+    let args = StoreLoadArgs::parse();
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     let mut clients = None;
@@ -85,17 +85,17 @@ fn main() -> Result<()> {
 }
 
 /// Returns the time that this process and the server were runnable while others ran.
-fn waited(args: &Args) -> Result<Duration> {
+fn waited(args: &StoreLoadArgs) -> Result<Duration> {
     let of_server = args.server_pid.map(waiting_time).transpose()?;
     Ok(waiting_time(std::process::id())? + of_server.unwrap_or_default())
 }
 
 /// Repeats one exchange on every connection until the time is over.
-fn exchanges(args: &Args, op: Op, clients: &mut Clients) -> Result<Value> {
+fn exchanges(args: &StoreLoadArgs, op: Op, clients: &mut LoadClients) -> Result<Value> {
     // Stores the key that is read, before the measurement.
     greeted(args.address, 1)?.exchange(&[&set(KEY, &[b'v'; VALUE_LEN])?[..], &PING].concat(), 4)?;
 
-    let Exchange { request, answer_len } = Exchange::new(op)?;
+    let RepeatedRequest { request, answer_len } = RepeatedRequest::new(op)?;
     let mut latencies = Histogram::<u64>::new(3)?;
     let mut sent = vec![now(); clients.len()];
     let mut active = clients.len();
@@ -132,7 +132,7 @@ fn exchanges(args: &Args, op: Op, clients: &mut Clients) -> Result<Value> {
     }))
 }
 
-impl Exchange {
+impl RepeatedRequest {
     fn new(op: Op) -> Result<Self> {
         let mut request = Vec::new();
         let key = KEY;
@@ -172,7 +172,11 @@ impl Sample {
 }
 
 /// Repeats a round until the time is over.
-fn rounds(args: &Args, op: &str, round: impl Fn(&Args) -> Result<Sample>) -> Result<Value> {
+fn rounds(
+    args: &StoreLoadArgs,
+    op: &str,
+    round: impl Fn(&StoreLoadArgs) -> Result<Sample>,
+) -> Result<Value> {
     let end = now() + Duration::from_secs_f64(args.seconds);
     let mut samples = vec![round(args)?];
     while now() < end {
@@ -191,7 +195,7 @@ fn rounds(args: &Args, op: &str, round: impl Fn(&Args) -> Result<Sample>) -> Res
     }))
 }
 
-fn connect_all(args: &Args) -> Result<Duration> {
+fn connect_all(args: &StoreLoadArgs) -> Result<Duration> {
     let start = now();
     let clients = greeted(args.address, args.connections)?;
     let taken = now() - start;
@@ -199,7 +203,7 @@ fn connect_all(args: &Args) -> Result<Duration> {
     Ok(taken)
 }
 
-fn init(args: &Args) -> Result<Duration> {
+fn init(args: &StoreLoadArgs) -> Result<Duration> {
     let mut count = Vec::new();
     Query::Add { key: b"init/", delta: 1 }.encode(&mut count)?;
     let start = now();
@@ -208,7 +212,7 @@ fn init(args: &Args) -> Result<Duration> {
     Ok(now() - start)
 }
 
-fn wait_fanout(args: &Args) -> Result<Sample> {
+fn wait_fanout(args: &StoreLoadArgs) -> Result<Sample> {
     let mut clients = greeted(args.address, args.connections)?;
     let setter = greeted(args.address, 1)?;
     // Each round has its own key, also across processes.
@@ -232,7 +236,7 @@ fn wait_fanout(args: &Args) -> Result<Sample> {
 
 /// Sends pings on one connection, first alone, then while another process makes the other
 /// connections.
-fn storm(args: &Args) -> Result<Value> {
+fn storm(args: &StoreLoadArgs) -> Result<Value> {
     let mut client = TcpStream::connect(args.address)?;
     client.set_nodelay(true)?;
     client.write_all(&[&GREETING[..], &PING].concat())?;
@@ -275,8 +279,8 @@ fn pings(
     Ok(latencies)
 }
 
-fn greeted(address: SocketAddr, connections: usize) -> Result<Clients> {
-    Clients::connect(address, connections, &[&GREETING[..], &PING].concat(), 4)
+fn greeted(address: SocketAddr, connections: usize) -> Result<LoadClients> {
+    LoadClients::connect(address, connections, &[&GREETING[..], &PING].concat(), 4)
 }
 
 fn set(key: &[u8], value: &[u8]) -> Result<Vec<u8>> {

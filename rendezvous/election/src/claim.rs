@@ -62,17 +62,18 @@ use ragent_rendezvous::{
 use tracing::{debug, info};
 
 pub use self::interface::{
-    Effect, Entry, Outcome, Record, RecordKind, Revision, Settings, Stamp, Timers, Value,
+    ChangeOutcome, ClaimSettings, ClaimTimers, Effect, Entry, KeyContent, Record, RecordKind,
+    Revision, Stamp,
 };
 use crate::limits::PAUSE_DOUBLINGS_MAX;
-use candidate::Inheritance;
+use candidate::InheritedState;
 use known::{Content, Known};
-use leader::{Leader, Release, Sent};
+use leader::{ClaimLeader, Release, SentChange};
 
 /// One process that may lead: it watches the record, replaces it, and renews its own.
 #[derive(Debug)]
 pub struct Claim {
-    settings: Settings,
+    settings: ClaimSettings,
     role: Role,
     known: Known,
     /// The highest revision of the store that is known.
@@ -80,7 +81,7 @@ pub struct Claim {
     /// The change under way.
     pending: Option<Pending>,
     /// Changes of this process whose records may be in the store, and count for its lease.
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentChange>,
     /// The time of the next change after one without an answer.
     retry_at: Option<Instant>,
     /// The number of successive changes without an answer.
@@ -112,9 +113,9 @@ enum Role {
     /// Watches the record.
     Follower,
     /// Tries to replace the record.
-    Candidate { term: Term, expected: Stamp, inheritance: Box<Inheritance> },
+    Candidate { term: Term, expected: Stamp, inheritance: Box<InheritedState> },
     /// Renews its record.
-    Leader(Box<Leader>),
+    Leader(Box<ClaimLeader>),
 }
 
 #[derive(Debug)]
@@ -126,7 +127,7 @@ struct Pending {
 
 impl Claim {
     /// Starts a process that knows nothing of the key.
-    pub fn new(now: Instant, settings: Settings) -> Self {
+    pub fn new(now: Instant, settings: ClaimSettings) -> Self {
         let jitter = Jitter::new(settings.seed);
         Self {
             settings,
@@ -153,7 +154,7 @@ impl Claim {
     }
 
     /// Handles the content of the key, as it was read or as the store has reported its change.
-    pub fn handle_value(&mut self, now: Instant, value: Value) {
+    pub fn handle_value(&mut self, now: Instant, value: KeyContent) {
         self.begin(now);
         self.note_watched(&value);
         self.observe(now, value);
@@ -161,21 +162,21 @@ impl Claim {
     }
 
     /// Handles the result of a change.
-    pub fn handle_outcome(&mut self, now: Instant, number: u64, outcome: Outcome) {
+    pub fn handle_outcome(&mut self, now: Instant, number: u64, outcome: ChangeOutcome) {
         self.begin(now);
         let Some(pending) = self.pending.take_if(|pending| pending.number == number) else {
             return;
         };
         match outcome {
-            Outcome::Made(stamp) => {
+            ChangeOutcome::Made(stamp) => {
                 self.succeed();
                 if pending.replaces_garbage {
                     self.effects.push_back(Effect::GarbageReplaced);
                 }
                 let entry = Some(Entry { stamp, record: *pending.record });
-                self.observe(now, Value { revision: stamp.revision, entry, garbage: None });
+                self.observe(now, KeyContent { revision: stamp.revision, entry, garbage: None });
             }
-            Outcome::Refused(value) => {
+            ChangeOutcome::Refused(value) => {
                 self.succeed();
                 self.note_refused(&value);
                 self.observe(now, *value);
@@ -185,7 +186,7 @@ impl Claim {
                     Role::Follower => {}
                 }
             }
-            Outcome::Unknown => self.fail(now),
+            ChangeOutcome::Unknown => self.fail(now),
         }
         self.proceed(now);
     }
@@ -384,7 +385,7 @@ impl Claim {
 
     /// Repeats the change after a pause.
     fn fail(&mut self, now: Instant) {
-        let Timers { pause, pause_max, .. } = self.settings.timers;
+        let ClaimTimers { pause, pause_max, .. } = self.settings.timers;
         // A leader repeats it soon, while its lease lasts.
         let doublings = match self.role {
             Role::Leader(_) => 0,

@@ -25,7 +25,7 @@
 //! A voter that has just started may have forgotten a lease. Until such a lease must have ended, its votes do not
 //! count. So the first election of a job takes a voter's lease, too: for that long, voters of an
 //! earlier job of the same name can show that it exists (`other_jobs.rs`). Only where no earlier job can exist is there no such wait
-//! ([`Settings::is_first_start`]).
+//! ([`ElectionSettings::is_first_start`]).
 //!
 //! The voters are known by their state files ([`VoterId`]), and their list is a part of what is copied ([`Lists`]). Until
 //! the first round they are the endpoints that the user gave; then the leader replaces voters that are lost by members
@@ -74,11 +74,11 @@ use ragent_rendezvous::{
 use tracing::info;
 
 pub use self::{
-    interface::{Effect, Leadership, Settings},
+    interface::{Effect, ElectionSettings, NewLeadership},
     other_jobs::OtherJob,
 };
 use change::Leaving;
-use leader::Leader;
+use leader::ElectionLeader;
 use message::{Answer, Knowledge, Lists, Replica, Request, Version, VoterMessage};
 use other_jobs::{OtherJobs, Source};
 use poll::Poll;
@@ -87,7 +87,7 @@ use voter::Voter;
 /// One voter: it votes, becomes a candidate, and leads.
 #[derive(Debug)]
 pub struct Election {
-    settings: Settings,
+    settings: ElectionSettings,
     voter: Voter,
     /// The newest version of the state that a majority has, as far as this process knows.
     copied: Version,
@@ -142,13 +142,18 @@ enum Role {
     /// Asks for votes.
     Candidate { poll: Poll, term: Term },
     /// Sends renewals; leads once a majority has granted one.
-    Leader(Box<Leader>),
+    Leader(Box<ElectionLeader>),
 }
 
 impl Election {
     /// Starts a voter. `replica` is the copy of the state that an earlier process of this voter has stored, and
     /// `highest` the highest term that it knew.
-    pub fn new(now: Instant, settings: Settings, mut replica: Replica, highest: Term) -> Self {
+    pub fn new(
+        now: Instant,
+        settings: ElectionSettings,
+        mut replica: Replica,
+        highest: Term,
+    ) -> Self {
         let has_ended =
             other_jobs::job_uid(&replica).is_some_and(|uid| settings.ended.contains(uid));
         if has_ended {
@@ -485,7 +490,7 @@ impl Election {
     /// any more.
     fn may_take(&self, replica: &Replica) -> bool {
         let own = self.voter.replica();
-        let Settings { voter, address, .. } = &self.settings;
+        let ElectionSettings { voter, address, .. } = &self.settings;
         !replica.has_round() || own.has_round() || replica.has_slot_of(*voter, address)
     }
 

@@ -12,7 +12,7 @@ use crate::{
     machine::{Availability, Rendezvous},
     message::{NodeDescription, PROTOCOL_VERSION, RefuseReason, Registration, Welcome},
     phase::{Phase, Recovering},
-    roster::{Common, Node},
+    roster::{Common, RosterNode},
     settings::Leases,
     table::is_loopback,
 };
@@ -91,7 +91,7 @@ impl Rendezvous {
         common: &Common,
     ) -> impl Iterator<Item = &'a NodeDescription> + use<'a> {
         let overdue = self.leases().keep_alive_interval * KEEP_ALIVES_MISSED;
-        let is_present = move |node: &&Node| {
+        let is_present = move |node: &&RosterNode| {
             let was_seen = self.clock.saturating_duration_since(node.last_seen) <= overdue;
             node.attached && was_seen && !node.is_leaving()
         };

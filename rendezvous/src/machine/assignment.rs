@@ -8,7 +8,7 @@ use crate::{
     machine::{Availability, Rendezvous},
     message::{Assignment, EvictReason, NodeState, ToNode, WaitReason},
     phase::Phase,
-    roster::{Node, SentAssignment},
+    roster::{RosterNode, SentAssignment},
 };
 
 impl Rendezvous {
@@ -86,7 +86,7 @@ impl Rendezvous {
     }
 
     /// Returns the assignment of a node that is not a member, or has stopped running.
-    fn outsider(&self, id: &NodeId, node: &Node) -> Assignment {
+    fn outsider(&self, id: &NodeId, node: &RosterNode) -> Assignment {
         match node.report.state {
             NodeState::Running | NodeState::Stopping | NodeState::Succeeded => {
                 Assignment::Evict { round: node.report.round, reason: self.why_not_member(id) }
@@ -113,7 +113,7 @@ impl Rendezvous {
         }
     }
 
-    pub(super) fn why_waiting(&self, node: &Node) -> WaitReason {
+    pub(super) fn why_waiting(&self, node: &RosterNode) -> WaitReason {
         if node.tally.quarantined_until().is_some() {
             return WaitReason::Quarantined;
         }
@@ -154,7 +154,7 @@ impl Rendezvous {
         // Each of them once: it reports what follows itself, and is then answered.
         let leavers = group.take_undismissed();
         for id in leavers.into_iter().chain(self.settings.host.clone()) {
-            if self.roster.get(&id).is_some_and(Node::is_leaving) {
+            if self.roster.get(&id).is_some_and(RosterNode::is_leaving) {
                 self.sync(&id);
             }
         }

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The effect of the last round's end on the count of free rounds.
-enum Ending {
+enum RoundEnding {
     /// The end was requested, or there was no round.
     Voluntary,
     /// The failure was charged, so the budget bounds it.
@@ -27,13 +27,13 @@ impl Rendezvous {
     /// Counts the next round. Returns true if it would exceed a limit, and the job is closed.
     pub(super) fn count_free_round(&mut self) -> bool {
         match self.ending() {
-            Ending::Voluntary => return false,
-            Ending::Charged => {
+            RoundEnding::Voluntary => return false,
+            RoundEnding::Charged => {
                 self.job_state.free_rounds = 0;
                 self.job_state.early_free_rounds = 0;
                 return false;
             }
-            Ending::Free { is_early } => {
+            RoundEnding::Free { is_early } => {
                 let early = if is_early { self.job_state.early_free_rounds + 1 } else { 0 };
                 self.job_state.early_free_rounds = early;
                 self.job_state.free_rounds += 1;
@@ -50,31 +50,31 @@ impl Rendezvous {
         true
     }
 
-    fn ending(&self) -> Ending {
+    fn ending(&self) -> RoundEnding {
         match &self.phase {
             // No registered node was a member of the last round, whose coordinator was lost.
-            Phase::Gathering(_) if self.job_state.round == Round(0) => Ending::Voluntary,
-            Phase::Gathering(_) => Ending::Free { is_early: self.job_state.is_early },
+            Phase::Gathering(_) if self.job_state.round == Round(0) => RoundEnding::Voluntary,
+            Phase::Gathering(_) => RoundEnding::Free { is_early: self.job_state.is_early },
             Phase::Regathering(regathering) => match regathering.reason {
                 RestartReason::NodesWaiting { .. }
                 | RestartReason::NodeLeft { .. }
-                | RestartReason::HostLeft => Ending::Voluntary,
+                | RestartReason::HostLeft => RoundEnding::Voluntary,
                 RestartReason::CoordinatorLost { .. }
                 | RestartReason::CoordinatorRestarted
                 | RestartReason::NodeLost { .. }
                 | RestartReason::WorkerFailed { .. } => {
                     let group = &regathering.group;
                     if group.round.round <= self.job_state.charged_through {
-                        return Ending::Charged;
+                        return RoundEnding::Charged;
                     }
                     let is_early = match group.started {
                         Some(at) => regathering.since.saturating_duration_since(at) < EARLY,
                         None => self.job_state.is_early,
                     };
-                    Ending::Free { is_early }
+                    RoundEnding::Free { is_early }
                 }
             },
-            Phase::Recovering(_) | Phase::Running(_) | Phase::Closed(_) => Ending::Voluntary,
+            Phase::Recovering(_) | Phase::Running(_) | Phase::Closed(_) => RoundEnding::Voluntary,
         }
     }
 

@@ -16,7 +16,7 @@ use crate::{
     machine::Rendezvous,
     message::{EvictReason, RestartReason, StepSource, WorkerEnd, WorkerFailure},
     phase::Phase,
-    roster::Node,
+    roster::RosterNode,
     settings::JobState,
     snapshot::{JobProgress, JobTime, PhaseName, RestartsByCause, StateTime},
 };
@@ -176,7 +176,7 @@ impl Rendezvous {
     }
 
     /// Records the loss of a node, or that it has left, if it was leaving.
-    pub(super) fn record_loss(&mut self, node: &Node, how: EvictReason) {
+    pub(super) fn record_loss(&mut self, node: &RosterNode, how: EvictReason) {
         let id = &node.description.node_id;
         let was_member = match &self.phase {
             Phase::Running(_) | Phase::Regathering(_) => {

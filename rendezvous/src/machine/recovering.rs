@@ -23,7 +23,7 @@ use crate::{
         Assignment, JobResult, KnownRound, NodeState, Registration, RestartReason, WaitReason,
     },
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
-    roster::Node,
+    roster::RosterNode,
     settings::{JobState, Leases, SharedSettings},
 };
 
@@ -173,7 +173,11 @@ impl Recovering {
     /// Returns the assignment of `node`, a member of the last round, which has ended for `reason`.
     ///
     /// A member that has succeeded receives none yet: perhaps all have.
-    pub(super) fn assignment(&self, node: &Node, reason: RestartReason) -> Option<Assignment> {
+    pub(super) fn assignment(
+        &self,
+        node: &RosterNode,
+        reason: RestartReason,
+    ) -> Option<Assignment> {
         match node.report.state {
             NodeState::Running | NodeState::Stopping | NodeState::Preparing => {
                 Some(Assignment::Restart { round: self.round, reason })

@@ -10,7 +10,7 @@ use crate::{
     machine::{Availability, Rendezvous, closing::Failures, state_by_report},
     message::{EvictReason, JobResult, NodeState, RestartReason},
     phase::{PendingVerdict, Phase, Regathering, Running},
-    roster::Node,
+    roster::RosterNode,
     settings::SharedSettings,
 };
 
@@ -78,7 +78,7 @@ impl Rendezvous {
     /// Applies the loss of `node`.
     ///
     /// A member that has succeeded is not waited for, and a leaver counts as having left.
-    pub(super) fn on_lost_in_running(&mut self, now: Instant, node: &Node, how: EvictReason) {
+    pub(super) fn on_lost_in_running(&mut self, now: Instant, node: &RosterNode, how: EvictReason) {
         let Phase::Running(Running { group, .. }) = &mut self.phase else {
             return;
         };

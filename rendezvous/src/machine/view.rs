@@ -18,7 +18,7 @@ use crate::{
     machine::{Availability, Rendezvous},
     message::{EvictReason, NodeDescription, NodeState, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering, Running},
-    roster::Node,
+    roster::RosterNode,
     settings::{Leases, SharedSettings},
     snapshot::{
         Explanation, JobCounts, NodeCounts, NodeStateName, PhaseName, SharedNode, SharedSnapshot,
@@ -350,7 +350,7 @@ impl Rendezvous {
 
     fn state_of(
         &self,
-        node: &Node,
+        node: &RosterNode,
         member: Option<GroupMember>,
     ) -> (NodeStateName, Option<&'static str>) {
         if let (Some(member), Some(group)) = (member, self.phase.group()) {
@@ -406,7 +406,7 @@ impl<'a, V, I: Iterator<Item = (&'a NodeId, V)>> InOrder<'a, V, I> {
 }
 
 /// Returns the activity of a member; a report about an older round does not count.
-fn member_state(group: &Group, member: GroupMember, node: &Node) -> NodeStateName {
+fn member_state(group: &Group, member: GroupMember, node: &RosterNode) -> NodeStateName {
     if node.report.round < group.round && group.started.is_some() {
         return NodeStateName::Running;
     }
@@ -426,7 +426,7 @@ fn member_state(group: &Group, member: GroupMember, node: &Node) -> NodeStateNam
 struct NodeView<'a> {
     description: &'a Arc<NodeDescription>,
     /// The node; `None` if it is gone.
-    node: Option<&'a Node>,
+    node: Option<&'a RosterNode>,
     /// The member that it is in the newest round, and the `RANK` of its first worker, if it was a member when the round
     /// began.
     member: Option<(GroupMember, GlobalRank)>,

@@ -12,7 +12,7 @@ use crate::{
     machine::{Rendezvous, closing::Failures},
     message::{JobResult, Registration, ToNode},
     phase::Phase,
-    roster::Node,
+    roster::RosterNode,
 };
 
 /// The most silences of voters of a term that have an event, so that a bad network does not fill the journal.
@@ -36,12 +36,12 @@ impl Rendezvous {
         let group = self.phase.group();
         let mut members: Vec<_> = group.into_iter().flat_map(|group| group.members()).collect();
         members.sort_by_key(|(_, member)| member.rank);
-        let is_member = |node: &Node| {
+        let is_member = |node: &RosterNode| {
             group.is_some_and(|group| group.member(&node.description.node_id).is_some())
         };
         let others = self.roster.iter().map(|(_, node)| node).filter(|node| !is_member(node));
         let nodes = members.iter().filter_map(|(id, _)| self.roster.get(id)).chain(others);
-        let stays = |node: &&Node| node.attached && !node.is_leaving();
+        let stays = |node: &&RosterNode| node.attached && !node.is_leaving();
         let voters: Vec<Member> = nodes
             .filter(stays)
             .filter_map(|node| node.description.voter.clone())

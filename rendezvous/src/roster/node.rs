@@ -13,7 +13,7 @@ use crate::{
 
 /// A node, as it last described itself.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct RosterNode {
     /// Its description.
     pub(crate) description: Arc<NodeDescription>,
     /// The number of its newest stream.
@@ -75,7 +75,7 @@ impl From<&Assignment> for SentAssignment {
     }
 }
 
-impl Node {
+impl RosterNode {
     /// Returns its newest stream.
     pub(crate) fn peer(&self) -> Peer {
         Peer { node: self.description.node_id.clone(), stream: self.stream }

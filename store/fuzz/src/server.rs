@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 use ragent_store::limits::{OUTPUT_PAUSE_LEN, STORE_MEMORY_MAX};
 use ragent_store::wire::GREETING;
-use ragent_store::{Admission, StoreThread, listen};
+use ragent_store::{AdmissionRule, StoreThread, listen};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use super::model::{Model, Outcome};
@@ -24,7 +24,7 @@ pub fn server(input: &[u8]) {
     // Inherited by its connections, so that unread answers soon remain in the store.
     SockRef::from(&listener).set_send_buffer_size(KERNEL_LEN).expect("a socket");
     let addr = listener.local_addr().expect("a bound listener");
-    let store = THREAD.open(listener, Admission::Anybody).expect("a store");
+    let store = THREAD.open(listener, AdmissionRule::Anybody).expect("a store");
     let mut script = Script::new(input);
     // Other targets select the memory limit by this byte; unused here, so that one corpus serves
     // all.

@@ -16,21 +16,21 @@ fn answer(message: &[u8], sequence: u32) {
     let answer = parse(message, sequence);
     let bytes_at = |at: usize| <[u8; 4]>::try_from(&message[at..at + 4]).expect("four bytes");
     match answer {
-        Answer::Found(socket) => {
+        LookupAnswer::Found(socket) => {
             assert_eq!(socket.uid, u32::from_ne_bytes(bytes_at(UID_AT)));
             let is_established = message[HEADER_LEN + 1] == ESTABLISHED;
             let expected = if is_established { Owner::User(socket.uid) } else { Owner::Nobody };
             assert_eq!(socket.owner(), expected);
         }
-        Answer::Missing => assert_eq!(i32::from_ne_bytes(bytes_at(HEADER_LEN)), -ENOENT),
-        Answer::Failed(errno) => assert_ne!(errno, ENOENT),
-        Answer::Other => return,
+        LookupAnswer::Missing => assert_eq!(i32::from_ne_bytes(bytes_at(HEADER_LEN)), -ENOENT),
+        LookupAnswer::Failed(errno) => assert_ne!(errno, ENOENT),
+        LookupAnswer::Other => return,
     }
     assert_eq!(u32::from_ne_bytes(bytes_at(8)), sequence);
-    assert_eq!(parse(message, sequence.wrapping_add(1)), Answer::Other, "an outdated answer");
+    assert_eq!(parse(message, sequence.wrapping_add(1)), LookupAnswer::Other, "an outdated answer");
     for len in 0..message.len() {
         let cut = parse(&message[..len], sequence);
-        assert!(cut == Answer::Other || cut == answer, "{len} of {} bytes", message.len());
+        assert!(cut == LookupAnswer::Other || cut == answer, "{len} of {} bytes", message.len());
     }
 }
 

@@ -5,8 +5,8 @@ use std::io::IoSlice;
 use ragent_store::Engine;
 use ragent_store::engine::ClientId;
 use ragent_store::limits::{OUTPUT_PAUSE_LEN, STORE_MEMORY_MAX};
-use ragent_store::output::Output;
-use ragent_store::session::{Session, Step};
+use ragent_store::output::SendBuffer;
+use ragent_store::session::{Session, SessionStep};
 use ragent_store::wire::{GREETING, Query, STOP_WAITING};
 
 use super::model::{Model, Outcome};
@@ -49,7 +49,7 @@ struct World {
 struct Peer {
     id: ClientId,
     session: Session,
-    output: Output,
+    output: SendBuffer,
     unread: Vec<u8>,
     /// The rest of a request, sent before the next bytes.
     pending: Vec<u8>,
@@ -93,7 +93,7 @@ impl World {
         self.peers[client] = Some(Peer {
             id,
             session: Session::new(id),
-            output: Output::default(),
+            output: SendBuffer::default(),
             unread: Vec::new(),
             pending: Vec::new(),
         });
@@ -140,8 +140,8 @@ impl World {
         }
         let outcome = self.model.step(client);
         match &step {
-            Ok(Step::Taken) => assert_eq!(outcome, Outcome::Taken),
-            Ok(Step::NeedMore) => assert_eq!(outcome, Outcome::NeedMore),
+            Ok(SessionStep::Taken) => assert_eq!(outcome, Outcome::Taken),
+            Ok(SessionStep::NeedMore) => assert_eq!(outcome, Outcome::NeedMore),
             Err(violation) => assert_eq!(outcome, Outcome::Broken, "{violation}"),
         }
         if self.model.has_extended() {
@@ -152,7 +152,7 @@ impl World {
             self.leave(client);
         }
         self.check();
-        step == Ok(Step::Taken)
+        step == Ok(SessionStep::Taken)
     }
 
     fn read(&mut self, client: usize, len: usize) {

@@ -6,7 +6,7 @@ use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use super::{Client, Phase, RequestError, WaitError};
+use super::{Client, ClientPhase, RequestError, WaitError};
 use crate::limits::{ANSWER_LEN_MAX, READ_LEN};
 use crate::wire::{Query, STOP_WAITING, WAIT_CANCELED};
 
@@ -23,17 +23,17 @@ impl Client {
     ) -> Result<T, RequestError> {
         self.send(query).await?;
         let answer = answer(self).await?;
-        self.phase = Phase::Idle;
+        self.phase = ClientPhase::Idle;
         Ok(answer)
     }
 
     async fn send(&mut self, query: Query<'_>) -> Result<(), RequestError> {
-        if self.phase == Phase::Busy {
+        if self.phase == ClientPhase::Busy {
             return Err(RequestError::Interrupted);
         }
         let mut request = Vec::new();
         query.encode(&mut request)?;
-        self.phase = Phase::Busy;
+        self.phase = ClientPhase::Busy;
         self.stream.write_all(&request).await?;
         Ok(())
     }
@@ -52,7 +52,7 @@ impl Client {
         if !released {
             return Err(self.confused().into());
         }
-        self.phase = Phase::Idle;
+        self.phase = ClientPhase::Idle;
         Ok(())
     }
 
@@ -66,13 +66,13 @@ impl Client {
             STOP_WAITING if self.take_u8().await? == WAIT_CANCELED => Ok(()),
             _ => return Err(self.confused().into()),
         };
-        self.phase = Phase::Idle;
+        self.phase = ClientPhase::Idle;
         result
     }
 
     /// Makes the client unusable, since the peer does not speak the protocol.
     pub(super) fn confused(&mut self) -> RequestError {
-        self.phase = Phase::Busy;
+        self.phase = ClientPhase::Busy;
         RequestError::Protocol
     }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 /// It is applied once, when a connection begins. An IPv4 address and the same address written as
 /// IPv6 (`::ffff:10.0.0.1`) are equal.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub enum Admission {
+pub enum AdmissionRule {
     /// No connections yet: they wait in the listener's backlog until some are admitted or the store
     /// is closed. A connection that was handed over cannot return there, and is refused.
     #[default]
@@ -45,7 +45,7 @@ pub(super) enum Access {
     DependsOnOtherHost,
 }
 
-impl Admission {
+impl AdmissionRule {
     /// Returns the rule with canonical addresses, and without addresses that every host has.
     pub(super) fn canonical(self) -> Self {
         match self {
@@ -96,10 +96,10 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn only(addresses: &[&str]) -> Admission {
+    fn only(addresses: &[&str]) -> AdmissionRule {
         let addresses = addresses.iter().map(|text| ip(text)).collect();
         let local_uids = [7].into();
-        Admission::Only { addresses, are_checked: false, local_uids, silent_max: 1 }.canonical()
+        AdmissionRule::Only { addresses, are_checked: false, local_uids, silent_max: 1 }.canonical()
     }
 
     /// Members may be listed with either spelling of their address; other peers are admitted only
@@ -115,10 +115,10 @@ mod tests {
             for some in [&plain, &mapped] {
                 assert_eq!(some.of_address(ip(peer)), Access::DependsOnOwner);
             }
-            assert_eq!(Admission::Anybody.of_address(ip(peer)), Access::Admitted);
-            assert_eq!(Admission::Nobody.of_address(ip(peer)), Access::Refused);
+            assert_eq!(AdmissionRule::Anybody.of_address(ip(peer)), Access::Admitted);
+            assert_eq!(AdmissionRule::Nobody.of_address(ip(peer)), Access::Refused);
         }
-        assert!(plain.of_user(7) && !plain.of_user(0) && !Admission::Nobody.of_user(7));
+        assert!(plain.of_user(7) && !plain.of_user(0) && !AdmissionRule::Nobody.of_user(7));
     }
 
     /// Only connections from members' addresses can be confirmed.
@@ -127,7 +127,8 @@ mod tests {
         let addresses = [ip("10.0.0.1"), ip("127.0.0.1")].into();
         let local_uids = [7].into();
         let strict =
-            Admission::Only { addresses, are_checked: true, local_uids, silent_max: 1 }.canonical();
+            AdmissionRule::Only { addresses, are_checked: true, local_uids, silent_max: 1 }
+                .canonical();
         assert_eq!(strict.of_address(ip("10.0.0.1")), Access::DependsOnOtherHost);
         for peer in ["10.0.0.2", "127.0.0.1"] {
             assert_eq!(strict.of_address(ip(peer)), Access::DependsOnOwner);

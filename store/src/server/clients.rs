@@ -22,8 +22,8 @@ use crate::engine::{ClientId, Engine};
 use crate::limits::{
     BUFFER_LEN_FREE, BUFFERS_LEN_MAX, CONNECTIONS_MAX, GREETING_TIMEOUT, READ_LEN, STORE_MEMORY_MAX,
 };
-use crate::output::Output;
-use crate::session::{Step, Violation};
+use crate::output::SendBuffer;
+use crate::session::{SessionStep, Violation};
 use crate::wire::STOP_WAITING;
 
 /// The clients of a store.
@@ -38,7 +38,7 @@ pub(super) struct Clients {
     /// The buffer for the first read of a turn.
     scratch: Box<[u8]>,
     /// The answers to the connection whose turn it is.
-    output: Output,
+    output: SendBuffer,
     ready: VecDeque<usize>,
     /// The deadlines of silent connections. Names grow, and so do their deadlines.
     silent: BTreeMap<ClientId, Instant>,
@@ -70,7 +70,7 @@ impl Clients {
             engine: Engine::with_memory_max(STORE_MEMORY_MAX.min(memory_max - buffered_max)),
             connections: Slab::new(),
             scratch: vec![0; READ_LEN].into(),
-            output: Output::default(),
+            output: SendBuffer::default(),
             ready: VecDeque::new(),
             silent: BTreeMap::new(),
             buffered: 0,
@@ -299,7 +299,7 @@ impl Clients {
             // Also after a broken rule: the part of the request before it may have released
             // clients.
             self.answer_woken(slot);
-            if step? == Step::NeedMore {
+            if step? == SessionStep::NeedMore {
                 return Ok(false);
             }
             self.requests += 1;

@@ -9,7 +9,7 @@ use tracing::{debug, warn};
 
 use crate::engine::ClientId;
 use crate::limits::{OUTPUT_PAUSE_LEN, READ_LEN};
-use crate::output::Output;
+use crate::output::SendBuffer;
 use crate::session::{Session, Violation};
 
 /// One client of the server. Small, as there are many and each is accessed briefly.
@@ -35,7 +35,7 @@ pub(super) struct Connection {
 /// Work that waits for the peer: the rest of a request, or answers that it has to read.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    pub(super) output: Output,
+    pub(super) output: SendBuffer,
     /// Bytes that were read and not executed: an unfinished request, or held up by back-pressure.
     pub(super) unread: Vec<u8>,
     /// True if `unread` may begin with a whole request.
@@ -124,7 +124,7 @@ impl Connection {
     }
 
     /// Writes `output` to the socket, in one write.
-    pub(super) fn write(&mut self, output: &mut Output) -> Result<Sent, End> {
+    pub(super) fn write(&mut self, output: &mut SendBuffer) -> Result<Sent, End> {
         if output.is_empty() {
             return Ok(Sent::All);
         }
@@ -176,7 +176,7 @@ impl Backlog {
 }
 
 /// Returns true if a peer has left so much of `output` unread that it has to wait.
-pub(super) fn is_paused(output: &Output) -> bool {
+pub(super) fn is_paused(output: &SendBuffer) -> bool {
     OUTPUT_PAUSE_LEN <= output.len()
 }
 

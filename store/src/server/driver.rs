@@ -12,20 +12,24 @@ use tracing::error;
 
 use super::connection::Readiness;
 use super::counters::Counters;
-use super::source::{Source, StoreId};
-use super::store::{Opened, State, Store};
+use super::source::{PollSource, StoreId};
+use super::store::{NewStore, Store, StoreState};
 
 /// Drives the stores of a thread.
 #[derive(Debug)]
-pub(super) struct Driver {
+pub(super) struct StoreDriver {
     poll: Poll,
-    opened: mpsc::Receiver<Opened>,
+    opened: mpsc::Receiver<NewStore>,
     stores: BTreeMap<StoreId, Store>,
     counters: Arc<Counters>,
 }
 
-impl Driver {
-    pub(super) fn new(poll: Poll, opened: mpsc::Receiver<Opened>, counters: Arc<Counters>) -> Self {
+impl StoreDriver {
+    pub(super) fn new(
+        poll: Poll,
+        opened: mpsc::Receiver<NewStore>,
+        counters: Arc<Counters>,
+    ) -> Self {
         Self { poll, opened, stores: BTreeMap::new(), counters }
     }
 
@@ -41,10 +45,10 @@ impl Driver {
             let mut count = 0;
             for event in &events {
                 count += 1;
-                match Source::from(event.token()) {
-                    Source::Handle => self.poll_handles(),
-                    Source::Listener(id) => self.dispatch(id, Store::handle_arrival),
-                    Source::Connection(id, slot) => {
+                match PollSource::from(event.token()) {
+                    PollSource::Handle => self.poll_handles(),
+                    PollSource::Listener(id) => self.dispatch(id, Store::handle_arrival),
+                    PollSource::Connection(id, slot) => {
                         let readiness = Readiness::from(event);
                         self.dispatch(id, |store| store.handle_readiness(slot, readiness));
                     }
@@ -77,7 +81,8 @@ impl Driver {
         while let Ok(opened) = self.opened.try_recv() {
             self.stores.insert(opened.id, Store::new(opened));
         }
-        self.stores.retain(|_, store| catch_panic(store, Store::on_policy_changed) == State::Open);
+        self.stores
+            .retain(|_, store| catch_panic(store, Store::on_policy_changed) == StoreState::Open);
     }
 
     fn dispatch(&mut self, id: StoreId, what: impl FnOnce(&mut Store)) {
@@ -87,9 +92,9 @@ impl Driver {
         };
         let state = catch_panic(store, |store| {
             what(store);
-            State::Open
+            StoreState::Open
         });
-        if state == State::Closed {
+        if state == StoreState::Closed {
             self.stores.remove(&id);
         }
     }
@@ -106,17 +111,17 @@ impl Driver {
                 store.handle_timeout(now);
                 store.accept(registry, now, (served / 4).max(ACCEPTED_MIN));
                 store.run_ready();
-                State::Open
-            }) == State::Open
+                StoreState::Open
+            }) == StoreState::Open
         });
     }
 }
 
 /// Runs `what` on `store`. If it panics, only this store is closed.
-fn catch_panic(store: &mut Store, what: impl FnOnce(&mut Store) -> State) -> State {
+fn catch_panic(store: &mut Store, what: impl FnOnce(&mut Store) -> StoreState) -> StoreState {
     catch_unwind(AssertUnwindSafe(|| what(store))).unwrap_or_else(|_| {
         error!("a store failed and was closed");
-        State::Closed
+        StoreState::Closed
     })
 }
 
@@ -136,17 +141,17 @@ const ACCEPTED_MIN: usize = 8;
 mod tests {
     use tokio::sync::watch;
 
-    use super::super::Admission;
+    use super::super::AdmissionRule;
     use super::super::store::Policy;
     use super::*;
 
     /// A store that panics is closed, and the others continue.
     #[test]
     fn failures_are_contained() {
-        let (_handle, policy) = watch::channel(Policy::Open(Admission::Anybody));
+        let (_handle, policy) = watch::channel(Policy::Open(AdmissionRule::Anybody));
         let (_handed_over, taken_over) = mpsc::channel(1);
         let (_answers, answered) = mpsc::channel(1);
-        let mut store = Store::new(Opened {
+        let mut store = Store::new(NewStore {
             id: StoreId(0),
             listener: None,
             policy,
@@ -156,7 +161,7 @@ mod tests {
             refusals: None,
             unchecked: None,
         });
-        assert_eq!(catch_panic(&mut store, Store::on_policy_changed), State::Open);
-        assert_eq!(catch_panic(&mut store, |_| unreachable!("but it happens")), State::Closed);
+        assert_eq!(catch_panic(&mut store, Store::on_policy_changed), StoreState::Open);
+        assert_eq!(catch_panic(&mut store, |_| unreachable!("but it happens")), StoreState::Closed);
     }
 }

@@ -34,7 +34,7 @@ pub enum Owner {
 /// Looks up the users that own connections from this machine.
 #[derive(Debug)]
 pub struct Owners {
-    source: Source,
+    source: OwnerSource,
     /// Differs from request to request, so that outdated answers are recognized.
     sequence: u32,
     /// The users of established connections by their local and remote addresses.
@@ -45,7 +45,7 @@ pub struct Owners {
 
 /// The source of answers.
 #[derive(Debug)]
-enum Source {
+enum OwnerSource {
     /// The kernel; `is_proven` is true if it has found a socket at least once.
     SockDiag { socket: OwnedFd, is_proven: bool },
     /// The table of all sockets.
@@ -70,8 +70,8 @@ impl Owners {
             SockProtocol::NetlinkSockDiag,
         );
         let source = match opened {
-            Ok(socket) => Source::SockDiag { socket, is_proven: false },
-            Err(_) => Source::Table,
+            Ok(socket) => OwnerSource::SockDiag { socket, is_proven: false },
+            Err(_) => OwnerSource::Table,
         };
         Self { source, sequence: 0, table: HashMap::new(), table_due: None }
     }
@@ -97,7 +97,7 @@ impl Owners {
     /// Returns the owner of the socket at the other end of a connection from `peer` to `local`.
     pub fn of_peer(&mut self, now: Instant, local: SocketAddr, peer: SocketAddr) -> Owner {
         let (local, peer) = (canonical(local), canonical(peer));
-        if matches!(self.source, Source::SockDiag { .. }) {
+        if matches!(self.source, OwnerSource::SockDiag { .. }) {
             match self.ask(peer, local) {
                 Ok(Some(socket)) => return socket.owner(),
                 Ok(None) if self.can_answer(local, peer) => return Owner::Nobody,
@@ -116,12 +116,12 @@ impl Owners {
     }
 
     fn is_proven(&self) -> bool {
-        matches!(self.source, Source::SockDiag { is_proven: true, .. })
+        matches!(self.source, OwnerSource::SockDiag { is_proven: true, .. })
     }
 
     /// Asks the kernel for the socket with the ends `own` and `other`.
     fn ask(&mut self, own: SocketAddr, other: SocketAddr) -> io::Result<Option<Socket>> {
-        let Source::SockDiag { socket, is_proven } = &mut self.source else {
+        let OwnerSource::SockDiag { socket, is_proven } = &mut self.source else {
             return Ok(None);
         };
         self.sequence = self.sequence.wrapping_add(1);
@@ -134,10 +134,10 @@ impl Owners {
         for _ in 0..OLD_ANSWERS_MAX {
             let len = recv(socket.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT)?;
             match parse(&answer[..len], self.sequence) {
-                Answer::Other => {}
-                Answer::Missing => return Ok(None),
-                Answer::Failed(errno) => return Err(io::Error::from_raw_os_error(errno)),
-                Answer::Found(found) => {
+                LookupAnswer::Other => {}
+                LookupAnswer::Missing => return Ok(None),
+                LookupAnswer::Failed(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                LookupAnswer::Found(found) => {
                     *is_proven = true;
                     return Ok(Some(found));
                 }
@@ -148,7 +148,7 @@ impl Owners {
 
     /// Looks the connection up in the table of all sockets.
     fn look_up(&mut self, now: Instant, local: SocketAddr, peer: SocketAddr) -> Owner {
-        if matches!(self.source, Source::Nowhere) {
+        if matches!(self.source, OwnerSource::Nowhere) {
             return Owner::Unknown;
         }
         let find = |table: &HashMap<_, _>| table.get(&(peer, local)).copied().map(Owner::User);
@@ -159,8 +159,8 @@ impl Owners {
         if files.is_empty() {
             // The tables may be unreadable for want of descriptors; a kernel that was asked before is
             // asked again.
-            if matches!(self.source, Source::Table) {
-                self.source = Source::Nowhere;
+            if matches!(self.source, OwnerSource::Table) {
+                self.source = OwnerSource::Nowhere;
             }
             return Owner::Unknown;
         }
@@ -196,7 +196,7 @@ impl Socket {
 }
 
 #[derive(Debug, Eq, PartialEq)]
-enum Answer {
+enum LookupAnswer {
     Found(Socket),
     Missing,
     Failed(i32),
@@ -247,7 +247,7 @@ fn octets(address: IpAddr) -> [u8; 16] {
 }
 
 /// Parses one message of the kernel.
-fn parse(message: &[u8], sequence: u32) -> Answer {
+fn parse(message: &[u8], sequence: u32) -> LookupAnswer {
     let u16_at = |at: usize| {
         let bytes = message.get(at..at + 2)?.try_into().ok()?;
         Some(u16::from_ne_bytes(bytes))
@@ -257,21 +257,21 @@ fn parse(message: &[u8], sequence: u32) -> Answer {
         Some(u32::from_ne_bytes(bytes))
     };
     if u32_at(8) != Some(sequence) {
-        return Answer::Other;
+        return LookupAnswer::Other;
     }
     match u16_at(4) {
         Some(NLMSG_ERROR) => {
             match u32_at(HEADER_LEN).map(|errno| errno.cast_signed().wrapping_neg()) {
-                Some(ENOENT) => Answer::Missing,
-                Some(errno) => Answer::Failed(errno),
-                None => Answer::Other,
+                Some(ENOENT) => LookupAnswer::Missing,
+                Some(errno) => LookupAnswer::Failed(errno),
+                None => LookupAnswer::Other,
             }
         }
         Some(SOCK_DIAG_BY_FAMILY) => match (message.get(HEADER_LEN + 1), u32_at(UID_AT)) {
-            (Some(&state), Some(uid)) => Answer::Found(Socket { state, uid }),
-            (_, None) | (None, _) => Answer::Other,
+            (Some(&state), Some(uid)) => LookupAnswer::Found(Socket { state, uid }),
+            (_, None) | (None, _) => LookupAnswer::Other,
         },
-        Some(_) | None => Answer::Other,
+        Some(_) | None => LookupAnswer::Other,
     }
 }
 

@@ -11,7 +11,7 @@ pub(super) struct StoreId(pub(super) usize);
 
 /// The source of an event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Source {
+pub(super) enum PollSource {
     /// A handle, with a new store, policy or connection.
     Handle,
     Listener(StoreId),
@@ -19,7 +19,7 @@ pub(super) enum Source {
     Connection(StoreId, usize),
 }
 
-impl From<Token> for Source {
+impl From<Token> for PollSource {
     fn from(Token(token): Token) -> Self {
         let id = StoreId(token >> SLOT_BITS);
         match token & SLOT_MASK {
@@ -30,12 +30,12 @@ impl From<Token> for Source {
     }
 }
 
-impl From<Source> for Token {
-    fn from(source: Source) -> Self {
+impl From<PollSource> for Token {
+    fn from(source: PollSource) -> Self {
         Self(match source {
-            Source::Handle => HANDLE,
-            Source::Listener(StoreId(id)) => id << SLOT_BITS | LISTENER,
-            Source::Connection(StoreId(id), slot) => id << SLOT_BITS | slot,
+            PollSource::Handle => HANDLE,
+            PollSource::Listener(StoreId(id)) => id << SLOT_BITS | LISTENER,
+            PollSource::Connection(StoreId(id), slot) => id << SLOT_BITS | slot,
         })
     }
 }
@@ -56,12 +56,12 @@ mod tests {
     fn tokens_identify_their_source() {
         for id in [0, 1, 1 << 40].map(StoreId) {
             for slot in [0, 1, CONNECTIONS_MAX - 1] {
-                let source = Source::Connection(id, slot);
-                assert_eq!(Source::from(Token::from(source)), source);
+                let source = PollSource::Connection(id, slot);
+                assert_eq!(PollSource::from(Token::from(source)), source);
             }
-            let source = Source::Listener(id);
-            assert_eq!(Source::from(Token::from(source)), source);
+            let source = PollSource::Listener(id);
+            assert_eq!(PollSource::from(Token::from(source)), source);
         }
-        assert_eq!(Source::from(Token::from(Source::Handle)), Source::Handle);
+        assert_eq!(PollSource::from(Token::from(PollSource::Handle)), PollSource::Handle);
     }
 }

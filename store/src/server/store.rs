@@ -13,24 +13,24 @@ use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 
 use super::acceptor::Acceptor;
-use super::admission::{Access, Admission};
+use super::admission::{Access, AdmissionRule};
 use super::clients::Clients;
 use super::connection::Readiness;
 use super::owner::{Owner, Owners};
-use super::source::{Source, StoreId};
-use super::unchecked::{Answers, Unchecked, Waiting};
+use super::source::{PollSource, StoreId};
+use super::unchecked::{CheckAnswers, Unchecked, Waiting};
 use crate::limits::{
     CONNECTIONS_MAX, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, REFUSED_LOGGED_MAX,
 };
 
 /// The parameters of a new store.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct NewStore {
     pub(super) id: StoreId,
     pub(super) listener: Option<TcpListener>,
     pub(super) policy: watch::Receiver<Policy>,
     pub(super) taken_over: mpsc::Receiver<net::TcpStream>,
-    pub(super) answered: mpsc::Receiver<Answers>,
+    pub(super) answered: mpsc::Receiver<CheckAnswers>,
     pub(super) memory_max: usize,
     pub(super) refusals: Option<mpsc::Sender<IpAddr>>,
     pub(super) unchecked: Option<mpsc::Sender<Unchecked>>,
@@ -39,20 +39,20 @@ pub(super) struct Opened {
 /// The policy that the holder of a store has set; only the latest counts.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Policy {
-    Open(Admission),
+    Open(AdmissionRule),
     Closed,
 }
 
 impl Policy {
     /// Returns true if some peers may be accepted.
     fn admits_some(&self) -> bool {
-        matches!(self, Self::Open(Admission::Anybody | Admission::Only { .. }))
+        matches!(self, Self::Open(AdmissionRule::Anybody | AdmissionRule::Only { .. }))
     }
 }
 
 /// The state of a store after an event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum State {
+pub(super) enum StoreState {
     Open,
     Closed,
 }
@@ -66,7 +66,7 @@ pub(super) struct Store {
     taken_over: mpsc::Receiver<net::TcpStream>,
     /// True if there may be connections in `taken_over`.
     has_arrivals: bool,
-    refused: Refused,
+    refused: RefusedAddresses,
     /// Receives the first refusal of each address; if `None`, they are logged.
     refusals: Option<mpsc::Sender<IpAddr>>,
     /// Connections that wait until their users are confirmed.
@@ -74,7 +74,7 @@ pub(super) struct Store {
     /// Receives the connections in `waiting`; if `None`, they are refused.
     unchecked: Option<mpsc::Sender<Unchecked>>,
     /// Answers about connections in `waiting`.
-    answered: mpsc::Receiver<Answers>,
+    answered: mpsc::Receiver<CheckAnswers>,
     /// True if there may be answers in `answered`.
     has_answers: bool,
     /// Created for the first connection whose admission depends on its owner.
@@ -89,16 +89,24 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn new(opened: Opened) -> Self {
-        let Opened { id, listener, policy, taken_over, answered, memory_max, refusals, unchecked } =
-            opened;
+    pub(super) fn new(opened: NewStore) -> Self {
+        let NewStore {
+            id,
+            listener,
+            policy,
+            taken_over,
+            answered,
+            memory_max,
+            refusals,
+            unchecked,
+        } = opened;
         Self {
             id,
             acceptor: Acceptor::new(listener),
             clients: Clients::with_memory_max(memory_max),
             taken_over,
             has_arrivals: false,
-            refused: Refused::default(),
+            refused: RefusedAddresses::default(),
             refusals,
             waiting: Waiting::default(),
             unchecked,
@@ -151,12 +159,12 @@ impl Store {
     }
 
     /// Handles a change that the handle made.
-    pub(super) fn on_policy_changed(&mut self) -> State {
+    pub(super) fn on_policy_changed(&mut self) -> StoreState {
         self.has_arrivals = true;
         self.has_answers = true;
         match &*self.policy.borrow() {
-            Policy::Open(_) => State::Open,
-            Policy::Closed => State::Closed,
+            Policy::Open(_) => StoreState::Open,
+            Policy::Closed => StoreState::Closed,
         }
     }
 
@@ -201,7 +209,7 @@ impl Store {
 
     fn handle_answers(&mut self, registry: &Registry, now: Instant, most: usize) {
         for _ in 0..most {
-            let Ok(Answers { confirmed, denied }) = self.answered.try_recv() else {
+            let Ok(CheckAnswers { confirmed, denied }) = self.answered.try_recv() else {
                 self.has_answers = false;
                 return;
             };
@@ -312,7 +320,7 @@ impl Store {
         if CONNECTIONS_MAX <= self.clients.len() {
             return self.refuse(&stream, peer, "too many connections");
         }
-        let token = Source::Connection(self.id, self.clients.next_slot()).into();
+        let token = PollSource::Connection(self.id, self.clients.next_slot()).into();
         match registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE) {
             Ok(()) => self.clients.enter(now, stream, peer),
             Err(cause) => warn!(%peer, %cause, "failed to serve a connection to the store"),
@@ -379,9 +387,9 @@ fn is_own_address(ip: IpAddr) -> bool {
 
 /// The first addresses that were refused, so that repeated attempts do not fill the log.
 #[derive(Debug, Default)]
-struct Refused(BTreeSet<IpAddr>);
+struct RefusedAddresses(BTreeSet<IpAddr>);
 
-impl Refused {
+impl RefusedAddresses {
     fn is_new(&mut self, peer: IpAddr) -> bool {
         self.0.len() < REFUSED_LOGGED_MAX && self.0.insert(peer)
     }
@@ -434,7 +442,7 @@ mod tests {
     /// Each refused address is new once, and only a limited number is.
     #[test]
     fn refusals_are_logged_once() {
-        let mut refused = Refused::default();
+        let mut refused = RefusedAddresses::default();
         for n in 0..2 * REFUSED_LOGGED_MAX as u32 {
             let peer = IpAddr::from(n.to_be_bytes());
             assert_eq!(refused.is_new(peer), n < REFUSED_LOGGED_MAX as u32);

@@ -11,12 +11,12 @@ use socket2::SockRef;
 use tokio::sync::{mpsc, watch};
 use tracing::error;
 
-use super::Admission;
+use super::AdmissionRule;
 use super::counters::Counters;
-use super::driver::Driver;
-use super::source::{Source, StoreId};
-use super::store::{self, Opened, Policy};
-use super::unchecked::{Answers, Unchecked};
+use super::driver::StoreDriver;
+use super::source::{PollSource, StoreId};
+use super::store::{self, NewStore, Policy};
+use super::unchecked::{CheckAnswers, Unchecked};
 use crate::limits::{
     ANSWERS_QUEUED_MAX, BUFFERS_LEN_MAX, HANDED_OVER_MAX, OPENING_MAX, STORE_MEMORY_MAX,
 };
@@ -27,7 +27,7 @@ use crate::limits::{
 #[derive(Debug)]
 pub struct StoreThread {
     /// `None` only while it is dropped.
-    opening: Option<mpsc::Sender<Opened>>,
+    opening: Option<mpsc::Sender<NewStore>>,
     thread: Option<JoinHandle<()>>,
     registry: Registry,
     waker: Arc<Waker>,
@@ -41,7 +41,7 @@ pub struct StoreThread {
 pub struct StoreHandle {
     policy: watch::Sender<Policy>,
     handed_over: mpsc::Sender<TcpStream>,
-    answers: mpsc::Sender<Answers>,
+    answers: mpsc::Sender<CheckAnswers>,
     waker: Arc<Waker>,
 }
 
@@ -49,7 +49,7 @@ pub struct StoreHandle {
 #[derive(Debug)]
 pub struct Options {
     /// The rule by which connections are accepted.
-    pub admission: Admission,
+    pub admission: AdmissionRule,
     /// Bound on the memory of the store in all: values, unfinished requests and unsent answers.
     pub memory_max: usize,
     /// Receives the address of refused connections, each address once; if `None`, they are logged.
@@ -62,7 +62,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let memory_max = STORE_MEMORY_MAX + BUFFERS_LEN_MAX;
-        Self { admission: Admission::Nobody, memory_max, refusals: None, unchecked: None }
+        Self { admission: AdmissionRule::Nobody, memory_max, refusals: None, unchecked: None }
     }
 }
 
@@ -103,10 +103,10 @@ impl StoreThread {
     pub fn start(name: &str) -> io::Result<Self> {
         let poll = Poll::new()?;
         let registry = poll.registry().try_clone()?;
-        let waker = Arc::new(Waker::new(poll.registry(), Source::Handle.into())?);
+        let waker = Arc::new(Waker::new(poll.registry(), PollSource::Handle.into())?);
         let (opening, opened) = mpsc::channel(OPENING_MAX);
         let counters = Arc::new(Counters::default());
-        let driver = Driver::new(poll, opened, Arc::clone(&counters));
+        let driver = StoreDriver::new(poll, opened, Arc::clone(&counters));
         let thread = thread::Builder::new().name(name.to_owned()).spawn(|| driver.run())?;
         let (opening, thread) = (Some(opening), Some(thread));
         Ok(Self { opening, thread, registry, waker, next: AtomicUsize::new(0), counters })
@@ -127,7 +127,7 @@ impl StoreThread {
     pub fn open(
         &self,
         listener: TcpListener,
-        admission: Admission,
+        admission: AdmissionRule,
     ) -> Result<StoreHandle, OpenError> {
         self.open_with(Some(listener), Options { admission, ..Options::default() })
     }
@@ -137,7 +137,10 @@ impl StoreThread {
     /// # Errors
     ///
     /// Returns [`OpenError`] if the thread accepts no more stores.
-    pub fn open_without_listener(&self, admission: Admission) -> Result<StoreHandle, OpenError> {
+    pub fn open_without_listener(
+        &self,
+        admission: AdmissionRule,
+    ) -> Result<StoreHandle, OpenError> {
         self.open_with(None, Options { admission, ..Options::default() })
     }
 
@@ -169,7 +172,11 @@ impl StoreThread {
         listener.set_nonblocking(true)?;
         store::prepare(&SockRef::from(&listener))?;
         let mut listener = net::TcpListener::from_std(listener);
-        self.registry.register(&mut listener, Source::Listener(id).into(), Interest::READABLE)?;
+        self.registry.register(
+            &mut listener,
+            PollSource::Listener(id).into(),
+            Interest::READABLE,
+        )?;
         Ok(listener)
     }
 
@@ -183,7 +190,7 @@ impl StoreThread {
         let (policy, policy_seen) = watch::channel(Policy::Open(admission.canonical()));
         let (handed_over, taken_over) = mpsc::channel(HANDED_OVER_MAX);
         let (answers, answered) = mpsc::channel(ANSWERS_QUEUED_MAX);
-        let opened = Opened {
+        let opened = NewStore {
             id,
             listener,
             policy: policy_seen,
@@ -217,7 +224,7 @@ impl StoreHandle {
     /// Serves a connection that was accepted elsewhere and from which nothing was read.
     ///
     /// The peer must be admitted, as on the store's own listener; it is refused under
-    /// [`Admission::Nobody`].
+    /// [`AdmissionRule::Nobody`].
     ///
     /// # Errors
     ///
@@ -239,14 +246,14 @@ impl StoreHandle {
     /// far behind: these connections are refused when they time out, and their clients connect
     /// again.
     pub fn answer(&self, confirmed: Vec<u64>, denied: Vec<u64>) {
-        if self.answers.try_send(Answers { confirmed, denied }).is_ok() {
+        if self.answers.try_send(CheckAnswers { confirmed, denied }).is_ok() {
             wake(&self.waker);
         }
     }
 
     /// Sets the rule for new connections, including connections in the backlog. Existing
     /// connections stay.
-    pub fn admit(&self, admission: Admission) {
+    pub fn admit(&self, admission: AdmissionRule) {
         let admission = admission.canonical();
         self.policy.send_modify(|policy| {
             if matches!(policy, Policy::Open(_)) {

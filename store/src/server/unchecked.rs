@@ -19,7 +19,7 @@ pub struct Unchecked {
 
 /// The answers about connections that wait until their users are confirmed, by their numbers.
 #[derive(Debug)]
-pub(super) struct Answers {
+pub(super) struct CheckAnswers {
     pub(super) confirmed: Vec<u64>,
     pub(super) denied: Vec<u64>,
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::limits::APPENDED_LEN_MAX;
 
-fn drain(output: &mut Output) -> Vec<u8> {
+fn drain(output: &mut SendBuffer) -> Vec<u8> {
     let mut sent = Vec::new();
     while !output.is_empty() {
         let mut slices = [std::io::IoSlice::new(&[])];
@@ -17,12 +17,12 @@ fn drain(output: &mut Output) -> Vec<u8> {
 fn feed(input: &[u8]) -> (Vec<u8>, Result<(), Violation>) {
     let mut engine = Engine::default();
     let mut session = Session::new(ClientId(0));
-    let mut output = Output::default();
+    let mut output = SendBuffer::default();
     let mut rest = input;
     let result = loop {
         match session.step(&mut engine, &mut rest, &mut output) {
-            Ok(Step::Taken) => {}
-            Ok(Step::NeedMore) => break Ok(()),
+            Ok(SessionStep::Taken) => {}
+            Ok(SessionStep::NeedMore) => break Ok(()),
             Err(violation) => break Err(violation),
         }
     };
@@ -88,7 +88,7 @@ fn lengths_count_in_an_answer() {
 fn stored_values_are_shared() {
     let desired = [7; crate::limits::SHARED_VALUE_LEN_MIN];
     let query = Query::CompareSet { key: b"k", expected: b"", desired: &desired };
-    let (mut engine, mut output) = (Engine::default(), Output::default());
+    let (mut engine, mut output) = (Engine::default(), SendBuffer::default());
     execute(ClientId(0), query, &mut engine, &mut output).unwrap();
     let occupied = 8 + 2 * crate::limits::PIECE_OVERHEAD;
     assert_eq!((output.len(), output.occupied()), (8 + desired.len(), occupied));

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use ragent_election::election::Leadership;
+use ragent_election::election::NewLeadership;
 use ragent_rendezvous::{
     Rendezvous,
     grant::Grant,
@@ -110,7 +110,7 @@ impl World {
         self.check_process_end(id);
     }
 
-    fn start_coordinator(&mut self, id: &NodeId, leadership: Leadership) {
+    fn start_coordinator(&mut self, id: &NodeId, leadership: NewLeadership) {
         let Some(local) = self.local(id) else { return };
         let ignores = self.bug == Bug::IgnoredReplica;
         let job_state = leadership.job_state.filter(|_| !ignores);

@@ -69,7 +69,7 @@ impl World {
     pub(super) fn new_voter(&mut self, host: usize, id: &NodeId, local: Instant) -> Voter {
         let id_of_file = self.hosts[host].file.as_ref().map(|file| file.id);
         let voter = id_of_file.unwrap_or_else(|| VoterId(self.random.between(1, u64::MAX - 1)));
-        let settings = election::Settings {
+        let settings = election::ElectionSettings {
             voter,
             is_new: id_of_file.is_none(),
             is_first_start: self.bug == Bug::NoMute,

@@ -12,8 +12,11 @@ use std::{
 };
 
 use ragent_election::{
-    claim::{Claim, Effect, Outcome, Record, RecordKind, Settings, Stamp, Timers, Value},
-    election::Leadership,
+    claim::{
+        ChangeOutcome, Claim, ClaimSettings, ClaimTimers, Effect, KeyContent, Record, RecordKind,
+        Stamp,
+    },
+    election::NewLeadership,
 };
 use ragent_rendezvous::{
     ids::{NodeId, Round, Term, VoterAddress},
@@ -32,7 +35,7 @@ use store::{Loss, Store};
 /// The store, and the claims of the processes.
 #[derive(Debug)]
 pub(super) struct Etcd {
-    pub(super) timers: Timers,
+    pub(super) timers: ClaimTimers,
     store: Store,
     /// The store does not answer until then.
     away_until: Instant,
@@ -93,14 +96,14 @@ const LATE: Duration = Duration::from_secs(9);
 const RESTORING: Duration = Duration::from_millis(7_500);
 
 impl Bug {
-    fn claim_timers(self) -> Timers {
-        let default = Timers::default();
+    fn claim_timers(self) -> ClaimTimers {
+        let default = ClaimTimers::default();
         let silence = match self {
             Self::SilenceBelowLease => default.leader_lease.mul_f64(0.9),
             Self::SilenceBelowKill => default.leader_lease.mul_f64(1.03),
             _ => default.silence,
         };
-        Timers { silence, ..default }
+        ClaimTimers { silence, ..default }
     }
 }
 
@@ -203,7 +206,7 @@ impl World {
     }
 
     pub(super) fn new_candidate(&mut self, host: usize, id: &NodeId, local: Instant) -> Candidate {
-        let settings = Settings {
+        let settings = ClaimSettings {
             process: id.clone(),
             endpoint: self.place(host).address().to_string(),
             timers: self.bug.claim_timers(),
@@ -279,7 +282,7 @@ impl World {
         let is_claim = record.kind != RecordKind::Placeholder;
         let claimed = is_claim.then(|| (record.term, round_of(record.job_state.as_ref())));
         let outcome = etcd.store.change(expected, record);
-        let is_made = matches!(outcome, Outcome::Made(_));
+        let is_made = matches!(outcome, ChangeOutcome::Made(_));
         // A record that replaces an older one of a restored store, before the others have seen that.
         let is_older = |(term, round): (Term, Round)| {
             let is_older_round = known.1 <= round && round < etcd.stored;
@@ -319,7 +322,7 @@ impl World {
             let arrive = StoreEvent::Arrive { from, number, expected, record, is_answered };
             self.schedule(arrives, Event::Store(arrive));
         }
-        self.wake(id, DEADLINE, Input::Changed(number, Box::new(Outcome::Unknown)));
+        self.wake(id, DEADLINE, Input::Changed(number, Box::new(ChangeOutcome::Unknown)));
     }
 
     /// Calls the claim of a process with the time on its clock, and carries out the effects.
@@ -334,7 +337,7 @@ impl World {
         Some(result)
     }
 
-    pub(super) fn handle_watched(&mut self, id: &NodeId, value: Value) {
+    pub(super) fn handle_watched(&mut self, id: &NodeId, value: KeyContent) {
         if self.is_unread(id, &value) {
             return;
         }
@@ -346,21 +349,23 @@ impl World {
         self.with_claim(id, |claim, now| claim.handle_value(now, value));
     }
 
-    pub(super) fn handle_changed(&mut self, id: &NodeId, number: u64, outcome: Outcome) {
+    pub(super) fn handle_changed(&mut self, id: &NodeId, number: u64, outcome: ChangeOutcome) {
         let outcome = match outcome {
-            Outcome::Refused(value) if self.is_unread(id, &value) => return,
-            Outcome::Refused(value) => Outcome::Refused(Box::new(self.forge_value(id, *value))),
+            ChangeOutcome::Refused(value) if self.is_unread(id, &value) => return,
+            ChangeOutcome::Refused(value) => {
+                ChangeOutcome::Refused(Box::new(self.forge_value(id, *value)))
+            }
             outcome => outcome,
         };
         let now = self.now;
         let is_cut = self.candidate(id).is_some_and(|candidate| now < candidate.cut_until);
-        if !is_cut || outcome == Outcome::Unknown {
+        if !is_cut || outcome == ChangeOutcome::Unknown {
             self.with_claim(id, |claim, now| claim.handle_outcome(now, number, outcome));
         }
     }
 
     /// Returns true if a process does not receive this content of the key; notes it otherwise.
-    fn is_unread(&mut self, id: &NodeId, value: &Value) -> bool {
+    fn is_unread(&mut self, id: &NodeId, value: &KeyContent) -> bool {
         let (now, bug) = (self.now, self.bug);
         let Some(candidate) = self.candidate(id) else { return true };
         if now < candidate.cut_until || bug == Bug::GarbageKept && value.garbage.is_some() {
@@ -387,7 +392,7 @@ impl World {
     }
 
     /// The error of [`Bug::CreatorAtOnce`]: a placeholder is as good as a record that was released.
-    fn forge_value(&mut self, id: &NodeId, mut value: Value) -> Value {
+    fn forge_value(&mut self, id: &NodeId, mut value: KeyContent) -> KeyContent {
         let is_bug = self.bug == Bug::CreatorAtOnce;
         let knows_record = self.candidate(id).is_some_and(|one| one.claim.record().is_some());
         if let Some(entry) = &mut value.entry
@@ -537,7 +542,7 @@ impl World {
     }
 
     /// Checks rules c and d for a leadership that begins.
-    fn check_claim(&mut self, leadership: &Leadership) {
+    fn check_claim(&mut self, leadership: &NewLeadership) {
         let (term, known) = self.known();
         let round = round_of(leadership.job_state.as_ref());
         let Some(etcd) = &mut self.etcd else { return };

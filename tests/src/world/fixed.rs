@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_election::election::Leadership;
+use ragent_election::election::NewLeadership;
 use ragent_rendezvous::{
     event::{Event as JournalEvent, EventKind},
     ids::{GroupRank, JobUid, NodeId, Round, RoundId, Term},
@@ -233,7 +233,7 @@ impl World {
         fixed.accounted_since = (now, before);
         // Assignments of its predecessor, which may never have arrived, do not bind the new one.
         self.chronicle.running.clear();
-        let leadership = Leadership {
+        let leadership = NewLeadership {
             term: Term(0),
             until: now,
             workers_until: now,

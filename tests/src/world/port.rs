@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use ragent_election::election::Leadership;
+use ragent_election::election::NewLeadership;
 use ragent_rendezvous::{
     ids::{NodeId, Peer, Round, Term, VoterAddress},
     message::{FromNode, Registration, ToNode},
@@ -40,7 +40,7 @@ pub(super) struct Port {
 pub(super) enum Leader {
     Unknown,
     Other(VoterAddress, Term),
-    Here(Box<Leadership>),
+    Here(Box<NewLeadership>),
 }
 
 /// The coordinator, as a port knows it.
@@ -94,7 +94,7 @@ impl World {
     }
 
     /// Notes that a leadership of a process begins.
-    pub(super) fn lead(&mut self, id: &NodeId, leadership: Box<Leadership>) {
+    pub(super) fn lead(&mut self, id: &NodeId, leadership: Box<NewLeadership>) {
         let Some(port) = self.port(id) else { return };
         port.until.insert(leadership.term, leadership.until);
         port.leader = Leader::Here(leadership);

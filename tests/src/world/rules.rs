@@ -20,7 +20,7 @@ use std::{
 };
 
 use ragent_election::election::{
-    Leadership,
+    NewLeadership,
     message::{Replica, VoterSlot},
 };
 use ragent_rendezvous::{
@@ -250,7 +250,7 @@ impl World {
     }
 
     /// Checks rules c and d for a leadership that begins.
-    pub(super) fn note_winner(&mut self, id: &NodeId, leadership: &Leadership) {
+    pub(super) fn note_winner(&mut self, id: &NodeId, leadership: &NewLeadership) {
         let term = leadership.term;
         self.tell(|| format!("{id} leads in term {term}"));
         if self.loses_states || self.has_lost_key() {

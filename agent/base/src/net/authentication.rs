@@ -7,7 +7,7 @@ use ragent_store::server::{Owner, Owners};
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::http_client::{self, ExchangeEnd, Page};
+use super::http_client::{self, ExchangeEnd, HttpPage};
 use crate::{
     net::limits,
     secret::{ClientTls, Credentials, Mismatch, NamedAuth, READ_INTERVAL},
@@ -21,7 +21,7 @@ pub const IDENTITY_PATH: &str = "/v1/identity";
 pub async fn ask(address: SocketAddr) -> Option<NamedAuth> {
     let (len_max, limit) = (limits::MAX_IDENTITY_LEN, limits::IDENTIFY_TIMEOUT);
     let exchange = http_client::get(address, IDENTITY_PATH, len_max, limit).await;
-    let page = Page::parse(&exchange.received).filter(|page| page.status == 200)?;
+    let page = HttpPage::parse(&exchange.received).filter(|page| page.status == 200)?;
     serde_json::from_str(page.body).ok()
 }
 

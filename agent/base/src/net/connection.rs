@@ -31,7 +31,7 @@ impl PeerAddress {
 
 /// The progress of a connection.
 #[derive(Clone, Copy, Debug)]
-pub enum Step {
+pub enum ConnectionStep {
     /// The first byte has arrived, from an unknown connection.
     Begun,
     /// The peer has proven that it belongs to the job.
@@ -44,27 +44,30 @@ pub enum Step {
 
 /// Reports the progress of one connection.
 #[derive(Clone, Debug)]
-pub struct Progress {
+pub struct ConnectionProgress {
     connection: ConnectionId,
     is_served: Arc<AtomicBool>,
-    steps: mpsc::Sender<(ConnectionId, Step)>,
+    steps: mpsc::Sender<(ConnectionId, ConnectionStep)>,
 }
 
-impl Progress {
+impl ConnectionProgress {
     /// Creates the reports of one connection, to `steps`.
-    pub fn new(connection: ConnectionId, steps: mpsc::Sender<(ConnectionId, Step)>) -> Self {
+    pub fn new(
+        connection: ConnectionId,
+        steps: mpsc::Sender<(ConnectionId, ConnectionStep)>,
+    ) -> Self {
         Self { connection, is_served: Arc::default(), steps }
     }
 
     /// Reports that the first request is complete; later requests are not reported.
     pub(super) async fn served(&self) {
         if !self.is_served.swap(true, Ordering::Relaxed) {
-            self.report(Step::Served).await;
+            self.report(ConnectionStep::Served).await;
         }
     }
 
     /// Reports a step.
-    pub(super) async fn report(&self, step: Step) {
+    pub(super) async fn report(&self, step: ConnectionStep) {
         // The port may be closed already.
         let _ = self.steps.send((self.connection, step)).await;
     }

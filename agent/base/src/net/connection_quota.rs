@@ -19,7 +19,7 @@ use std::{
     time::Instant,
 };
 
-use self::places::Places;
+use self::places::ConnectionPlaces;
 use crate::net::limits;
 
 mod places;
@@ -30,7 +30,7 @@ pub struct ConnectionId(u64);
 
 /// The origin of a connection, as known when it is accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Origin {
+pub enum ConnectionOrigin {
     /// A socket of this user on this machine, the address of a registered node, or a process that has proven that it belongs
     /// to the job.
     Known,
@@ -82,7 +82,7 @@ pub struct ConnectionQuota {
     bounds: Bounds,
     next: u64,
     len: usize,
-    waiting: BTreeMap<ConnectionId, Waiting>,
+    waiting: BTreeMap<ConnectionId, WaitingConnection>,
     deadlines: BTreeSet<(Instant, ConnectionId)>,
     /// In the order of arrival, so that the first has waited longest.
     unknown: BTreeSet<ConnectionId>,
@@ -92,7 +92,7 @@ pub struct ConnectionQuota {
     /// Unknown connections that have waited for longer, to which the quotas apply.
     overdue: BTreeSet<ConnectionId>,
     overdue_by_network: BTreeMap<IpAddr, BTreeSet<ConnectionId>>,
-    places: Places,
+    places: ConnectionPlaces,
     /// In the order of arrival, with their addresses, which may have become known since.
     served_unknown: BTreeMap<ConnectionId, IpAddr>,
     served_by_network: BTreeMap<IpAddr, BTreeSet<ConnectionId>>,
@@ -105,7 +105,7 @@ pub struct ConnectionQuota {
 
 /// A connection that has not sent a whole request.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct WaitingConnection {
     deadline: Instant,
     /// The address, if the connection is unknown.
     address: Option<IpAddr>,
@@ -125,7 +125,11 @@ impl ConnectionQuota {
             young: VecDeque::new(),
             overdue: BTreeSet::new(),
             overdue_by_network: BTreeMap::new(),
-            places: Places::new(bounds.read, bounds.read_per_address, limits::READ_PATIENCE),
+            places: ConnectionPlaces::new(
+                bounds.read,
+                bounds.read_per_address,
+                limits::READ_PATIENCE,
+            ),
             served_unknown: BTreeMap::new(),
             served_by_network: BTreeMap::new(),
             store_clients: 0,
@@ -141,19 +145,20 @@ impl ConnectionQuota {
         &mut self,
         now: Instant,
         peer: IpAddr,
-        origin: Origin,
+        origin: ConnectionOrigin,
         store_clients_max: usize,
         is_known: impl Fn(IpAddr) -> bool,
     ) -> ConnectionId {
         let id = ConnectionId(self.next);
         self.next += 1;
         self.len += 1;
-        let is_store_client = origin == Origin::Known && self.store_clients < store_clients_max;
+        let is_store_client =
+            origin == ConnectionOrigin::Known && self.store_clients < store_clients_max;
         let patience =
             if is_store_client { limits::STORE_SILENCE } else { limits::FIRST_REQUEST_TIMEOUT };
-        let address = (origin == Origin::Unknown).then_some(peer);
+        let address = (origin == ConnectionOrigin::Unknown).then_some(peer);
         let deadline = now + patience;
-        self.waiting.insert(id, Waiting { deadline, address, is_store_client });
+        self.waiting.insert(id, WaitingConnection { deadline, address, is_store_client });
         self.deadlines.insert((deadline, id));
         self.store_clients += usize::from(is_store_client);
         if address.is_some() {
@@ -198,7 +203,7 @@ impl ConnectionQuota {
         if let Some(waiting) = self.forget(id) {
             self.deadlines.insert((waiting.deadline, id));
             self.store_clients += usize::from(waiting.is_store_client);
-            self.waiting.insert(id, Waiting { address: None, ..waiting });
+            self.waiting.insert(id, WaitingConnection { address: None, ..waiting });
         }
     }
 
@@ -316,7 +321,7 @@ impl ConnectionQuota {
     }
 
     /// Notes that a connection no longer waits.
-    fn forget(&mut self, id: ConnectionId) -> Option<Waiting> {
+    fn forget(&mut self, id: ConnectionId) -> Option<WaitingConnection> {
         let waiting = self.waiting.remove(&id)?;
         self.deadlines.remove(&(waiting.deadline, id));
         self.store_clients -= usize::from(waiting.is_store_client);

@@ -31,8 +31,8 @@ use tower::ServiceExt;
 use tracing::debug;
 
 use super::{
-    connection::{PeerAddress, Progress},
-    connection_quota::Origin,
+    connection::{ConnectionProgress, PeerAddress},
+    connection_quota::ConnectionOrigin,
 };
 use crate::net::limits;
 
@@ -42,12 +42,12 @@ pub(super) async fn serve(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     peer: PeerAddress,
     router: Router,
-    origin: Origin,
-    progress: &Progress,
+    origin: ConnectionOrigin,
+    progress: &ConnectionProgress,
 ) {
     let streams = match origin {
-        Origin::Known => limits::STREAMS,
-        Origin::Unknown => limits::UNKNOWN_STREAMS,
+        ConnectionOrigin::Known => limits::STREAMS,
+        ConnectionOrigin::Unknown => limits::UNKNOWN_STREAMS,
     };
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -71,7 +71,9 @@ pub(super) async fn serve(
         request.extensions_mut().insert(origin);
         let served = BeingServed::new(&requests);
         let answer = answer(request, router.clone(), progress.clone());
-        async move { Ok::<_, Infallible>(answer.await.map(|body| Body::new(Answer { body, served }))) }
+        async move {
+            Ok::<_, Infallible>(answer.await.map(|body| Body::new(AnswerBody { body, served })))
+        }
     });
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
@@ -102,7 +104,11 @@ impl BodyRead {
 }
 
 /// Answers a request whose body arrives in time.
-async fn answer(mut request: Request<Incoming>, router: Router, progress: Progress) -> Response {
+async fn answer(
+    mut request: Request<Incoming>,
+    router: Router,
+    progress: ConnectionProgress,
+) -> Response {
     let has_body = !request.body().is_end_stream();
     let read = BodyRead::default();
     request.extensions_mut().insert(read.clone());
@@ -172,13 +178,13 @@ impl Drop for BeingServed {
 }
 
 /// The body of an answer, which counts as a request in progress until it is sent.
-struct Answer {
+struct AnswerBody {
     body: Body,
     #[expect(dead_code, reason = "it counts while it is there")]
     served: BeingServed,
 }
 
-impl HttpBody for Answer {
+impl HttpBody for AnswerBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{
     dial,
-    secure_stream::{self, ConnectError},
+    secure_stream::{self, DialError},
 };
 use crate::{
     net::limits,
@@ -52,7 +52,7 @@ pub enum ExchangeEnd {
 
 /// The status and the body of an answer.
 #[derive(Debug, Eq, PartialEq)]
-pub struct Page<'a> {
+pub struct HttpPage<'a> {
     /// The status code.
     pub status: u16,
     /// The text after the header.
@@ -87,12 +87,12 @@ pub async fn get_as_member(
         }
         Err(error) => {
             let error = match error {
-                ConnectError::Io(error) => error,
-                ConnectError::Silent(_) => {
+                DialError::Io(error) => error,
+                DialError::Silent(_) => {
                     return Exchange { received: Vec::new(), end: ExchangeEnd::TimedOut };
                 }
-                ConnectError::Mismatch(mismatch) => io::Error::other(mismatch),
-                ConnectError::Unproven(_) => io::Error::other(error),
+                DialError::Mismatch(mismatch) => io::Error::other(mismatch),
+                DialError::Unproven(_) => io::Error::other(error),
             };
             Exchange { received: Vec::new(), end: ExchangeEnd::Failed(error) }
         }
@@ -133,14 +133,14 @@ async fn exchange(
 
 /// An answer whose body is received in parts.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpAnswer {
     status: StatusCode,
     body: Incoming,
     /// Ends the connection when it is dropped.
     _connection: JoinSet<()>,
 }
 
-impl Answer {
+impl HttpAnswer {
     /// Requests the page at `path` from the process at `address`, to which `stream` is connected. The process is not to ask
     /// another one for it.
     pub async fn request(
@@ -188,7 +188,7 @@ impl Answer {
     }
 }
 
-impl<'a> Page<'a> {
+impl<'a> HttpPage<'a> {
     /// Parses an answer of HTTP/1.1 with a whole header; `None` if it is anything else.
     pub fn parse(received: &'a [u8]) -> Option<Self> {
         let (head, body) = str::from_utf8(received).ok()?.split_once("\r\n\r\n")?;
@@ -228,7 +228,7 @@ mod tests {
     async fn answers_are_bounded() {
         let short = get_answer(b"HTTP/1.1 200 OK\r\n\r\nbody").await;
         assert!(matches!(short.end, ExchangeEnd::Complete), "{:?}", short.end);
-        assert_eq!(Page::parse(&short.received), Some(Page { status: 200, body: "body" }));
+        assert_eq!(HttpPage::parse(&short.received), Some(HttpPage { status: 200, body: "body" }));
         let long = get_answer(&[b'x'; 100]).await;
         assert_eq!(long.received, [b'x'; 40]);
     }
@@ -259,14 +259,14 @@ mod tests {
     /// Only an answer of HTTP/1.1 with a whole header has a status.
     #[test]
     fn pages_are_parsed() {
-        let page = |text: &'static str| Page::parse(text.as_bytes());
-        let too_many = Page { status: 429, body: "later\n" };
+        let page = |text: &'static str| HttpPage::parse(text.as_bytes());
+        let too_many = HttpPage { status: 429, body: "later\n" };
         assert_eq!(page("HTTP/1.1 429 Too Many Requests\r\na: b\r\n\r\nlater\n"), Some(too_many));
         for other in
             ["", "SSH-2.0-X\r\n", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 x\r\n\r\n", "HTTP/1.1 \r\n\r\n"]
         {
             assert_eq!(page(other), None, "{other:?}");
         }
-        assert_eq!(Page::parse(b"HTTP/1.1 200 OK\r\n\r\n\xff"), None);
+        assert_eq!(HttpPage::parse(b"HTTP/1.1 200 OK\r\n\r\n\xff"), None);
     }
 }

@@ -27,8 +27,8 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{
-    connection::{PeerAddress, Progress, Step},
-    connection_quota::{Bounds, ConnectionId, ConnectionQuota, Origin},
+    connection::{ConnectionProgress, ConnectionStep, PeerAddress},
+    connection_quota::{Bounds, ConnectionId, ConnectionOrigin, ConnectionQuota},
     http,
     refusals::Refusals,
     secure_stream::{self, AcceptError},
@@ -225,7 +225,7 @@ struct Port {
     handles: BTreeMap<ConnectionId, Handle>,
     /// True if the port serves this user only.
     is_private: bool,
-    progress: mpsc::Sender<(ConnectionId, Step)>,
+    progress: mpsc::Sender<(ConnectionId, ConnectionStep)>,
     /// The time until which no connection is accepted, after a failure.
     rest_until: Option<Instant>,
     is_failing: bool,
@@ -262,12 +262,12 @@ impl Port {
         }
     }
 
-    fn handle_step(&mut self, connection: ConnectionId, step: Step) {
+    fn handle_step(&mut self, connection: ConnectionId, step: ConnectionStep) {
         match step {
-            Step::Begun => self.quota.handle_begun(connection),
-            Step::Authenticated => self.quota.handle_authenticated(connection),
-            Step::IsHttp => self.quota.handle_not_store_client(clock::now(), connection),
-            Step::Served => {
+            ConnectionStep::Begun => self.quota.handle_begun(connection),
+            ConnectionStep::Authenticated => self.quota.handle_authenticated(connection),
+            ConnectionStep::IsHttp => self.quota.handle_not_store_client(clock::now(), connection),
+            ConnectionStep::Served => {
                 let protocols = Arc::clone(&self.protocols);
                 self.quota.handle_served(connection, |ip| protocols.knows(ip));
             }
@@ -326,13 +326,13 @@ impl Port {
         let is_known = |ip| protocols.knows(ip);
         let connection =
             self.quota.handle_accepted(now, address.ip, origin, store_clients_max, is_known);
-        let progress = Progress::new(connection, self.progress.clone());
+        let progress = ConnectionProgress::new(connection, self.progress.clone());
         let (read, may_read) = oneshot::channel();
         let (read, may_read) = match origin {
-            Origin::Known => (None, None),
-            Origin::Unknown => (Some(read), Some(may_read)),
+            ConnectionOrigin::Known => (None, None),
+            ConnectionOrigin::Unknown => (Some(read), Some(may_read)),
         };
-        let client = Client { peer: address, own_user, is_private: self.is_private, may_read };
+        let client = PortClient { peer: address, own_user, is_private: self.is_private, may_read };
         let handle = self.tasks.spawn(async move {
             serve_connection(stream, client, &protocols, &progress).await;
         });
@@ -364,7 +364,7 @@ impl Port {
     }
 
     /// Returns the origin of a connection.
-    fn origin(&self, own_user: OwnUser, address: PeerAddress) -> Origin {
+    fn origin(&self, own_user: OwnUser, address: PeerAddress) -> ConnectionOrigin {
         let is_known = match own_user {
             OwnUser::Yes => true,
             // If the kernel does not answer, the machine is assumed to have one user. That is too weak an
@@ -372,7 +372,7 @@ impl Port {
             OwnUser::Unknown => true,
             OwnUser::No => !address.is_here && self.protocols.knows(address.ip),
         };
-        if is_known { Origin::Known } else { Origin::Unknown }
+        if is_known { ConnectionOrigin::Known } else { ConnectionOrigin::Unknown }
     }
 }
 
@@ -388,7 +388,7 @@ pub enum OwnUser {
 }
 
 /// The client of a connection.
-pub struct Client {
+pub struct PortClient {
     /// Its address.
     pub peer: PeerAddress,
     /// The answer of the kernel about its owner.
@@ -405,11 +405,11 @@ const ROOM_REST: Duration = Duration::from_millis(10);
 /// Serves a connection until it ends.
 pub async fn serve_connection(
     stream: TcpStream,
-    client: Client,
+    client: PortClient,
     protocols: &PortProtocols,
-    progress: &Progress,
+    progress: &ConnectionProgress,
 ) {
-    let Client { peer, own_user, is_private, may_read } = client;
+    let PortClient { peer, own_user, is_private, may_read } = client;
     let mut first = [0];
     // The quota has the deadline.
     let first = match stream.peek(&mut first).await {
@@ -418,11 +418,12 @@ pub async fn serve_connection(
     };
     let is_http = matches!(first, b'A'..=b'Z' | TLS);
     if is_http {
-        progress.report(Step::IsHttp).await;
+        progress.report(ConnectionStep::IsHttp).await;
     }
-    let origin = if may_read.is_none() { Origin::Known } else { Origin::Unknown };
+    let origin =
+        if may_read.is_none() { ConnectionOrigin::Known } else { ConnectionOrigin::Unknown };
     if is_http && let Some(may_read) = may_read {
-        progress.report(Step::Begun).await;
+        progress.report(ConnectionStep::Begun).await;
         if may_read.await.is_err() {
             return;
         }
@@ -464,7 +465,7 @@ async fn serve_tls(
     stream: TcpStream,
     peer: PeerAddress,
     protocols: &PortProtocols,
-    progress: &Progress,
+    progress: &ConnectionProgress,
 ) {
     if !protocols.credentials.is_secured() {
         return protocols.http.refusals.handle_refused(
@@ -479,9 +480,9 @@ async fn serve_tls(
             debug!(peer = %peer.ip, "connection closed: the protocol of voters has a byte before TLS");
         }
         Ok(stream) => {
-            progress.report(Step::Authenticated).await;
+            progress.report(ConnectionStep::Authenticated).await;
             let router = protocols.http.members.clone();
-            http::serve(stream, peer, router, Origin::Known, progress).await;
+            http::serve(stream, peer, router, ConnectionOrigin::Known, progress).await;
         }
         Err(AcceptError::Incomplete) => {
             debug!(peer = %peer.ip, "connection closed: the handshake was not completed");

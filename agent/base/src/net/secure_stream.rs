@@ -101,7 +101,7 @@ impl SecureStream {
 
 /// The reason for which a connection cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
+pub enum DialError {
     /// The system's error, or a time limit.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -120,17 +120,17 @@ pub enum ConnectError {
 ///
 /// # Errors
 ///
-/// Returns [`ConnectError`] if there is no connection, or the other process does not know the secret.
+/// Returns [`DialError`] if there is no connection, or the other process does not know the secret.
 pub async fn connect(
     address: SocketAddr,
     credentials: &Credentials,
     alpn: &[u8],
-) -> Result<SecureStream, ConnectError> {
+) -> Result<SecureStream, DialError> {
     let client = authentication::choose(address, credentials).await;
     let stream = dial(address).await?;
     match client {
         Some(client) => {
-            let opened = Opened { stream, address, client, limit: limits::HANDSHAKE_TIMEOUT };
+            let opened = OpenedStream { stream, address, client, limit: limits::HANDSHAKE_TIMEOUT };
             opened.secure(credentials, alpn).await
         }
         None => Ok(SecureStream::Plain(stream)),
@@ -138,7 +138,7 @@ pub async fn connect(
 }
 
 /// A connection that this process has opened, without TLS so far.
-pub struct Opened {
+pub struct OpenedStream {
     /// The connection.
     pub stream: TcpStream,
     /// The address of the other end.
@@ -149,7 +149,7 @@ pub struct Opened {
     pub limit: Duration,
 }
 
-impl Opened {
+impl OpenedStream {
     /// Authenticates both ends, for the protocol `alpn`.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl Opened {
         self,
         credentials: &Credentials,
         alpn: &[u8],
-    ) -> Result<SecureStream, ConnectError> {
+    ) -> Result<SecureStream, DialError> {
         let Self { stream, address, client, limit } = self;
         let connector = TlsConnector::from(Arc::clone(&client.config));
         let connector = connector.with_alpn(vec![alpn.to_vec()]);
@@ -180,12 +180,12 @@ impl Opened {
                 });
                 Err(match (explained, error.kind()) {
                     (Some(mismatch), _) => mismatch.into(),
-                    (None, io::ErrorKind::InvalidData) => ConnectError::Unproven(error),
+                    (None, io::ErrorKind::InvalidData) => DialError::Unproven(error),
                     // The connection was lost, or was closed for lack of room.
                     (None, _) => error.into(),
                 })
             }
-            Err(_) => Err(ConnectError::Silent(limit)),
+            Err(_) => Err(DialError::Silent(limit)),
         }
     }
 }

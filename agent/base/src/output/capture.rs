@@ -10,8 +10,8 @@ use tokio::{io::unix::AsyncFd, sync::oneshot};
 
 use super::{
     console::Console,
-    flow::{Destination, Flow, FlowOrder},
-    pipes::Progress,
+    flow::{Flow, FlowOrder, StreamDestination},
+    pipes::CopyProgress,
     tail::SharedTail,
 };
 use crate::sys::unix;
@@ -37,7 +37,7 @@ pub struct Capture {
 /// Returns the system's refusal of a pipe.
 pub fn start(
     console: Console,
-    destination: Destination,
+    destination: StreamDestination,
     tail: Option<SharedTail>,
 ) -> io::Result<Capture> {
     let (receiver, fd) = unistd::pipe2(OFlag::O_CLOEXEC)?;
@@ -60,7 +60,7 @@ async fn copy(
     let mut may_drain = true;
     let mut flow = Some(flow);
     while let Some(held) = flow.take() {
-        if held.progress == Progress::End {
+        if held.progress == CopyProgress::End {
             return;
         }
         tokio::select! {
@@ -90,7 +90,7 @@ async fn copy(
 async fn copy_all(console: &Console, mut flow: Box<Flow>) -> Option<Box<Flow>> {
     loop {
         flow = console.copy(flow).await?;
-        if flow.progress != Progress::More {
+        if flow.progress != CopyProgress::More {
             return Some(flow);
         }
     }

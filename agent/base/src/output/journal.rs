@@ -8,13 +8,13 @@ use std::{
 
 use crate::{output::limits, sys::unix};
 
-/// A file in memory with one [`Record`] and the start of a line.
+/// A file in memory with one [`LineRecord`] and the start of a line.
 #[derive(Debug)]
-pub(super) struct Journal(File);
+pub(super) struct LineJournal(File);
 
 /// The state of the lines of a stream.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) struct Record {
+pub(super) struct LineRecord {
     /// True if the content taken from the worker's pipe was also passed on to the file.
     pub(super) is_filed: bool,
     /// The slot with the start of the next line: the second if true, else the first.
@@ -22,12 +22,12 @@ pub(super) struct Record {
     /// The length of that start.
     pub(super) rest: u64,
     /// The step that is about to be carried out.
-    pub(super) pending: Option<Pending>,
+    pub(super) pending: Option<PendingLines>,
 }
 
 /// Lines that are about to be staged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Pending {
+pub(super) struct PendingLines {
     /// The length of the taken content before the step.
     pub(super) taken: u64,
     /// The number of these bytes that are replaced by lines.
@@ -40,10 +40,10 @@ const RECORD: usize = 7 * 8;
 const FIRST_SLOT: u64 = 4096;
 const SLOT: u64 = 2 * limits::MAX_CONSOLE_LINE as u64;
 
-impl Journal {
+impl LineJournal {
     pub(super) fn new() -> io::Result<Self> {
         let journal = Self::from(unix::memory_file(c"ragent-output")?);
-        journal.write(&Record::default())?;
+        journal.write(&LineRecord::default())?;
         Ok(journal)
     }
 
@@ -53,8 +53,8 @@ impl Journal {
 
     /// Replaces the record by one call within one page, so that a kill leaves the old one or the
     /// new one.
-    pub(super) fn write(&self, record: &Record) -> io::Result<()> {
-        let pending = record.pending.unwrap_or(Pending { taken: 0, used: 0, rest: 0 });
+    pub(super) fn write(&self, record: &LineRecord) -> io::Result<()> {
+        let pending = record.pending.unwrap_or(PendingLines { taken: 0, used: 0, rest: 0 });
         let words = [
             u64::from(record.is_filed),
             u64::from(record.slot),
@@ -72,10 +72,10 @@ impl Journal {
     }
 
     /// Returns the record, or that of a new journal if it cannot be read.
-    pub(super) fn record(&self) -> Record {
+    pub(super) fn record(&self) -> LineRecord {
         let mut bytes = [0; RECORD];
         if self.0.read_exact_at(&mut bytes, 0).is_err() {
-            return Record::default();
+            return LineRecord::default();
         }
         let mut words = bytes
             .chunks_exact(8)
@@ -83,8 +83,8 @@ impl Journal {
         let mut next = || words.next().unwrap_or_default();
         let (is_filed, slot, rest) = (next() == 1, next() == 1, next());
         let is_pending = next() == 1;
-        let pending = Pending { taken: next(), used: next(), rest: next() };
-        Record { is_filed, slot, rest, pending: is_pending.then_some(pending) }
+        let pending = PendingLines { taken: next(), used: next(), rest: next() };
+        LineRecord { is_filed, slot, rest, pending: is_pending.then_some(pending) }
     }
 
     /// Writes the start of a line to the slot that the record does not name.
@@ -93,7 +93,7 @@ impl Journal {
     }
 
     /// Returns the start of the next line.
-    pub(super) fn rest(&self, record: &Record) -> Vec<u8> {
+    pub(super) fn rest(&self, record: &LineRecord) -> Vec<u8> {
         let len = usize::try_from(record.rest.min(SLOT)).unwrap_or_default();
         let mut rest = vec![0; len];
         match self.0.read_exact_at(&mut rest, offset(record.slot)) {
@@ -103,7 +103,7 @@ impl Journal {
     }
 }
 
-impl From<OwnedFd> for Journal {
+impl From<OwnedFd> for LineJournal {
     fn from(fd: OwnedFd) -> Self {
         Self(fd.into())
     }
@@ -120,16 +120,16 @@ mod tests {
     /// All holders of the journal read the latest record and both slots.
     #[test]
     fn records_are_shared() {
-        let journal = Journal::new().unwrap();
-        let other = Journal::from(journal.try_clone().unwrap());
-        assert_eq!(other.record(), Record::default());
-        let pending = Some(Pending { taken: 65_536, used: 300, rest: 4 });
-        let record = Record { is_filed: true, slot: true, rest: 3, pending };
+        let journal = LineJournal::new().unwrap();
+        let other = LineJournal::from(journal.try_clone().unwrap());
+        assert_eq!(other.record(), LineRecord::default());
+        let pending = Some(PendingLines { taken: 65_536, used: 300, rest: 4 });
+        let record = LineRecord { is_filed: true, slot: true, rest: 3, pending };
         journal.write_rest(true, b"old").unwrap();
         journal.write_rest(false, b"next").unwrap();
         journal.write(&record).unwrap();
         assert_eq!(other.record(), record);
         assert_eq!(other.rest(&record), b"old");
-        assert_eq!(other.rest(&Record { slot: false, rest: 4, ..record }), b"next");
+        assert_eq!(other.rest(&LineRecord { slot: false, rest: 4, ..record }), b"next");
     }
 }

@@ -67,7 +67,7 @@ impl Pipe {
 
 /// The state of a stream after copying.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Progress {
+pub(super) enum CopyProgress {
     /// The source may have more.
     More,
     /// The source is empty at present.
@@ -130,15 +130,15 @@ impl Tools {
         source: BorrowedFd<'_>,
         to: Target<'_>,
         tail: Option<&SharedTail>,
-    ) -> (Progress, io::Result<()>) {
+    ) -> (CopyProgress, io::Result<()>) {
         for _ in 0..limits::COPY_BURST {
             match self.pass_on(source, to, tail) {
-                Ok(Progress::More) => {}
+                Ok(CopyProgress::More) => {}
                 Ok(progress) => return (progress, Ok(())),
-                Err(error) => return (Progress::More, Err(error)),
+                Err(error) => return (CopyProgress::More, Err(error)),
             }
         }
-        (Progress::More, Ok(()))
+        (CopyProgress::More, Ok(()))
     }
 
     /// Moves one chunk of `source` to its only destination.
@@ -147,10 +147,10 @@ impl Tools {
         source: BorrowedFd<'_>,
         to: Target<'_>,
         tail: Option<&SharedTail>,
-    ) -> io::Result<Progress> {
+    ) -> io::Result<CopyProgress> {
         let len = unix::pipe_fill(source).min(limits::TEE_CHUNK);
         if len == 0 {
-            return Ok(if has_writers(source) { Progress::Empty } else { Progress::End });
+            return Ok(if has_writers(source) { CopyProgress::Empty } else { CopyProgress::End });
         }
         let len = match tail {
             Some(tail) => {
@@ -162,7 +162,7 @@ impl Tools {
             }
             None => len,
         };
-        self.transfer(source, to, len).map(|()| Progress::More)
+        self.transfer(source, to, len).map(|()| CopyProgress::More)
     }
 
     /// Moves `len` bytes that are in `from`; bytes that are refused are dropped.

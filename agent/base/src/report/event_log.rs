@@ -41,7 +41,7 @@ pub struct EventSource {
 /// A writer of events.
 #[derive(Debug)]
 pub struct EventLog {
-    sink: Sink,
+    sink: EventSink,
     source: EventSource,
     began: Instant,
     /// Lines that have not been handed over yet.
@@ -50,7 +50,7 @@ pub struct EventLog {
 }
 
 #[derive(Debug)]
-enum Sink {
+enum EventSink {
     Null,
     Console(Console),
     File(Console, Arc<File>),
@@ -89,7 +89,7 @@ pub enum AgentEvent {
 
 /// One event, with torchrun's fields in torchrun's order.
 #[derive(Serialize)]
-struct Event {
+struct TorchrunEvent {
     name: String,
     source: &'static str,
     /// Milliseconds since 1970; torchrun leaves it zero.
@@ -121,16 +121,16 @@ impl EventLog {
     ///
     /// Returns the system's refusal to open the file.
     pub fn open(
-        wanted: &spec::EventLog,
+        wanted: &spec::EventDestination,
         source: EventSource,
         console: &Console,
     ) -> io::Result<Self> {
         let sink = match wanted {
-            spec::EventLog::Null => Sink::Null,
-            spec::EventLog::Console => Sink::Console(console.clone()),
-            spec::EventLog::File(path) => {
+            spec::EventDestination::Null => EventSink::Null,
+            spec::EventDestination::Console => EventSink::Console(console.clone()),
+            spec::EventDestination::File(path) => {
                 let file = files::append(path)?;
-                Sink::File(console.clone(), Arc::new(file))
+                EventSink::File(console.clone(), Arc::new(file))
             }
         };
         Ok(Self { sink, source, began: clock::now(), pending: Vec::new(), has_lost: false })
@@ -138,7 +138,7 @@ impl EventLog {
 
     /// Logs an event of this node's part in a round.
     pub fn agent(&mut self, admission: &Admission, event: AgentEvent) {
-        if matches!(self.sink, Sink::Null) {
+        if matches!(self.sink, EventSink::Null) {
             return;
         }
         let (state, duration) = match event {
@@ -164,7 +164,7 @@ impl EventLog {
         pid: u32,
         event: WorkerEvent,
     ) {
-        if matches!(self.sink, Sink::Null) {
+        if matches!(self.sink, EventSink::Null) {
             return;
         }
         let (state, failure) = match event {
@@ -214,7 +214,7 @@ impl EventLog {
     fn write(&mut self, source: &'static str, metadata: Metadata) {
         let name = format!("torchelastic.worker.status.{}", metadata.state);
         let timestamp = clock::wall_time().as_millis();
-        let event = Event { name, source, timestamp, metadata };
+        let event = TorchrunEvent { name, source, timestamp, metadata };
         let Ok(line) = serde_json::to_vec(&event) else { return };
         // The agent never waits for a reader of events.
         if self.pending.len() + line.len() > limits::MAX_PENDING_EVENTS {
@@ -235,9 +235,9 @@ impl EventLog {
         }
         let lines = Bytes::copy_from_slice(&self.pending);
         let is_taken = match &self.sink {
-            Sink::Null => true,
-            Sink::Console(console) => console.try_write(Stream::Stderr, lines),
-            Sink::File(console, file) => console.try_write_file(file, lines),
+            EventSink::Null => true,
+            EventSink::Console(console) => console.try_write(Stream::Stderr, lines),
+            EventSink::File(console, file) => console.try_write_file(file, lines),
         };
         if is_taken {
             self.pending.clear();

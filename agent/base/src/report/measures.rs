@@ -35,7 +35,7 @@ impl Number {
     }
 }
 
-/// The upper bounds of the intervals of [`Times`], in microseconds. A further interval has all longer times.
+/// The upper bounds of the intervals of [`Histogram`], in microseconds. A further interval has all longer times.
 const BOUNDS: [u64; 13] = [
     10, 100, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000,
@@ -46,12 +46,12 @@ const INTERVALS: usize = BOUNDS.len() + 1;
 
 /// Numbers of times, by interval, and their sum.
 #[derive(Debug, Default)]
-pub struct Times {
+pub struct Histogram {
     counts: [Number; INTERVALS],
     nanos: Number,
 }
 
-impl Times {
+impl Histogram {
     /// Counts a time.
     pub fn observe(&self, time: Duration) {
         let interval = BOUNDS.partition_point(|bound| Duration::from_micros(*bound) < time);
@@ -95,7 +95,7 @@ pub struct NodeMeasures {
     /// Workers that have ended with their keeper.
     pub lost_with_keeper: Number,
     /// Round trips of keep-alives.
-    pub round_trips: Times,
+    pub round_trips: Histogram,
     /// The smallest recent time that was left of the lease when it was renewed, in nanoseconds; [`u64::MAX`] if there is none.
     margin_nanos: Number,
     /// Addresses that the stores of rounds have refused.
@@ -115,7 +115,7 @@ impl Default for NodeMeasures {
             exited: Number::default(),
             signaled: Number::default(),
             lost_with_keeper: Number::default(),
-            round_trips: Times::default(),
+            round_trips: Histogram::default(),
             margin_nanos: Number(AtomicU64::new(u64::MAX)),
             refused_clients: Number::default(),
             stores: OnceLock::new(),
@@ -185,7 +185,7 @@ mod tests {
     /// A time counts in the interval whose bound it does not exceed; the last interval has no bound.
     #[test]
     fn times_are_counted_by_interval() {
-        let times = Times::default();
+        let times = Histogram::default();
         for micros in [0, 10, 11, 2_500_000, 2_500_001] {
             times.observe(Duration::from_micros(micros));
         }

@@ -27,14 +27,14 @@ pub struct Start {
     /// True if workers of this node have run before.
     pub follows_workers: bool,
     /// The state of this node's registration.
-    pub stage: Stage,
+    pub stage: StartStage,
     /// The standbys of this node, if it has any.
     pub standbys: Option<StandbyCounts>,
 }
 
 /// The state of a node's registration.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Stage {
+pub enum StartStage {
     /// The node is not registered.
     Looking {
         /// The endpoint of the coordinator.
@@ -145,7 +145,7 @@ impl Start {
         let waited = now.saturating_duration_since(self.since).as_secs();
         let mut lines = Vec::new();
         match &self.stage {
-            Stage::Looking { endpoint, cause, until } => {
+            StartStage::Looking { endpoint, cause, until } => {
                 let endpoint = clean(endpoint);
                 lines.push(format!(
                     "ragent: job {job} waits for its coordinator at {endpoint} for {waited} s"
@@ -156,13 +156,13 @@ impl Start {
                 let left = until.saturating_duration_since(now).as_secs();
                 lines.push(row("gives up", &format!("in {left} s")));
             }
-            Stage::Registered { endpoint, job: None } => {
+            StartStage::Registered { endpoint, job: None } => {
                 let endpoint = clean(endpoint);
                 lines.push(format!(
                     "ragent: job {job} waits for its next round for {waited} s ({endpoint})"
                 ));
             }
-            Stage::Registered { endpoint, job: Some((facts, at)) } => {
+            StartStage::Registered { endpoint, job: Some((facts, at)) } => {
                 let endpoint = clean(endpoint);
                 lines.push(format!(
                     "ragent: job {job} waits for round {} for {waited} s ({endpoint})",
@@ -224,8 +224,8 @@ impl Start {
     /// Returns the row with the standbys of the job, or else of this node, while not all of them are ready.
     fn of_standbys(&self) -> Option<String> {
         let of_job = match &self.stage {
-            Stage::Registered { job: Some((facts, _)), .. } => Some(facts.standbys),
-            Stage::Looking { .. } | Stage::Registered { job: None, .. } => None,
+            StartStage::Registered { job: Some((facts, _)), .. } => Some(facts.standbys),
+            StartStage::Looking { .. } | StartStage::Registered { job: None, .. } => None,
         };
         let own = || {
             let own = self.standbys.as_ref()?;
@@ -314,7 +314,7 @@ mod tests {
         Facts::of(&job)
     }
 
-    fn start(range: (u32, u32), stage: Stage, since: Instant) -> Start {
+    fn start(range: (u32, u32), stage: StartStage, since: Instant) -> Start {
         Start {
             run_id: "run7".to_owned(),
             nodes: NodeRange::new(range.0, range.1).unwrap(),
@@ -325,8 +325,8 @@ mod tests {
         }
     }
 
-    fn registered(job: Option<(Facts, Instant)>) -> Stage {
-        Stage::Registered { endpoint: "node0:29400".to_owned(), job }
+    fn registered(job: Option<(Facts, Instant)>) -> StartStage {
+        StartStage::Registered { endpoint: "node0:29400".to_owned(), job }
     }
 
     const TOO_FEW: &str =
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn search_is_shown() {
         let now = clock::now();
-        let looking = Stage::Looking {
+        let looking = StartStage::Looking {
             endpoint: "node0:29400".to_owned(),
             cause: Some("connection\x1b[31m refused\u{202e}".to_owned()),
             until: now + 600 * SECOND,

@@ -38,7 +38,7 @@ use tracing_subscriber::{
 use self::{
     recent::Recent,
     sentence::Sentence,
-    writer::{Display, ToWrite, Wanted},
+    writer::{Display, TelemetryItem, WantedStart},
 };
 use crate::{
     cli::LaunchArgs,
@@ -226,7 +226,7 @@ enum ToFile {
 /// The queue of the writing thread.
 #[derive(Clone, Debug)]
 pub struct Log {
-    queue: mpsc::SyncSender<ToWrite>,
+    queue: mpsc::SyncSender<TelemetryItem>,
     dropped: Arc<AtomicU64>,
     /// The recent lines, and the queue of the thread that writes them, unless all lines are printed.
     recent: Option<(Recent, mpsc::SyncSender<ToFile>)>,
@@ -236,7 +236,7 @@ pub struct Log {
     /// True if a start may be shown as a block of lines.
     has_block: bool,
     /// The start to show.
-    wanted: Wanted,
+    wanted: WantedStart,
     screen: Arc<Screen>,
 }
 
@@ -258,7 +258,7 @@ impl Log {
         Ok(log)
     }
 
-    fn new(queue: mpsc::SyncSender<ToWrite>) -> Self {
+    fn new(queue: mpsc::SyncSender<TelemetryItem>) -> Self {
         Self {
             queue,
             dropped: Arc::default(),
@@ -266,7 +266,7 @@ impl Log {
             file: Arc::default(),
             is_kept: Arc::default(),
             has_block: false,
-            wanted: Wanted::default(),
+            wanted: WantedStart::default(),
             screen: Arc::default(),
         }
     }
@@ -280,14 +280,15 @@ impl Log {
     /// Prints `text` after all earlier lines.
     pub fn print(&self, text: &str) {
         // A blocked console has filled the queue, and would not accept this either.
-        let _ = self.queue.try_send(ToWrite::Line(format!("{text}\n").into_bytes()));
+        let _ = self.queue.try_send(TelemetryItem::Line(format!("{text}\n").into_bytes()));
     }
 
     /// Waits until all earlier items are written, at most for `limit`; returns true if they are.
     pub fn flush(&self, limit: Duration) -> bool {
         let (done, written) = mpsc::sync_channel(1);
         // A blocked console has filled the queue, and gets no further time.
-        self.queue.try_send(ToWrite::Flush(done)).is_ok() && written.recv_timeout(limit).is_ok()
+        self.queue.try_send(TelemetryItem::Flush(done)).is_ok()
+            && written.recv_timeout(limit).is_ok()
     }
 
     /// Sets the folder in which [`Log::keep`] writes `agent.log`.
@@ -365,7 +366,7 @@ impl<'a> MakeWriter<'a> for Log {
 impl Write for Log {
     /// Takes one whole line, as the formatter passes them.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.queue.try_send(ToWrite::Line(line.to_vec())).is_err() {
+        if self.queue.try_send(TelemetryItem::Line(line.to_vec())).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
         Ok(line.len())

@@ -24,7 +24,7 @@ pub use self::{
     facts::{CertificateFacts, Validity, utc},
     refusal::is_of_certificate,
 };
-pub(super) use self::{files::Stamps, refusal::Refusal, verifier::Rejected};
+pub(super) use self::{files::Stamps, refusal::CertificateRefusal, verifier::Rejected};
 pub use self::{
     files::{CertificateError, CertificateRequest},
     peer_name::PeerName,
@@ -32,7 +32,7 @@ pub use self::{
 
 /// The certificates of this process, as they were read last.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedCertificates {
     /// The own certificate.
     pub(super) own: CertificateFacts,
     /// The name that peers must have.
@@ -45,7 +45,7 @@ pub(super) struct Loaded {
     pub(super) server: Arc<ServerConfig>,
 }
 
-impl Loaded {
+impl LoadedCertificates {
     /// Reads the files.
     ///
     /// # Errors

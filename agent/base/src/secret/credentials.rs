@@ -17,7 +17,8 @@ use zeroize::Zeroizing;
 
 use super::{
     certificates::{
-        self, CertificateError, CertificateFacts, CertificateRequest, PeerName, Refusal, Stamps,
+        self, CertificateError, CertificateFacts, CertificateRefusal, CertificateRequest, PeerName,
+        Stamps,
     },
     file::{self, FileError},
     form::{KeyLabel, Secret, SecretId},
@@ -28,9 +29,9 @@ use super::{
 /// The credentials with which this process authenticates itself and others. A clone has the same ones, also after they
 /// were read again.
 #[derive(Clone)]
-pub struct Credentials(Arc<Kind>);
+pub struct Credentials(Arc<CredentialKind>);
 
-enum Kind {
+enum CredentialKind {
     Unsecured(Unsecured),
     Secured { origin: Origin, loaded: RwLock<Arc<Loaded>>, reading: Arc<Mutex<Reading>> },
     Certified(Certified),
@@ -39,7 +40,7 @@ enum Kind {
 /// The certificates of a process.
 struct Certified {
     request: CertificateRequest,
-    loaded: RwLock<Arc<certificates::Loaded>>,
+    loaded: RwLock<Arc<certificates::LoadedCertificates>>,
     reading: Arc<Mutex<Reading>>,
     /// True if the certificate is not valid at present, which was reported.
     is_outdated: AtomicBool,
@@ -67,7 +68,7 @@ pub struct OwnCertificate {
 impl OwnCertificate {
     /// Returns the reason for which the certificate is not valid at `now`, in seconds since 1970.
     pub fn outdated(&self, now: i64) -> Option<String> {
-        let refusal = Refusal::of_validity(self.facts.validity?, now)?;
+        let refusal = CertificateRefusal::of_validity(self.facts.validity?, now)?;
         Some(refusal.clause(None))
     }
 }
@@ -140,7 +141,7 @@ impl Credentials {
     /// Creates credentials from at least one secret.
     pub fn new(secrets: Vec<Secret>, origin: Origin) -> Self {
         let loaded = RwLock::new(Arc::new(Loaded::new(secrets)));
-        Self(Arc::new(Kind::Secured { origin, loaded, reading: Arc::default() }))
+        Self(Arc::new(CredentialKind::Secured { origin, loaded, reading: Arc::default() }))
     }
 
     /// Creates the credentials of a process with certificates.
@@ -149,46 +150,46 @@ impl Credentials {
     ///
     /// Returns [`CertificateError`] if a file cannot be used.
     pub fn with_certificates(request: CertificateRequest) -> Result<Self, CertificateError> {
-        let loaded = RwLock::new(Arc::new(certificates::Loaded::read(&request)?));
+        let loaded = RwLock::new(Arc::new(certificates::LoadedCertificates::read(&request)?));
         let (reading, is_outdated) = (Arc::default(), AtomicBool::new(false));
         let certified = Certified { request, loaded, reading, is_outdated };
-        Ok(Self(Arc::new(Kind::Certified(certified))))
+        Ok(Self(Arc::new(CredentialKind::Certified(certified))))
     }
 
     /// Creates the credentials of a process without a secret.
     pub fn unsecured(reason: Unsecured) -> Self {
-        Self(Arc::new(Kind::Unsecured(reason)))
+        Self(Arc::new(CredentialKind::Unsecured(reason)))
     }
 
     /// Returns true if there is a secret or a certificate.
     pub fn is_secured(&self) -> bool {
-        matches!(*self.0, Kind::Secured { .. } | Kind::Certified(_))
+        matches!(*self.0, CredentialKind::Secured { .. } | CredentialKind::Certified(_))
     }
 
     /// Returns the reason for which there is neither a secret nor a certificate.
     pub fn unsecured_reason(&self) -> Option<&Unsecured> {
         match &*self.0 {
-            Kind::Unsecured(reason) => Some(reason),
-            Kind::Secured { .. } | Kind::Certified(_) => None,
+            CredentialKind::Unsecured(reason) => Some(reason),
+            CredentialKind::Secured { .. } | CredentialKind::Certified(_) => None,
         }
     }
 
     /// Returns true if the user wants no authentication.
     pub fn is_declined(&self) -> bool {
-        matches!(*self.0, Kind::Unsecured(Unsecured::Chosen))
+        matches!(*self.0, CredentialKind::Unsecured(Unsecured::Chosen))
     }
 
     /// Returns the origin of the secrets.
     pub fn origin(&self) -> Option<&Origin> {
         match &*self.0 {
-            Kind::Secured { origin, .. } => Some(origin),
-            Kind::Unsecured(_) | Kind::Certified(_) => None,
+            CredentialKind::Secured { origin, .. } => Some(origin),
+            CredentialKind::Unsecured(_) | CredentialKind::Certified(_) => None,
         }
     }
 
     /// Returns true if this process authenticates itself by a certificate.
     pub fn has_certificate(&self) -> bool {
-        matches!(*self.0, Kind::Certified(_))
+        matches!(*self.0, CredentialKind::Certified(_))
     }
 
     /// Returns the own certificate.
@@ -235,9 +236,11 @@ impl Credentials {
     /// accepted.
     pub(crate) fn knows(&self, name: Option<&str>) -> bool {
         match &*self.0 {
-            Kind::Certified(_) => true,
-            Kind::Secured { .. } => self.loaded().is_some_and(|loaded| loaded.server.knows(name)),
-            Kind::Unsecured(_) => false,
+            CredentialKind::Certified(_) => true,
+            CredentialKind::Secured { .. } => {
+                self.loaded().is_some_and(|loaded| loaded.server.knows(name))
+            }
+            CredentialKind::Unsecured(_) => false,
         }
     }
 
@@ -253,9 +256,9 @@ impl Credentials {
     /// most one in each [`READ_INTERVAL`]. Keeps the present secrets or certificates if they cannot be used.
     pub(crate) async fn read_again(&self, now: Instant) {
         let reading = match &*self.0 {
-            Kind::Secured { origin: Origin::File(_), reading, .. } => reading,
-            Kind::Certified(Certified { reading, .. }) => reading,
-            Kind::Secured { .. } | Kind::Unsecured(_) => return,
+            CredentialKind::Secured { origin: Origin::File(_), reading, .. } => reading,
+            CredentialKind::Certified(Certified { reading, .. }) => reading,
+            CredentialKind::Secured { .. } | CredentialKind::Unsecured(_) => return,
         };
         let mut reading = Arc::clone(reading).lock_owned().await;
         let is_due = |last| now.saturating_duration_since(last) >= READ_INTERVAL;
@@ -270,9 +273,13 @@ impl Credentials {
 
     fn read_files(&self, reading: &mut Reading) {
         let failure = match &*self.0 {
-            Kind::Unsecured(_) => None,
-            Kind::Secured { loaded, .. } => self.read_secrets(loaded).err().map(PlacesError::from),
-            Kind::Certified(certified) => certified.read_again().err().map(PlacesError::from),
+            CredentialKind::Unsecured(_) => None,
+            CredentialKind::Secured { loaded, .. } => {
+                self.read_secrets(loaded).err().map(PlacesError::from)
+            }
+            CredentialKind::Certified(certified) => {
+                certified.read_again().err().map(PlacesError::from)
+            }
         };
         let text = failure.as_ref().map(ToString::to_string);
         if let Some(error) = failure.filter(|_| reading.failure != text) {
@@ -308,27 +315,27 @@ impl Credentials {
 
     fn loaded(&self) -> Option<Arc<Loaded>> {
         match &*self.0 {
-            Kind::Secured { loaded, .. } => {
+            CredentialKind::Secured { loaded, .. } => {
                 Some(Arc::clone(&loaded.read().unwrap_or_else(PoisonError::into_inner)))
             }
-            Kind::Unsecured(_) | Kind::Certified(_) => None,
+            CredentialKind::Unsecured(_) | CredentialKind::Certified(_) => None,
         }
     }
 
     fn certified(&self) -> Option<&Certified> {
         match &*self.0 {
-            Kind::Certified(certified) => Some(certified),
-            Kind::Unsecured(_) | Kind::Secured { .. } => None,
+            CredentialKind::Certified(certified) => Some(certified),
+            CredentialKind::Unsecured(_) | CredentialKind::Secured { .. } => None,
         }
     }
 
-    fn loaded_certificates(&self) -> Option<Arc<certificates::Loaded>> {
+    fn loaded_certificates(&self) -> Option<Arc<certificates::LoadedCertificates>> {
         self.certified().map(Certified::loaded)
     }
 }
 
 impl Certified {
-    fn loaded(&self) -> Arc<certificates::Loaded> {
+    fn loaded(&self) -> Arc<certificates::LoadedCertificates> {
         Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -337,7 +344,7 @@ impl Certified {
         if Stamps::of(&self.request) == self.loaded().stamps {
             return Ok(());
         }
-        let loaded = certificates::Loaded::read(&self.request)?;
+        let loaded = certificates::LoadedCertificates::read(&self.request)?;
         info!(own = %loaded.own, "the files of certificates have changed; new connections use them");
         *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
         Ok(())
@@ -354,11 +361,11 @@ impl Default for Credentials {
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Kind::Unsecured(reason) => f.debug_tuple("Unsecured").field(reason).finish(),
-            Kind::Secured { origin, .. } => {
+            CredentialKind::Unsecured(reason) => f.debug_tuple("Unsecured").field(reason).finish(),
+            CredentialKind::Secured { origin, .. } => {
                 f.debug_struct("Secured").field("origin", origin).field("ids", &self.ids()).finish()
             }
-            Kind::Certified(Certified { request, .. }) => {
+            CredentialKind::Certified(Certified { request, .. }) => {
                 f.debug_tuple("Certified").field(request).finish()
             }
         }

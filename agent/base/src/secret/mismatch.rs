@@ -7,7 +7,7 @@ use rustls::{CertificateError, Error as TlsError};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    certificates::{CertificateFacts, Refusal, Rejected, is_of_certificate},
+    certificates::{CertificateFacts, CertificateRefusal, Rejected, is_of_certificate},
     credentials::{Credentials, OwnCertificate, Unsecured},
     form::SecretId,
     limits,
@@ -70,11 +70,11 @@ pub struct Mismatch(Box<Sides>);
 struct Sides {
     /// The address or the endpoint of the other process.
     place: String,
-    kind: Kind,
+    kind: MismatchKind,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
-enum Kind {
+enum MismatchKind {
     /// The other process has another secret.
     OtherSecret { theirs: String, ours: String, origin: String },
     /// The other process has a secret or a certificate (`theirs`), and this one has neither.
@@ -90,9 +90,9 @@ enum Kind {
     /// This process has a certificate, and the other one a secret.
     SecretThere { theirs: String, ours: Ours },
     /// The certificate of the other process is not accepted here.
-    NotAcceptedHere { theirs: CertificateFacts, ours: Ours, refusal: Refusal },
+    NotAcceptedHere { theirs: CertificateFacts, ours: Ours, refusal: CertificateRefusal },
     /// The certificate of this process is not accepted there.
-    NotAcceptedThere { theirs: Option<CertificateFacts>, ours: Ours, refusal: Refusal },
+    NotAcceptedThere { theirs: Option<CertificateFacts>, ours: Ours, refusal: CertificateRefusal },
 }
 
 /// The part that a process without credentials lacks.
@@ -147,12 +147,14 @@ impl Credentials {
                 Method::Secret => Needed::Secret(list(&their_ids)),
                 Method::Certificates => Needed::Certificate,
             };
-            return mismatch(Kind::NoneHere { theirs: needed, reason: reason.clone() });
+            return mismatch(MismatchKind::NoneHere { theirs: needed, reason: reason.clone() });
         }
         if let Some(ours) = self.certificate().map(Ours::from) {
             return match theirs.method() {
-                Method::None => mismatch(Kind::NoCertificateThere { ours }),
-                Method::Secret => mismatch(Kind::SecretThere { theirs: list(&their_ids), ours }),
+                Method::None => mismatch(MismatchKind::NoCertificateThere { ours }),
+                Method::Secret => {
+                    mismatch(MismatchKind::SecretThere { theirs: list(&their_ids), ours })
+                }
                 Method::Certificates => Ok(()),
             };
         }
@@ -160,11 +162,11 @@ impl Credentials {
         let origin = self.origin().map(ToString::to_string).unwrap_or_default();
         let ours = list(&ids);
         match theirs.method() {
-            Method::None => mismatch(Kind::NoneThere { ours, origin }),
-            Method::Certificates => mismatch(Kind::SecretHere { ours, origin }),
+            Method::None => mismatch(MismatchKind::NoneThere { ours, origin }),
+            Method::Certificates => mismatch(MismatchKind::SecretHere { ours, origin }),
             Method::Secret if their_ids.iter().any(|id| ids.contains(id)) => Ok(()),
             Method::Secret => {
-                mismatch(Kind::OtherSecret { theirs: list(&their_ids), ours, origin })
+                mismatch(MismatchKind::OtherSecret { theirs: list(&their_ids), ours, origin })
             }
         }
     }
@@ -182,12 +184,12 @@ impl Credentials {
         let ours = Ours::from(self.certificate()?);
         let kind = match error {
             TlsError::AlertReceived(alert) if is_of_certificate(*alert) => {
-                let refusal = Refusal::of_alert(*alert, &ours.facts, now);
-                Kind::NotAcceptedThere { theirs, ours, refusal }
+                let refusal = CertificateRefusal::of_alert(*alert, &ours.facts, now);
+                MismatchKind::NotAcceptedThere { theirs, ours, refusal }
             }
             TlsError::InvalidCertificate(CertificateError::Other(other)) => {
                 let Rejected { theirs, refusal } = other.0.downcast_ref::<Rejected>()?.clone();
-                Kind::NotAcceptedHere { theirs, ours, refusal }
+                MismatchKind::NotAcceptedHere { theirs, ours, refusal }
             }
             _ => return None,
         };
@@ -212,52 +214,52 @@ impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Sides { place, kind } = &*self.0;
         match kind {
-            Kind::OtherSecret { theirs, ours, origin } => write!(
+            MismatchKind::OtherSecret { theirs, ours, origin } => write!(
                 f,
                 "the process at {place} has another secret ({theirs}) than this one ({ours}, from \
                  {origin})"
             ),
-            Kind::NoneHere { theirs, reason: Unsecured::Chosen } => write!(
+            MismatchKind::NoneHere { theirs, reason: Unsecured::Chosen } => write!(
                 f,
                 "the process at {place} requires {theirs}, and this one was started with \
                  `--auth none`"
             ),
-            Kind::NoneHere { theirs, reason: Unsecured::NotFound { searched } } => write!(
+            MismatchKind::NoneHere { theirs, reason: Unsecured::NotFound { searched } } => write!(
                 f,
                 "the process at {place} requires {theirs}, and this one has none (searched: {})",
                 searched.join(", ")
             ),
-            Kind::OtherUser { uid } => write!(
+            MismatchKind::OtherUser { uid } => write!(
                 f,
                 "the process at {place} belongs to uid {uid} of this machine, not to this user or to root"
             ),
-            Kind::NoneThere { ours, origin } => write!(
+            MismatchKind::NoneThere { ours, origin } => write!(
                 f,
                 "the process at {place} has no secret; this one has one ({ours}, from {origin}) and does \
                  not communicate without it"
             ),
-            Kind::NoCertificateThere { ours } => write!(
+            MismatchKind::NoCertificateThere { ours } => write!(
                 f,
                 "the process at {place} has no certificate; this one has one ({ours}) and does not \
                  communicate without it"
             ),
-            Kind::SecretHere { ours, origin } => write!(
+            MismatchKind::SecretHere { ours, origin } => write!(
                 f,
                 "the process at {place} authenticates itself by a certificate, and this one by a secret \
                  ({ours}, from {origin})"
             ),
-            Kind::SecretThere { theirs, ours } => write!(
+            MismatchKind::SecretThere { theirs, ours } => write!(
                 f,
                 "the process at {place} authenticates itself by a secret ({theirs}), and this one by a \
                  certificate ({ours})"
             ),
-            Kind::NotAcceptedHere { theirs, ours, refusal } => write!(
+            MismatchKind::NotAcceptedHere { theirs, ours, refusal } => write!(
                 f,
                 "the certificate of the process at {place} ({theirs}) is not accepted by this one \
                  ({ours}): {}",
                 refusal.clause(Some(&ours.authorities))
             ),
-            Kind::NotAcceptedThere { theirs, ours, refusal } => {
+            MismatchKind::NotAcceptedThere { theirs, ours, refusal } => {
                 write!(f, "the process at {place} ")?;
                 if let Some(theirs) = theirs {
                     write!(f, "({theirs}) ")?;
@@ -274,12 +276,12 @@ impl StdError for Mismatch {}
 impl Mismatch {
     /// Returns the mismatch with a process at `place`, which belongs to another user of this machine.
     pub(crate) fn of_user(place: &str, uid: u32) -> Self {
-        Self(Box::new(Sides { place: place.to_owned(), kind: Kind::OtherUser { uid } }))
+        Self(Box::new(Sides { place: place.to_owned(), kind: MismatchKind::OtherUser { uid } }))
     }
 
     /// Returns true if both processes have secrets: one of them may not have read its file again.
     pub fn is_of_secrets(&self) -> bool {
-        matches!(self.0.kind, Kind::OtherSecret { .. })
+        matches!(self.0.kind, MismatchKind::OtherSecret { .. })
     }
 
     /// Returns the same for another name of the other process's address.
@@ -292,18 +294,18 @@ impl Mismatch {
     pub fn hint(&self) -> String {
         let place = &self.0.place;
         match &self.0.kind {
-            Kind::OtherSecret { .. } => "copy the secret file of one node to all others, or give the same \
+            MismatchKind::OtherSecret { .. } => "copy the secret file of one node to all others, or give the same \
                  file to all with `--secret-file`"
                 .to_owned(),
-            Kind::NoneHere { theirs: Needed::Certificate, .. } => {
+            MismatchKind::NoneHere { theirs: Needed::Certificate, .. } => {
                 "give this process a certificate with `--tls-ca`, `--tls-cert` and `--tls-key`".to_owned()
             }
-            Kind::NoneHere { reason: Unsecured::Chosen, .. } => {
+            MismatchKind::NoneHere { reason: Unsecured::Chosen, .. } => {
                 "give the secret of the other process with `--secret-file FILE`, or use `--auth none` on all \
                  nodes"
                     .to_owned()
             }
-            Kind::NoneHere { reason: Unsecured::NotFound { searched }, .. } => {
+            MismatchKind::NoneHere { reason: Unsecured::NotFound { searched }, .. } => {
                 let file = searched.last().filter(|place| place.starts_with('/'));
                 let file = file.and_then(|place| place.split(" (").next());
                 let copy = file.map_or_else(
@@ -312,26 +314,26 @@ impl Mismatch {
                 );
                 format!("{copy}, or name the file with `--secret-file`")
             }
-            Kind::OtherUser { .. } => "choose another port with `--rdzv-endpoint`, or give the agents of both users the \
+            MismatchKind::OtherUser { .. } => "choose another port with `--rdzv-endpoint`, or give the agents of both users the \
                  same `--secret-file`"
                 .to_owned(),
-            Kind::NoneThere { origin, .. } => {
+            MismatchKind::NoneThere { origin, .. } => {
                 let file = if origin.starts_with('/') { origin } else { "FILE" };
                 format!(
                     "start it with the same secret (`--secret-file {file}`), or all nodes with `--auth none`"
                 )
             }
-            Kind::NoCertificateThere { .. } => "start it with a certificate (`--tls-ca`, `--tls-cert`, \
+            MismatchKind::NoCertificateThere { .. } => "start it with a certificate (`--tls-ca`, `--tls-cert`, \
                  `--tls-key`), or all nodes with `--auth none`"
                 .to_owned(),
-            Kind::SecretHere { .. } => "give this process a certificate with `--tls-ca`, `--tls-cert` and \
+            MismatchKind::SecretHere { .. } => "give this process a certificate with `--tls-ca`, `--tls-cert` and \
                  `--tls-key`, or start all nodes with the same secret (`--auth secret`)"
                 .to_owned(),
-            Kind::SecretThere { .. } => "start that one with a certificate (`--tls-ca`, `--tls-cert`, \
+            MismatchKind::SecretThere { .. } => "start that one with a certificate (`--tls-ca`, `--tls-cert`, \
                  `--tls-key`), or all nodes with the same secret (`--auth secret`)"
                 .to_owned(),
-            Kind::NotAcceptedHere { refusal, .. } => refusal.hint(place, "this process"),
-            Kind::NotAcceptedThere { refusal, .. } => refusal.hint("this process", place),
+            MismatchKind::NotAcceptedHere { refusal, .. } => refusal.hint(place, "this process"),
+            MismatchKind::NotAcceptedThere { refusal, .. } => refusal.hint("this process", place),
         }
     }
 }
@@ -484,7 +486,7 @@ mod tests {
         };
         let explain =
             |theirs, error: TlsError| certified.explain(PLACE, theirs, &error, 1_700_000_000);
-        let refusal = Refusal::WrongName(PeerName::parse("a"));
+        let refusal = CertificateRefusal::WrongName(PeerName::parse("a"));
         let rejected = Rejected { theirs: theirs.clone(), refusal };
         let other = CertificateError::Other(OtherError(Arc::new(rejected)));
         let here = explain(None, other.into()).unwrap();

@@ -69,10 +69,10 @@ impl ServerTls {
 /// Returns the configurations for a list of secrets.
 pub(super) fn configurations(secrets: &[Secret]) -> Result<(ServerTls, Vec<ClientTls>), Error> {
     let provider = Arc::new(provider());
-    let keys = secrets.iter().map(Key::new).collect::<Result<_, _>>()?;
+    let keys = secrets.iter().map(SecretKey::new).collect::<Result<_, _>>()?;
     let keys = Arc::new(Keys(keys));
     let clients = keys.0.iter().map(|key| key.client(&provider)).collect::<Result<_, _>>()?;
-    let verifier = Verifier::new(&provider, keys.0.iter());
+    let verifier = KeyVerifier::new(&provider, keys.0.iter());
     let resolver = Arc::clone(&keys) as Arc<dyn ResolvesServerCert>;
     let config = server_config(provider, Arc::new(verifier), resolver)?;
     Ok((ServerTls { config: Arc::new(config), keys }, clients))
@@ -122,7 +122,7 @@ pub(super) fn provider() -> CryptoProvider {
 
 /// The key of one secret.
 #[derive(Debug)]
-struct Key {
+struct SecretKey {
     id: SecretId,
     server_name: String,
     certified: Arc<CertifiedKey>,
@@ -132,7 +132,7 @@ struct Key {
 /// The beginning of an Ed25519 key in PKCS #8, whose end is the seed (RFC 8410).
 const PKCS8: [u8; 16] = [48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 34, 4, 32];
 
-impl Key {
+impl SecretKey {
     fn new(secret: &Secret) -> Result<Self, Error> {
         let seed: Zeroizing<[u8; 32]> = secret.key(KeyLabel::Tls);
         let mut pkcs8 = Zeroizing::new([0; PKCS8.len() + 32]);
@@ -153,7 +153,7 @@ impl Key {
     }
 
     fn client(&self, provider: &Arc<CryptoProvider>) -> Result<ClientTls, Error> {
-        let verifier = Verifier::new(provider, [self]);
+        let verifier = KeyVerifier::new(provider, [self]);
         let own = AlwaysResolvesClientRawPublicKeys::new(Arc::clone(&self.certified));
         let config = client_config(Arc::clone(provider), Arc::new(verifier), Arc::new(own))?;
         let name = ServerName::try_from(self.server_name.clone());
@@ -164,10 +164,10 @@ impl Key {
 
 /// The keys of a server, of which the server name selects one.
 #[derive(Debug)]
-struct Keys(Vec<Key>);
+struct Keys(Vec<SecretKey>);
 
 impl Keys {
-    fn find(&self, name: Option<&str>) -> Option<&Key> {
+    fn find(&self, name: Option<&str>) -> Option<&SecretKey> {
         self.0.iter().find(|key| name == Some(&key.server_name))
     }
 }
@@ -185,13 +185,16 @@ impl ResolvesServerCert for Keys {
 
 /// Accepts the derived public keys and no other key.
 #[derive(Debug)]
-struct Verifier {
+struct KeyVerifier {
     provider: Arc<CryptoProvider>,
     accepted: Vec<CertificateDer<'static>>,
 }
 
-impl Verifier {
-    fn new<'a>(provider: &Arc<CryptoProvider>, keys: impl IntoIterator<Item = &'a Key>) -> Self {
+impl KeyVerifier {
+    fn new<'a>(
+        provider: &Arc<CryptoProvider>,
+        keys: impl IntoIterator<Item = &'a SecretKey>,
+    ) -> Self {
         let accepted = keys.into_iter().map(|key| key.public.clone()).collect();
         Self { provider: Arc::clone(provider), accepted }
     }
@@ -219,7 +222,7 @@ pub(super) fn not_tls12() -> Error {
     Error::General("TLS 1.2 is not supported".to_owned())
 }
 
-impl ServerCertVerifier for Verifier {
+impl ServerCertVerifier for KeyVerifier {
     fn verify_server_cert(
         &self,
         key: &CertificateDer<'_>,
@@ -258,7 +261,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-impl ClientCertVerifier for Verifier {
+impl ClientCertVerifier for KeyVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -416,7 +419,7 @@ mod tests {
     #[test]
     fn server_with_another_key_is_refused() {
         let right = client(&secret("a"));
-        let mut key = Key::new(&secret("b")).unwrap();
+        let mut key = SecretKey::new(&secret("b")).unwrap();
         key.server_name = right.name.as_ref().unwrap().to_str().into_owned();
         let keys = Arc::new(Keys(vec![key]));
         let (mut server, _) = configurations(&[secret("b")]).unwrap();

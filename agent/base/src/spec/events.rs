@@ -7,7 +7,7 @@ use crate::sys::host::Host;
 
 /// The destination of events.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub enum EventLog {
+pub enum EventDestination {
     /// Nowhere.
     #[default]
     Null,
@@ -17,7 +17,7 @@ pub enum EventLog {
     File(PathBuf),
 }
 
-impl FromStr for EventLog {
+impl FromStr for EventDestination {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -33,7 +33,7 @@ impl FromStr for EventLog {
 }
 
 impl<H: Host> Arguments<'_, H> {
-    pub(super) fn event_log(&self) -> Result<EventLog, UsageError> {
+    pub(super) fn event_log(&self) -> Result<EventDestination, UsageError> {
         let choices = "`null`, `console` or `file:PATH`";
         let read = |text: &str| text.parse().ok();
         self.choice("event_log_handler", &self.args.event_log_handler, choices, read)

@@ -51,39 +51,39 @@ pub struct RdzvConf {
 }
 
 /// All keys with their meaning; the error for an unknown key lists them.
-const KEYS: [(&str, Key); 27] = [
-    ("ca_cert", Key::Etcd(|etcd| &mut etcd.authorities)),
-    ("cacert", Key::Etcd(|etcd| &mut etcd.authorities)),
-    ("cas_backoff_max_seconds", Key::NotNeeded),
-    ("cert", Key::Etcd(|etcd| &mut etcd.certificate)),
-    ("close_timeout", Key::NotNeeded),
-    ("discover_interface", Key::DiscoverInterface),
-    ("discover_ttl", Key::DiscoverTtl),
-    ("etcd_prefix", Key::Etcd(|etcd| &mut etcd.prefix)),
-    ("heartbeat_timeout", Key::NotNeeded),
-    ("is_host", Key::IsHost),
-    ("join_settle", Key::Seconds(|t| &mut t.join_settle)),
-    ("join_timeout", Key::PositiveSeconds(|t| &mut t.join)),
-    ("keep_alive_interval", Key::NotNeeded),
-    ("keep_alive_max_attempt", Key::NotNeeded),
-    ("key", Key::Etcd(|etcd| &mut etcd.key)),
-    ("last_call_timeout", Key::PositiveSeconds(|t| &mut t.last_call)),
-    ("node_unit", Key::NodeUnit),
-    ("protocol", Key::Etcd(|etcd| &mut etcd.protocol)),
-    ("read_timeout", Key::NotNeeded),
-    ("shrink_timeout", Key::Seconds(|t| &mut t.shrink)),
-    ("ssl_cert", Key::Etcd(|etcd| &mut etcd.certificate)),
-    ("ssl_cert_key", Key::Etcd(|etcd| &mut etcd.key)),
-    ("store_port", Key::StorePort),
-    ("store_type", Key::StoreType),
-    ("timeout", Key::Timeout),
-    ("use_libuv", Key::NotNeeded),
-    ("voters", Key::Voters),
+const KEYS: [(&str, ConfKey); 27] = [
+    ("ca_cert", ConfKey::Etcd(|etcd| &mut etcd.authorities)),
+    ("cacert", ConfKey::Etcd(|etcd| &mut etcd.authorities)),
+    ("cas_backoff_max_seconds", ConfKey::NotNeeded),
+    ("cert", ConfKey::Etcd(|etcd| &mut etcd.certificate)),
+    ("close_timeout", ConfKey::NotNeeded),
+    ("discover_interface", ConfKey::DiscoverInterface),
+    ("discover_ttl", ConfKey::DiscoverTtl),
+    ("etcd_prefix", ConfKey::Etcd(|etcd| &mut etcd.prefix)),
+    ("heartbeat_timeout", ConfKey::NotNeeded),
+    ("is_host", ConfKey::IsHost),
+    ("join_settle", ConfKey::Seconds(|t| &mut t.join_settle)),
+    ("join_timeout", ConfKey::PositiveSeconds(|t| &mut t.join)),
+    ("keep_alive_interval", ConfKey::NotNeeded),
+    ("keep_alive_max_attempt", ConfKey::NotNeeded),
+    ("key", ConfKey::Etcd(|etcd| &mut etcd.key)),
+    ("last_call_timeout", ConfKey::PositiveSeconds(|t| &mut t.last_call)),
+    ("node_unit", ConfKey::NodeUnit),
+    ("protocol", ConfKey::Etcd(|etcd| &mut etcd.protocol)),
+    ("read_timeout", ConfKey::NotNeeded),
+    ("shrink_timeout", ConfKey::Seconds(|t| &mut t.shrink)),
+    ("ssl_cert", ConfKey::Etcd(|etcd| &mut etcd.certificate)),
+    ("ssl_cert_key", ConfKey::Etcd(|etcd| &mut etcd.key)),
+    ("store_port", ConfKey::StorePort),
+    ("store_type", ConfKey::StoreType),
+    ("timeout", ConfKey::Timeout),
+    ("use_libuv", ConfKey::NotNeeded),
+    ("voters", ConfKey::Voters),
 ];
 
 /// The meaning of a key.
 #[derive(Clone, Copy)]
-enum Key {
+enum ConfKey {
     DiscoverInterface,
     DiscoverTtl,
     /// A value for etcd.
@@ -130,42 +130,42 @@ impl RdzvConf {
         Ok(conf)
     }
 
-    fn set(&mut self, key: &str, value: &str, meaning: Key) -> Result<(), UsageError> {
+    fn set(&mut self, key: &str, value: &str, meaning: ConfKey) -> Result<(), UsageError> {
         let wrong = |expected| {
             UsageError::new(format!("`--rdzv-conf` has `{key}={value}`, which is not {expected}"))
         };
         match meaning {
-            Key::NotNeeded => {}
-            Key::DiscoverInterface => self.discover_interface = Some(value.to_owned()),
-            Key::DiscoverTtl => {
+            ConfKey::NotNeeded => {}
+            ConfKey::DiscoverInterface => self.discover_interface = Some(value.to_owned()),
+            ConfKey::DiscoverTtl => {
                 let ttl = value.parse().ok().filter(|ttl| (1..=MAX_TTL).contains(ttl));
                 self.discover_ttl = Some(ttl.ok_or_else(|| wrong("a number from 1 to 32"))?);
             }
-            Key::Etcd(field) => *field(&mut self.etcd) = Some(value.to_owned()),
-            Key::IsHost => {
+            ConfKey::Etcd(field) => *field(&mut self.etcd) = Some(value.to_owned()),
+            ConfKey::IsHost => {
                 self.is_host = Some(boolean(value).ok_or_else(|| wrong("true or false"))?);
             }
-            Key::NodeUnit => {
+            ConfKey::NodeUnit => {
                 self.node_unit = Some(value.parse().map_err(|_| wrong("a positive number"))?);
             }
-            Key::Seconds(field) => {
+            ConfKey::Seconds(field) => {
                 *field(&mut self.timeouts) = seconds(value).ok_or_else(|| wrong(SECONDS))?;
             }
-            Key::PositiveSeconds(field) => {
+            ConfKey::PositiveSeconds(field) => {
                 let duration = seconds(value).filter(|duration| !duration.is_zero());
                 *field(&mut self.timeouts) = duration.ok_or_else(|| wrong(POSITIVE))?;
             }
-            Key::StorePort => {
+            ConfKey::StorePort => {
                 self.store_ports =
                     store_ports(value).ok_or_else(|| wrong("a port N or a range of ports N-M"))?;
             }
-            Key::StoreType if value == "tcp" => {}
-            Key::StoreType => return Err(wrong("tcp")),
-            Key::Timeout => {
+            ConfKey::StoreType if value == "tcp" => {}
+            ConfKey::StoreType => return Err(wrong("tcp")),
+            ConfKey::Timeout => {
                 let timeout = seconds(value).filter(|duration| !duration.is_zero());
                 self.timeout = Some(timeout.ok_or_else(|| wrong(POSITIVE))?);
             }
-            Key::Voters => {
+            ConfKey::Voters => {
                 let count = value.parse().ok().and_then(VoterCount::of);
                 let hint = "an even number of voters tolerates no more losses than the odd number below \
                             it, and 5 tolerate 2";

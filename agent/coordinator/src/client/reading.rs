@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use ragent_base::{
-    net::{self, authentication, http_client::Answer, secure_stream},
+    net::{self, authentication, http_client::HttpAnswer, secure_stream},
     secret::{ALPN_HTTP1, Credentials},
     spec::Endpoint,
 };
@@ -101,13 +101,13 @@ pub enum Asked<T> {
 
 /// The answer of a process that does not coordinate the job, to a client that asks the coordinator itself.
 #[derive(Debug, Deserialize, Serialize)]
-struct NotHere {
+struct NotHereAnswer {
     coordinator: String,
 }
 
 /// Returns the answer of a process that does not coordinate the job.
 pub fn not_here(endpoint: &str) -> Response {
-    let body = axum::Json(NotHere { coordinator: endpoint.to_owned() });
+    let body = axum::Json(NotHereAnswer { coordinator: endpoint.to_owned() });
     (StatusCode::MISDIRECTED_REQUEST, body).into_response()
 }
 
@@ -175,7 +175,7 @@ pub async fn ask(
     endpoint: &Endpoint,
     credentials: &Credentials,
     page: JobPage,
-) -> Result<Asked<Lines>, StreamError> {
+) -> Result<Asked<PageLines>, StreamError> {
     let addresses = net::resolve(endpoint).await?;
     let open = |address| {
         let credentials = credentials.clone();
@@ -187,7 +187,7 @@ pub async fn ask(
     let (remote, stream) = to_first_of(&addresses, open).await?;
     let opened = stream.end(remote);
     let path = page.path();
-    let answer = match in_time(remote, Answer::request(stream, remote, &path)).await? {
+    let answer = match in_time(remote, HttpAnswer::request(stream, remote, &path)).await? {
         Ok(answer) => answer,
         Err(source) => {
             // The alert may be lost with the connection, so the process is asked again.
@@ -202,7 +202,7 @@ pub async fn ask(
         }
     };
     let status = answer.status();
-    let mut lines = Lines { answer, remote, buffer: Vec::new(), line_max: page.line_max() };
+    let mut lines = PageLines { answer, remote, buffer: Vec::new(), line_max: page.line_max() };
     if status == StatusCode::OK {
         return Ok(Asked::Here(lines));
     }
@@ -210,7 +210,7 @@ pub async fn ask(
     let text = in_time(remote, lines.all()).await??;
     Err(match status {
         StatusCode::MISDIRECTED_REQUEST => match serde_json::from_str(&text) {
-            Ok(NotHere { coordinator }) => return Ok(Asked::Elsewhere(coordinator)),
+            Ok(NotHereAnswer { coordinator }) => return Ok(Asked::Elsewhere(coordinator)),
             Err(error) => protocol(remote, error),
         },
         StatusCode::FORBIDDEN => unauthenticated(remote, credentials, text.trim()).await,
@@ -230,15 +230,15 @@ fn protocol(
 
 /// The lines of a page, as they arrive.
 #[derive(Debug)]
-pub struct Lines {
-    answer: Answer,
+pub struct PageLines {
+    answer: HttpAnswer,
     remote: SocketAddr,
     /// The beginning of the next line.
     buffer: Vec<u8>,
     line_max: usize,
 }
 
-impl Lines {
+impl PageLines {
     /// Returns the next whole lines; `None` at the end. Only the last line of the page may lack its newline.
     ///
     /// # Errors
@@ -332,12 +332,12 @@ pub fn read_state(text: &str) -> Result<Box<Snapshot>, Box<dyn std::error::Error
 
 /// The states of a job, as they arrive.
 #[derive(Debug)]
-pub struct States {
-    lines: Lines,
+pub struct StateStream {
+    lines: PageLines,
     received: VecDeque<Box<Snapshot>>,
 }
 
-impl States {
+impl StateStream {
     /// Returns the next state; `None` at the end.
     ///
     /// # Errors
@@ -358,8 +358,8 @@ impl States {
     }
 }
 
-impl From<Lines> for States {
-    fn from(lines: Lines) -> Self {
+impl From<PageLines> for StateStream {
+    fn from(lines: PageLines) -> Self {
         Self { lines, received: VecDeque::new() }
     }
 }
@@ -400,7 +400,7 @@ mod tests {
     }
 
     /// Asks a server for a page, which it answers with these parts.
-    async fn answered(page: JobPage, parts: Vec<Vec<u8>>) -> Result<Asked<Lines>, StreamError> {
+    async fn answered(page: JobPage, parts: Vec<Vec<u8>>) -> Result<Asked<PageLines>, StreamError> {
         answered_until(page, parts, async {}).await
     }
 
@@ -409,7 +409,7 @@ mod tests {
         page: JobPage,
         parts: Vec<Vec<u8>>,
         close: impl Future + Send + 'static,
-    ) -> Result<Asked<Lines>, StreamError> {
+    ) -> Result<Asked<PageLines>, StreamError> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use ragent_base::testing::registration;
 use ragent_election::election::message::VoterSlot;
 use ragent_leadership::{
-    Commands, Leader, Means, Running, Stored,
+    Commands, Leader, Means, RunningLeadership, Stored,
     fixed::{self, RecoveredState},
 };
 use ragent_rendezvous::{
@@ -33,7 +33,7 @@ struct Fixture {
     known: watch::Receiver<NotHere>,
     /// The addresses known to the port.
     registered_nodes: watch::Receiver<RegisteredNodes>,
-    task: JoinHandle<End>,
+    task: JoinHandle<CoordinatorEnd>,
 }
 
 impl Fixture {
@@ -44,7 +44,7 @@ impl Fixture {
         let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
         let (not_here, known) = watch::channel(here);
         let (registered_nodes, port_knows) = watch::channel(RegisteredNodes::default());
-        let Running { leadership, commands, .. } =
+        let RunningLeadership { leadership, commands, .. } =
             fixed::start(RecoveredState { state_file: None, job_state: Some(job_state) });
         let Leader::Here(mandate) = leadership.leader.borrow().clone() else {
             panic!("no other process can lead")
@@ -304,7 +304,7 @@ async fn gives_way() {
     let Some(FromCoordinator::NotHere(not_here)) = last else { panic!("{last:?}") };
     assert_eq!(not_here.endpoint, "10.0.0.9:29400");
     assert_eq!(*t.known.borrow(), not_here);
-    assert_eq!(t.task.await.unwrap(), End::SteppedDown(not_here));
+    assert_eq!(t.task.await.unwrap(), CoordinatorEnd::SteppedDown(not_here));
 }
 
 /// A coordinator that voters have elected in term 5. Its own voter has the other parts of `leadership`.
@@ -323,7 +323,7 @@ fn elected(leadership: Leadership, registered: watch::Sender<NotHere>) -> Coordi
 /// The choice of a coordinator by voters, which keeps every state at once.
 fn chosen_by_voters() -> (Leadership, Commands) {
     let member = Member { voter: VoterId(1), address: VoterAddress::new("here:1") };
-    let Running { leadership, commands, .. } = fixed::start(RecoveredState::default());
+    let RunningLeadership { leadership, commands, .. } = fixed::start(RecoveredState::default());
     (Leadership { means: Means::Voters(member), ..leadership }, commands)
 }
 
@@ -385,7 +385,7 @@ async fn elected_coordinator_gives_way() {
     let elsewhere: Endpoint = "10.0.0.9:29400".parse().unwrap();
     inputs.send(Input::StepDown(elsewhere)).await.unwrap();
     let expected = NotHere { term: Term(5), endpoint: "10.0.0.9:29400".to_owned() };
-    assert_eq!(task.await.unwrap(), End::SteppedDown(expected.clone()));
+    assert_eq!(task.await.unwrap(), CoordinatorEnd::SteppedDown(expected.clone()));
     assert_eq!(*registered.borrow(), expected);
 }
 

@@ -12,12 +12,12 @@ use prometheus_client::{
     },
     registry::{Registry, Unit},
 };
-use ragent_base::report::measures::{NodeMeasures, Times};
+use ragent_base::report::measures::{Histogram, NodeMeasures};
 
-use super::{Counts, gauge};
+use super::{ProcessCounts, gauge};
 use crate::measures::CoordinatorMeasures;
 
-pub(super) fn add_refused(registry: &mut Registry, counts: &Counts<'_>) {
+pub(super) fn add_refused(registry: &mut Registry, counts: &ProcessCounts<'_>) {
     let clients = counts.node.map_or(0, |node| node.refused_clients.get());
     let help = "Clients that this process has refused";
     let refused = counters("what", [("peer", counts.refused_peers), ("store_client", clients)]);
@@ -84,7 +84,7 @@ struct Distribution {
 }
 
 impl Distribution {
-    fn new(times: &Times) -> Self {
+    fn new(times: &Histogram) -> Self {
         Self { sum: times.sum(), intervals: times.intervals().into() }
     }
 }

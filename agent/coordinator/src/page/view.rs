@@ -15,24 +15,24 @@ use ragent_rendezvous::{
 };
 use serde::Serialize;
 
-use crate::{limits, publisher, state::State};
+use crate::{limits, publisher, state::JsonState};
 
 /// A server-sent event, as it is sent.
 type Message = Bytes;
 
 /// One state of the page, for all its readers.
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub(crate) struct PageFrame {
     number: u64,
     /// The difference to the state before.
     change: Vec<Message>,
     all: OnceLock<Vec<Message>>,
     summary: Summary,
     events: Vec<Arc<str>>,
-    rows: Vec<Option<Arc<Row>>>,
+    rows: Vec<Option<Arc<PageRow>>>,
 }
 
-impl publisher::Frame for Frame {
+impl publisher::Frame for PageFrame {
     fn number(&self) -> u64 {
         self.number
     }
@@ -69,10 +69,10 @@ struct Summary(Arc<str>);
 
 /// The content of the page, to which the states of the job are applied one after the other.
 #[derive(Debug, Default)]
-pub(crate) struct View {
+pub(crate) struct PageView {
     number: u64,
     /// The nodes by slot; a node keeps its slot while it is in the snapshot.
-    rows: Vec<Option<Arc<Row>>>,
+    rows: Vec<Option<Arc<PageRow>>>,
     slots: HashMap<NodeId, usize>,
     free: Vec<usize>,
     events: VecDeque<Arc<str>>,
@@ -80,7 +80,7 @@ pub(crate) struct View {
 
 /// A node, as the page shows it.
 #[derive(Clone, Debug)]
-struct Row {
+struct PageRow {
     state: char,
     rest: Rest,
     /// The time since its last sign of life in milliseconds, if it does not send any; the page counts on.
@@ -102,22 +102,22 @@ struct Rest {
     is_stalled: bool,
 }
 
-impl publisher::View for View {
-    type Frame = Frame;
+impl publisher::View for PageView {
+    type Frame = PageFrame;
 
-    fn apply(&mut self, state: &Arc<State>, new_events: &[Arc<str>]) -> Frame {
+    fn apply(&mut self, state: &Arc<JsonState>, new_events: &[Arc<str>]) -> PageFrame {
         self.frame(&state.snapshot, new_events)
     }
 }
 
-impl View {
-    fn frame(&mut self, snapshot: &Snapshot, new_events: &[Arc<str>]) -> Frame {
+impl PageView {
+    fn frame(&mut self, snapshot: &Snapshot, new_events: &[Arc<str>]) -> PageFrame {
         self.number += 1;
         let gone = self.remove_missing(snapshot);
         let mut rows = Vec::new();
         let mut letters_only = Vec::new();
         for node in &snapshot.nodes {
-            let row = Row::of(node);
+            let row = PageRow::of(node);
             let slot = self.slot_of(&node.node_id);
             match &self.rows[slot] {
                 Some(old) if !old.differs(&row) && old.state == row.state => {}
@@ -144,7 +144,7 @@ impl View {
         }
         let changed: Vec<_> =
             rows.into_iter().filter_map(|n| Some((n, self.rows[n].as_ref()?))).collect();
-        Frame {
+        PageFrame {
             number: self.number,
             change: messages("change", head, &changed),
             all: OnceLock::new(),
@@ -188,7 +188,7 @@ impl View {
     }
 }
 
-impl Row {
+impl PageRow {
     fn of(node: &NodeSnapshot) -> Self {
         let is_silent = match node.state {
             NodeStateName::Lost => true,
@@ -264,7 +264,7 @@ fn letter(state: NodeStateName) -> char {
 
 /// Returns the messages with these fields and rows: the first one is of the kind `first`, and those with rows that it has no
 /// space for are changes.
-fn messages(first: &str, head: String, rows: &[(usize, &Arc<Row>)]) -> Vec<Message> {
+fn messages(first: &str, head: String, rows: &[(usize, &Arc<PageRow>)]) -> Vec<Message> {
     let mut messages = Vec::new();
     let (mut kind, mut body) = (first, head);
     body += r#","rows":["#;
@@ -392,7 +392,7 @@ mod tests {
             standbys: Some(standbys),
             ..node(1)
         };
-        let frame = View::default().frame(&with_nodes(vec![node(0), lost]), &[]);
+        let frame = PageView::default().frame(&with_nodes(vec![node(0), lost]), &[]);
         let all = only(frame.after(None));
         assert_eq!(
             all["rows"],
@@ -422,7 +422,7 @@ mod tests {
     /// Ages alone are no change. One changed node is one row; a change of the state of many is a letter for each slot.
     #[test]
     fn changes_are_small() {
-        let mut view = View::default();
+        let mut view = PageView::default();
         let mut nodes: Vec<_> = (0..100).map(node).collect();
         view.frame(&with_nodes(nodes.clone()), &[]);
         nodes.iter_mut().for_each(|node| node.last_seen_ms += 100);
@@ -444,7 +444,7 @@ mod tests {
     /// A reader that has missed a state receives the whole one, with the events that are still shown.
     #[test]
     fn late_reader_receives_everything() {
-        let mut view = View::default();
+        let mut view = PageView::default();
         let event = |n: usize| Arc::from(format!(r#"{{"id":"1.{n}"}}"#));
         let snapshot = with_nodes(vec![node(0)]);
         let count = limits::PAGE_EVENTS + 7;
@@ -464,7 +464,7 @@ mod tests {
     /// no message is too long.
     #[test]
     fn changes_lead_to_the_same_page() {
-        let mut view = View::default();
+        let mut view = PageView::default();
         let mut built = Built::default();
         let mut last = None;
         for (first, count, state) in [

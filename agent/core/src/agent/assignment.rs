@@ -11,7 +11,7 @@ use ragent_rendezvous::{
     },
 };
 
-use super::{Action, Agent, Effect, Ending, News, State, owner_checks};
+use super::{Action, Agent, AgentState, Effect, Ending, News, owner_checks};
 use crate::signal::Signal;
 
 impl Agent {
@@ -23,7 +23,7 @@ impl Agent {
             Assignment::Restart { round, reason } => self.restart(now, round, reason),
             Assignment::Evict { round, reason } => self.evict(now, round, reason),
             Assignment::Dismiss => {
-                if let State::Leaving { signal, reaped: true } = self.state {
+                if let AgentState::Leaving { signal, reaped: true } = self.state {
                     self.effects.push_back(Effect::Send(FromNode::Goodbye));
                     self.finish(Ending::Left(signal));
                 }
@@ -42,7 +42,7 @@ impl Agent {
 
     fn admit(&mut self, now: Instant, admission: Admission) {
         match self.state {
-            State::Ready { .. } if admission.round > self.round => {
+            AgentState::Ready { .. } if admission.round > self.round => {
                 self.round = admission.round;
                 self.failure = None;
                 self.lease_expired = false;
@@ -57,19 +57,21 @@ impl Agent {
                     size: admission.group_world_size,
                     group_rank: Some(admission.group_rank),
                 };
-                self.state = State::Running;
+                self.state = AgentState::Running;
                 self.announce(News::Admitted(Box::new(admission.clone())));
                 self.send_report(now);
                 self.act(Action::Start(Box::new(admission)));
             }
             // Either a repetition, or it was sent before this node's last report was received; a
             // repeated report resolves both.
-            State::Ready { .. } | State::Preparing | State::Leaving { .. } => self.send_report(now),
-            State::Running
-            | State::Stopping
-            | State::Succeeded
-            | State::Closing(_)
-            | State::Finished => {}
+            AgentState::Ready { .. } | AgentState::Preparing | AgentState::Leaving { .. } => {
+                self.send_report(now)
+            }
+            AgentState::Running
+            | AgentState::Stopping
+            | AgentState::Succeeded
+            | AgentState::Closing(_)
+            | AgentState::Finished => {}
         }
     }
 
@@ -77,65 +79,65 @@ impl Agent {
         // A restarted coordinator names the round under its own term.
         let concerns_this = round.round == self.round.round;
         match self.state {
-            State::Running if concerns_this => {
+            AgentState::Running if concerns_this => {
                 self.announce(News::Restarting(round, reason));
-                self.state = State::Stopping;
+                self.state = AgentState::Stopping;
                 self.send_report(now);
                 let grace = self.settings.stop_grace;
                 self.act(Action::Stop { signal: Signal::TERM, grace });
             }
-            State::Succeeded if concerns_this => {
+            AgentState::Succeeded if concerns_this => {
                 self.announce(News::Restarting(round, reason));
                 self.prepare(now);
             }
-            State::Preparing
-            | State::Ready { .. }
-            | State::Running
-            | State::Stopping
-            | State::Succeeded
-            | State::Leaving { .. } => self.send_report(now),
-            State::Closing(_) | State::Finished => {}
+            AgentState::Preparing
+            | AgentState::Ready { .. }
+            | AgentState::Running
+            | AgentState::Stopping
+            | AgentState::Succeeded
+            | AgentState::Leaving { .. } => self.send_report(now),
+            AgentState::Closing(_) | AgentState::Finished => {}
         }
     }
 
     fn evict(&mut self, now: Instant, round: RoundId, reason: EvictReason) {
         match self.state {
-            State::Running => {
+            AgentState::Running => {
                 self.announce(News::Evicted(round, reason));
-                self.state = State::Stopping;
+                self.state = AgentState::Stopping;
                 self.act(Action::Kill);
                 self.send_report(now);
             }
-            State::Stopping => self.act(Action::Kill),
-            State::Succeeded => {
+            AgentState::Stopping => self.act(Action::Kill),
+            AgentState::Succeeded => {
                 self.announce(News::Evicted(round, reason));
                 self.prepare(now);
             }
-            State::Leaving { reaped: false, .. } => self.act(Action::Kill),
+            AgentState::Leaving { reaped: false, .. } => self.act(Action::Kill),
             // No worker runs, and the coordinator has been informed.
-            State::Preparing
-            | State::Ready { .. }
-            | State::Leaving { reaped: true, .. }
-            | State::Closing(_)
-            | State::Finished => {}
+            AgentState::Preparing
+            | AgentState::Ready { .. }
+            | AgentState::Leaving { reaped: true, .. }
+            | AgentState::Closing(_)
+            | AgentState::Finished => {}
         }
     }
 
     pub(super) fn close(&mut self, outcome: Outcome) {
         match self.state {
-            State::Running => {
+            AgentState::Running => {
                 let grace = self.settings.stop_grace;
                 self.act(Action::Stop { signal: Signal::TERM, grace });
-                self.state = State::Closing(Box::new(outcome));
+                self.state = AgentState::Closing(Box::new(outcome));
             }
-            State::Stopping | State::Leaving { reaped: false, .. } => {
-                self.state = State::Closing(Box::new(outcome));
+            AgentState::Stopping | AgentState::Leaving { reaped: false, .. } => {
+                self.state = AgentState::Closing(Box::new(outcome));
             }
-            State::Preparing
-            | State::Ready { .. }
-            | State::Succeeded
-            | State::Leaving { reaped: true, .. } => self.finish_closed(outcome),
-            State::Closing(_) | State::Finished => {}
+            AgentState::Preparing
+            | AgentState::Ready { .. }
+            | AgentState::Succeeded
+            | AgentState::Leaving { reaped: true, .. } => self.finish_closed(outcome),
+            AgentState::Closing(_) | AgentState::Finished => {}
         }
     }
 }

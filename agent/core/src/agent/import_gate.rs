@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use ragent_rendezvous::message::WaitReason;
 
-use super::{Agent, State};
+use super::{Agent, AgentState};
 use crate::limits;
 
 #[derive(Debug)]
@@ -63,11 +63,11 @@ impl Agent {
                 WaitReason::NextRound | WaitReason::Spare,
                 &ImportGate::OpenForGathering { until },
             ) => {
-                if let State::Ready { store_port } = self.state
+                if let AgentState::Ready { store_port } = self.state
                     && until.is_some_and(|until| now < until)
                 {
                     self.gate = ImportGate::Closed { store_port: Some(store_port), until };
-                    self.state = State::Preparing;
+                    self.state = AgentState::Preparing;
                     self.send_report(now);
                 }
             }
@@ -89,7 +89,7 @@ impl Agent {
         match &mut self.gate {
             ImportGate::Closed { store_port, .. } => *store_port = Some(port),
             ImportGate::OpenForGathering { .. } | ImportGate::Open => {
-                self.state = State::Ready { store_port: port };
+                self.state = AgentState::Ready { store_port: port };
                 self.send_report(now);
             }
         }
@@ -101,7 +101,7 @@ impl Agent {
 
     fn leave_gate(&mut self, now: Instant, gate: ImportGate) {
         let before = std::mem::replace(&mut self.gate, gate);
-        if let (ImportGate::Closed { store_port: Some(port), .. }, State::Preparing) =
+        if let (ImportGate::Closed { store_port: Some(port), .. }, AgentState::Preparing) =
             (before, &self.state)
         {
             self.pass_gate(now, port);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ragent_rendezvous::message::{Outcome, WorkerFailure};
 
-use super::{Action, Agent, Ending, News, State};
+use super::{Action, Agent, AgentState, Ending, News};
 use crate::supervisor::GroupEnd;
 
 impl Agent {
@@ -14,10 +14,10 @@ impl Agent {
             return;
         }
         // A worker that ends after the round was stopped is a victim, not a failure.
-        if self.state == State::Running {
+        if self.state == AgentState::Running {
             self.announce(News::WorkerFailed(Box::new(failure.clone())));
             self.failure = Some((failure, now));
-            self.state = State::Stopping;
+            self.state = AgentState::Stopping;
             self.send_report(now);
         }
     }
@@ -47,18 +47,24 @@ impl Agent {
     /// Notes that the worker group has ended and nothing is left of it.
     pub fn handle_finished(&mut self, now: Instant, end: GroupEnd) {
         match (&self.state, end) {
-            (State::Running, GroupEnd::Succeeded) => {
-                self.state = State::Succeeded;
+            (AgentState::Running, GroupEnd::Succeeded) => {
+                self.state = AgentState::Succeeded;
                 self.announce(News::Succeeded(self.round));
                 self.send_report(now);
             }
-            (State::Running | State::Stopping, _) => self.prepare(now),
-            (&State::Leaving { signal, .. }, _) => self.reaped_to_leave(now, signal),
-            (State::Closing(outcome), _) => {
+            (AgentState::Running | AgentState::Stopping, _) => self.prepare(now),
+            (&AgentState::Leaving { signal, .. }, _) => self.reaped_to_leave(now, signal),
+            (AgentState::Closing(outcome), _) => {
                 let outcome = Outcome::clone(outcome);
                 self.finish_closed(outcome);
             }
-            (State::Preparing | State::Ready { .. } | State::Succeeded | State::Finished, _) => {}
+            (
+                AgentState::Preparing
+                | AgentState::Ready { .. }
+                | AgentState::Succeeded
+                | AgentState::Finished,
+                _,
+            ) => {}
         }
     }
 
@@ -70,23 +76,23 @@ impl Agent {
         }
         self.handle_lease_expired();
         match self.state {
-            State::Running | State::Stopping => {
-                self.state = State::Stopping;
+            AgentState::Running | AgentState::Stopping => {
+                self.state = AgentState::Stopping;
                 self.act(Action::Kill);
             }
-            State::Leaving { reaped: false, .. } => self.act(Action::Kill),
-            State::Leaving { signal, reaped: true } => self.finish(Ending::Left(signal)),
-            State::Preparing
-            | State::Ready { .. }
-            | State::Succeeded
-            | State::Closing(_)
-            | State::Finished => {}
+            AgentState::Leaving { reaped: false, .. } => self.act(Action::Kill),
+            AgentState::Leaving { signal, reaped: true } => self.finish(Ending::Left(signal)),
+            AgentState::Preparing
+            | AgentState::Ready { .. }
+            | AgentState::Succeeded
+            | AgentState::Closing(_)
+            | AgentState::Finished => {}
         }
     }
 
     /// Notes that the keeper kills the workers because their lease is over. Other workers may fail
     /// as a consequence, and no failure on this node is a cause.
     pub fn handle_lease_expired(&mut self) {
-        self.lease_expired |= self.state == State::Running;
+        self.lease_expired |= self.state == AgentState::Running;
     }
 }

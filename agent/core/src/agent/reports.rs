@@ -9,12 +9,12 @@ use ragent_rendezvous::{
     snapshot::Explanation,
 };
 
-use super::{Action, Agent, Effect, News, State, WaitReport};
-use crate::{limits, wait_reports::Wait};
+use super::{Action, Agent, AgentState, Effect, News, WaitReport};
+use crate::{limits, wait_reports::NodeWait};
 
 /// The progress text of the workers.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct ProgressText {
     pub(super) text: String,
     /// True if the coordinator has not received the text yet.
     pub(super) is_due: bool,
@@ -49,7 +49,7 @@ impl Agent {
 
     /// Notes that this node does not reach the store of a round. Returns false if that round has ended.
     pub fn handle_store_unreached(&mut self, unreached: StoreUnreached) -> bool {
-        let counts = unreached.round == self.round && self.state == State::Running;
+        let counts = unreached.round == self.round && self.state == AgentState::Running;
         if counts {
             self.unreached_store = Some(unreached);
             self.send_unreached_store();
@@ -65,7 +65,7 @@ impl Agent {
 
     /// Notes the workers' progress text. Only the newest text is sent, at intervals.
     pub fn handle_progress(&mut self, now: Instant, text: String) {
-        if self.state == State::Running && self.progress.text != text {
+        if self.state == AgentState::Running && self.progress.text != text {
             self.progress.text = text;
             if self.progress.quiet_until.is_none_or(|until| until <= now) {
                 self.send_progress(now);
@@ -78,15 +78,15 @@ impl Agent {
     /// Returns true if the keep-alive `sequence`, sent at `now`, is to request the reason why the next
     /// round is not complete.
     pub fn asks_reason(&mut self, now: Instant, sequence: u64) -> bool {
-        let wait = |has_succeeded| Some(Wait { round: self.round, has_succeeded });
+        let wait = |has_succeeded| Some(NodeWait { round: self.round, has_succeeded });
         let wait = match self.state {
-            State::Preparing | State::Ready { .. } => wait(false),
-            State::Succeeded => wait(true),
-            State::Running
-            | State::Stopping
-            | State::Leaving { .. }
-            | State::Closing(_)
-            | State::Finished => None,
+            AgentState::Preparing | AgentState::Ready { .. } => wait(false),
+            AgentState::Succeeded => wait(true),
+            AgentState::Running
+            | AgentState::Stopping
+            | AgentState::Leaving { .. }
+            | AgentState::Closing(_)
+            | AgentState::Finished => None,
         };
         self.wait_reports.handle_keep_alive(now, sequence, wait)
     }

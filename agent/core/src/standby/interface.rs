@@ -74,14 +74,14 @@ pub enum Effect {
     /// Read the available memory; [`Input::Memory`] answers.
     ReadMemory,
     /// Report this to the user.
-    Announce(News),
+    Announce(StandbyNews),
     /// Every slot has a standby that is ready, or cannot have one, or the first round has started; once.
     Settled,
 }
 
 /// A report to the user.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum News {
+pub enum StandbyNews {
     /// All slots have a standby that is ready; reported once.
     AllReady {
         /// The memory of the largest of them, in bytes.

@@ -123,7 +123,7 @@ fn dismiss(slot: u32) -> Effect {
 }
 
 fn prevented(obstacle: Obstacle) -> Effect {
-    Effect::Announce(News::Prevented(obstacle))
+    Effect::Announce(StandbyNews::Prevented(obstacle))
 }
 
 fn short(available: u64, required: u64) -> Effect {
@@ -136,10 +136,10 @@ fn ends(slot: u32) -> Effect {
 
 fn left_out(module: &str) -> Effect {
     let (module, reason) = (module.to_owned(), "it reads RANK".to_owned());
-    Effect::Announce(News::LeftOut { module, reason })
+    Effect::Announce(StandbyNews::LeftOut { module, reason })
 }
 
-const SUFFICIENT: Effect = Effect::Announce(News::MemorySufficient);
+const SUFFICIENT: Effect = Effect::Announce(StandbyNews::MemorySufficient);
 
 /// Before the first round all slots get a standby at once, as soon as memory was read.
 #[test]
@@ -157,7 +157,7 @@ fn readiness_is_announced_once() {
     let mut t = Fixture::importing(2);
     assert_eq!(t.imported(1, 370), []);
     assert_eq!(t.imported(1, 9000), []);
-    let all_ready = Effect::Announce(News::AllReady { bytes: 370 * MIB });
+    let all_ready = Effect::Announce(StandbyNews::AllReady { bytes: 370 * MIB });
     assert_eq!(t.imported(0, 100), [all_ready, Effect::Settled]);
     assert_eq!(t.ended(0), [stand(0)]);
     assert_eq!(t.imported(0, 100), []);
@@ -336,8 +336,8 @@ fn refused_starts_are_repeated() {
     }
     assert!(pauses[18] != pauses[19], "no jitter: {pauses:?}");
     assert_eq!(t.standbys.counts().obstacle, Some(not_started));
-    let all_ready = Effect::Announce(News::AllReady { bytes: 100 * MIB });
-    assert_eq!(t.imported(0, 100), [Effect::Announce(News::StartsSucceed), all_ready]);
+    let all_ready = Effect::Announce(StandbyNews::AllReady { bytes: 100 * MIB });
+    assert_eq!(t.imported(0, 100), [Effect::Announce(StandbyNews::StartsSucceed), all_ready]);
     assert_eq!(t.standbys.counts().obstacle, None);
 }
 
@@ -359,7 +359,7 @@ fn refused_starts_of_one_moment_count_once() {
 
 fn timed_out(slot: u32) -> Effect {
     let modules = vec!["torch".to_owned(), "lightning".to_owned()];
-    Effect::Announce(News::ImportTimedOut { slot: LocalRank(slot), modules })
+    Effect::Announce(StandbyNews::ImportTimedOut { slot: LocalRank(slot), modules })
 }
 
 /// An import that hangs is ended at its deadline, which is announced once; its slot stays empty until a
@@ -554,7 +554,7 @@ fn settled_by_the_first_round() {
     assert_eq!(t.handle(Input::RoundEnded), []);
     assert_eq!(t.advance(SECOND), [stand(0), stand(1)]);
     t.imported(0, 100);
-    let all_ready = Effect::Announce(News::AllReady { bytes: 100 * MIB });
+    let all_ready = Effect::Announce(StandbyNews::AllReady { bytes: 100 * MIB });
     assert_eq!(t.imported(1, 100), [all_ready]);
 }
 
@@ -581,7 +581,9 @@ fn unfit_modules_are_left_out() {
         reason: "line 1 of train.py sets HF_HOME".to_owned(),
     };
     let news = |input: Input| match input {
-        Input::Unfit { modules, reason } => Effect::Announce(News::Unfit { modules, reason }),
+        Input::Unfit { modules, reason } => {
+            Effect::Announce(StandbyNews::Unfit { modules, reason })
+        }
         other => panic!("{other:?}"),
     };
     let mut t = Fixture::running(2);

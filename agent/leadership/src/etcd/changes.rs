@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use ragent_base::sys::clock;
-use ragent_election::claim::{Outcome, Record, Stamp};
+use ragent_election::claim::{ChangeOutcome, Record, Stamp};
 use tokio::sync::mpsc;
 
-use super::{client::Client, error::EtcdError, event::Event, limits};
+use super::{client::EtcdClient, error::EtcdError, event::EtcdEvent, limits};
 
 /// A change of the key.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(super) struct KeyChange {
     pub(super) number: u64,
     pub(super) expected: Stamp,
     pub(super) record: Box<Record>,
@@ -24,28 +24,28 @@ struct KeyLease {
 
 /// Executes changes until their sender has ended.
 pub(super) async fn execute(
-    mut client: Client,
-    mut changes: mpsc::Receiver<Change>,
-    events: mpsc::Sender<Event>,
+    mut client: EtcdClient,
+    mut changes: mpsc::Receiver<KeyChange>,
+    events: mpsc::Sender<EtcdEvent>,
 ) {
     let mut lease = None;
-    while let Some(Change { number, expected, record }) = changes.recv().await {
+    while let Some(KeyChange { number, expected, record }) = changes.recv().await {
         let (outcome, error) = match change(&mut client, &mut lease, expected, record).await {
             Ok(outcome) => (outcome, None),
-            Err(error) => (Outcome::Unknown, Some(error)),
+            Err(error) => (ChangeOutcome::Unknown, Some(error)),
         };
-        if events.send(Event::Changed(number, outcome, error)).await.is_err() {
+        if events.send(EtcdEvent::Changed(number, outcome, error)).await.is_err() {
             return;
         }
     }
 }
 
 async fn change(
-    client: &mut Client,
+    client: &mut EtcdClient,
     lease: &mut Option<KeyLease>,
     expected: Stamp,
     record: Box<Record>,
-) -> Result<Outcome, EtcdError> {
+) -> Result<ChangeOutcome, EtcdError> {
     let is_old = |lease: &KeyLease| {
         clock::now().saturating_duration_since(lease.granted) >= limits::KEY_LEASE_AGE
     };

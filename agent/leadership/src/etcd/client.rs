@@ -8,7 +8,7 @@ use ragent_base::{
     net,
     spec::{Endpoint, EtcdSpec},
 };
-use ragent_election::claim::{Entry, Outcome, Record, Revision, Stamp, Value};
+use ragent_election::claim::{ChangeOutcome, Entry, KeyContent, Record, Revision, Stamp};
 use ragent_proto::{
     Malformed,
     convert::claim,
@@ -42,12 +42,12 @@ use super::{
 
 /// A client with one connection.
 #[derive(Debug)]
-pub struct Client {
+pub struct EtcdClient {
     spec: EtcdSpec,
     key: Vec<u8>,
     /// The member that requests go to.
     at: usize,
-    connected: Option<Connected>,
+    connected: Option<EtcdConnection>,
 }
 
 /// The identity of a content that the key never has.
@@ -58,13 +58,13 @@ const NO_RECORD: &str = "it is not a record of a job";
 
 /// A connection to a member.
 #[derive(Clone, Debug)]
-struct Connected {
+struct EtcdConnection {
     channel: Channel,
     token: Option<MetadataValue<Ascii>>,
     remote: SocketAddr,
 }
 
-impl Client {
+impl EtcdClient {
     /// Creates a client for the key of a job that begins with the member at `first`.
     pub fn of_job(spec: EtcdSpec, run_id: &RunId, first: usize) -> Self {
         let key = format!("{}/{run_id}/leader", spec.prefix).into_bytes();
@@ -83,7 +83,7 @@ impl Client {
     }
 
     /// Reads the key; the answer is confirmed by a majority of the members. A value above the limit is not read.
-    pub async fn read(&mut self) -> Result<Value, EtcdError> {
+    pub async fn read(&mut self) -> Result<KeyContent, EtcdError> {
         let value = self.range(false).await;
         let Err(EtcdError::Oversized { .. }) = value else { return value };
         let without_value = self.range(true).await?;
@@ -94,7 +94,7 @@ impl Client {
         }
     }
 
-    async fn range(&mut self, keys_only: bool) -> Result<Value, EtcdError> {
+    async fn range(&mut self, keys_only: bool) -> Result<KeyContent, EtcdError> {
         let message = RangeRequest { key: self.key.clone(), keys_only };
         let answer = self
             .send(message, |channel, request| async move { kv(channel).range(request).await })
@@ -110,7 +110,7 @@ impl Client {
         expected: Stamp,
         record: Option<Record>,
         lease: i64,
-    ) -> Result<Outcome, EtcdError> {
+    ) -> Result<ChangeOutcome, EtcdError> {
         let key = || self.key.clone();
         let request = match record {
             Some(record) => {
@@ -150,13 +150,13 @@ impl Client {
         let answer = match answer {
             // Only the answer to a refused change contains the value, so the change was not made.
             Err(EtcdError::Oversized { .. }) => {
-                return self.read().await.map(|value| Outcome::Refused(Box::new(value)));
+                return self.read().await.map(|value| ChangeOutcome::Refused(Box::new(value)));
             }
             answer => answer?,
         };
         let revision = answer.header.map_or(0, |header| header.revision);
         if answer.succeeded {
-            return Ok(Outcome::Made(Stamp { revision: unsigned(revision), lease }));
+            return Ok(ChangeOutcome::Made(Stamp { revision: unsigned(revision), lease }));
         }
         let content = answer.responses.into_iter().find_map(|response| response.response);
         let content = content.and_then(|content| match content {
@@ -164,18 +164,18 @@ impl Client {
                 range.kvs.into_iter().next()
             }
         });
-        self.value(revision, content).map(|value| Outcome::Refused(Box::new(value)))
+        self.value(revision, content).map(|value| ChangeOutcome::Refused(Box::new(value)))
     }
 
-    /// Reads the key as [`Client::read`] does, by a transaction that would also change it: so etcd checks the permission to
-    /// write. Its condition is never true. A value that is not a record is an error.
-    pub async fn probe(&mut self) -> Result<Value, EtcdError> {
+    /// Reads the key as [`EtcdClient::read`] does, by a transaction that would also change it: so etcd checks the
+    /// permission to write. Its condition is never true. A value that is not a record is an error.
+    pub async fn probe(&mut self) -> Result<KeyContent, EtcdError> {
         match self.change(NEVER, None, 0).await? {
-            Outcome::Refused(value) if value.garbage.is_some() => {
+            ChangeOutcome::Refused(value) if value.garbage.is_some() => {
                 Err(EtcdError::Record { key: self.key_text(), cause: NO_RECORD.to_owned() })
             }
-            Outcome::Refused(value) => Ok(*value),
-            Outcome::Made(_) | Outcome::Unknown => {
+            ChangeOutcome::Refused(value) => Ok(*value),
+            ChangeOutcome::Made(_) | ChangeOutcome::Unknown => {
                 Err(self.failed("it has made a change whose condition is false"))
             }
         }
@@ -228,21 +228,21 @@ impl Client {
         &self,
         revision: i64,
         content: Option<KeyValue>,
-    ) -> Result<Value, EtcdError> {
+    ) -> Result<KeyContent, EtcdError> {
         let Some(content) = content else {
-            return Ok(Value { revision: unsigned(revision), entry: None, garbage: None });
+            return Ok(KeyContent { revision: unsigned(revision), entry: None, garbage: None });
         };
         let revision = unsigned(revision.max(content.mod_revision));
         let stamp = Stamp { revision: unsigned(content.mod_revision), lease: content.lease };
         match claim::decode(&content.value) {
             Ok(record) => {
-                Ok(Value { revision, entry: Some(Entry { stamp, record }), garbage: None })
+                Ok(KeyContent { revision, entry: Some(Entry { stamp, record }), garbage: None })
             }
             // A record of another version of ragent. A value that is not a record decodes with version zero.
             Err(error @ Malformed::ProtocolVersion { theirs: 1.., .. }) => {
                 Err(EtcdError::Record { key: self.key_text(), cause: error.to_string() })
             }
-            Err(_) => Ok(Value { revision, entry: None, garbage: Some(stamp) }),
+            Err(_) => Ok(KeyContent { revision, entry: None, garbage: Some(stamp) }),
         }
     }
 
@@ -271,12 +271,12 @@ impl Client {
         loop {
             let error = match self.attempt(message.clone(), &call).await {
                 Ok(answer) => return Ok(answer),
-                Err(Failure::Token(_)) if !is_repeated => {
+                Err(AttemptFailure::Token(_)) if !is_repeated => {
                     is_repeated = true;
                     self.connected = None;
                     continue;
                 }
-                Err(Failure::Token(error) | Failure::Other(error)) => error,
+                Err(AttemptFailure::Token(error) | AttemptFailure::Other(error)) => error,
             };
             if !matches!(error, EtcdError::Oversized { .. }) {
                 self.change_member();
@@ -289,11 +289,11 @@ impl Client {
         &mut self,
         message: Q,
         call: impl Fn(Channel, Request<Q>) -> F,
-    ) -> Result<A, Failure>
+    ) -> Result<A, AttemptFailure>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        let Connected { channel, token, .. } = self.connect().await?;
+        let EtcdConnection { channel, token, .. } = self.connect().await?;
         let mut request = Request::new(message);
         if let Some(token) = token {
             request.metadata_mut().insert("token", token);
@@ -302,7 +302,7 @@ impl Client {
         match timeout(waited, call(channel, request)).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) if is_outdated_token(&status) => {
-                Err(Failure::Token(self.status_error(&status)))
+                Err(AttemptFailure::Token(self.status_error(&status)))
             }
             Ok(Err(status)) => Err(self.status_error(&status).into()),
             Err(_) => Err(EtcdError::Silent { member: self.member(), waited }.into()),
@@ -310,7 +310,7 @@ impl Client {
     }
 
     /// Returns the present connection, or opens one.
-    async fn connect(&mut self) -> Result<Connected, EtcdError> {
+    async fn connect(&mut self) -> Result<EtcdConnection, EtcdError> {
         if let Some(connected) = &self.connected {
             return Ok(connected.clone());
         }
@@ -322,7 +322,7 @@ impl Client {
         Ok(connected)
     }
 
-    async fn open(&self) -> Result<Connected, EtcdError> {
+    async fn open(&self) -> Result<EtcdConnection, EtcdError> {
         let member = self.member();
         let failed = |cause: String| EtcdError::Connect { member: member.clone(), cause };
         let mut cause = String::new();
@@ -332,7 +332,7 @@ impl Client {
                 Ok(stream) => {
                     let channel = self.channel(stream).await?;
                     let token = self.log_in(channel.clone()).await?;
-                    return Ok(Connected { channel, token, remote });
+                    return Ok(EtcdConnection { channel, token, remote });
                 }
                 Err(error) => cause = error.to_string(),
             }
@@ -415,14 +415,14 @@ impl Client {
 }
 
 /// The failure of one attempt.
-enum Failure {
+enum AttemptFailure {
     /// The token is outdated.
     Token(EtcdError),
     /// Another reason.
     Other(EtcdError),
 }
 
-impl From<EtcdError> for Failure {
+impl From<EtcdError> for AttemptFailure {
     fn from(error: EtcdError) -> Self {
         Self::Other(error)
     }

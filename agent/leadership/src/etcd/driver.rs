@@ -7,7 +7,7 @@ use ragent_core::reported_causes::ReportedCauses;
 use ragent_election::{
     claim::{Claim, Effect},
     election::{
-        Leadership,
+        NewLeadership,
         message::{Replica, Version},
     },
 };
@@ -20,18 +20,18 @@ use tracing::{debug, warn};
 
 use super::{
     CandidateSpec,
-    changes::{self, Change},
-    client::Client,
+    changes::{self, KeyChange},
+    client::EtcdClient,
     error::EtcdError,
-    event::Event,
+    event::EtcdEvent,
     limits,
-    outage::Outage,
+    outage::EtcdOutage,
     watch as key_watch,
 };
-use crate::{Command, Leader, Mandate, StateNeed, Stored, Superseded};
+use crate::{Leader, LeadershipCommand, Mandate, StateNeed, Stored, Superseded};
 
 /// The state that is published to the rest of the agent.
-pub(super) struct Published {
+pub(super) struct PublishedClaim {
     pub leader: watch::Sender<Leader>,
     pub stored: watch::Sender<Stored>,
     pub successors: watch::Sender<Vec<Endpoint>>,
@@ -39,10 +39,10 @@ pub(super) struct Published {
 }
 
 /// The driver of one process.
-pub(super) struct Driver {
+pub(super) struct EtcdDriver {
     claim: Claim,
-    published: Published,
-    outage: Outage,
+    published: PublishedClaim,
+    outage: EtcdOutage,
     /// The name of the key.
     key: String,
     /// The causes that were logged.
@@ -53,15 +53,15 @@ pub(super) struct Driver {
     storing: Vec<(u64, oneshot::Sender<()>)>,
     /// Notified when the record of this process is released.
     leaving: Vec<oneshot::Sender<StateNeed>>,
-    changes: mpsc::Sender<Change>,
-    queue: mpsc::Receiver<Event>,
+    changes: mpsc::Sender<KeyChange>,
+    queue: mpsc::Receiver<EtcdEvent>,
     /// The tasks of the connections.
     tasks: JoinSet<()>,
 }
 
-impl Driver {
+impl EtcdDriver {
     /// Starts the process, and the tasks of its connections.
-    pub(super) fn new(spec: CandidateSpec, published: Published) -> Self {
+    pub(super) fn new(spec: CandidateSpec, published: PublishedClaim) -> Self {
         let CandidateSpec { etcd, run_id, settings } = spec;
         let now = clock::now();
         let (events, queue) = mpsc::channel(limits::EVENTS);
@@ -69,13 +69,13 @@ impl Driver {
         let mut jitter = Jitter::new(settings.seed);
         // Agents begin with different members.
         let [first, ..] = jitter.bits().to_le_bytes();
-        let client = || Client::of_job(etcd.clone(), &run_id, first.into());
+        let client = || EtcdClient::of_job(etcd.clone(), &run_id, first.into());
         let mut tasks = JoinSet::new();
         tasks.spawn(changes::execute(client(), requested, events.clone()));
         tasks.spawn(key_watch::report(client(), Jitter::new(jitter.bits()), events));
         Self {
             // No agent leads a new job before a silence.
-            outage: Outage::new(now + settings.timers.silence, settings.timers.leader_lease),
+            outage: EtcdOutage::new(now + settings.timers.silence, settings.timers.leader_lease),
             claim: Claim::new(now, settings),
             published,
             key: client().key_text(),
@@ -90,7 +90,7 @@ impl Driver {
     }
 
     /// Drives the process until no sender of commands is left.
-    pub(super) async fn drive(mut self, mut commands: mpsc::Receiver<Command>) {
+    pub(super) async fn drive(mut self, mut commands: mpsc::Receiver<LeadershipCommand>) {
         loop {
             self.carry_out_all();
             let (due, report_at) = (self.claim.poll_timeout(), self.outage.poll_timeout());
@@ -114,21 +114,21 @@ impl Driver {
         }
     }
 
-    fn handle_event(&mut self, event: Event) {
+    fn handle_event(&mut self, event: EtcdEvent) {
         let now = clock::now();
         match event {
-            Event::Value(value) => {
+            EtcdEvent::Value(value) => {
                 self.outage.handle_answer();
                 self.claim.handle_value(now, *value);
             }
-            Event::Changed(number, outcome, error) => {
+            EtcdEvent::Changed(number, outcome, error) => {
                 match error {
                     Some(error) => self.note(&error),
                     None => self.outage.handle_answer(),
                 }
                 self.claim.handle_outcome(now, number, outcome);
             }
-            Event::Away(error) => self.note(&error),
+            EtcdEvent::Away(error) => self.note(&error),
         }
     }
 
@@ -141,10 +141,10 @@ impl Driver {
         self.outage.handle_error(error);
     }
 
-    fn handle_command(&mut self, command: Command) {
+    fn handle_command(&mut self, command: LeadershipCommand) {
         let now = clock::now();
         match command {
-            Command::Remember { term, job_state, successors, copied, .. } => {
+            LeadershipCommand::Remember { term, job_state, successors, copied, .. } => {
                 // Otherwise this process no longer leads in that term, and drops `copied`.
                 if self.leading.as_ref().is_none_or(|(leading, _)| *leading != term) {
                     return;
@@ -156,18 +156,20 @@ impl Driver {
                     self.storing.push((number, copied));
                 }
             }
-            Command::Highest(term) => self.claim.handle_highest(now, term),
-            Command::Resign(term) => self.claim.handle_resigned(now, term),
-            Command::JobOver(term) => self.claim.handle_job_over(now, term),
-            Command::DeathNotice(process) => self.claim.handle_death_notice(now, &process),
+            LeadershipCommand::Highest(term) => self.claim.handle_highest(now, term),
+            LeadershipCommand::Resign(term) => self.claim.handle_resigned(now, term),
+            LeadershipCommand::JobOver(term) => self.claim.handle_job_over(now, term),
+            LeadershipCommand::DeathNotice(process) => {
+                self.claim.handle_death_notice(now, &process)
+            }
             // The record in etcd names no voters.
-            Command::Members(..)
-            | Command::KnownJob(_)
-            | Command::Ended(_)
-            | Command::Forget
-            | Command::StepDown(_)
-            | Command::Registered(_) => {}
-            Command::Leave { left, .. } => {
+            LeadershipCommand::Members(..)
+            | LeadershipCommand::KnownJob(_)
+            | LeadershipCommand::Ended(_)
+            | LeadershipCommand::Forget
+            | LeadershipCommand::StepDown(_)
+            | LeadershipCommand::Registered(_) => {}
+            LeadershipCommand::Leave { left, .. } => {
                 self.leaving.push(left);
                 self.claim.handle_leaving(now);
             }
@@ -214,7 +216,7 @@ impl Driver {
         match effect {
             Effect::Change { number, expected, record } => {
                 // The queue has room: the machine requests one change at a time.
-                let _ = self.changes.try_send(Change { number, expected, record });
+                let _ = self.changes.try_send(KeyChange { number, expected, record });
             }
             Effect::Lead(leadership) => self.lead(*leadership),
             Effect::Extend(until) => {
@@ -262,7 +264,7 @@ impl Driver {
         }
     }
 
-    fn lead(&mut self, leadership: Leadership) {
+    fn lead(&mut self, leadership: NewLeadership) {
         let (sender, until) = watch::channel(leadership.until);
         self.leading = Some((leadership.term, sender));
         let _ = self.outage.handle_leader(clock::now(), true, false);

@@ -9,7 +9,7 @@ use super::{error::EtcdError, limits};
 
 /// The present errors of etcd, and the time without a leader.
 #[derive(Debug)]
-pub(super) struct Outage {
+pub(super) struct EtcdOutage {
     /// The last error, if no request has succeeded since.
     cause: Option<String>,
     /// The time since which no leader is known; `None` while one is known.
@@ -38,7 +38,7 @@ impl fmt::Display for LeaseLost {
     }
 }
 
-impl Outage {
+impl EtcdOutage {
     pub(super) fn new(now: Instant, lease: Duration) -> Self {
         Self { cause: None, leaderless: Some(now), is_reported: false, lease }
     }
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn lack_of_a_leader_is_reported_once() {
         let start = ragent_base::sys::clock::now_blocking();
-        let mut outage = Outage::new(start, Duration::from_millis(4800));
+        let mut outage = EtcdOutage::new(start, Duration::from_millis(4800));
         let due = start + limits::WAIT_WARNING;
         assert_eq!(outage.poll_timeout(), Some(due));
         assert_eq!(outage.handle_timeout(start), None);
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn lost_lease_is_reported() {
         let start = ragent_base::sys::clock::now_blocking();
-        let mut outage = Outage::new(start, Duration::from_millis(4800));
+        let mut outage = EtcdOutage::new(start, Duration::from_millis(4800));
         outage.handle_leader(start, true, false);
         assert_eq!(outage.handle_leader(start, false, true), None);
         outage.handle_leader(start, true, false);

@@ -8,10 +8,14 @@ use ragent_proto::etcd::event::EventType;
 use ragent_rendezvous::jitter::{Jitter, Pauses, doubled};
 use tokio::{sync::mpsc, time::timeout};
 
-use super::{client::Client, error::EtcdError, event::Event, limits};
+use super::{client::EtcdClient, error::EtcdError, event::EtcdEvent, limits};
 
 /// Reports the content until the receiver of the events has ended.
-pub(super) async fn report(mut client: Client, mut jitter: Jitter, events: mpsc::Sender<Event>) {
+pub(super) async fn report(
+    mut client: EtcdClient,
+    mut jitter: Jitter,
+    events: mpsc::Sender<EtcdEvent>,
+) {
     let mut pauses = Pauses::new(limits::RETRY_FIRST, limits::RETRY_MAX, jitter.bits());
     let mut silences = 0_u32;
     let mut known = Revision::default();
@@ -29,10 +33,10 @@ pub(super) async fn report(mut client: Client, mut jitter: Jitter, events: mpsc:
         }
         client.change_member();
         match end {
-            End::Closed => return,
-            End::Silent => silences = if has_changed { 0 } else { silences + 1 },
-            End::Failed(error) => {
-                if events.send(Event::Away(error)).await.is_err() {
+            WatchEnd::Closed => return,
+            WatchEnd::Silent => silences = if has_changed { 0 } else { silences + 1 },
+            WatchEnd::Failed(error) => {
+                if events.send(EtcdEvent::Away(error)).await.is_err() {
                     return;
                 }
                 clock::until(Some(clock::now() + pauses.after_failure())).await;
@@ -42,7 +46,7 @@ pub(super) async fn report(mut client: Client, mut jitter: Jitter, events: mpsc:
 }
 
 /// The reason for the end of a watch.
-enum End {
+enum WatchEnd {
     /// The receiver of the events has ended.
     Closed,
     /// Nothing was reported for a time.
@@ -54,33 +58,33 @@ enum End {
 /// Reads the key and reports its changes until nothing is reported for `silence`. `newest` is the last revision of
 /// the key that was reported.
 async fn follow(
-    client: &mut Client,
+    client: &mut EtcdClient,
     silence: Duration,
     newest: &mut Revision,
-    events: &mpsc::Sender<Event>,
-) -> End {
+    events: &mpsc::Sender<EtcdEvent>,
+) -> WatchEnd {
     let value = match client.read().await {
         Ok(value) => value,
-        Err(error) => return End::Failed(error),
+        Err(error) => return WatchEnd::Failed(error),
     };
     let revision = value.revision;
     *newest = value.entry.as_ref().map_or(*newest, |entry| entry.stamp.revision);
-    if events.send(Event::Value(Box::new(value))).await.is_err() {
-        return End::Closed;
+    if events.send(EtcdEvent::Value(Box::new(value))).await.is_err() {
+        return WatchEnd::Closed;
     }
     let mut answers = match client.watch(revision).await {
         Ok(answers) => answers,
-        Err(error) => return End::Failed(error),
+        Err(error) => return WatchEnd::Failed(error),
     };
     loop {
         let answer = match timeout(silence, answers.message()).await {
-            Err(_) => return End::Silent,
+            Err(_) => return WatchEnd::Silent,
             Ok(Ok(Some(answer))) => answer,
-            Ok(Ok(None)) => return End::Failed(client.failed("it has ended the watch")),
-            Ok(Err(status)) => return End::Failed(client.failed(status.message())),
+            Ok(Ok(None)) => return WatchEnd::Failed(client.failed("it has ended the watch")),
+            Ok(Err(status)) => return WatchEnd::Failed(client.failed(status.message())),
         };
         if answer.canceled {
-            return End::Failed(
+            return WatchEnd::Failed(
                 client.failed(format!("the watch has ended: {}", answer.cancel_reason)),
             );
         }
@@ -92,12 +96,12 @@ async fn follow(
             let event = match value {
                 Ok(value) => {
                     *newest = value.revision;
-                    Event::Value(Box::new(value))
+                    EtcdEvent::Value(Box::new(value))
                 }
-                Err(error) => Event::Away(error),
+                Err(error) => EtcdEvent::Away(error),
             };
             if events.send(event).await.is_err() {
-                return End::Closed;
+                return WatchEnd::Closed;
             }
         }
     }

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 ///
 /// Suspended time counts. The wall clock, which people and daemons set, is used only across boots.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub(super) struct Stamp {
+pub(super) struct WriteStamp {
     boot_id: String,
     boot_time_ms: u64,
 }
 
-impl Stamp {
+impl WriteStamp {
     /// Returns the stamp of the current time.
     pub(super) fn now() -> Self {
         let boot_id = proc::read("sys/kernel/random/boot_id").unwrap_or_default();
@@ -52,8 +52,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn stamp(boot_id: &str, seconds: u64) -> Stamp {
-        Stamp { boot_id: boot_id.to_owned(), boot_time_ms: seconds * 1000 }
+    fn stamp(boot_id: &str, seconds: u64) -> WriteStamp {
+        WriteStamp { boot_id: boot_id.to_owned(), boot_time_ms: seconds * 1000 }
     }
 
     /// Within a boot the boot clock counts, across boots the time of the last change; a stamp in

@@ -28,18 +28,18 @@ pub fn clean(own: &Path) {
         }
         let is_outdated = match kind(&path) {
             // A voter without a leader writes its file again and again, although it is outdated.
-            Kind::JobState => {
+            FileKind::JobState => {
                 age::changed(&path) > 3 * limits::STATE_FILE_INTERVAL && is_outdated(&path)
             }
-            Kind::DeathNotice => {
+            FileKind::DeathNotice => {
                 !private.has(name_of(&path.with_extension("json"))) && is_forgotten(&path)
             }
-            Kind::Draft => is_forgotten(&path),
-            Kind::Other => false,
+            FileKind::Draft => is_forgotten(&path),
+            FileKind::Other => false,
         };
         if is_outdated {
             private.remove(&name);
-            if let Kind::JobState = kind(&path) {
+            if let FileKind::JobState = kind(&path) {
                 private.remove(name_of(&death_notice_path(&path)));
             }
         }
@@ -47,7 +47,7 @@ pub fn clean(own: &Path) {
 }
 
 /// The kind of a file in the folder.
-enum Kind {
+enum FileKind {
     /// A coordinator's state file.
     JobState,
     /// A death notice next to a state file.
@@ -58,15 +58,15 @@ enum Kind {
     Other,
 }
 
-fn kind(path: &Path) -> Kind {
+fn kind(path: &Path) -> FileKind {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let is_of_job = name.starts_with("job-");
     match path.extension().and_then(OsStr::to_str) {
-        Some("json") if is_of_job => Kind::JobState,
-        Some("death-notice") if is_of_job => Kind::DeathNotice,
-        Some("json") if name.starts_with("ended-") => Kind::Draft,
-        Some("tmp") if is_of_job || name.starts_with("agent-") => Kind::Draft,
-        Some(_) | None => Kind::Other,
+        Some("json") if is_of_job => FileKind::JobState,
+        Some("death-notice") if is_of_job => FileKind::DeathNotice,
+        Some("json") if name.starts_with("ended-") => FileKind::Draft,
+        Some("tmp") if is_of_job || name.starts_with("agent-") => FileKind::Draft,
+        Some(_) | None => FileKind::Other,
     }
 }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tracing::debug;
 
 use super::{
-    age::{self, Stamp},
+    age::{self, WriteStamp},
     files::{job_key, read, replace},
 };
 
@@ -30,7 +30,7 @@ pub struct EndedJobs {
 #[derive(Debug, Deserialize, Serialize)]
 struct EndedJob {
     uid: String,
-    written: Stamp,
+    written: WriteStamp,
 }
 
 /// The maximum number of jobs that are remembered; more would be those of a job that is started again every few seconds.
@@ -58,7 +58,7 @@ impl EndedJobs {
         let _held = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut jobs = self.entries();
         jobs.retain(|job| job.uid != uid.as_str());
-        jobs.push(EndedJob { uid: uid.to_string(), written: Stamp::now() });
+        jobs.push(EndedJob { uid: uid.to_string(), written: WriteStamp::now() });
         let first = jobs.len().saturating_sub(MAX);
         let written = serde_json::to_vec(&jobs[first..])
             .map_err(std::io::Error::other)
@@ -70,7 +70,7 @@ impl EndedJobs {
 
     fn entries(&self) -> Vec<EndedJob> {
         let jobs: Vec<EndedJob> = read(&self.path).unwrap_or_default();
-        let (now, changed) = (Stamp::now(), age::changed(Path::new(&self.path)));
+        let (now, changed) = (WriteStamp::now(), age::changed(Path::new(&self.path)));
         let lives = self.kept.saturating_add(MARGIN);
         let is_recent = |job: &EndedJob| job.written.age(&now, changed) <= lives;
         let jobs: Vec<EndedJob> =

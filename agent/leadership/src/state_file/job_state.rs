@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use super::{
-    age::{self, Stamp},
+    age::{self, WriteStamp},
     files::{folder_of, name_of, read, read_if_there},
 };
 use crate::{Stored, limits};
@@ -37,7 +37,7 @@ pub(super) struct Remembered {
     schema: u32,
     /// In the file of a voter, the time at which a leader was known last.
     #[serde(default)]
-    written: Stamp,
+    written: WriteStamp,
     /// The time after `written` for which agents of the run may wait for the next coordinator.
     #[serde(default)]
     kept_ms: u64,
@@ -198,7 +198,7 @@ impl Remembered {
         if self.schema != SCHEMA {
             return Age::Unknown;
         }
-        let age = self.written.age(&Stamp::now(), age::changed(path));
+        let age = self.written.age(&WriteStamp::now(), age::changed(path));
         let kept = Duration::from_millis(self.kept_ms).saturating_add(limits::STATE_FILE_INTERVAL);
         if age > kept { Age::Outdated } else { Age::Recent }
     }
@@ -320,7 +320,7 @@ impl From<Remembered> for JobState {
 ///
 /// Returns the system's error.
 pub fn write_job_state(path: &Path, job_state: &JobState, kept: Duration) -> io::Result<()> {
-    write(path, job_state, None, (Stamp::now(), kept))
+    write(path, job_state, None, (WriteStamp::now(), kept))
 }
 
 /// Replaces the state of a voter in the same way, if it has a copy of the state.
@@ -343,11 +343,11 @@ pub fn write_copy(path: &Path, stored: &Stored, kept: Duration) -> io::Result<()
     // Without a leader the earlier time stays. Otherwise agents that are restarted again and again would keep the state of a job
     // that no process can lead.
     let led = (!is_led).then(|| led_until(path, job_state)).flatten();
-    write(path, job_state, Some(copy), (led.unwrap_or_else(Stamp::now), kept))
+    write(path, job_state, Some(copy), (led.unwrap_or_else(WriteStamp::now), kept))
 }
 
 /// Returns the time at which the job had a leader last, according to a state file of it.
-fn led_until(path: &Path, job_state: &JobState) -> Option<Stamp> {
+fn led_until(path: &Path, job_state: &JobState) -> Option<WriteStamp> {
     let before: Remembered = read(path)?;
     (before.job_uid == job_state.job_uid.as_str()).then_some(before.written)
 }
@@ -356,7 +356,7 @@ fn write(
     path: &Path,
     job_state: &JobState,
     copy: Option<RememberedCopy>,
-    (written, kept): (Stamp, Duration),
+    (written, kept): (WriteStamp, Duration),
 ) -> io::Result<()> {
     let mut remembered = Remembered {
         schema: SCHEMA,
@@ -555,7 +555,8 @@ pub(super) mod tests {
         write_aged(&path, 0, |remembered| remembered.schema = SCHEMA + 1);
         assert!(read_job_state(&path).is_none());
         // After a reboot the time of the last change counts.
-        let of_another_boot = |remembered: &mut Remembered| remembered.written = Stamp::default();
+        let of_another_boot =
+            |remembered: &mut Remembered| remembered.written = WriteStamp::default();
         write_aged(&path, 620, of_another_boot);
         assert!(read_job_state(&path).is_some());
         let changed =

@@ -17,7 +17,7 @@ use ragent_base::{
     },
 };
 use ragent_election::election::{
-    Effect, Election, Leadership, OtherJob,
+    Effect, Election, NewLeadership, OtherJob,
     message::{Request, Version, VoterMessage},
 };
 use ragent_proto::convert::voter::FromVoter;
@@ -34,9 +34,9 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{
-    Answered, Command, Leader, StateLoss, StateNeed, Stored, VoterSpec,
+    Answered, Leader, LeadershipCommand, StateLoss, StateNeed, Stored, VoterSpec,
     connections::Connections,
-    event::{Event, Sender},
+    event::{Sender, VoterEvent},
     frames::Format,
     incoming, limits,
     outgoing::{Outgoing, OutgoingRequest},
@@ -47,7 +47,7 @@ use crate::{Mandate, Superseded};
 
 /// The inputs from the rest of the agent.
 pub(super) struct Inputs {
-    pub commands: mpsc::Receiver<Command>,
+    pub commands: mpsc::Receiver<LeadershipCommand>,
     pub connections: mpsc::Receiver<VoterConnection>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Published {
 }
 
 /// The connection to another voter.
-struct Connection {
+struct VoterLink {
     requests: mpsc::Sender<OutgoingRequest>,
     /// Ends the pause before its next attempt to connect.
     redial: Arc<Notify>,
@@ -71,13 +71,13 @@ struct Connection {
 }
 
 /// The wait of a process that leaves, until a member has replaced its voter.
-struct Leaving {
+struct LeavingVoter {
     until: Instant,
     left: oneshot::Sender<StateNeed>,
 }
 
 /// The driver of one voter.
-pub(super) struct Driver {
+pub(super) struct VoterDriver {
     election: Election,
     is_list_common: bool,
     format: Format,
@@ -91,9 +91,9 @@ pub(super) struct Driver {
     /// Changes of the state that are being copied, in their order.
     copying: Vec<(Version, oneshot::Sender<()>)>,
     /// The connections to the other voters.
-    outgoing: BTreeMap<VoterAddress, Connection>,
+    outgoing: BTreeMap<VoterAddress, VoterLink>,
     /// The wait of a process that leaves, until a member has replaced its voter.
-    leaving: Option<Leaving>,
+    leaving: Option<LeavingVoter>,
     /// Writes the state to the voter's file.
     store: Box<dyn Fn(&Stored) -> bool + Send>,
     /// Records that a job of this name has ended.
@@ -111,12 +111,12 @@ pub(super) struct Driver {
     cannot_store: bool,
     /// The addresses that lead to the same process as another one, and that were reported.
     duplicates: BTreeSet<VoterAddress>,
-    events: mpsc::Sender<Event>,
-    queue: mpsc::Receiver<Event>,
+    events: mpsc::Sender<VoterEvent>,
+    queue: mpsc::Receiver<VoterEvent>,
     tasks: JoinSet<()>,
 }
 
-impl Driver {
+impl VoterDriver {
     /// Starts the voter, and the tasks of its connections.
     pub(super) fn new(spec: VoterSpec, published: Published) -> Self {
         let VoterSpec {
@@ -180,8 +180,8 @@ impl Driver {
         if needed.iter().eq(self.outgoing.keys()) {
             return;
         }
-        let is_unneeded = |address: &VoterAddress, _: &mut Connection| !needed.contains(address);
-        for (_, Connection { requests, task, .. }) in self.outgoing.extract_if(.., is_unneeded) {
+        let is_unneeded = |address: &VoterAddress, _: &mut VoterLink| !needed.contains(address);
+        for (_, VoterLink { requests, task, .. }) in self.outgoing.extract_if(.., is_unneeded) {
             // The task ends when it has sent what is queued: a leader that resigns releases the leases of all its voters.
             drop(requests);
             self.tasks.spawn(async move {
@@ -212,7 +212,7 @@ impl Driver {
                 pauses: Pauses::new(limits::REDIAL_FIRST, limits::REDIAL_MAX, self.jitter.bits()),
             };
             let task = self.tasks.spawn(connection.run());
-            self.outgoing.insert(address, Connection { requests, redial, task });
+            self.outgoing.insert(address, VoterLink { requests, redial, task });
         }
     }
 
@@ -246,17 +246,19 @@ impl Driver {
         }
     }
 
-    fn handle_event(&mut self, event: Event) {
+    fn handle_event(&mut self, event: VoterEvent) {
         let now = clock::now();
         match event {
-            Event::Connected(address) => self.election.handle_connected(now, &address),
-            Event::Lost(address, cause) => {
+            VoterEvent::Connected(address) => self.election.handle_connected(now, &address),
+            VoterEvent::Lost(address, cause) => {
                 debug!(voter = %address, cause, "no connection to a voter");
                 self.election.handle_disconnected(&address);
                 self.reach.handle_lost(now, &address, cause);
             }
-            Event::Resolved(address, addresses) => self.reach.handle_resolved(&address, addresses),
-            Event::Answer(address, answer) => {
+            VoterEvent::Resolved(address, addresses) => {
+                self.reach.handle_resolved(&address, addresses)
+            }
+            VoterEvent::Answer(address, answer) => {
                 self.reach.handle_answer(&address);
                 let voter = answer.voter;
                 let answer = VoterMessage { address: address.clone(), ..*answer };
@@ -264,7 +266,7 @@ impl Driver {
                 self.answering.handle_answer(self.election.replica(), &address, voter);
                 self.published.answered.send_replace(self.election.answered());
             }
-            Event::Request(task, sender, request, answered) => {
+            VoterEvent::Request(task, sender, request, answered) => {
                 let mut answer = if self.is_voter(sender) {
                     if let Some((ip, task)) = self.strangers.take(task) {
                         self.incoming.add(ip, task);
@@ -287,48 +289,50 @@ impl Driver {
                     let _ = answered.send(frame);
                 }
             }
-            Event::Opened(task) => self.handle_opened(task),
-            Event::Mismatch(ip, cause, hint) => {
+            VoterEvent::Opened(task) => self.handle_opened(task),
+            VoterEvent::Mismatch(ip, cause, hint) => {
                 if self.reach.is_new_mismatch(ip, &cause) {
                     warn!("the message of a voter at {ip} was refused: {cause}; {hint}");
                 }
             }
-            Event::Shown(job) => self.election.handle_known_job(now, &job),
+            VoterEvent::Shown(job) => self.election.handle_known_job(now, &job),
         }
     }
 
-    fn handle_command(&mut self, command: Command) {
+    fn handle_command(&mut self, command: LeadershipCommand) {
         let now = clock::now();
         match command {
-            Command::Remember { term, job_state, copied, .. } => {
+            LeadershipCommand::Remember { term, job_state, copied, .. } => {
                 let leads = self.leading.as_ref().is_some_and(|(leading, _)| *leading == term);
                 // Otherwise this process no longer leads in that term, and drops `copied`.
                 if leads && let Some(version) = self.election.handle_remember(now, *job_state) {
                     self.copying.push((version, copied));
                 }
             }
-            Command::Highest(term) => self.election.handle_highest(now, term),
-            Command::Resign(term) => self.election.handle_resigned(now, term),
+            LeadershipCommand::Highest(term) => self.election.handle_highest(now, term),
+            LeadershipCommand::Resign(term) => self.election.handle_resigned(now, term),
             // Each voter deletes its own copy of the state when it ends.
-            Command::JobOver(_) => {}
-            Command::DeathNotice(process) => self.election.handle_death_notice(now, &process),
-            Command::Members(report) => self.election.handle_members(now, report),
-            Command::Forget => self.election.handle_forgotten(now),
-            Command::KnownJob(job) => self.election.handle_known_job(now, &job),
-            Command::Ended(jobs) => self.election.handle_ended(now, &jobs),
-            Command::StepDown(to) => {
+            LeadershipCommand::JobOver(_) => {}
+            LeadershipCommand::DeathNotice(process) => {
+                self.election.handle_death_notice(now, &process)
+            }
+            LeadershipCommand::Members(report) => self.election.handle_members(now, report),
+            LeadershipCommand::Forget => self.election.handle_forgotten(now),
+            LeadershipCommand::KnownJob(job) => self.election.handle_known_job(now, &job),
+            LeadershipCommand::Ended(jobs) => self.election.handle_ended(now, &jobs),
+            LeadershipCommand::StepDown(to) => {
                 self.election.handle_stepping_down(now, VoterAddress::new(to.endpoint));
             }
-            Command::Registered(at) => {
+            LeadershipCommand::Registered(at) => {
                 let (job, ip) = at.unzip();
                 self.election.handle_registered(now, job);
                 self.reach.handle_trusted(ip);
             }
-            Command::Leave { is_replaced, left } => {
+            LeadershipCommand::Leave { is_replaced, left } => {
                 self.election.handle_leaving(now);
                 let patience = limits::REPLACE_TIMEOUT;
                 let until = if is_replaced { now + patience } else { now };
-                self.leaving = Some(Leaving { until, left });
+                self.leaving = Some(LeavingVoter { until, left });
             }
         }
     }
@@ -336,8 +340,8 @@ impl Driver {
     /// Ends the wait of a process that leaves, if its voter is replaced or the time is over.
     fn let_go(&mut self) {
         let is_over =
-            |leaving: &mut Leaving| self.election.may_end() || leaving.until <= clock::now();
-        let Some(Leaving { left, .. }) = self.leaving.take_if(is_over) else { return };
+            |leaving: &mut LeavingVoter| self.election.may_end() || leaving.until <= clock::now();
+        let Some(LeavingVoter { left, .. }) = self.leaving.take_if(is_over) else { return };
         let need = match self.election.ended_job() {
             Some(uid) => StateNeed::Ended(uid.clone()),
             None if self.election.is_needed() => StateNeed::Needed,
@@ -490,7 +494,7 @@ impl Driver {
         }
     }
 
-    fn lead(&mut self, leadership: Leadership) {
+    fn lead(&mut self, leadership: NewLeadership) {
         let (sender, until) = watch::channel(leadership.until);
         self.leading = Some((leadership.term, sender));
         self.reach.handle_leader(clock::now(), true, true);

@@ -9,7 +9,7 @@ use tokio::{sync::oneshot, task::Id};
 
 /// An event on a connection.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum VoterEvent {
     /// A connection to this voter is open.
     Connected(VoterAddress),
     /// The connection to this voter is lost, or could not be opened, for this reason.

@@ -24,7 +24,7 @@ pub(super) struct Format(Arc<ElectionHeader>);
 
 /// The reason for which a message of another voter is not handled.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum FrameError {
+pub(super) enum VoterFrameError {
     /// The message is malformed.
     #[error("its message is malformed: {0}")]
     Malformed(#[from] Malformed),
@@ -39,7 +39,7 @@ pub(super) enum FrameError {
     OtherList,
 }
 
-impl FrameError {
+impl VoterFrameError {
     /// Returns what to do.
     pub(super) fn hint(&self) -> &'static str {
         match self {
@@ -81,23 +81,23 @@ impl Format {
     }
 
     /// Decodes a message.
-    pub(super) fn decode(&self, frame: &[u8]) -> Result<FromVoter, FrameError> {
+    pub(super) fn decode(&self, frame: &[u8]) -> Result<FromVoter, VoterFrameError> {
         let (header, message) = voter::decode(frame).map_err(|error| match error {
             Malformed::ProtocolVersion { .. } => {
                 let shown = voter::shown_by_other_version(frame);
                 let of_this_run = shown.filter(|(run_id, _)| *run_id == self.0.run_id);
-                FrameError::OtherVersion(error, of_this_run.map(|(_, job)| job))
+                VoterFrameError::OtherVersion(error, of_this_run.map(|(_, job)| job))
             }
             malformed => malformed.into(),
         })?;
         if header.run_id != self.0.run_id {
-            return Err(FrameError::OtherJob(header.run_id));
+            return Err(VoterFrameError::OtherJob(header.run_id));
         }
         let is_other =
             header.listed.zip(self.0.listed).is_some_and(|(theirs, ours)| theirs != ours);
         let is_as_long = header.voter_lease.as_millis() == self.0.voter_lease.as_millis();
         if is_other || !is_as_long {
-            return Err(FrameError::OtherList);
+            return Err(VoterFrameError::OtherList);
         }
         Ok(message)
     }

@@ -22,8 +22,8 @@ use tokio_util::codec::FramedRead;
 use tracing::debug;
 
 use super::{
-    event::{Event, Sender},
-    frames::{Format, FrameError, codec},
+    event::{Sender, VoterEvent},
+    frames::{Format, VoterFrameError, codec},
     limits,
 };
 
@@ -87,11 +87,11 @@ pub(super) async fn serve(
     sender: Sender,
     format: Format,
     credentials: Credentials,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<VoterEvent>,
 ) {
     let peer = connection.peer;
     let Some(stream) = open(connection, &credentials).await else { return };
-    if events.send(Event::Opened(task::id())).await.is_err() {
+    if events.send(VoterEvent::Opened(task::id())).await.is_err() {
         return;
     }
     let (read, mut write) = io::split(stream);
@@ -103,17 +103,18 @@ pub(super) async fn serve(
                 return debug!(peer = %peer.ip, "connection of a voter closed: it sends an answer");
             }
             Err(error) => {
-                if let FrameError::OtherVersion(_, Some(job)) = &error {
-                    let _ = events.send(Event::Shown(job.clone())).await;
+                if let VoterFrameError::OtherVersion(_, Some(job)) = &error {
+                    let _ = events.send(VoterEvent::Shown(job.clone())).await;
                 }
                 // The event fails only if this voter has ended.
-                let _ =
-                    events.send(Event::Mismatch(peer.ip, error.to_string(), error.hint())).await;
+                let _ = events
+                    .send(VoterEvent::Mismatch(peer.ip, error.to_string(), error.hint()))
+                    .await;
                 return;
             }
         };
         let (answer, answered) = oneshot::channel();
-        if events.send(Event::Request(task::id(), sender, request, answer)).await.is_err() {
+        if events.send(VoterEvent::Request(task::id(), sender, request, answer)).await.is_err() {
             return;
         }
         if let Ok(answer) = answered.await

@@ -12,7 +12,7 @@ use ragent_base::{
     net::{
         self, authentication,
         port::VOTER_PROTOCOL,
-        secure_stream::{Opened, OpenedEnd, SecureStream},
+        secure_stream::{OpenedEnd, OpenedStream, SecureStream},
     },
     secret::{ALPN_VOTER, Credentials},
     spec::Endpoint,
@@ -31,7 +31,7 @@ use tokio_stream::StreamExt;
 use tokio_util::codec::FramedRead;
 
 use super::{
-    event::Event,
+    event::VoterEvent,
     frames::{Format, codec},
     limits,
 };
@@ -45,7 +45,7 @@ pub(super) struct Outgoing {
     pub credentials: Credentials,
     pub format: Format,
     pub requests: mpsc::Receiver<OutgoingRequest>,
-    pub events: mpsc::Sender<Event>,
+    pub events: mpsc::Sender<VoterEvent>,
     /// The addresses to which the endpoint has resolved most recently.
     pub addresses: Vec<SocketAddr>,
     /// Ends the pause before the next attempt to connect.
@@ -63,7 +63,7 @@ pub(super) struct OutgoingRequest {
 }
 
 /// The end of a connection.
-enum End {
+enum ConnectionEnd {
     /// The voter of this process has ended.
     Closed,
     /// The connection is lost, for this reason; true if the other voter had answered.
@@ -76,12 +76,12 @@ impl Outgoing {
         loop {
             let (cause, has_answered) = match self.connect().await {
                 Ok((stream, opened)) => match self.serve(stream, &opened).await {
-                    End::Closed => return,
-                    End::Lost(cause, has_answered) => (cause, has_answered),
+                    ConnectionEnd::Closed => return,
+                    ConnectionEnd::Lost(cause, has_answered) => (cause, has_answered),
                 },
                 Err(cause) => (cause, false),
             };
-            if self.events.send(Event::Lost(self.address.clone(), cause)).await.is_err() {
+            if self.events.send(VoterEvent::Lost(self.address.clone(), cause)).await.is_err() {
                 return;
             }
             if has_answered {
@@ -109,7 +109,7 @@ impl Outgoing {
         self.addresses = resolved?;
         let ips = self.addresses.iter().map(SocketAddr::ip).collect();
         // The driver has ended if this fails, which is noticed later.
-        let _ = self.events.send(Event::Resolved(self.address.clone(), ips)).await;
+        let _ = self.events.send(VoterEvent::Resolved(self.address.clone(), ips)).await;
         let mut cause = String::new();
         for address in self.addresses.clone() {
             match timeout(limits::CONNECT_TIMEOUT, dial(address, self.source)).await {
@@ -131,16 +131,16 @@ impl Outgoing {
         Err(cause)
     }
 
-    async fn serve(&mut self, stream: SecureStream, opened: &OpenedEnd) -> End {
+    async fn serve(&mut self, stream: SecureStream, opened: &OpenedEnd) -> ConnectionEnd {
         // Requests that were queued for an earlier connection are outdated; the machine repeats those that are needed.
         while self.requests.try_recv().is_ok() {}
         let credentials = self.credentials.clone();
         let lost = |error: IoError, has_answered| {
             let mismatch = opened.mismatch(&credentials).map(|mismatch| mismatch.to_string());
-            End::Lost(mismatch.unwrap_or_else(|| error.to_string()), has_answered)
+            ConnectionEnd::Lost(mismatch.unwrap_or_else(|| error.to_string()), has_answered)
         };
-        if self.events.send(Event::Connected(self.address.clone())).await.is_err() {
-            return End::Closed;
+        if self.events.send(VoterEvent::Connected(self.address.clone())).await.is_err() {
+            return ConnectionEnd::Closed;
         }
         let (read, mut write) = io::split(stream);
         let mut frames = FramedRead::new(read, codec());
@@ -154,25 +154,25 @@ impl Outgoing {
                     let answer = match answer {
                         Some(Ok(frame)) => self.format.decode(&frame),
                         Some(Err(error)) => return lost(error, has_answered),
-                        None => return End::Lost("it closes the connection".into(), has_answered),
+                        None => return ConnectionEnd::Lost("it closes the connection".into(), has_answered),
                     };
                     unanswered = None;
                     has_answered = true;
                     let answer = match answer {
                         Ok(FromVoter::Answer(answer)) => answer,
                         Ok(FromVoter::Request(_)) => {
-                            return End::Lost("it sends no answers".to_owned(), false);
+                            return ConnectionEnd::Lost("it sends no answers".to_owned(), false);
                         }
-                        Err(error) => return End::Lost(error.to_string(), false),
+                        Err(error) => return ConnectionEnd::Lost(error.to_string(), false),
                     };
-                    let answer = Event::Answer(self.address.clone(), Box::new(answer));
+                    let answer = VoterEvent::Answer(self.address.clone(), Box::new(answer));
                     if self.events.send(answer).await.is_err() {
-                        return End::Closed;
+                        return ConnectionEnd::Closed;
                     }
                 }
                 request = self.requests.recv() => {
                     let Some(OutgoingRequest { bytes, is_answered }) = request else {
-                        return End::Closed;
+                        return ConnectionEnd::Closed;
                     };
                     let sent = async {
                         write.write_all(&bytes).await?;
@@ -182,14 +182,14 @@ impl Outgoing {
                     match timeout(limits::SILENCE, sent).await {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => return lost(error, has_answered),
-                        Err(_) => return End::Lost(SILENT.to_owned(), has_answered),
+                        Err(_) => return ConnectionEnd::Lost(SILENT.to_owned(), has_answered),
                     }
                     if is_answered {
                         unanswered.get_or_insert_with(clock::now);
                     }
                 }
                 () = clock::until(silent_at) => {
-                    return End::Lost(SILENT.to_owned(), has_answered);
+                    return ConnectionEnd::Lost(SILENT.to_owned(), has_answered);
                 }
             }
         }
@@ -209,7 +209,7 @@ async fn open(
     sent.map_err(|error| error.to_string())?;
     match client {
         Some(client) => {
-            let opened = Opened { stream, address, client, limit: limits::CONNECT_TIMEOUT };
+            let opened = OpenedStream { stream, address, client, limit: limits::CONNECT_TIMEOUT };
             opened.secure(credentials, ALPN_VOTER).await.map_err(|error| error.to_string())
         }
         None => Ok(SecureStream::Plain(stream)),

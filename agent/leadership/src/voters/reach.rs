@@ -15,7 +15,7 @@ use super::limits;
 #[derive(Debug)]
 pub(super) struct Reachability {
     /// The other voters, and the processes that could become voters.
-    others: BTreeMap<VoterAddress, Other>,
+    others: BTreeMap<VoterAddress, OtherVoter>,
     /// The number of voters.
     voters: usize,
     /// True if this process is one of them; others follow no leader.
@@ -34,7 +34,7 @@ pub(super) struct Reachability {
 
 /// Another voter.
 #[derive(Debug)]
-struct Other {
+struct OtherVoter {
     /// The loss of the connection; `None` while it is connected.
     lost: Option<Lost>,
     addresses: Vec<IpAddr>,
@@ -84,7 +84,7 @@ impl Reachability {
         for address in others {
             let unknown =
                 Lost { cause: "not connected yet".to_owned(), since: now, is_reported: false };
-            let new = Other { lost: Some(unknown), addresses: Vec::new(), is_voter: false };
+            let new = OtherVoter { lost: Some(unknown), addresses: Vec::new(), is_voter: false };
             let other = self.others.entry(address.clone()).or_insert(new);
             other.is_voter = voters.contains(address);
         }

@@ -15,14 +15,14 @@ use ragent_base::{
 };
 use ragent_coordinator::{
     driver::{Input, Inputs, Records, snapshot},
-    host::Host,
+    host::CoordinatorHost,
     measures::CoordinatorMeasures,
     role::{ElectedCoordinator, Role},
     service,
 };
 use ragent_election::election::{self, timers::Timers};
 use ragent_leadership::{
-    Commands, Leadership, Running, StateNeed, Stored,
+    Commands, Leadership, RunningLeadership, StateNeed, Stored,
     state_file::{self, EndedJobs},
     voters::{
         self, VoterSpec,
@@ -156,7 +156,7 @@ pub fn host_voter(
     let running = voters::start(VoterSpec {
         run_id,
         is_list_common,
-        settings: election::Settings {
+        settings: election::ElectionSettings {
             voter,
             is_new,
             // A process before this one may have granted a lease.
@@ -208,11 +208,11 @@ fn is_of_this_voter(stored: &Stored, path: &Path, endpoint: &Endpoint) -> bool {
 pub fn host(
     port: EndpointPort,
     own: OwnCoordinator,
-    running: Running,
+    running: RunningLeadership,
     file: Option<StateFile>,
 ) -> Result<(Hosted, Server), SystemError> {
     let OwnCoordinator { settings, endpoint, registered } = own;
-    let Running { leadership, commands, connections } = running;
+    let RunningLeadership { leadership, commands, connections } = running;
     let run_id = settings.run_id.clone();
     let nodes_max = settings.nodes_max();
     let (published, elected) = watch::channel(ElectedCoordinator::Unknown);
@@ -228,7 +228,7 @@ pub fn host(
         registered: registered.subscribe(),
         run_id: run_id.clone(),
     };
-    let host = Host {
+    let host = CoordinatorHost {
         settings,
         endpoint: VoterAddress::new(endpoint.to_string()),
         leadership: leadership.clone(),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use ragent_base::{
     net::{
         authentication,
-        http_client::{self, Exchange, ExchangeEnd, Page},
+        http_client::{self, Exchange, ExchangeEnd, HttpPage},
     },
     secret::{Credentials, Mismatch},
 };
@@ -17,7 +17,7 @@ use crate::endpoint::limits;
 
 /// The answer of an address.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Answer {
+pub(super) enum IdentityAnswer {
     /// It is served by ragent.
     Ragent,
     /// It is served by ragent, with another secret, or a certificate is not accepted.
@@ -34,7 +34,7 @@ pub(super) enum Answer {
 pub(super) async fn ask_all(
     addresses: &[SocketAddr],
     credentials: &Credentials,
-) -> Vec<(SocketAddr, Answer)> {
+) -> Vec<(SocketAddr, IdentityAnswer)> {
     let ask_one = |&address| {
         let credentials = credentials.clone();
         async move { (address, ask(address, Some(&credentials)).await) }
@@ -48,9 +48,12 @@ pub(super) async fn ask_all(
 /// Returns a description of the program at `address`, if it answers and is not ragent.
 pub async fn describe_other_program(address: SocketAddr) -> Option<String> {
     match ask(address, None).await {
-        Answer::Other(what) => Some(what),
+        IdentityAnswer::Other(what) => Some(what),
         // A paused coordinator is silent, too.
-        Answer::Ragent | Answer::Mismatch(_) | Answer::Silent | Answer::None(_) => None,
+        IdentityAnswer::Ragent
+        | IdentityAnswer::Mismatch(_)
+        | IdentityAnswer::Silent
+        | IdentityAnswer::None(_) => None,
     }
 }
 
@@ -78,10 +81,10 @@ pub(super) async fn job_at(
 
 /// Asks one address, and compares its credentials with `credentials` if they are given. Asks again if the secrets differ: one of
 /// the two may have been replaced a moment ago.
-async fn ask(address: SocketAddr, credentials: Option<&Credentials>) -> Answer {
+async fn ask(address: SocketAddr, credentials: Option<&Credentials>) -> IdentityAnswer {
     let answer = ask_once(address, credentials).await;
     match (&answer, credentials) {
-        (Answer::Mismatch(mismatch), Some(own)) if mismatch.is_of_secrets() => {
+        (IdentityAnswer::Mismatch(mismatch), Some(own)) if mismatch.is_of_secrets() => {
             authentication::await_newer_secrets(own).await;
             ask_once(address, credentials).await
         }
@@ -89,7 +92,7 @@ async fn ask(address: SocketAddr, credentials: Option<&Credentials>) -> Answer {
     }
 }
 
-async fn ask_once(address: SocketAddr, credentials: Option<&Credentials>) -> Answer {
+async fn ask_once(address: SocketAddr, credentials: Option<&Credentials>) -> IdentityAnswer {
     let (len_max, limit) = (limits::MAX_IDENTITY_LEN, limits::IDENTIFY_TIMEOUT);
     let exchange = http_client::get(address, IDENTITY_PATH, len_max, limit).await;
     let ours = env!("CARGO_PKG_VERSION");
@@ -101,23 +104,23 @@ async fn ask_once(address: SocketAddr, credentials: Option<&Credentials>) -> Ans
             && let Err(mismatch) =
                 authentication::compare(address, &address.to_string(), &auth, own).await
         {
-            return Answer::Mismatch(mismatch);
+            return IdentityAnswer::Mismatch(mismatch);
         }
     }
     answer_of(exchange)
 }
 
-fn answer_of(Exchange { received, end }: Exchange) -> Answer {
+fn answer_of(Exchange { received, end }: Exchange) -> IdentityAnswer {
     match (identity(&received), end) {
-        (Some(_), _) => Answer::Ragent,
+        (Some(_), _) => IdentityAnswer::Ragent,
         // An agent that ends at this moment counts as absent. A process that sent anything else
         // counts as present, even if a reset follows, as from an sshd that is asked for a page.
         (None, ExchangeEnd::Failed(error)) if may_be_cut(&received) => {
-            Answer::None(error.to_string())
+            IdentityAnswer::None(error.to_string())
         }
-        (None, ExchangeEnd::TimedOut) if received.is_empty() => Answer::Silent,
+        (None, ExchangeEnd::TimedOut) if received.is_empty() => IdentityAnswer::Silent,
         (None, ExchangeEnd::Complete | ExchangeEnd::Failed(_) | ExchangeEnd::TimedOut) => {
-            Answer::Other(looks_like(&received))
+            IdentityAnswer::Other(looks_like(&received))
         }
     }
 }
@@ -129,7 +132,7 @@ fn may_be_cut(received: &[u8]) -> bool {
 
 /// Returns the identity in an HTTP answer, if there is one.
 pub fn identity(received: &[u8]) -> Option<Identity> {
-    let page = Page::parse(received).filter(|page| page.status == 200)?;
+    let page = HttpPage::parse(received).filter(|page| page.status == 200)?;
     serde_json::from_str(page.body).ok()
 }
 
@@ -170,10 +173,10 @@ mod tests {
     fn exchanges_are_judged() {
         let answer = |received: &[u8], end| answer_of(Exchange { received: received.into(), end });
         let failed = || ExchangeEnd::Failed(io::Error::other("reset"));
-        let other = |received: &[u8]| Answer::Other(looks_like(received));
+        let other = |received: &[u8]| IdentityAnswer::Other(looks_like(received));
         let truncated: [&[u8]; 3] = [b"", b"HTTP/1.1", b"HTTP/1.1 200 OK\r\n\r\n{\"rag"];
         for received in truncated {
-            assert_eq!(answer(received, failed()), Answer::None("reset".to_owned()));
+            assert_eq!(answer(received, failed()), IdentityAnswer::None("reset".to_owned()));
             assert_eq!(answer(received, ExchangeEnd::Complete), other(received));
         }
         let foreign: [&[u8]; 2] = [b"SSH-2.0-X\r\n", b"HTTP/1.1 404 Not Found\r\n"];
@@ -182,10 +185,10 @@ mod tests {
                 assert_eq!(answer(received, end), other(received));
             }
         }
-        assert_eq!(answer(b"", ExchangeEnd::TimedOut), Answer::Silent);
+        assert_eq!(answer(b"", ExchangeEnd::TimedOut), IdentityAnswer::Silent);
         assert_eq!(answer(b"HTTP/1.1", ExchangeEnd::TimedOut), other(b"HTTP/1.1"));
         for end in [failed(), ExchangeEnd::Complete, ExchangeEnd::TimedOut] {
-            assert_eq!(answer(OURS, end), Answer::Ragent);
+            assert_eq!(answer(OURS, end), IdentityAnswer::Ragent);
         }
     }
 

@@ -13,7 +13,7 @@ use ragent_base::{
     sys::{clock, system_error::system},
 };
 use ragent_election::claim;
-use ragent_leadership::etcd::{self, CandidateSpec, Client, EtcdError};
+use ragent_leadership::etcd::{self, CandidateSpec, EtcdClient, EtcdError};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{ids::RunId, jitter::Pauses, message::KnownRound, voter_count::VoterCount};
 use ragent_store::StoreThread;
@@ -58,10 +58,10 @@ pub(super) async fn take_part(
     let running = etcd::start(CandidateSpec {
         etcd: etcd.clone(),
         run_id: spec.run_id.clone(),
-        settings: claim::Settings {
+        settings: claim::ClaimSettings {
             process: node_id.clone(),
             endpoint: endpoint.to_string(),
-            timers: claim::Timers::for_nodes(spec.shared.nodes),
+            timers: claim::ClaimTimers::for_nodes(spec.shared.nodes),
             seed: rand::random(),
         },
     })
@@ -106,7 +106,7 @@ async fn reach_etcd(
 ) -> Result<SocketAddr, LocateError> {
     let began = clock::now();
     let warn_at = began + limits::WAIT_WARNING;
-    let mut client = Client::of_job(etcd.clone(), run_id, rand::random::<u8>().into());
+    let mut client = EtcdClient::of_job(etcd.clone(), run_id, rand::random::<u8>().into());
     let mut pauses = Pauses::new(limits::RETRY_INTERVAL, limits::ETCD_RETRY_MAX, rand::random());
     let mut is_reported = false;
     // The members at which a repetition would fail in the same way.

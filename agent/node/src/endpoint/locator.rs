@@ -28,7 +28,7 @@ use ragent_rendezvous::jitter::Pauses;
 
 use super::{
     error::LocateError,
-    identity::{Answer, looks_like},
+    identity::{IdentityAnswer, looks_like},
 };
 use crate::endpoint::limits;
 
@@ -42,7 +42,7 @@ pub(super) enum Input {
         /// The lowest address, and whether it belongs to this machine.
         lowest: (SocketAddr, bool),
         /// The answers in the order of the addresses; none if the port is any free one.
-        answers: Vec<(SocketAddr, Answer)>,
+        answers: Vec<(SocketAddr, IdentityAnswer)>,
     },
     /// The port cannot be bound.
     NotBound(io::Error),
@@ -84,7 +84,7 @@ pub(super) struct LocatorSettings {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum LocatorState {
     /// The addresses are being asked, since this time.
     Asking(Instant),
     /// This address is being bound.
@@ -99,7 +99,7 @@ enum State {
 pub(super) struct Locator {
     settings: LocatorSettings,
     begun: Instant,
-    state: State,
+    state: LocatorState,
     /// The begin of the first of consecutive attempts in which a process was silent.
     silent_since: Option<Instant>,
     /// The time since which the port is in use.
@@ -120,7 +120,7 @@ impl Locator {
         Self {
             settings,
             begun: now,
-            state: State::Asking(now),
+            state: LocatorState::Asking(now),
             silent_since: None,
             held_since: None,
             pauses,
@@ -134,35 +134,35 @@ impl Locator {
     /// Handles the result of an attempt, known at `now`.
     pub(super) fn handle(&mut self, now: Instant, input: Input) {
         match (input, self.state) {
-            (Input::Unresolved(cause), State::Asking(_)) => {
+            (Input::Unresolved(cause), LocatorState::Asking(_)) => {
                 self.is_resolved = false;
                 self.not_found(now, cause);
             }
-            (Input::Answered { lowest, answers }, State::Asking(since)) => {
+            (Input::Answered { lowest, answers }, LocatorState::Asking(since)) => {
                 self.is_resolved = true;
                 self.handle_answers(now, since, lowest, answers);
             }
-            (Input::NotBound(error), State::Binding(address)) => {
+            (Input::NotBound(error), LocatorState::Binding(address)) => {
                 self.handle_not_bound(now, address, error);
             }
-            (Input::Unresolved(_) | Input::Answered { .. }, State::Binding(_))
-            | (Input::NotBound(_), State::Asking(_))
-            | (_, State::Pausing(_) | State::Ended) => {}
+            (Input::Unresolved(_) | Input::Answered { .. }, LocatorState::Binding(_))
+            | (Input::NotBound(_), LocatorState::Asking(_))
+            | (_, LocatorState::Pausing(_) | LocatorState::Ended) => {}
         }
     }
 
     /// Returns the time of the next attempt, if one is waited for.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
-            State::Pausing(until) => Some(until),
-            State::Asking(_) | State::Binding(_) | State::Ended => None,
+            LocatorState::Pausing(until) => Some(until),
+            LocatorState::Asking(_) | LocatorState::Binding(_) | LocatorState::Ended => None,
         }
     }
 
     /// Begins the next attempt if it is due.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.poll_timeout().is_some_and(|due| due <= now) {
-            self.state = State::Asking(now);
+            self.state = LocatorState::Asking(now);
             self.effects.push_back(Effect::Ask);
         }
     }
@@ -177,28 +177,28 @@ impl Locator {
         now: Instant,
         since: Instant,
         (lowest, is_own): (SocketAddr, bool),
-        answers: Vec<(SocketAddr, Answer)>,
+        answers: Vec<(SocketAddr, IdentityAnswer)>,
     ) {
         let mut last = format!("{} has no address", self.settings.endpoint);
         for (address, answer) in answers {
             match answer {
-                Answer::Ragent => return self.end(Effect::Join(address)),
-                Answer::Mismatch(mismatch) => {
+                IdentityAnswer::Ragent => return self.end(Effect::Join(address)),
+                IdentityAnswer::Mismatch(mismatch) => {
                     return self.end(Effect::GiveUp(LocateError::Auth(mismatch)));
                 }
-                Answer::Silent => return self.handle_silence(now, since, address),
-                Answer::Other(what) => {
+                IdentityAnswer::Silent => return self.handle_silence(now, since, address),
+                IdentityAnswer::Other(what) => {
                     return self.end(Effect::GiveUp(LocateError::Other {
                         address,
                         what,
                         holder: None,
                     }));
                 }
-                Answer::None(error) => last = format!("{address}: {error}"),
+                IdentityAnswer::None(error) => last = format!("{address}: {error}"),
             }
         }
         if self.settings.is_host.unwrap_or(is_own) {
-            self.state = State::Binding(lowest);
+            self.state = LocatorState::Binding(lowest);
             self.effects.push_back(Effect::Bind(lowest));
         } else {
             self.not_found(now, last);
@@ -254,12 +254,12 @@ impl Locator {
         if is_late && self.warned.insert(&cause) {
             self.effects.push_back(Effect::Warn { cause, is_resolved: self.is_resolved });
         }
-        self.state = State::Pausing((now + self.pauses.after_failure()).min(deadline));
+        self.state = LocatorState::Pausing((now + self.pauses.after_failure()).min(deadline));
     }
 
     fn end(&mut self, effect: Effect) {
         self.effects.push_back(effect);
-        self.state = State::Ended;
+        self.state = LocatorState::Ended;
     }
 }
 

@@ -109,7 +109,7 @@ impl NodeServices {
         // No coordinator is elected before the voters, or a silence in etcd, have made sure that no earlier job runs.
         let leases = Leases::default().for_nodes(spec.shared.nodes);
         let silence = match spec.rendezvous {
-            RendezvousMethod::Etcd(_) => claim::Timers::for_nodes(spec.shared.nodes).silence,
+            RendezvousMethod::Etcd(_) => claim::ClaimTimers::for_nodes(spec.shared.nodes).silence,
             _ if member.is_some() && since.is_some() => leases.coordinator,
             _ => Duration::ZERO,
         };

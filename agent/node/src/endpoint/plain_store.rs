@@ -12,7 +12,7 @@ use ragent_base::{
     },
 };
 use ragent_rendezvous::message::REFUSED_CLIENTS_MAX;
-use ragent_store::{Admission, Options, StoreThread};
+use ragent_store::{AdmissionRule, Options, StoreThread};
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
@@ -76,8 +76,8 @@ async fn admit_registered(
     }
 }
 
-fn plain_admission(registered_nodes: &RegisteredNodes) -> Admission {
-    Admission::Only {
+fn plain_admission(registered_nodes: &RegisteredNodes) -> AdmissionRule {
+    AdmissionRule::Only {
         addresses: registered_nodes.addresses.clone(),
         are_checked: false,
         local_uids: users::trusted_uids(),
@@ -97,7 +97,7 @@ mod tests {
         let node: IpAddr = "10.0.0.1".parse().unwrap();
         let registered_nodes = RegisteredNodes { addresses: [node].into(), world_size: 2 };
         let admission = plain_admission(&registered_nodes);
-        let expected = Admission::Only {
+        let expected = AdmissionRule::Only {
             addresses: [node].into(),
             are_checked: false,
             local_uids: [geteuid().as_raw(), 0].into(),

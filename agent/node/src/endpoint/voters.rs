@@ -245,7 +245,7 @@ pub(super) fn vote(
     } else {
         state_file::voter_path(&spec.run_id, &endpoint)
     };
-    let place = Place {
+    let place = VoterPlace {
         listener,
         state_file,
         reach: Reach::of_endpoint(&endpoint, address),
@@ -274,7 +274,7 @@ pub(super) async fn join(
     if !first.endpoints.contains(&endpoint) {
         info!(voters = %first, run_id = %spec.run_id, "this agent is not one of the first voters");
     }
-    let place = Place {
+    let place = VoterPlace {
         listener,
         state_file,
         reach: Reach::of(bound.ip()),
@@ -287,7 +287,7 @@ pub(super) async fn join(
 }
 
 /// The place of a voter: its port, and its addresses.
-struct Place {
+struct VoterPlace {
     listener: TcpListener,
     /// The endpoint at which others reach this process.
     endpoint: Endpoint,
@@ -306,9 +306,9 @@ fn serve(
     spec: &JobSpec,
     first: &FirstVoters,
     stores: &StoreThread,
-    place: Place,
+    place: VoterPlace,
 ) -> Result<NodeServices, HostOrJoinError> {
-    let Place { listener, endpoint, dialed, address, source, reach, state_file } = place;
+    let VoterPlace { listener, endpoint, dialed, address, source, reach, state_file } = place;
     let node_id = new_node_id();
     let port = dialed.port;
     let listed = first.endpoints.clone();

@@ -40,7 +40,7 @@ pub(crate) enum Order {
     },
     /// Kills every process that is left in the tree.
     CleanUp {
-        /// The number of the cleanup; [`Report::Reaped`] repeats it.
+        /// The number of the cleanup; [`KeeperReport::Reaped`] repeats it.
         number: u64,
     },
     /// Sets the end of the lease.
@@ -48,7 +48,7 @@ pub(crate) enum Order {
         /// Nanoseconds of `CLOCK_BOOTTIME`; `None` if the lease has no end.
         until_ns: Option<u64>,
     },
-    /// Requests a [`Report::Pong`] at once.
+    /// Requests a [`KeeperReport::Pong`] at once.
     Ping,
     /// Sets the death notice to be delivered if the agent is gone.
     SetDeathNotice {
@@ -93,7 +93,7 @@ pub struct Program {
 
 /// A message from the keeper to the agent.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub enum Report {
+pub enum KeeperReport {
     /// A worker was started.
     Spawned {
         /// The worker's local rank.

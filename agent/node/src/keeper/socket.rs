@@ -18,7 +18,7 @@ use ragent_base::{
     sys::unix,
 };
 
-use super::order::{Order, Report};
+use super::order::{KeeperReport, Order};
 use crate::keeper::limits;
 
 /// A worker's stdin, stdout and stderr.
@@ -124,7 +124,7 @@ impl OrderSocket {
     }
 
     /// Sends `report`, now or as soon as the agent reads again.
-    pub(super) fn send(&mut self, report: &Report) {
+    pub(super) fn send(&mut self, report: &KeeperReport) {
         let mut line = serde_json::to_vec(report).expect("a report has no map with odd keys");
         line.push(b'\n');
         self.output.extend(line);
@@ -138,7 +138,7 @@ impl OrderSocket {
             self.unsent_signals.clear();
         }
         if self.unsent_signals.insert(signal) {
-            self.send(&Report::Signal { signal });
+            self.send(&KeeperReport::Signal { signal });
         }
     }
 
@@ -168,7 +168,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut socket = OrderSocket::new(ours.into()).unwrap();
         while !socket.has_output() {
-            socket.send(&Report::Pong);
+            socket.send(&KeeperReport::Pong);
         }
         let before = socket.output.len();
         for _ in 0..1_000 {
@@ -187,7 +187,7 @@ mod tests {
         drop(socket);
         theirs.read_to_string(&mut text).unwrap();
         let count = |signal| {
-            let line = serde_json::to_string(&Report::Signal { signal }).unwrap();
+            let line = serde_json::to_string(&KeeperReport::Signal { signal }).unwrap();
             text.lines().filter(|report| *report == line).count()
         };
         assert_eq!((count(15), count(2)), (2, 1));

@@ -34,16 +34,16 @@ use ragent_base::sys::{
 use ragent_core::process_end::ProcessEnd;
 
 use super::{
-    order::{Program, Report},
+    order::{KeeperReport, Program},
     socket::Streams,
 };
 use crate::keeper::limits;
 
 /// The standbys of all local ranks.
 #[derive(Debug, Default)]
-pub struct Standbys {
+pub struct KeptStandbys {
     /// Standbys that wait for a round, by local rank.
-    waiting: BTreeMap<u32, Standby>,
+    waiting: BTreeMap<u32, KeptStandby>,
     /// Standbys that have received the variables and the streams of a worker, but have not reported that
     /// they have taken them, by local rank.
     starting: BTreeMap<u32, Starting>,
@@ -53,7 +53,7 @@ pub struct Standbys {
 
 /// A standby without a round.
 #[derive(Debug)]
-struct Standby {
+struct KeptStandby {
     child: Child,
     socket: ReportSocket,
     program: Program,
@@ -79,7 +79,7 @@ struct ReportSocket {
     received: usize,
 }
 
-impl Standbys {
+impl KeptStandbys {
     /// Starts a standby for the worker that `program` describes; `hook` holds the variables that
     /// are only for the standby.
     ///
@@ -96,7 +96,7 @@ impl Standbys {
         match start(&program, hook, cgroup.as_ref()) {
             Ok((child, socket)) => {
                 let socket = ReportSocket { fd: Some(socket), received: 0 };
-                let standby = Standby { child, socket, program, cgroup };
+                let standby = KeptStandby { child, socket, program, cgroup };
                 self.waiting.insert(standby.program.local_rank, standby);
                 Ok(())
             }
@@ -128,7 +128,7 @@ impl Standbys {
             self.dismiss(local_rank);
             return None;
         }
-        let Standby { child, socket, cgroup, .. } = self.waiting.remove(&local_rank)?;
+        let KeptStandby { child, socket, cgroup, .. } = self.waiting.remove(&local_rank)?;
         let (pid, program) = (pid_of(&child), program.clone());
         self.starting.insert(local_rank, Starting { pid, socket, program, streams: copies });
         Some((child, cgroup))
@@ -180,7 +180,7 @@ impl Standbys {
     }
 
     /// Receives the reports that have arrived.
-    pub fn receive(&mut self, report: &mut impl FnMut(Report)) {
+    pub fn receive(&mut self, report: &mut impl FnMut(KeeperReport)) {
         let mut refused = Vec::new();
         for (&local_rank, standby) in &mut self.waiting {
             if receive_all(&mut standby.socket, local_rank, report, is_refused) {
@@ -196,7 +196,7 @@ impl Standbys {
     }
 
     /// Reaps and reports every standby without a round that has ended.
-    pub fn reap(&mut self, report: &mut impl FnMut(Report)) {
+    pub fn reap(&mut self, report: &mut impl FnMut(KeeperReport)) {
         let waiting = self.waiting.iter();
         let ended = waiting.filter(|(_, standby)| tree::has_ended(pid_of(&standby.child)));
         for local_rank in ended.map(|(&local_rank, _)| local_rank).collect::<Vec<_>>() {
@@ -209,7 +209,7 @@ impl Standbys {
             };
             // Its last report may have arrived since.
             if !receive_all(&mut standby.socket, local_rank, report, is_refused) {
-                report(Report::StandbyEnded { local_rank, end });
+                report(KeeperReport::StandbyEnded { local_rank, end });
             }
             self.ended.extend(standby.cgroup);
         }
@@ -221,7 +221,7 @@ impl Standbys {
     pub(super) fn take_unstarted(
         &mut self,
         pid: Pid,
-        report: &mut impl FnMut(Report),
+        report: &mut impl FnMut(KeeperReport),
     ) -> Option<(Program, Streams)> {
         let (&local_rank, _) = self.starting.iter().find(|(_, starting)| starting.pid == pid)?;
         let mut starting = self.starting.remove(&local_rank)?;
@@ -231,7 +231,7 @@ impl Standbys {
     }
 }
 
-impl Standby {
+impl KeptStandby {
     /// Kills the standby, and the processes that its modules have started: all of them if it has a cgroup,
     /// otherwise its descendants and the members of its process group.
     fn kill(&self) {
@@ -299,7 +299,7 @@ fn has_same_command(one: &Program, other: &Program) -> bool {
 fn receive_all(
     socket: &mut ReportSocket,
     local_rank: u32,
-    report: &mut impl FnMut(Report),
+    report: &mut impl FnMut(KeeperReport),
     is_last: fn(&str) -> bool,
 ) -> bool {
     let mut message = vec![0; limits::MAX_STANDBY_REPORT];
@@ -316,7 +316,7 @@ fn receive_all(
                 socket.received += 1;
                 let text = String::from_utf8_lossy(&message[..len]).into_owned();
                 has_last |= is_last(&text);
-                report(Report::Standby { local_rank, text });
+                report(KeeperReport::Standby { local_rank, text });
             }
             Err(Errno::EINTR) => {}
             Err(Errno::EAGAIN) => break,

@@ -22,9 +22,9 @@ use ragent_base::{
 use ragent_core::process_end::ProcessEnd;
 
 use super::{
-    order::{Program, Report},
+    order::{KeeperReport, Program},
     socket::Streams,
-    standbys::{Standbys, command_of, limits_of},
+    standbys::{KeptStandbys, command_of, limits_of},
 };
 use crate::keeper::limits;
 
@@ -38,7 +38,7 @@ pub(super) struct Workers {
     /// of the cleanup after their round.
     taken: Vec<(Pid, ChildCgroup)>,
     running: BTreeMap<u32, Child>,
-    pub(super) standbys: Standbys,
+    pub(super) standbys: KeptStandbys,
     /// The process groups of workers, including workers that have ended while processes of their
     /// group still run.
     groups: Vec<Pid>,
@@ -57,7 +57,7 @@ impl Workers {
             cgroup,
             taken: Vec::new(),
             running: BTreeMap::new(),
-            standbys: Standbys::default(),
+            standbys: KeptStandbys::default(),
             groups: Vec::new(),
             flows: Vec::new(),
             cleaning_up: false,
@@ -89,7 +89,11 @@ impl Workers {
     /// # Errors
     ///
     /// Returns the error of a failed system call.
-    pub(super) fn spawn(&mut self, program: &Program, streams: &Streams) -> io::Result<Report> {
+    pub(super) fn spawn(
+        &mut self,
+        program: &Program,
+        streams: &Streams,
+    ) -> io::Result<KeeperReport> {
         let local_rank = program.local_rank;
         if let Some((child, cgroup)) = self.standbys.take_over(program, streams) {
             let pid = Pid::from_raw(child.id().cast_signed());
@@ -107,11 +111,11 @@ impl Workers {
         Ok(self.started(local_rank, child, false))
     }
 
-    fn started(&mut self, local_rank: u32, child: Child, is_standby: bool) -> Report {
+    fn started(&mut self, local_rank: u32, child: Child, is_standby: bool) -> KeeperReport {
         let pid = child.id();
         self.groups.push(Pid::from_raw(pid.cast_signed()));
         self.running.insert(local_rank, child);
-        Report::Spawned { local_rank, pid, is_standby }
+        KeeperReport::Spawned { local_rank, pid, is_standby }
     }
 
     /// Returns true if a process is a worker that runs, or a process below one.
@@ -160,7 +164,7 @@ impl Workers {
     }
 
     /// Kills all processes except waiting standbys and the processes that their modules have
-    /// started; [`Report::Reaped`] follows when no other process is left.
+    /// started; [`KeeperReport::Reaped`] follows when no other process is left.
     pub(super) fn clean_up(&mut self, number: Option<u64>) {
         self.standbys.kill_starting();
         self.cleaning_up = true;
@@ -190,7 +194,10 @@ impl Workers {
     /// Reaps and reports every process that has ended since the last call.
     ///
     /// Returns the workers whose standby has ended before it became the worker.
-    pub(super) fn reap(&mut self, report: &mut impl FnMut(Report)) -> Vec<(Program, Streams)> {
+    pub(super) fn reap(
+        &mut self,
+        report: &mut impl FnMut(KeeperReport),
+    ) -> Vec<(Program, Streams)> {
         // A standby that has just become a worker may have ended as one.
         self.standbys.receive(report);
         let unstarted = self.reap_workers(report);
@@ -198,14 +205,14 @@ impl Workers {
         self.reap_orphans();
         let was_quiet = self.groups.is_empty();
         if self.is_quiet() && !was_quiet && unstarted.is_empty() {
-            report(Report::Quiet);
+            report(KeeperReport::Quiet);
         }
         if self.cleaning_up {
             if self.has_only_standbys() {
                 self.cleaning_up = false;
                 self.groups.clear();
                 self.taken.retain(|(_, cgroup)| !cgroup.remove());
-                report(Report::Reaped { number: self.cleanup });
+                report(KeeperReport::Reaped { number: self.cleanup });
             } else {
                 self.kill();
             }
@@ -225,7 +232,7 @@ impl Workers {
         standbys.is_subset(&children) && children.is_subset(&members)
     }
 
-    fn reap_workers(&mut self, report: &mut impl FnMut(Report)) -> Vec<(Program, Streams)> {
+    fn reap_workers(&mut self, report: &mut impl FnMut(KeeperReport)) -> Vec<(Program, Streams)> {
         let (standbys, mut unstarted, mut left_by) = (&mut self.standbys, Vec::new(), Vec::new());
         self.running.retain(|&local_rank, child| match child.try_wait() {
             Ok(None) => true,
@@ -236,14 +243,16 @@ impl Workers {
                         unstarted.push(worker);
                         left_by.push(pid);
                     }
-                    None => report(Report::Ended { local_rank, end: ProcessEnd::from(status) }),
+                    None => {
+                        report(KeeperReport::Ended { local_rank, end: ProcessEnd::from(status) })
+                    }
                 }
                 false
             }
             // Cannot happen, because only this code waits for workers. A worker that cannot be
             // waited for counts as failed.
             Err(_) => {
-                report(Report::Ended { local_rank, end: ProcessEnd::UNKNOWN });
+                report(KeeperReport::Ended { local_rank, end: ProcessEnd::UNKNOWN });
                 false
             }
         });

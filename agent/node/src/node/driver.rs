@@ -64,7 +64,7 @@ use super::{
     store_path::StorePath,
     worker_stores::{StoreEvent, WorkerStores, admission_of},
 };
-use crate::workers::driver::{Command, SupervisorEvent, SupervisorHandle};
+use crate::workers::driver::{SupervisorCommand, SupervisorEvent, SupervisorHandle};
 
 /// The driver's configuration: the job and the node.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl AgentSpec {
 
 /// The end of a node's part.
 #[derive(Debug)]
-pub struct End {
+pub struct NodeEnd {
     /// The ending that its machine reached.
     pub ending: Ending,
     /// True if its own workers had succeeded in the last round that ran here.
@@ -161,12 +161,12 @@ pub async fn drive(
     supervisor: &mut SupervisorHandle,
     signals: &mut mpsc::Receiver<Signal>,
     service_manager: &mut ServiceManager,
-) -> Result<End, DriveError> {
+) -> Result<NodeEnd, DriveError> {
     let (sender, mut events) = mpsc::channel(limits::TASK_QUEUE);
     let now = clock::now();
     let workers = spec.node.local_world_size.get();
     let stopping = StoppingLine::new(workers, spec.settings.stop_grace);
-    let mut driver = Driver {
+    let mut driver = NodeDriver {
         node: Node::new(now, spec.settings.clone()),
         spec,
         stores,
@@ -200,7 +200,7 @@ pub async fn drive(
             let endpoint = driver.spec.destination.to_string();
             let depends_on = driver.depends_on();
             driver.flush_streams(&mut events).await;
-            return Ok(End { ending, workers_succeeded, has_run, endpoint, depends_on });
+            return Ok(NodeEnd { ending, workers_succeeded, has_run, endpoint, depends_on });
         }
         if let Some(mismatch) = driver.mismatch.take() {
             return Err(DriveError::Mismatch(mismatch));
@@ -254,11 +254,11 @@ async fn news_of(leadership: &mut Option<Leadership>) -> Option<Superseded> {
     }
 }
 
-struct Driver<'a> {
+struct NodeDriver<'a> {
     node: Node,
     spec: AgentSpec,
     stores: WorkerStores,
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<SupervisorCommand>,
     streams: BTreeMap<StreamNumber, mpsc::Sender<FromNode>>,
     proof: ProofOfId,
     remotes: BTreeMap<StreamNumber, SocketAddr>,
@@ -292,7 +292,7 @@ struct Driver<'a> {
     is_registered: bool,
 }
 
-impl Driver<'_> {
+impl NodeDriver<'_> {
     fn poll_timeout(&self) -> Option<Instant> {
         let of_manager = self.service_manager.poll_timeout();
         let of_line = self.stopping.poll_timeout();
@@ -421,7 +421,7 @@ impl Driver<'_> {
             }
             Effect::Send { stream, message } => self.send_on(stream, message),
             Effect::Drop(stream) => self.forget(stream),
-            Effect::Renew(until) => self.order(Command::Renew(until)).await,
+            Effect::Renew(until) => self.order(SupervisorCommand::Renew(until)).await,
             Effect::LeaseLost => {
                 self.lease_margin = RecentMinimum::default();
                 self.spec.measures.set_margin(None);
@@ -458,10 +458,12 @@ impl Driver<'_> {
                 let job_uid = self.node.agent().job_uid().cloned();
                 let job_uid = job_uid.unwrap_or_else(|| JobUid::new(""));
                 self.spec.start_screen.handle_workers().await;
-                self.order(Command::Start { admission, job_uid }).await;
+                self.order(SupervisorCommand::Start { admission, job_uid }).await;
             }
-            Action::Stop { signal, grace } => self.order(Command::Stop { signal, grace }).await,
-            Action::Kill => self.order(Command::Kill).await,
+            Action::Stop { signal, grace } => {
+                self.order(SupervisorCommand::Stop { signal, grace }).await
+            }
+            Action::Kill => self.order(SupervisorCommand::Kill).await,
             Action::CheckOwners(asked) => self.owner_lookup.look_up(asked),
             Action::ServeClients(CheckedOwners { numbers, denied, .. }) => {
                 self.stores.answer(numbers, denied);
@@ -506,7 +508,7 @@ impl Driver<'_> {
         self.coordinator = coordinator.or(self.coordinator);
         // The leader first: the number of addresses is limited.
         let others = self.voters.iter().copied().filter(|voter| Some(*voter) != self.coordinator);
-        self.command(Command::SetDeathNotice {
+        self.command(SupervisorCommand::SetDeathNotice {
             node_id: self.spec.node.node_id.to_string(),
             coordinators: self.coordinator.into_iter().chain(others).collect(),
             round: self.node.agent().known_round().round.round,
@@ -563,12 +565,12 @@ impl Driver<'_> {
         }
     }
 
-    async fn order(&self, command: Command) {
+    async fn order(&self, command: SupervisorCommand) {
         // A supervisor that has ended has reported it.
         let _ = self.commands.send(command).await;
     }
 
-    fn command(&self, command: Command) {
+    fn command(&self, command: SupervisorCommand) {
         // The queue has room for everything that can be waiting in it.
         let _ = self.commands.try_send(command);
     }

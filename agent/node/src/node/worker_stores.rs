@@ -13,7 +13,7 @@ use ragent_base::{
     sys::users,
 };
 use ragent_rendezvous::{ids::Round, message::REFUSED_CLIENTS_MAX, settings::StoreAccess};
-use ragent_store::{Admission, Options, StoreHandle, StoreThread, Unchecked};
+use ragent_store::{AdmissionRule, Options, StoreHandle, StoreThread, Unchecked};
 use tokio::sync::{mpsc, watch};
 
 use super::limits;
@@ -63,12 +63,12 @@ pub struct WorkerStores {
     /// The port of a pinned range that was used last.
     last_port: Option<u16>,
     serving: Option<StoreHandle>,
-    next: Option<Next>,
+    next: Option<NextStore>,
 }
 
 /// A store that is open and does not admit connections yet.
 #[derive(Debug)]
-struct Next {
+struct NextStore {
     store: StoreHandle,
     /// Addresses from which it refuses connections.
     refused: mpsc::Receiver<IpAddr>,
@@ -165,9 +165,9 @@ impl WorkerStores {
 
     /// Serves the store opened last to the workers of `round`, as `admission` lists them; closes
     /// the previous one.
-    pub async fn serve(&mut self, round: Round, admission: Admission) {
+    pub async fn serve(&mut self, round: Round, admission: AdmissionRule) {
         close(self.serving.take()).await;
-        let Some(Next { store, refused, unchecked }) = self.next.take() else { return };
+        let Some(NextStore { store, refused, unchecked }) = self.next.take() else { return };
         store.admit(admission);
         tokio::spawn(forward(round, refused, self.refusals.clone()));
         tokio::spawn(forward(round, unchecked, self.questions.clone()));
@@ -190,13 +190,13 @@ impl WorkerStores {
         close(self.next.take().map(|next| next.store)).await;
     }
 
-    fn open_next(&self, listener: Option<std::net::TcpListener>) -> io::Result<Next> {
+    fn open_next(&self, listener: Option<std::net::TcpListener>) -> io::Result<NextStore> {
         let (refusals, refused) = mpsc::channel(REFUSED_CLIENTS_MAX);
         let (questions, unchecked) = mpsc::channel(limits::UNCHECKED_QUEUE);
         let (refusals, questions) = (Some(refusals), Some(questions));
         let options = Options { refusals, unchecked: questions, ..Options::default() };
         let store = self.thread.open_with(listener, options).map_err(io::Error::other)?;
-        Ok(Next { store, refused, unchecked })
+        Ok(NextStore { store, refused, unchecked })
     }
 
     fn listen(&self, reach: Reach, ports: StorePorts) -> io::Result<std::net::TcpListener> {
@@ -226,12 +226,12 @@ pub(super) fn admission_of(
     members: &[IpAddr],
     world_size: u32,
     is_own: impl Fn(IpAddr) -> bool,
-) -> Admission {
+) -> AdmissionRule {
     match access {
-        StoreAccess::Any => Admission::Anybody,
+        StoreAccess::Any => AdmissionRule::Anybody,
         StoreAccess::Members | StoreAccess::User => {
             let addresses = members.iter().copied().filter(|address| !is_own(*address));
-            Admission::Only {
+            AdmissionRule::Only {
                 addresses: addresses.collect(),
                 are_checked: access == StoreAccess::User,
                 local_uids: users::trusted_uids(),
@@ -295,7 +295,7 @@ mod tests {
         let mut ports = Vec::new();
         for _ in 0..4 {
             ports.push(stores.open().await.unwrap());
-            stores.serve(Round(1), Admission::Anybody).await;
+            stores.serve(Round(1), AdmissionRule::Anybody).await;
         }
         assert!(ports.windows(2).all(|pair| pair[0] != pair[1]), "{ports:?}");
         assert_eq!(ports, [first, first + 1, first + 2, first]);
@@ -311,7 +311,7 @@ mod tests {
         let mut stores = WorkerStores::new(thread, on(range));
         for _ in 0..2 {
             assert_eq!(stores.open().await.unwrap(), port.get());
-            stores.serve(Round(1), Admission::Anybody).await;
+            stores.serve(Round(1), AdmissionRule::Anybody).await;
         }
     }
 
@@ -323,7 +323,7 @@ mod tests {
         let mut stores = WorkerStores::new(StoreThread::start("stores").unwrap(), mode);
         let port = stores.open().await.unwrap();
         assert!(net::listen(LOOPBACK, port).is_err());
-        stores.serve(Round(1), Admission::Anybody).await;
+        stores.serve(Round(1), AdmissionRule::Anybody).await;
         net::listen(LOOPBACK, port).unwrap();
     }
 
@@ -336,7 +336,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(stores.open().await.unwrap(), 29_500);
             assert!(seen.borrow().is_none());
-            stores.serve(Round(1), Admission::Anybody).await;
+            stores.serve(Round(1), AdmissionRule::Anybody).await;
             assert!(seen.borrow().is_some());
         }
     }
@@ -349,7 +349,7 @@ mod tests {
         let members = ["10.0.0.1", "10.0.0.2"].map(ip);
         let is_own = |address| address == ip("10.0.0.1");
         let admission = admission_of(StoreAccess::Members, &members, 8, is_own);
-        let expected = Admission::Only {
+        let expected = AdmissionRule::Only {
             addresses: [ip("10.0.0.2")].into(),
             are_checked: false,
             local_uids: [geteuid().as_raw(), 0].into(),
@@ -357,8 +357,8 @@ mod tests {
         };
         assert_eq!(admission, expected);
         let checked = admission_of(StoreAccess::User, &members, 8, is_own);
-        assert!(matches!(checked, Admission::Only { are_checked: true, .. }), "{checked:?}");
+        assert!(matches!(checked, AdmissionRule::Only { are_checked: true, .. }), "{checked:?}");
         let any = admission_of(StoreAccess::Any, &members, 8, is_own);
-        assert_eq!(any, Admission::Anybody);
+        assert_eq!(any, AdmissionRule::Anybody);
     }
 }

@@ -22,7 +22,7 @@ use ragent_rendezvous::{
 use tokio::sync::{Notify, mpsc};
 use tracing::{debug, info, warn};
 
-pub use self::messages::{Command, SupervisorEvent, SupervisorHandle};
+pub use self::messages::{SupervisorCommand, SupervisorEvent, SupervisorHandle};
 use ragent_base::{
     report::event_log::{AgentEvent, WorkerEvent},
     sys::{
@@ -32,12 +32,12 @@ use ragent_base::{
 };
 
 use self::{
-    group::{Group, Worker, WorkerState},
+    group::{Worker, WorkerGroup, WorkerState},
     standbys::HeldStandbys,
     watching::{next_timer, next_worker_report, open_report_sockets},
 };
 use super::{
-    health::{held_gpus::HeldGpus, timers::Timers, worker_reports::ReportSockets},
+    health::{held_gpus::HeldGpus, timers::HealthTimers, worker_reports::ReportSockets},
     keeper_link::{Drains, FromKeeper, KeeperLink},
     plumbing::Prepared,
     spec::SupervisorSpec,
@@ -59,7 +59,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let drains = Drains::default();
     let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
     let standbys = HeldStandbys::prepare(&spec);
-    let driver = Driver {
+    let driver = WorkersDriver {
         spec,
         standbys,
         keeper: Some(keeper),
@@ -72,7 +72,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         lease: None,
         cleanups: 0,
         idle_since: clock::now(),
-        timers: Timers::default(),
+        timers: HealthTimers::default(),
         worker_reports,
         output: Arc::new(Notify::new()),
         gpus,
@@ -82,14 +82,14 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     Ok(SupervisorHandle { commands, events, task })
 }
 
-struct Driver {
+struct WorkersDriver {
     spec: SupervisorSpec,
     standbys: HeldStandbys,
     keeper: Option<KeeperLink>,
     drains: Drains,
     reports: mpsc::Sender<FromKeeper>,
     reports_to_agent: mpsc::Sender<SupervisorEvent>,
-    group: Option<Group>,
+    group: Option<WorkerGroup>,
     /// The latest orders of these kinds, which a new keeper needs.
     death_notice: Option<Order>,
     renewed: Option<Order>,
@@ -99,7 +99,7 @@ struct Driver {
     cleanups: u64,
     /// The time since which no group has run.
     idle_since: Instant,
-    timers: Timers,
+    timers: HealthTimers,
     worker_reports: Option<ReportSockets>,
     /// Notified of output in which training steps are searched.
     output: Arc<Notify>,
@@ -118,10 +118,10 @@ enum Done {
     Stacks(Hang, BTreeMap<LocalRank, PathBuf>),
 }
 
-impl Driver {
+impl WorkersDriver {
     async fn drive(
         mut self,
-        mut commands: mpsc::Receiver<Command>,
+        mut commands: mpsc::Receiver<SupervisorCommand>,
         mut from_keeper: mpsc::Receiver<FromKeeper>,
         mut done: mpsc::Receiver<(RoundId, Done)>,
     ) {
@@ -129,7 +129,7 @@ impl Driver {
         loop {
             let deadline = self.group.as_ref().and_then(|group| group.machine.poll_timeout());
             let timer = self.timers.poll_timeout();
-            let look = self.group.as_ref().and_then(Group::next_look);
+            let look = self.group.as_ref().and_then(WorkerGroup::next_look);
             let keeper = self.group.as_ref().and_then(|group| group.keeper.poll_timeout());
             let standbys = self.standbys.poll_timeout();
             let steps = self.group.as_ref().and_then(|group| group.steps.poll_timeout());
@@ -211,18 +211,26 @@ impl Driver {
         }
     }
 
-    async fn handle_command(&mut self, command: Command) {
+    async fn handle_command(&mut self, command: SupervisorCommand) {
         match command {
-            Command::Start { admission, job_uid } => self.start_group(*admission, job_uid).await,
-            Command::Stop { signal, grace } => self.input(Input::Stop { signal, grace }),
-            Command::Forward(signal) => {
+            SupervisorCommand::Start { admission, job_uid } => {
+                self.start_group(*admission, job_uid).await
+            }
+            SupervisorCommand::Stop { signal, grace } => self.input(Input::Stop { signal, grace }),
+            SupervisorCommand::Forward(signal) => {
                 if self.group.as_ref().is_some_and(|group| group.machine.is_running()) {
                     self.order(Order::Forward { signal: signal as i32 }, Vec::new()).await;
                 }
             }
-            Command::Kill => self.input(Input::Kill),
-            Command::Renew(until) => self.renew(until),
-            Command::SetDeathNotice { node_id, coordinators, round, proof, state_file } => {
+            SupervisorCommand::Kill => self.input(Input::Kill),
+            SupervisorCommand::Renew(until) => self.renew(until),
+            SupervisorCommand::SetDeathNotice {
+                node_id,
+                coordinators,
+                round,
+                proof,
+                state_file,
+            } => {
                 let proof = proof.map(|proof| proof.to_string()).unwrap_or_default();
                 let round = round.0;
                 let order =
@@ -283,7 +291,7 @@ impl Driver {
     }
 
     fn record_finished(&mut self, end: GroupEnd) {
-        let Some(Group { admission, workers, .. }) = &self.group else { return };
+        let Some(WorkerGroup { admission, workers, .. }) = &self.group else { return };
         for (local_rank, worker) in workers {
             let event = match worker.state {
                 WorkerState::Failed => continue,

@@ -33,7 +33,7 @@ use tokio::{
 };
 
 use crate::{
-    keeper::order::{Order, Report},
+    keeper::order::{KeeperReport, Order},
     workers::limits,
 };
 
@@ -41,7 +41,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum FromKeeper {
     /// A report of the keeper.
-    Report(Report),
+    Report(KeeperReport),
     /// The keeper is gone, and everything below it has been killed and reaped.
     Lost,
 }
@@ -212,7 +212,7 @@ async fn read_more(socket: &AsyncFd<StdUnixStream>, input: &mut Vec<u8>) -> io::
 
 /// Removes the next report from the front of `input`, after reading the rest of it if necessary;
 /// `None` at the end, or if the input is malformed.
-async fn next_report(socket: &AsyncFd<StdUnixStream>, input: &mut Vec<u8>) -> Option<Report> {
+async fn next_report(socket: &AsyncFd<StdUnixStream>, input: &mut Vec<u8>) -> Option<KeeperReport> {
     let mut searched = 0;
     loop {
         if let Some(end) = input[searched..].iter().position(|&byte| byte == b'\n') {
@@ -235,7 +235,7 @@ async fn read_reports(
 ) {
     let mut input = Vec::new();
     while let Some(report) = next_report(&socket, &mut input).await {
-        if let Report::Ended { local_rank, .. } = report {
+        if let KeeperReport::Ended { local_rank, .. } = report {
             drains.drain(local_rank).await;
         }
         if reports.send(FromKeeper::Report(report)).await.is_err() {

@@ -17,7 +17,7 @@ use ragent_base::{
     output::{
         capture::{self, Drain},
         console::Console,
-        flow::{Destination, FlowOrder},
+        flow::{FlowOrder, StreamDestination},
         lines::Choice,
         logs::{LogFolder, WorkerFolder},
         tail::SharedTail,
@@ -201,21 +201,21 @@ impl Connector<'_> {
                 let null = OpenOptions::new().write(true).open("/dev/null")?;
                 return Ok(Connected { fd: null.into(), copy: None });
             }
-            Route::Console => Destination::Console(own_stream(stream)?),
-            Route::File(file) => Destination::File(file.try_clone()?.into()),
+            Route::Console => StreamDestination::Console(own_stream(stream)?),
+            Route::File(file) => StreamDestination::File(file.try_clone()?.into()),
             Route::Lines(file) => self.lines(stream, file)?,
         };
         let capture = capture::start(self.console.clone(), destination, tail)?;
         Ok(Connected { fd: capture.fd, copy: Some((capture.drain, capture.handed_over)) })
     }
 
-    fn lines(&self, stream: Stream, file: Option<&File>) -> io::Result<Destination> {
+    fn lines(&self, stream: Stream, file: Option<&File>) -> io::Result<StreamDestination> {
         let [stdout, stderr] = self.choices;
         let choice = match stream {
             Stream::Stdout => stdout.clone(),
             Stream::Stderr => stderr.clone(),
         };
-        Ok(Destination::Lines {
+        Ok(StreamDestination::Lines {
             console: own_stream(stream)?,
             staged: self.console.staged(stream),
             prefix: self.prefix.to_vec(),

@@ -159,13 +159,13 @@ fn port_here(number: u16) -> Finding {
 }
 
 /// An answer, and the time that it took.
-struct Answer {
+struct TimedAnswer {
     received: Vec<u8>,
     sent_at: Duration,
     took: Duration,
 }
 
-async fn ask(address: SocketAddr, credentials: &Credentials) -> std::io::Result<Answer> {
+async fn ask(address: SocketAddr, credentials: &Credentials) -> std::io::Result<TimedAnswer> {
     let (begun, sent_at) = (clock::now(), clock::wall_time());
     let (len_max, limit) = (limits::MAX_IDENTITY_LEN, limits::IDENTIFY_TIMEOUT);
     let path = IDENTITY_PATH;
@@ -176,10 +176,14 @@ async fn ask(address: SocketAddr, credentials: &Credentials) -> std::io::Result<
         // A process that accepts a connection is present, even if its answer is invalid.
         ExchangeEnd::Complete | ExchangeEnd::Failed(_) | ExchangeEnd::TimedOut => {}
     }
-    Ok(Answer { received, sent_at, took: clock::now() - begun })
+    Ok(TimedAnswer { received, sent_at, took: clock::now() - begun })
 }
 
-fn judge_answer(address: SocketAddr, answer: &Answer, identity: Option<Identity>) -> Vec<Finding> {
+fn judge_answer(
+    address: SocketAddr,
+    answer: &TimedAnswer,
+    identity: Option<Identity>,
+) -> Vec<Finding> {
     let Some(identity) = identity else {
         let what = identity::looks_like(&answer.received);
         let holder =
@@ -240,7 +244,7 @@ fn list(ips: &[IpAddr]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::doctor::Verdict;
+    use crate::commands::doctor::CheckVerdict;
 
     fn ips(texts: &[&str]) -> Vec<IpAddr> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -254,10 +258,10 @@ mod tests {
             let own = |ip: IpAddr| ip.is_loopback() || ip.to_string() == "10.0.0.1";
             judge_own_name("n1", &ips(texts), own).verdict
         };
-        assert_eq!(judge(&["10.0.0.1"]), Verdict::Pass);
-        assert_eq!(judge(&["127.0.1.1"]), Verdict::Warn);
-        assert_eq!(judge(&["127.0.1.1", "10.0.0.1"]), Verdict::Pass);
-        assert_eq!(judge(&["10.0.0.2"]), Verdict::Fail);
+        assert_eq!(judge(&["10.0.0.1"]), CheckVerdict::Pass);
+        assert_eq!(judge(&["127.0.1.1"]), CheckVerdict::Warn);
+        assert_eq!(judge(&["127.0.1.1", "10.0.0.1"]), CheckVerdict::Pass);
+        assert_eq!(judge(&["10.0.0.2"]), CheckVerdict::Fail);
     }
 
     /// Clocks that differ by more than a second plus the uncertainty are a warning.
@@ -265,9 +269,9 @@ mod tests {
     fn clocks_are_judged() {
         let ours = Duration::from_secs(1_000_000);
         let judge = |theirs, took| clocks(theirs, ours, Duration::from_millis(took)).verdict;
-        assert_eq!(judge(1_000_000_400, 2), Verdict::Pass);
-        assert_eq!(judge(999_998_500, 2), Verdict::Warn);
-        assert_eq!(judge(999_998_500, 2000), Verdict::Pass);
+        assert_eq!(judge(1_000_000_400, 2), CheckVerdict::Pass);
+        assert_eq!(judge(999_998_500, 2), CheckVerdict::Warn);
+        assert_eq!(judge(999_998_500, 2000), CheckVerdict::Pass);
     }
 
     /// Another protocol fails; another version is a warning.
@@ -278,8 +282,8 @@ mod tests {
             let auth = ragent_base::secret::NamedAuth::default();
             version(&Identity { ragent, protocol, run_id, auth, unix_ms: None }).verdict
         };
-        assert_eq!(judge(env!("CARGO_PKG_VERSION"), PROTOCOL_VERSION), Verdict::Pass);
-        assert_eq!(judge("9.9.9", PROTOCOL_VERSION), Verdict::Warn);
-        assert_eq!(judge("9.9.9", PROTOCOL_VERSION + 1), Verdict::Fail);
+        assert_eq!(judge(env!("CARGO_PKG_VERSION"), PROTOCOL_VERSION), CheckVerdict::Pass);
+        assert_eq!(judge("9.9.9", PROTOCOL_VERSION), CheckVerdict::Warn);
+        assert_eq!(judge("9.9.9", PROTOCOL_VERSION + 1), CheckVerdict::Fail);
     }
 }

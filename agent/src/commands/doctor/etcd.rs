@@ -8,8 +8,8 @@ use ragent_base::{
     spec::{AskedEtcd, Endpoint, EtcdSpec, NO_NAME},
     sys::clock,
 };
-use ragent_election::claim::{Record, RecordKind, Value};
-use ragent_leadership::etcd::{Client, EtcdError};
+use ragent_election::claim::{KeyContent, Record, RecordKind};
+use ragent_leadership::etcd::{EtcdClient, EtcdError};
 use ragent_node::endpoint::LocateError;
 use ragent_rendezvous::ids::RunId;
 
@@ -34,7 +34,7 @@ pub(super) async fn examine(
     for member in &spec.members {
         let began = clock::now();
         let spec = EtcdSpec { members: vec![member.clone()], ..spec.clone() };
-        let mut client = Client::of_job(spec, &key, 0);
+        let mut client = EtcdClient::of_job(spec, &key, 0);
         match client.probe().await {
             Ok(value) => {
                 answers += 1;
@@ -59,7 +59,7 @@ pub(super) async fn examine(
             findings.report(judge_error(error));
             return None;
         }
-        (Some(run_id), Ok(Value { entry, .. })) => {
+        (Some(run_id), Ok(KeyContent { entry, .. })) => {
             let record = entry.map(|entry| entry.record);
             findings.report(judge_record(run_id, record.as_ref()));
             record.filter(|record| record.kind != RecordKind::JobOver)?
@@ -154,20 +154,20 @@ fn absent(leader: &Endpoint) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::doctor::Verdict;
+    use crate::commands::doctor::CheckVerdict;
 
     /// A member is usable from version 3.4 on; a version that cannot be read does not matter.
     #[test]
     fn versions_are_judged() {
         let member: Endpoint = "e0:2379".parse().unwrap();
         for (version, expected) in [
-            (Some("3.3.27"), Verdict::Warn),
-            (Some("2.3.8"), Verdict::Warn),
-            (Some("3.4.0"), Verdict::Pass),
-            (Some("3.10.1"), Verdict::Pass),
-            (Some("4.0.0-rc.1"), Verdict::Pass),
-            (Some("odd"), Verdict::Pass),
-            (None, Verdict::Pass),
+            (Some("3.3.27"), CheckVerdict::Warn),
+            (Some("2.3.8"), CheckVerdict::Warn),
+            (Some("3.4.0"), CheckVerdict::Pass),
+            (Some("3.10.1"), CheckVerdict::Pass),
+            (Some("4.0.0-rc.1"), CheckVerdict::Pass),
+            (Some("odd"), CheckVerdict::Pass),
+            (None, CheckVerdict::Pass),
         ] {
             let version = version.map(str::to_owned);
             let found = judge_version(&member, Duration::from_millis(2), version.clone());
@@ -183,9 +183,9 @@ mod tests {
         let (cause, message) = ("refused".to_owned(), "permission denied".to_owned());
         let away = judge_error(EtcdError::Connect { member: member.clone(), cause });
         let refused = judge_error(EtcdError::Refused { member, message });
-        assert_eq!((away.verdict, refused.verdict), (Verdict::Warn, Verdict::Fail));
+        assert_eq!((away.verdict, refused.verdict), (CheckVerdict::Warn, CheckVerdict::Fail));
         assert!(away.hint.is_some() && refused.hint.is_some());
         let verdicts = [0, 1, 3].map(|answers| judge_count(answers, 3).verdict);
-        assert_eq!(verdicts, [Verdict::Fail, Verdict::Warn, Verdict::Pass]);
+        assert_eq!(verdicts, [CheckVerdict::Fail, CheckVerdict::Warn, CheckVerdict::Pass]);
     }
 }

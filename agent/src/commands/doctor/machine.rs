@@ -216,7 +216,7 @@ mod tests {
     use std::ffi::OsStr;
 
     use super::*;
-    use crate::commands::doctor::Verdict;
+    use crate::commands::doctor::CheckVerdict;
 
     /// A missing driver is described in plain words, without the error of the loader.
     #[test]
@@ -233,16 +233,16 @@ mod tests {
     /// A limit that is too small for the workers fails; a tight one is a warning.
     #[test]
     fn limits_are_judged() {
-        assert_eq!(open_files(100, 8).verdict, Verdict::Fail);
-        assert_eq!(open_files(1024, 8).verdict, Verdict::Warn);
-        assert_eq!(open_files(1 << 20, 8).verdict, Verdict::Pass);
-        assert_eq!(processes(1000, 8).verdict, Verdict::Warn);
-        assert_eq!(processes(RLIM_INFINITY, 8).verdict, Verdict::Pass);
-        assert_eq!(locked_memory(64 << 10, true).verdict, Verdict::Warn);
-        assert_eq!(locked_memory(64 << 10, false).verdict, Verdict::Pass);
-        assert_eq!(locked_memory(RLIM_INFINITY, true).verdict, Verdict::Pass);
-        assert_eq!(shared_memory_of(64 << 20).verdict, Verdict::Warn);
-        assert_eq!(shared_memory_of(8 << 30).verdict, Verdict::Pass);
+        assert_eq!(open_files(100, 8).verdict, CheckVerdict::Fail);
+        assert_eq!(open_files(1024, 8).verdict, CheckVerdict::Warn);
+        assert_eq!(open_files(1 << 20, 8).verdict, CheckVerdict::Pass);
+        assert_eq!(processes(1000, 8).verdict, CheckVerdict::Warn);
+        assert_eq!(processes(RLIM_INFINITY, 8).verdict, CheckVerdict::Pass);
+        assert_eq!(locked_memory(64 << 10, true).verdict, CheckVerdict::Warn);
+        assert_eq!(locked_memory(64 << 10, false).verdict, CheckVerdict::Pass);
+        assert_eq!(locked_memory(RLIM_INFINITY, true).verdict, CheckVerdict::Pass);
+        assert_eq!(shared_memory_of(64 << 20).verdict, CheckVerdict::Warn);
+        assert_eq!(shared_memory_of(8 << 30).verdict, CheckVerdict::Pass);
     }
 
     /// Sizes have a suitable unit.

@@ -50,7 +50,7 @@ pub(super) fn judge(asked: &AskedEndpoint, nodes: NodeRange) -> Option<Finding> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::doctor::Verdict;
+    use crate::commands::doctor::CheckVerdict;
 
     /// One endpoint is a risk if the nodes suffice for two jobs. Three are none.
     #[test]
@@ -58,18 +58,18 @@ mod tests {
         let one = |text: &str| AskedEndpoint::At(JobEndpoint::One(text.parse().unwrap()));
         let voters = || AskedEndpoint::At(JobEndpoint::Voters("a,b,c".parse().unwrap()));
         for (asked, nodes, verdict) in [
-            (one("a:1"), "2:4", Some(Verdict::Warn)),
-            (one("a:1"), "2:3", Some(Verdict::Pass)),
-            (one("a:1"), "4", Some(Verdict::Pass)),
+            (one("a:1"), "2:4", Some(CheckVerdict::Warn)),
+            (one("a:1"), "2:3", Some(CheckVerdict::Pass)),
+            (one("a:1"), "4", Some(CheckVerdict::Pass)),
             (one("127.0.0.1:1"), "1:4", None),
-            (AskedEndpoint::Found, "1:2", Some(Verdict::Warn)),
-            (voters(), "1:8", Some(Verdict::Pass)),
+            (AskedEndpoint::Found, "1:2", Some(CheckVerdict::Warn)),
+            (voters(), "1:8", Some(CheckVerdict::Pass)),
             (AskedEndpoint::NotGiven, "1:8", None),
         ] {
             let found = judge(&asked, nodes.parse().unwrap());
             assert_eq!(found.as_ref().map(|found| found.verdict), verdict, "{asked:?} {nodes}");
             let hint = found.and_then(|found| found.hint);
-            assert_eq!(hint.is_some(), verdict == Some(Verdict::Warn));
+            assert_eq!(hint.is_some(), verdict == Some(CheckVerdict::Warn));
         }
     }
 }

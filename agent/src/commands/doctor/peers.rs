@@ -4,12 +4,12 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use ragent_base::{
-    net::http_client::{self, Exchange, ExchangeEnd, Page},
+    net::http_client::{self, Exchange, ExchangeEnd, HttpPage},
     secret::Credentials,
     spec::JobEndpoint,
     sys::clock,
 };
-use ragent_coordinator::reachability::{REACH_PATH, ReachReport, Reached};
+use ragent_coordinator::reachability::{REACH_PATH, ReachReport, ReachedNode};
 use ragent_rendezvous::snapshot::{NodeSnapshot, NodeStateName, Snapshot};
 use tokio::{sync::Semaphore, task::JoinSet};
 
@@ -70,7 +70,7 @@ async fn ask_all(snapshot: &Snapshot, credentials: &Credentials) -> Mesh {
                 if !endpoint.is_empty() {
                     mesh.endpoint.insert(from.clone(), endpoint);
                 }
-                for Reached { node_id, millis, error } in reached {
+                for ReachedNode { node_id, millis, error } in reached {
                     let result = millis.ok_or_else(|| error.unwrap_or_default());
                     mesh.pairs.insert((from.clone(), node_id), result);
                 }
@@ -100,7 +100,7 @@ async fn ask(node: &NodeSnapshot, credentials: &Credentials) -> Result<ReachRepo
             ExchangeEnd::TimedOut => return Err(format!("{address} does not answer")),
         }
         let invalid = || format!("{address} sent an invalid answer");
-        let Page { status, body } = Page::parse(&received).ok_or_else(invalid)?;
+        let HttpPage { status, body } = HttpPage::parse(&received).ok_or_else(invalid)?;
         match status {
             200 => return serde_json::from_str(body).map_err(|_| invalid()),
             // Another client is asking the node.
@@ -241,7 +241,7 @@ fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::doctor::Verdict;
+    use crate::commands::doctor::CheckVerdict;
 
     /// Nodes `a` to `d`, with the given result from each to each other.
     fn mesh(way: impl Fn(&str, &str) -> Result<f64, String>) -> Mesh {
@@ -255,7 +255,7 @@ mod tests {
         mesh
     }
 
-    fn findings(mesh: &Mesh) -> Vec<(Verdict, String)> {
+    fn findings(mesh: &Mesh) -> Vec<(CheckVerdict, String)> {
         judge(mesh).into_iter().map(|finding| (finding.verdict, finding.text)).collect()
     }
 
@@ -264,7 +264,7 @@ mod tests {
     fn healthy_mesh() {
         let mesh = mesh(|_, _| Ok(0.2));
         let text = "4 nodes reach each other, in 0.20 ms (median)".to_owned();
-        assert_eq!(findings(&mesh), [(Verdict::Pass, text)]);
+        assert_eq!(findings(&mesh), [(CheckVerdict::Pass, text)]);
     }
 
     /// A node that no other reaches is named once; a failing connection is reported with both
@@ -279,7 +279,7 @@ mod tests {
         let way = mesh(|from, to| if (from, to) == ("a", "d") { refused() } else { Ok(0.2) });
         assert_eq!(
             findings(&way),
-            [(Verdict::Fail, "host-a does not reach host-d (refused)".into())]
+            [(CheckVerdict::Fail, "host-a does not reach host-d (refused)".into())]
         );
     }
 
@@ -292,7 +292,7 @@ mod tests {
         }
         let text = "the endpoint resolves to 127.0.1.1 on host-c, but to 10.0.0.1 on other nodes"
             .to_owned();
-        assert_eq!(findings(&mesh), [(Verdict::Warn, text)]);
+        assert_eq!(findings(&mesh), [(CheckVerdict::Warn, text)]);
     }
 
     /// Only the node that is far from all others is named.
@@ -309,9 +309,12 @@ mod tests {
     fn silent_and_single_nodes() {
         let mut mesh = mesh(|_, _| Ok(0.2));
         mesh.silent.insert("a".to_owned(), "no answer".to_owned());
-        assert_eq!(findings(&mesh)[0], (Verdict::Fail, "failed to ask host-a: no answer".into()));
+        assert_eq!(
+            findings(&mesh)[0],
+            (CheckVerdict::Fail, "failed to ask host-a: no answer".into())
+        );
         let mut single = Mesh::default();
         single.hosts.insert("a".to_owned(), "host-a".to_owned());
-        assert_eq!(judge(&single)[0].verdict, Verdict::Pass);
+        assert_eq!(judge(&single)[0].verdict, CheckVerdict::Pass);
     }
 }

@@ -85,7 +85,7 @@ mod tests {
     use ragent_base::secret::{CertificateFacts, CertificateRequest, PeerName};
 
     use super::*;
-    use crate::commands::doctor::Verdict;
+    use crate::commands::doctor::CheckVerdict;
 
     /// A certificate outside of its time fails, with the clock of this machine.
     #[test]
@@ -106,11 +106,11 @@ mod tests {
         let text =
             "the certificate no subject; no names, from /cert; other nodes must have the name node";
         let valid = format!("{text}; valid until 1970-01-01T00:03:20Z");
-        assert_eq!(judge(150), (Verdict::Pass, valid));
+        assert_eq!(judge(150), (CheckVerdict::Pass, valid));
         for (now, part) in [(99, "not valid before 1970-01-01T00:01:40Z"), (201, "has expired at")]
         {
             let (verdict, text) = judge(now);
-            assert_eq!(verdict, Verdict::Fail);
+            assert_eq!(verdict, CheckVerdict::Fail);
             assert!(text.contains(part) && text.contains("the clock of this machine"), "{text}");
         }
     }

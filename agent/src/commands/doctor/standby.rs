@@ -23,8 +23,8 @@ use ragent_base::{
 };
 use ragent_node::{
     keeper::{
-        order::{Program, Report},
-        standbys::Standbys,
+        order::{KeeperReport, Program},
+        standbys::KeptStandbys,
     },
     workers::standby::{Hook, LeftOut, Ready, StandbyReport, StandbySpec},
 };
@@ -68,13 +68,13 @@ pub(super) async fn examine(
     while !left.is_empty() {
         let (program, variables) = (program(&command), hook.variables(&left.join(",")));
         let measured = spawn_blocking(move || import(program, variables)).await;
-        match measured.unwrap_or_else(|error| Outcome::Ended(error.to_string())) {
-            Outcome::Ready(ready) => return report(&ready, workers, findings),
-            Outcome::Refused(LeftOut { module, reason }) if left.contains(&module) => {
+        match measured.unwrap_or_else(|error| StandbyOutcome::Ended(error.to_string())) {
+            StandbyOutcome::Ready(ready) => return report(&ready, workers, findings),
+            StandbyOutcome::Refused(LeftOut { module, reason }) if left.contains(&module) => {
                 findings.report(left_out(&module, &reason));
                 left.retain(|name| *name != module);
             }
-            Outcome::Refused(LeftOut { reason, .. }) | Outcome::Ended(reason) => {
+            StandbyOutcome::Refused(LeftOut { reason, .. }) | StandbyOutcome::Ended(reason) => {
                 let text = format!("a standby does not become ready: {reason}");
                 return findings.report(Finding::warn(CHECK, text, "import the modules in `python3` to see the error, or leave them out of `--standby`"));
             }
@@ -113,7 +113,7 @@ fn program(command: &WorkerCommand) -> Program {
 }
 
 /// The outcome of one standby.
-enum Outcome {
+enum StandbyOutcome {
     Ready(Ready),
     Refused(LeftOut),
     /// It has ended, or has not become ready in time.
@@ -121,49 +121,51 @@ enum Outcome {
 }
 
 /// Starts a standby, waits for its report, and ends it. Blocks.
-fn import(program: Program, variables: Vec<(String, OsString)>) -> Outcome {
-    let mut standbys = Standbys::default();
+fn import(program: Program, variables: Vec<(String, OsString)>) -> StandbyOutcome {
+    let mut standbys = KeptStandbys::default();
     if let Err(error) = standbys.stand(program, variables, None) {
-        return Outcome::Ended(error.to_string());
+        return StandbyOutcome::Ended(error.to_string());
     }
     let until = clock::now_blocking() + limits::STANDBY_IMPORT_TIMEOUT;
     let mut outcome = None;
     while outcome.is_none() {
         if let Err(error) = wait(&standbys, until) {
-            outcome = Some(Outcome::Ended(error.to_string()));
+            outcome = Some(StandbyOutcome::Ended(error.to_string()));
         }
-        let mut take = |report: Report| match report {
-            Report::Standby { text, .. } => match StandbyReport::parse(&text) {
-                Some(StandbyReport::Ready(ready)) => outcome = Some(Outcome::Ready(ready)),
+        let mut take = |report: KeeperReport| match report {
+            KeeperReport::Standby { text, .. } => match StandbyReport::parse(&text) {
+                Some(StandbyReport::Ready(ready)) => outcome = Some(StandbyOutcome::Ready(ready)),
                 Some(StandbyReport::Refused(left_out)) => {
-                    outcome = Some(Outcome::Refused(left_out));
+                    outcome = Some(StandbyOutcome::Refused(left_out));
                 }
                 Some(StandbyReport::Taken) | None => {
-                    outcome = Some(Outcome::Ended(format!("it reports `{text}`")));
+                    outcome = Some(StandbyOutcome::Ended(format!("it reports `{text}`")));
                 }
             },
-            Report::StandbyEnded { end, .. } => {
-                outcome = Some(Outcome::Ended(news::ended(&end.into())));
+            KeeperReport::StandbyEnded { end, .. } => {
+                outcome = Some(StandbyOutcome::Ended(news::ended(&end.into())));
             }
-            Report::StandbyNotStarted { reason, .. } => outcome = Some(Outcome::Ended(reason)),
-            Report::Spawned { .. }
-            | Report::NotSpawned { .. }
-            | Report::Ended { .. }
-            | Report::Quiet
-            | Report::Reaped { .. }
-            | Report::LeaseOver
-            | Report::Signal { .. }
-            | Report::Pong => {}
+            KeeperReport::StandbyNotStarted { reason, .. } => {
+                outcome = Some(StandbyOutcome::Ended(reason))
+            }
+            KeeperReport::Spawned { .. }
+            | KeeperReport::NotSpawned { .. }
+            | KeeperReport::Ended { .. }
+            | KeeperReport::Quiet
+            | KeeperReport::Reaped { .. }
+            | KeeperReport::LeaseOver
+            | KeeperReport::Signal { .. }
+            | KeeperReport::Pong => {}
         };
         standbys.receive(&mut take);
         standbys.reap(&mut take);
     }
     standbys.dismiss(0);
-    outcome.unwrap_or_else(|| Outcome::Ended(String::new()))
+    outcome.unwrap_or_else(|| StandbyOutcome::Ended(String::new()))
 }
 
 /// Waits until a standby reports something or has ended.
-fn wait(standbys: &Standbys, until: Instant) -> io::Result<()> {
+fn wait(standbys: &KeptStandbys, until: Instant) -> io::Result<()> {
     let left = until.saturating_duration_since(clock::now_blocking());
     let mut fds: Vec<_> = standbys.sockets().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     // A socket that is closed is that of a process that is about to end.

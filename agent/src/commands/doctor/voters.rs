@@ -58,24 +58,24 @@ fn majority(voters: &VoterList, absent: &[&Endpoint]) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::doctor::Verdict;
+    use crate::commands::doctor::CheckVerdict;
 
     /// More than half of the voters must answer; the hint lists the absent ones.
     #[test]
     fn majority_is_judged() {
         for (list, absent, verdict, count) in [
-            ("a,b,c", 0, Verdict::Pass, "3 of 3 voters answer; the job needs 2"),
-            ("a,b,c", 1, Verdict::Pass, "2 of 3 voters answer; the job needs 2"),
-            ("a,b,c", 2, Verdict::Warn, "1 of 3 voters answer; the job needs 2"),
-            ("a,b,c,d,e", 2, Verdict::Pass, "3 of 5 voters answer; the job needs 3"),
-            ("a,b,c,d,e", 3, Verdict::Warn, "2 of 5 voters answer; the job needs 3"),
+            ("a,b,c", 0, CheckVerdict::Pass, "3 of 3 voters answer; the job needs 2"),
+            ("a,b,c", 1, CheckVerdict::Pass, "2 of 3 voters answer; the job needs 2"),
+            ("a,b,c", 2, CheckVerdict::Warn, "1 of 3 voters answer; the job needs 2"),
+            ("a,b,c,d,e", 2, CheckVerdict::Pass, "3 of 5 voters answer; the job needs 3"),
+            ("a,b,c,d,e", 3, CheckVerdict::Warn, "2 of 5 voters answer; the job needs 3"),
         ] {
             let voters: VoterList = list.parse().unwrap();
             let absent: Vec<&Endpoint> = voters.endpoints().iter().take(absent).collect();
             let Finding { verdict: found, text, hint, .. } = majority(&voters, &absent);
             assert_eq!((found, text.as_str()), (verdict, count), "{list}");
             let lists_absent = hint.is_some_and(|hint| hint.contains("a:29400, b:29400"));
-            assert_eq!(lists_absent, verdict == Verdict::Warn);
+            assert_eq!(lists_absent, verdict == CheckVerdict::Warn);
         }
     }
 }

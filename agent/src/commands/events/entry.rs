@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// An event of a journal. Unknown fields are ignored: a later version may add some.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-pub(in crate::commands) struct Entry {
+pub(in crate::commands) struct JournalEntry {
     /// Its id.
     #[serde(deserialize_with = "id")]
     pub(in crate::commands) id: EventId,
@@ -39,7 +39,7 @@ pub(in crate::commands) struct Entry {
     pub(in crate::commands) len: usize,
 }
 
-impl Entry {
+impl JournalEntry {
     /// Reads a line; `None` if it is not an event of a known schema.
     pub(in crate::commands) fn read(line: &str) -> Option<Self> {
         let entry = serde_json::from_str(line).ok()?;

@@ -9,7 +9,7 @@ use std::{
 use ragent_base::spec::{Argument, UsageError};
 use ragent_rendezvous::event::EventId;
 
-use super::{BYTES_MAX, ENTRIES_MAX, Entry};
+use super::{BYTES_MAX, ENTRIES_MAX, JournalEntry};
 use crate::commands::error::LaunchError;
 
 /// The longest line that is read, in bytes. Longer ones are not events.
@@ -62,7 +62,7 @@ impl<R: BufRead> JournalLines<R> {
     /// # Errors
     ///
     /// Returns the system's error.
-    pub(super) fn next(&mut self) -> io::Result<Option<(Entry, &str)>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<(JournalEntry, &str)>> {
         let entry = loop {
             self.line.clear();
             if self.from.by_ref().take(LINE_MAX).read_until(b'\n', &mut self.line)? == 0 {
@@ -74,7 +74,7 @@ impl<R: BufRead> JournalLines<R> {
                 self.others += 1;
                 continue;
             }
-            match str::from_utf8(&self.line).ok().and_then(Entry::read) {
+            match str::from_utf8(&self.line).ok().and_then(JournalEntry::read) {
                 Some(entry) => break entry,
                 None => self.others += u64::from(has_end && !self.line.trim_ascii().is_empty()),
             }
@@ -88,7 +88,7 @@ impl<R: BufRead> JournalLines<R> {
 #[derive(Debug, Default)]
 pub(in crate::commands) struct RecordedRun {
     /// Its newest events, by id.
-    pub(in crate::commands) entries: Vec<Entry>,
+    pub(in crate::commands) entries: Vec<JournalEntry>,
     /// True if it has older events, which are omitted.
     pub(in crate::commands) is_cut: bool,
     /// True if the file has events of other runs.
@@ -121,7 +121,7 @@ impl RecordedRun {
     ) -> io::Result<Self> {
         let mut run = Self::default();
         let mut newest: Option<(String, jiff::Timestamp)> = None;
-        let mut entries: BTreeMap<EventId, Entry> = BTreeMap::new();
+        let mut entries: BTreeMap<EventId, JournalEntry> = BTreeMap::new();
         let mut bytes = 0;
         while let Some((entry, _)) = lines.next()? {
             match &mut newest {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ragent_rendezvous::event::EventId;
 
-use super::Entry;
+use super::JournalEntry;
 
 /// The number of events whose depth is remembered: later events are caused by recent ones.
 const REMEMBERED_MAX: usize = 1_000;
@@ -14,19 +14,19 @@ const DEPTH_MAX: usize = 3;
 
 /// The depths of the events so far.
 #[derive(Debug, Default)]
-pub(in crate::commands) struct Lines {
+pub(in crate::commands) struct EventLines {
     depths: BTreeMap<EventId, usize>,
 }
 
-impl Lines {
+impl EventLines {
     /// Returns the line of an event, which follows the ones before.
-    pub(super) fn of(&mut self, entry: &Entry) -> String {
+    pub(super) fn of(&mut self, entry: &JournalEntry) -> String {
         let depth = self.depth(entry);
         format!("{}  {}{}\n", entry.time_of_day(), "  ".repeat(depth), entry.text)
     }
 
     /// Returns the depth of an event, which follows the ones before.
-    pub(in crate::commands) fn depth(&mut self, entry: &Entry) -> usize {
+    pub(in crate::commands) fn depth(&mut self, entry: &JournalEntry) -> usize {
         let cause = entry.cause.and_then(|cause| self.depths.get(&cause));
         let depth = cause.map_or(0, |depth| (depth + 1).min(DEPTH_MAX));
         self.depths.insert(entry.id, depth);
@@ -41,18 +41,18 @@ impl Lines {
 mod tests {
     use super::*;
 
-    fn entry(id: &str, cause: Option<&str>) -> Entry {
+    fn entry(id: &str, cause: Option<&str>) -> JournalEntry {
         let cause = cause.map_or_else(|| "null".to_owned(), |cause| format!("\"{cause}\""));
         let line = format!(
             r#"{{"schema":1,"id":"{id}","at":"2026-11-21T20:31:07.412Z","round":7,"kind":"k","cause":{cause},"text":"t","more":1}}"#
         );
-        Entry::read(&line).expect("an event")
+        JournalEntry::read(&line).expect("an event")
     }
 
     /// Consequences are indented below their cause, to a limit.
     #[test]
     fn consequences_are_indented() {
-        let mut lines = Lines::default();
+        let mut lines = EventLines::default();
         let mut indent = |id, cause| {
             let line = lines.of(&entry(id, cause));
             line.trim_end().len() - "20:31:07.412  t".len()
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn other_lines_are_ignored() {
         for line in ["", "{}", "[1]", r#"{"id":"x","at":"2026-11-21T20:31:07Z"}"#] {
-            assert_eq!(Entry::read(line), None, "{line}");
+            assert_eq!(JournalEntry::read(line), None, "{line}");
         }
     }
 }

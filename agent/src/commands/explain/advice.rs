@@ -6,7 +6,7 @@ use ragent_base::report::time_text::short_time;
 use ragent_rendezvous::snapshot::{NodeSnapshot, NodeStateName, Snapshot};
 use serde::Serialize;
 
-use crate::commands::events::Entry;
+use crate::commands::events::JournalEntry;
 
 /// A change that would help.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -63,7 +63,7 @@ const LOST_LEASES_MIN: usize = 3;
 
 /// Returns the advice about nodes that have lost their lease again and again although they are registered: it is not their host
 /// that is lost.
-pub(super) fn of_leases(snapshot: &Snapshot, entries: &[Entry]) -> Vec<Advice> {
+pub(super) fn of_leases(snapshot: &Snapshot, entries: &[JournalEntry]) -> Vec<Advice> {
     let is_there = |node: &&NodeSnapshot| node.state != NodeStateName::Lost;
     let there = snapshot.nodes.iter().filter(is_there);
     let there = there.map(|node| (node.host_name.as_str(), node.load.as_deref()));
@@ -145,7 +145,7 @@ mod tests {
                 "schema": 1, "id": "2.1", "at": "2026-11-21T20:31:07Z", "round": 7, "kind": kind,
                 "host": host, "cause": null, "text": "", "data": {"how": how},
             });
-            Entry::read(&line.to_string()).expect("an event")
+            JournalEntry::read(&line.to_string()).expect("an event")
         };
         let silent = |host| entry("node_lost", host, "silent");
         let expired = |host| entry("node_lease_expired", host, "");

@@ -14,10 +14,10 @@ use serde::Serialize;
 use super::{
     advice::{self, Advice},
     details::{Happened, of_node},
-    explanation::{Explanation, Restart, list_of_sums, now, restarts},
+    explanation::{ExplainedRestart, JobExplanation, list_of_sums, now, restarts},
     topic::Topic,
 };
-use crate::commands::events::Entry;
+use crate::commands::events::JournalEntry;
 
 /// The restarts that are listed if they are asked for.
 const RESTARTS_MAX: usize = 10;
@@ -25,13 +25,13 @@ const RESTARTS_MAX: usize = 10;
 /// The explanation of a part of a job.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub(super) enum Answer {
-    Job(Explanation),
+pub(super) enum ExplainAnswer {
+    Job(JobExplanation),
     Restart {
         run_id: String,
         now: String,
         /// The newest restarts, newest first.
-        restarts: Vec<Restart>,
+        restarts: Vec<ExplainedRestart>,
         /// The restarts so far, by cause.
         by_cause: Vec<RestartsByCause>,
     },
@@ -73,12 +73,12 @@ pub(super) enum Answer {
     },
 }
 
-impl Answer {
+impl ExplainAnswer {
     /// Explains a part of a job by its state and its journal, oldest event first.
-    pub(super) fn new(topic: &Topic, snapshot: &Snapshot, entries: &[Entry]) -> Self {
+    pub(super) fn new(topic: &Topic, snapshot: &Snapshot, entries: &[JournalEntry]) -> Self {
         let run_id = snapshot.run_id.to_string();
         match topic {
-            Topic::Job => Self::Job(Explanation::new(snapshot, entries)),
+            Topic::Job => Self::Job(JobExplanation::new(snapshot, entries)),
             Topic::Restart => Self::Restart {
                 run_id,
                 now: now(snapshot),
@@ -106,7 +106,7 @@ impl Answer {
                     let local = rank.checked_sub(node.first_global_rank?.0)?;
                     (local < node.local_world_size).then_some((local, node))
                 });
-                let is_about = |entry: &Entry| entry.data["rank"] == *rank;
+                let is_about = |entry: &JournalEntry| entry.data["rank"] == *rank;
                 Self::Rank {
                     run_id,
                     rank: *rank,

@@ -5,7 +5,7 @@ use ragent_proto::printable;
 use ragent_rendezvous::snapshot::NodeSnapshot;
 use serde::Serialize;
 
-use crate::commands::events::Entry;
+use crate::commands::events::JournalEntry;
 
 /// The events that are listed, newest first.
 const EVENTS_MAX: usize = 20;
@@ -67,8 +67,8 @@ pub(in crate::commands) struct Happened {
 impl Happened {
     /// Returns the newest events that fit, newest first.
     pub(in crate::commands) fn newest(
-        entries: &[Entry],
-        fits: impl Fn(&Entry) -> bool,
+        entries: &[JournalEntry],
+        fits: impl Fn(&JournalEntry) -> bool,
     ) -> Vec<Self> {
         let fitting = entries.iter().rev().filter(|entry| fits(entry)).take(EVENTS_MAX);
         fitting

@@ -14,14 +14,14 @@ use ragent_rendezvous::{
 use serde::Serialize;
 
 use super::advice::{self, Advice};
-use crate::commands::events::Entry;
+use crate::commands::events::JournalEntry;
 
 /// The restarts that are listed; the sums count all of them.
 const RESTARTS_MAX: usize = 3;
 
 /// The explanation of a job.
 #[derive(Debug, Serialize)]
-pub(in crate::commands) struct Explanation {
+pub(in crate::commands) struct JobExplanation {
     run_id: String,
     /// The current activity of the job.
     now: String,
@@ -30,7 +30,7 @@ pub(in crate::commands) struct Explanation {
     /// The connections between nodes that could not be opened.
     unreached: Vec<Unreached>,
     /// The newest restarts, newest first.
-    restarts: Vec<Restart>,
+    restarts: Vec<ExplainedRestart>,
     /// The restarts so far, by cause.
     by_cause: Vec<RestartsByCause>,
     time: JobTime,
@@ -40,17 +40,17 @@ pub(in crate::commands) struct Explanation {
 
 /// A restart: the end of a round, its causes, and what followed.
 #[derive(Debug, Serialize)]
-pub(super) struct Restart {
+pub(super) struct ExplainedRestart {
     /// The round that has ended.
     round: u64,
-    steps: Vec<Step>,
+    steps: Vec<RestartStep>,
     /// The sentence about its cost; `None` while it is under way.
     cost: Option<String>,
 }
 
 /// A step of a restart.
 #[derive(Debug, Serialize)]
-struct Step {
+struct RestartStep {
     /// The local time of day.
     at: String,
     /// The time since the first step, in milliseconds.
@@ -58,9 +58,9 @@ struct Step {
     text: String,
 }
 
-impl Explanation {
+impl JobExplanation {
     /// Explains the state of a job by its journal, oldest event first.
-    pub(in crate::commands) fn new(snapshot: &Snapshot, entries: &[Entry]) -> Self {
+    pub(in crate::commands) fn new(snapshot: &Snapshot, entries: &[JournalEntry]) -> Self {
         Self {
             run_id: snapshot.run_id.to_string(),
             now: now(snapshot),
@@ -95,11 +95,11 @@ impl Explanation {
     }
 }
 
-impl Restart {
+impl ExplainedRestart {
     /// Adds its lines to `text`.
     pub(super) fn write(&self, text: &mut String) {
         let _ = writeln!(text, "Round {} has ended:", self.round);
-        for (place, Step { at, after_ms, text: step }) in self.steps.iter().enumerate() {
+        for (place, RestartStep { at, after_ms, text: step }) in self.steps.iter().enumerate() {
             let when = match place {
                 0 => at.clone(),
                 _ => format!("+{:.3} s", *after_ms as f64 / 1000.0),
@@ -137,7 +137,7 @@ pub(super) fn now(snapshot: &Snapshot) -> String {
 }
 
 /// Returns the newest restarts, newest first.
-pub(super) fn restarts(entries: &[Entry], most: usize) -> Vec<Restart> {
+pub(super) fn restarts(entries: &[JournalEntry], most: usize) -> Vec<ExplainedRestart> {
     let placed = entries.iter().enumerate().rev();
     let ends = placed.filter(|(_, entry)| entry.round > 0 && begins_restart(entry));
     let restarts = ends.map(|(place, end)| (end, restart(end, &entries[place + 1..], entries)));
@@ -150,12 +150,16 @@ pub(super) fn restarts(entries: &[Entry], most: usize) -> Vec<Restart> {
 const ROUND_ENDED: &str = "round_ended";
 
 /// Returns true for the end of a round: a lost coordinator does not record it, and the next one takes over.
-fn begins_restart(entry: &Entry) -> bool {
+fn begins_restart(entry: &JournalEntry) -> bool {
     entry.kind == ROUND_ENDED || entry.kind == "coordinator_took_over"
 }
 
 /// Collects the causes of the end of a round, oldest first, the end itself, and what followed from it, out of the `later` entries.
-fn restart(end: &Entry, later: &[Entry], entries: &[Entry]) -> Restart {
+fn restart(
+    end: &JournalEntry,
+    later: &[JournalEntry],
+    entries: &[JournalEntry],
+) -> ExplainedRestart {
     let by_id = |id: EventId| {
         let place = entries.binary_search_by_key(&id, |entry| entry.id).ok()?;
         entries.get(place)
@@ -171,7 +175,7 @@ fn restart(end: &Entry, later: &[Entry], entries: &[Entry]) -> Restart {
     }
     let first = chain[0].at;
     // Only until the next round ends: its events belong to the next restart.
-    let followed: Vec<&Entry> = later
+    let followed: Vec<&JournalEntry> = later
         .iter()
         .take_while(|entry| !begins_restart(entry))
         .filter(|entry| is_stage(entry, end))
@@ -179,16 +183,16 @@ fn restart(end: &Entry, later: &[Entry], entries: &[Entry]) -> Restart {
     let cost = followed.iter().rev().find(|entry| entry.kind == "restart_cost");
     let cost = cost.map(|entry| entry.text.clone());
     let stages = followed.iter().copied().filter(|entry| entry.kind != "restart_cost");
-    let steps = chain.iter().copied().chain(stages).map(|entry| Step {
+    let steps = chain.iter().copied().chain(stages).map(|entry| RestartStep {
         at: entry.time_of_day(),
         after_ms: entry.at.as_millisecond() - first.as_millisecond(),
         text: entry.text.clone(),
     });
-    Restart { round: end.round, steps: steps.collect(), cost }
+    ExplainedRestart { round: end.round, steps: steps.collect(), cost }
 }
 
 /// Returns true if an event after the end of a round is a stage of the restart.
-fn is_stage(entry: &Entry, end: &Entry) -> bool {
+fn is_stage(entry: &JournalEntry, end: &JournalEntry) -> bool {
     let is_effect = entry.cause.is_some_and(|cause| cause >= end.id);
     match entry.kind.as_str() {
         "workers_started" | "first_progress" | "round_admitted" | "round_stopped"
@@ -227,12 +231,12 @@ mod tests {
 
     use super::*;
 
-    fn entry(id: &str, at: &str, kind: &str, cause: Option<&str>, text: &str) -> Entry {
+    fn entry(id: &str, at: &str, kind: &str, cause: Option<&str>, text: &str) -> JournalEntry {
         let line = serde_json::json!({
             "schema": 1, "id": id, "at": format!("2026-11-21T20:31:{at}Z"), "round": 7,
             "kind": kind, "cause": cause, "text": text,
         });
-        Entry::read(&line.to_string()).expect("an event")
+        JournalEntry::read(&line.to_string()).expect("an event")
     }
 
     fn snapshot() -> Snapshot {
@@ -267,7 +271,7 @@ mod tests {
             entry("2.12", "07.592", "workers_started", Some("2.11"), "all workers of round 8 run"),
             entry("2.13", "19.800", "restart_cost", Some("2.8"), "the restart took 12.3 s"),
         ];
-        let text = Explanation::new(&snapshot(), &entries).text();
+        let text = JobExplanation::new(&snapshot(), &entries).text();
         let at = entries[1].time_of_day();
         let expected = format!(
             "job has been running round 8 for 14.0 s.\n\
@@ -318,9 +322,9 @@ mod tests {
             entry("2.7", "07.412", "worker_failed", Some("2.8"), "failed"),
             entry("2.8", "07.416", "round_ended", Some("2.7"), "ended"),
         ];
-        let text = Explanation::new(&snapshot(), &entries).text();
+        let text = JobExplanation::new(&snapshot(), &entries).text();
         assert!(text.contains("the restart is under way"), "{text}");
-        let none = Explanation::new(&empty_snapshot(), &[]).text();
+        let none = JobExplanation::new(&empty_snapshot(), &[]).text();
         assert!(none.ends_with("Time: none yet\n"), "{none}");
     }
 }

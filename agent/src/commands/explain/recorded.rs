@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use super::{
     details::Happened,
-    explanation::{Restart, list_of_sums, restarts},
+    explanation::{ExplainedRestart, list_of_sums, restarts},
     topic::Topic,
 };
-use crate::commands::events::{Entry, RecordedRun};
+use crate::commands::events::{JournalEntry, RecordedRun};
 
 /// The restarts that are listed if the job is explained.
 const OF_JOB: usize = 3;
@@ -51,7 +51,7 @@ pub(super) struct Recorded {
 enum Part {
     Restarts {
         /// The newest restarts, newest first.
-        restarts: Vec<Restart>,
+        restarts: Vec<ExplainedRestart>,
         /// All restarts in the journal, by cause.
         by_cause: Vec<RestartsByCause>,
     },
@@ -86,7 +86,7 @@ impl Recorded {
             Topic::Wait => return Err(needs_state("wait")),
         };
         let last = entries.last();
-        let of_last = |get: fn(&Entry) -> String| last.map(get).unwrap_or_default();
+        let of_last = |get: fn(&JournalEntry) -> String| last.map(get).unwrap_or_default();
         Ok(Self {
             run_id: of_last(|entry| entry.run_id.clone()),
             job_uid: of_last(|entry| entry.job_uid.clone()),
@@ -147,9 +147,9 @@ fn needs_state(topic: &str) -> UsageError {
 }
 
 /// Sums the costs of restarts by cause. A later cost with the same cause replaces an earlier one.
-fn by_cause(entries: &[Entry]) -> Vec<RestartsByCause> {
+fn by_cause(entries: &[JournalEntry]) -> Vec<RestartsByCause> {
     let costs = entries.iter().filter(|entry| entry.kind == "restart_cost");
-    let newest: BTreeMap<EventId, &Entry> =
+    let newest: BTreeMap<EventId, &JournalEntry> =
         costs.map(|entry| (entry.cause.unwrap_or(entry.id), entry)).collect();
     let mut sums: BTreeMap<RestartCause, RestartSum> = BTreeMap::new();
     for entry in newest.values() {
@@ -165,7 +165,7 @@ fn by_cause(entries: &[Entry]) -> Vec<RestartsByCause> {
     sums.into_iter().map(|(cause, sum)| RestartsByCause { cause, sum }).collect()
 }
 
-fn cost_ms(entry: &Entry) -> u64 {
+fn cost_ms(entry: &JournalEntry) -> u64 {
     let stages = ["stopping_ms", "waiting_ms", "rendezvous_ms", "starting_ms"];
     let ms = stages.map(|stage| entry.data["stages"][stage].as_u64().unwrap_or(0));
     ms.into_iter().fold(0, u64::saturating_add)
@@ -177,13 +177,13 @@ mod tests {
 
     use super::*;
 
-    fn entry(id: &str, second: u32, kind: &str, cause: Option<&str>, data: Value) -> Entry {
+    fn entry(id: &str, second: u32, kind: &str, cause: Option<&str>, data: Value) -> JournalEntry {
         let line = json!({
             "schema": 1, "id": id, "at": format!("2026-11-21T20:31:{second:02}Z"), "round": 7,
             "run_id": "j", "job_uid": "u", "kind": kind, "cause": cause,
             "text": format!("text of {kind}"), "host": "n1", "data": data,
         });
-        Entry::read(&line.to_string()).expect("an event")
+        JournalEntry::read(&line.to_string()).expect("an event")
     }
 
     fn cost(why: &str, starting_ms: u64, redone: Option<u64>) -> Value {

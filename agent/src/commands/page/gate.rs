@@ -25,7 +25,7 @@ pub(super) struct Gate {
 
 /// The answer of the gate.
 #[derive(Debug, Eq, PartialEq)]
-enum Verdict {
+enum GateVerdict {
     /// The request has the cookie.
     Pass,
     /// The request has the token: the browser receives the cookie, and is redirected to the page.
@@ -60,7 +60,7 @@ impl Gate {
         &self.token
     }
 
-    fn judge(&self, path: &str, query: Option<&str>, headers: &HeaderMap) -> Verdict {
+    fn judge(&self, path: &str, query: Option<&str>, headers: &HeaderMap) -> GateVerdict {
         let has_cookie = cookies(headers).any(|cookie| {
             cookie.split_once('=').is_some_and(|(name, value)| {
                 name == self.cookie_name && is_same(value, &self.cookie)
@@ -68,18 +68,18 @@ impl Gate {
         });
         let token = query.filter(|_| path == "/").and_then(|query| query.strip_prefix("token="));
         match (has_cookie, token) {
-            (true, None) => Verdict::Pass,
-            (true, Some(_)) => Verdict::Return,
-            (false, None) => Verdict::Refuse(NO_COOKIE),
+            (true, None) => GateVerdict::Pass,
+            (true, Some(_)) => GateVerdict::Return,
+            (false, None) => GateVerdict::Refuse(NO_COOKIE),
             (false, Some(token)) if is_same(token, &self.token) => {
                 let mut is_used = self.is_used.lock().unwrap_or_else(PoisonError::into_inner);
                 if std::mem::replace(&mut *is_used, true) {
-                    Verdict::Refuse(USED)
+                    GateVerdict::Refuse(USED)
                 } else {
-                    Verdict::Enter
+                    GateVerdict::Enter
                 }
             }
-            (false, Some(_)) => Verdict::Refuse(WRONG),
+            (false, Some(_)) => GateVerdict::Refuse(WRONG),
         }
     }
 }
@@ -106,16 +106,16 @@ pub(super) async fn check(State(gate): State<Arc<Gate>>, request: Request, next:
     }
     let to_page = [(header::LOCATION, "/"), (header::CACHE_CONTROL, "no-store")];
     match gate.judge(request.uri().path(), request.uri().query(), request.headers()) {
-        Verdict::Pass => next.run(request).await,
-        Verdict::Return => (StatusCode::SEE_OTHER, to_page).into_response(),
-        Verdict::Enter => {
+        GateVerdict::Pass => next.run(request).await,
+        GateVerdict::Return => (StatusCode::SEE_OTHER, to_page).into_response(),
+        GateVerdict::Enter => {
             let Gate { cookie_name, cookie, .. } = &*gate;
             // Not `Strict`: the address may be clicked in another page, such as a terminal in the browser, and the redirect
             // belongs to that navigation. Requests only read, and no other site can read the answers.
             let cookie = format!("{cookie_name}={cookie}; HttpOnly; SameSite=Lax; Path=/");
             (StatusCode::SEE_OTHER, to_page, [(header::SET_COOKIE, cookie)]).into_response()
         }
-        Verdict::Refuse(why) => (StatusCode::FORBIDDEN, why).into_response(),
+        GateVerdict::Refuse(why) => (StatusCode::FORBIDDEN, why).into_response(),
     }
 }
 
@@ -132,23 +132,23 @@ mod tests {
     fn token_is_accepted_once() {
         let gate = Gate::new(7).unwrap();
         let none = HeaderMap::new();
-        assert_eq!(gate.judge("/", None, &none), Verdict::Refuse(NO_COOKIE));
-        assert_eq!(gate.judge("/", Some("token="), &none), Verdict::Refuse(WRONG));
+        assert_eq!(gate.judge("/", None, &none), GateVerdict::Refuse(NO_COOKIE));
+        assert_eq!(gate.judge("/", Some("token="), &none), GateVerdict::Refuse(WRONG));
         let query = format!("token={}", gate.token());
-        assert_eq!(gate.judge("/status", Some(&query), &none), Verdict::Refuse(NO_COOKIE));
+        assert_eq!(gate.judge("/status", Some(&query), &none), GateVerdict::Refuse(NO_COOKIE));
         let longer = format!("{query}x");
-        assert_eq!(gate.judge("/", Some(&longer), &none), Verdict::Refuse(WRONG));
-        assert_eq!(gate.judge("/", Some(&query), &none), Verdict::Enter);
-        assert_eq!(gate.judge("/", Some(&query), &none), Verdict::Refuse(USED));
+        assert_eq!(gate.judge("/", Some(&longer), &none), GateVerdict::Refuse(WRONG));
+        assert_eq!(gate.judge("/", Some(&query), &none), GateVerdict::Enter);
+        assert_eq!(gate.judge("/", Some(&query), &none), GateVerdict::Refuse(USED));
         let cookie = with_cookie(format!("other=1; ragent_page_7={}", gate.cookie));
         for path in ["/", "/status", "/v1/watch"] {
-            assert_eq!(gate.judge(path, None, &cookie), Verdict::Pass);
+            assert_eq!(gate.judge(path, None, &cookie), GateVerdict::Pass);
         }
-        assert_eq!(gate.judge("/", Some(&query), &cookie), Verdict::Return);
+        assert_eq!(gate.judge("/", Some(&query), &cookie), GateVerdict::Return);
         let of_other_port = with_cookie(format!("ragent_page_8={}", gate.cookie));
-        assert_eq!(gate.judge("/", None, &of_other_port), Verdict::Refuse(NO_COOKIE));
+        assert_eq!(gate.judge("/", None, &of_other_port), GateVerdict::Refuse(NO_COOKIE));
         let wrong = with_cookie("ragent_page_7=".to_owned());
-        assert_eq!(gate.judge("/", None, &wrong), Verdict::Refuse(NO_COOKIE));
+        assert_eq!(gate.judge("/", None, &wrong), GateVerdict::Refuse(NO_COOKIE));
     }
 
     /// Two gates have nothing in common.

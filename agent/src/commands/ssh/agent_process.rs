@@ -27,7 +27,7 @@ use tokio::{
 
 use super::{
     lines::Lines,
-    order::{AgentEnd, HostJob, HostNumber, Job, Report},
+    order::{AgentEnd, HostJob, HostNumber, Job, RelayReport},
 };
 use crate::commands::ssh::limits;
 
@@ -51,7 +51,7 @@ impl AgentProcess {
         job: &Job,
         host: &HostJob,
         core_dump: u64,
-        reports: &mpsc::Sender<Report>,
+        reports: &mpsc::Sender<RelayReport>,
     ) -> Result<Self, String> {
         let folder = job.folder.display();
         let metadata = fs::metadata(&job.folder);
@@ -148,14 +148,14 @@ async fn pass_on(
     mut pipe: impl AsyncRead + Unpin,
     host: HostNumber,
     stream: Stream,
-    reports: mpsc::Sender<Report>,
+    reports: mpsc::Sender<RelayReport>,
 ) {
     let mut lines = Lines::default();
     loop {
         let is_over = !matches!(pipe.read_buf(lines.room()).await, Ok(1..));
         while let Some(line) = lines.take(is_over) {
             // If the receiver is gone, the pipe is still read, so that the agent does not block.
-            let _ = reports.send(Report::Line { host, stream, line }).await;
+            let _ = reports.send(RelayReport::Line { host, stream, line }).await;
         }
         if is_over {
             return;

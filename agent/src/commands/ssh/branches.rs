@@ -11,9 +11,9 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{
-    connection::Connection,
+    connection::HostConnection,
     frame::Message,
-    order::{Destination, HostJob, HostNumber, Job, LaunchId, Order, Report},
+    order::{HostJob, HostNumber, Job, LaunchId, RelayOrder, RelayReport, TargetHost},
     ssh_command::Way,
     tree,
 };
@@ -25,7 +25,7 @@ pub(super) struct Branches {
     way: Arc<Way>,
     launch: Arc<LaunchId>,
     permits: Arc<Semaphore>,
-    reports: mpsc::Sender<Report>,
+    reports: mpsc::Sender<RelayReport>,
     open: Vec<OpenBranch>,
     tasks: JoinSet<()>,
 }
@@ -38,21 +38,21 @@ struct OpenBranch {
 
 impl Branches {
     /// Creates an empty set of connections; their reports will be sent to `reports`.
-    pub(super) fn new(way: Way, launch: LaunchId, reports: mpsc::Sender<Report>) -> Self {
+    pub(super) fn new(way: Way, launch: LaunchId, reports: mpsc::Sender<RelayReport>) -> Self {
         let permits = Arc::new(Semaphore::new(way.fanout.max(1) as usize));
         let (way, launch) = (Arc::new(way), Arc::new(launch));
         Self { way, launch, permits, reports, open: Vec::new(), tasks: JoinSet::new() }
     }
 
     /// Reaches `hosts`; if there are many, as a tree.
-    pub(super) fn reach(&mut self, hosts: Vec<Destination>) {
+    pub(super) fn reach(&mut self, hosts: Vec<TargetHost>) {
         for branch in tree::split(hosts, self.way.fanout) {
             self.open(branch);
         }
     }
 
     /// Reaches a host by a connection of its own.
-    pub(super) fn reach_directly(&mut self, host: Destination) {
+    pub(super) fn reach_directly(&mut self, host: TargetHost) {
         for branch in &mut self.open {
             branch.hosts.remove(&host.number);
         }
@@ -63,7 +63,7 @@ impl Branches {
         let hosts = branch.below.iter().chain([&branch.head]).map(|host| host.number).collect();
         let (sender, orders) = mpsc::channel(limits::ORDER_QUEUE);
         self.open.push(OpenBranch { hosts, orders: sender });
-        let connection = Connection {
+        let connection = HostConnection {
             branch,
             way: Arc::clone(&self.way),
             launch: Arc::clone(&self.launch),
@@ -80,7 +80,7 @@ impl Branches {
             let below = |host: &&HostJob| branch.hosts.contains(&host.number);
             let hosts: Vec<HostJob> = hosts.iter().filter(below).cloned().collect();
             if !hosts.is_empty() {
-                branch.give(&Order::Start { job: job.clone(), hosts });
+                branch.give(&RelayOrder::Start { job: job.clone(), hosts });
             }
         }
     }
@@ -88,7 +88,7 @@ impl Branches {
     /// Signals the agents of all hosts.
     pub(super) fn signal(&self, signal: i32) {
         for branch in &self.open {
-            branch.give(&Order::Signal { signal });
+            branch.give(&RelayOrder::Signal { signal });
         }
     }
 
@@ -97,7 +97,7 @@ impl Branches {
     pub(super) async fn abandon(mut self, why: &str) {
         self.tasks.shutdown().await;
         for host in self.open.into_iter().flat_map(|branch| branch.hosts) {
-            let report = Report::Disconnected { host, why: why.to_owned(), is_direct: false };
+            let report = RelayReport::Disconnected { host, why: why.to_owned(), is_direct: false };
             // If this fails, the receiver has ended.
             let _ = self.reports.send(report).await;
         }
@@ -115,7 +115,7 @@ impl Branches {
 }
 
 impl OpenBranch {
-    fn give(&self, order: &Order) {
+    fn give(&self, order: &RelayOrder) {
         let order = match order.encode() {
             Ok(order) => order,
             Err(error) => return warn!(%error, "failed to encode an order"),

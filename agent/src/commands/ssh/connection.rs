@@ -19,7 +19,7 @@ use tracing::debug;
 use super::{
     frame::Message,
     listener::Listener,
-    order::{HostNumber, LaunchId, Order, Report},
+    order::{HostNumber, LaunchId, RelayOrder, RelayReport},
     ssh_command::{self, Way},
     ssh_process::{SshOutput, SshProcess, listen},
     tree::Branch,
@@ -28,7 +28,7 @@ use crate::commands::ssh::limits;
 
 /// A connection to one host, and through it to the hosts below.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct HostConnection {
     pub(super) branch: Branch,
     pub(super) way: Arc<Way>,
     pub(super) launch: Arc<LaunchId>,
@@ -37,10 +37,10 @@ pub(super) struct Connection {
     /// The orders, as frames. The connection is closed when the sender is gone.
     pub(super) orders: mpsc::Receiver<Bytes>,
     /// The receiver of the reports.
-    pub(super) reports: mpsc::Sender<Report>,
+    pub(super) reports: mpsc::Sender<RelayReport>,
 }
 
-impl Connection {
+impl HostConnection {
     /// Opens the connection and serves it until it ends.
     pub(super) async fn run(mut self) {
         let hosts = self.branch.below.iter().chain([&self.branch.head]);
@@ -55,7 +55,7 @@ impl Connection {
                 format!("the connection through {} was lost: {why}", self.branch.head.target)
             };
             // If this fails, the receiver has ended.
-            let _ = self.reports.send(Report::Disconnected { host, why, is_direct }).await;
+            let _ = self.reports.send(RelayReport::Disconnected { host, why, is_direct }).await;
         }
     }
 
@@ -109,13 +109,13 @@ impl Connection {
             Ok(started) => started,
             Err(error) => return format!("failed to start `{}`: {error}", self.way.ssh[0]),
         };
-        let reach = Order::Reach {
+        let reach = RelayOrder::Reach {
             launch: LaunchId::clone(&self.launch),
             me: self.branch.head.number,
             below: self.branch.below.clone(),
             way: Way::clone(&self.way),
         };
-        let encoded = reach.encode().and_then(|reach| Ok((reach, Order::KeepAlive.encode()?)));
+        let encoded = reach.encode().and_then(|reach| Ok((reach, RelayOrder::KeepAlive.encode()?)));
         let (reach, keep_alive) = match encoded {
             Ok(orders) => orders,
             Err(error) => return format!("failed to encode an order: {error}"),

@@ -12,8 +12,8 @@ use tracing::info;
 use super::{
     branches::Branches,
     launch_result::LaunchResult,
-    machine::{Effect, Machine, Settings},
-    order::{HostJob, Report},
+    machine::{Effect, LaunchSettings, Machine},
+    order::{HostJob, RelayReport},
     output::Prefixes,
     plan::Plan,
 };
@@ -36,7 +36,7 @@ pub(super) async fn drive(plan: &Plan) -> Result<LaunchResult, LaunchError> {
     let (console, console_end) =
         Console::start(Arc::default()).map_err(system("start a thread"))?;
     let (sender, mut reports) = mpsc::channel(limits::RELAY_QUEUE);
-    let mut driver = Driver {
+    let mut driver = LaunchDriver {
         plan,
         machine: Machine::new(clock::now(), settings(plan)),
         branches: Branches::new(plan.way.clone(), plan.launch(), sender),
@@ -80,8 +80,8 @@ pub(super) async fn drive(plan: &Plan) -> Result<LaunchResult, LaunchError> {
     Ok(result)
 }
 
-fn settings(plan: &Plan) -> Settings {
-    Settings {
+fn settings(plan: &Plan) -> LaunchSettings {
+    LaunchSettings {
         names: plan.names(),
         min: plan.nodes.min() as usize,
         stop: plan.stop(),
@@ -91,7 +91,7 @@ fn settings(plan: &Plan) -> Settings {
     }
 }
 
-struct Driver<'a> {
+struct LaunchDriver<'a> {
     plan: &'a Plan,
     machine: Machine,
     branches: Branches,
@@ -107,7 +107,7 @@ struct Driver<'a> {
     hurry: Option<Instant>,
 }
 
-impl Driver<'_> {
+impl LaunchDriver<'_> {
     /// Carries out the pending effects. Returns the result when the launch is over.
     fn carry_out(&mut self) -> Option<LaunchResult> {
         while let Some(effect) = self.machine.poll_effect() {
@@ -137,9 +137,9 @@ impl Driver<'_> {
         None
     }
 
-    fn handle_report(&mut self, report: Report) {
+    fn handle_report(&mut self, report: RelayReport) {
         match report {
-            Report::Line { host, stream, line } => {
+            RelayReport::Line { host, stream, line } => {
                 self.pending = Some((stream, self.prefixes.mark(host, line)));
             }
             report => self.machine.handle_report(clock::now(), report),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write};
 use ragent_base::spec::DEFAULT_PORT;
 
 use super::{
-    order::{Destination, HostAddress, HostJob, HostNumber},
+    order::{HostAddress, HostJob, HostNumber, TargetHost},
     plan::Plan,
     shell_words,
     tree::{self, Branch},
@@ -59,7 +59,7 @@ pub(super) fn text(plan: &Plan) -> String {
 /// reverse order.
 fn branches(
     plan: &Plan,
-    hosts: Vec<Destination>,
+    hosts: Vec<TargetHost>,
     by: Option<HostNumber>,
 ) -> Vec<(Branch, Option<HostNumber>)> {
     let branches = tree::split(hosts, plan.way.fanout).into_iter().rev();
@@ -70,7 +70,7 @@ fn branches(
 fn describe(
     text: &mut String,
     plan: &Plan,
-    host: &Destination,
+    host: &TargetHost,
     job: Option<&HostJob>,
     by: Option<HostNumber>,
 ) {

@@ -7,7 +7,7 @@ use ragent_base::spec::Stream;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
-use super::order::{HostNumber, Order, Report};
+use super::order::{HostNumber, RelayOrder, RelayReport};
 use crate::commands::ssh::limits;
 
 /// The reason why a message cannot be encoded, or why bytes are not a message.
@@ -39,7 +39,7 @@ pub(super) trait Message: Sized {
     fn decode(kind: u8, payload: Bytes) -> Result<Self, FrameError>;
 }
 
-impl Message for Order {
+impl Message for RelayOrder {
     const LIMIT: usize = limits::MAX_RELAY_FRAME;
 
     fn encode(&self) -> Result<Bytes, FrameError> {
@@ -54,7 +54,7 @@ impl Message for Order {
     }
 }
 
-impl Message for Report {
+impl Message for RelayReport {
     const LIMIT: usize = KIND + NUMBER + limits::MAX_RELAYED_LINE;
 
     fn encode(&self) -> Result<Bytes, FrameError> {
@@ -147,13 +147,13 @@ mod tests {
     use super::*;
     use crate::commands::ssh::order::{AgentEnd, HostJob, Job};
 
-    fn reports() -> Vec<Report> {
+    fn reports() -> Vec<RelayReport> {
         let line = |text: &'static [u8]| Bytes::from_static(text);
         vec![
-            Report::Line { host: 7, stream: Stream::Stderr, line: line(b"\xff\n") },
-            Report::Disconnected { host: 1, why: "no route".to_owned(), is_direct: true },
-            Report::Line { host: 0, stream: Stream::Stdout, line: line(b"") },
-            Report::Ended { host: 2, end: AgentEnd::Exited(3) },
+            RelayReport::Line { host: 7, stream: Stream::Stderr, line: line(b"\xff\n") },
+            RelayReport::Disconnected { host: 1, why: "no route".to_owned(), is_direct: true },
+            RelayReport::Line { host: 0, stream: Stream::Stdout, line: line(b"") },
+            RelayReport::Ended { host: 2, end: AgentEnd::Exited(3) },
         ]
     }
 
@@ -168,22 +168,22 @@ mod tests {
         let odd = std::ffi::OsString::from_vec(vec![0xff, b'=', b'\n']);
         let env = vec![("A".to_owned(), odd.clone())];
         let job = Job { env, folder: odd.into(), ..Job::default() };
-        let order = Order::Start { job, hosts: vec![HostJob::default()] };
-        assert_eq!(take::<Order>(&order.encode().unwrap()).unwrap(), Some(order));
+        let order = RelayOrder::Start { job, hosts: vec![HostJob::default()] };
+        assert_eq!(take::<RelayOrder>(&order.encode().unwrap()).unwrap(), Some(order));
     }
 
     /// A length over the limit is refused before memory is reserved for it, by both sides.
     #[test]
     fn long_messages_are_refused() {
         let head = [0, 2, 0, 0];
-        assert!(matches!(take::<Report>(&head), Err(FrameError::TooLong(_))));
-        assert!(matches!(take::<Order>(&head), Ok(None)));
+        assert!(matches!(take::<RelayReport>(&head), Err(FrameError::TooLong(_))));
+        assert!(matches!(take::<RelayOrder>(&head), Ok(None)));
         let report = |len| {
             let line = Bytes::from(vec![b'x'; len]);
-            Report::Line { host: 0, stream: Stream::Stdout, line }
+            RelayReport::Line { host: 0, stream: Stream::Stdout, line }
         };
         let longest = report(limits::MAX_RELAYED_LINE);
-        assert_eq!(take::<Report>(&longest.encode().unwrap()).unwrap(), Some(longest));
+        assert_eq!(take::<RelayReport>(&longest.encode().unwrap()).unwrap(), Some(longest));
         let longer = report(limits::MAX_RELAYED_LINE + 1);
         assert!(matches!(longer.encode(), Err(FrameError::TooLong(_))));
     }
@@ -191,9 +191,9 @@ mod tests {
     /// A frame without content, with an unknown kind or without the number of a host is an error.
     #[test]
     fn short_messages_are_refused() {
-        assert!(matches!(take::<Report>(&[0, 0, 0, 0]), Err(FrameError::Empty)));
-        assert!(matches!(take::<Report>(&[0, 0, 0, 1, 9]), Err(FrameError::Kind(9))));
-        assert!(matches!(take::<Report>(&[0, 0, 0, 2, STDOUT, 0]), Err(FrameError::Line)));
+        assert!(matches!(take::<RelayReport>(&[0, 0, 0, 0]), Err(FrameError::Empty)));
+        assert!(matches!(take::<RelayReport>(&[0, 0, 0, 1, 9]), Err(FrameError::Kind(9))));
+        assert!(matches!(take::<RelayReport>(&[0, 0, 0, 2, STDOUT, 0]), Err(FrameError::Line)));
     }
 
     proptest! {
@@ -202,7 +202,7 @@ mod tests {
         fn cut_anywhere(cuts in proptest::collection::vec(1usize..40, 0..20)) {
             let bytes: Vec<u8> = reports().iter().flat_map(|report| report.encode().unwrap()).collect();
             let (mut input, mut rest, mut arrived) = (BytesMut::new(), &bytes[..], Vec::new());
-            let mut frames = FrameDecoder::<Report>::default();
+            let mut frames = FrameDecoder::<RelayReport>::default();
             for cut in cuts.into_iter().chain([bytes.len()]) {
                 let (head, tail) = rest.split_at(cut.min(rest.len()));
                 input.extend_from_slice(head);
@@ -218,9 +218,9 @@ mod tests {
         #[test]
         fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let mut input = BytesMut::from(&bytes[..]);
-            let mut reports = FrameDecoder::<Report>::default();
+            let mut reports = FrameDecoder::<RelayReport>::default();
             while let Ok(Some(_)) = reports.decode(&mut input) {}
-            let _ = FrameDecoder::<Order>::default().decode(&mut input);
+            let _ = FrameDecoder::<RelayOrder>::default().decode(&mut input);
         }
     }
 }

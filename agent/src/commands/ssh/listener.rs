@@ -14,7 +14,7 @@ use super::{
     frame::FrameDecoder,
     greeting::Greeting,
     host_address::checked,
-    order::{AgentEnd, HostNumber, Report},
+    order::{AgentEnd, HostNumber, RelayReport},
     ssh_process::SshOutput,
 };
 use crate::commands::ssh::limits;
@@ -23,7 +23,7 @@ use crate::commands::ssh::limits;
 pub(super) struct Listener<'a> {
     stdout: ChildStdout,
     input: BytesMut,
-    frames: FrameDecoder<Report>,
+    frames: FrameDecoder<RelayReport>,
     ssh_output: SshOutput,
     head: HostNumber,
     open: &'a mut BTreeSet<HostNumber>,
@@ -50,7 +50,7 @@ impl<'a> Listener<'a> {
         mut self,
         permit: OwnedSemaphorePermit,
         deadline: Instant,
-        reports: &mpsc::Sender<Report>,
+        reports: &mpsc::Sender<RelayReport>,
     ) -> Result<(), String> {
         let greeted = timeout_at(deadline, self.greeting()).await;
         match greeted {
@@ -99,7 +99,7 @@ impl<'a> Listener<'a> {
         matches!(self.stdout.read_buf(&mut self.input).await, Ok(1..))
     }
 
-    fn next(&mut self) -> Result<Option<Report>, String> {
+    fn next(&mut self) -> Result<Option<RelayReport>, String> {
         self.frames
             .decode(&mut self.input)
             .map_err(|error| format!("its ragent sent an invalid message: {error}"))
@@ -107,32 +107,32 @@ impl<'a> Listener<'a> {
 
     /// Returns the report as it is passed on, or `None` if this connection does not lead to its
     /// host.
-    fn checked(&mut self, report: Report) -> Option<Report> {
-        let (Report::Line { host, .. }
-        | Report::Reached { host, .. }
-        | Report::Disconnected { host, .. }
-        | Report::Ended { host, .. }) = report;
+    fn checked(&mut self, report: RelayReport) -> Option<RelayReport> {
+        let (RelayReport::Line { host, .. }
+        | RelayReport::Reached { host, .. }
+        | RelayReport::Disconnected { host, .. }
+        | RelayReport::Ended { host, .. }) = report;
         if !self.open.contains(&host) {
             return None;
         }
         match report {
-            Report::Disconnected { host, why, .. } => {
+            RelayReport::Disconnected { host, why, .. } => {
                 self.open.remove(&host);
                 let why = printable(&why);
-                Some(Report::Disconnected { host, why, is_direct: host == self.head })
+                Some(RelayReport::Disconnected { host, why, is_direct: host == self.head })
             }
-            Report::Ended { host, end } => {
+            RelayReport::Ended { host, end } => {
                 self.open.remove(&host);
                 let end = match end {
                     AgentEnd::NotStarted(why) => AgentEnd::NotStarted(printable(&why)),
                     AgentEnd::Exited(_) | AgentEnd::Signaled(_) => end,
                 };
-                Some(Report::Ended { host, end })
+                Some(RelayReport::Ended { host, end })
             }
-            Report::Reached { host, host_address } => {
-                Some(Report::Reached { host, host_address: checked(host_address) })
+            RelayReport::Reached { host, host_address } => {
+                Some(RelayReport::Reached { host, host_address: checked(host_address) })
             }
-            Report::Line { .. } => Some(report),
+            RelayReport::Line { .. } => Some(report),
         }
     }
 }

@@ -27,14 +27,14 @@ use tracing::{debug, info, warn};
 use self::hosts::{HostState, Hosts};
 use super::{
     launch_result::{LaunchResult, of_ends},
-    order::{AgentEnd, HostAddress, HostNumber, Report},
+    order::{AgentEnd, HostAddress, HostNumber, RelayReport},
     rendezvous::RendezvousPlan,
 };
 use crate::commands::ssh::limits;
 
 /// The settings of a launch, which do not change.
 #[derive(Clone, Debug)]
-pub(super) struct Settings {
+pub(super) struct LaunchSettings {
     /// The names of the hosts, by number.
     pub(super) names: Vec<String>,
     /// The minimum number of hosts of the job.
@@ -65,7 +65,7 @@ pub(super) enum Effect {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum LaunchPhase {
     Reaching { silent_until: Instant },
     Running { give_up_at: Option<Instant>, has_succeeded: bool },
     Stopping { cause: Option<Signal>, until: Instant, is_killed: bool },
@@ -75,11 +75,11 @@ enum Phase {
 /// The state machine of a launch.
 #[derive(Debug)]
 pub(super) struct Machine {
-    settings: Settings,
+    settings: LaunchSettings,
     hosts: Hosts,
     /// The hosts of the job's voters, or of its only endpoint, if this launch has chosen them.
     coordinators: Vec<HostNumber>,
-    phase: Phase,
+    phase: LaunchPhase,
     /// The number of hosts that another host could not reach.
     direct_connections: usize,
     effects: VecDeque<Effect>,
@@ -87,12 +87,12 @@ pub(super) struct Machine {
 
 impl Machine {
     /// Creates the machine, whose first effect is to reach all hosts.
-    pub(super) fn new(now: Instant, settings: Settings) -> Self {
+    pub(super) fn new(now: Instant, settings: LaunchSettings) -> Self {
         info!(hosts = settings.names.len(), "reaching hosts");
         Self {
             hosts: Hosts::new(settings.names.clone()),
             coordinators: Vec::new(),
-            phase: Phase::Reaching { silent_until: now + settings.reach_silence },
+            phase: LaunchPhase::Reaching { silent_until: now + settings.reach_silence },
             direct_connections: 0,
             effects: VecDeque::from([Effect::Reach]),
             settings,
@@ -107,24 +107,24 @@ impl Machine {
     /// Returns the time at which [`Machine::handle_timeout`] must be called.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Reaching { silent_until } => Some(silent_until),
-            Phase::Running { give_up_at, .. } => give_up_at,
-            Phase::Stopping { until, .. } => Some(until),
-            Phase::Over => None,
+            LaunchPhase::Reaching { silent_until } => Some(silent_until),
+            LaunchPhase::Running { give_up_at, .. } => give_up_at,
+            LaunchPhase::Stopping { until, .. } => Some(until),
+            LaunchPhase::Over => None,
         }
     }
 
     /// Handles a report of a relay.
-    pub(super) fn handle_report(&mut self, now: Instant, report: Report) {
+    pub(super) fn handle_report(&mut self, now: Instant, report: RelayReport) {
         match report {
-            Report::Line { .. } => {}
-            Report::Reached { host, host_address } => self.reached(host, host_address),
-            Report::Disconnected { host, why, is_direct } => {
+            RelayReport::Line { .. } => {}
+            RelayReport::Reached { host, host_address } => self.reached(host, host_address),
+            RelayReport::Disconnected { host, why, is_direct } => {
                 self.disconnected(host, why, is_direct)
             }
-            Report::Ended { host, end } => self.ended(host, end),
+            RelayReport::Ended { host, end } => self.ended(host, end),
         }
-        if let Phase::Reaching { silent_until } = &mut self.phase {
+        if let LaunchPhase::Reaching { silent_until } = &mut self.phase {
             *silent_until = now + self.settings.reach_silence;
         }
         self.advance(now);
@@ -134,18 +134,18 @@ impl Machine {
     /// ends the launch at once.
     pub(super) fn handle_signal(&mut self, now: Instant, signal: Signal) {
         match self.phase {
-            Phase::Reaching { .. } => self.finish(LaunchResult::Interrupted { signal }),
-            Phase::Running { .. } => {
+            LaunchPhase::Reaching { .. } => self.finish(LaunchResult::Interrupted { signal }),
+            LaunchPhase::Running { .. } => {
                 info!(%signal, "signal received; forwarding it to all hosts");
                 self.stop(now, Some(signal), signal);
             }
-            Phase::Stopping { is_killed: true, .. } => self.give_up(),
-            Phase::Stopping { ref mut cause, .. } => {
+            LaunchPhase::Stopping { is_killed: true, .. } => self.give_up(),
+            LaunchPhase::Stopping { ref mut cause, .. } => {
                 warn!(%signal, "signal received again; killing all agents");
                 *cause = cause.or(Some(signal));
                 self.kill(now);
             }
-            Phase::Over => {}
+            LaunchPhase::Over => {}
         }
     }
 
@@ -155,36 +155,36 @@ impl Machine {
             return;
         }
         match self.phase {
-            Phase::Reaching { .. } => {
+            LaunchPhase::Reaching { .. } => {
                 for host in self.hosts.those(&HostState::Reaching) {
                     self.unreachable(host, "no answer in time".to_owned());
                 }
                 self.advance(now);
             }
-            Phase::Running { has_succeeded: true, .. } => {
+            LaunchPhase::Running { has_succeeded: true, .. } => {
                 info!("the job has succeeded; stopping agents that have not received the result");
                 self.stop(now, None, Signal::SIGTERM);
             }
-            Phase::Running { has_succeeded: false, .. } => {
+            LaunchPhase::Running { has_succeeded: false, .. } => {
                 warn!("too few hosts are left; stopping the others");
                 self.stop(now, None, Signal::SIGTERM);
             }
-            Phase::Stopping { is_killed: false, .. } => {
+            LaunchPhase::Stopping { is_killed: false, .. } => {
                 warn!("agents did not end in time; killing them");
                 self.kill(now);
             }
-            Phase::Stopping { is_killed: true, .. } => self.give_up(),
-            Phase::Over => {}
+            LaunchPhase::Stopping { is_killed: true, .. } => self.give_up(),
+            LaunchPhase::Over => {}
         }
     }
 
     fn reached(&mut self, host: HostNumber, host_address: HostAddress) {
         match (&self.phase, self.hosts.at(host)) {
-            (Phase::Reaching { .. }, HostState::Reaching) => {
+            (LaunchPhase::Reaching { .. }, HostState::Reaching) => {
                 debug!(host = self.hosts.name(host), "host reached");
                 self.hosts.set(host, HostState::Reached(host_address));
             }
-            (Phase::Running { .. }, HostState::Returning) => {
+            (LaunchPhase::Running { .. }, HostState::Returning) => {
                 info!(host = self.hosts.name(host), "host reached again; starting its agent");
                 self.hosts.set(host, HostState::Running);
                 self.effects.push_back(Effect::StartAgain(host));
@@ -212,7 +212,7 @@ impl Machine {
 
     /// Returns true if the job still needs hosts.
     fn may_return(&self) -> bool {
-        matches!(self.phase, Phase::Running { .. }) && !self.hosts.have_success()
+        matches!(self.phase, LaunchPhase::Running { .. }) && !self.hosts.have_success()
     }
 
     /// Reaches a host directly that another host could not reach, or has lost. All such hosts may have the same
@@ -267,27 +267,27 @@ impl Machine {
     /// Advances the phase according to the states of the hosts.
     fn advance(&mut self, now: Instant) {
         match self.phase {
-            Phase::Reaching { .. } => {
+            LaunchPhase::Reaching { .. } => {
                 if self.hosts.reaching() == 0 {
                     self.begin();
                 }
             }
-            Phase::Running { .. } | Phase::Stopping { .. }
+            LaunchPhase::Running { .. } | LaunchPhase::Stopping { .. }
                 if self.hosts.running() == 0
                     && (self.hosts.have_success() || self.hosts.returning() == 0) =>
             {
                 self.conclude();
             }
-            Phase::Running { give_up_at, has_succeeded } => {
+            LaunchPhase::Running { give_up_at, has_succeeded } => {
                 let due = self.gives_up_at(now);
                 // A deadline from before the success of the job is dropped once it has succeeded.
                 let before = give_up_at.filter(|_| has_succeeded || !self.hosts.have_success());
                 let earliest = before.into_iter().chain(due).min();
                 let has_succeeded = self.hosts.have_success();
-                self.phase = Phase::Running { give_up_at: earliest, has_succeeded };
+                self.phase = LaunchPhase::Running { give_up_at: earliest, has_succeeded };
                 self.handle_timeout(now);
             }
-            Phase::Stopping { .. } | Phase::Over => {}
+            LaunchPhase::Stopping { .. } | LaunchPhase::Over => {}
         }
     }
 
@@ -308,7 +308,7 @@ impl Machine {
             warn!("{warning}");
         }
         self.effects.push_back(Effect::Start(reached));
-        self.phase = Phase::Running { give_up_at: None, has_succeeded: false };
+        self.phase = LaunchPhase::Running { give_up_at: None, has_succeeded: false };
     }
 
     /// Returns the time at which the remaining agents are signalled to end, because they would wait
@@ -337,7 +337,7 @@ impl Machine {
 
     fn stop(&mut self, now: Instant, cause: Option<Signal>, signal: Signal) {
         let until = now + self.settings.stop;
-        self.phase = Phase::Stopping { cause, until, is_killed: false };
+        self.phase = LaunchPhase::Stopping { cause, until, is_killed: false };
         self.effects.push_back(Effect::Signal(signal));
         for host in self.hosts.those(&HostState::Returning) {
             self.hosts.set(host, HostState::Lost("it was not reached again".to_owned()));
@@ -348,7 +348,7 @@ impl Machine {
     }
 
     fn kill(&mut self, now: Instant) {
-        if let Phase::Stopping { until, is_killed, .. } = &mut self.phase {
+        if let LaunchPhase::Stopping { until, is_killed, .. } = &mut self.phase {
             (*until, *is_killed) = (now + limits::CLEANUP_TIMEOUT, true);
             self.effects.push_back(Effect::Signal(Signal::SIGKILL));
         }
@@ -365,15 +365,15 @@ impl Machine {
     /// Ends the launch with the result that follows from the ends of all agents.
     fn conclude(&mut self) {
         let cause = match self.phase {
-            Phase::Stopping { cause, .. } => cause,
-            Phase::Reaching { .. } | Phase::Running { .. } | Phase::Over => None,
+            LaunchPhase::Stopping { cause, .. } => cause,
+            LaunchPhase::Reaching { .. } | LaunchPhase::Running { .. } | LaunchPhase::Over => None,
         };
         self.finish(of_ends(&self.hosts.ends(), cause));
     }
 
     fn finish(&mut self, result: LaunchResult) {
         self.effects.push_back(Effect::Finish(result));
-        self.phase = Phase::Over;
+        self.phase = LaunchPhase::Over;
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) type HostNumber = u32;
 
 /// A host to be reached.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(super) struct Destination {
+pub(super) struct TargetHost {
     pub(super) number: HostNumber,
     /// The destination for ssh: `HOST` or `USER@HOST`.
     pub(super) target: String,
@@ -26,7 +26,7 @@ pub(super) struct Destination {
 
 /// A message to a relay.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) enum Order {
+pub(super) enum RelayOrder {
     /// Assigns the relay its number, ends an earlier relay of the launch on its host, and reaches the hosts
     /// below it.
     Reach {
@@ -35,7 +35,7 @@ pub(super) enum Order {
         /// The number of the relay's host.
         me: HostNumber,
         /// The hosts below it.
-        below: Vec<Destination>,
+        below: Vec<TargetHost>,
         /// The way to reach them.
         way: Way,
     },
@@ -102,7 +102,7 @@ impl Job {
 
 /// A message from a relay.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) enum Report {
+pub(super) enum RelayReport {
     /// A line of output of a host's agent or of its workers.
     #[serde(skip)]
     Line {

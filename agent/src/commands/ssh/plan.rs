@@ -17,7 +17,7 @@ use ragent_rendezvous::{ids::RunId, settings::NodeRange};
 use super::{
     filters::{self, ChosenHost},
     hostfile::{HostList, HostListError},
-    order::{Destination, HostAddress, HostJob, HostNumber, Job, LaunchId},
+    order::{HostAddress, HostJob, HostNumber, Job, LaunchId, TargetHost},
     output,
     rendezvous::{Conf, RendezvousPlan},
     shell_words,
@@ -308,12 +308,12 @@ impl Plan {
     }
 
     /// Returns the destination of a host.
-    pub(super) fn destination(&self, number: HostNumber) -> Destination {
-        Destination { number, target: self.hosts[number as usize].target.clone() }
+    pub(super) fn destination(&self, number: HostNumber) -> TargetHost {
+        TargetHost { number, target: self.hosts[number as usize].target.clone() }
     }
 
     /// Returns the destinations of all hosts.
-    pub(super) fn destinations(&self) -> Vec<Destination> {
+    pub(super) fn destinations(&self) -> Vec<TargetHost> {
         (0..).zip(&self.hosts).map(|(number, _)| self.destination(number)).collect()
     }
 

@@ -28,7 +28,7 @@ use super::{
     frame::{FrameDecoder, Message},
     greeting,
     host_address::host_address,
-    order::{AgentEnd, HostJob, HostNumber, Job, LaunchId, Order, Report},
+    order::{AgentEnd, HostJob, HostNumber, Job, LaunchId, RelayOrder, RelayReport},
     succession::{self, SuccessorSocket},
 };
 use crate::{
@@ -67,8 +67,8 @@ const SIGNALS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 
 /// Returns the queue of reports, and a receiver that completes when all are written. A thread
 /// writes them, because the other side may stop reading at any time.
-fn write_reports() -> io::Result<(mpsc::Sender<Report>, oneshot::Receiver<()>)> {
-    let (sender, mut queue) = mpsc::channel::<Report>(limits::RELAY_QUEUE);
+fn write_reports() -> io::Result<(mpsc::Sender<RelayReport>, oneshot::Receiver<()>)> {
+    let (sender, mut queue) = mpsc::channel::<RelayReport>(limits::RELAY_QUEUE);
     let (done, written) = oneshot::channel();
     thread::Builder::new().name("reports".to_owned()).spawn(move || {
         write_all_reports(&mut queue, io::stdout(), io::stderr());
@@ -81,7 +81,7 @@ fn write_reports() -> io::Result<(mpsc::Sender<Report>, oneshot::Receiver<()>)> 
 /// Writes all reports of `queue` to `output`. For one that cannot be encoded, such as a line that is too
 /// long, a warning is written instead: ssh passes the relay's stderr on to the launching host.
 fn write_all_reports(
-    queue: &mut mpsc::Receiver<Report>,
+    queue: &mut mpsc::Receiver<RelayReport>,
     mut output: impl Write,
     mut warnings: impl Write,
 ) {
@@ -102,11 +102,11 @@ fn write_all_reports(
 }
 
 /// Returns the queue of orders, which ends with stdin or at an invalid order.
-fn read_orders() -> io::Result<mpsc::Receiver<Order>> {
+fn read_orders() -> io::Result<mpsc::Receiver<RelayOrder>> {
     let (sender, queue) = mpsc::channel(limits::ORDER_QUEUE);
     thread::Builder::new().name("orders".to_owned()).spawn(move || {
         let (mut input, mut chunk) = (BytesMut::new(), vec![0; limits::CONSOLE_CHUNK]);
-        let mut frames = FrameDecoder::<Order>::default();
+        let mut frames = FrameDecoder::<RelayOrder>::default();
         while let Ok(len @ 1..) = io::stdin().lock().read(&mut chunk) {
             input.extend_from_slice(&chunk[..len]);
             while let Some(order) = frames.decode(&mut input).transpose() {
@@ -124,7 +124,7 @@ fn read_orders() -> io::Result<mpsc::Receiver<Order>> {
 struct Relay {
     /// The number of this host, once it is known.
     me: Option<HostNumber>,
-    reports: mpsc::Sender<Report>,
+    reports: mpsc::Sender<RelayReport>,
     branches: Option<Branches>,
     agent: Option<AgentProcess>,
     /// The reserved port for the agent, until it is started.
@@ -153,7 +153,7 @@ enum EndCause {
 }
 
 impl Relay {
-    fn new(reports: mpsc::Sender<Report>) -> Self {
+    fn new(reports: mpsc::Sender<RelayReport>) -> Self {
         let (me, branches, agent, held) = (None, None, None, None);
         let core_dump = ThisHost.disable_core_dumps();
         let (launch, predecessor, successors) = (LaunchId::default(), None, None);
@@ -174,7 +174,7 @@ impl Relay {
 
     async fn serve(
         &mut self,
-        mut orders: mpsc::Receiver<Order>,
+        mut orders: mpsc::Receiver<RelayOrder>,
         signals: &mut mpsc::Receiver<Signal>,
     ) -> EndCause {
         let mut silent_until = clock::now() + limits::ORDER_SILENCE;
@@ -204,9 +204,9 @@ impl Relay {
         }
     }
 
-    fn carry_out(&mut self, order: Order) {
+    fn carry_out(&mut self, order: RelayOrder) {
         match order {
-            Order::Reach { launch, me, below, way } => {
+            RelayOrder::Reach { launch, me, below, way } => {
                 self.me = Some(me);
                 if below.len().min(way.fanout as usize) > limits::PLAIN_CONNECTIONS {
                     // The agent and its workers inherit the new limit: it is raised only if needed.
@@ -219,7 +219,7 @@ impl Relay {
                 branches.reach(below);
                 self.branches = Some(branches);
             }
-            Order::Start { job, hosts } => {
+            RelayOrder::Start { job, hosts } => {
                 if let Some(branches) = &self.branches {
                     branches.start(&job, &hosts);
                 }
@@ -227,7 +227,7 @@ impl Relay {
                     self.start(&job, own);
                 }
             }
-            Order::Signal { signal } => {
+            RelayOrder::Signal { signal } => {
                 if let Some(branches) = &self.branches {
                     branches.signal(signal);
                 }
@@ -235,7 +235,7 @@ impl Relay {
                     agent.signal(signal);
                 }
             }
-            Order::KeepAlive => {}
+            RelayOrder::KeepAlive => {}
         }
     }
 
@@ -258,17 +258,17 @@ impl Relay {
         self.successors = Some(SuccessorSocket::listen(&self.launch, host));
         let (host_address, held) = host_address();
         self.held = held;
-        self.send(Report::Reached { host, host_address });
+        self.send(RelayReport::Reached { host, host_address });
     }
 
     fn report_end(&self, end: AgentEnd) {
         if let Some(host) = self.me {
-            self.send(Report::Ended { host, end });
+            self.send(RelayReport::Ended { host, end });
         }
     }
 
     /// Sends a report as soon as there is room in the queue. A relay sends two in this way.
-    fn send(&self, report: Report) {
+    fn send(&self, report: RelayReport) {
         let reports = self.reports.clone();
         tokio::spawn(async move {
             // The thread that takes them runs as long as there is a sender.
@@ -338,8 +338,11 @@ mod tests {
     /// A report that cannot be encoded is replaced by a warning, and the following ones are written.
     #[test]
     fn report_that_is_too_long_is_reported() {
-        let line =
-            |len| Report::Line { host: 1, stream: Stream::Stdout, line: vec![b'x'; len].into() };
+        let line = |len| RelayReport::Line {
+            host: 1,
+            stream: Stream::Stdout,
+            line: vec![b'x'; len].into(),
+        };
         let (sender, mut queue) = mpsc::channel(2);
         sender.try_send(line(limits::MAX_RELAYED_LINE + 1)).unwrap();
         sender.try_send(line(1)).unwrap();
@@ -364,7 +367,7 @@ mod tests {
         tokio::spawn(async move {
             for _ in 0..10 {
                 clock::until(Some(clock::now() + limits::ORDER_SILENCE / 2)).await;
-                give.send(Order::KeepAlive).await.unwrap();
+                give.send(RelayOrder::KeepAlive).await.unwrap();
             }
             // The sender still exists, but sends nothing.
             std::future::pending::<()>().await;

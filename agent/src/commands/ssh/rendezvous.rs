@@ -16,7 +16,7 @@ use crate::commands::ssh::limits;
 /// The way in which the agents of a launch find each other.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct RendezvousPlan {
-    kind: Kind,
+    kind: RendezvousKind,
     /// The value of `--rdzv-conf`, without `voters`.
     conf: String,
     /// The number of voters that the user has asked for.
@@ -50,7 +50,7 @@ impl Conf {
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
-enum Kind {
+enum RendezvousKind {
     /// There is one node only.
     Alone,
     /// At the endpoint or the voters that the user has given, or by search.
@@ -84,20 +84,22 @@ impl RendezvousPlan {
         let has_endpoint = args.rdzv_endpoint.as_ref().is_some_and(|text| !text.is_empty());
         let kind = match rendezvous {
             RendezvousMethod::Static { .. } => {
-                Kind::Static { has_master: has_endpoint || args.master_addr.is_some() }
+                RendezvousKind::Static { has_master: has_endpoint || args.master_addr.is_some() }
             }
-            RendezvousMethod::Voters(_) | RendezvousMethod::Search(_) => Kind::Given,
-            RendezvousMethod::Etcd(_) => Kind::Etcd,
+            RendezvousMethod::Voters(_) | RendezvousMethod::Search(_) => RendezvousKind::Given,
+            RendezvousMethod::Etcd(_) => RendezvousKind::Etcd,
             RendezvousMethod::Standalone | RendezvousMethod::Endpoint { .. } if has_endpoint => {
-                Kind::Given
+                RendezvousKind::Given
             }
             // With more hosts than nodes the others are spares, which also need the endpoint.
             RendezvousMethod::Standalone | RendezvousMethod::Endpoint { .. }
                 if nodes.max() == 1 && hosts < 2 =>
             {
-                Kind::Alone
+                RendezvousKind::Alone
             }
-            RendezvousMethod::Standalone | RendezvousMethod::Endpoint { .. } => Kind::ReachedHosts,
+            RendezvousMethod::Standalone | RendezvousMethod::Endpoint { .. } => {
+                RendezvousKind::ReachedHosts
+            }
         };
         Self {
             kind,
@@ -110,25 +112,25 @@ impl RendezvousPlan {
 
     /// Returns true if the coordinator is found through etcd.
     pub(super) fn is_in_etcd(&self) -> bool {
-        matches!(self.kind, Kind::Etcd)
+        matches!(self.kind, RendezvousKind::Etcd)
     }
 
     /// The rendezvous at this number of reached hosts.
     #[cfg(test)]
     pub(super) fn at_hosts(voters: VoterCount) -> Self {
         let nodes = NodeRange::new(2, 2).expect("it is a range");
-        let (kind, conf) = (Kind::ReachedHosts, String::new());
+        let (kind, conf) = (RendezvousKind::ReachedHosts, String::new());
         Self { kind, conf, voters: Some(voters), run_id: None, nodes }
     }
 
     /// Returns true if each node has a fixed rank.
     pub(super) fn has_fixed_ranks(&self) -> bool {
-        matches!(self.kind, Kind::Static { .. })
+        matches!(self.kind, RendezvousKind::Static { .. })
     }
 
     /// Returns true if the launch chooses the voters, or the only host of the coordinator.
     pub(super) fn chooses_voters(&self) -> bool {
-        matches!(self.kind, Kind::Alone | Kind::ReachedHosts)
+        matches!(self.kind, RendezvousKind::Alone | RendezvousKind::ReachedHosts)
     }
 
     /// Returns which of the reached hosts are to host the coordinator, if the user has not specified
@@ -139,11 +141,14 @@ impl RendezvousPlan {
             hosts.into_iter().map(|(host, _)| *host).collect()
         };
         match self.kind {
-            Kind::Alone | Kind::Given | Kind::Etcd | Kind::Static { has_master: true } => {
-                Vec::new()
+            RendezvousKind::Alone
+            | RendezvousKind::Given
+            | RendezvousKind::Etcd
+            | RendezvousKind::Static { has_master: true } => Vec::new(),
+            RendezvousKind::Static { has_master: false } => {
+                numbers(reached.first().into_iter().collect())
             }
-            Kind::Static { has_master: false } => numbers(reached.first().into_iter().collect()),
-            Kind::ReachedHosts => {
+            RendezvousKind::ReachedHosts => {
                 let asked = voters_among(self.voters, self.nodes, reached.len());
                 let has_address =
                     |(_, host_address): &&(HostNumber, HostAddress)| host_address.address.is_some();
@@ -203,9 +208,11 @@ impl RendezvousPlan {
         let run_id = self.run_id.iter().map(|id| format!("--rdzv-id={id}").into());
         let backend = match self.kind {
             // An etcd backend is one of the user's flags.
-            Kind::Alone | Kind::Etcd => None,
-            Kind::Given | Kind::ReachedHosts => Some("--rdzv-backend=c10d".into()),
-            Kind::Static { .. } => Some("--rdzv-backend=static".into()),
+            RendezvousKind::Alone | RendezvousKind::Etcd => None,
+            RendezvousKind::Given | RendezvousKind::ReachedHosts => {
+                Some("--rdzv-backend=c10d".into())
+            }
+            RendezvousKind::Static { .. } => Some("--rdzv-backend=static".into()),
         };
         run_id.chain(backend).collect()
     }
@@ -221,14 +228,20 @@ impl RendezvousPlan {
     ) -> Vec<OsString> {
         let node_rank = format!("--node-rank={rank}");
         let flags = match (&self.kind, endpoints) {
-            (Kind::Alone, _) => Vec::new(),
-            (Kind::Given | Kind::Etcd | Kind::Static { has_master: true }, _) | (_, []) => {
+            (RendezvousKind::Alone, _) => Vec::new(),
+            (
+                RendezvousKind::Given
+                | RendezvousKind::Etcd
+                | RendezvousKind::Static { has_master: true },
+                _,
+            )
+            | (_, []) => {
                 vec![node_rank]
             }
-            (Kind::Static { has_master: false }, [endpoint, ..]) => {
+            (RendezvousKind::Static { has_master: false }, [endpoint, ..]) => {
                 vec![node_rank, format!("--master-addr={}", endpoint.host)]
             }
-            (Kind::ReachedHosts, endpoints) => {
+            (RendezvousKind::ReachedHosts, endpoints) => {
                 let own = match endpoints.len() {
                     1 => OwnConf::IsHost(is_coordinator),
                     voters => OwnConf::Voters(voters),

@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{
     lines::Lines,
-    order::{HostNumber, Report},
+    order::{HostNumber, RelayReport},
 };
 use crate::commands::{parent, ssh::limits};
 
@@ -136,14 +136,15 @@ pub(super) async fn listen(
     mut stderr: ChildStderr,
     host: HostNumber,
     output: SshOutput,
-    reports: mpsc::Sender<Report>,
+    reports: mpsc::Sender<RelayReport>,
 ) {
     let mut lines = Lines::default();
     loop {
         let is_over = !matches!(stderr.read_buf(lines.room()).await, Ok(1..));
         while let Some(line) = lines.take(is_over) {
             if output.push(&line) {
-                let _ = reports.send(Report::Line { host, stream: Stream::Stderr, line }).await;
+                let _ =
+                    reports.send(RelayReport::Line { host, stream: Stream::Stderr, line }).await;
             }
         }
         if is_over {

@@ -1,17 +1,17 @@
 //! Divides hosts into the branches of a tree, to limit the number of connections of each host.
 
-use super::order::Destination;
+use super::order::TargetHost;
 
 /// A branch: a host that is reached directly, and the hosts that it reaches.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Branch {
-    pub(super) head: Destination,
-    pub(super) below: Vec<Destination>,
+    pub(super) head: TargetHost,
+    pub(super) below: Vec<TargetHost>,
 }
 
 /// Splits `hosts` into at most `fanout` branches of about the same size, in their order. If there
 /// are at most `fanout` hosts, each is reached directly.
-pub(super) fn split(hosts: Vec<Destination>, fanout: u32) -> Vec<Branch> {
+pub(super) fn split(hosts: Vec<TargetHost>, fanout: u32) -> Vec<Branch> {
     let count = hosts.len().min(fanout.max(1) as usize);
     let len = hosts.len();
     let mut hosts = hosts.into_iter();
@@ -30,8 +30,8 @@ mod tests {
 
     use super::*;
 
-    fn hosts(count: u32) -> Vec<Destination> {
-        (0..count).map(|number| Destination { number, target: format!("n{number}") }).collect()
+    fn hosts(count: u32) -> Vec<TargetHost> {
+        (0..count).map(|number| TargetHost { number, target: format!("n{number}") }).collect()
     }
 
     /// Hosts are reached directly if there are at most `fanout`.

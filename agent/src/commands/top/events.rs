@@ -1,7 +1,7 @@
 //! The list of events.
 
 use super::{cursor::Cursor, keys::Key};
-use crate::commands::events::{BYTES_MAX, Entry, Lines};
+use crate::commands::events::{BYTES_MAX, EventLines, JournalEntry};
 
 /// The events that are kept: as many as a coordinator keeps.
 const ENTRIES_MAX: usize = 10_000;
@@ -12,19 +12,19 @@ const ENTRIES_SPARE: usize = 1_000;
 /// The events so far, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct EventList {
-    entries: Vec<Entry>,
+    entries: Vec<JournalEntry>,
     /// The length of their lines together.
     bytes: usize,
     /// The depths at which the events are shown.
     depths: Vec<usize>,
-    lines: Lines,
+    lines: EventLines,
     /// The selected event.
     pub(super) cursor: Cursor,
 }
 
 impl EventList {
     /// Adds events of the journal. The newest event stays selected if it was.
-    pub(super) fn add(&mut self, entries: Vec<Entry>) {
+    pub(super) fn add(&mut self, entries: Vec<JournalEntry>) {
         let follows = self.cursor.selected + 1 >= self.entries.len();
         for entry in entries {
             // The last events may be repeated after a loss of the connection.
@@ -61,17 +61,20 @@ impl EventList {
     }
 
     /// Returns all events.
-    pub(super) fn entries(&self) -> &[Entry] {
+    pub(super) fn entries(&self) -> &[JournalEntry] {
         &self.entries
     }
 
     /// Returns the selected event.
-    pub(super) fn selected(&self) -> Option<&Entry> {
+    pub(super) fn selected(&self) -> Option<&JournalEntry> {
         self.entries.get(self.cursor.selected)
     }
 
     /// Returns the events that are shown in `height` lines, with their depths and places.
-    pub(super) fn shown(&self, height: usize) -> impl Iterator<Item = (usize, &Entry, usize)> {
+    pub(super) fn shown(
+        &self,
+        height: usize,
+    ) -> impl Iterator<Item = (usize, &JournalEntry, usize)> {
         let from = self.cursor.offset.min(self.entries.len());
         let entries = self.entries.iter().zip(&self.depths).enumerate().skip(from).take(height);
         entries.map(|(place, (entry, depth))| (place, entry, *depth))
@@ -82,12 +85,12 @@ impl EventList {
 mod tests {
     use super::*;
 
-    fn events(numbers: impl IntoIterator<Item = usize>) -> Vec<Entry> {
+    fn events(numbers: impl IntoIterator<Item = usize>) -> Vec<JournalEntry> {
         let event = |number| {
             let line = format!(
                 r#"{{"id":"1.{number}","at":"2026-11-21T20:31:07Z","round":1,"kind":"k","text":"t"}}"#
             );
-            Entry::read(&line).expect("an event")
+            JournalEntry::read(&line).expect("an event")
         };
         numbers.into_iter().map(event).collect()
     }

@@ -15,7 +15,7 @@ use ratatui::layout::Size;
 use super::{
     cursor, events::EventList, keys::Key, layout::Areas, nodes::NodeList, panes, rates::Rates,
 };
-use crate::commands::{events::Entry, explain::Explanation};
+use crate::commands::{events::JournalEntry, explain::JobExplanation};
 
 /// The most characters of a host name that is searched for.
 const PROMPT_MAX: usize = 64;
@@ -30,7 +30,7 @@ pub(super) enum Input {
     /// The state of the job.
     State(Box<Snapshot>),
     /// Events of the job, oldest first.
-    Events(Vec<Entry>),
+    Events(Vec<JournalEntry>),
     /// The coordinator has ended, or the connection to it is lost, or the next one was not found for this reason.
     Lost(Option<String>),
     /// Time has passed.
@@ -228,7 +228,7 @@ impl Model {
                 time: self.time(),
                 ..(*self.snapshot).clone()
             };
-            self.explanation = Explanation::new(&now, self.events.entries()).text();
+            self.explanation = JobExplanation::new(&now, self.events.entries()).text();
         }
     }
 

@@ -60,7 +60,7 @@ impl Sort {
 
 /// Nodes that do not differ in their state.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct NodeGroup {
     /// The state that they have in common, which identifies the group in the next snapshot.
     key: String,
     /// Their indexes in the snapshot, sorted.
@@ -100,7 +100,7 @@ enum Anchor {
 #[derive(Debug, Default)]
 pub(super) struct NodeList {
     /// The groups, in the order of the list.
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Vec<NodeGroup>,
     /// The rows, in the order of the list.
     pub(super) rows: Vec<Row>,
     /// The number of nodes with an unusual state.
@@ -122,7 +122,7 @@ impl NodeList {
         let usual = usual(nodes);
         self.groups =
             table::groups(nodes).into_iter().map(|members| group(members, nodes, usual)).collect();
-        let is_unusual = |group: &&Group| group.is_unusual;
+        let is_unusual = |group: &&NodeGroup| group.is_unusual;
         self.unusual = self.groups.iter().filter(is_unusual).map(|group| group.members.len()).sum();
         let keys: BTreeSet<&str> = self.groups.iter().map(|group| group.key.as_str()).collect();
         self.open.retain(|key| keys.contains(key.as_str()));
@@ -293,14 +293,14 @@ fn is_fault(state: NodeStateName) -> bool {
     weight(state) <= weight(NodeStateName::Leaving)
 }
 
-fn group(members: Vec<usize>, nodes: &[NodeSnapshot], usual: Option<NodeStateName>) -> Group {
+fn group(members: Vec<usize>, nodes: &[NodeSnapshot], usual: Option<NodeStateName>) -> NodeGroup {
     let all: Vec<&NodeSnapshot> = members.iter().map(|index| &nodes[*index]).collect();
     let first = all[0];
     let lacks_standbys = first.standbys.as_ref().is_some_and(|counts| counts.obstacle.is_some());
     let state = first.state;
     let workers = Some(first.local_world_size).filter(|_| first.group_rank.is_none());
     let key = (first.group_rank.is_some(), state, &first.reason, &first.standbys, workers);
-    Group {
+    NodeGroup {
         key: format!("{key:?}"),
         cells: table::row(&all),
         state,
@@ -320,9 +320,9 @@ fn compare_nodes(sort: Sort, a: &NodeSnapshot, b: &NodeSnapshot) -> Ordering {
 }
 
 /// Compares groups by their first nodes, and by state if that is the order.
-fn compare_groups(sort: Sort, a: &Group, b: &Group, nodes: &[NodeSnapshot]) -> Ordering {
-    let first = |group: &Group| group.members[0];
-    let state = |group: &Group| (!group.is_unusual, weight(group.state));
+fn compare_groups(sort: Sort, a: &NodeGroup, b: &NodeGroup, nodes: &[NodeSnapshot]) -> Ordering {
+    let first = |group: &NodeGroup| group.members[0];
+    let state = |group: &NodeGroup| (!group.is_unusual, weight(group.state));
     let by_node = compare_nodes(sort, &nodes[first(a)], &nodes[first(b)]);
     let by_node = by_node.then(first(a).cmp(&first(b)));
     match sort {

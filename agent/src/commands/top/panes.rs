@@ -8,7 +8,7 @@ use super::{
     text,
 };
 use crate::commands::{
-    events::Entry,
+    events::JournalEntry,
     explain::{self, Happened},
 };
 
@@ -61,7 +61,7 @@ fn of_node(node: &NodeSnapshot, model: &Model) -> String {
     if model.node(&node.node_id).is_none() {
         text += "\nThe job does not have this node any more.\n";
     }
-    let is_about = |entry: &Entry| entry.host.as_ref() == Some(&node.host_name);
+    let is_about = |entry: &JournalEntry| entry.host.as_ref() == Some(&node.host_name);
     let events = Happened::list(&Happened::newest(model.events.entries(), is_about));
     if !events.is_empty() {
         text += &format!("\n{events}");
@@ -69,13 +69,13 @@ fn of_node(node: &NodeSnapshot, model: &Model) -> String {
     text
 }
 
-fn of_event(id: EventId, entries: &[Entry]) -> String {
+fn of_event(id: EventId, entries: &[JournalEntry]) -> String {
     let by_id = |id: EventId| {
         let at = entries.binary_search_by_key(&id, |entry| entry.id).ok()?;
         entries.get(at)
     };
     let Some(entry) = by_id(id) else { return "The event is not kept any more.\n".to_owned() };
-    let Entry { at, round, kind, text, .. } = entry;
+    let JournalEntry { at, round, kind, text, .. } = entry;
     let mut lines = format!("{text}\n\nat      {at}\nround   {round}\nkind    {kind}\n");
     if let Some(host) = &entry.host {
         lines += &format!("host    {host}\n");
@@ -97,7 +97,7 @@ fn of_event(id: EventId, entries: &[Entry]) -> String {
     lines
 }
 
-fn line(entry: &Entry) -> String {
+fn line(entry: &JournalEntry) -> String {
     format!("{}  {}\n", entry.time_of_day(), text::clean(&entry.text))
 }
 

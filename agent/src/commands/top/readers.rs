@@ -2,12 +2,14 @@
 
 use std::{cell::Cell, error::Error, ops::ControlFlow, rc::Rc, time::Duration};
 
-use ragent_coordinator::client::{JobPage, JournalRequest, Lines, States, StreamError};
+use ragent_coordinator::client::{JobPage, JournalRequest, PageLines, StateStream, StreamError};
 use ragent_rendezvous::{event::EventId, snapshot::Snapshot};
 use tokio::sync::mpsc;
 
 use super::model::Input;
-use crate::commands::{error::LaunchError, events::Entry, find_coordinator::Found, follow::Reader};
+use crate::commands::{
+    error::LaunchError, events::JournalEntry, find_coordinator::FoundJob, follow::Reader,
+};
 
 /// The reader of the job's states.
 pub(super) struct StateReader {
@@ -18,15 +20,15 @@ pub(super) struct StateReader {
 }
 
 impl Reader for StateReader {
-    type Stream = States;
+    type Stream = StateStream;
     type Part = Box<Snapshot>;
     const PATIENCE: Option<Duration> = None;
 
-    async fn open(&mut self, at: &Found) -> Result<Option<States>, LaunchError> {
+    async fn open(&mut self, at: &FoundJob) -> Result<Option<StateStream>, LaunchError> {
         Ok(at.open(JobPage::States).await?.map(Into::into))
     }
 
-    async fn next(states: &mut States) -> Result<Option<Box<Snapshot>>, StreamError> {
+    async fn next(states: &mut StateStream) -> Result<Option<Box<Snapshot>>, StreamError> {
         states.next().await
     }
 
@@ -56,23 +58,23 @@ pub(super) struct EventReader {
 }
 
 impl Reader for EventReader {
-    type Stream = Lines;
+    type Stream = PageLines;
     type Part = String;
     const PATIENCE: Option<Duration> = None;
 
-    async fn open(&mut self, at: &Found) -> Result<Option<Lines>, LaunchError> {
+    async fn open(&mut self, at: &FoundJob) -> Result<Option<PageLines>, LaunchError> {
         if at.snapshot.outcome.is_some() {
             self.is_closed.set(true);
         }
         at.open(JobPage::Events(JournalRequest { after: self.after, follow: true })).await
     }
 
-    async fn next(lines: &mut Lines) -> Result<Option<String>, StreamError> {
+    async fn next(lines: &mut PageLines) -> Result<Option<String>, StreamError> {
         lines.next().await
     }
 
     async fn receive(&mut self, lines: String) -> Result<ControlFlow<()>, LaunchError> {
-        let entries: Vec<Entry> = lines.lines().filter_map(Entry::read).collect();
+        let entries: Vec<JournalEntry> = lines.lines().filter_map(JournalEntry::read).collect();
         self.after = entries.last().map(|entry| entry.id).or(self.after);
         Ok(go_on_if(self.to.send(Input::Events(entries)).await.is_ok()))
     }

@@ -33,12 +33,12 @@ static IS_OPEN: AtomicBool = AtomicBool::new(false);
 const KEY_QUEUE: usize = 16;
 
 /// The terminal while it shows the view. Dropping it restores the terminal, and so does a panic, before its message.
-pub(super) struct Screen {
+pub(super) struct TopScreen {
     /// Not dropped: its destructor panics if the terminal is gone, and shows only the cursor, as [`restore`] does.
     terminal: ManuallyDrop<Terminal<CrosstermBackend<Stdout>>>,
 }
 
-impl Screen {
+impl TopScreen {
     /// Takes the terminal on stdin and stdout.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
+impl Drop for TopScreen {
     fn drop(&mut self) {
         restore();
     }

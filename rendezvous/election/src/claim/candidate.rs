@@ -11,16 +11,16 @@ use tracing::{info, warn};
 
 use crate::{
     claim::{
-        Claim, Effect, Record, RecordKind, Role, Stamp, Timers,
+        Claim, ClaimTimers, Effect, Record, RecordKind, Role, Stamp,
         known::Content,
-        leader::{Leader, Release},
+        leader::{ClaimLeader, Release},
     },
-    election::Leadership,
+    election::NewLeadership,
 };
 
 /// The state that a candidate takes over from the record that it replaces.
 #[derive(Clone, Debug)]
-pub(super) struct Inheritance {
+pub(super) struct InheritedState {
     /// The time until which workers under earlier leaders may run: the newest renewal was sent before
     /// its revision was received.
     pub(super) workers_until: Instant,
@@ -123,7 +123,7 @@ impl Claim {
     /// Returns the time at which this process may write a placeholder, if the key lacks the record since `since`. A leader that reaches
     /// the store writes its record again before.
     fn restoration(&self, now: Instant, since: Instant, random: f64) -> Instant {
-        let Timers { renewal, spread, .. } = self.settings.timers;
+        let ClaimTimers { renewal, spread, .. } = self.settings.timers;
         (since + renewal).max(now) + spread.mul_f64(random)
     }
 
@@ -166,12 +166,15 @@ impl Claim {
         // Workers of earlier leaders run until then.
         let workers_until = self.silent_at().unwrap_or(now);
         let inheritance = match self.known.newest.as_deref() {
-            None => {
-                Inheritance { workers_until, former: None, successors: Vec::new(), job_state: None }
-            }
+            None => InheritedState {
+                workers_until,
+                former: None,
+                successors: Vec::new(),
+                job_state: None,
+            },
             Some(Record { process, successors, job_state, .. }) => {
                 let is_other = |one: &&Successor| one.process != self.settings.process;
-                Inheritance {
+                InheritedState {
                     workers_until,
                     former: Some(process.clone()),
                     successors: successors.iter().filter(is_other).cloned().collect(),
@@ -196,7 +199,7 @@ impl Claim {
     /// Requests to replace the record.
     pub(super) fn write_claim(&mut self, now: Instant) {
         let Role::Candidate { term, expected, inheritance } = &self.role else { return };
-        let Inheritance { successors, job_state, .. } = &**inheritance;
+        let InheritedState { successors, job_state, .. } = &**inheritance;
         let (expected, record) =
             (*expected, self.new_record(*term, successors.clone(), job_state.clone()));
         self.change(now, expected, record);
@@ -232,11 +235,11 @@ impl Claim {
         }
     }
 
-    fn lead(&mut self, now: Instant, term: Term, until: Instant, inheritance: Inheritance) {
-        let Inheritance { workers_until, former, successors, job_state } = inheritance;
+    fn lead(&mut self, now: Instant, term: Term, until: Instant, inheritance: InheritedState) {
+        let InheritedState { workers_until, former, successors, job_state } = inheritance;
         info!(%term, "the record of this process is in the store; leading");
         let next_renewal = now + self.settings.timers.renewal;
-        self.role = Role::Leader(Box::new(Leader {
+        self.role = Role::Leader(Box::new(ClaimLeader {
             term,
             until,
             next_renewal,
@@ -247,7 +250,7 @@ impl Claim {
         }));
         self.announced = Some((self.settings.endpoint.clone(), term));
         let leadership =
-            Leadership { term, until, workers_until, former, job_state, voters: Vec::new() };
+            NewLeadership { term, until, workers_until, former, job_state, voters: Vec::new() };
         self.effects.push_back(Effect::Lead(Box::new(leadership)));
     }
 

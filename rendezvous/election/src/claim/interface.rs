@@ -9,7 +9,7 @@ use ragent_rendezvous::{
     settings::{JobState, Leases, NodeRange},
 };
 
-use crate::election::Leadership;
+use crate::election::NewLeadership;
 
 /// A revision of the store: each change of any key has a higher one. Zero is before the first.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -36,8 +36,8 @@ pub struct Record {
     pub term: Term,
     /// The number of the change that has written this record, in the order of the process's changes.
     pub number: u64,
-    /// The leader's [`Timers::silence`]. Another process waits for this time or its own, whichever is longer: it may have
-    /// been started with another number of nodes.
+    /// The leader's [`ClaimTimers::silence`]. Another process waits for this time or its own, whichever is longer: it
+    /// may have been started with another number of nodes.
     pub silence: Duration,
     /// Whether its writer leads.
     pub kind: RecordKind,
@@ -64,7 +64,7 @@ pub enum RecordKind {
 
 /// The content of the job's key.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Value {
+pub struct KeyContent {
     /// The revision of the store at which this was its content.
     pub revision: Revision,
     /// The record, if the key has one.
@@ -73,7 +73,7 @@ pub struct Value {
     pub garbage: Option<Stamp>,
 }
 
-impl Value {
+impl KeyContent {
     /// Returns the revision of the last change of the key; without a record, that of the store.
     pub(super) fn of_key(&self) -> Revision {
         self.stamp().map_or(self.revision, |stamp| stamp.revision)
@@ -96,25 +96,25 @@ pub struct Entry {
 
 /// The result of a change.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Outcome {
+pub enum ChangeOutcome {
     /// The store has made the change; the revision, and the lease of a new record.
     Made(Stamp),
     /// The store has not made the change, because the key does not have the expected content; its
     /// content.
-    Refused(Box<Value>),
+    Refused(Box<KeyContent>),
     /// No answer was received: the store may have made the change, or may still make it.
     Unknown,
 }
 
 /// The configuration of one process.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ClaimSettings {
     /// This process.
     pub process: NodeId,
     /// The endpoint at which agents reach it.
     pub endpoint: String,
     /// The leases; the same for all processes.
-    pub timers: Timers,
+    pub timers: ClaimTimers,
     /// The seed of terms and delays; different in each process.
     pub seed: u64,
 }
@@ -125,7 +125,7 @@ pub struct Settings {
 /// a lease. Then no worker of a lost leader runs when the next one leads, provided that
 /// `(leader_lease + K)·(1 + ρ) <= silence·(1 - ρ)`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Timers {
+pub struct ClaimTimers {
     /// The interval at which the leader writes its record.
     pub renewal: Duration,
     /// The leader's lease, from the sending of the newest change that the store has made.
@@ -144,7 +144,7 @@ pub struct Timers {
     pub spread: Duration,
 }
 
-impl Timers {
+impl ClaimTimers {
     /// Returns the intervals for a job of this size; the leases are scaled like those of its
     /// agents.
     pub fn for_nodes(nodes: NodeRange) -> Self {
@@ -159,7 +159,7 @@ impl Timers {
     }
 }
 
-impl Default for Timers {
+impl Default for ClaimTimers {
     /// The store elects leaders of its own, which takes a second and more. So the leases are twice
     /// those of voters.
     fn default() -> Self {
@@ -190,7 +190,7 @@ pub enum Effect {
         record: Box<Record>,
     },
     /// Start coordinating the job.
-    Lead(Box<Leadership>),
+    Lead(Box<NewLeadership>),
     /// Coordinate until this time, unless it is extended again.
     Extend(Instant),
     /// The store has this change of the state, and all earlier ones.

@@ -9,7 +9,7 @@ use ragent_rendezvous::{
 };
 use tracing::info;
 
-use crate::claim::{Claim, Entry, Record, RecordKind, Revision, Role, Stamp, Value};
+use crate::claim::{Claim, Entry, KeyContent, Record, RecordKind, Revision, Role, Stamp};
 
 /// The state of the job, as far as this process has seen it.
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ impl Content {
     }
 
     /// Returns true if the store has gone back: it cannot have had both this content and `value`.
-    fn contradicts(&self, value: &Value) -> bool {
+    fn contradicts(&self, value: &KeyContent) -> bool {
         let is_other = self.expected() != Some(value.stamp().unwrap_or_default());
         self.revision() == Some(value.of_key()) && is_other
     }
@@ -137,7 +137,7 @@ impl Known {
 
 impl Claim {
     /// Forgets the known revision if watching reports a lower one: the store is empty, or was restored from a copy.
-    pub(super) fn note_watched(&mut self, value: &Value) {
+    pub(super) fn note_watched(&mut self, value: &KeyContent) {
         if value.revision < self.known.watched || self.known.content.contradicts(value) {
             self.reset(value);
         }
@@ -145,7 +145,7 @@ impl Claim {
     }
 
     /// Forgets the known revision if the store refuses a change with a lower one.
-    pub(super) fn note_refused(&mut self, value: &Value) {
+    pub(super) fn note_refused(&mut self, value: &KeyContent) {
         let content = &self.known.content;
         let is_lower = content.revision().is_some_and(|known| value.of_key() < known);
         if is_lower || content.contradicts(value) {
@@ -153,14 +153,14 @@ impl Claim {
         }
     }
 
-    fn reset(&mut self, value: &Value) {
+    fn reset(&mut self, value: &KeyContent) {
         info!("the revision of the store has gone back; it may have been restored");
         self.store = value.revision;
         self.known.content = Content::Nothing;
     }
 
     /// Records the content of the key, unless a later one is known.
-    pub(super) fn observe(&mut self, now: Instant, value: Value) {
+    pub(super) fn observe(&mut self, now: Instant, value: KeyContent) {
         self.store = self.store.max(value.revision);
         let revision = value.of_key();
         if let Some(Entry { record, .. }) = &value.entry {

@@ -12,7 +12,7 @@ use crate::{
 
 /// The leadership of one term.
 #[derive(Debug)]
-pub(super) struct Leader {
+pub(super) struct ClaimLeader {
     pub(super) term: Term,
     pub(super) until: Instant,
     pub(super) next_renewal: Instant,
@@ -26,7 +26,7 @@ pub(super) struct Leader {
 
 /// A change that was sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
+pub(super) struct SentChange {
     pub(super) number: u64,
     pub(super) at: Instant,
     /// The number of the last change of the state that it contains.
@@ -42,7 +42,7 @@ pub(super) struct Release {
     pub(super) until: Instant,
 }
 
-impl Leader {
+impl ClaimLeader {
     /// Changes the state, and returns the number of the change.
     pub(super) fn remember(&mut self, job_state: JobState) -> u64 {
         self.job_state = Some(job_state);
@@ -81,7 +81,7 @@ impl Claim {
             Role::Leader(leader) => leader.changes,
             Role::Follower | Role::Candidate { .. } => 0,
         };
-        self.sent.push_back(Sent { number, at: now, job_state });
+        self.sent.push_back(SentChange { number, at: now, job_state });
     }
 
     /// Ends the leadership, and releases the record, so that a successor does not wait for the end of the

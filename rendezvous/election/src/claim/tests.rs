@@ -10,7 +10,7 @@ use ragent_rendezvous::{
 };
 
 use super::*;
-use crate::election::Leadership;
+use crate::election::NewLeadership;
 
 /// Processes that share a store.
 struct Job {
@@ -47,20 +47,20 @@ struct Store {
 }
 
 impl Store {
-    fn change(&mut self, expected: Stamp, record: Box<Record>) -> Outcome {
+    fn change(&mut self, expected: Stamp, record: Box<Record>) -> ChangeOutcome {
         if self.value().stamp().unwrap_or_default() != expected {
-            return Outcome::Refused(Box::new(self.value()));
+            return ChangeOutcome::Refused(Box::new(self.value()));
         }
         self.revision += 1;
         let stamp = Stamp { revision: Revision(self.revision), lease: self.lease };
         self.entry = Some(Entry { stamp, record: *record });
         self.garbage = None;
-        Outcome::Made(stamp)
+        ChangeOutcome::Made(stamp)
     }
 
-    fn value(&self) -> Value {
+    fn value(&self) -> KeyContent {
         let (revision, garbage) = (Revision(self.revision), self.garbage);
-        Value { revision, entry: self.entry.clone(), garbage }
+        KeyContent { revision, entry: self.entry.clone(), garbage }
     }
 
     /// Writes a value that is not a record.
@@ -97,8 +97,8 @@ impl Job {
         let now = Instant::now();
         let claim = |index: usize| {
             let (process, endpoint) = (process(index), format!("h{index}:1"));
-            let (timers, seed) = (Timers::default(), index as u64);
-            Claim::new(now, Settings { process, endpoint, timers, seed })
+            let (timers, seed) = (ClaimTimers::default(), index as u64);
+            Claim::new(now, ClaimSettings { process, endpoint, timers, seed })
         };
         Self {
             now,
@@ -114,7 +114,7 @@ impl Job {
     fn started(count: usize) -> (Self, usize) {
         let mut job = Self::new(count);
         job.watch();
-        job.pass(Timers::default().silence + SECOND);
+        job.pass(ClaimTimers::default().silence + SECOND);
         let leader = job.leader().expect("one process leads");
         (job, leader)
     }
@@ -160,12 +160,12 @@ impl Job {
                         continue;
                     };
                     again = true;
-                    let mut outcome = Outcome::Unknown;
+                    let mut outcome = ChangeOutcome::Unknown;
                     if !self.are_unreachable[index] {
                         outcome = self.store.change(expected, record);
                     }
                     if self.are_unanswered[index] {
-                        outcome = Outcome::Unknown;
+                        outcome = ChangeOutcome::Unknown;
                     }
                     self.processes[index].handle_outcome(self.now, number, outcome);
                     // The next one is sent after the others have received this one.
@@ -200,7 +200,7 @@ impl Job {
         leaders.first().copied()
     }
 
-    fn led(&self, index: usize) -> Vec<Leadership> {
+    fn led(&self, index: usize) -> Vec<NewLeadership> {
         let leadership = |effect: &Effect| match effect {
             Effect::Lead(leadership) => Some((**leadership).clone()),
             _ => None,
@@ -251,7 +251,7 @@ fn lost_leader_is_replaced() {
     let (mut job, leader) = Job::started(5);
     let others: Vec<usize> = (0..5).filter(|other| *other != leader).collect();
     job.remember(leader, 3, &[others[2], others[0]]);
-    let (lost, timers) = (job.now, Timers::default());
+    let (lost, timers) = (job.now, ClaimTimers::default());
     job.set_unreachable(&[leader], true);
     job.pass(timers.leader_lease + timers.renewal);
     assert_eq!(job.leader(), None);
@@ -276,7 +276,7 @@ fn others_follow_the_successors() {
     let others: Vec<usize> = (0..4).filter(|other| *other != leader).collect();
     job.remember(leader, 1, &others[..2]);
     job.set_unreachable(&[leader, others[0], others[1]], true);
-    let timers = Timers::default();
+    let timers = ClaimTimers::default();
     job.pass(timers.silence + SECOND);
     assert_eq!(job.leader(), None);
     job.pass(timers.silence);
@@ -296,7 +296,7 @@ fn resignation_is_followed_at_once() {
     let resigned = job.now;
     job.pass(SECOND);
     assert_eq!(job.leader(), Some(others[0]));
-    let timers = Timers::default();
+    let timers = ClaimTimers::default();
     assert!(job.led(others[0])[0].workers_until >= resigned + timers.leader_lease);
     job.set_unreachable(&others, true);
     job.pass(60 * SECOND);
@@ -320,7 +320,7 @@ fn death_notice_is_followed_at_once() {
     job.processes[leader] = Job::new(3).processes.remove(leader);
     job.pass(SECOND);
     assert_eq!(job.leader(), Some(others[0]));
-    assert!(job.led(others[0])[0].workers_until >= ended + Timers::default().leader_lease);
+    assert!(job.led(others[0])[0].workers_until >= ended + ClaimTimers::default().leader_lease);
     job.processes[others[1]].handle_death_notice(job.now, &process(leader));
     job.pass(SECOND);
     assert_eq!(job.leader(), Some(others[0]));
@@ -348,7 +348,7 @@ fn lost_answers_are_resolved() {
     let mut job = Job::new(1);
     job.watch();
     job.pass(SECOND);
-    job.now += Timers::default().silence;
+    job.now += ClaimTimers::default().silence;
     job.are_unanswered[0] = true;
     let began = job.now;
     job.pass(Duration::from_millis(100));
@@ -356,7 +356,7 @@ fn lost_answers_are_resolved() {
     job.are_unanswered[0] = false;
     job.pass(SECOND);
     let [leadership] = &job.led(0)[..] else { panic!("it leads once") };
-    let lease = Timers::default().leader_lease;
+    let lease = ClaimTimers::default().leader_lease;
     assert!(leadership.until <= began + Duration::from_millis(100) + lease);
     for _ in 0..20 {
         job.are_unanswered[0] = true;
@@ -376,13 +376,13 @@ fn late_answer_is_no_leadership() {
     let mut job = Job::new(1);
     job.watch();
     job.pass(SECOND);
-    job.now += Timers::default().silence;
+    job.now += ClaimTimers::default().silence;
     job.processes[0].handle_timeout(job.now);
     let Some(Effect::Change { number, expected, record }) = job.processes[0].poll_effect() else {
         panic!("it claims")
     };
     let outcome = job.store.change(expected, record);
-    job.now += Timers::default().leader_lease;
+    job.now += ClaimTimers::default().leader_lease;
     job.processes[0].handle_outcome(job.now, number, outcome);
     assert_eq!(job.processes[0].leads_until(), None);
     job.carry_out();
@@ -414,9 +414,9 @@ fn outage_of_the_store_ends_the_leadership() {
 /// contain as many renewals.
 #[test]
 fn leases_leave_time_for_keepers() {
-    let large = Timers::for_nodes(NodeRange::new(1, 10_000).expect("a range"));
-    for (timers, lease) in [(Timers::default(), 4_800), (large, 44_000)] {
-        let Timers { renewal, leader_lease, silence, .. } = timers;
+    let large = ClaimTimers::for_nodes(NodeRange::new(1, 10_000).expect("a range"));
+    for (timers, lease) in [(ClaimTimers::default(), 4_800), (large, 44_000)] {
+        let ClaimTimers { renewal, leader_lease, silence, .. } = timers;
         let keeper = Duration::from_millis(500);
         assert!((leader_lease + keeper).mul_f64(1.01) <= silence.mul_f64(0.99));
         assert_eq!(leader_lease, Duration::from_millis(lease));
@@ -467,7 +467,7 @@ fn record_stays_after_the_end() {
     let leadership = job.led(1 - leader).pop().unwrap();
     assert_eq!((leadership.former, leadership.job_state), (None, None));
     let ended = job.now - SECOND;
-    assert!(leadership.workers_until >= ended + Timers::default().silence);
+    assert!(leadership.workers_until >= ended + ClaimTimers::default().silence);
 }
 
 /// A process that leaves during its candidacy releases the record that it still gets.
@@ -476,7 +476,7 @@ fn candidate_that_leaves_releases_its_record() {
     let mut job = Job::new(1);
     job.watch();
     job.pass(SECOND);
-    job.now += Timers::default().silence;
+    job.now += ClaimTimers::default().silence;
     job.processes[0].handle_timeout(job.now);
     let Some(Effect::Change { number, expected, record }) = job.processes[0].poll_effect() else {
         panic!("it claims")
@@ -497,7 +497,7 @@ fn longer_silence_counts() {
     job.processes[1 - leader].settings.timers.silence = short;
     job.remember(leader, 1, &[1 - leader]);
     job.set_unreachable(&[leader], true);
-    job.pass(Timers::default().silence - Duration::from_millis(600));
+    job.pass(ClaimTimers::default().silence - Duration::from_millis(600));
     assert_eq!(job.led(1 - leader), []);
     job.pass(2 * SECOND);
     assert_eq!(job.leader(), Some(1 - leader));
@@ -579,7 +579,7 @@ fn job_state_outlives_a_deleted_key() {
     let placeholder = job.written().clone();
     assert!(placeholder.kind == RecordKind::Placeholder);
     assert_eq!((placeholder.process, placeholder.job_state), (process(leader), Some(job_state(3))));
-    let timers = Timers::default();
+    let timers = ClaimTimers::default();
     job.pass(timers.silence - SECOND);
     assert_eq!(job.leader(), None);
     job.pass(2 * SECOND);
@@ -619,7 +619,7 @@ fn founder_waits_for_a_silence() {
     let placeholder = job.written().clone();
     assert!(placeholder.kind == RecordKind::Placeholder);
     assert_eq!((placeholder.term, placeholder.job_state), (Term(0), None));
-    let silence = Timers::default().silence;
+    let silence = ClaimTimers::default().silence;
     job.pass(silence - SECOND);
     assert_eq!(job.leader(), None);
     let founder = usize::from(placeholder.process == process(1));
@@ -673,7 +673,7 @@ fn garbage_is_replaced() {
     job.store.spoil();
     job.watch();
     job.carry_out();
-    job.pass(Timers::default().silence);
+    job.pass(ClaimTimers::default().silence);
     assert_eq!((job.leader(), replaced(&job)), (None, 2));
     job.pass(20 * SECOND);
     let next = job.leader().expect("one of them leads");
@@ -714,7 +714,7 @@ fn same_revision_after_a_reset_is_another_record() {
     job.remember(leader, 1, &[1 - leader]);
     job.set_unreachable(&[1 - leader], true);
     let stamp = Stamp { revision: Revision(job.store.revision), lease: 1 };
-    job.pass(Timers::default().silence - SECOND);
+    job.pass(ClaimTimers::default().silence - SECOND);
     let record = job.written().clone();
     let entry = Some(Entry { stamp, record });
     job.store = Store { revision: stamp.revision.0, entry, lease: 1, garbage: None };

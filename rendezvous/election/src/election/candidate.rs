@@ -11,9 +11,9 @@ use tracing::debug;
 use crate::{
     election::{
         Election, Role,
-        leader::Leader,
+        leader::ElectionLeader,
         message::{Answer, Request},
-        poll::{Outcome, Poll},
+        poll::{Poll, PollOutcome},
         timers::Timers,
     },
     limits::{PAUSE_DOUBLINGS_MAX, POLL_FACTOR_MAX},
@@ -50,14 +50,14 @@ impl Election {
         match &self.role {
             Role::Follower { .. } | Role::Leader(_) => {}
             Role::PreCandidate(poll) => match poll.outcome(replica) {
-                Outcome::Won => self.ask_for_votes(now),
-                Outcome::Lost => self.pause(now),
-                Outcome::Open => {}
+                PollOutcome::Won => self.ask_for_votes(now),
+                PollOutcome::Lost => self.pause(now),
+                PollOutcome::Open => {}
             },
             Role::Candidate { poll, .. } => match poll.outcome(replica) {
-                Outcome::Won => self.begin_to_lead(now),
-                Outcome::Lost => self.pause(now),
-                Outcome::Open => {}
+                PollOutcome::Won => self.begin_to_lead(now),
+                PollOutcome::Lost => self.pause(now),
+                PollOutcome::Open => {}
             },
         }
     }
@@ -88,7 +88,7 @@ impl Election {
         };
         let inheritance = poll.inheritance(now);
         let deadline = now + self.poll_time();
-        let leader = Leader::new(now, deadline, term, inheritance);
+        let leader = ElectionLeader::new(now, deadline, term, inheritance);
         self.role = Role::Leader(Box::new(leader));
         self.write_in_own_term(now);
     }

@@ -19,7 +19,7 @@ use tracing::info;
 use crate::{
     election::{
         Answers, Effect, Election, Role,
-        leader::Leader,
+        leader::ElectionLeader,
         message::{Answer, Lists, Replica, Request, VoterMessage, VoterSlot},
     },
     limits::LEARNERS_MAX,
@@ -53,7 +53,7 @@ const CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval at which a voter asks the leader to replace it.
 const LEAVE_INTERVAL: Duration = Duration::from_millis(50);
 
-impl Leader {
+impl ElectionLeader {
     /// Returns the learners, which are non-voting: members that may replace a voter. They already receive the state and
     /// grant leases, but these do not count yet.
     pub(super) fn learners(&self, replica: &Replica) -> impl Iterator<Item = &Member> {
@@ -293,7 +293,7 @@ impl Election {
     }
 }
 
-impl Leader {
+impl ElectionLeader {
     /// Forgets voters that wanted to leave, and whose next process has granted a lease.
     fn forget_returned(&mut self) {
         let grants = &self.grants;

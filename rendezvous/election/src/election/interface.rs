@@ -16,7 +16,7 @@ use crate::election::{
 
 /// The configuration of one voter.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ElectionSettings {
     /// This voter.
     pub voter: VoterId,
     /// True if this process is the first one of the voter, so that no earlier one has promised anything.
@@ -52,7 +52,7 @@ pub enum Effect {
         message: VoterMessage<Request>,
     },
     /// Start coordinating the job.
-    Lead(Box<Leadership>),
+    Lead(Box<NewLeadership>),
     /// Coordinate until this time, unless it is extended again.
     Extend(Instant),
     /// A majority has this version of the state.
@@ -86,7 +86,7 @@ pub enum Effect {
 
 /// A leadership that begins.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Leadership {
+pub struct NewLeadership {
     /// Its term.
     pub term: Term,
     /// Its end, unless it is extended.

@@ -13,7 +13,7 @@ use tracing::info;
 
 use crate::{
     election::{
-        Answers, Effect, Election, Leadership, Role,
+        Answers, Effect, Election, NewLeadership, Role,
         membership::Membership,
         message::{Answer, Lists, Replica, Request, Version, VoterMessage, VoterSlot},
         poll::Inheritance,
@@ -27,7 +27,7 @@ const RECENT: Duration = Duration::from_secs(1);
 
 /// The leadership of one term.
 #[derive(Debug)]
-pub(super) struct Leader {
+pub(super) struct ElectionLeader {
     pub(super) term: Term,
     pub(super) inheritance: Inheritance,
     /// The end of the leadership; `None` until a majority has granted the first lease.
@@ -69,7 +69,7 @@ pub(super) struct Grant {
     pub(super) is_connected: bool,
 }
 
-impl Leader {
+impl ElectionLeader {
     pub(super) fn new(
         now: Instant,
         deadline: Instant,
@@ -259,7 +259,7 @@ impl Election {
         let Some(until) = leader.until else { return };
         if is_new {
             let term = leader.term;
-            let leadership = Leadership {
+            let leadership = NewLeadership {
                 term,
                 until,
                 workers_until: leader.inheritance.workers_until,

@@ -30,7 +30,7 @@ pub(super) struct Ballot {
 
 /// The outcome of a poll so far.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Outcome {
+pub(super) enum PollOutcome {
     /// More answers are needed.
     Open,
     /// A majority has granted the request.
@@ -86,7 +86,7 @@ impl Poll {
     }
 
     /// Counts the answers of the voters in `replica`, without those of voters that were just started.
-    pub(super) fn outcome(&self, replica: &Replica) -> Outcome {
+    pub(super) fn outcome(&self, replica: &Replica) -> PollOutcome {
         let lists = &replica.lists;
         let grants = |slot: &VoterSlot| {
             self.ballot(replica, slot)
@@ -94,11 +94,11 @@ impl Poll {
         };
         let is_missing = |slot: &VoterSlot| !self.ballots.contains_key(&slot.address);
         if lists.has_majority(grants) {
-            Outcome::Won
+            PollOutcome::Won
         } else if lists.has_majority(|slot| grants(slot) || is_missing(slot)) {
-            Outcome::Open
+            PollOutcome::Open
         } else {
-            Outcome::Lost
+            PollOutcome::Lost
         }
     }
 

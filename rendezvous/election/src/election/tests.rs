@@ -44,7 +44,7 @@ fn empty() -> Replica {
 
 /// Starts a voter of a job of which no earlier one can exist.
 fn voter(now: Instant, place: usize, voters: usize) -> Election {
-    let settings = Settings {
+    let settings = ElectionSettings {
         voter: VoterId(place as u64),
         is_new: true,
         is_first_start: true,
@@ -122,7 +122,7 @@ impl Voters {
     }
 
     /// Returns the leaderships that began at a place.
-    fn led(&self, place: usize) -> Vec<Leadership> {
+    fn led(&self, place: usize) -> Vec<NewLeadership> {
         let leadership = |effect: &Effect| match effect {
             Effect::Lead(leadership) => Some((**leadership).clone()),
             _ => None,
@@ -157,7 +157,7 @@ impl Voters {
     }
 
     /// Starts a process without a state at a place. The connections to the process before it end.
-    fn start(&mut self, place: usize, settings: Settings, highest: Term) {
+    fn start(&mut self, place: usize, settings: ElectionSettings, highest: Term) {
         self.voters[place] = Election::new(self.now, settings, empty(), highest);
         self.is_down[place] = false;
         self.seen[place].clear();

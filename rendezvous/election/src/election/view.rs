@@ -8,7 +8,7 @@ use std::{
 use ragent_rendezvous::ids::{Term, VoterAddress};
 
 use crate::election::{
-    Election, Role, Settings,
+    Election, ElectionSettings, Role,
     message::{Replica, VoterSlot},
 };
 
@@ -67,7 +67,7 @@ impl Election {
 
     /// Returns true if this process is not a voter, and cannot become a candidate.
     pub fn is_outside(&self) -> bool {
-        let Settings { voter, address, .. } = &self.settings;
+        let ElectionSettings { voter, address, .. } = &self.settings;
         !self.voter.replica().has_slot_of(*voter, address)
     }
 
@@ -83,7 +83,7 @@ impl Election {
     /// Returns true if this process may become a candidate: it is on the newest list, does not leave, and
     /// was not shown a job that is led.
     pub(super) fn is_eligible(&self) -> bool {
-        let Settings { voter, address, .. } = &self.settings;
+        let ElectionSettings { voter, address, .. } = &self.settings;
         let replica = self.voter.replica();
         let is_own = |slot: &VoterSlot| replica.is_slot_of(slot, *voter, address);
         let has_slot_here = replica.lists.last.iter().any(is_own);

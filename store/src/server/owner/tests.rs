@@ -27,7 +27,7 @@ fn own() -> Owner {
 }
 
 fn table_only() -> Owners {
-    Owners { source: Source::Table, ..Owners::new() }
+    Owners { source: OwnerSource::Table, ..Owners::new() }
 }
 
 /// The own user is found with either source, for both families, and via a listener for both.
@@ -71,7 +71,7 @@ fn table_is_read_where_the_kernel_finds_nothing() {
     assert!(owners.table_due.is_some());
     let (here, _there) = connection("127.0.0.1:0", "127.0.0.1");
     assert_eq!(owner(&mut owners, &here), own());
-    assert!(matches!(owners.source, Source::SockDiag { is_proven: true, .. }));
+    assert!(matches!(owners.source, OwnerSource::SockDiag { is_proven: true, .. }));
     owners.table_due = None;
     assert_eq!(owners.of_peer(now(), nowhere, nowhere), Owner::Nobody);
     assert_eq!(owners.table_due, None, "a kernel that has found sockets is believed");
@@ -126,9 +126,9 @@ fn messages_are_read_with_care() {
     message[8..12].copy_from_slice(&7_u32.to_ne_bytes());
     message[HEADER_LEN + 1] = ESTABLISHED;
     message[UID_AT..].copy_from_slice(&5_u32.to_ne_bytes());
-    assert_eq!(parse(&message, 7), Answer::Found(Socket { state: ESTABLISHED, uid: 5 }));
-    assert_eq!(parse(&message, 8), Answer::Other);
-    assert_eq!(parse(&message[..UID_AT], 7), Answer::Other);
+    assert_eq!(parse(&message, 7), LookupAnswer::Found(Socket { state: ESTABLISHED, uid: 5 }));
+    assert_eq!(parse(&message, 8), LookupAnswer::Other);
+    assert_eq!(parse(&message[..UID_AT], 7), LookupAnswer::Other);
 }
 
 #[path = "../../../../tests/support/replay.rs"]

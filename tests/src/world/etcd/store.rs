@@ -1,12 +1,12 @@
 //! The store: one key, its history, and what others do to it.
 
-use ragent_election::claim::{Entry, Outcome, Record, Revision, Stamp, Value};
+use ragent_election::claim::{ChangeOutcome, Entry, KeyContent, Record, Revision, Stamp};
 
 /// A store with one key.
 #[derive(Debug)]
 pub(in crate::world) struct Store {
     /// All contents of the key, the newest last.
-    history: Vec<Value>,
+    history: Vec<KeyContent>,
     /// The index of the first content since the store was emptied.
     begins: usize,
     revision: u64,
@@ -29,12 +29,12 @@ pub(in crate::world) enum Loss {
 
 impl Store {
     pub(in crate::world) fn new() -> Self {
-        let value = Value { revision: Revision(5), entry: None, garbage: None };
+        let value = KeyContent { revision: Revision(5), entry: None, garbage: None };
         Self { history: vec![value], begins: 0, revision: 5, restored: 0 }
     }
 
     /// Returns the newest content.
-    pub(in crate::world) fn newest(&self) -> &Value {
+    pub(in crate::world) fn newest(&self) -> &KeyContent {
         &self.history[self.history.len() - 1]
     }
 
@@ -44,18 +44,22 @@ impl Store {
     }
 
     /// Makes a change if the key has the expected content.
-    pub(in crate::world) fn change(&mut self, expected: Stamp, record: Box<Record>) -> Outcome {
+    pub(in crate::world) fn change(
+        &mut self,
+        expected: Stamp,
+        record: Box<Record>,
+    ) -> ChangeOutcome {
         let newest = self.newest();
         if newest.stamp().unwrap_or_default() != expected {
             let revision = Revision(self.revision);
-            return Outcome::Refused(Box::new(Value { revision, ..newest.clone() }));
+            return ChangeOutcome::Refused(Box::new(KeyContent { revision, ..newest.clone() }));
         }
         self.revision += 1;
         let revision = Revision(self.revision);
         let stamp = Stamp { revision, lease: self.restored + 1 };
         let entry = Some(Entry { stamp, record: *record });
-        self.history.push(Value { revision, entry, garbage: None });
-        Outcome::Made(stamp)
+        self.history.push(KeyContent { revision, entry, garbage: None });
+        ChangeOutcome::Made(stamp)
     }
 
     /// Applies an action of others.
@@ -79,6 +83,6 @@ impl Store {
             }
         };
         self.revision = revision.0;
-        self.history.push(Value { revision, entry: None, garbage });
+        self.history.push(KeyContent { revision, entry: None, garbage });
     }
 }

@@ -16,7 +16,7 @@ use super::ConnectionId;
 /// Invariant: `turns` has exactly the networks that have a waiting connection and fewer than
 /// `max_per_network` places.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct ConnectionPlaces {
     max: usize,
     max_per_network: usize,
     /// The time for which a connection keeps its place while others wait.
@@ -38,7 +38,7 @@ struct Network {
     turn: Option<u64>,
 }
 
-impl Places {
+impl ConnectionPlaces {
     pub(super) fn new(max: usize, max_per_network: usize, patience: Duration) -> Self {
         Self {
             max,

@@ -20,12 +20,12 @@ impl Fixture {
         Self { quota: ConnectionQuota::new(bounds), now: crate::sys::clock::now_blocking() }
     }
 
-    fn accept(&mut self, peer: &str, origin: Origin) -> ConnectionId {
+    fn accept(&mut self, peer: &str, origin: ConnectionOrigin) -> ConnectionId {
         self.quota.handle_accepted(self.now, peer.parse().unwrap(), origin, 2, nobody)
     }
 
     fn unknown(&mut self, peer: &str) -> ConnectionId {
-        self.accept(peer, Origin::Unknown)
+        self.accept(peer, ConnectionOrigin::Unknown)
     }
 
     fn closed(&mut self) -> Vec<ConnectionId> {
@@ -67,10 +67,10 @@ fn first_request_has_a_deadline() {
 #[test]
 fn store_clients_may_be_silent() {
     let mut t = Fixture::new(Bounds::default());
-    let known = [(); 3].map(|()| t.accept("10.0.0.1", Origin::Known));
+    let known = [(); 3].map(|()| t.accept("10.0.0.1", ConnectionOrigin::Known));
     assert_eq!(t.advance(15 * SECOND), known[2..], "only two may take their time");
     t.quota.handle_not_store_client(t.now, known[0]);
-    let next = t.accept("10.0.0.1", Origin::Known);
+    let next = t.accept("10.0.0.1", ConnectionOrigin::Known);
     assert_eq!(t.advance(6 * SECOND), [known[0]]);
     assert_eq!(t.advance(60 * SECOND), [known[1], next]);
     assert_eq!((t.quota.store_clients, t.quota.len), (0, 0));
@@ -92,7 +92,7 @@ fn one_address_has_a_quota() {
         t.unknown(same[1]);
         t.unknown(same[2]);
         for _ in 0..5 {
-            t.accept(same[0], Origin::Known);
+            t.accept(same[0], ConnectionOrigin::Known);
         }
         assert_eq!(t.advance(SECOND - Duration::from_nanos(1)), []);
         assert_eq!(t.advance(Duration::from_nanos(1)), [first]);
@@ -193,17 +193,17 @@ fn unknown_connections_are_limited() {
 #[test]
 fn full_port_makes_room() {
     let mut t = Fixture::new(Bounds { connections: 3, ..Bounds::default() });
-    let known = t.accept("10.0.0.1", Origin::Known);
+    let known = t.accept("10.0.0.1", ConnectionOrigin::Known);
     t.quota.handle_served(known, nobody);
     let (first, second) = (t.unknown("10.0.0.2"), t.unknown("10.0.0.2"));
     t.quota.handle_served(first, nobody);
     let third = t.unknown("10.0.0.3");
     assert_eq!(t.closed(), [second]);
     t.quota.handle_served(third, nobody);
-    let newcomer = t.accept("10.0.0.4", Origin::Known);
+    let newcomer = t.accept("10.0.0.4", ConnectionOrigin::Known);
     assert_eq!(t.closed(), [first]);
     t.quota.handle_served(newcomer, nobody);
-    let last = t.accept("10.0.0.5", Origin::Known);
+    let last = t.accept("10.0.0.5", ConnectionOrigin::Known);
     assert_eq!(t.closed(), [third]);
     assert!(!t.quota.has_room(), "all are known");
     for id in [known, newcomer, last] {
@@ -221,7 +221,7 @@ fn unknown_connection_may_become_known() {
     t.quota.handle_served(agent, nobody);
     t.quota.handle_served(other, nobody);
     let is_agent = |ip: IpAddr| ip.to_string() == "10.0.0.1";
-    t.quota.handle_accepted(t.now, [10, 0, 0, 3].into(), Origin::Known, 2, is_agent);
+    t.quota.handle_accepted(t.now, [10, 0, 0, 3].into(), ConnectionOrigin::Known, 2, is_agent);
     assert_eq!(t.closed(), [other]);
     assert!(!t.quota.make_room(is_agent));
 }
@@ -239,7 +239,7 @@ fn served_unknown_connections_make_room() {
         assert!(!t.closed().contains(&id));
     }
     assert_eq!((t.quota.len, t.quota.has_room()), (100, true));
-    t.accept("10.0.0.2", Origin::Known);
+    t.accept("10.0.0.2", ConnectionOrigin::Known);
     assert_eq!(t.closed().len(), 1);
 }
 
@@ -248,7 +248,7 @@ fn served_unknown_connections_make_room() {
 #[test]
 fn flood_leaves_the_known_alone() {
     let mut t = Fixture::new(Bounds::default());
-    let known: Vec<_> = (0..100).map(|_| t.accept("10.0.0.9", Origin::Known)).collect();
+    let known: Vec<_> = (0..100).map(|_| t.accept("10.0.0.9", ConnectionOrigin::Known)).collect();
     known.iter().for_each(|id| t.quota.handle_served(*id, nobody));
     for _ in 0..25_000 {
         t.unknown("10.0.0.1");

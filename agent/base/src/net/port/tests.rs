@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 
 use axum::routing::{get, post};
-use ragent_store::{Admission, Options, StoreThread, wire::GREETING};
+use ragent_store::{AdmissionRule, Options, StoreThread, wire::GREETING};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
@@ -24,7 +24,7 @@ impl Fixture {
     /// Creates a port whose store admits the own user.
     fn new() -> Self {
         let stores = StoreThread::start("stores").unwrap();
-        let admission = Admission::Only {
+        let admission = AdmissionRule::Only {
             addresses: BTreeSet::new(),
             are_checked: false,
             local_uids: [nix::unistd::geteuid().as_raw()].into(),

@@ -4,13 +4,13 @@ use std::{io, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Flow, Lines, Route};
+use super::{Flow, FlowRoute, StagedLines};
 use crate::{
     output::limits,
     output::{
-        journal::Journal,
+        journal::LineJournal,
         lines::Cutter,
-        pipes::{Pipe, Progress, Tools},
+        pipes::{CopyProgress, Pipe, Tools},
     },
     sys::clock,
 };
@@ -39,15 +39,15 @@ impl Flow {
     pub(in crate::output) fn hand_over(&self) -> io::Result<(FlowOrder, Vec<OwnedFd>)> {
         let mut fds = vec![self.source.try_clone()?];
         let (route, prefix) = match &self.route {
-            Route::File(file) => {
+            FlowRoute::File(file) => {
                 fds.push(file.try_clone()?);
                 (RouteName::File, Vec::new())
             }
-            Route::Console(console) => {
+            FlowRoute::Console(console) => {
                 fds.push(console.try_clone()?);
                 (RouteName::Console, Vec::new())
             }
-            Route::Lines(lines) => {
+            FlowRoute::Lines(lines) => {
                 fds.push(lines.console.try_clone()?);
                 fds.extend(lines.staged.try_clone()?);
                 fds.extend(lines.taken.try_clone()?);
@@ -93,12 +93,12 @@ impl HandedOver {
         let source = next()?;
         let target = next()?;
         let route = match self.order.route {
-            RouteName::File => Route::File(target),
-            RouteName::Console => Route::Console(target),
+            RouteName::File => FlowRoute::File(target),
+            RouteName::Console => FlowRoute::Console(target),
             RouteName::Lines | RouteName::LinesAndFile => {
                 let staged = Pipe { read: next()?, write: next()? };
                 let taken = Pipe { read: next()?, write: next()? };
-                let journal = Journal::from(next()?);
+                let journal = LineJournal::from(next()?);
                 let file = next();
                 let file = match file {
                     Some(file) => Some((file, Pipe { read: next()?, write: next()? })),
@@ -106,7 +106,7 @@ impl HandedOver {
                 };
                 let record = journal.record();
                 let size = staged.size();
-                Route::Lines(Box::new(Lines {
+                FlowRoute::Lines(Box::new(StagedLines {
                     console: target,
                     staged: Arc::new(staged),
                     cutter: Cutter::new(self.order.prefix, None, limits::MAX_CONSOLE_LINE, size),
@@ -122,7 +122,7 @@ impl HandedOver {
         };
         let mut tools = Tools::new(Pipe::new(limits::CONSOLE_CHUNK).ok()?).ok()?;
         tools.deadline = Some(deadline);
-        let (progress, chosen) = (Progress::More, Vec::new());
+        let (progress, chosen) = (CopyProgress::More, Vec::new());
         Some(Flow { source, route, tail: None, progress, chosen, tools })
     }
 }
@@ -130,8 +130,8 @@ impl HandedOver {
 /// Copies the remaining output of all flows; their agent and all writers are gone.
 pub fn finish_all(flows: Vec<HandedOver>, deadline: Instant) {
     let mut flows: Vec<Flow> = flows.into_iter().filter_map(|flow| flow.resume(deadline)).collect();
-    let lines = |flow: &mut Flow, act: &dyn Fn(&mut Lines, &Tools)| {
-        if let Route::Lines(lines) = &mut flow.route {
+    let lines = |flow: &mut Flow, act: &dyn Fn(&mut StagedLines, &Tools)| {
+        if let FlowRoute::Lines(lines) = &mut flow.route {
             act(lines, &flow.tools);
         }
     };
@@ -147,15 +147,15 @@ pub fn finish_all(flows: Vec<HandedOver>, deadline: Instant) {
     for flow in &mut flows {
         // All writers are dead, so an empty pipe stays empty. Errors drop output, so the loop ends,
         // at the latest at the deadline.
-        while flow.progress == Progress::More && clock::now_blocking() < deadline {
+        while flow.progress == CopyProgress::More && clock::now_blocking() < deadline {
             let _ = flow.copy_to_file();
             let _ = flow.copy_to_console();
-            if flow.progress != Progress::More {
+            if flow.progress != CopyProgress::More {
                 break;
             }
         }
-        if let Route::Lines(lines) = &mut flow.route {
-            let _ = lines.copy(Progress::End, &mut flow.tools, None, &mut Vec::new());
+        if let FlowRoute::Lines(lines) = &mut flow.route {
+            let _ = lines.copy(CopyProgress::End, &mut flow.tools, None, &mut Vec::new());
         }
     }
 }

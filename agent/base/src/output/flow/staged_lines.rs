@@ -16,16 +16,16 @@ use nix::{
 use crate::{
     output::limits,
     output::{
-        journal::{Journal, Pending, Record},
+        journal::{LineJournal, LineRecord, PendingLines},
         lines::{Cut, Cutter},
-        pipes::{Pipe, Progress, Target, Tools},
+        pipes::{CopyProgress, Pipe, Target, Tools},
         tail::SharedTail,
     },
 };
 
 /// The lines of a stream, on their way to the console and to a file.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct StagedLines {
     pub(super) console: OwnedFd,
     pub(super) staged: Arc<Pipe>,
     pub(super) cutter: Cutter,
@@ -35,39 +35,39 @@ pub(super) struct Lines {
     pub(super) taken_len: usize,
     /// The range of `buffer` with the front of `taken`.
     pub(super) peeked: std::ops::Range<usize>,
-    pub(super) journal: Journal,
-    pub(super) record: Record,
+    pub(super) journal: LineJournal,
+    pub(super) record: LineRecord,
     /// The start of the next line; a copy of that in the journal.
     pub(super) rest: Vec<u8>,
     /// A file, and the pipe to it.
     pub(super) file: Option<(OwnedFd, Pipe)>,
 }
 
-impl Lines {
+impl StagedLines {
     /// Takes the content of the source, unless earlier content is left.
     pub(super) fn take(
         &mut self,
         source: &OwnedFd,
         tools: &mut Tools,
         tail: Option<&SharedTail>,
-    ) -> Progress {
+    ) -> CopyProgress {
         if self.taken_len == 0 {
             loop {
                 let flags = SpliceFFlags::SPLICE_F_NONBLOCK;
                 match splice(source, None, &self.taken.write, None, limits::TEE_CHUNK, flags) {
-                    Ok(0) => return Progress::End,
+                    Ok(0) => return CopyProgress::End,
                     Ok(len) => {
                         self.taken_len = len;
                         break;
                     }
                     Err(Errno::EINTR) => {}
-                    Err(Errno::EAGAIN) => return Progress::Empty,
-                    Err(_) => return Progress::End,
+                    Err(Errno::EAGAIN) => return CopyProgress::Empty,
+                    Err(_) => return CopyProgress::End,
                 }
             }
         }
         self.peek(tools, tail);
-        Progress::More
+        CopyProgress::More
     }
 
     fn peek(&mut self, tools: &mut Tools, tail: Option<&SharedTail>) {
@@ -99,7 +99,7 @@ impl Lines {
     /// Copies the taken content to the console; at the end, also a last line without a line break.
     pub(super) fn copy(
         &mut self,
-        progress: Progress,
+        progress: CopyProgress,
         tools: &mut Tools,
         tail: Option<&SharedTail>,
         chosen: &mut Vec<u8>,
@@ -127,7 +127,7 @@ impl Lines {
                 return result;
             }
         }
-        if progress == Progress::End {
+        if progress == CopyProgress::End {
             let mut cut = self.cutter.cut_rest(&self.rest);
             chosen.append(&mut cut.chosen);
             if !cut.out.is_empty() {
@@ -142,7 +142,7 @@ impl Lines {
     /// Replaces `cut.used` bytes of the taken content by lines in `staged`; atomic for the keeper.
     fn stage(&mut self, cut: Cut, tools: &Tools) -> io::Result<()> {
         self.journal.write_rest(!self.record.slot, &cut.rest)?;
-        self.record.pending = Some(Pending {
+        self.record.pending = Some(PendingLines {
             taken: self.taken_len as u64,
             used: cut.used as u64,
             rest: cut.rest.len() as u64,
@@ -163,12 +163,12 @@ impl Lines {
 
     fn commit(&mut self, rest: u64) {
         let is_filed = self.record.is_filed && self.taken_len > 0;
-        self.record = Record { is_filed, slot: !self.record.slot, rest, pending: None };
+        self.record = LineRecord { is_filed, slot: !self.record.slot, rest, pending: None };
     }
 
     /// Completes an intent of the agent that was begun, or discards it.
     pub(super) fn settle(&mut self, tools: &Tools) {
-        if let Some(Pending { taken, used, rest }) = self.record.pending {
+        if let Some(PendingLines { taken, used, rest }) = self.record.pending {
             let dropped = (taken as usize).saturating_sub(self.taken_len);
             let was_begun = dropped > 0 || self.staged.fill() > 0;
             if was_begun {

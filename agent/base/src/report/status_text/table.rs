@@ -37,9 +37,9 @@ pub const HEAD: [&str; 5] = ["rank", "host", "workers", "state", "seen"];
 /// Returns the indexes of the nodes of each row: those that do not differ in their state.
 pub fn groups(nodes: &[NodeSnapshot]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
-    let mut places: HashMap<Kind<'_>, usize> = HashMap::new();
+    let mut places: HashMap<RowKind<'_>, usize> = HashMap::new();
     for (index, node) in nodes.iter().enumerate() {
-        let place = *places.entry(Kind::of(node)).or_insert(groups.len());
+        let place = *places.entry(RowKind::of(node)).or_insert(groups.len());
         match groups.get_mut(place) {
             Some(group) => group.push(index),
             None => groups.push(vec![index]),
@@ -63,7 +63,7 @@ pub fn row(group: &[&NodeSnapshot]) -> [String; 5] {
 
 /// The part of a node's state that all nodes of a row have in common.
 #[derive(Eq, Hash, PartialEq)]
-struct Kind<'a> {
+struct RowKind<'a> {
     is_member: bool,
     state: &'static str,
     reason: Option<&'a str>,
@@ -73,7 +73,7 @@ struct Kind<'a> {
     workers: Option<u32>,
 }
 
-impl<'a> Kind<'a> {
+impl<'a> RowKind<'a> {
     fn of(node: &'a NodeSnapshot) -> Self {
         let is_member = node.group_rank.is_some();
         let standbys = node.standbys.as_ref().map(|counts| {

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, panic, sync::Arc};
 
-use super::{Log, writer::ToWrite};
+use super::{Log, writer::TelemetryItem};
 use crate::{
     output::screen::Screen,
     report::{limits, start::Start},
@@ -24,14 +24,14 @@ impl Log {
     pub fn show_start(&self, start: Start) {
         if self.has_block && self.wanted.set(Some(start)) {
             // If the queue is full, the thread is awake.
-            let _ = self.queue.try_send(ToWrite::Start);
+            let _ = self.queue.try_send(TelemetryItem::Start);
         }
     }
 
     /// Removes the block of a start, if there is one. Does not wait for the terminal.
     pub fn hide_start(&self) {
         if self.has_block && self.wanted.set(None) {
-            let _ = self.queue.try_send(ToWrite::Start);
+            let _ = self.queue.try_send(TelemetryItem::Start);
         }
     }
 

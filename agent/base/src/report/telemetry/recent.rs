@@ -12,10 +12,10 @@ use crate::report::limits;
 
 /// The newest lines, as many as fit into [`limits::RECENT_LINES`] bytes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Recent(Arc<Mutex<Lines>>);
+pub(super) struct Recent(Arc<Mutex<RecentLines>>);
 
 #[derive(Debug, Default)]
-struct Lines {
+struct RecentLines {
     lines: VecDeque<Vec<u8>>,
     len: usize,
 }
@@ -26,7 +26,7 @@ impl Recent {
         self.lock().lines.iter().flatten().copied().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lines> {
+    fn lock(&self) -> MutexGuard<'_, RecentLines> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -18,7 +18,7 @@ use crate::{
 
 /// An item for the writing thread.
 #[derive(Debug)]
-pub(super) enum ToWrite {
+pub(super) enum TelemetryItem {
     Line(Vec<u8>),
     /// A notice that another start, or none, is to be shown.
     Start,
@@ -28,9 +28,9 @@ pub(super) enum ToWrite {
 
 /// The start to show: a slot rather than a queue, as only the newest one counts.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wanted(Arc<Mutex<Option<Start>>>);
+pub(super) struct WantedStart(Arc<Mutex<Option<Start>>>);
 
-impl Wanted {
+impl WantedStart {
     /// Replaces the start; returns true if it differs from the one before.
     pub(super) fn set(&self, start: Option<Start>) -> bool {
         let mut slot = self.slot();
@@ -48,7 +48,7 @@ impl Wanted {
 #[derive(Debug)]
 pub(super) struct Display {
     screen: Arc<Screen>,
-    wanted: Wanted,
+    wanted: WantedStart,
     /// The start that is shown, or will be.
     start: Option<Start>,
     /// The time at which the block is to be drawn, if it is.
@@ -56,7 +56,7 @@ pub(super) struct Display {
 }
 
 impl Display {
-    pub(super) fn new(screen: Arc<Screen>, wanted: Wanted) -> Self {
+    pub(super) fn new(screen: Arc<Screen>, wanted: WantedStart) -> Self {
         Self { screen, wanted, start: None, due: None }
     }
 
@@ -97,7 +97,7 @@ impl Display {
 
 /// Writes all items, until their senders are gone. A closed console (EPIPE) does not end it.
 pub(super) fn write_all(
-    items: &mpsc::Receiver<ToWrite>,
+    items: &mpsc::Receiver<TelemetryItem>,
     dropped: &AtomicU64,
     display: &mut Display,
 ) {
@@ -121,11 +121,11 @@ pub(super) fn write_all(
     }
 }
 
-fn write(item: ToWrite, dropped: &AtomicU64, display: &mut Display) {
+fn write(item: TelemetryItem, dropped: &AtomicU64, display: &mut Display) {
     let now = clock::now_blocking();
     let _ = display.handle_change(now);
     match item {
-        ToWrite::Line(line) => {
+        TelemetryItem::Line(line) => {
             let dropped = dropped.swap(0, Ordering::Relaxed);
             if dropped > 0 {
                 let text = format!(
@@ -135,8 +135,8 @@ fn write(item: ToWrite, dropped: &AtomicU64, display: &mut Display) {
             }
             let _ = display.print(now, &line);
         }
-        ToWrite::Start => {}
-        ToWrite::Flush(done) => {
+        TelemetryItem::Start => {}
+        TelemetryItem::Flush(done) => {
             // The caller may have stopped waiting.
             let _ = done.try_send(());
         }
@@ -148,7 +148,7 @@ mod tests {
     use ragent_rendezvous::settings::NodeRange;
 
     use super::*;
-    use crate::report::start::Stage;
+    use crate::report::start::StartStage;
 
     fn start(since: Instant, endpoint: &str) -> Start {
         Start {
@@ -156,7 +156,7 @@ mod tests {
             nodes: NodeRange::new(2, 2).unwrap(),
             since,
             follows_workers: false,
-            stage: Stage::Registered { endpoint: endpoint.to_owned(), job: None },
+            stage: StartStage::Registered { endpoint: endpoint.to_owned(), job: None },
             standbys: None,
         }
     }
@@ -164,7 +164,7 @@ mod tests {
     /// A start is drawn after a while, then every second and after changes; nothing is drawn while none is shown.
     #[test]
     fn block_is_drawn_when_due() {
-        let wanted = Wanted::default();
+        let wanted = WantedStart::default();
         let mut display = Display::new(Arc::default(), wanted.clone());
         let now = clock::now();
         display.handle_change(now).unwrap();

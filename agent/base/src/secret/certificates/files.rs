@@ -252,7 +252,7 @@ mod tests {
 
     use super::*;
     use crate::secret::certificates::{
-        Loaded,
+        LoadedCertificates,
         testing::{Authority, Issue, write},
     };
 
@@ -262,7 +262,7 @@ mod tests {
     }
 
     fn error(request: &CertificateRequest) -> String {
-        let error = Loaded::read(request).unwrap_err();
+        let error = LoadedCertificates::read(request).unwrap_err();
         assert!(!error.hint().is_empty());
         error.to_string()
     }
@@ -278,9 +278,9 @@ mod tests {
         let authority = Authority::new("ca");
         let names = ["spiffe://site/job", "b"];
         let mut files = request(folder.path(), &authority, &Issue::with_names(&names));
-        assert_eq!(Loaded::read(&files).unwrap().required.to_string(), names[0]);
+        assert_eq!(LoadedCertificates::read(&files).unwrap().required.to_string(), names[0]);
         files.peer = PeerName::parse("c");
-        assert_eq!(Loaded::read(&files).unwrap().required.to_string(), "c");
+        assert_eq!(LoadedCertificates::read(&files).unwrap().required.to_string(), "c");
         let files = request(folder.path(), &authority, &Issue::with_names(&[]));
         assert!(
             error(&files).ends_with("has neither a DNS name nor a URI (subject alternative name)")
@@ -295,12 +295,12 @@ mod tests {
         let CertificateRequest { authorities, certificate, key, .. } = &files;
         for mode in [0o400, 0o440, 0o640, 0o600] {
             set_mode(key, mode);
-            Loaded::read(&files).unwrap();
+            LoadedCertificates::read(&files).unwrap();
         }
         set_mode(key, 0o644);
         let expected = format!("the key file `{}` is not private: its mode is 0644", key.display());
         assert!(error(&files).starts_with(&expected), "{}", error(&files));
-        let hint = Loaded::read(&files).unwrap_err().hint();
+        let hint = LoadedCertificates::read(&files).unwrap_err().hint();
         assert_eq!(hint, format!("`chmod 600 {}`", key.display()));
         set_mode(key, 0o600);
         for (role, path) in [(AUTHORITIES, authorities), (CERTIFICATE, certificate)] {
@@ -318,7 +318,7 @@ mod tests {
                 std::os::unix::fs::chown(path, Some(0), None).unwrap();
             }
         }
-        Loaded::read(&files).unwrap();
+        LoadedCertificates::read(&files).unwrap();
     }
 
     /// Each file must have what is expected of it, in a limited size.
@@ -371,7 +371,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::new("ca");
         let files = request(folder.path(), &authority, &Issue::with_names(&["a"]));
-        let stamps = Loaded::read(&files).unwrap().stamps;
+        let stamps = LoadedCertificates::read(&files).unwrap().stamps;
         assert_eq!(Stamps::of(&files), stamps);
         for path in [&files.authorities, &files.certificate, &files.key] {
             let text = fs::read(path).unwrap();

@@ -9,7 +9,7 @@ use super::{
 
 /// The reason for which a certificate is not accepted. Times are in seconds since 1970.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(in crate::secret) enum Refusal {
+pub(in crate::secret) enum CertificateRefusal {
     /// The clock of this machine is past its end.
     Expired {
         /// Its last second.
@@ -68,7 +68,7 @@ pub fn is_of_certificate(alert: AlertDescription) -> bool {
     )
 }
 
-impl Refusal {
+impl CertificateRefusal {
     /// Returns the reason for an error of rustls's verifier of servers.
     pub(in crate::secret) fn of_error(error: &CertificateError) -> Self {
         let second =
@@ -201,7 +201,8 @@ mod tests {
     /// Errors about the time state the clock of this machine; other errors state the words of rustls.
     #[test]
     fn errors_have_reasons() {
-        let clause = |error: CertificateError| Refusal::of_error(&error).clause(Some("/ca.pem"));
+        let clause =
+            |error: CertificateError| CertificateRefusal::of_error(&error).clause(Some("/ca.pem"));
         let expired = CertificateError::ExpiredContext { time: time(120), not_after: time(60) };
         assert_eq!(
             clause(expired),
@@ -224,12 +225,15 @@ mod tests {
     fn alerts_have_reasons() {
         let validity = Some(Validity { first: 100, last: 200 });
         let own = CertificateFacts { validity, ..CertificateFacts::default() };
-        let of_alert = |alert, now| Refusal::of_alert(alert, &own, now);
+        let of_alert = |alert, now| CertificateRefusal::of_alert(alert, &own, now);
         let expired = AlertDescription::CertificateExpired;
-        assert_eq!(of_alert(expired, 201), Refusal::Expired { last: 200, now: 201 });
-        assert_eq!(of_alert(expired, 99), Refusal::NotYetValid { first: 100, now: 99 });
-        assert_eq!(of_alert(expired, 150), Refusal::OtherClock { validity, now: 150 });
-        assert_eq!(of_alert(AlertDescription::UnknownCA, 150), Refusal::UnknownAuthority);
+        assert_eq!(of_alert(expired, 201), CertificateRefusal::Expired { last: 200, now: 201 });
+        assert_eq!(of_alert(expired, 99), CertificateRefusal::NotYetValid { first: 100, now: 99 });
+        assert_eq!(of_alert(expired, 150), CertificateRefusal::OtherClock { validity, now: 150 });
+        assert_eq!(
+            of_alert(AlertDescription::UnknownCA, 150),
+            CertificateRefusal::UnknownAuthority
+        );
         let name = of_alert(AlertDescription::BadCertificate, 150);
         assert_eq!(name.clause(None), "it does not have the name that is required there");
         let usage = of_alert(AlertDescription::UnsupportedCertificate, 150);
@@ -242,16 +246,21 @@ mod tests {
     /// Each hint names the node on which something must be changed.
     #[test]
     fn hints_name_a_node() {
-        let hint = |refusal: Refusal| refusal.hint("this node", "the other node");
-        let expired = hint(Refusal::Expired { last: 0, now: 1 });
+        let hint = |refusal: CertificateRefusal| refusal.hint("this node", "the other node");
+        let expired = hint(CertificateRefusal::Expired { last: 0, now: 1 });
         assert_eq!(expired, "renew the certificate of this node, or correct the clocks");
-        assert!(hint(Refusal::UnknownAuthority).contains("that the other node has as `--tls-ca`"));
-        assert!(hint(Refusal::WrongName(None)).starts_with("give the other node the name"));
-        let clocks = Refusal::OtherClock { validity: None, now: 1 };
+        assert!(
+            hint(CertificateRefusal::UnknownAuthority)
+                .contains("that the other node has as `--tls-ca`")
+        );
+        assert!(
+            hint(CertificateRefusal::WrongName(None)).starts_with("give the other node the name")
+        );
+        let clocks = CertificateRefusal::OtherClock { validity: None, now: 1 };
         assert_eq!(hint(clocks), "correct the clocks of both machines");
-        let usage = hint(Refusal::WrongUsage(Role::Client));
+        let usage = hint(CertificateRefusal::WrongUsage(Role::Client));
         assert!(usage.contains("serverAuth and clientAuth") && usage.ends_with("for this node"));
-        assert!(hint(Refusal::IsAuthority).ends_with("for this node"));
-        assert!(hint(Refusal::Other(String::new())).ends_with("for this node"));
+        assert!(hint(CertificateRefusal::IsAuthority).ends_with("for this node"));
+        assert!(hint(CertificateRefusal::Other(String::new())).ends_with("for this node"));
     }
 }

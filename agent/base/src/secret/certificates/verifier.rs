@@ -18,7 +18,7 @@ use rustls::{
     },
 };
 
-use super::{CertificateFacts, PeerName, Refusal};
+use super::{CertificateFacts, CertificateRefusal, PeerName};
 use crate::secret::tls::not_tls12;
 
 /// Verifies the certificates of peers, in both roles.
@@ -63,7 +63,7 @@ impl Verifier {
         certificate: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CertificateRefusal> {
         let of_chain = ParsedCertificate::try_from(certificate).and_then(|parsed| {
             let algorithms = self.algorithms.all;
             let authorities = &self.authorities;
@@ -76,12 +76,12 @@ impl Verifier {
             )
         });
         of_chain.map_err(|error| match error {
-            Error::InvalidCertificate(error) => Refusal::of_error(&error),
-            other => Refusal::Other(other.to_string()),
+            Error::InvalidCertificate(error) => CertificateRefusal::of_error(&error),
+            other => CertificateRefusal::Other(other.to_string()),
         })?;
         match self.has_required_name(certificate) {
             true => Ok(()),
-            false => Err(Refusal::WrongName(Some(self.required.clone()))),
+            false => Err(CertificateRefusal::WrongName(Some(self.required.clone()))),
         }
     }
 }
@@ -92,7 +92,7 @@ pub(in crate::secret) struct Rejected {
     /// The certificate.
     pub(in crate::secret) theirs: CertificateFacts,
     /// The reason.
-    pub(in crate::secret) refusal: Refusal,
+    pub(in crate::secret) refusal: CertificateRefusal,
 }
 
 impl fmt::Display for Rejected {
@@ -194,7 +194,7 @@ mod tests {
 
     use super::*;
     use crate::secret::certificates::{
-        CertificateRequest, Loaded,
+        CertificateRequest, LoadedCertificates,
         refusal::Role,
         testing::{Authority, Issue, Issued, write},
     };
@@ -202,15 +202,19 @@ mod tests {
     const NAME: &str = "node.example";
 
     /// The certificates of a process with the authority `trusted`.
-    fn loaded(trusted: &[&Authority], issued: &Issued, peer: Option<&str>) -> Loaded {
+    fn loaded(trusted: &[&Authority], issued: &Issued, peer: Option<&str>) -> LoadedCertificates {
         let folder = tempfile::tempdir().unwrap();
         let [authorities, certificate, key] = write(folder.path(), trusted, issued);
         let peer = peer.map(|name| PeerName::parse(name).unwrap());
-        Loaded::read(&CertificateRequest { authorities, certificate, key, peer }).unwrap()
+        LoadedCertificates::read(&CertificateRequest { authorities, certificate, key, peer })
+            .unwrap()
     }
 
     /// Shakes hands in memory; returns the error of each end, if it has one.
-    fn shake(client: &Loaded, server: &Loaded) -> (Option<Error>, Option<Error>) {
+    fn shake(
+        client: &LoadedCertificates,
+        server: &LoadedCertificates,
+    ) -> (Option<Error>, Option<Error>) {
         let name = ServerName::try_from("127.0.0.1").unwrap();
         let client = ClientConnection::new(Arc::clone(&client.client), name).unwrap();
         let server = ServerConnection::new(Arc::clone(&server.server)).unwrap();
@@ -234,7 +238,7 @@ mod tests {
         errors.into()
     }
 
-    fn rejected(error: Option<Error>) -> Refusal {
+    fn rejected(error: Option<Error>) -> CertificateRefusal {
         let Some(Error::InvalidCertificate(CertificateError::Other(other))) = error else {
             panic!("{error:?}")
         };
@@ -268,7 +272,7 @@ mod tests {
         assert_eq!(shake(&one, &other), (None, None));
         assert_eq!(shake(&other, &one), (None, None));
         let only_new = loaded(&[&new], &new.issue(&issue), None);
-        assert_eq!(rejected(shake(&only_new, &one).0), Refusal::UnknownAuthority);
+        assert_eq!(rejected(shake(&only_new, &one).0), CertificateRefusal::UnknownAuthority);
         assert_eq!(shake(&only_new, &other), (None, None));
     }
 
@@ -283,20 +287,23 @@ mod tests {
             rejected(shake(&client, &server).0)
         };
         for foreign in [Authority::new("ca"), Authority::new("other")] {
-            assert_eq!(refusal(&foreign.issue(&issue)), Refusal::UnknownAuthority);
+            assert_eq!(refusal(&foreign.issue(&issue)), CertificateRefusal::UnknownAuthority);
         }
         let other = refusal(&authority.issue(&Issue::with_names(&["other.example"])));
-        assert_eq!(other, Refusal::WrongName(PeerName::parse(NAME)));
+        assert_eq!(other, CertificateRefusal::WrongName(PeerName::parse(NAME)));
         let expired = refusal(&authority.issue(&Issue { last: 1_000_000_000, ..issue.clone() }));
         assert!(
-            matches!(expired, Refusal::Expired { last: 1_000_000_000, now } if now > 1_700_000_000)
+            matches!(expired, CertificateRefusal::Expired { last: 1_000_000_000, now } if now > 1_700_000_000)
         );
         let early = refusal(&authority.issue(&Issue { first: 4_000_000_000, ..issue.clone() }));
-        assert!(matches!(early, Refusal::NotYetValid { first: 4_000_000_000, .. }), "{early:?}");
+        assert!(
+            matches!(early, CertificateRefusal::NotYetValid { first: 4_000_000_000, .. }),
+            "{early:?}"
+        );
         let usage = refusal(&authority.issue(&Issue { usages: vec![ClientAuth], ..issue.clone() }));
-        assert_eq!(usage, Refusal::WrongUsage(Role::Server));
+        assert_eq!(usage, CertificateRefusal::WrongUsage(Role::Server));
         let own = authority.issue_authority(&issue);
-        assert_eq!(refusal(&own), Refusal::IsAuthority);
+        assert_eq!(refusal(&own), CertificateRefusal::IsAuthority);
     }
 
     /// A client's certificate is refused for each reason, for which there is an alert. A client without one is refused.

@@ -95,26 +95,28 @@ impl Model {
             Effect::Dismiss(slot) => {
                 assert!(self.importing.remove(&slot) || self.ready.remove(&slot), "it exists");
             }
-            Effect::Announce(News::Prevented(Obstacle::Ends { slot, .. })) => {
+            Effect::Announce(StandbyNews::Prevented(Obstacle::Ends { slot, .. })) => {
                 assert!(self.given_up.insert(slot), "the slot is given up once");
             }
-            Effect::Announce(News::ImportTimedOut { .. }) => {
+            Effect::Announce(StandbyNews::ImportTimedOut { .. }) => {
                 let modules = Vec::new();
-                let once = News::ImportTimedOut { slot: LocalRank(0), modules };
+                let once = StandbyNews::ImportTimedOut { slot: LocalRank(0), modules };
                 self.verify_once(Effect::Announce(once));
             }
-            Effect::Announce(News::AllReady { .. }) => {
+            Effect::Announce(StandbyNews::AllReady { .. }) => {
                 assert_eq!(self.ready.len(), SIZE as usize);
-                self.verify_once(Effect::Announce(News::AllReady { bytes: 0 }));
+                self.verify_once(Effect::Announce(StandbyNews::AllReady { bytes: 0 }));
             }
             Effect::Announce(
-                News::LeftOut { .. } | News::Unfit { .. } | News::Prevented(Obstacle::NoModule),
+                StandbyNews::LeftOut { .. }
+                | StandbyNews::Unfit { .. }
+                | StandbyNews::Prevented(Obstacle::NoModule),
             )
             | Effect::Settled => self.verify_once(effect),
             Effect::Announce(
-                News::Prevented(Obstacle::MemoryShort { .. } | Obstacle::NotStarted { .. })
-                | News::MemorySufficient
-                | News::StartsSucceed,
+                StandbyNews::Prevented(Obstacle::MemoryShort { .. } | Obstacle::NotStarted { .. })
+                | StandbyNews::MemorySufficient
+                | StandbyNews::StartsSucceed,
             )
             | Effect::ReadMemory => {}
         }

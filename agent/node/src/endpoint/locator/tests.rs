@@ -44,7 +44,7 @@ impl Fixture {
 
     /// Answers from addresses whose last numbers count up from 1; the first belongs to another
     /// machine.
-    fn answers(&mut self, answers: &[Answer]) -> Vec<String> {
+    fn answers(&mut self, answers: &[IdentityAnswer]) -> Vec<String> {
         self.handle(answered(false, answers))
     }
 
@@ -81,14 +81,14 @@ impl Fixture {
     }
 }
 
-fn answered(is_own: bool, answers: &[Answer]) -> Input {
+fn answered(is_own: bool, answers: &[IdentityAnswer]) -> Input {
     let address = |number: u8| SocketAddr::from(([10, 0, 0, number], 29400));
     let answers = (1..).map(address).zip(answers.iter().cloned()).collect();
     Input::Answered { lowest: (address(1), is_own), answers }
 }
 
-fn refused() -> Answer {
-    Answer::None("refused".to_owned())
+fn refused() -> IdentityAnswer {
+    IdentityAnswer::None("refused".to_owned())
 }
 
 /// The first address in order that is served decides, by ragent or another program; addresses
@@ -96,16 +96,16 @@ fn refused() -> Answer {
 #[test]
 fn first_answer_decides() {
     let mut joins = Fixture::new(None);
-    let other = || Answer::Other("it answers `x`".to_owned());
-    let effects = joins.answers(&[refused(), Answer::Ragent, other()]);
+    let other = || IdentityAnswer::Other("it answers `x`".to_owned());
+    let effects = joins.answers(&[refused(), IdentityAnswer::Ragent, other()]);
     assert_eq!(effects, ["Join(10.0.0.2:29400)"]);
     let mut fails = Fixture::new(Some(true));
-    let effects = fails.answers(&[refused(), other(), Answer::Ragent]);
+    let effects = fails.answers(&[refused(), other(), IdentityAnswer::Ragent]);
     let what = "10.0.0.2:29400 is served by a program other than ragent: it answers `x`";
     assert_eq!(effects, [format!("GiveUp({what})")]);
     // Nothing follows the end.
     assert_eq!(fails.machine.poll_timeout(), None);
-    assert_eq!(fails.answers(&[Answer::Ragent]), [""; 0]);
+    assert_eq!(fails.answers(&[IdentityAnswer::Ragent]), [""; 0]);
 }
 
 /// Without an answer, the node hosts that owns the lowest address, or that was chosen by the
@@ -190,13 +190,16 @@ fn silence_is_limited() {
     let mut t = Fixture::new(None);
     let silent = "10.0.0.1:29400 accepts connections but does not answer";
     t.now += 3 * SECOND;
-    assert_eq!(t.answers(&[Answer::Silent, Answer::Ragent]), [format!("Report({silent})")]);
+    assert_eq!(
+        t.answers(&[IdentityAnswer::Silent, IdentityAnswer::Ragent]),
+        [format!("Report({silent})")]
+    );
     let interrupted = t.next();
     t.answers(&[refused()]);
     let since = t.next();
     assert!(since > interrupted);
     let (at, effects) = t.repeat(|t| {
-        let effects = t.answers(&[Answer::Silent]);
+        let effects = t.answers(&[IdentityAnswer::Silent]);
         effects.into_iter().filter(|effect| effect.starts_with("GiveUp")).collect()
     });
     let limit = since + limits::SILENT_TIMEOUT;
@@ -232,7 +235,7 @@ fn agent_that_loses_the_port_joins_at_once() {
     assert_eq!(t.nobody_here(), ["Bind(10.0.0.1:29400)"]);
     t.in_use();
     assert!(t.next() <= 3 * limits::LOCATE_FIRST);
-    assert_eq!(t.answers(&[Answer::Ragent]), ["Join(10.0.0.1:29400)"]);
+    assert_eq!(t.answers(&[IdentityAnswer::Ragent]), ["Join(10.0.0.1:29400)"]);
 }
 
 /// A port that cannot be bound for another reason than being in use ends the search.

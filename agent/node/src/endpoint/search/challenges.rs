@@ -15,7 +15,7 @@ use crate::endpoint::limits;
 
 /// An agent that was asked.
 #[derive(Debug)]
-struct Asked {
+struct AskedAgent {
     /// The question that has no answer yet.
     open: Option<Question>,
     /// The time of the last answer.
@@ -34,7 +34,7 @@ struct Question {
 
 /// The effect of deadlines that have passed.
 #[derive(Debug, Default)]
-pub(super) struct Timeouts {
+pub(super) struct ExpiredDeadlines {
     /// The questions to repeat: the numbers of the agents, and the nonces.
     pub repeated: Vec<(u64, u64)>,
     /// True if an agent has not answered in time.
@@ -51,7 +51,7 @@ pub(super) struct Challenges {
     /// The time after which no agent without an answer is waited for, if none has answered.
     patience: Duration,
     next_nonce: u64,
-    asked: BTreeMap<u64, Asked>,
+    asked: BTreeMap<u64, AskedAgent>,
     /// The time of the first question since patience was renewed.
     unanswered_since: Option<Instant>,
     is_patience_over: bool,
@@ -76,7 +76,7 @@ impl Challenges {
     pub(super) fn ask(&mut self, now: Instant, number: u64) -> Option<u64> {
         let absent = self.asked.values().filter(|asked| asked.is_absent).count();
         let open = self.asked.values().filter(|asked| asked.open.is_some()).count();
-        let is_recent = |asked: &Asked| {
+        let is_recent = |asked: &AskedAgent| {
             let renew = asked.answered.map(|at| at + self.patience / 2);
             asked.is_absent || asked.open.is_some() || renew.is_some_and(|at| now < at)
         };
@@ -90,7 +90,7 @@ impl Challenges {
         self.next_nonce = nonce.wrapping_add(1);
         let mut pauses = Pauses::new(self.limit / 20, self.limit / 2, nonce);
         let question = Question { nonce, begun: now, repeat: now + pauses.after_failure(), pauses };
-        let new = Asked { open: None, answered: None, is_absent: false };
+        let new = AskedAgent { open: None, answered: None, is_absent: false };
         self.asked.entry(number).or_insert(new).open = Some(question);
         self.unanswered_since.get_or_insert(now);
         Some(nonce)
@@ -101,7 +101,7 @@ impl Challenges {
         let Some(asked) = self.asked.get_mut(&number) else { return false };
         let is_answer = asked.open.as_ref().is_some_and(|open| nonces.contains(&open.nonce));
         if is_answer {
-            *asked = Asked { open: None, answered: Some(now), is_absent: false };
+            *asked = AskedAgent { open: None, answered: Some(now), is_absent: false };
         }
         is_answer
     }
@@ -142,15 +142,15 @@ impl Challenges {
     }
 
     /// Ends questions whose time is over.
-    pub(super) fn handle_timeout(&mut self, now: Instant) -> Timeouts {
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> ExpiredDeadlines {
         if self.unanswered_since.is_some_and(|since| now >= since + self.patience) {
             self.is_patience_over = true;
         }
-        let mut timeouts = Timeouts::default();
+        let mut timeouts = ExpiredDeadlines::default();
         for (number, asked) in &mut self.asked {
             let Some(question) = &mut asked.open else { continue };
             if now >= question.begun + self.limit {
-                *asked = Asked { open: None, answered: None, is_absent: true };
+                *asked = AskedAgent { open: None, answered: None, is_absent: true };
                 timeouts.has_ended = true;
             } else if now >= question.repeat {
                 question.repeat = now + question.pauses.after_failure();

@@ -41,7 +41,7 @@ pub(crate) struct Candidate {
 /// The content of a datagram.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Message {
+pub(crate) enum SearchMessage {
     /// The sender looks for the coordinator.
     Looking {
         /// The sender.
@@ -86,14 +86,14 @@ pub(crate) struct Datagram {
     /// The job.
     pub job: JobDigest,
     /// The content.
-    pub message: Message,
+    pub message: SearchMessage,
 }
 
 const VERSION: u32 = 2;
 
 impl Datagram {
     /// Creates a datagram of this version.
-    pub(crate) fn new(job: JobDigest, message: Message) -> Self {
+    pub(crate) fn new(job: JobDigest, message: SearchMessage) -> Self {
         Self { ragent: VERSION, job, message }
     }
 
@@ -125,10 +125,10 @@ mod tests {
         let by = Candidate { rank: u32::MAX, number: u64::MAX };
         let at = "[fd00:1111:2222:3333:4444:5555:6666:7777]:65535".parse().unwrap();
         for message in [
-            Message::Looking { by, may_host: false, lowest: Some(by) },
-            Message::Hosted { by: u64::MAX, at, by_host: true },
-            Message::Ask { by: u64::MAX, to: u64::MAX, nonce: u64::MAX },
-            Message::Answer { by: u64::MAX, nonces: vec![u64::MAX; limits::MAX_NONCES] },
+            SearchMessage::Looking { by, may_host: false, lowest: Some(by) },
+            SearchMessage::Hosted { by: u64::MAX, at, by_host: true },
+            SearchMessage::Ask { by: u64::MAX, to: u64::MAX, nonce: u64::MAX },
+            SearchMessage::Answer { by: u64::MAX, nonces: vec![u64::MAX; limits::MAX_NONCES] },
         ] {
             let datagram = Datagram::new(job("secret-project"), message);
             let bytes = datagram.encode();
@@ -144,8 +144,8 @@ mod tests {
     fn answers_are_short() {
         let length = |message| Datagram::new(job("a"), message).encode().len();
         for (by, count) in [(0, 1), (u64::MAX, 1), (0, limits::MAX_NONCES)] {
-            let question = length(Message::Ask { by: 0, to: by, nonce: u64::MAX });
-            let answer = length(Message::Answer { by, nonces: vec![u64::MAX; count] });
+            let question = length(SearchMessage::Ask { by: 0, to: by, nonce: u64::MAX });
+            let answer = length(SearchMessage::Answer { by, nonces: vec![u64::MAX; count] });
             assert!(answer <= question * count, "{answer} {question} {count}");
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn foreign_datagrams_are_ignored() {
         let at = "1.2.3.4:5".parse().unwrap();
-        let message = Message::Hosted { by: 1, at, by_host: false };
+        let message = SearchMessage::Hosted { by: 1, at, by_host: false };
         let bytes = Datagram::new(job("a"), message).encode();
         for cut in 0..bytes.len() {
             assert_eq!(Datagram::decode(&bytes[..cut]), None);

@@ -32,9 +32,9 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
-    datagram::{Candidate, Message},
+    datagram::{Candidate, SearchMessage},
     host_choice::{Effect, HostChoice, Pace},
-    notice::{Notice, OtherSecrets, Progress},
+    notice::{OtherSecrets, SearchNotice, SearchProgress},
     rivals::{self, Verdict},
     seal::{Opened, Seal},
     sockets::{Sockets, SocketsError},
@@ -75,7 +75,7 @@ pub(crate) struct Search {
     rival_requests: JoinSet<Option<(SocketAddr, &'static str)>>,
     has_warned: bool,
     run_id: RunId,
-    notice: Notice,
+    notice: SearchNotice,
     /// The attempts to reach the coordinator at addresses that datagrams name.
     trials: JoinSet<(SocketAddr, Trial)>,
     trials_by_place: BTreeMap<SocketAddr, AbortHandle>,
@@ -127,7 +127,7 @@ impl Search {
             rival_requests: JoinSet::new(),
             has_warned: false,
             run_id: run_id.clone(),
-            notice: Notice::new(clock::now()),
+            notice: SearchNotice::new(clock::now()),
             trials: JoinSet::new(),
             trials_by_place: BTreeMap::new(),
             found: None,
@@ -166,12 +166,12 @@ impl Search {
         Err(LocateError::NotFound { waited: join_timeout, cause })
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> SearchProgress {
         match &self.unanswered {
-            Some((at, _)) => Progress::NoCoordinator(*at),
-            None if self.choice.is_alone() => Progress::Alone(self.other_secrets.first()),
-            None if self.choice.has_candidate() => Progress::Candidates,
-            None => Progress::NoCandidate,
+            Some((at, _)) => SearchProgress::NoCoordinator(*at),
+            None if self.choice.is_alone() => SearchProgress::Alone(self.other_secrets.first()),
+            None if self.choice.has_candidate() => SearchProgress::Candidates,
+            None => SearchProgress::NoCandidate,
         }
     }
 
@@ -314,20 +314,20 @@ impl Search {
         Ok(())
     }
 
-    fn broadcast(&self, message: &Message) {
+    fn broadcast(&self, message: &SearchMessage) {
         for datagram in self.seal.close(message) {
             self.sockets.broadcast(&datagram);
         }
     }
 
-    fn send_to(&self, peer: SocketAddr, message: &Message) {
+    fn send_to(&self, peer: SocketAddr, message: &SearchMessage) {
         for datagram in self.seal.close(message) {
             self.sockets.send_to(peer, &datagram);
         }
     }
 
     fn answer_present(&self, asked: BTreeMap<SocketAddr, Vec<u64>>) {
-        let answer = |nonces| Message::Answer { by: self.number, nonces };
+        let answer = |nonces| SearchMessage::Answer { by: self.number, nonces };
         if self.sockets.reaches_each() {
             asked.into_iter().for_each(|(peer, nonces)| self.send_to(peer, &answer(nonces)));
         } else {

@@ -36,13 +36,13 @@ use ragent_base::spec::Eligible;
 
 use super::{
     challenges::{Answers, Challenges},
-    datagram::{Candidate, Message},
+    datagram::{Candidate, SearchMessage},
     places::Places,
 };
 use crate::endpoint::limits;
 
 #[derive(Clone, Debug)]
-enum State {
+enum ChoiceState {
     Looking {
         since: Instant,
         next_message: Instant,
@@ -58,7 +58,7 @@ enum State {
     },
 }
 
-impl State {
+impl ChoiceState {
     /// Another agent hosts, at this address.
     fn joined(at: SocketAddr, may_answer: Instant) -> Self {
         Self::Found { at, is_host: false, next_answer: None, may_answer }
@@ -86,7 +86,7 @@ impl Sources {
 
 /// Another agent that looks, by its last datagram.
 #[derive(Clone, Copy, Debug)]
-struct Other {
+struct OtherSearcher {
     /// The time of its first datagram.
     since: Instant,
     last: Instant,
@@ -97,7 +97,7 @@ struct Other {
 
 /// An agent that names a host, by its last datagram.
 #[derive(Clone, Copy, Debug)]
-struct Claim {
+struct NamedHost {
     last: Instant,
     sources: Sources,
     host: SocketAddr,
@@ -109,10 +109,10 @@ pub(crate) struct HostChoice {
     own: Candidate,
     eligible: Eligible,
     pace: Pace,
-    state: State,
-    others: BTreeMap<Candidate, Other>,
+    state: ChoiceState,
+    others: BTreeMap<Candidate, OtherSearcher>,
     /// Agents that name a host at which no coordinator has answered yet.
-    claims: BTreeMap<u64, Claim>,
+    claims: BTreeMap<u64, NamedHost>,
     /// No agent becomes silent before this time. Silent agents are looked for once it has passed, not after each datagram.
     silent_at: Option<Instant>,
     places: Places,
@@ -145,7 +145,7 @@ impl HostChoice {
             own,
             eligible,
             pace,
-            state: State::Looking { since: now, next_message: now, pause: pace.first_pause },
+            state: ChoiceState::Looking { since: now, next_message: now, pause: pace.first_pause },
             others: BTreeMap::new(),
             claims: BTreeMap::new(),
             silent_at: None,
@@ -172,14 +172,14 @@ impl HostChoice {
     /// Returns the earliest deadline.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let due = match &self.state {
-            State::Looking { next_message, .. } => {
+            ChoiceState::Looking { next_message, .. } => {
                 let refused = self.refused.map(|(_, since)| since + self.pace.refusal);
                 let questions = [&self.challenges, &self.claimants].map(Challenges::poll_timeout);
                 let rest = [self.silent_at, self.next_doubt, refused].into_iter().chain(questions);
                 rest.chain([self.agreed_at()]).flatten().chain([*next_message]).min()
             }
-            State::Chosen => None,
-            State::Found { next_answer, .. } => *next_answer,
+            ChoiceState::Chosen => None,
+            ChoiceState::Found { next_answer, .. } => *next_answer,
         };
         [due, self.answers.poll_timeout()].into_iter().flatten().min()
     }
@@ -191,15 +191,15 @@ impl HostChoice {
         if !present.is_empty() {
             self.effects.push_back(Effect::Present(present));
         }
-        if matches!(self.state, State::Looking { .. }) {
+        if matches!(self.state, ChoiceState::Looking { .. }) {
             self.handle_absence(now);
             self.judge_own_places(now);
         }
-        if matches!(self.state, State::Looking { .. }) {
+        if matches!(self.state, ChoiceState::Looking { .. }) {
             self.handle_refusal_end(now);
         }
         match &mut self.state {
-            State::Looking { since, next_message, pause } => {
+            ChoiceState::Looking { since, next_message, pause } => {
                 if now >= *next_message {
                     *next_message = now + *pause;
                     // On a lossy network all agents receive some of the first datagrams.
@@ -209,20 +209,20 @@ impl HostChoice {
                     self.broadcast_looking();
                 }
                 if self.agreed_at().is_some_and(|at| now >= at) {
-                    self.state = State::Chosen;
+                    self.state = ChoiceState::Chosen;
                     self.effects.push_back(Effect::Host);
                 }
                 if self.next_doubt.is_some_and(|due| now >= due) {
                     self.doubt(now);
                 }
             }
-            State::Chosen => {}
-            State::Found { at, is_host, next_answer, may_answer } => {
+            ChoiceState::Chosen => {}
+            ChoiceState::Found { at, is_host, next_answer, may_answer } => {
                 if next_answer.is_some_and(|due| now >= due) {
                     *may_answer = now + self.pace.answer;
                     *next_answer = is_host.then(|| now + self.pace.last_pause);
                     let by = self.own.number;
-                    let message = Message::Hosted { by, at: *at, by_host: *is_host };
+                    let message = SearchMessage::Hosted { by, at: *at, by_host: *is_host };
                     self.effects.push_back(Effect::Broadcast(message));
                 }
             }
@@ -230,13 +230,18 @@ impl HostChoice {
     }
 
     /// Notes a datagram from `peer`.
-    pub(crate) fn handle_message(&mut self, now: Instant, message: &Message, peer: SocketAddr) {
+    pub(crate) fn handle_message(
+        &mut self,
+        now: Instant,
+        message: &SearchMessage,
+        peer: SocketAddr,
+    ) {
         match *message {
-            Message::Looking { by, may_host, lowest } if by != self.own => {
+            SearchMessage::Looking { by, may_host, lowest } if by != self.own => {
                 let before = self.others.get(&by).copied();
                 let since = before.map_or(now, |other| other.since);
                 let sources = Sources::after(peer, before.map(|other| other.sources));
-                let other = Other { since, last: now, sources, may_host, lowest };
+                let other = OtherSearcher { since, last: now, sources, may_host, lowest };
                 self.note_agent(now, by, other);
                 // A datagram soon after the last one may itself be an answer, and is not answered.
                 let is_news = before.is_none_or(|other| now >= other.last + self.pace.answer);
@@ -244,17 +249,19 @@ impl HostChoice {
                     self.answer(peer);
                 }
             }
-            Message::Hosted { by, at, by_host } if by != self.own.number => {
+            SearchMessage::Hosted { by, at, by_host } if by != self.own.number => {
                 let at = if by_host { SocketAddr::new(peer.ip(), at.port()) } else { at };
                 if is_reachable(at.ip()) && at.port() != 0 {
                     self.note_host(now, by, at, peer);
                 }
             }
-            Message::Ask { by, to, nonce } if to == self.own.number && by != self.own.number => {
+            SearchMessage::Ask { by, to, nonce }
+                if to == self.own.number && by != self.own.number =>
+            {
                 self.answers.handle_question(now, peer, nonce);
                 self.schedule_answer(now);
             }
-            Message::Answer { by, ref nonces } => {
+            SearchMessage::Answer { by, ref nonces } => {
                 let is_claimant = self.claimants.handle_answer(now, by, nonces);
                 let is_candidate = self.challenges.handle_answer(now, by, nonces);
                 // One whose consent is missing is not waited for by itself.
@@ -264,12 +271,14 @@ impl HostChoice {
                 if is_claimant || is_candidate {
                     self.doubt_at(now);
                 }
-                if is_claimant && matches!(self.state, State::Looking { .. }) {
+                if is_claimant && matches!(self.state, ChoiceState::Looking { .. }) {
                     self.judge_own_places(now);
                 }
             }
             // This agent's own datagram, looped back by the network, or a question to another one.
-            Message::Looking { .. } | Message::Hosted { .. } | Message::Ask { .. } => {}
+            SearchMessage::Looking { .. }
+            | SearchMessage::Hosted { .. }
+            | SearchMessage::Ask { .. } => {}
         }
     }
 
@@ -280,7 +289,7 @@ impl HostChoice {
 
     /// Returns true if an agent that hosts is known, this one included.
     pub(crate) fn has_found(&self) -> bool {
-        matches!(self.state, State::Found { .. })
+        matches!(self.state, ChoiceState::Found { .. })
     }
 
     /// Returns true if no other agent that searches is known.
@@ -290,24 +299,26 @@ impl HostChoice {
 
     /// Notes that this agent now hosts, at this address.
     pub(crate) fn handle_hosting(&mut self, now: Instant, at: SocketAddr) {
-        self.state = State::Found { at, is_host: true, next_answer: Some(now), may_answer: now };
+        self.state =
+            ChoiceState::Found { at, is_host: true, next_answer: Some(now), may_answer: now };
     }
 
     /// Notes that this agent cannot listen at `at`, where it was to continue the host: another agent of this machine may.
     pub(crate) fn handle_not_continued(&mut self, now: Instant, at: SocketAddr) {
         self.places.handle_failed(now, at);
-        self.state = State::Looking { since: now, next_message: now, pause: self.pace.first_pause };
+        self.state =
+            ChoiceState::Looking { since: now, next_message: now, pause: self.pace.first_pause };
     }
 
     /// Notes that this agent is sent to another host: it, or the host that it had joined, has given
     /// way.
     pub(crate) fn handle_sent_elsewhere(&mut self, now: Instant, at: SocketAddr) {
-        self.state = State::joined(at, now);
+        self.state = ChoiceState::joined(at, now);
     }
 
     /// Notes that a coordinator of the job has answered at `at`.
     pub(crate) fn handle_joined(&mut self, now: Instant, at: SocketAddr) {
-        self.state = State::joined(at, now + self.pace.answer);
+        self.state = ChoiceState::joined(at, now + self.pace.answer);
     }
 
     /// Notes that no coordinator of the job has answered at `at`.
@@ -330,7 +341,7 @@ impl HostChoice {
         self.judge_own_places(now);
     }
 
-    fn note_agent(&mut self, now: Instant, by: Candidate, other: Other) {
+    fn note_agent(&mut self, now: Instant, by: Candidate, other: OtherSearcher) {
         let before = self.lowest();
         let is_new = !self.others.contains_key(&by);
         if is_new && self.others.len() >= limits::MAX_CANDIDATES {
@@ -354,7 +365,7 @@ impl HostChoice {
 
     /// Sends the next datagram of an agent that looks at `at`, unless it is due earlier.
     fn hasten(&mut self, at: Instant) {
-        if let State::Looking { next_message, pause, .. } = &mut self.state {
+        if let ChoiceState::Looking { next_message, pause, .. } = &mut self.state {
             *pause = self.pace.first_pause;
             *next_message = (*next_message).min(at);
         }
@@ -362,7 +373,7 @@ impl HostChoice {
 
     /// Sends the address of the host soon, if it is known.
     fn schedule_answer(&mut self, now: Instant) {
-        if let State::Found { is_host, next_answer, may_answer, .. } = &mut self.state {
+        if let ChoiceState::Found { is_host, next_answer, may_answer, .. } = &mut self.state {
             // Members leave the answer to the host, if there is one.
             let due = if *is_host { now } else { now + self.pace.last_pause / 4 };
             let due = due.max(*may_answer);
@@ -394,10 +405,10 @@ impl HostChoice {
     /// Sends to `peer` alone what this agent sends to all.
     fn answer(&mut self, peer: SocketAddr) {
         let message = match self.state {
-            State::Looking { .. } => self.looking(),
-            State::Chosen => return,
-            State::Found { at, is_host, .. } => {
-                Message::Hosted { by: self.own.number, at, by_host: is_host }
+            ChoiceState::Looking { .. } => self.looking(),
+            ChoiceState::Chosen => return,
+            ChoiceState::Found { at, is_host, .. } => {
+                SearchMessage::Hosted { by: self.own.number, at, by_host: is_host }
             }
         };
         self.effects.push_back(Effect::Answer(peer, message));
@@ -418,7 +429,7 @@ impl HostChoice {
 
     /// Returns the time at which this candidate may host, unless another datagram arrives.
     fn agreed_at(&self) -> Option<Instant> {
-        let State::Looking { since, .. } = self.state else { return None };
+        let ChoiceState::Looking { since, .. } = self.state else { return None };
         let may_be_present = |number| self.challenges.may_be_present(number);
         if self.claims.keys().any(|number| self.claimants.is_present(*number)) {
             // The host may be restarting.
@@ -442,9 +453,9 @@ impl HostChoice {
         self.effects.push_back(Effect::Broadcast(message));
     }
 
-    fn looking(&self) -> Message {
+    fn looking(&self) -> SearchMessage {
         let may_host = self.eligible != Eligible::Never;
-        Message::Looking { by: self.own, may_host, lowest: self.lowest() }
+        SearchMessage::Looking { by: self.own, may_host, lowest: self.lowest() }
     }
 }
 

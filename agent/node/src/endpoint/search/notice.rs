@@ -12,11 +12,11 @@ use crate::endpoint::limits;
 
 /// Prints the line for the user, at most one in [`limits::SEARCH_NOTICE_INTERVAL`].
 #[derive(Debug)]
-pub(super) struct Notice {
+pub(super) struct SearchNotice {
     due: Instant,
 }
 
-impl Notice {
+impl SearchNotice {
     /// The first line after [`limits::WAIT_WARNING`]: agents of a job rarely start in the same second.
     pub(super) fn new(now: Instant) -> Self {
         Self { due: now + limits::WAIT_WARNING }
@@ -33,22 +33,22 @@ impl Notice {
         now: Instant,
         run_id: &str,
         interfaces: &str,
-        progress: Progress,
+        progress: SearchProgress,
     ) -> Option<String> {
         if now < self.due {
             return None;
         }
         self.due = now + limits::SEARCH_NOTICE_INTERVAL;
         let progress = match progress {
-            Progress::Alone(None) => "no other agent of this job found yet".to_owned(),
-            Progress::Alone(Some(other)) => {
+            SearchProgress::Alone(None) => "no other agent of this job found yet".to_owned(),
+            SearchProgress::Alone(Some(other)) => {
                 format!("no other agent of this job found yet, but {other}")
             }
-            Progress::NoCandidate => "none of the agents found may host; start one with \
+            SearchProgress::NoCandidate => "none of the agents found may host; start one with \
                                       `--node-rank 0`, or without `is_host=0`"
                 .to_owned(),
-            Progress::Candidates => "none of the agents found hosts it yet".to_owned(),
-            Progress::NoCoordinator(at) => format!("no coordinator answers at {at}"),
+            SearchProgress::Candidates => "none of the agents found hosts it yet".to_owned(),
+            SearchProgress::NoCoordinator(at) => format!("no coordinator answers at {at}"),
         };
         Some(format!("waiting for the host of job {run_id}: {progress}; searching on {interfaces}"))
     }
@@ -113,7 +113,7 @@ impl OtherSecrets {
 
 /// The progress of a search that has found no coordinator yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Progress {
+pub(super) enum SearchProgress {
     /// No other agent was found, except perhaps with another secret.
     Alone(Option<OtherSecret>),
     /// Other agents were found, and none may host.
@@ -166,15 +166,15 @@ mod tests {
     #[test]
     fn long_search_has_a_line_a_minute() {
         let start = ragent_base::sys::clock::now();
-        let mut notice = Notice::new(start);
+        let mut notice = SearchNotice::new(start);
         let mut lines = Vec::new();
         for second in 0..200 {
             let now = start + Duration::from_secs(second);
             let progress = match second {
-                0..60 => Progress::Alone(None),
-                60..120 => Progress::NoCandidate,
-                120..180 => Progress::Candidates,
-                _ => Progress::NoCoordinator(([10, 0, 0, 1], 29400).into()),
+                0..60 => SearchProgress::Alone(None),
+                60..120 => SearchProgress::NoCandidate,
+                120..180 => SearchProgress::Candidates,
+                _ => SearchProgress::NoCoordinator(([10, 0, 0, 1], 29400).into()),
             };
             let line = notice.handle_timeout(now, "run7", "eth0,eth1", progress);
             lines.extend(line.map(|line| (second, line)));

@@ -14,13 +14,13 @@ use crate::endpoint::limits;
 pub(super) struct Places {
     /// The time for which a place is tried at least, and after which it is not tried again at once.
     pause: Duration,
-    tried: BTreeMap<SocketAddr, Attempt>,
+    tried: BTreeMap<SocketAddr, PlaceAttempt>,
     /// Places at which there was no host, until the next attempt.
     resting: BTreeMap<SocketAddr, Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Attempt {
+struct PlaceAttempt {
     /// The sender of the datagram.
     source: IpAddr,
     since: Instant,
@@ -28,7 +28,7 @@ struct Attempt {
 
 /// The answer to a datagram that names a place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Choice {
+pub(super) enum PlaceChoice {
     /// Try it.
     Try,
     /// Try it, and no longer the place at this address.
@@ -44,16 +44,21 @@ impl Places {
     }
 
     /// Notes that a datagram of `source` names the place `at`.
-    pub(super) fn handle_named(&mut self, now: Instant, at: SocketAddr, source: IpAddr) -> Choice {
+    pub(super) fn handle_named(
+        &mut self,
+        now: Instant,
+        at: SocketAddr,
+        source: IpAddr,
+    ) -> PlaceChoice {
         self.resting.retain(|_, until| now < *until);
         if self.tried.contains_key(&at) || self.resting.contains_key(&at) {
-            return Choice::Ignore;
+            return PlaceChoice::Ignore;
         }
         let of_source = self.tried.values().filter(|attempt| attempt.source == source).count();
         let is_from_full_source = of_source >= limits::MAX_PLACES_OF_SOURCE;
         if !is_from_full_source && self.tried.len() < limits::MAX_PLACES {
-            self.tried.insert(at, Attempt { source, since: now });
-            return Choice::Try;
+            self.tried.insert(at, PlaceAttempt { source, since: now });
+            return PlaceChoice::Try;
         }
         let rivals = self
             .tried
@@ -62,10 +67,10 @@ impl Places {
         let oldest = rivals.min_by_key(|(_, attempt)| attempt.since);
         // A host answers in milliseconds. A slower one is named again.
         let replaced = oldest.filter(|(_, attempt)| now >= attempt.since + self.pause);
-        let Some((&replaced, _)) = replaced else { return Choice::Ignore };
+        let Some((&replaced, _)) = replaced else { return PlaceChoice::Ignore };
         self.handle_failed(now, replaced);
-        self.tried.insert(at, Attempt { source, since: now });
-        Choice::TryInsteadOf(replaced)
+        self.tried.insert(at, PlaceAttempt { source, since: now });
+        PlaceChoice::TryInsteadOf(replaced)
     }
 
     /// Notes that there is no host of the job at `at`.
@@ -103,11 +108,11 @@ mod tests {
     fn places_rest() {
         let now = clock::now_blocking();
         let mut places = Places::new(SECOND);
-        assert_eq!(places.handle_named(now, at(1), source(1)), Choice::Try);
-        assert_eq!(places.handle_named(now + 5 * SECOND, at(1), source(2)), Choice::Ignore);
+        assert_eq!(places.handle_named(now, at(1), source(1)), PlaceChoice::Try);
+        assert_eq!(places.handle_named(now + 5 * SECOND, at(1), source(2)), PlaceChoice::Ignore);
         places.handle_failed(now + 6 * SECOND, at(1));
-        assert_eq!(places.handle_named(now + 6 * SECOND, at(1), source(1)), Choice::Ignore);
-        assert_eq!(places.handle_named(now + 7 * SECOND, at(1), source(1)), Choice::Try);
+        assert_eq!(places.handle_named(now + 6 * SECOND, at(1), source(1)), PlaceChoice::Ignore);
+        assert_eq!(places.handle_named(now + 7 * SECOND, at(1), source(1)), PlaceChoice::Try);
     }
 
     /// Datagrams of one sender do not keep places that others name from being tried.
@@ -116,10 +121,10 @@ mod tests {
         let now = clock::now_blocking();
         let mut places = Places::new(SECOND);
         let choices = [1, 2, 3].map(|number| places.handle_named(now, at(number), source(1)));
-        assert_eq!(choices, [Choice::Try, Choice::Try, Choice::Ignore]);
-        assert_eq!(places.handle_named(now, at(4), source(2)), Choice::Try);
+        assert_eq!(choices, [PlaceChoice::Try, PlaceChoice::Try, PlaceChoice::Ignore]);
+        assert_eq!(places.handle_named(now, at(4), source(2)), PlaceChoice::Try);
         let later = places.handle_named(now + SECOND, at(3), source(1));
-        assert_eq!(later, Choice::TryInsteadOf(at(1)));
+        assert_eq!(later, PlaceChoice::TryInsteadOf(at(1)));
     }
 
     /// If all places are taken, the oldest is replaced after a while.
@@ -130,11 +135,11 @@ mod tests {
         let most = limits::MAX_PLACES as u8;
         for number in 0..most {
             let choice = places.handle_named(now, at(number), source(number));
-            assert_eq!(choice, Choice::Try);
+            assert_eq!(choice, PlaceChoice::Try);
         }
-        assert_eq!(places.handle_named(now, at(99), source(99)), Choice::Ignore);
+        assert_eq!(places.handle_named(now, at(99), source(99)), PlaceChoice::Ignore);
         let later = places.handle_named(now + SECOND, at(99), source(99));
-        assert_eq!(later, Choice::TryInsteadOf(at(0)));
+        assert_eq!(later, PlaceChoice::TryInsteadOf(at(0)));
     }
 
     proptest! {
@@ -150,7 +155,7 @@ mod tests {
                 now += Duration::from_millis(millis.into());
                 if fails {
                     places.handle_failed(now, at(number));
-                } else if let Choice::TryInsteadOf(replaced) = places.handle_named(now, at(number), source(sender)) {
+                } else if let PlaceChoice::TryInsteadOf(replaced) = places.handle_named(now, at(number), source(sender)) {
                     prop_assert!(!places.tried.contains_key(&replaced));
                 }
                 prop_assert!(places.tried.len() <= limits::MAX_PLACES);
@@ -161,7 +166,7 @@ mod tests {
                 }
             }
             let choice = places.handle_named(now + SECOND, at(250), source(250));
-            prop_assert_ne!(choice, Choice::Ignore);
+            prop_assert_ne!(choice, PlaceChoice::Ignore);
         }
     }
 }

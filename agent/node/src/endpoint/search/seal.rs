@@ -13,7 +13,7 @@ use ragent_base::secret::{Credentials, SearchKey, SecretId};
 use ragent_rendezvous::ids::RunId;
 use sha2::Sha256;
 
-use super::datagram::{Datagram, JobDigest, Message};
+use super::datagram::{Datagram, JobDigest, SearchMessage};
 use crate::endpoint::limits;
 
 /// Creates and checks the datagrams of one job.
@@ -27,7 +27,7 @@ pub(super) struct Seal {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Opened {
     /// It is of the job, and of an agent with the same secret.
-    Message(Message),
+    Message(SearchMessage),
     /// It is of an agent with this secret, which this agent does not have.
     OtherSecret(SecretId),
     /// It is of an agent of the job without a secret, and this agent has one.
@@ -48,7 +48,7 @@ impl Seal {
     }
 
     /// Returns the datagrams with `message`: one for each of the newest secrets, of which a receiver may have only one.
-    pub(super) fn close(&self, message: &Message) -> Vec<Vec<u8>> {
+    pub(super) fn close(&self, message: &SearchMessage) -> Vec<Vec<u8>> {
         let keys = self.credentials.search_keys();
         if keys.is_empty() {
             return vec![Datagram::new(JobDigest::of(&self.run_id), message.clone()).encode()];
@@ -56,7 +56,7 @@ impl Seal {
         keys.iter().take(limits::SEARCH_SECRETS).map(|key| self.close_with(key, message)).collect()
     }
 
-    fn close_with(&self, key: &SearchKey, message: &Message) -> Vec<u8> {
+    fn close_with(&self, key: &SearchKey, message: &SearchMessage) -> Vec<u8> {
         let content = Datagram::new(self.job(key), message.clone()).encode();
         let id = key.id.to_string();
         let code = code(key, &[id.as_bytes(), &content]).finalize().into_bytes();
@@ -103,7 +103,7 @@ impl Seal {
     }
 }
 
-fn decode(content: &[u8], job: &JobDigest) -> Option<Message> {
+fn decode(content: &[u8], job: &JobDigest) -> Option<SearchMessage> {
     let Datagram { job: theirs, message, .. } = Datagram::decode(content)?;
     (theirs == *job).then_some(message)
 }
@@ -144,9 +144,9 @@ mod tests {
         Seal::new(RunId::new("run7"), credentials)
     }
 
-    fn message() -> Message {
+    fn message() -> SearchMessage {
         let by = Candidate { rank: u32::MAX, number: u64::MAX };
-        Message::Looking { by, may_host: false, lowest: Some(by) }
+        SearchMessage::Looking { by, may_host: false, lowest: Some(by) }
     }
 
     fn only(mut datagrams: Vec<Vec<u8>>) -> Vec<u8> {

@@ -5,12 +5,12 @@ use ragent_base::{
     sys::{clock, host::ThisHost},
 };
 use ragent_coordinator::client::StreamError;
-use ragent_core::outage::Report;
+use ragent_core::outage::OutageReport;
 use tracing::{info, warn};
 
-use super::Driver;
+use super::NodeDriver;
 
-impl Driver<'_> {
+impl NodeDriver<'_> {
     /// Reports that a stream, or an attempt to open one, has ended with `error`.
     pub(super) fn report_outage(&mut self, error: &StreamError, was_registered: bool) {
         if self.node.agent().is_leaving() {
@@ -28,15 +28,15 @@ impl Driver<'_> {
         let give_up_after_s = settings.join_timeout.as_secs();
         let lease = settings.leases.agent.as_secs_f64();
         match report {
-            Some(Report::First) if self.has_workers && !settings.runs_unleased => warn!(
+            Some(OutageReport::First) if self.has_workers && !settings.runs_unleased => warn!(
                 "cannot reach the coordinator at {endpoint}; retrying for {give_up_after_s} s \
                  (workers are killed if it stays unreachable for {lease:.1} s): {cause}"
             ),
-            Some(Report::First) => warn!(
+            Some(OutageReport::First) => warn!(
                 "cannot reach the coordinator at {endpoint}; retrying for {give_up_after_s} s: \
                  {cause}"
             ),
-            Some(Report::Further) => {
+            Some(OutageReport::Further) => {
                 info!(%endpoint, cause, give_up_after_s, "cannot reach the coordinator; retrying");
             }
             None => {}
@@ -64,16 +64,16 @@ impl Driver<'_> {
         // A busy machine is the usual reason if the network is sound.
         let load = ThisHost.load().map_or_else(String::new, |load| format!(" ({load} here)"));
         match self.outage.handle_lease_lost(stops_workers) {
-            Report::First if stops_workers => warn!(
+            OutageReport::First if stops_workers => warn!(
                 "the lease has ended: the coordinator at {endpoint} has not answered for {lease:.1} \
                  s{load}; killing the workers of this node, which start again in the next round \
                  (this agent gives up after {give_up_after_s} s)"
             ),
-            Report::First => warn!(
+            OutageReport::First => warn!(
                 "the lease has ended: the coordinator at {endpoint} has not answered for {lease:.1} \
                  s{load}; retrying for {give_up_after_s} s"
             ),
-            Report::Further => {
+            OutageReport::Further => {
                 info!("the lease has ended: the coordinator has not answered in time{load}");
             }
         }

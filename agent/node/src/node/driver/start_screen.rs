@@ -8,7 +8,7 @@ use std::{
 
 use ragent_base::{
     report::{
-        start::{Facts, Stage, Start},
+        start::{Facts, Start, StartStage},
         telemetry::Log,
     },
     secret::Credentials,
@@ -65,7 +65,7 @@ impl StartScreen {
             nodes: spec.shared.nodes,
             since: now,
             follows_workers: false,
-            stage: Stage::Looking {
+            stage: StartStage::Looking {
                 endpoint: spec.rendezvous.endpoint_text(),
                 cause: None,
                 until: now + join_timeout,
@@ -98,7 +98,7 @@ impl StartScreen {
     pub fn handle_cause(&self, cause: &str) {
         let Some(shown) = &self.0 else { return };
         let mut start = shown.start.clone();
-        if let Stage::Looking { cause: before, .. } = &mut start.stage {
+        if let StartStage::Looking { cause: before, .. } = &mut start.stage {
             *before = Some(cause.to_owned());
         }
         shown.log.show_start(start);
@@ -190,11 +190,11 @@ impl StartScreen {
             Some(since) => {
                 shown.job = None;
                 let until = since + shown.join_timeout;
-                Stage::Looking { endpoint, cause: shown.cause.clone(), until }
+                StartStage::Looking { endpoint, cause: shown.cause.clone(), until }
             }
             None => {
                 shown.cause = None;
-                Stage::Registered { endpoint, job: shown.job.clone() }
+                StartStage::Registered { endpoint, job: shown.job.clone() }
             }
         };
         shown.log.show_start(shown.start.clone());
@@ -286,7 +286,7 @@ mod tests {
             nodes: NodeRange::new(nodes, nodes).unwrap(),
             since: now,
             follows_workers: false,
-            stage: Stage::Looking {
+            stage: StartStage::Looking {
                 endpoint: "n:1".to_owned(),
                 cause: None,
                 until: now + 600 * SECOND,
@@ -314,17 +314,19 @@ mod tests {
         let now = clock::now();
         let mut screen = screen(now, 2);
         let first = shown(&mut screen, now).unwrap();
-        assert!(matches!(first.stage, Stage::Registered { job: None, .. }) && first.since == now);
+        assert!(
+            matches!(first.stage, StartStage::Registered { job: None, .. }) && first.since == now
+        );
         screen.handle_answer(now, Some(Facts::default()));
         let answered = shown(&mut screen, now).unwrap();
-        assert!(matches!(answered.stage, Stage::Registered { job: Some(_), .. }));
+        assert!(matches!(answered.stage, StartStage::Registered { job: Some(_), .. }));
         screen.handle_workers().await;
         let later = now + 60 * SECOND;
         assert_eq!((shown(&mut screen, later), screen.poll_timeout()), (None, None));
         screen.handle_workers_ended();
         screen.handle_news(&News::Restarting(RoundId::default(), RestartReason::HostLeft));
         let again = shown(&mut screen, later).unwrap();
-        assert!(matches!(again.stage, Stage::Registered { job: None, .. }), "{again:?}");
+        assert!(matches!(again.stage, StartStage::Registered { job: None, .. }), "{again:?}");
         assert_eq!((again.since, again.follows_workers), (later, true));
         assert_eq!(screen.poll_timeout(), Some(later + SECOND / 2));
     }
@@ -355,10 +357,10 @@ mod tests {
         screen.handle_outage("refused");
         screen.review(now + SECOND, false, Some(now), || "n:2".to_owned());
         let (endpoint, cause) = ("n:2".to_owned(), Some("refused".to_owned()));
-        let expected = Stage::Looking { endpoint, cause, until: now + 600 * SECOND };
+        let expected = StartStage::Looking { endpoint, cause, until: now + 600 * SECOND };
         assert_eq!(screen.0.as_ref().unwrap().start.stage, expected);
         let stage = shown(&mut screen, now).unwrap().stage;
-        assert!(matches!(stage, Stage::Registered { job: None, .. }), "{stage:?}");
+        assert!(matches!(stage, StartStage::Registered { job: None, .. }), "{stage:?}");
     }
 
     /// In a large job, only the agent that hosts the coordinator asks, and each asks again after more than a second.

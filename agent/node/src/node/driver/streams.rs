@@ -9,7 +9,7 @@ use ragent_base::{
 };
 use ragent_coordinator::client::{FirstWords, StreamEvent};
 use ragent_core::{link::Echo, node::Claims};
-use ragent_leadership::{Command, Leadership, Superseded};
+use ragent_leadership::{Leadership, LeadershipCommand, Superseded};
 use ragent_proto::{
     Proof,
     convert::{FromCoordinator, NotHere},
@@ -25,11 +25,11 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::Driver;
+use super::NodeDriver;
 use crate::node::limits;
 use crate::node::{description::describe, destination::Redirect, node_id::new_node_id};
 
-impl Driver<'_> {
+impl NodeDriver<'_> {
     pub(super) fn handle_event(&mut self, event: StreamEvent) {
         let now = clock::now();
         match event {
@@ -160,7 +160,7 @@ impl Driver<'_> {
         let remote = self.remotes.get(&stream).copied();
         if let (Some(leadership), Some(remote)) = (&self.spec.leadership, remote) {
             let joined = (welcome.job_uid.clone(), remote.ip());
-            self.is_registered = leadership.try_send(Command::Registered(Some(joined)));
+            self.is_registered = leadership.try_send(LeadershipCommand::Registered(Some(joined)));
         }
         let name = self.spec.destination.handle_welcome(stream, welcome.term, remote);
         let endpoint = name.map(|name| name.to_string()).unwrap_or_default();
@@ -233,7 +233,7 @@ impl Driver<'_> {
             && !self.node.is_registered()
             && let Some(leadership) = &self.spec.leadership
         {
-            self.is_registered = !leadership.try_send(Command::Registered(None));
+            self.is_registered = !leadership.try_send(LeadershipCommand::Registered(None));
         }
     }
 

@@ -10,13 +10,13 @@ use ragent_rendezvous::{
 };
 use tokio::{task::spawn_blocking, time::timeout};
 
-use super::{Driver, SupervisorEvent, Worker};
+use super::{SupervisorEvent, Worker, WorkersDriver};
 use crate::{
     workers::limits,
     workers::{launch::error_file, plumbing::StderrTail},
 };
 
-impl Driver {
+impl WorkersDriver {
     pub(super) async fn failure(&self, local_rank: LocalRank, end: WorkerEnd) -> WorkerFailure {
         let group = self.group.as_ref().expect("a group has failed");
         let unknown = Worker::default();

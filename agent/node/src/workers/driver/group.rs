@@ -17,7 +17,7 @@ use ragent_rendezvous::{
 use crate::workers::plumbing::StderrTail;
 
 /// The workers of one round.
-pub(super) struct Group {
+pub(super) struct WorkerGroup {
     pub(super) machine: Supervisor,
     pub(super) admission: Admission,
     pub(super) job_uid: JobUid,
@@ -67,7 +67,7 @@ pub(super) enum WorkerState {
     Ended,
 }
 
-impl Group {
+impl WorkerGroup {
     /// Returns the time of the next look at the workers' activity.
     pub(super) fn next_look(&self) -> Option<Instant> {
         let watch = self.hang.as_ref().filter(|_| !self.is_looking)?;

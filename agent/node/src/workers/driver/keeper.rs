@@ -11,18 +11,18 @@ use ragent_core::{keeper_watch::Effect, process_end::ProcessEnd, standby, superv
 use ragent_rendezvous::{ids::LocalRank, message::WorkerEnd};
 use tracing::{debug, info, warn};
 
-use super::{Driver, SupervisorEvent, WorkerState};
+use super::{SupervisorEvent, WorkerState, WorkersDriver};
 use crate::{
-    keeper::order::{Order, Report},
+    keeper::order::{KeeperReport, Order},
     workers::keeper_link::{FromKeeper, KeeperLink},
 };
 
-impl Driver {
+impl WorkersDriver {
     pub(super) async fn handle_keeper(&mut self, report: FromKeeper) {
         debug!(?report, "keeper");
         if let Some(group) = &mut self.group {
             match report {
-                FromKeeper::Report(Report::Pong) => group.keeper.handle_pong(),
+                FromKeeper::Report(KeeperReport::Pong) => group.keeper.handle_pong(),
                 FromKeeper::Report(_) | FromKeeper::Lost => {
                     group.keeper.handle_report(clock::now());
                 }
@@ -50,9 +50,9 @@ impl Driver {
         self.spec.measures.workers.set(running as u64);
     }
 
-    async fn handle_report(&mut self, report: Report) {
+    async fn handle_report(&mut self, report: KeeperReport) {
         match report {
-            Report::Spawned { local_rank, pid, is_standby } => {
+            KeeperReport::Spawned { local_rank, pid, is_standby } => {
                 let local_rank = LocalRank(local_rank);
                 if let Some(group) = &mut self.group {
                     let worker = group.workers.entry(local_rank).or_default();
@@ -67,22 +67,22 @@ impl Driver {
                     self.spec.events.worker(&group.admission, local_rank, pid, event);
                 }
             }
-            Report::Standby { local_rank, text } => {
+            KeeperReport::Standby { local_rank, text } => {
                 self.handle_standby(LocalRank(local_rank), &text).await;
             }
-            Report::StandbyNotStarted { local_rank, reason, is_short } => {
+            KeeperReport::StandbyNotStarted { local_rank, reason, is_short } => {
                 self.handle_not_started(LocalRank(local_rank), reason, is_short);
             }
-            Report::StandbyEnded { local_rank, end } => {
+            KeeperReport::StandbyEnded { local_rank, end } => {
                 let slot = LocalRank(local_rank);
                 let reason = news::ended(&end.into());
                 self.standby_input(standby::Input::Ended { slot, reason });
             }
-            Report::NotSpawned { local_rank, reason } => {
+            KeeperReport::NotSpawned { local_rank, reason } => {
                 self.spec.measures.not_started.add(1);
                 self.input(Input::Ended(LocalRank(local_rank), WorkerEnd::NotStarted(reason)));
             }
-            Report::Ended { local_rank, end } => {
+            KeeperReport::Ended { local_rank, end } => {
                 self.spec.measures.count_end(end);
                 let worker = self
                     .group
@@ -103,22 +103,22 @@ impl Driver {
                 self.input(Input::Ended(LocalRank(local_rank), end.into()));
                 self.release_returned();
             }
-            Report::Quiet => self.input(Input::Quiet),
-            Report::Reaped { number } if number == self.cleanups => self.input(Input::Reaped),
+            KeeperReport::Quiet => self.input(Input::Quiet),
+            KeeperReport::Reaped { number } if number == self.cleanups => self.input(Input::Reaped),
             // A cleanup that the keeper began by itself; the cleanup ordered since is reported as well.
-            Report::Reaped { .. } => {}
-            Report::LeaseOver => {
+            KeeperReport::Reaped { .. } => {}
+            KeeperReport::LeaseOver => {
                 // The warning is the node driver's.
                 info!("the lease has ended; the keeper kills the workers");
                 self.report(SupervisorEvent::LeaseExpired).await;
                 self.input(Input::Kill);
             }
-            Report::Signal { signal } => {
+            KeeperReport::Signal { signal } => {
                 if let Ok(signal) = Signal::try_from(signal) {
                     self.report(SupervisorEvent::SignalOfWorker(signal)).await;
                 }
             }
-            Report::Pong => {}
+            KeeperReport::Pong => {}
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 /// A command to the supervisor.
 #[derive(Debug)]
-pub enum Command {
+pub enum SupervisorCommand {
     /// Start the workers of a round; the previous group has finished.
     Start {
         /// The admission of the node.
@@ -79,7 +79,7 @@ pub enum SupervisorEvent {
 #[derive(Debug)]
 pub struct SupervisorHandle {
     /// Commands; dropping this ends the supervisor, its keeper and everything below.
-    pub commands: mpsc::Sender<Command>,
+    pub commands: mpsc::Sender<SupervisorCommand>,
     /// Reports of the supervisor.
     pub events: mpsc::Receiver<SupervisorEvent>,
     /// Its task, which ends when no process is left.

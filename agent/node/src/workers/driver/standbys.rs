@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, ffi::OsString, time::Instant};
 use ragent_base::sys::{clock, memory, system_error};
 use ragent_core::{
     limits,
-    standby::{Counts, Effect, Input, News, Obstacle, Standbys},
+    standby::{Counts, Effect, Input, Obstacle, StandbyNews, Standbys},
 };
 use ragent_rendezvous::{
     ids::LocalRank,
@@ -14,7 +14,7 @@ use ragent_rendezvous::{
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::{Driver, SupervisorEvent};
+use super::{SupervisorEvent, WorkersDriver};
 use crate::{
     keeper::order::{Order, Program},
     workers::{
@@ -81,7 +81,7 @@ impl HeldStandbys {
     }
 }
 
-impl Driver {
+impl WorkersDriver {
     pub(super) async fn handle_probed(&mut self, probed: Result<Hook, String>) {
         let modules = self.spec.standby.as_ref().map(|spec| spec.modules.clone());
         self.standbys = match probed {
@@ -252,16 +252,16 @@ fn first_missing(
     reported.into_iter().filter(is_first).collect()
 }
 
-fn announce(news: &News) {
+fn announce(news: &StandbyNews) {
     match news {
-        News::AllReady { bytes } => {
+        StandbyNews::AllReady { bytes } => {
             info!("all standbys are ready; each holds {} MiB of memory", bytes >> 20);
         }
-        News::LeftOut { module, reason } => {
+        StandbyNews::LeftOut { module, reason } => {
             let module = if module.is_empty() { "sitecustomize" } else { module };
             warn!("standbys do not import `{module}` from now on: {reason}");
         }
-        News::Unfit { modules, reason } => {
+        StandbyNews::Unfit { modules, reason } => {
             let modules: Vec<String> = modules.iter().map(|name| format!("`{name}`")).collect();
             warn!(
                 "standbys do not import {} from now on: {reason}; the workers start again, which is \
@@ -269,16 +269,16 @@ fn announce(news: &News) {
                 modules.join(", ")
             );
         }
-        News::ImportTimedOut { slot, modules } => {
+        StandbyNews::ImportTimedOut { slot, modules } => {
             let (modules, limit) = (modules.join(","), limits::STANDBY_IMPORT_TIMEOUT.as_secs());
             warn!(
                 "a standby of worker {slot} was killed: it did not finish importing `{modules}` \
                  within {limit} s (find the module with `ragent doctor --standby={modules}`)"
             );
         }
-        News::Prevented(obstacle) => warn!("{}", text_of(obstacle)),
-        News::StartsSucceed => info!("standbys can be started again"),
-        News::MemorySufficient => info!("enough memory is available for standbys again"),
+        StandbyNews::Prevented(obstacle) => warn!("{}", text_of(obstacle)),
+        StandbyNews::StartsSucceed => info!("standbys can be started again"),
+        StandbyNews::MemorySufficient => info!("enough memory is available for standbys again"),
     }
 }
 

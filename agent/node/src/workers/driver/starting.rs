@@ -22,7 +22,7 @@ use ragent_rendezvous::{
 use tokio::{task::spawn_blocking, time::timeout};
 use tracing::warn;
 
-use super::{Done, Driver, Group, Worker};
+use super::{Done, Worker, WorkerGroup, WorkersDriver};
 use crate::{
     keeper::order::{Order, Program},
     workers::limits,
@@ -33,7 +33,7 @@ use crate::{
     },
 };
 
-impl Driver {
+impl WorkersDriver {
     pub(super) async fn start_group(&mut self, admission: Admission, job_uid: JobUid) {
         let size = self.spec.environment.local_world_size;
         let machine = Supervisor::new(size, self.spec.stop_grace);
@@ -46,7 +46,7 @@ impl Driver {
             worker_reports.forget();
         }
         let keeper = KeeperWatch::new(clock::now(), self.lease);
-        self.group = Some(Group {
+        self.group = Some(WorkerGroup {
             machine,
             admission,
             job_uid,

@@ -18,7 +18,7 @@ use ragent_rendezvous::{
 use tokio::task::spawn_blocking;
 use tracing::{error, warn};
 
-use super::{Done, Driver, SupervisorEvent, Worker, WorkerState};
+use super::{Done, SupervisorEvent, Worker, WorkerState, WorkersDriver};
 use crate::workers::{
     health::{
         progress,
@@ -29,7 +29,7 @@ use crate::workers::{
     spec::SupervisorSpec,
 };
 
-impl Driver {
+impl WorkersDriver {
     /// Kills the workers whose timers have expired; their ends are reported like any other.
     pub(super) fn kill_expired(&mut self) {
         for Expired { pid, scope_id, signal } in self.timers.expired(clock::now()) {

@@ -47,14 +47,14 @@ type TimerId = (i32, String);
 
 /// The running timers.
 #[derive(Debug, Default)]
-pub(crate) struct Timers {
+pub(crate) struct HealthTimers {
     /// The time at which each timer expires, and its signal.
     running: BTreeMap<TimerId, (Instant, i32)>,
     /// The same timers, the earliest first.
     by_time: BTreeSet<(Instant, TimerId)>,
 }
 
-impl Timers {
+impl HealthTimers {
     /// Sets or ends a timer; `wall_time` is the time since 1970 at `now`.
     pub(crate) fn handle(&mut self, now: Instant, wall_time: Duration, request: TimerRequest) {
         let TimerRequest { pid, scope_id, expiration_time, signal } = request;
@@ -180,7 +180,7 @@ mod tests {
         TimerRequest { pid: 77, scope_id: scope_id.to_owned(), expiration_time, signal: 9 }
     }
 
-    fn expired(timers: &mut Timers, now: Instant) -> Vec<String> {
+    fn expired(timers: &mut HealthTimers, now: Instant) -> Vec<String> {
         timers.expired(now).into_iter().map(|expired| expired.scope_id).collect()
     }
 
@@ -189,7 +189,7 @@ mod tests {
     fn timers_expire_in_order() {
         let now = clock::now_blocking();
         let at = |seconds| now + Duration::from_secs(seconds);
-        let mut timers = Timers::default();
+        let mut timers = HealthTimers::default();
         for (scope, seconds) in [("a", 1_000_005.0), ("b", 1_000_003.0), ("c", 1_000_001.0)] {
             timers.handle(now, WALL, request(scope, seconds));
         }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn odd_requests_are_no_trouble() {
         let now = clock::now_blocking();
-        let mut timers = Timers::default();
+        let mut timers = HealthTimers::default();
         for odd in [f64::NAN, f64::INFINITY, 1e300, 0.0] {
             timers.handle(now, WALL, request("odd", odd));
         }

@@ -8,13 +8,13 @@ use ragent_rendezvous::{
 
 use super::*;
 
-fn entry(number: u64, kind: &str, host: Option<&str>, rank: Option<u32>) -> Entry {
+fn entry(number: u64, kind: &str, host: Option<&str>, rank: Option<u32>) -> JournalEntry {
     let line = serde_json::json!({
         "schema": 1, "id": format!("2.{number}"), "at": "2026-11-21T20:31:07Z", "round": 7,
         "kind": kind, "host": host, "cause": null, "text": format!("event {number}"),
         "data": rank.map(|rank| serde_json::json!({ "rank": rank })),
     });
-    Entry::read(&line.to_string()).expect("an event")
+    JournalEntry::read(&line.to_string()).expect("an event")
 }
 
 /// A job with three members, and a lost node.
@@ -42,14 +42,14 @@ fn job() -> Snapshot {
     }
 }
 
-fn text(topic: Topic, snapshot: &Snapshot, entries: &[Entry]) -> String {
-    Answer::new(&topic, snapshot, entries).text()
+fn text(topic: Topic, snapshot: &Snapshot, entries: &[JournalEntry]) -> String {
+    ExplainAnswer::new(&topic, snapshot, entries).text()
 }
 
 /// The restarts that are asked for are more than those of the short explanation.
 #[test]
 fn restarts_are_listed() {
-    let entries: Vec<Entry> =
+    let entries: Vec<JournalEntry> =
         (1..=20).map(|number| entry(number, "round_ended", None, None)).collect();
     let count = |topic| text(topic, &job(), &entries).matches(" has ended:\n").count();
     assert_eq!((count(Topic::Job), count(Topic::Restart)), (3, RESTARTS_MAX));
@@ -118,7 +118,8 @@ fn worker_is_explained() {
     let shown = text(Topic::Rank(70), &job(), &entries);
     assert!(shown.starts_with("job has no rank 70: its newest round has 24 workers\n"), "{shown}");
     assert!(shown.ends_with("  event 3\n"), "{shown}");
-    let json = serde_json::to_value(Answer::new(&Topic::Rank(11), &job(), &entries)).unwrap();
+    let json =
+        serde_json::to_value(ExplainAnswer::new(&Topic::Rank(11), &job(), &entries)).unwrap();
     assert_eq!((&json["local_rank"], &json["node"]["host_name"]), (&3.into(), &"n1".into()));
     assert_eq!(json["events"][0]["id"], "2.1");
 }
@@ -126,7 +127,7 @@ fn worker_is_explained() {
 /// A node is explained by all that is known about it, and the newest of its events.
 #[test]
 fn node_is_explained() {
-    let entries: Vec<Entry> =
+    let entries: Vec<JournalEntry> =
         (1..=30).map(|number| entry(number, "node_lost", Some("n3"), None)).collect();
     let shown = text(Topic::Node("n3".to_owned()), &job(), &entries);
     assert!(

@@ -44,12 +44,12 @@ const USAGE: i32 = 2;
 pub(super) struct Hosts {
     names: Vec<String>,
     states: Vec<HostState>,
-    counts: Counts,
+    counts: HostCounts,
 }
 
 /// The numbers of hosts in states that matter after each report.
 #[derive(Debug, Default)]
-struct Counts {
+struct HostCounts {
     reaching: usize,
     running: usize,
     returning: usize,
@@ -57,7 +57,7 @@ struct Counts {
     cannot_return: usize,
 }
 
-impl Counts {
+impl HostCounts {
     /// Returns the count that includes hosts in this state.
     fn of(&mut self, state: &HostState) -> Option<&mut usize> {
         match state {
@@ -77,7 +77,7 @@ impl Counts {
 impl Hosts {
     /// Creates the hosts, which are being reached.
     pub(super) fn new(names: Vec<String>) -> Self {
-        let counts = Counts { reaching: names.len(), ..Counts::default() };
+        let counts = HostCounts { reaching: names.len(), ..HostCounts::default() };
         Self { states: vec![HostState::Reaching; names.len()], names, counts }
     }
 

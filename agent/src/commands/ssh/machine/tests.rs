@@ -17,7 +17,7 @@ impl Fixture {
 
     fn with_voters(hosts: usize, min: usize, voters: VoterCount) -> Self {
         let now = ragent_base::sys::clock::now_blocking();
-        let settings = Settings {
+        let settings = LaunchSettings {
             names: (0..hosts).map(|host| format!("n{host}")).collect(),
             min,
             stop: 40 * SECOND,
@@ -51,21 +51,21 @@ impl Fixture {
         std::iter::from_fn(|| self.machine.poll_effect()).collect()
     }
 
-    fn report(&mut self, report: Report) -> Vec<Effect> {
+    fn report(&mut self, report: RelayReport) -> Vec<Effect> {
         self.machine.handle_report(self.now, report);
         self.effects()
     }
 
     fn reached(&mut self, host: HostNumber) -> Vec<Effect> {
-        self.report(Report::Reached { host, host_address: host_address() })
+        self.report(RelayReport::Reached { host, host_address: host_address() })
     }
 
     fn disconnected(&mut self, host: HostNumber, is_direct: bool) -> Vec<Effect> {
-        self.report(Report::Disconnected { host, why: "cut".to_owned(), is_direct })
+        self.report(RelayReport::Disconnected { host, why: "cut".to_owned(), is_direct })
     }
 
     fn exited(&mut self, host: HostNumber, code: i32) -> Vec<Effect> {
-        self.report(Report::Ended { host, end: AgentEnd::Exited(code) })
+        self.report(RelayReport::Ended { host, end: AgentEnd::Exited(code) })
     }
 
     fn signal(&mut self, signal: Signal) -> Vec<Effect> {
@@ -225,7 +225,7 @@ fn stubborn_agents_are_killed() {
     assert_eq!(t.exited(0, 1), []);
     assert_eq!(t.advance(39 * SECOND), []);
     assert_eq!(t.advance(SECOND), [Effect::Signal(Signal::SIGKILL)]);
-    let end = Report::Ended { host: 1, end: AgentEnd::Signaled(9) };
+    let end = RelayReport::Ended { host: 1, end: AgentEnd::Signaled(9) };
     let result = LaunchResult::Interrupted { signal: Signal::SIGTERM };
     assert_eq!(t.report(end), [Effect::Finish(result)]);
 }
@@ -236,7 +236,7 @@ fn others_do_not_wait_for_what_never_comes() {
     let ends = [AgentEnd::NotStarted("no folder".to_owned()), AgentEnd::Exited(2)];
     for end in ends {
         let mut t = Fixture::running(2, 2);
-        let ended = t.report(Report::Ended { host: 1, end });
+        let ended = t.report(RelayReport::Ended { host: 1, end });
         assert_eq!(ended, [Effect::Signal(Signal::SIGTERM)]);
         assert!(matches!(
             t.exited(0, 1)[..],
@@ -324,7 +324,7 @@ fn end_of_a_succeeded_job_is_bounded() {
     assert_eq!(t.disconnected(2, true), []);
     assert_eq!(t.advance(4 * SECOND), [Effect::Signal(Signal::SIGTERM)]);
     assert_eq!(t.advance(40 * SECOND), [Effect::Signal(Signal::SIGKILL)]);
-    let end = Report::Ended { host: 3, end: AgentEnd::Signaled(9) };
+    let end = RelayReport::Ended { host: 3, end: AgentEnd::Signaled(9) };
     assert_eq!(t.report(end), [Effect::Finish(LaunchResult::Succeeded)]);
 }
 

@@ -35,12 +35,12 @@ fn type_text(model: &mut Model, text: &str) {
     }
 }
 
-fn events(count: usize) -> Vec<Entry> {
+fn events(count: usize) -> Vec<JournalEntry> {
     let event = |number| {
         let line = format!(
             r#"{{"id":"1.{number}","at":"2026-11-21T20:31:07Z","round":1,"kind":"k","text":"t {number}"}}"#
         );
-        Entry::read(&line).unwrap()
+        JournalEntry::read(&line).unwrap()
     };
     (1..=count).map(event).collect()
 }

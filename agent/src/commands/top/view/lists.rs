@@ -14,7 +14,7 @@ use ratatui::{
 
 use super::{Palette, put, title};
 use crate::commands::{
-    events::Entry,
+    events::JournalEntry,
     top::{
         layout::has_head,
         model::{Focus, Model},
@@ -181,7 +181,7 @@ pub(super) fn draw_events(buffer: &mut Buffer, area: Rect, model: &Model, palett
 }
 
 fn event(
-    entry: &Entry,
+    entry: &JournalEntry,
     depth: usize,
     width: usize,
     is_selected: bool,

@@ -12,7 +12,7 @@ use ratatui::{Terminal, backend::TestBackend, layout::Size, style::Color};
 
 use super::*;
 use crate::commands::{
-    events::Entry,
+    events::JournalEntry,
     top::{keys::Key, model::Input},
 };
 
@@ -57,13 +57,13 @@ fn snapshot(step: u64) -> Box<Snapshot> {
     })
 }
 
-fn events() -> Vec<Entry> {
+fn events() -> Vec<JournalEntry> {
     let event = |number: u64, second: u64, kind: &str, cause: Option<u64>, text: &str| {
         let line = serde_json::json!({
             "id": format!("2.{number}"), "at": format!("2026-11-21T20:31:{second:02}.412Z"), "round": 7,
             "kind": kind, "cause": cause.map(|cause| format!("2.{cause}")), "text": text, "host": "n3",
         });
-        Entry::read(&line.to_string()).unwrap()
+        JournalEntry::read(&line.to_string()).unwrap()
     };
     vec![
         event(117, 7, "node_lost", None, "n3 was lost: its agent has ended"),

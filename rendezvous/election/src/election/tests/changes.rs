@@ -44,7 +44,7 @@ impl Voters {
 
     fn members(&self, places: impl Iterator<Item = usize>) -> Vec<Member> {
         let member = |place: usize| {
-            let Settings { voter, address, .. } = &self.voters[place].settings;
+            let ElectionSettings { voter, address, .. } = &self.voters[place].settings;
             Member { voter: *voter, address: address.clone() }
         };
         places.map(member).collect()
@@ -373,7 +373,8 @@ fn process_gives_way_before_the_first_round() {
     let mut voters = Voters::listed(3, 1);
     let settings = voters.voters[1].settings.clone();
     let listed = vec![address(1)];
-    voters.voters[1] = Election::new(voters.now, Settings { listed, ..settings }, empty(), Term(0));
+    voters.voters[1] =
+        Election::new(voters.now, ElectionSettings { listed, ..settings }, empty(), Term(0));
     voters.pass(millis(4_000));
     assert_eq!(
         [0, 1, 2].map(|place| voters.voters[place].leads_until().is_some()),

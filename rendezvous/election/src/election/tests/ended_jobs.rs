@@ -58,7 +58,7 @@ fn ended_jobs_are_limited() {
     let ended = voter.message(now, 1, ()).ended;
     assert_eq!(ended.len(), ENDED_MAX);
     assert_eq!(ended.last(), Some(&uid(&format!("job{}", 3 * ENDED_MAX - 1))));
-    let settings = Settings {
+    let settings = ElectionSettings {
         ended: (0..3 * ENDED_MAX).map(|number| uid(&format!("job{number}"))).collect(),
         ..voter.settings.clone()
     };
@@ -133,7 +133,7 @@ fn ended_job_of_the_file_is_forgotten() {
 #[test]
 fn known_end_is_stronger_than_the_file() {
     let now = Voters::new(1).now;
-    let settings = Settings { ended: vec![uid("job")], ..voter(now, 0, 3).settings };
+    let settings = ElectionSettings { ended: vec![uid("job")], ..voter(now, 0, 3).settings };
     let file = replica(job_state_of("job", 1), &[0, 3, 4]);
     let voter = Election::new(now, settings, file, Term(1 << 16));
     assert_eq!(*voter.replica(), Replica { lists: listed(), ..Replica::default() });

@@ -99,7 +99,7 @@ pub(super) fn replica(job_state: JobState, places: &[usize]) -> Replica {
 
 /// Starts a voter whose state file has this replica. It lists the first three hosts.
 pub(super) fn with_file(now: Instant, place: usize, replica: Replica) -> Election {
-    let settings = Settings { is_first_start: false, ..voter(now, place, 3).settings };
+    let settings = ElectionSettings { is_first_start: false, ..voter(now, place, 3).settings };
     Election::new(now, settings, replica, Term(1 << 16))
 }
 
@@ -446,7 +446,7 @@ fn end_refutes_what_was_shown() {
 
     let mut next = Election::new(
         now,
-        Settings { ended: shown.ended, ..voters.voters[0].settings.clone() },
+        ElectionSettings { ended: shown.ended, ..voters.voters[0].settings.clone() },
         empty(),
         Term(0),
     );
@@ -566,7 +566,7 @@ fn another_voter_in_a_slot_replaces_it_at_once() {
     };
     let register = |voters: &mut Voters| {
         let members = (0..3).map(|place| {
-            let Settings { voter, address, .. } = &voters.voters[place].settings;
+            let ElectionSettings { voter, address, .. } = &voters.voters[place].settings;
             Member { voter: *voter, address: address.clone() }
         });
         let report = MembersReport { members: members.collect(), wanted: 3, has_nodes: true };

@@ -2,8 +2,8 @@
 
 use std::{net::SocketAddr, time::Instant};
 
-use super::{Claim, Effect, HostChoice, Sources, State};
-use crate::endpoint::{limits, search::places::Choice};
+use super::{ChoiceState, Effect, HostChoice, NamedHost, Sources};
+use crate::endpoint::{limits, search::places::PlaceChoice};
 
 impl HostChoice {
     /// Continues the host of this machine if an agent that names it is present: it may have been killed. Repeated datagrams are
@@ -14,7 +14,7 @@ impl HostChoice {
             let mut named = named.map(|(number, _)| *number);
             if named.clone().any(|number| self.claimants.is_present(number)) {
                 self.own_places.clear();
-                self.state = State::Chosen;
+                self.state = ChoiceState::Chosen;
                 return self.effects.push_back(Effect::Continue(at));
             }
             if named.all(|number| self.claimants.is_absent(number)) {
@@ -28,27 +28,27 @@ impl HostChoice {
     /// Notes that the agent `by` at `peer` names `host` as the host.
     pub(super) fn note_host(&mut self, now: Instant, by: u64, host: SocketAddr, peer: SocketAddr) {
         match &mut self.state {
-            State::Looking { .. } => {
+            ChoiceState::Looking { .. } => {
                 let before = self.claims.get(&by).map(|claim| claim.sources);
                 let sources = Sources::after(peer, before);
-                if self.note_claim(by, Claim { last: now, sources, host })
+                if self.note_claim(by, NamedHost { last: now, sources, host })
                     && let Some(nonce) = self.claimants.ask(now, by)
                 {
                     self.send_question(by, nonce);
                 }
                 self.first_claim.get_or_insert(now);
                 match self.places.handle_named(now, host, peer.ip()) {
-                    Choice::Try => self.effects.push_back(Effect::Try(host)),
-                    Choice::TryInsteadOf(replaced) => {
+                    PlaceChoice::Try => self.effects.push_back(Effect::Try(host)),
+                    PlaceChoice::TryInsteadOf(replaced) => {
                         self.own_places.remove(&replaced);
                         self.effects.extend([Effect::Drop(replaced), Effect::Try(host)]);
                     }
-                    Choice::Ignore => {}
+                    PlaceChoice::Ignore => {}
                 }
             }
             // It hosts in a moment, and learns of the other host after that.
-            State::Chosen => {}
-            State::Found { at, is_host, next_answer, .. } => {
+            ChoiceState::Chosen => {}
+            ChoiceState::Found { at, is_host, next_answer, .. } => {
                 let (at, is_host) = (*at, *is_host);
                 if !is_host {
                     // The host or another member has answered.
@@ -70,7 +70,7 @@ impl HostChoice {
     }
 
     /// Remembers a claim; if there are many, those of absent agents are forgotten first. Returns true if there was room.
-    pub(super) fn note_claim(&mut self, by: u64, claim: Claim) -> bool {
+    pub(super) fn note_claim(&mut self, by: u64, claim: NamedHost) -> bool {
         if !self.claims.contains_key(&by) && self.claims.len() >= limits::MAX_CLAIMS {
             let absent = |number: &&u64| self.claimants.is_absent(**number);
             let Some(&absent) = self.claims.keys().find(absent) else { return false };
@@ -89,7 +89,7 @@ impl HostChoice {
             return;
         };
         self.refused = None;
-        let is_named = |(number, claim): (&u64, &Claim)| {
+        let is_named = |(number, claim): (&u64, &NamedHost)| {
             claim.host == at && self.claimants.is_present(*number)
         };
         if self.claims.iter().any(is_named) {

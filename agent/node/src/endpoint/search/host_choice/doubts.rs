@@ -4,12 +4,12 @@ use std::{ops::Bound, time::Instant};
 
 use ragent_base::spec::Eligible;
 
-use super::{Effect, HostChoice, Other};
+use super::{Effect, HostChoice, OtherSearcher};
 use crate::endpoint::{
     limits,
     search::{
-        challenges::Timeouts,
-        datagram::{Candidate, Message},
+        challenges::ExpiredDeadlines,
+        datagram::{Candidate, SearchMessage},
     },
 };
 
@@ -18,7 +18,9 @@ impl HostChoice {
     pub(super) fn handle_absence(&mut self, now: Instant) {
         let before = self.lowest();
         let timeouts = [&mut self.challenges, &mut self.claimants];
-        for Timeouts { repeated, has_ended } in timeouts.map(|asked| asked.handle_timeout(now)) {
+        for ExpiredDeadlines { repeated, has_ended } in
+            timeouts.map(|asked| asked.handle_timeout(now))
+        {
             for (number, nonce) in repeated {
                 self.send_question(number, nonce);
             }
@@ -76,15 +78,16 @@ impl HostChoice {
         let claim = self.claims.get(&to).map(|claim| claim.sources);
         let other = || self.others.iter().find(|(other, _)| other.number == to);
         if let Some(sources) = claim.or_else(|| other().map(|(_, other)| other.sources)) {
-            let question = Message::Ask { by: self.own.number, to, nonce };
+            let question = SearchMessage::Ask { by: self.own.number, to, nonce };
             self.effects.push_back(Effect::Send(sources.iter().collect(), question));
         }
     }
 
     /// Returns the agents that look and that this one waits for, each with the time of its first datagram.
     pub(super) fn doubtful(&self) -> Vec<(u64, Instant)> {
-        let is_not_absent = |(by, _): &(&Candidate, &Other)| !self.challenges.is_absent(by.number);
-        let entry = |(by, other): (&Candidate, &Other)| (by.number, other.since);
+        let is_not_absent =
+            |(by, _): &(&Candidate, &OtherSearcher)| !self.challenges.is_absent(by.number);
+        let entry = |(by, other): (&Candidate, &OtherSearcher)| (by.number, other.since);
         let most = match self.eligible {
             Eligible::IfLowest => limits::MAX_CHALLENGES,
             // It waits for none, but others wait for the candidate that it reports.
@@ -108,7 +111,7 @@ impl HostChoice {
 
     /// Returns the agents that do not agree that this one is the lowest candidate, because they do not know it, or know a lower
     /// one than it does.
-    pub(super) fn disagreeing(&self) -> impl Iterator<Item = (&Candidate, &Other)> {
+    pub(super) fn disagreeing(&self) -> impl Iterator<Item = (&Candidate, &OtherSearcher)> {
         self.others.iter().filter(|(_, other)| {
             let is_known = |lowest: Candidate| self.others.contains_key(&lowest);
             other
@@ -118,7 +121,7 @@ impl HostChoice {
     }
 
     /// Returns the candidates below this agent, from the lowest one.
-    pub(super) fn lower(&self) -> impl Iterator<Item = (&Candidate, &Other)> {
+    pub(super) fn lower(&self) -> impl Iterator<Item = (&Candidate, &OtherSearcher)> {
         let may_host = self.eligible != Eligible::Never;
         let end = if may_host { Bound::Excluded(self.own) } else { Bound::Unbounded };
         self.others.range((Bound::Unbounded, end)).filter(|(_, other)| other.may_host)

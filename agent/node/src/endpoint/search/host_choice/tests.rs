@@ -24,14 +24,14 @@ struct World {
     random: SmallRng,
     /// Percentage of datagrams that are lost.
     loss: u32,
-    in_flight: Vec<(Instant, usize, Message, SocketAddr)>,
+    in_flight: Vec<(Instant, usize, SearchMessage, SocketAddr)>,
     messages: usize,
     /// The only agents that receive datagrams sent to all; `None`: all agents.
     listed: Option<Vec<u64>>,
     /// Attempts at addresses without a host, with their ends.
     trials: Vec<(Instant, usize, SocketAddr)>,
     /// Datagrams that an attacker sends to all, again and again, from an address of its own.
-    repeated: Vec<Message>,
+    repeated: Vec<SearchMessage>,
     next_repeat: Instant,
 }
 
@@ -119,7 +119,8 @@ impl World {
         self.in_flight = rest;
         for (_, to, message, peer) in arrived {
             let agent = &mut self.agents[to];
-            let is_unknown = matches!(message, Message::Ask { .. } | Message::Answer { .. });
+            let is_unknown =
+                matches!(message, SearchMessage::Ask { .. } | SearchMessage::Answer { .. });
             if let Some(choice) = agent.choice.as_mut().filter(|_| agent.answers || !is_unknown) {
                 choice.handle_message(now, &message, peer);
             }
@@ -206,7 +207,7 @@ impl World {
                 self.messages += 1;
                 let by = self.agents[index].number;
                 for (peer, nonces) in asked {
-                    self.send(index, peer, Message::Answer { by, nonces });
+                    self.send(index, peer, SearchMessage::Answer { by, nonces });
                 }
             }
             // The host with the lower number stays.
@@ -225,7 +226,7 @@ impl World {
     }
 
     /// Sends to the agent at `peer` alone.
-    fn send(&mut self, from: usize, peer: SocketAddr, message: Message) {
+    fn send(&mut self, from: usize, peer: SocketAddr, message: SearchMessage) {
         let to = self.agents.iter().position(|agent| address(agent.number) == peer);
         if let Some(to) = to
             && self.random.random_range(0..100) >= self.loss
@@ -364,7 +365,7 @@ fn rivals_are_met_now_and_then() {
     let mut requests = BTreeMap::new();
     for step in 0..100 {
         for other in [2, 3] {
-            let message = Message::Hosted { by: other, at: address(other), by_host: true };
+            let message = SearchMessage::Hosted { by: other, at: address(other), by_host: true };
             host.handle_message(now + MILLIS * 100 * step, &message, address(other));
         }
         while let Some(effect) = host.poll_effect() {
@@ -375,7 +376,7 @@ fn rivals_are_met_now_and_then() {
     }
     assert_eq!(requests, BTreeMap::from([(address(2), 4), (address(3), 4)]));
     for other in 4..100 {
-        let message = Message::Hosted { by: other, at: address(other), by_host: true };
+        let message = SearchMessage::Hosted { by: other, at: address(other), by_host: true };
         host.handle_message(now + Duration::from_secs(20), &message, address(other));
     }
     let requests = std::iter::from_fn(|| host.poll_effect());
@@ -441,7 +442,8 @@ fn repeated_candidates_are_passed_over() {
     for seed in 0..20 {
         let mut world = World::new(seed, 0);
         let ghost = candidate(seed % 3);
-        world.repeated = vec![Message::Looking { by: ghost, may_host: true, lowest: Some(ghost) }];
+        world.repeated =
+            vec![SearchMessage::Looking { by: ghost, may_host: true, lowest: Some(ghost) }];
         for number in 3..6 + seed % 4 {
             let after = MILLIS * world.random.random_range(0..500);
             world.add(number, after, Eligible::IfLowest);
@@ -457,7 +459,7 @@ fn repeated_candidates_are_passed_over() {
 fn many_repeated_candidates_do_not_prevent_the_start() {
     let looking = |number: u64| {
         let by = candidate(number);
-        Message::Looking { by, may_host: true, lowest: Some(by) }
+        SearchMessage::Looking { by, may_host: true, lowest: Some(by) }
     };
     let mut world = World::new(1, 0);
     world.repeated = (0..150).map(looking).collect();
@@ -482,7 +484,8 @@ fn many_repeated_candidates_do_not_prevent_the_start() {
 fn present_candidates_are_waited_for() {
     let start = clock::now_blocking();
     let mut agent = HostChoice::new(start, candidate(9), Eligible::IfLowest, Pace::default());
-    let looking = Message::Looking { by: candidate(1), may_host: true, lowest: Some(candidate(1)) };
+    let looking =
+        SearchMessage::Looking { by: candidate(1), may_host: true, lowest: Some(candidate(1)) };
     let (mut now, mut questions, mut hosts_at) = (start, 0, None);
     while hosts_at.is_none() && now < start + Duration::from_secs(100) {
         now += MILLIS * 50;
@@ -490,10 +493,10 @@ fn present_candidates_are_waited_for() {
         agent.handle_timeout(now);
         while let Some(effect) = agent.poll_effect() {
             match effect {
-                Effect::Send(_, Message::Ask { to: 1, nonce, .. }) => {
+                Effect::Send(_, SearchMessage::Ask { to: 1, nonce, .. }) => {
                     questions += 1;
                     if now < start + Duration::from_secs(60) {
-                        let answer = Message::Answer { by: 1, nonces: vec![3, nonce] };
+                        let answer = SearchMessage::Answer { by: 1, nonces: vec![3, nonce] };
                         agent.handle_message(now, &answer, address(1));
                     }
                 }
@@ -512,7 +515,8 @@ fn present_candidates_are_waited_for() {
 fn questions_reach_the_agent() {
     let start = clock::now_blocking();
     let mut agent = HostChoice::new(start, candidate(9), Eligible::IfLowest, Pace::default());
-    let looking = Message::Looking { by: candidate(1), may_host: true, lowest: Some(candidate(1)) };
+    let looking =
+        SearchMessage::Looking { by: candidate(1), may_host: true, lowest: Some(candidate(1)) };
     let mut questions = 0;
     for step in 0..200 {
         let now = start + MILLIS * 10 * step;
@@ -521,10 +525,10 @@ fn questions_reach_the_agent() {
         agent.handle_message(now, &looking, peer);
         agent.handle_timeout(now);
         while let Some(effect) = agent.poll_effect() {
-            if let Effect::Send(peers, Message::Ask { nonce, .. }) = effect {
+            if let Effect::Send(peers, SearchMessage::Ask { nonce, .. }) = effect {
                 questions += 1;
                 assert!(peers.len() <= 2 && peers.contains(&address(1)), "{peers:?}");
-                let answer = Message::Answer { by: 1, nonces: vec![nonce] };
+                let answer = SearchMessage::Answer { by: 1, nonces: vec![nonce] };
                 agent.handle_message(now, &answer, address(1));
             }
         }
@@ -537,7 +541,8 @@ fn questions_reach_the_agent() {
 fn false_hosts_do_not_delay_the_search() {
     for seed in 0..20 {
         let mut world = World::new(seed, 0);
-        let hosted = |by: u64| Message::Hosted { by, at: address(100 + by), by_host: by == 0 };
+        let hosted =
+            |by: u64| SearchMessage::Hosted { by, at: address(100 + by), by_host: by == 0 };
         world.repeated = (0..seed % 20).map(hosted).collect();
         world.add(1, Duration::from_secs(12), Eligible::Always);
         world.add(2, Duration::ZERO, Eligible::Never);
@@ -560,7 +565,7 @@ fn trials_are_bounded() {
     for step in 0..2000_u32 {
         let [high, low] = (step as u16).to_be_bytes();
         let at = SocketAddr::from(([10, 1, high, low], 29400));
-        let message = Message::Hosted { by: u64::from(step) + 2, at, by_host: false };
+        let message = SearchMessage::Hosted { by: u64::from(step) + 2, at, by_host: false };
         agent.handle_message(now + MILLIS * 3 * step, &message, address(u64::from(step) % 50));
         agent.handle_timeout(now + MILLIS * 3 * step);
         while let Some(effect) = agent.poll_effect() {
@@ -582,7 +587,7 @@ fn refusal_ends_the_search() {
     let start = clock::now_blocking();
     for is_present in [true, false] {
         let mut agent = HostChoice::new(start, candidate(9), Eligible::Never, Pace::default());
-        let hosted = Message::Hosted { by: 1, at: address(1), by_host: true };
+        let hosted = SearchMessage::Hosted { by: 1, at: address(1), by_host: true };
         agent.handle_message(start, &hosted, address(1));
         let mut gives_up = None;
         for step in 0..100 {
@@ -590,8 +595,8 @@ fn refusal_ends_the_search() {
             agent.handle_timeout(now);
             while let Some(effect) = agent.poll_effect() {
                 match effect {
-                    Effect::Send(_, Message::Ask { nonce, .. }) if is_present => {
-                        let answer = Message::Answer { by: 1, nonces: vec![nonce] };
+                    Effect::Send(_, SearchMessage::Ask { nonce, .. }) if is_present => {
+                        let answer = SearchMessage::Answer { by: 1, nonces: vec![nonce] };
                         agent.handle_message(now, &answer, address(1));
                     }
                     Effect::Try(at) => assert!(agent.handle_refused(now, at)),
@@ -612,7 +617,7 @@ fn own_place_is_continued() {
     let start = clock::now_blocking();
     for is_present in [true, false] {
         let mut agent = HostChoice::new(start, candidate(9), Eligible::Never, Pace::default());
-        let hosted = Message::Hosted { by: 1, at: address(9), by_host: false };
+        let hosted = SearchMessage::Hosted { by: 1, at: address(9), by_host: false };
         let (mut continues, mut failed, mut dropped, mut tried) = (None, 0, 0, 0);
         for step in 0..100 {
             let now = start + MILLIS * 50 * step;
@@ -620,8 +625,8 @@ fn own_place_is_continued() {
             agent.handle_timeout(now);
             while let Some(effect) = agent.poll_effect() {
                 match effect {
-                    Effect::Send(_, Message::Ask { nonce, .. }) if is_present && step > 3 => {
-                        let answer = Message::Answer { by: 1, nonces: vec![nonce] };
+                    Effect::Send(_, SearchMessage::Ask { nonce, .. }) if is_present && step > 3 => {
+                        let answer = SearchMessage::Answer { by: 1, nonces: vec![nonce] };
                         agent.handle_message(now, &answer, address(1));
                     }
                     Effect::Try(at) => {
@@ -661,7 +666,7 @@ fn questions_are_answered() {
         for step in 0..1000_u32 {
             let now = start + MILLIS * step;
             for to in [1, 2] {
-                let question = Message::Ask { by: 5, to, nonce: u64::from(step) };
+                let question = SearchMessage::Ask { by: 5, to, nonce: u64::from(step) };
                 agent.handle_message(now, &question, address(5 + u64::from(step % 4)));
             }
             agent.handle_timeout(now);
@@ -721,10 +726,10 @@ proptest! {
                 prop_assert!(now < start + Duration::from_secs(200));
             }
             let message = step.map(|(kind, one, other, _)| match kind {
-                0 | 1 => Message::Looking { by: candidate(one), may_host: kind == 0, lowest: Some(candidate(other)) },
-                2 => Message::Hosted { by: one, at: address(other), by_host: false },
-                3 => Message::Ask { by: one, to: other, nonce: one },
-                _ => Message::Answer { by: one, nonces: vec![nonce] },
+                0 | 1 => SearchMessage::Looking { by: candidate(one), may_host: kind == 0, lowest: Some(candidate(other)) },
+                2 => SearchMessage::Hosted { by: one, at: address(other), by_host: false },
+                3 => SearchMessage::Ask { by: one, to: other, nonce: one },
+                _ => SearchMessage::Answer { by: one, nonces: vec![nonce] },
             });
             if let Some(message) = message {
                 agent.handle_message(now, &message, address(1));
@@ -735,7 +740,7 @@ proptest! {
                 match effect {
                     Effect::Host => has_chosen = true,
                     Effect::Try(at) => agent.handle_not_joined(now, at),
-                    Effect::Send(_, Message::Ask { nonce: asked, .. }) => {
+                    Effect::Send(_, SearchMessage::Ask { nonce: asked, .. }) => {
                         questions += 1;
                         nonce = asked;
                     }
