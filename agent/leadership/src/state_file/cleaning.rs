@@ -124,12 +124,12 @@ mod tests {
         left.sort();
         let expected = [
             "else",
-            "job-recent.json",
-            "job-recent.death-notice",
             "job-leaderless.json",
             "job-new.death-notice",
             "job-other.json",
             "job-own.json",
+            "job-recent.death-notice",
+            "job-recent.json",
         ];
         assert_eq!(left, expected);
     }
