@@ -70,7 +70,7 @@ STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 CODE = re.compile(r"`[^`]*`")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\([^)]*\)")
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*`\[]*[A-Z0-9`-])")
-EXAMPLE = re.compile(r"\b(for example|such as|example:)", re.IGNORECASE)
+EXAMPLE = re.compile(r"\b(for example|such as|examples?:)", re.IGNORECASE)
 
 
 def files():
