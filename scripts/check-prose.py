@@ -69,7 +69,7 @@ CLAUSE = re.compile(r"^(What|How|Where|Whether|Why|Who|Whose|Which|Whom|When)\b(
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 CODE = re.compile(r"`[^`]*`")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\([^)]*\)")
-SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*`\[]*[A-Z0-9`-])")
+SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*]*\s+")
 EXAMPLE = re.compile(r"\b(for example|such as|examples?:)", re.IGNORECASE)
 
 
