@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the links between the pages of the repository.
 
-Every relative link must name a file, and its fragment a heading of that file; docs/SUMMARY.md must list every page of
+Every relative link must name a file, and its fragment a heading of that file; docs/SUMMARY.md must list every page below
 docs/. Exits with 1 and prints each link that does not.
 """
 
@@ -49,7 +49,7 @@ def main():
     """Prints dead links and pages that the book does not list."""
     errors = [link for page in pages() for link in dead_links(page)]
     listed = set(LINK.findall(pathlib.Path("docs/SUMMARY.md").read_text(encoding="utf-8")))
-    of_book = {page.name for page in pages() if page.parent == pathlib.Path("docs")} - {"SUMMARY.md"}
+    of_book = {str(page.relative_to("docs")) for page in pages() if page.is_relative_to("docs")} - {"SUMMARY.md"}
     errors += [f"docs/SUMMARY.md: {page} is not listed" for page in sorted(of_book - listed)]
     for error in errors:
         print(f"dead link: {error}" if "SUMMARY" not in error else error, file=sys.stderr)

@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""Counts forms that the project does not use in comments, messages and documentation.
+"""Checks the prose of comments, messages and documentation.
 
 A block is a run of comment lines, one string of a message, or one paragraph of a page. CONTRIBUTING.md has the
-rules, docs/glossary.md the terms. Exits with 1 if more than LIMIT of any kind of block contains a listed form.
+rules, docs/glossary.md the terms. Exits with 1 if
 
-    scripts/check-prose.py                  all of the repository: a table by folder
-    scripts/check-prose.py --list PATH...   the blocks with such a form below PATH, by file and line
+- more than LIMIT of any kind of block contains a listed form, or
+- a page for readers has a sentence of more than MAX_WORDS words, and is not in UNCHECKED_PAGES.
+
+It also prints how many semicolons and examples each page for readers has per 1,000 words.
+
+    scripts/check-prose.py                  all of the repository: a table by folder, and one by page
+    scripts/check-prose.py --list PATH...   the blocks with such a form, and the long sentences, by file and line
 """
 
 import argparse
@@ -15,6 +20,35 @@ import subprocess
 import sys
 
 LIMIT = 0.01
+# The most words of a sentence: a reader remembers the beginning of such a sentence at its end.
+MAX_WORDS = 30
+# Pages whose long sentences are listed, but are no error. Remove a page when it has none any more.
+UNCHECKED_PAGES = {
+    "docs/discovery.md",
+    "docs/events.md",
+    "docs/exit-codes.md",
+    "docs/failures.md",
+    "docs/guarantees.md",
+    "docs/high-availability.md",
+    "docs/install.md",
+    "docs/kubernetes.md",
+    "docs/launch-methods.md",
+    "docs/logging.md",
+    "docs/metrics.md",
+    "docs/page.md",
+    "docs/performance.md",
+    "docs/progress.md",
+    "docs/python.md",
+    "docs/releasing.md",
+    "docs/schedulers.md",
+    "docs/security.md",
+    "docs/settings.md",
+    "docs/ssh.md",
+    "docs/standbys.md",
+    "docs/systemd.md",
+    "docs/torchrun-compat.md",
+    "docs/versions.md",
+}
 
 FORMS = {
     "tell": r"\b(told|tells?|telling)\b",
@@ -34,6 +68,9 @@ PATTERN = {name: re.compile(form, re.IGNORECASE) for name, form in FORMS.items()
 CLAUSE = re.compile(r"^(What|How|Where|Whether|Why|Who|Whose|Which|Whom|When)\b(?!.*\?$)")
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 CODE = re.compile(r"`[^`]*`")
+LINK = re.compile(r"(!?)\[([^\]]*)\]\([^)]*\)")
+SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*]*\s+")
+EXAMPLE = re.compile(r"\b(for example|such as|examples?:)", re.IGNORECASE)
 
 
 def files():
@@ -73,14 +110,14 @@ def paragraphs(lines):
     """Paragraphs, items and rows of a page, without its code blocks."""
     block, start, is_code = [], 0, False
     for number, line in enumerate([*lines, ""], 1):
-        if line.startswith("```"):
+        if line.strip().startswith("```"):
             is_code = not is_code
         starts = re.match(r"\s*([-*|#]|\d+\.) ?", line)
         if not line.strip() or starts or is_code:
             if block:
                 yield start, " ".join(block)
             block = []
-        if line.strip() and not is_code and not line.startswith(("    ", "```")):
+        if line.strip() and not is_code and not line.startswith("    ") and not line.strip().startswith("```"):
             if not block:
                 start = number
             block.append(line.strip())
@@ -110,15 +147,68 @@ def forms(words, is_doc):
     return found + (["clause"] if is_doc and CLAUSE.match(words) else [])
 
 
+def is_for_readers(path):
+    """True for the pages whose sentences are measured."""
+    return path.suffix == ".md" and (path.parts[0] == "docs" or str(path) in ("README.md", "CONTRIBUTING.md"))
+
+
+def sentences(path):
+    """The sentences of a page: the line of their paragraph, and the text. Not those of tables, headings and lists of links."""
+    for line, words in paragraphs(path.read_text(encoding="utf-8").split("\n")):
+        if words.startswith(("|", "#", "<")):
+            continue
+        of_links = sum(len(text.split()) for _, text in LINK.findall(words))
+        plain = LINK.sub(lambda link: "" if link.group(1) else link.group(2), CODE.sub("`code`", words))
+        plain = re.sub(r"^([-*]|\d+\.) ", "", plain)
+        if len(plain.split()) <= 2 * of_links:
+            continue
+        for sentence in SENTENCE_END.split(plain):
+            yield line, sentence
+
+
+def check_pages(pages, listed):
+    """Prints the table of the pages, and lists their long sentences. Returns true if one of them is an error."""
+    failed = False
+    if not listed:
+        print(f"\n{'page':40} {'words':>6} {'long':>5}   per 1,000 words: semicolons, examples")
+    total = [0, 0, 0, 0]
+    for path in sorted(pages):
+        found = list(sentences(path))
+        too_long = [(line, text) for line, text in found if len(text.split()) > MAX_WORDS]
+        text = " ".join(text for _, text in found)
+        counts = [len(text.split()), len(too_long), text.count(";"), len(EXAMPLE.findall(text))]
+        total = [sum(pair) for pair in zip(total, counts)]
+        is_error = bool(too_long) and str(path) not in UNCHECKED_PAGES
+        failed |= is_error
+        if not listed:
+            print_page(path, counts)
+        for line, sentence in too_long:
+            if is_error and not listed or listed and any(path.is_relative_to(part) for part in listed):
+                message = f"{path}:{line}: {len(sentence.split())} words: {sentence[:160]}"
+                print(message, file=sys.stdout if listed else sys.stderr)
+    if not listed:
+        print_page("all", total)
+    return failed
+
+
+def print_page(name, counts):
+    """Prints a row of the table of the pages."""
+    words, too_long, semicolons, examples = counts
+    thousands = max(words, 1) / 1000
+    print(f"{name!s:40} {words:6} {too_long:5}   {semicolons / thousands:5.1f} {examples / thousands:5.1f}")
+
+
 def main():
-    """Prints the table or the list."""
+    """Prints the tables or the list."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--list", nargs="+", metavar="PATH", help="list the blocks below these paths")
     given = parser.parse_args()
-    counts = {}
+    counts, pages = {}, []
     for path in files():
         if path.name in ("check-prose.py", "LICENSE"):
             continue
+        if is_for_readers(path):
+            pages.append(path)
         is_listed = given.list and any(path.is_relative_to(part) for part in given.list)
         for kind, line, is_doc, words in blocks(path):
             found = forms(words, is_doc)
@@ -129,6 +219,7 @@ def main():
             if is_listed and found:
                 print(f"{path}:{line}: {kind}: {', '.join(found)}: {words[:160]}")
     if given.list:
+        check_pages(pages, given.list)
         return 0
     failed = False
     print(f"{'blocks':10} {'folder':12} {'all':>6} {'listed':>6}  share")
@@ -140,6 +231,9 @@ def main():
         failed |= total[1] > LIMIT * total[0]
     if failed:
         print(f"more than {LIMIT:.0%} of a kind of block has a form that CONTRIBUTING.md lists", file=sys.stderr)
+    if check_pages(pages, []):
+        print(f"a sentence of a page has more than {MAX_WORDS} words: make two of it", file=sys.stderr)
+        failed = True
     return int(failed)
 
 

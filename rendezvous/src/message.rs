@@ -3,6 +3,11 @@
 //! Both sides are *level*, not edge: a node sends its [`NodeReport`], the coordinator sends the
 //! [`Assignment`] that applies to the node. After a broken stream both are sent again, so that a
 //! lost or repeated message blocks nothing.
+//!
+//! - Both name a (term, round) pair. The receiver ignores a pair that is older than the one it knows.
+//! - The streams of a node are numbered. Messages on any but its newest stream are ignored.
+//! - No message grows with the number of nodes, except the admission of group rank 0: it lists the addresses
+//!   that the round's store admits.
 
 mod assignment;
 mod failure;

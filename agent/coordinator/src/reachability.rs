@@ -1,6 +1,7 @@
 //! Measures how this agent reaches the other nodes of its job, for `ragent doctor --peers`.
 //!
 //! A request cannot name addresses: only registered nodes are tried, for one request at a time, and at most once a second.
+//! A node is tried only if its stream comes from the address that it announces.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,4 +1,9 @@
 //! The gRPC and HTTP service on an agent's port.
+//!
+//! There are three routers, so that no page can forget to check who asks. Processes of the job get all routes. This
+//! user on this machine gets the pages that only read. All others get the identity, and may report a death. Without
+//! a secret, every client counts as a process of the job, unless the port is on a loopback address: that one serves this
+//! user only.
 
 use std::{pin::Pin, sync::Arc};
 

@@ -3,6 +3,9 @@
 //! The driver passes in what happens on streams, in the supervisor and by the clock, and carries out
 //! [`Effect`]s. Which stream a message counts on, and in which order a lease ends and a message is
 //! read, is decided here, so that `tests/simulation` runs the same rules as the program.
+//!
+//! An agent that was paused ends its lease before it reads any message that has arrived meanwhile. It drops the
+//! stream, and sends its current state on a new one.
 
 use std::{collections::VecDeque, net::IpAddr, time::Instant};
 

@@ -16,7 +16,12 @@
 //! It may also hold a standby for each worker: an interpreter that waits for the next round. A
 //! standby belongs to no round: neither the end of a round nor the end of the lease ends it.
 //!
-//! It makes no other decisions, and it has no runtime: one thread, one `poll`.
+//! It makes no other decisions, and it has no runtime: one thread, one `poll`. Once the lease has ended it starts no
+//! process.
+//!
+//! If the keeper dies, the kernel kills the workers (`PR_SET_PDEATHSIG`), and the agent, which is a subreaper too, kills
+//! the rest. If agent and keeper are killed at the same moment, a process that a worker has started in a session of its
+//! own may survive, unless there is a cgroup ([`Cgroup`]).
 
 mod death_notice;
 mod limits;

@@ -1,4 +1,7 @@
 //! Removes nodes that are lost or have left.
+//!
+//! Two things prove that the processes of a node are dead: the end of its lease, and the report of its keeper that
+//! its agent is gone and all processes are reaped. The end of a stream proves nothing.
 
 use std::time::Instant;
 

@@ -1,4 +1,7 @@
 //! The failure of a worker.
+//!
+//! A failure has an age and not a time, because no clock of one machine is compared with that of another. The
+//! coordinator orders failures by the time of receipt minus the age.
 
 use std::time::Duration;
 

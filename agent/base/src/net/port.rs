@@ -1,5 +1,14 @@
 //! Serves the protocols that share one port: distinguishes them by their first byte, and carries
 //! out the decisions of `ConnectionQuota`.
+//!
+//! | first byte | protocol |
+//! |---|---|
+//! | 0 | a client of a TCPStore (`VALIDATE`) |
+//! | a capital letter | HTTP/1.1, or HTTP/2 with gRPC |
+//! | [`TLS`] | TLS with HTTP inside |
+//! | [`VOTER_PROTOCOL`] | another voter; with a secret, TLS follows |
+//!
+//! A connection with another first byte is closed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

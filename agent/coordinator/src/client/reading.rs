@@ -1,4 +1,8 @@
 //! Requests that read: the pages of a job's coordinator, over HTTP.
+//!
+//! An agent that does not coordinate passes a request on to the coordinator. A request with the header `Max-Forwards`
+//! is direct: such an agent answers it with 421 and the coordinator's endpoint. Commands send direct requests, and so
+//! do agents that pass a request on, so that two agents never ask each other in a circle.
 
 use std::{collections::VecDeque, mem, net::SocketAddr};
 

@@ -1,4 +1,7 @@
 //! The hook that makes a Python interpreter a standby, and the reports of standbys.
+//!
+//! Python reads the hook by its path. So there are no standbys if other users can put a folder of theirs in its place,
+//! because they own a folder above it, or can write to such a folder without a sticky bit.
 
 use std::{
     ffi::{OsStr, OsString},
