@@ -1,9 +1,8 @@
 //! The configurations of TLS 1.3 with raw public keys (RFC 7250): both ends have the key that is derived from the secret,
 //! prove that they have it, and accept no other key.
 //!
-//! The name of the server in the client's first message is the *server name* (SNI), which is derived from the secret as
-//! well. It selects the key while a secret is being replaced, and a server does no public-key operation for a client
-//! that does not know it.
+//! The server name (SNI) in the first message of the client is derived from the secret as well. It selects the key
+//! while a secret is being replaced, and a server does no public-key operation for a client that does not know it.
 //!
 //! With certificates (`certificates`), the verifiers and the identity differ, and nothing else does.
 

@@ -38,7 +38,7 @@ pub(super) struct ElectionLeader {
     /// The renewals whose answers still count.
     sent: VecDeque<Renewal>,
     /// The newest grant of each voter, and of members that could become voters, by address.
-    pub(super) grants: BTreeMap<VoterAddress, Grant>,
+    pub(super) grants: BTreeMap<VoterAddress, VoterGrant>,
     pub(super) copied: Version,
     /// The version with the first round of the job, until a majority has it.
     pub(super) first_round: Option<Version>,
@@ -57,7 +57,7 @@ struct Renewal {
 
 /// The newest grant of one voter.
 #[derive(Clone, Debug)]
-pub(super) struct Grant {
+pub(super) struct VoterGrant {
     pub(super) voter: VoterId,
     pub(super) process: NodeId,
     /// The time of sending of the newest renewal that it has granted, and the newest version in one.
@@ -108,7 +108,7 @@ impl ElectionLeader {
         let is_answered = |renewal: &&Renewal| renewal.sequence == message.sequence;
         let Some(renewal) = self.sent.iter().find(is_answered).copied() else { return false };
         let VoterMessage { voter, address, process, body, .. } = message;
-        let grant = Grant {
+        let grant = VoterGrant {
             voter: *voter,
             process: process.clone(),
             sent: renewal.at,
@@ -120,7 +120,7 @@ impl ElectionLeader {
         true
     }
 
-    fn grant(&mut self, address: &VoterAddress, mut grant: Grant) {
+    fn grant(&mut self, address: &VoterAddress, mut grant: VoterGrant) {
         // What another voter at this address has granted does not count for this one.
         if let Some(before) = self.grants.get(address).filter(|known| known.voter == grant.voter) {
             grant.sent = grant.sent.max(before.sent);
@@ -130,8 +130,8 @@ impl ElectionLeader {
     }
 
     /// Returns the newest grant of the voter in this slot.
-    pub(super) fn grant_of(&self, replica: &Replica, slot: &VoterSlot) -> Option<&Grant> {
-        let is_of_slot = |grant: &&Grant| replica.is_slot_of(slot, grant.voter, &slot.address);
+    pub(super) fn grant_of(&self, replica: &Replica, slot: &VoterSlot) -> Option<&VoterGrant> {
+        let is_of_slot = |grant: &&VoterGrant| replica.is_slot_of(slot, grant.voter, &slot.address);
         self.grants.get(&slot.address).filter(is_of_slot)
     }
 
@@ -195,7 +195,7 @@ impl Election {
         let Role::Leader(leader) = &mut self.role else { return };
         to.extend(leader.learners(&replica).map(|member| member.address.clone()));
         leader.send(now, timers, sequence, replica.version);
-        let own = Grant {
+        let own = VoterGrant {
             voter: self.settings.voter,
             process: self.settings.process.clone(),
             sent: now,
