@@ -1,9 +1,12 @@
 //! Ways to end a job from outside; no process of it remains.
 
 use std::{
-    fs::OpenOptions,
+    fs::{self, OpenOptions, Permissions},
     io::{BufRead, BufReader, PipeWriter, Write, pipe},
-    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{OpenOptionsExt, PermissionsExt},
+    },
     process::Command,
 };
 
@@ -29,6 +32,72 @@ fn workers_receive_the_signal_and_may_save() {
         end.assert_stderr(&["signal received; leaving the job", signal.as_str()]);
         sandbox.assert_nothing_left();
     }
+}
+
+/// A script with a data loader that prints `saved` if the loader still lives half a second after SIGTERM.
+const WITH_LOADER: &str = r#"
+import os, signal, subprocess, time
+
+loader = subprocess.Popen(["sleep", "infinity"])
+
+def save(number, frame):
+    time.sleep(0.5)
+    os.write(1, b"saved\n" if loader.poll() is None else b"torn\n")
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, save)
+os.write(1, b"ready\n")
+signal.pause()
+"#;
+
+/// A data loader gets the signal when its worker has ended, so the worker can save with it. With `group`, as under torchrun, both get it at
+/// once. So do they if a wrapper starts the interpreter: it may pass nothing on.
+#[test]
+fn data_loader_outlives_its_worker() {
+    if !is_there("python3") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("loads.py"), WITH_LOADER).unwrap();
+    fs::write(sandbox.path("wrapper"), "#!/bin/bash\ntrap : TERM\npython3 \"$@\"\n").unwrap();
+    let wrapper = sandbox.path("wrapper");
+    fs::set_permissions(&wrapper, Permissions::from_mode(0o755)).unwrap();
+    let script = sandbox.path("loads.py");
+    for (flags, interpreter, printed) in [
+        ("", None, "saved"),
+        ("--signal-workers group", None, "torn"),
+        ("", Some(&wrapper), "torn"),
+    ] {
+        let words = format!("--shutdown-timeout 300 {flags} {}", script.display());
+        let mut agent = sandbox.ragent(&words);
+        if let Some(interpreter) = interpreter {
+            agent = agent.env("PYTHON_EXEC", interpreter);
+        }
+        let mut agent = agent.start();
+        agent.prints("ready");
+        agent.signal(Signal::SIGTERM);
+        let end = agent.end();
+        end.assert_code(8);
+        assert_eq!(end.stdout, format!("ready\n{printed}\n"), "{flags} {interpreter:?}");
+        sandbox.assert_nothing_left();
+    }
+}
+
+/// A signal that is forwarded reaches the interpreter alone as well.
+#[test]
+fn forwarded_signals_reach_the_interpreter() {
+    if !is_there("python3") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("loads.py"), &WITH_LOADER.replace("SIGTERM", "SIGUSR1")).unwrap();
+    let words = format!("--signals-to-forward SIGUSR1 {}", sandbox.path("loads.py").display());
+    let mut agent = sandbox.ragent(&words).start();
+    agent.prints("ready");
+    agent.signal(Signal::SIGUSR1);
+    let end = agent.end();
+    end.assert_code(0);
+    assert_eq!(end.stdout, "ready\nsaved\n");
 }
 
 /// Ctrl-C reaches the agent's whole process group; the workers get it once, from the agent.
@@ -87,7 +156,10 @@ fn stubborn_worker_is_killed_after_its_grace() {
     let mut agent = sandbox.ragent(words).start();
     agent.workers(2);
     agent.signal(Signal::SIGTERM);
-    agent.logs("workers did not end in time; killing them");
+    let mut ranks: Vec<_> =
+        (0..2).map(|_| agent.logs("is killed by SIGKILL 1 s after SIGTERM")).collect();
+    ranks.sort();
+    assert!(ranks[0].contains("rank 0 is") && ranks[1].contains("rank 1 is"), "{ranks:?}");
     agent.end().assert_code(8);
     sandbox.assert_nothing_left();
 }

@@ -66,7 +66,7 @@ pub use self::{
     rdzv_conf::{RdzvConf, StorePorts},
     rendezvous::RendezvousMethod,
     search::{Eligible, SearchSpec},
-    signals::SignalList,
+    signals::{SignalList, Signaled},
     step_pattern::StepPattern,
     streams::{Stream, StreamMap, Streams},
     template::substitute,
@@ -142,6 +142,8 @@ pub struct JobSpec {
     pub standby: Vec<String>,
     /// Signals that are passed on to the workers.
     pub forwarded: Vec<Signal>,
+    /// The processes of a worker that receive its signals.
+    pub signaled: Signaled,
     /// Exit codes of workers after which the job is not restarted.
     pub final_codes: BTreeSet<i32>,
     /// The pattern of training steps in the workers' output; `None` if they are not read.
@@ -295,6 +297,7 @@ impl JobSpec {
             final_codes,
             held_gpu_timeout: errors.or_default(arguments.held_gpu_timeout()),
             forwarded: errors.or_default(arguments.forwarded(&signals)),
+            signaled: errors.or_default(arguments.signaled()),
             signals,
             virtual_devices: errors.or_default(arguments.virtual_devices(local_world_size)),
             cpus_by_rank: errors.or_default(arguments.cpus_by_rank(local_world_size)),
@@ -377,6 +380,20 @@ impl<H: Host> Arguments<'_, H> {
         };
         given.text.parse().map_err(|signal: Signal| {
             given.invalid(format_args!("contains {signal}, which cannot be handled"))
+        })
+    }
+
+    fn signaled(&self) -> Result<Signaled, UsageError> {
+        let Some(given) = self.argument("signal_workers", &self.args.signal_workers) else {
+            return Ok(match self.args.name {
+                ProgramName::Torchrun => Signaled::Group,
+                ProgramName::Ragent => Signaled::Main,
+            });
+        };
+        given.choice("`main` or `group`", |text| match text {
+            "main" => Some(Signaled::Main),
+            "group" => Some(Signaled::Group),
+            _ => None,
         })
     }
 

@@ -180,6 +180,11 @@ impl Supervisor {
         self.state == State::Running
     }
 
+    /// Returns true if the workers were asked to end, and may still do so.
+    pub fn is_stopping(&self) -> bool {
+        matches!(self.state, State::Stopping { .. })
+    }
+
     /// Returns true if the group has ended and nothing is left of it.
     pub fn has_ended(&self) -> bool {
         self.state == State::Ended

@@ -197,12 +197,12 @@ impl Keeper {
                 }
             }
             Order::DismissStandby { local_rank } => self.workers.standbys.dismiss(local_rank),
-            Order::Forward { signal } => self.workers.signal(signal),
+            Order::Forward { signal } => self.workers.forward(signal),
             Order::Signal { signal } => {
                 self.reject_wanted("the workers were stopped first");
                 self.receive_from_standbys();
                 self.workers.standbys.kill_starting();
-                self.workers.signal(signal);
+                self.workers.stop(signal);
                 // If no worker was started, no end of a worker triggers this report.
                 if self.workers.is_quiet() {
                     self.socket.send(&KeeperReport::Quiet);

@@ -564,6 +564,7 @@ fn supervisor_spec(
         timer_pipe: timer_pipe(spec.timers.as_ref())?,
         cpus_by_rank: spec.cpus_by_rank.clone(),
         logs: Arc::new(logs),
+        signaled: spec.signaled,
         stop_grace: spec.shared.timeouts.stop_grace,
         held_gpu_timeout: spec.held_gpu_timeout,
         final_codes: spec.final_codes.clone(),

@@ -139,6 +139,17 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub signals_to_forward: Option<String>,
+    /// Processes of a worker that receive its signals: `main` (the interpreter, so that its data
+    /// loaders live until it has saved) or `group` (all processes of its group at once, as torchrun
+    /// does) [default: main; as torchrun: group]
+    #[arg(
+        long,
+        alias = "signal_workers",
+        value_name = "WHO",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub signal_workers: Option<String>,
     /// Folder for log files and error files of the workers [default: a temporary folder]
     #[arg(long, alias = "log_dir", value_name = "DIR", help_heading = OUTPUT)]
     pub log_dir: Option<String>,

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
 
 /// The signals on which the agent shuts down.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -13,6 +14,17 @@ pub struct SignalList {
     pub signals: Vec<Signal>,
     /// Names that are not signals on this system; torchrun ignores them with a warning.
     pub unknown: Vec<String>,
+}
+
+/// The processes of a worker that receive its signals.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub enum Signaled {
+    /// The main process, if it is the job's interpreter. The rest of its group follows when it has ended: a checkpoint may need data
+    /// loaders and helpers until then.
+    #[default]
+    Main,
+    /// Its process group, as under torchrun.
+    Group,
 }
 
 /// The signals that torchrun handles by default.

@@ -28,12 +28,12 @@ pub(crate) enum Order {
         /// The local rank of its worker.
         local_rank: u32,
     },
-    /// Signals the process group of every worker; the workers continue.
+    /// Signals every worker; the workers continue.
     Forward {
         /// The signal's number.
         signal: i32,
     },
-    /// Signals the process group of every worker; the workers are to end.
+    /// Signals every worker; the workers are to end.
     Signal {
         /// The signal's number.
         signal: i32,
@@ -87,6 +87,8 @@ pub struct Program {
     pub core_dump: u64,
     /// The nice value, as the agent has inherited it.
     pub nice: i32,
+    /// True if signals go to its main process alone, as long as that is the interpreter.
+    pub signals_main: bool,
     /// The worker's streams that the agent copies.
     pub flows: Vec<FlowOrder>,
 }

@@ -5,18 +5,19 @@ use std::{
     ffi::OsString,
     io,
     os::fd::OwnedFd,
+    path::PathBuf,
     process::Child,
 };
 
 use nix::{
-    sys::signal::{Signal, killpg},
+    sys::signal::{Signal, kill, killpg},
     unistd::{Pid, getpid},
 };
 use ragent_base::{
     output::flow::{self, HandedOver},
     sys::{
         cgroup::{Cgroup, ChildCgroup},
-        clock, tree, unix,
+        clock, proc, tree, unix,
     },
 };
 use ragent_core::process_end::ProcessEnd;
@@ -37,7 +38,9 @@ pub(super) struct Workers {
     /// The cgroups of workers that were standbys, with the process ids of these workers, until the end
     /// of the cleanup after their round.
     taken: Vec<(Pid, ChildCgroup)>,
-    running: BTreeMap<u32, Child>,
+    running: BTreeMap<u32, Worker>,
+    /// The signal on which the workers of the round are to end, if they are.
+    stopping: Option<Signal>,
     pub(super) standbys: KeptStandbys,
     /// The process groups of workers, including workers that have ended while processes of their
     /// group still run.
@@ -50,6 +53,23 @@ pub(super) struct Workers {
     cleanup: u64,
 }
 
+/// A worker that runs.
+#[derive(Debug)]
+struct Worker {
+    child: Child,
+    /// The interpreter and its arguments, if signals go to that process alone.
+    interpreter: Option<Interpreter>,
+}
+
+/// The main process of a worker that is an interpreter.
+#[derive(Debug)]
+enum Interpreter {
+    /// It was a standby.
+    Standby,
+    /// It was started with this file and these arguments. The file may be a script that becomes another program.
+    Started(PathBuf, Vec<OsString>),
+}
+
 impl Workers {
     /// Creates an empty tree, whose workers will run in `cgroup`, if there is one.
     pub(super) fn new(cgroup: Option<Cgroup>) -> Self {
@@ -57,6 +77,7 @@ impl Workers {
             cgroup,
             taken: Vec::new(),
             running: BTreeMap::new(),
+            stopping: None,
             standbys: KeptStandbys::default(),
             groups: Vec::new(),
             flows: Vec::new(),
@@ -98,7 +119,8 @@ impl Workers {
         if let Some((child, cgroup)) = self.standbys.take_over(program, streams) {
             let pid = Pid::from_raw(child.id().cast_signed());
             self.taken.extend(cgroup.map(|cgroup| (pid, cgroup)));
-            return Ok(self.started(local_rank, child, true));
+            let interpreter = program.signals_main.then_some(Interpreter::Standby);
+            return Ok(self.started(local_rank, Worker { child, interpreter }, true));
         }
         let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
         let streams: Streams = copies.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -108,19 +130,22 @@ impl Workers {
         let mut command = command_of(program);
         command.stdin(stdin).stdout(stdout).stderr(stderr);
         let child = unix::spawn_worker(command, limits_of(program), cgroup)?;
-        Ok(self.started(local_rank, child, false))
+        let started = || Interpreter::Started(program.program.clone(), program.args.clone());
+        let interpreter = program.signals_main.then(started);
+        Ok(self.started(local_rank, Worker { child, interpreter }, false))
     }
 
-    fn started(&mut self, local_rank: u32, child: Child, is_standby: bool) -> KeeperReport {
-        let pid = child.id();
+    fn started(&mut self, local_rank: u32, worker: Worker, is_standby: bool) -> KeeperReport {
+        let pid = worker.child.id();
+        self.stopping = None;
         self.groups.push(Pid::from_raw(pid.cast_signed()));
-        self.running.insert(local_rank, child);
+        self.running.insert(local_rank, worker);
         KeeperReport::Spawned { local_rank, pid, is_standby }
     }
 
     /// Returns true if a process is a worker that runs, or a process below one.
     pub(super) fn has_started(&self, process: Pid) -> bool {
-        let workers = self.running.values().map(|child| Pid::from_raw(child.id().cast_signed()));
+        let workers = self.running.values().map(Worker::pid);
         workers
             .into_iter()
             .any(|worker| worker == process || tree::descendants_of(worker).contains(&process))
@@ -142,24 +167,32 @@ impl Workers {
         flow::finish_all(std::mem::take(&mut self.flows), deadline);
     }
 
-    /// Signals the process groups of all workers, including those of workers that have ended.
-    pub(super) fn signal(&self, signal: i32) {
+    /// Signals all workers, which continue.
+    pub(super) fn forward(&self, signal: i32) {
         let Ok(signal) = Signal::try_from(signal) else {
             return;
         };
+        let alone: BTreeSet<Pid> = self.running.values().filter_map(Worker::interpreter).collect();
         for group in &self.groups {
-            // The group may be gone already.
-            let _ = killpg(*group, signal);
+            // The process or the group may be gone already.
+            let _ = match alone.contains(group) {
+                true => kill(*group, signal),
+                false => killpg(*group, signal),
+            };
         }
+    }
+
+    /// Signals all workers, which are to end. What is left of the group of an interpreter is signaled when that has ended.
+    pub(super) fn stop(&mut self, signal: i32) {
+        self.stopping = Signal::try_from(signal).ok();
+        self.forward(signal);
     }
 
     /// Returns true if all workers have ended and no process is left in their process groups.
     pub(super) fn is_quiet(&mut self) -> bool {
         // The number of an empty group may be reused later, so the group is removed at once.
-        let leaders: Vec<u32> = self.running.values().map(Child::id).collect();
-        self.groups.retain(|group| {
-            leaders.contains(&group.as_raw().cast_unsigned()) || killpg(*group, None).is_ok()
-        });
+        let leaders: Vec<Pid> = self.running.values().map(Worker::pid).collect();
+        self.groups.retain(|group| leaders.contains(group) || killpg(*group, None).is_ok());
         self.groups.is_empty()
     }
 
@@ -234,10 +267,15 @@ impl Workers {
 
     fn reap_workers(&mut self, report: &mut impl FnMut(KeeperReport)) -> Vec<(Program, Streams)> {
         let (standbys, mut unstarted, mut left_by) = (&mut self.standbys, Vec::new(), Vec::new());
-        self.running.retain(|&local_rank, child| match child.try_wait() {
+        let stopping = self.stopping;
+        self.running.retain(|&local_rank, worker| match worker.child.try_wait() {
             Ok(None) => true,
             Ok(Some(status)) => {
-                let pid = Pid::from_raw(child.id().cast_signed());
+                let pid = worker.pid();
+                if let Some(signal) = stopping {
+                    // The group may be empty.
+                    let _ = killpg(pid, signal);
+                }
                 match standbys.take_unstarted(pid, report) {
                     Some(worker) => {
                         unstarted.push(worker);
@@ -265,11 +303,27 @@ impl Workers {
     fn reap_orphans(&self) {
         let standbys = self.standbys.pids();
         for pid in tree::children_of(getpid()) {
-            let worker =
-                self.running.values().any(|child| child.id().cast_signed() == pid.as_raw());
-            if !worker && !standbys.contains(&pid) {
+            let is_worker = self.running.values().any(|worker| worker.pid() == pid);
+            if !is_worker && !standbys.contains(&pid) {
                 tree::reap(pid);
             }
         }
+    }
+}
+
+impl Worker {
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// Returns the main process if it is the interpreter, and receives signals alone. A wrapper, such as a shell or a profiler, may pass
+    /// no signal on, so its whole group receives them.
+    fn interpreter(&self) -> Option<Pid> {
+        let pid = self.pid();
+        let is_interpreter = match self.interpreter.as_ref()? {
+            Interpreter::Standby => true,
+            Interpreter::Started(program, args) => proc::runs(self.child.id(), program, args),
+        };
+        is_interpreter.then_some(pid)
     }
 }

@@ -37,7 +37,11 @@ use self::{
     watching::{next_timer, next_worker_report, open_report_sockets},
 };
 use super::{
-    health::{held_gpus::HeldGpus, timers::HealthTimers, worker_reports::ReportSockets},
+    health::{
+        held_gpus::{HeldGpus, gpus_open_in},
+        timers::HealthTimers,
+        worker_reports::ReportSockets,
+    },
     keeper_link::{Drains, FromKeeper, KeeperLink},
     plumbing::Prepared,
     spec::SupervisorSpec,
@@ -169,8 +173,18 @@ impl WorkersDriver {
 
     fn handle_timeout(&mut self) {
         if let Some(group) = &mut self.group {
-            warn!(round = %group.admission.round, "workers did not end in time; killing them");
-            group.machine.handle_timeout(clock::now());
+            let now = clock::now();
+            if let Some((signal, sent)) = group.signaled.filter(|_| group.machine.is_stopping()) {
+                let seconds = now.saturating_duration_since(sent).as_secs();
+                for (local_rank, pid) in group.running().into_iter().take(limits::KILLED_NAMED) {
+                    let rank = self.spec.environment.shown_rank(local_rank);
+                    warn!(
+                        "rank {rank} is killed by SIGKILL {seconds} s after {signal}{}",
+                        gpus_open_in(pid)
+                    );
+                }
+            }
+            group.machine.handle_timeout(now);
         }
     }
 
@@ -255,6 +269,9 @@ impl WorkersDriver {
                     self.report(SupervisorEvent::Failed(Box::new(failure))).await;
                 }
                 Effect::Signal(signal) => {
+                    if let Some(group) = &mut self.group {
+                        group.signaled = Some((signal, clock::now()));
+                    }
                     self.order(Order::Signal { signal: signal.0 }, Vec::new()).await;
                 }
                 Effect::CleanUp => {

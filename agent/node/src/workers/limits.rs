@@ -25,6 +25,10 @@ pub(crate) const FILES_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time that a driver may take, beyond `--held-gpu-timeout`, to report which processes hold the
 /// GPUs.
 pub(crate) const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The ranks that are named when workers did not end in time: those of a machine with 8 GPUs.
+pub(crate) const KILLED_NAMED: usize = 8;
+/// The open files of a process among which those of GPUs are looked for: some milliseconds.
+pub(crate) const FILES_LOOKED_AT: usize = 4096;
 /// The size of a worker's error message in a report.
 pub(crate) const ERROR_MESSAGE: usize = 2 * 1024;
 /// The number of timers that workers have set at once.

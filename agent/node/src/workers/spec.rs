@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 use ragent_base::{
     output::{console::Console, logs::LogFolder},
     report::{event_log::EventLog, measures::NodeMeasures},
-    spec::{HangSpec, Output, StepPattern, WorkerCommand},
+    spec::{HangSpec, Output, Signaled, StepPattern, WorkerCommand},
     sys::host::numa::CpuSet,
 };
 
@@ -36,6 +36,8 @@ pub struct SupervisorSpec {
     pub cpus_by_rank: Vec<CpuSet>,
     /// The folder of their files.
     pub logs: Arc<LogFolder>,
+    /// The processes of a worker that receive its signals.
+    pub signaled: Signaled,
     /// The time that they have to end after one of them has failed.
     pub stop_grace: Duration,
     /// The time to wait for GPUs that processes of an earlier round still hold.

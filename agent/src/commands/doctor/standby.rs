@@ -108,6 +108,7 @@ fn program(command: &WorkerCommand) -> Program {
         open_files: u64::MAX,
         core_dump: 0,
         nice: 0,
+        signals_main: false,
         flows: Vec::new(),
     }
 }

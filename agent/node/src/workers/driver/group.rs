@@ -7,7 +7,8 @@ use ragent_base::{
     spec::StepFinder,
 };
 use ragent_core::{
-    hang::HangWatch, keeper_watch::KeeperWatch, steps::StepWatch, supervisor::Supervisor,
+    hang::HangWatch, keeper_watch::KeeperWatch, signal::Signal, steps::StepWatch,
+    supervisor::Supervisor,
 };
 use ragent_rendezvous::{
     ids::{JobUid, LocalRank},
@@ -30,6 +31,8 @@ pub(super) struct WorkerGroup {
     pub(super) keeper: KeeperWatch,
     /// The time at which it began to stop.
     pub(super) stopped: Option<Instant>,
+    /// The signal on which the workers are to end, and the time at which it was sent.
+    pub(super) signaled: Option<(Signal, Instant)>,
 }
 
 /// The state of one worker.

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, ffi::OsString, time::Instant};
 
-use ragent_base::sys::{clock, memory, system_error};
+use ragent_base::{
+    spec::Signaled,
+    sys::{clock, memory, system_error},
+};
 use ragent_core::{
     limits,
     standby::{Counts, Effect, Input, Obstacle, StandbyNews, Standbys},
@@ -235,6 +238,8 @@ impl WorkersDriver {
             open_files: self.spec.open_files,
             core_dump: self.spec.core_dump,
             nice: self.spec.nice,
+            signals_main: self.spec.signaled == Signaled::Main
+                && self.spec.command.interpreter().is_some(),
             flows: Vec::new(),
         }
     }

@@ -57,6 +57,7 @@ impl WorkersDriver {
             is_looking: false,
             keeper,
             stopped: None,
+            signaled: None,
         });
         if let Err(error) = self.ensure_keeper().await {
             let reason = format!("failed to start the keeper: {error}");

@@ -6,7 +6,9 @@
 //! process numbers are meaningless, there is no wait.
 
 use std::{
+    collections::BTreeSet,
     fmt,
+    path::Path,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -29,6 +31,25 @@ pub(crate) struct HeldGpus {
     driver: OnceLock<Option<Nvml>>,
     /// True if the driver has not answered; it is not asked again.
     is_stuck: AtomicBool,
+}
+
+/// Returns the GPUs whose device files a process has open, as the end of a sentence; nothing if there are none. Reads no more than the
+/// files of the process, because a driver that hangs must not delay what follows.
+pub(crate) fn gpus_open_in(pid: u32) -> String {
+    let files = proc::numbers(&format!("{pid}/fd")).into_iter().take(limits::FILES_LOOKED_AT);
+    let links = files.filter_map(|fd| proc::link(&format!("{pid}/fd/{fd}")));
+    let gpus: BTreeSet<u32> = links.filter_map(|link| gpu_of(&link)).collect();
+    let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
+    match &numbers[..] {
+        [] => String::new(),
+        [number] => format!(", while it had GPU {number} open"),
+        [..] => format!(", while it had GPUs {} open", numbers.join(", ")),
+    }
+}
+
+/// Returns the number of the GPU of a device file.
+fn gpu_of(device: &Path) -> Option<u32> {
+    device.to_str()?.strip_prefix("/dev/nvidia")?.parse().ok()
 }
 
 /// A process that holds a GPU.
@@ -139,4 +160,25 @@ impl fmt::Display for Holder {
 #[expect(clippy::disallowed_methods, reason = "the driver has no notification of a freed GPU")]
 fn pause() {
     std::thread::sleep(limits::HELD_GPU_INTERVAL);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only the device files of GPUs have a number.
+    #[test]
+    fn device_files_of_gpus() {
+        for (path, gpu) in [
+            ("/dev/nvidia0", Some(0)),
+            ("/dev/nvidia12", Some(12)),
+            ("/dev/nvidiactl", None),
+            ("/dev/nvidia-uvm", None),
+            ("/dev/null", None),
+            ("socket:[5]", None),
+        ] {
+            assert_eq!(gpu_of(Path::new(path)), gpu, "{path}");
+        }
+        assert_eq!(gpus_open_in(std::process::id()), "");
+    }
 }
