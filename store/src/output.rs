@@ -213,7 +213,7 @@ mod tests {
         sent
     }
 
-    /// Answers are sent in the order in which they were added, however much a write takes.
+    /// Answers are sent in the order of their addition, however much a write takes.
     #[test]
     fn order_is_kept_over_partial_writes() {
         let long = Bytes::from(vec![7; SHARED_VALUE_LEN_MIN]);

@@ -59,7 +59,7 @@ pub enum Violation {
     /// Bytes that are not a request.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// A value for which there is no room.
+    /// A value that does not fit.
     #[error(transparent)]
     Full(#[from] StoreFull),
     /// A second `VALIDATE`.
@@ -94,7 +94,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Returns the [`Violation`] for which the connection has to be closed.
+    /// Returns the [`Violation`] if the connection has to be closed.
     pub fn step(
         &mut self,
         engine: &mut Engine,

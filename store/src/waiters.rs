@@ -31,7 +31,7 @@ pub(crate) struct Waiters {
     cost: usize,
 }
 
-/// Clients in the order in which they began to wait.
+/// Clients in the order of their first wait.
 type Line = BTreeMap<u64, ClientId>;
 
 #[derive(Debug)]

@@ -46,7 +46,7 @@ pub const MAX_ERROR_FILE: u64 = 1024 * 1024;
 pub const MAX_KEEPER_FRAME: usize = 16 * 1024 * 1024;
 /// The time for sending final messages and output when everything else is done.
 pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-/// The time for which an agent waits for its coordinator to end, in addition to the time that
+/// The time that an agent waits for its coordinator to end, in addition to the time that
 /// agents have to stop: a lease, a last message, and a reserve.
 pub const COORDINATOR_END_MARGIN: Duration = Duration::from_secs(10);
 /// The number of nodes that `ragent doctor --peers` asks, and that each of these tries to reach. In

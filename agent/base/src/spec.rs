@@ -119,7 +119,7 @@ pub struct JobSpec {
     pub launch_method: LaunchMethod,
     /// Paths that are passed to all workers.
     pub files: JobFiles,
-    /// The folder in which log folders are created; `None` for a temporary one.
+    /// The folder for the log folders; `None` for a temporary one.
     pub log_dir: Option<PathBuf>,
     /// The destinations of the workers' output.
     pub output: Output,
@@ -136,7 +136,7 @@ pub struct JobSpec {
     pub error_file: Option<PathBuf>,
     /// The pipe through which workers set timers; `None` if they cannot.
     pub timers: Option<TimerFile>,
-    /// The time for which the agent waits for GPUs that processes of an earlier round still hold.
+    /// The time that the agent waits for GPUs that processes of an earlier round still hold.
     pub held_gpu_timeout: Duration,
     /// The modules that standbys import; empty without standbys.
     pub standby: Vec<String>,
@@ -173,7 +173,7 @@ impl JobSpec {
         let is_local = |endpoint: &Endpoint| self.shared.nodes.max() == 1 && endpoint.is_loopback();
         match &self.rendezvous {
             RendezvousMethod::Standalone => true,
-            // Nobody knows a port that the system chooses.
+            // No other agent knows a port that the system chooses.
             RendezvousMethod::Endpoint { endpoint, .. }
             | RendezvousMethod::Static { master: endpoint, .. } => {
                 endpoint.port == 0 || is_local(endpoint)

@@ -14,7 +14,7 @@
 //! 2. The processes of these groups have the grace period.
 //! 3. The keeper kills and reaps the whole tree, with processes that called `setsid`.
 //!
-//! A sweep leaves no process of the group, and [`Effect::Finish`] is its last effect, once. The
+//! A cleanup leaves no process of the group, and [`Effect::Finish`] is its last effect, once. The
 //! machine has no other node, process or clock.
 
 use std::{

@@ -49,7 +49,7 @@ fn wait_counts_down() {
     assert_eq!(engine.woken(), [A]);
 }
 
-/// All clients that wait for a key are released by it, in the order in which they came.
+/// All clients that wait for a key are released by it, in the order of their arrival.
 #[test]
 fn released_in_order_of_arrival() {
     let mut engine = Engine::default();

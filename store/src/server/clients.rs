@@ -37,7 +37,7 @@ pub(super) struct Clients {
     connections: Slab<Connection>,
     /// The buffer for the first read of a turn.
     scratch: Box<[u8]>,
-    /// The answers to the connection whose turn it is.
+    /// The answers to the connection that has its turn.
     output: SendBuffer,
     ready: VecDeque<usize>,
     /// The deadlines of silent connections. Names grow, and so do their deadlines.

@@ -51,7 +51,7 @@ pub(super) struct Readiness {
     finished: bool,
 }
 
-/// The reason for which a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug)]
 pub(super) enum End {
     Failed(io::Error),

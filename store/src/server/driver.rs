@@ -59,7 +59,7 @@ impl StoreDriver {
         }
     }
 
-    /// Publishes the numbers of all stores, of which there are few.
+    /// Publishes the numbers of all stores; there are few.
     fn publish_counts(&mut self) {
         let counts = self.stores.values_mut().map(Store::take_counts);
         let (connections, requests) =

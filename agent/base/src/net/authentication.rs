@@ -45,7 +45,7 @@ pub async fn compare(
     }
 }
 
-/// Returns the reason for which the process at `address` and this one do not accept each other's certificates, if they do
+/// Returns the reason why the process at `address` and this one do not accept each other's certificates, if they do
 /// not.
 pub async fn mismatch_of_certificates(
     address: SocketAddr,
@@ -88,7 +88,7 @@ pub fn check_user(
     }
 }
 
-/// The reason for which a process is not known to belong to this user.
+/// The reason why a process is not known to belong to this user.
 #[derive(Debug)]
 pub enum UserError {
     /// It belongs to another one.

@@ -86,7 +86,7 @@ pub struct ConnectionQuota {
     deadlines: BTreeSet<(Instant, ConnectionId)>,
     /// In the order of arrival, so that the first has waited longest.
     unknown: BTreeSet<ConnectionId>,
-    /// Unknown connections accepted within the grace period, some of which may no longer be
+    /// Unknown connections accepted within the grace period; some may no longer be
     /// waiting.
     young: VecDeque<(Instant, ConnectionId)>,
     /// Unknown connections that have waited for longer, to which the quotas apply.

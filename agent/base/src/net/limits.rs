@@ -23,7 +23,7 @@ pub(crate) const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const STORE_SILENCE: Duration = Duration::from_secs(60);
 /// The time for each later request, body included.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time for which a connection may be open without a request.
+/// The time that a connection may be open without a request.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of pings to an HTTP/2 peer.
 pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ pub(crate) const MAX_HEAD: u32 = 16 << 10;
 pub(crate) const SPARE_FILES: usize = 1024;
 /// Queued progress reports of connections to their port; connections wait while it is full.
 pub(crate) const PROGRESS_QUEUE: usize = 256;
-/// The time for which a client of the store waits for it, on a port that serves a new one in each
+/// The time that a client of the store waits for it, on a port that serves a new one in each
 /// round: workers of other nodes may be faster than the node that serves it.
 pub(crate) const PORT_STORE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections to the agent's port in total: 10,000 agents with a spare connection each.

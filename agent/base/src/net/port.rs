@@ -67,7 +67,7 @@ pub const TLS: u8 = 0x16;
 /// The first byte of a connection between voters; with a secret, TLS follows.
 pub const VOTER_PROTOCOL: u8 = 0xee;
 
-/// A connection of another voter, of which nothing has been read.
+/// A connection of another voter; nothing of it has been read.
 #[derive(Debug)]
 pub struct VoterConnection {
     /// The socket.
@@ -211,7 +211,7 @@ pub async fn serve_port(
     }
 }
 
-/// Returns the number of connections for which this process has descriptors, with some to spare.
+/// Returns the number of connections that this process has descriptors for, with some to spare.
 pub fn connections_max() -> usize {
     let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
     let files = usize::try_from(files).unwrap_or(usize::MAX);
@@ -385,7 +385,7 @@ impl Port {
     }
 }
 
-/// Whether a connection is a socket of this user, or of root, on this machine.
+/// The owner of a connection: this user or root on this machine, or another process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OwnUser {
     /// It is.

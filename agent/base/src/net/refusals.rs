@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 
 use crate::net::limits;
 
-/// The refused addresses of one port, of which a limited number is kept, and the number of refusals.
+/// The refused addresses of one port, up to a limit, and the number of refusals.
 #[derive(Debug, Default)]
 pub struct Refusals {
     peers: Mutex<BTreeMap<IpAddr, RefusedPeer>>,
@@ -63,7 +63,7 @@ impl Refusals {
         }
         let is_full = peers.len() >= REFUSED_PEERS_MAX;
         if is_full {
-            // Those that try again and again stay.
+            // Addresses that try again and again stay.
             let fewest = peers.values().min_by_key(|peer| peer.count).map(|peer| peer.address);
             fewest.and_then(|address| peers.remove(&address));
         }

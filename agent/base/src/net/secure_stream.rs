@@ -29,7 +29,7 @@ use crate::{
 pub enum SecureStream {
     /// Without a secret and a certificate.
     Plain(TcpStream),
-    /// With TLS, in which the other end has proven that it knows the secret, or has a certificate that is accepted.
+    /// With TLS. The other end has proven that it knows the secret, or has a certificate that is accepted.
     Tls(Box<TlsStream<TcpStream>>, TlsFailure),
 }
 
@@ -99,7 +99,7 @@ impl SecureStream {
     }
 }
 
-/// The reason for which a connection cannot be opened.
+/// The reason why a connection cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     /// The system's error, or a time limit.
@@ -190,7 +190,7 @@ impl OpenedStream {
     }
 }
 
-/// The reason for which a connection that was accepted is closed.
+/// The reason why a connection that was accepted is closed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum AcceptError {
     /// The certificate of the other process is not accepted, or it has none, for this reason.

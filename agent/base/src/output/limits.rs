@@ -35,7 +35,7 @@ pub(crate) const MAX_TEMP_ENTRIES: usize = 4096;
 /// The number of temporary folders that are kept although they contain only reports of a failure: those of
 /// the failures that a user may still compare.
 pub(crate) const KEPT_REPORTS: usize = 64;
-/// The time for which such a folder is kept: a weekend passes before a failure is examined.
+/// The time that such a folder is kept: a weekend passes before a failure is examined.
 pub(crate) const REPORTS_KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
-/// The size of the pieces in which a line without an end is printed if it has a prefix.
+/// The size of the pieces when a line without an end is printed with a prefix.
 pub const MAX_CONSOLE_LINE: usize = 64 * 1024;

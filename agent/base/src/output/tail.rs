@@ -20,12 +20,12 @@ pub struct SharedTail {
 }
 
 impl SharedTail {
-    /// Creates a tail of which `output` is notified.
+    /// Creates a tail that notifies `output`.
     pub fn watched(output: Option<Arc<Notify>>) -> Self {
         Self { output, ..Self::default() }
     }
 
-    /// Creates a tail of which `output` is notified, and which may leave out parts of much output, so that reading costs
+    /// Creates a tail that notifies `output`, and that may leave out parts of much output, so that reading costs
     /// little.
     pub fn sampled(output: Arc<Notify>) -> Self {
         Self { output: Some(output), is_sampled: true, ..Self::default() }
@@ -78,7 +78,7 @@ struct Tail {
     seen: usize,
     /// True if the first line may be incomplete.
     is_cut: bool,
-    /// True if output follows whose line has begun in a part that is not known.
+    /// True if the next output belongs to a line that began in a part that is not known.
     skips_line: bool,
 }
 
@@ -98,7 +98,7 @@ impl Tail {
         self.seen = self.seen.saturating_sub(surplus);
     }
 
-    /// Drops the begun line, whose rest is not known.
+    /// Drops the begun line: its rest is not known.
     fn break_off(&mut self) {
         let complete = self.bytes.iter().rposition(ends_line).map_or(0, |end| end + 1);
         self.bytes.truncate(complete);

@@ -88,7 +88,7 @@ fn entry(ranges: &[Range<'_>]) -> String {
     }
 }
 
-/// Names with consecutive numbers, each of which `count` nodes have.
+/// Names with consecutive numbers; `count` nodes have each of them.
 #[derive(Clone, Copy, Debug)]
 struct Range<'a> {
     count: usize,

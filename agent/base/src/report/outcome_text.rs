@@ -95,7 +95,7 @@ pub fn with_hint(mut text: String, hint: Option<&str>) -> String {
     text
 }
 
-/// Lists the settings in which two nodes differ, with both values.
+/// Lists the settings that differ between two nodes, with both values.
 pub fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
     let seconds = |duration: std::time::Duration| format!("{} s", duration.as_secs_f64());
     let backend = |settings: &SharedSettings| if settings.fixed_ranks { "static" } else { "c10d" };

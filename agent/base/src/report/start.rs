@@ -1,4 +1,4 @@
-//! The lines that a terminal shows while a job starts: the nodes that are here, those that are missing, and the reason why
+//! The lines that a terminal shows while a job starts: the nodes that are here, the missing ones, and the reason why
 //! the next round is not complete.
 //!
 //! A pure function of the state, the width and the time.
@@ -251,7 +251,7 @@ fn row(name: &str, text: &str) -> String {
     format!("  {name:<11} {text}")
 }
 
-/// Returns a row whose text is wrapped between words, on at most [`limits::START_REASON`] lines.
+/// Returns a row with its text wrapped between words, on at most [`limits::START_REASON`] lines.
 fn wrapped(name: &str, text: &str, columns: usize) -> Vec<String> {
     let room = columns.saturating_sub(INDENT + 1);
     let mut lines: Vec<String> = Vec::new();
@@ -332,7 +332,8 @@ mod tests {
     const TOO_FEW: &str =
         "waiting for 1 more node (1 of at least 2 are ready), join timeout in 588 s";
 
-    /// The block has the nodes that are here, the number of those that are missing, and the reason with the time that is left.
+    /// The block has the nodes that are here, the number of the missing ones, and the reason with the time that is
+    /// left.
     #[test]
     fn missing_node_is_shown() {
         let now = clock::now();

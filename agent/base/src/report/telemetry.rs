@@ -291,7 +291,7 @@ impl Log {
             && written.recv_timeout(limit).is_ok()
     }
 
-    /// Sets the folder in which [`Log::keep`] writes `agent.log`.
+    /// Sets the folder where [`Log::keep`] writes `agent.log`.
     pub fn set_folder(&self, folder: &Path) {
         // The folder is set once in the life of a process.
         let _ = self.file.set(folder.join(AGENT_LOG));

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use super::{Head, Launcher, Placement, PlacementError, Variables, node_list};
 use crate::sys::host::Host;
 
-/// The first of the special step numbers, in which no tasks are started: shells of batch scripts
+/// The first of the special step numbers. No tasks are started in these steps: shells of batch scripts
 /// and of interactive allocations, and processes of a whole job.
 const FIRST_SPECIAL_STEP: u32 = 0xffff_fff0;
 

@@ -1,4 +1,4 @@
-//! The credentials of this process: its secrets, its certificate, or the reason for which it has none.
+//! The credentials of this process: its secrets, its certificate, or the reason why it has none.
 
 use std::{
     fmt,
@@ -50,7 +50,7 @@ struct Certified {
 #[derive(Debug, Default)]
 struct Reading {
     began: Option<Instant>,
-    /// The reason for which the files could not be used, if it was reported.
+    /// The reason why the files could not be used, if it was reported.
     failure: Option<String>,
 }
 
@@ -66,7 +66,7 @@ pub struct OwnCertificate {
 }
 
 impl OwnCertificate {
-    /// Returns the reason for which the certificate is not valid at `now`, in seconds since 1970.
+    /// Returns the reason why the certificate is not valid at `now`, in seconds since 1970.
     pub fn outdated(&self, now: i64) -> Option<String> {
         let refusal = CertificateRefusal::of_validity(self.facts.validity?, now)?;
         Some(refusal.clause(None))
@@ -76,7 +76,7 @@ impl OwnCertificate {
 /// The minimum time between two readings of the files: anyone can make this process read them.
 pub const READ_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The reason for which connections are neither authenticated nor encrypted.
+/// The reason why connections are neither authenticated nor encrypted.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Unsecured {
     /// The user has given `--auth none`.
@@ -166,7 +166,7 @@ impl Credentials {
         matches!(*self.0, CredentialKind::Secured { .. } | CredentialKind::Certified(_))
     }
 
-    /// Returns the reason for which there is neither a secret nor a certificate.
+    /// Returns the reason why there is neither a secret nor a certificate.
     pub fn unsecured_reason(&self) -> Option<&Unsecured> {
         match &*self.0 {
             CredentialKind::Unsecured(reason) => Some(reason),
@@ -304,7 +304,7 @@ impl Credentials {
         Ok(())
     }
 
-    /// Returns the reason for which the own certificate is not valid at `now`, in seconds since 1970, unless that was
+    /// Returns the reason why the own certificate is not valid at `now`, in seconds since 1970, unless that was
     /// returned before.
     pub(crate) fn newly_outdated(&self, now: i64) -> Option<String> {
         let Certified { is_outdated, .. } = self.certified()?;

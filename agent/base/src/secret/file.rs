@@ -22,7 +22,7 @@ use super::{
     limits,
 };
 
-/// The reason for which a file of secrets cannot be used.
+/// The reason why a file of secrets cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the secret file `{}` {problem}", path.display())]
 pub struct FileError {

@@ -19,7 +19,7 @@ pub struct Secret {
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SecretId([u8; 4]);
 
-/// The reason for which a text is not a secret.
+/// The reason why a text is not a secret.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum FormError {
     /// It has a character that secrets do not have.

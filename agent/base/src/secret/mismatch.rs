@@ -62,7 +62,7 @@ impl NamedAuth {
     }
 }
 
-/// The reason for which two processes cannot authenticate each other.
+/// The reason why two processes cannot authenticate each other.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Mismatch(Box<Sides>);
 

@@ -77,7 +77,7 @@ impl AuthRequest {
             match from_file(&path) {
                 Ok((secrets, origin)) => return Ok(Credentials::new(secrets, origin)),
                 Err(error) if error.is_missing() => searched.push(path.display().to_string()),
-                // As in a container in which the home folder is that of root; nothing suggests that there is a file.
+                // As in a container where the home folder is that of root; nothing suggests that there is a file.
                 Err(FileError { problem: FileProblem::Hidden, .. }) if is_of_other_user(&path) => {
                     searched.push(format!("{} (its folder is not accessible)", path.display()));
                 }

@@ -128,7 +128,7 @@ struct SecretKey {
     public: CertificateDer<'static>,
 }
 
-/// The beginning of an Ed25519 key in PKCS #8, whose end is the seed (RFC 8410).
+/// The beginning of an Ed25519 key in PKCS #8; the end is the seed (RFC 8410).
 const PKCS8: [u8; 16] = [48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 34, 4, 32];
 
 impl SecretKey {
@@ -161,7 +161,7 @@ impl SecretKey {
     }
 }
 
-/// The keys of a server, of which the server name selects one.
+/// The keys of a server. The server name selects one.
 #[derive(Debug)]
 struct Keys(Vec<SecretKey>);
 

@@ -120,7 +120,7 @@ pub fn auth_request(args: &AuthArgs, host: &impl Host) -> Result<AuthRequest, Us
     Ok(AuthRequest { mode, file: secret.map(|given| given.text), certificates: None })
 }
 
-/// Returns the files of certificates, of which none may be missing.
+/// Returns the files of certificates; none may be missing.
 fn certificates(given: [Option<Argument>; 4]) -> Result<CertificateRequest, UsageError> {
     let [authorities, certificate, key, peer] = given;
     let peer = peer.map(|peer| {

@@ -13,7 +13,7 @@ use crate::{cli, sys::host::Host};
 pub struct WorkerCommand {
     /// The path of the program.
     pub program: PathBuf,
-    /// Its arguments, in which macros are not substituted yet.
+    /// Its arguments, before macros are substituted.
     pub args: Vec<OsString>,
     /// The index of the first argument of the script itself.
     pub own_args_at: usize,
@@ -24,7 +24,7 @@ pub struct WorkerCommand {
     pub searched: Option<PathBuf>,
 }
 
-/// The kind of a script: the way in which it is run.
+/// The kind of a script: how it is run.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum ScriptKind {
     /// A Python module: `--module`.
@@ -242,8 +242,8 @@ except OSError:
 /// The interpreter that runs `python -m ragent`, which sets this variable.
 pub const OWN_PYTHON: &str = "RAGENT_PYTHON";
 
-/// Finds the Python that users expect: `PYTHON_EXEC`, that of `python -m ragent`, that of the environment in which this program
-/// is installed, as for torchrun, that of the active environment, `python3`, `python`.
+/// Finds the Python that users expect: `PYTHON_EXEC`, that of `python -m ragent`, that of the environment where this
+/// program is installed, as for torchrun, that of the active environment, `python3`, `python`.
 pub fn interpreter(host: &impl Host) -> Result<PathBuf, UsageError> {
     let named = |variable: &str| host.env(variable).filter(|value| !value.is_empty());
     if let Some(program) = named("PYTHON_EXEC") {

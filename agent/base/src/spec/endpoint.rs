@@ -45,7 +45,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The reason for which a text is not an [`Endpoint`].
+/// The reason why a text is not an [`Endpoint`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum EndpointError {
     /// The host has characters that occur in no name and no address.

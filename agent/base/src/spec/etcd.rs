@@ -17,10 +17,10 @@ use crate::{
     sys::host::Host,
 };
 
-/// The etcd cluster in which the agents of a job find their coordinator.
+/// The etcd cluster where the agents of a job find their coordinator.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EtcdSpec {
-    /// The members of the cluster, in the order in which the user listed them.
+    /// The members of the cluster, as the user ordered them.
     pub members: Vec<Endpoint>,
     /// The prefix of the job's key.
     pub prefix: String,
@@ -372,7 +372,7 @@ mod tests {
         }
     }
 
-    /// torchrun's `timeout` is that for which nodes wait for each other, unless `join_timeout` is given.
+    /// torchrun's `timeout` is the time that nodes wait for each other, unless `join_timeout` is given.
     #[test]
     fn timeout_is_the_join_timeout() {
         for (conf, seconds) in

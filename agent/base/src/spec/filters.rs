@@ -28,12 +28,12 @@ impl ShownRanks {
     }
 }
 
-/// Texts of which a line must contain one to be copied. Without any, no line is copied.
+/// A line is copied if it contains one of these texts. Without any, no line is copied.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LineFilters(Vec<String>);
 
 impl LineFilters {
-    /// Reads `TEXT,…`, in which `,,` is a comma. As with torchrun, an empty text matches every
+    /// Reads `TEXT,…`; `,,` is a comma. As with torchrun, an empty text matches every
     /// line.
     pub(super) fn parse(text: &str) -> Self {
         let mut filters = vec![String::new()];

@@ -10,7 +10,7 @@ use crate::sys::host::Host;
 /// The time after which workers count as hung, and the means to take their stacks.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HangSpec {
-    /// The time for which all of them may make no progress.
+    /// The time that all of them may make no progress.
     pub timeout: Duration,
     /// The path of py-spy, if it is installed.
     pub py_spy: Option<PathBuf>,

@@ -34,7 +34,7 @@ pub struct RdzvConf {
     pub is_host: Option<bool>,
     /// Ports of the workers' store.
     pub store_ports: StorePorts,
-    /// The number of which the size of a round is a multiple, if given.
+    /// The size of a round is a multiple of this number, if given.
     pub node_unit: Option<NonZeroU32>,
     /// True if `join_timeout` is given.
     pub has_join_timeout: bool,

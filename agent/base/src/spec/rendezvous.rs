@@ -52,7 +52,7 @@ pub(super) enum Backend {
 
 /// The default port of a static master; the same as torch's.
 const DEFAULT_MASTER_PORT: u16 = 29500;
-/// The time for which nodes wait for each other with `static`; the same as torch's.
+/// The time that nodes wait for each other with `static`; the same as torch's.
 const STATIC_TIMEOUT: Duration = Duration::from_secs(900);
 
 impl RendezvousMethod {

@@ -86,7 +86,7 @@ pub enum AskedEndpoint {
 pub enum JobEndpoint {
     /// The endpoint of the job, or of one of its agents.
     One(Endpoint),
-    /// The voters, of which any may answer.
+    /// The voters; any of them may answer.
     Voters(VoterList),
 }
 

@@ -463,7 +463,7 @@ fn example_for_systemd() {
     assert_eq!(list.majority_warning(spec.shared.nodes), None);
 }
 
-/// A number of voters that nobody can choose, or that contradicts other flags, is refused with a hint.
+/// An impossible number of voters, or one that contradicts other flags, is refused with a hint.
 #[test]
 fn mistakes_in_the_number_of_voters() {
     let none = machine(&[]);
@@ -855,7 +855,7 @@ fn own_arguments_begin_behind_the_script() {
     }
 }
 
-/// Every kind of script is replaced by one that does not exist; nothing else of the command changes.
+/// Every kind of script is replaced by a missing one; nothing else of the command changes.
 #[test]
 fn script_is_replaced_by_an_absent_one() {
     for (line, expected) in [

@@ -78,7 +78,7 @@ impl UsageErrors {
     ///
     /// # Errors
     ///
-    /// Returns the errors in the order in which they were added.
+    /// Returns the errors in the order of their addition.
     pub fn into_result<T>(self, value: T) -> Result<T, Vec<UsageError>> {
         if self.is_empty() { Ok(value) } else { Err(self.0) }
     }

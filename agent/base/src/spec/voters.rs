@@ -10,12 +10,12 @@ use super::{
 };
 use crate::scheduler::Launcher;
 
-/// The endpoints of the first voters, in the order in which the user listed them: three or five, all different; or one,
+/// The endpoints of the first voters, as the user ordered them: three or five, all different; or one,
 /// if only members become further voters.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VoterList(Vec<Endpoint>);
 
-/// The reason for which endpoints are not a [`VoterList`].
+/// The reason why endpoints are not a [`VoterList`].
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum VoterListError {
     /// An entry has no text.
@@ -84,7 +84,7 @@ impl VoterList {
         Self(vec![endpoint])
     }
 
-    /// Returns the endpoints in the order in which the user listed them.
+    /// Returns the endpoints as the user ordered them.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.0
     }

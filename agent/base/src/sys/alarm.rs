@@ -2,7 +2,7 @@
 //!
 //! The runtime sorts its timers into slots of 1 ms, 64 ms, 4 s and so on, and wakes up at the beginning of a coarse slot to
 //! sort its timers into finer ones. So it wakes up twice for almost every timer of more than 64 ms. A timer of the kernel
-//! wakes it up once, and also counts the time for which the machine is suspended.
+//! wakes it up once, and also counts the time that the machine is suspended.
 
 use std::{future, io, task::Poll, time::Instant};
 

@@ -95,7 +95,7 @@ pub fn wall_time() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Returns the seconds since 1970, in which the time of certificates is counted.
+/// Returns the seconds since 1970, as in certificates.
 pub fn wall_second() -> i64 {
     i64::try_from(wall_time().as_secs()).unwrap_or(i64::MAX)
 }

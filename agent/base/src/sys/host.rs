@@ -38,14 +38,14 @@ pub trait Host {
     fn env(&self, name: &str) -> Option<OsString>;
     /// The processors that this process may use.
     fn cpu_set(&self) -> CpuSet;
-    /// The NVIDIA GPUs that workers may use, in the order in which CUDA numbers them.
+    /// The NVIDIA GPUs that workers may use, in the order of CUDA.
     fn gpus(&self) -> Vec<Gpu>;
     /// Returns the content of a small file, such as one in `/sys`; `None` if it cannot be read or
     /// is not small.
     fn read(&self, path: &Path) -> Option<String>;
     /// Returns the names in a folder; empty if it cannot be read.
     fn list(&self, path: &Path) -> Vec<String>;
-    /// Returns the absolute folders of this program: that in which it was called, which may have a link to it,
+    /// Returns the absolute folders of this program: the one where it was called, which may have a link to it,
     /// and that of the file itself.
     fn program_folders(&self) -> Vec<PathBuf>;
     /// The working directory, which workers share.
@@ -225,7 +225,7 @@ impl Host for ThisHost {
 }
 
 impl ThisHost {
-    /// Returns the folders of `PATH` that have `program`, without repetitions, in the order in which a shell searches
+    /// Returns the folders of `PATH` that have `program`, without repetitions, in the order that a shell searches
     /// them.
     pub fn folders_in_path(self, program: &str) -> Vec<PathBuf> {
         let path = self.env("PATH").unwrap_or_else(|| DEFAULT_PATH.into());

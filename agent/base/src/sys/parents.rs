@@ -17,7 +17,7 @@ use crate::sys::users;
 const MAX_LINKS: u32 = 40;
 const STICKY: u32 = 0o1000;
 
-/// Returns the first folder on the way to `path` in which other users may replace entries, and the reason.
+/// Returns the first folder on the way to `path` where other users may replace entries, and the reason.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Operations for which there is no safe crate. All `unsafe` code of the program is here.
+//! Operations that no safe crate offers. All `unsafe` code of the program is here.
 #![expect(unsafe_code, reason = "fork, signal dispositions and received descriptors")]
 
 use std::{

@@ -19,7 +19,7 @@ use super::ConnectionId;
 pub(super) struct ConnectionPlaces {
     max: usize,
     max_per_network: usize,
-    /// The time for which a connection keeps its place while others wait.
+    /// The time that a connection keeps its place while others wait.
     patience: Duration,
     networks: BTreeMap<IpAddr, Network>,
     turns: BTreeMap<u64, IpAddr>,

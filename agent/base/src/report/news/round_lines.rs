@@ -21,7 +21,7 @@ pub struct RoundLines {
     is_first_only: bool,
     /// True if this node had group rank 0 at the last admission.
     is_first: bool,
-    /// The reason for which the last round has ended.
+    /// The reason why the last round has ended.
     reason: Option<String>,
     /// The number of restarts at the last admission.
     restarts: Option<u32>,

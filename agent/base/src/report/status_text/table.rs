@@ -22,7 +22,7 @@ pub(crate) fn of_nodes(nodes: &[NodeSnapshot]) -> String {
     table(&[vec![head], rows.collect()].concat())
 }
 
-/// Returns the table of all nodes, with a row for those that do not differ in their state.
+/// Returns the table of all nodes, with a row for all nodes in the same state.
 pub(crate) fn folded(nodes: &[NodeSnapshot]) -> String {
     let rows = groups(nodes).into_iter().map(|group| {
         let group: Vec<&NodeSnapshot> = group.into_iter().map(|index| &nodes[index]).collect();
@@ -34,7 +34,7 @@ pub(crate) fn folded(nodes: &[NodeSnapshot]) -> String {
 /// The names of the columns of [`row`].
 pub const HEAD: [&str; 5] = ["rank", "host", "workers", "state", "seen"];
 
-/// Returns the indexes of the nodes of each row: those that do not differ in their state.
+/// Returns the indexes of the nodes of each row, which have the same state.
 pub fn groups(nodes: &[NodeSnapshot]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut places: HashMap<RowKind<'_>, usize> = HashMap::new();

@@ -1,4 +1,4 @@
-//! The parts of a certificate that messages name: its subject, its names and the time for which it is valid.
+//! The parts of a certificate that messages name: its subject, its names and its period of validity.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub struct CertificateFacts {
     pub validity: Option<Validity>,
 }
 
-/// The time for which a certificate is valid: the first and the last second, counted from 1970.
+/// The period of validity of a certificate: the first and the last second, counted from 1970.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Validity {
     /// The first second.

@@ -67,7 +67,7 @@ impl Stamps {
     }
 }
 
-/// The reason for which a file of certificates cannot be used.
+/// The reason why a file of certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{role} `{}` {problem}", path.display())]
 pub struct CertificateError {
@@ -236,7 +236,7 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, Problem> {
     })
 }
 
-/// Returns the reason for which a file is not PEM. The error itself contains a line of the file, which may be a key.
+/// Returns the reason why a file is not PEM. The error itself contains a line of the file, which may be a key.
 fn not_pem(error: &pem::Error) -> Problem {
     Problem::NotPem(match error {
         pem::Error::IllegalSectionStart { .. } => "a section has a malformed first line",

@@ -1,4 +1,4 @@
-//! The reason for which a certificate is not accepted, in words.
+//! The reason why a certificate is not accepted, in words.
 
 use rustls::{AlertDescription, CertificateError};
 
@@ -7,7 +7,7 @@ use super::{
     peer_name::PeerName,
 };
 
-/// The reason for which a certificate is not accepted. Times are in seconds since 1970.
+/// The reason why a certificate is not accepted. Times are in seconds since 1970.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::secret) enum CertificateRefusal {
     /// The clock of this machine is past its end.
@@ -26,7 +26,7 @@ pub(in crate::secret) enum CertificateRefusal {
     },
     /// It is valid by the clock of this machine, but not by that of the other one.
     OtherClock {
-        /// The time for which it is valid.
+        /// Its period of validity.
         validity: Option<Validity>,
         /// The clock of this machine.
         now: i64,
@@ -96,7 +96,7 @@ impl CertificateRefusal {
         }
     }
 
-    /// Returns the reason for which another process has sent `alert` about the certificate `own`, as far as it can be seen
+    /// Returns the reason why another process has sent `alert` about the certificate `own`, as far as it can be seen
     /// from here.
     pub(in crate::secret) fn of_alert(
         alert: AlertDescription,
@@ -115,7 +115,7 @@ impl CertificateRefusal {
         }
     }
 
-    /// Returns the reason for which a certificate with this validity cannot be used at `now`.
+    /// Returns the reason why a certificate with this validity cannot be used at `now`.
     pub(in crate::secret) fn of_validity(validity: Validity, now: i64) -> Option<Self> {
         let Validity { first, last } = validity;
         match now {

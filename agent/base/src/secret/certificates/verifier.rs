@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(refusal(&own), CertificateRefusal::IsAuthority);
     }
 
-    /// A client's certificate is refused for each reason, for which there is an alert. A client without one is refused.
+    /// A client's certificate is refused for each reason that has an alert. A client without one is refused.
     #[test]
     fn clients_are_refused() {
         let (authority, foreign) = (Authority::new("ca"), Authority::new("other"));

@@ -28,12 +28,12 @@ impl ThisHost {
         Some(dir.join("ragent"))
     }
 
-    /// The folder in which a restarted agent finds the state of its predecessor.
+    /// The folder where a restarted agent finds the state of its predecessor.
     pub fn state_dir(self) -> PathBuf {
         self.service_dir().unwrap_or_else(|| self.runtime_dir())
     }
 
-    /// The user's own folder in which the paths of Unix sockets are short enough.
+    /// The user's own folder, where the paths of Unix sockets are short enough.
     pub fn socket_dir(self) -> PathBuf {
         let own = format!("ragent-{}", unistd::getuid());
         let fits = |path: &PathBuf| path.as_os_str().len() + SOCKET_NAME < limits::MAX_SOCKET_PATH;

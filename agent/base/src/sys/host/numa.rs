@@ -68,7 +68,7 @@ pub enum NumaError {
     NoProcessor(u32),
 }
 
-/// Returns the processors of each of `workers` workers, of which worker `n` uses `gpus[n]`.
+/// Returns the processors of each of `workers` workers; worker `n` uses `gpus[n]`.
 ///
 /// # Errors
 ///
