@@ -622,8 +622,8 @@ fn unreached_store_is_reported() {
     assert!(!t.welcome(1).contains(&report));
 }
 
-/// Members are asked to confirm the user of the first connection at once, and for those that follow within the batch
-/// time together, or as soon as they fill a message. Connections of an earlier round are not reported.
+/// Members are asked at once to confirm the user of the first connection. Further connections within the
+/// batch time are sent together, or as soon as they fill a message.
 #[test]
 fn questions_are_sent_in_batches() {
     let connection = |number| StoreConnection {

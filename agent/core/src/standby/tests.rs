@@ -392,7 +392,7 @@ fn import_that_hangs_in_a_round() {
     assert_eq!(t.imported(0, 100), [stand(1)]);
 }
 
-/// Neither a standby that waits nor one that a round uses has a deadline.
+/// A standby that waits has no deadline, and neither has a standby that a round uses.
 #[test]
 fn ready_standby_has_no_deadline() {
     let mut t = Fixture::ready(1);
