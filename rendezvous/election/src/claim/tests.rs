@@ -449,7 +449,8 @@ fn higher_term_ends_the_leadership() {
     assert!(job.led(leader).pop().unwrap().term > term);
 }
 
-/// The record of a job that is over says so. A process that took part in no round begins another job, at once.
+/// The record of a job that is over shows it. A process that took part in no round begins another job, at
+/// once.
 #[test]
 fn record_stays_after_the_end() {
     let (mut job, leader) = Job::started(2);
@@ -680,7 +681,8 @@ fn garbage_is_replaced() {
     assert_eq!((job.led(next)[0].job_state.clone(), replaced(&job)), (Some(job_state(1)), 2));
 }
 
-/// An older record than the newest one that was seen is replaced, and its leader does not lead again because of it.
+/// An older record than the newest known record is replaced, and its leader does not lead again because of
+/// it.
 #[test]
 fn older_record_is_replaced() {
     let (mut job, first) = Job::started(3);
@@ -727,8 +729,8 @@ fn same_revision_after_a_reset_is_another_record() {
     assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
 }
 
-/// After the store was emptied, another job has lower terms than one that has ended. A process that knows the end does not replace
-/// its record.
+/// After the store was emptied, another job has lower terms than an ended job. A process that knows the end
+/// does not replace its record.
 #[test]
 fn ended_job_does_not_replace_another_one() {
     let mut known = Known::default();
@@ -788,7 +790,7 @@ fn process_outlives_its_job() {
     }
 }
 
-/// A new process begins another job in place of one that is over, at once and without anything of it.
+/// A new process begins another job after the end of a job, at once and without anything of it.
 #[test]
 fn another_job_replaces_one_that_is_over() {
     let (mut job, leader) = Job::ended(2);

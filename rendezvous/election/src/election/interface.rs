@@ -28,9 +28,9 @@ pub struct ElectionSettings {
     pub ended: Vec<JobUid>,
     /// The address at which other voters reach it.
     pub address: VoterAddress,
-    /// The endpoints that the user gave, in this order, or the endpoint that a search has found.
-    /// They are the voters of a job without a round. A voter further down the list waits longer
-    /// before it becomes a candidate, so the first one that is alive leads.
+    /// The endpoints that the user gave, in this order, or the endpoint that a search has found. They are the
+    /// voters of a job without a round. A voter further down the list waits longer before it becomes a
+    /// candidate, so the first living voter leads.
     pub listed: Vec<VoterAddress>,
     /// This process.
     pub process: NodeId,

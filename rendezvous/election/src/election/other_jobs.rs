@@ -138,8 +138,7 @@ impl Election {
         self.other_jobs.jobs.is_empty()
     }
 
-    /// Returns true if this process should join a job: it was shown one that is led, and has none
-    /// that runs.
+    /// Returns true if this process should join a job: it has no running job, and was shown a led job.
     pub(super) fn is_to_join(&self) -> bool {
         let is_led = |job: &ShownJob| job.leader.is_some();
         let replica = self.voter.replica();

@@ -15,7 +15,7 @@ mod other_jobs;
 
 use super::{timers::Timers, *};
 
-/// Voters of one list; a voter that is down receives nothing, and at other places nobody is.
+/// Voters of one list. A voter that is down receives nothing, and other addresses have no process.
 struct Voters {
     now: Instant,
     voters: Vec<Election>,
@@ -467,8 +467,7 @@ fn leader_below_a_known_term_resigns() {
     assert!(voters.led(next).last().expect("a leadership").term > known);
 }
 
-/// A leader that was stopped for longer than its lease does not lead when it resumes, whatever it
-/// handles first.
+/// A leader that was stopped for longer than its lease does not lead when it resumes, with any first input.
 #[test]
 fn frozen_leader_does_not_act() {
     let mut voters = Voters::new(3);

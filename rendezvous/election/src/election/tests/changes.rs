@@ -212,7 +212,7 @@ fn leaving_voter_is_replaced() {
     }
 }
 
-/// A leader knows of as many leaving voters as a job has, whatever processes ask to be replaced.
+/// A leader remembers at most as many leaving voters as a job has, even if more processes ask to be replaced.
 #[test]
 fn known_leaving_voters_are_bounded() {
     let mut voters = Voters::listed(3, 3);
