@@ -60,8 +60,8 @@ impl Departures {
         self.0.clear();
     }
 
-    /// Returns the departed nodes that are missing: without those for which `is_back` is true, and
-    /// without those that a newcomer replaces, which is a later agent of the same machine.
+    /// Returns the missing departed nodes: without nodes for which `is_back` is true, and without nodes that
+    /// a newcomer replaces. Such a newcomer is a later agent of the same machine.
     pub(crate) fn departed<'a>(
         &'a self,
         now: Instant,

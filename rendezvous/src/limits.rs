@@ -58,7 +58,7 @@ pub(crate) const STORE_ADDRESSES_MAX: usize = 16;
 pub(crate) const CHECKED_ADDRESSES_MAX: usize = 64;
 
 /// The most members at one address that are asked to confirm the user of a connection. Several
-/// agents on one machine see the same sockets. Agents behind a shared translated address (NAT) see
+/// agents on one machine see the same sockets. Agents with a shared translated address (NAT) see
 /// none of them, so asking more is useless.
 pub(crate) const ASKED_MEMBERS_MAX: usize = 4;
 

@@ -1,5 +1,4 @@
-//! Keeps all nodes that the coordinator knows, with their leases, and finds those that can take part in a
-//! round.
+//! Keeps all known nodes with their leases, and finds the nodes that can take part in a round.
 
 mod departed_streams;
 mod node;

@@ -29,7 +29,7 @@ pub(super) struct Welcomed {
     registrations: BTreeMap<NodeId, (Instant, Registration)>,
     /// The same nodes, by the time by which they must report.
     by_time: BTreeSet<(Instant, NodeId)>,
-    /// Those that know a round, so that they may have workers, by the same time.
+    /// The part of them that knows a round, and so may have workers, by the same time.
     with_workers: BTreeSet<(Instant, NodeId)>,
 }
 

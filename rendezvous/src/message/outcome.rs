@@ -75,7 +75,7 @@ pub enum JobResult {
         present: u32,
         /// The number of nodes that was needed.
         min: u32,
-        /// The time for which they waited.
+        /// The time that they waited.
         waited: Duration,
         /// The last round; zero if there was none. The time runs from the end of this round, or from the last
         /// loss of a node after it.
@@ -92,7 +92,7 @@ pub enum JobResult {
         present: u32,
         /// The number of nodes that was needed.
         needed: u32,
-        /// The time for which they waited.
+        /// The time that they waited.
         waited: Duration,
     },
     /// All nodes have left.

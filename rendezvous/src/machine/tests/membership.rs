@@ -368,7 +368,8 @@ fn successors_have_the_lowest_ranks() {
     assert_eq!(names(&t), "a d e");
 }
 
-/// A snapshot has the members by rank, with those that are gone, then all other nodes by id; each has its own step's age.
+/// A snapshot has the members by rank, including lost members, and then all other nodes by id. Each has the
+/// age of its own step.
 #[test]
 fn snapshot_lists_members_and_others() {
     let mut t = Fixture::new(2, 3);
