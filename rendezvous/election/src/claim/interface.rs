@@ -35,8 +35,7 @@ pub struct Record {
     pub endpoint: String,
     /// Its term.
     pub term: Term,
-    /// The number of the change that has written this record; it grows with each change of the
-    /// process.
+    /// The number of the change that has written this record. It grows with each change of the process.
     pub number: u64,
     /// The leader's [`ClaimTimers::silence`]. Another process waits for the longer of this time and
     /// its own, because it may have been started with another number of nodes.
@@ -117,7 +116,7 @@ pub struct ClaimSettings {
     pub process: NodeId,
     /// The endpoint at which agents reach it.
     pub endpoint: String,
-    /// The intervals; the same for all processes.
+    /// The intervals, the same for all processes.
     pub timers: ClaimTimers,
     /// The seed of terms and delays; different in each process.
     pub seed: u64,

@@ -34,7 +34,7 @@ pub struct ElectionSettings {
     pub listed: Vec<VoterAddress>,
     /// This process.
     pub process: NodeId,
-    /// The intervals; the same for all voters.
+    /// The intervals, the same for all voters.
     pub timers: Timers,
     /// The seed of terms and delays; different in each process.
     pub seed: u64,

@@ -30,7 +30,7 @@ pub struct VoterMessage<Body> {
     pub job: Option<KnownJob>,
     /// Jobs of this name that are known to the sender to have ended.
     pub ended: Vec<JobUid>,
-    /// The number of the request; an answer repeats it.
+    /// The number of the request. An answer repeats it.
     pub sequence: u64,
     /// The request or the answer.
     pub body: Body,
