@@ -96,7 +96,7 @@ number_id! {
     Term(u64)
 }
 number_id! {
-    /// The number of a round, from one; it only grows. Zero is before the first.
+    /// The number of a round, from one. It only grows. Zero is before the first.
     Round(u64)
 }
 number_id! {

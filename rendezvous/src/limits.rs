@@ -42,19 +42,19 @@ pub(crate) const TERMS_AHEAD_MAX: u64 = AHEAD_MAX << 16;
 /// authenticated. The upper half of all terms is reserved for elections.
 pub const AGENT_TERM_MAX: u64 = NUMBER_MAX / 2;
 
-/// The number of keep-alive intervals after which a silent node may be lost. One keep-alive may be
-/// late by chance; a second is not.
+/// The number of keep-alive intervals after which a silent node may be lost. One keep-alive may be late
+/// by chance. A second is not.
 pub(crate) const KEEP_ALIVES_MISSED: u32 = 2;
 
 /// The most addresses that a worker store admits, which is also the limit of the protocol.
 pub const STORE_CLIENTS_MAX: usize = 65_536;
 
-/// The most addresses of one node that a worker store admits; the first ones count. It has room for
-/// eight interfaces with two addresses each.
+/// The most addresses of one node that a worker store admits. The first ones count. It has room for eight
+/// interfaces with two addresses each.
 pub(crate) const STORE_ADDRESSES_MAX: usize = 16;
 
-/// The most addresses at which one member is asked; the newest ones count. One registration may
-/// have as many. A member that registers again during a round may name others each time.
+/// The most addresses at which one member is asked. The newest ones count. One registration may have as
+/// many. A member that registers again during a round may name others each time.
 pub(crate) const CHECKED_ADDRESSES_MAX: usize = 64;
 
 /// The most members at one address that are asked to confirm the user of a connection. Several

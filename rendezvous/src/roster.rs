@@ -136,7 +136,7 @@ impl Roster {
         &self.young
     }
 
-    /// Makes nodes candidates if they are old enough at `now`; without `now`, all of them.
+    /// Makes nodes candidates if they are old enough at `now`. Without `now`, all of them.
     pub(crate) fn grow_up(&mut self, now: Option<Instant>) {
         let is_due = |at: &Instant| now.is_none_or(|now| *at <= now);
         while let Some((_, id)) = self.young.first().filter(|(at, _)| is_due(at)).cloned() {

@@ -134,7 +134,7 @@ impl Snapshot {
 /// The time account of a job.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct JobTime {
-    /// The time in each state; their sum is the age of the job.
+    /// The time in each state. Their sum is the age of the job.
     pub states: Vec<StateTime>,
     /// The part of the productive time that was spent on steps that were done again after a failure, in
     /// milliseconds.
@@ -420,7 +420,7 @@ pub enum NodeStateName {
     Running,
     /// The node's workers are being stopped.
     Stopping,
-    /// One of the node's workers failed; the others are being stopped.
+    /// One of the node's workers failed. The others are being stopped.
     Failed,
     /// All workers of the node exited with 0.
     Succeeded,
