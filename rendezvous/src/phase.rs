@@ -114,7 +114,7 @@ pub(crate) struct Regathering {
 /// stopped.
 #[derive(Debug, Default)]
 pub(crate) struct PendingVerdict {
-    /// The oldest event on each node, with its time.
+    /// Each node's failure with the oldest event, and the time of that event.
     pub(crate) failures: BTreeMap<NodeId, (Instant, WorkerFailure)>,
     /// Members that have not given a sign of life since the failure.
     pub(crate) awaited: BTreeSet<NodeId>,
