@@ -1,7 +1,7 @@
-//! Conversions between generated and domain types; one file for each kind of message.
+//! Converts between generated and domain types, with one file for each kind of message.
 
-/// Implements conversions between a generated enumeration, whose zero is unspecified, and a
-/// domain's.
+/// Implements conversions between a generated enumeration, whose zero is unspecified, and a domain
+/// enumeration.
 macro_rules! enumeration {
     ($domain:ident, $wire:ident, $field:literal, [$($name:ident),+ $(,)?]) => {
         impl From<$domain> for v1::$wire {
@@ -57,8 +57,8 @@ fn required<T>(value: Option<T>, field: &'static str) -> Result<T, Malformed> {
     value.ok_or(Malformed::Missing(field))
 }
 
-/// Checks a text of at most `limit` bytes, without control characters other than newline and tab, and without characters that
-/// override the direction of text.
+/// Checks a text of at most `limit` bytes. It has no control characters other than newline and tab, and none
+/// that override the direction of text.
 fn text(value: String, field: &'static str, limit: usize) -> Result<String, Malformed> {
     if value.len() > limit {
         return Err(Malformed::TooLong { field, len: value.len(), limit });

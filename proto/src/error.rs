@@ -1,9 +1,9 @@
-//! Malformed messages, and their gRPC status.
+//! Defines why a message is malformed, and its gRPC status.
 
-/// The reason for which a message is refused.
+/// The reason why a message is refused.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Malformed {
-    /// The bytes are not those of a message.
+    /// The bytes are not an encoded message.
     #[error("the message cannot be decoded")]
     Encoding,
     /// A mandatory field is missing.

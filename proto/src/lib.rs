@@ -1,9 +1,13 @@
-//! The registration protocol over gRPC, the messages between voters, and the record of a leader in etcd; and the check
-//! of a state that was received as JSON.
+//! Defines the messages on the wire, and refuses malformed ones.
 //!
-//! [`v1`] is generated from the files in `proto/ragent/v1`, and [`etcd`] from `proto/etcd`: all fields are
-//! optional, all numbers wide. [`convert`] converts [`v1`] to the domain types of `ragent-rendezvous` and refuses
-//! malformed messages, so that no other crate checks a message again. This crate uses no socket and no process.
+//! 1. [`v1`] is generated from the files in `proto/ragent/v1`: the registration protocol over gRPC, the
+//!    messages between voters, and the record of a leader in etcd. [`etcd`] is generated from `proto/etcd`.
+//!    In both, all fields are optional and all numbers wide.
+//! 2. [`convert`] converts [`v1`] to the domain types of `ragent-rendezvous` and `ragent-election`. It
+//!    refuses malformed messages, so no other crate checks a message again. It also checks a state that was
+//!    received as JSON.
+//!
+//! This crate uses no socket and no process.
 #![forbid(unsafe_code)]
 
 pub mod convert;
@@ -31,7 +35,7 @@ pub mod v1 {
     tonic::include_proto!("ragent.v1");
 }
 
-/// The generated types and clients of etcd's API, as far as ragent uses it.
+/// The generated types and clients of the part of etcd's API that ragent uses.
 #[allow(
     clippy::all,
     missing_docs,

@@ -1,7 +1,7 @@
-//! Filter for text that is printed to a terminal.
+//! Filters text that is printed to a terminal.
 //!
-//! All text from other processes passes [`printable`] before it is printed, so that it cannot control the terminal. The
-//! output of workers is passed on unchanged, with its escape sequences.
+//! All text from other processes passes [`printable`] before it is printed, so that it cannot control the
+//! terminal. The output of workers is the exception: it is passed on unchanged, with its escape sequences.
 
 /// Returns `text` without control characters (except newline and tab) and characters that override the
 /// direction of text.

@@ -1,9 +1,9 @@
-//! The proof that an agent owns its node id.
+//! Proves that an agent owns its node id.
 
 use std::{fmt, str::FromStr};
 
-/// A proof of one node id, issued when the node registers and sent with all later messages of that
-/// node: registrations, and the death notice.
+/// A proof of one node id. It is issued when the node registers, and sent with all its later messages:
+/// registrations, and the death notice.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Proof(pub [u8; Self::LEN]);
 
@@ -11,7 +11,7 @@ impl Proof {
     /// Its length in bytes.
     pub const LEN: usize = 16;
 
-    /// Parses the bytes of a message; they are empty before the node has registered.
+    /// Parses the bytes of a message. They are empty before the node has registered.
     pub(crate) fn from_wire(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
@@ -52,7 +52,7 @@ impl FromStr for Proof {
 mod tests {
     use super::*;
 
-    /// The printed form parses to the same proof; the debug form omits it.
+    /// The printed form parses to the same proof. The debug form omits it.
     #[test]
     fn round_trip() {
         let proof = Proof([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255]);

@@ -1,9 +1,13 @@
-//! The time account of a job: each moment since its begin belongs to exactly one state.
+//! Accounts for the time of a job: each moment since its beginning has exactly one state.
 //!
-//! Time of running workers is known to be productive only afterwards: an interval between two signs of progress
-//! is, unless it is far longer than usual. Until then the interval is *open*: `TimeAccount::seen` assigns it
-//! to the state that it appears to have, and `TimeAccount::settled`, whose times never fall, leaves it out.
-//! Whether the workers of a job that never gives a sign of progress are productive is unknown.
+//! The time of running workers is known to be productive only afterwards: an interval between two
+//! signs of progress is productive unless it is far longer than usual. Until the second sign, the
+//! interval is *open*:
+//!
+//! - `TimeAccount::seen` assigns it to the state that it appears to have.
+//! - `TimeAccount::settled` leaves it out, so that its times never fall.
+//!
+//! If a job never gives a sign of progress, the time of its workers is *unknown*.
 
 use std::time::{Duration, Instant};
 
@@ -79,7 +83,7 @@ impl TimeTotals {
         self.by_state.iter().fold(Duration::ZERO, |sum, time| sum.saturating_add(*time))
     }
 
-    /// Returns the times in whole milliseconds, as they are stored.
+    /// Returns the times in whole milliseconds, in which they are stored.
     pub(crate) fn in_millis(&self) -> Self {
         let whole = |time: Duration| {
             time.saturating_sub(Duration::from_nanos(u64::from(time.subsec_nanos()) % 1_000_000))
@@ -104,8 +108,8 @@ impl TimeTotals {
     }
 }
 
-/// The longest interval between signs of progress that is never a stall: agents report with their keep-alives, and short
-/// pauses are not worth a state.
+/// An interval between signs of progress is never a stall up to this length: agents report with
+/// their keep-alives, and short pauses are not worth a state.
 const STALL_MIN: Duration = Duration::from_secs(10);
 
 /// An interval between signs of progress is a stall if it is longer than this many usual ones.
@@ -114,8 +118,9 @@ const STALL_FACTOR: u32 = 10;
 /// The limit of an interval while no usual one is known.
 const FIRST_STALL: Duration = Duration::from_secs(600);
 
-/// Steps that are read from output count if there were this many of them over [`READ_FOR`] in a round: the output may contain
-/// other numbers that look like steps, such as those of a bar for the loading of a checkpoint.
+/// Steps that are read from output count only after this many over [`READ_FOR`] in a round. The
+/// output may contain other numbers that look like steps, such as a progress bar for loading a
+/// checkpoint.
 const READ_SIGNS: u32 = 10;
 
 /// See [`READ_SIGNS`].
@@ -135,9 +140,10 @@ pub(crate) struct TimeAccount {
     has_progress: bool,
     /// The usual interval between two signs.
     usual: Option<Duration>,
-    /// The first sign of the round that was read from output, and the number of such signs, while they do not count.
+    /// Signs of the round that were read from output and do not count yet: the time of the first,
+    /// and their number.
     read: Option<(Instant, u32)>,
-    /// The usual time of a step, also of the last round.
+    /// The usual time of a step, perhaps from an earlier round.
     step_time: Option<Duration>,
     /// The step of the last sign.
     last: u64,
@@ -152,9 +158,10 @@ pub(crate) struct TimeAccount {
 enum Open {
     /// It belongs to this state.
     In(TimeState),
-    /// The workers run, in a job without a sign of progress.
+    /// The workers run, and the job has never had a sign of progress.
     Unknown,
-    /// The workers have given a sign of progress in this round, the last one at its start.
+    /// The workers have given a sign of progress in this round. The interval starts at the last
+    /// one.
     Measured,
     /// The job is closed.
     Closed,
@@ -194,10 +201,10 @@ impl TimeAccount {
         }
     }
 
-    /// Notes a sign of progress: `step` is the lowest one of all workers, so that a report of one of many nodes does not count
-    /// by itself, and a step usually takes `step_time`, if that is
-    /// known in this round. Returns the
-    /// number of steps that are done again, if this is the first sign of the round.
+    /// Notes a sign of progress. `step` is the lowest of all workers, so a report of one of many
+    /// nodes does not count by itself. `step_time` is the usual time of a step, if it is known in
+    /// this round. Returns the number of steps that are done again, if this is the first sign of
+    /// the round.
     pub(crate) fn progress(
         &mut self,
         now: Instant,
@@ -214,7 +221,7 @@ impl TimeAccount {
             return None;
         }
         match self.open {
-            // The time since the workers were started was spent on their start, until the first sign.
+            // Until the first sign, the workers were starting.
             Open::In(TimeState::Starting) | Open::Unknown => {
                 let first = self.read.map_or(now, |(first, _)| first.min(now));
                 self.settle_as(first, TimeState::Starting);
@@ -228,7 +235,7 @@ impl TimeAccount {
             let steps = before.saturating_sub(step);
             let factor = u32::try_from(steps).unwrap_or(u32::MAX);
             let time = self.step_time.unwrap_or_default().saturating_mul(factor);
-            // Counters of earlier rounds cannot be exceeded.
+            // No more can be redone than was productive.
             let left = self.settled.of(TimeState::Productive).saturating_sub(self.settled.redone);
             self.settled.redone += time.min(left);
             self.step = step;
@@ -251,8 +258,8 @@ impl TimeAccount {
         signs >= READ_SIGNS && now.saturating_duration_since(first) >= READ_FOR
     }
 
-    /// Notes the end of the round; its workers are being stopped. `hung_for` is the time for which a worker that was found to
-    /// hang made no progress.
+    /// Notes the end of the round, after which its workers are stopped. If a worker hung,
+    /// `hung_for` is the time that it made no progress.
     pub(crate) fn round_ended(&mut self, now: Instant, hung_for: Option<Duration>) {
         if self.open == Open::Measured {
             self.step_before = Some(self.step);
@@ -261,13 +268,14 @@ impl TimeAccount {
         self.open = Open::In(TimeState::Stopping);
     }
 
-    /// Notes the end of the job, after which no time is counted.
+    /// Notes the end of the job. No time is counted after it.
     pub(crate) fn close(&mut self, now: Instant) {
         self.settle(now, None);
         self.open = Open::Closed;
     }
 
-    /// Forgets the steps of the last round, which cannot be compared with those of the next one.
+    /// Forgets the steps of the last round, because those of the next one cannot be compared with
+    /// them.
     pub(crate) fn forget_steps(&mut self) {
         self.step_before = None;
     }
@@ -291,10 +299,10 @@ impl TimeAccount {
         times
     }
 
-    /// Returns the times at `now` that no later event moves to another state.
+    /// Returns the times at `now`, without what a later event may move to another state.
     pub(crate) fn settled(&self, now: Instant) -> TimeTotals {
         match (self.open, self.read) {
-            // Steps that do not count yet may show that the workers make progress.
+            // These steps may count later, and would show that the workers made progress.
             (Open::In(state), Some((first, _))) => {
                 let mut times = self.settled.clone();
                 times.add(state, first.saturating_duration_since(self.since));
@@ -378,7 +386,8 @@ mod tests {
             .collect()
     }
 
-    /// A round that fails is counted by its stages; the steps that are done again are counted apart.
+    /// A round that fails is counted by its stages. Steps that are done again are counted
+    /// separately.
     #[test]
     fn stages_of_a_restart_are_counted() {
         let mut now = some_instant();
@@ -417,7 +426,8 @@ mod tests {
         assert_eq!(account.seen(now + SECOND), times, "a closed job grows no older");
     }
 
-    /// A long time without a step is a stall, also if the round ends in it; a hang is counted as one.
+    /// A long time without a step is a stall, even if the round ends in it. A hang is counted as a
+    /// hang.
     #[test]
     fn long_times_without_a_step_are_stalls() {
         let mut now = some_instant();
@@ -478,7 +488,8 @@ mod tests {
         assert_eq!(seconds(&account.seen(now)), [("hung", 60), ("unknown", 35_940)]);
     }
 
-    /// A few numbers in the output that look like steps are ignored; steps that go on count from the first one.
+    /// A few numbers in the output that look like steps are ignored. Steps that go on count from
+    /// the first one.
     #[test]
     fn read_steps_count_after_a_while() {
         let mut now = some_instant();
@@ -505,8 +516,8 @@ mod tests {
         );
     }
 
-    /// For any order of inputs, the states sum to the age of the job, settled times never fall, and no more is redone than was
-    /// productive.
+    /// For any order of inputs: the states sum to the age of the job, settled times never fall, and
+    /// redone time is at most the productive time.
     #[test]
     fn every_moment_has_one_state() {
         for seed in 0..2_000_u64 {

@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Items for messages of at most `max` items. The first item is sent at once; items that follow within the interval are sent
-/// together at its end, or as soon as they fill a message.
+/// Items for messages of at most `max` items. The first item is sent at once. Further items are
+/// sent together at the end of the interval, or as soon as they fill a message.
 #[derive(Debug)]
 pub struct Batch<T> {
     max: usize,
@@ -22,7 +22,7 @@ impl<T> Batch<T> {
         Self { max, interval, waiting: Vec::new(), until: None }
     }
 
-    /// Adds an item; returns the items that are to be sent now.
+    /// Adds an item. Returns the items that must be sent now.
     pub fn add(&mut self, now: Instant, item: T) -> Vec<T> {
         self.waiting.push(item);
         if self.max <= self.waiting.len() || self.until.is_none_or(|until| until <= now) {
@@ -31,7 +31,7 @@ impl<T> Batch<T> {
         Vec::new()
     }
 
-    /// Returns the items that are to be sent now.
+    /// Returns the items that must be sent now.
     pub fn due(&mut self, now: Instant) -> Vec<T> {
         match self.poll_timeout() {
             Some(until) if until <= now => self.take(now),
@@ -39,7 +39,7 @@ impl<T> Batch<T> {
         }
     }
 
-    /// Returns the time at which items are to be sent.
+    /// Returns the time at which waiting items must be sent.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.until.filter(|_| !self.waiting.is_empty())
     }

@@ -1,5 +1,5 @@
-//! The nodes that were lost or have left since the last round was formed: a job that ends for lack
-//! of nodes names them.
+//! Remembers nodes that were lost or have left since the last round was formed. A job that ends for
+//! lack of nodes names them.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -40,7 +40,7 @@ impl DepartureRecord {
 }
 
 impl Departures {
-    /// Adds the departure of a node; a later departure of the same node replaces it.
+    /// Adds the departure of a node. It replaces an earlier departure of the same node.
     pub(crate) fn add(&mut self, node: &RosterNode, how: Departure, at: Instant) {
         let id = &node.description.node_id;
         if self.0.len() < DEPARTURES_MAX || self.0.contains_key(id) {
@@ -60,8 +60,8 @@ impl Departures {
         self.0.clear();
     }
 
-    /// Returns the departed nodes, without nodes for which `is_back` is true, and without nodes that
-    /// are replaced by a newcomer: a later agent of the same machine.
+    /// Returns the missing departed nodes: without nodes for which `is_back` is true, and without nodes that
+    /// a newcomer replaces. Such a newcomer is a later agent of the same machine.
     pub(crate) fn departed<'a>(
         &'a self,
         now: Instant,

@@ -1,7 +1,7 @@
-//! The events of a job: what happened, where, and which earlier event caused it.
+//! Describes the events of a job: what happened, where, and which earlier event caused it.
 //!
-//! The machine records an event for each change that people ask about. What all nodes do is one event of the round; a node
-//! has an event of its own only if it does something else.
+//! The machine records an event for each change that people ask about. What all nodes do is one
+//! event of the round. A node has its own event only if it does something else.
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -11,7 +11,7 @@ use crate::{
     message::{EvictReason, JobResult, RestartReason, WorkerEnd},
 };
 
-/// The identity of an event: it grows with each event of a job, also after a restart of the coordinator.
+/// Identifies an event. It grows with each event of a job, even after a restart of the coordinator.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct EventId {
     /// The term of the coordinator that has recorded it.
@@ -50,7 +50,7 @@ pub struct Event {
     pub cause: Option<EventId>,
     /// The newest round at that time.
     pub round: Round,
-    /// The node that it concerns, if it concerns one.
+    /// The node that it concerns, if any.
     pub node: Option<EventNode>,
     /// The kind of the event, with its details.
     pub kind: EventKind,
@@ -65,7 +65,8 @@ pub struct EventNode {
     pub host_name: String,
 }
 
-/// A kind of event, with its details. The names are part of the JSON of events, and only added to.
+/// A kind of event, with its details. The names are part of the JSON of events, so they never
+/// change.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "data")]
 pub enum EventKind {
@@ -94,23 +95,23 @@ pub enum EventKind {
         /// The failures charged so far.
         restarts_used: u32,
     },
-    /// The members of the last round are awaited, after a restart of the coordinator or a takeover.
+    /// The coordinator waits for the members of the last round, after a restart or a takeover.
     Recovering,
-    /// No node of the last round is left; a new run begins, with these charges.
+    /// No node of the last round is left, so a new run begins with these charges.
     RunBegan {
         /// The failures charged so far.
         restarts_used: u32,
     },
-    /// The coordinator ends with the node of its process, or with its process.
+    /// The coordinator leaves, because its node or its process ends.
     CoordinatorLeaving,
     /// The coordinator has ended.
     CoordinatorEnded {
         /// True if another process continues the job.
         hands_over: bool,
     },
-    /// Nodes are awaited for a round.
+    /// The coordinator waits for nodes for a round.
     Gathering,
-    /// The members of the last round that are back after a restart of the coordinator, or after a takeover.
+    /// Members of the last round are back after a restart of the coordinator or a takeover.
     Recovered {
         /// Their number.
         back: u32,
@@ -133,18 +134,19 @@ pub enum EventKind {
         /// The lowest step of all workers.
         step: u64,
     },
-    /// A round has ended; its workers are being stopped.
+    /// A round has ended, and its workers are being stopped.
     RoundEnded {
         /// The reason.
         #[serde(serialize_with = "kind_of_reason")]
         reason: RestartReason,
     },
-    /// No process of the last round is left.
+    /// All processes of the last round have ended.
     RoundStopped,
-    /// A member has processes of the last round after all: an earlier report of it arrives late.
+    /// A member still has processes of the last round after all, according to a report that arrived
+    /// late.
     RoundStillStopping,
-    /// The cost of a restart, or of the first start, once the workers make progress again; without signs of progress, once
-    /// they run.
+    /// The cost of a restart or of the first start. Recorded when the workers make progress again,
+    /// or when they run if the job gives no signs of progress.
     RestartCost(RestartCost),
     /// A worker has failed.
     WorkerFailed {
@@ -163,7 +165,7 @@ pub enum EventKind {
         restarts_used: u32,
         /// The failures that may be charged.
         max_restarts: u32,
-        /// The number of other failures of the round.
+        /// The number of the round's other failures.
         others: u32,
     },
     /// A failure was not charged, because a member was lost at the same time.
@@ -175,7 +177,7 @@ pub enum EventKind {
         /// True if it was a member of the round.
         was_member: bool,
     },
-    /// A member has stopped its workers because its lease had ended on its side, although it is registered.
+    /// A member is registered, but has stopped its workers because its lease had ended on its side.
     NodeLeaseExpired,
     /// A node has left in order.
     NodeLeft,
@@ -266,11 +268,11 @@ fn kind_of_result<S: Serializer>(result: &JobResult, to: S) -> Result<S::Ok, S::
     to.serialize_str(result.kind())
 }
 
-/// The cause of a restart, for sums.
+/// The cause of a restart, by which restarts are summed.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RestartCause {
-    /// The first start of the job; not a restart.
+    /// The first start of the job, which is not a restart.
     FirstStart,
     /// A worker failed.
     WorkerFailed,
@@ -354,18 +356,18 @@ impl RestartCost {
 /// The stages of a restart.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RestartStages {
-    /// From the end of the round until its last process was reaped.
+    /// The time from the end of the round until its last process was reaped.
     pub stopping_ms: u64,
     /// The wait for nodes, or for the coordinator.
     pub waiting_ms: u64,
     /// The forming of the next round.
     pub rendezvous_ms: u64,
-    /// From the admission of the next round until its first progress.
+    /// The time from the admission of the next round until its first progress.
     pub starting_ms: u64,
 }
 
 impl RestartStages {
-    /// Returns the stages of a restart during which these times have passed.
+    /// Returns the stages of a restart in which these times have passed.
     pub(crate) fn of(times: &TimeTotals) -> Self {
         let ms = |state| u64::try_from(times.of(state).as_millis()).unwrap_or(u64::MAX);
         Self {

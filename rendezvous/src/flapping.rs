@@ -1,4 +1,5 @@
-//! Limits the cost of flapping: of nodes that fail repeatedly, and of rounds for newcomers.
+//! Limits the cost of flapping: nodes that fail repeatedly, and rounds that are restarted for
+//! newcomers.
 
 use std::{
     collections::VecDeque,
@@ -15,7 +16,7 @@ use crate::{
     settings::HostTally,
 };
 
-/// The number of failures and losses of a node shortly after a start.
+/// Counts the failures and losses of a node shortly after a start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     strikes: VecDeque<Instant>,
@@ -40,7 +41,7 @@ impl Tally {
         self.strikes.len() >= STRIKES_MAX
     }
 
-    /// Counts a loss in the same way.
+    /// Counts a loss, also as a failure. Returns true if the node has reached [`STRIKES_MAX`].
     pub(crate) fn lost(&mut self, now: Instant, started: Instant) -> bool {
         if now.saturating_duration_since(started) < EARLY {
             self.early_losses = self.early_losses.saturating_add(1);
@@ -63,12 +64,12 @@ impl Tally {
         self.early_losses < EARLY_LOSSES_MAX
     }
 
-    /// Ends the quarantine because the job needs the node; its earlier failures still count.
+    /// Ends the quarantine because the job needs the node. Its earlier failures still count.
     pub(crate) fn recall(&mut self) {
         self.quarantined_since = None;
     }
 
-    /// Resets the tally: a quiet time has passed, or another run begins.
+    /// Resets the tally, because a quiet time has passed or another run begins.
     pub(crate) fn forgive(&mut self) {
         *self = Self::default();
     }
@@ -78,8 +79,8 @@ impl Tally {
         self.strikes.is_empty() && self.quarantined_since.is_none()
     }
 
-    /// Restores the tally of an earlier coordinator. The times of its events are unknown and set to
-    /// `now`.
+    /// Restores a tally that an earlier coordinator has stored. The times of its events are
+    /// unknown, so they are set to `now`.
     fn restored(now: Instant, counted: &HostTally) -> Self {
         let strikes = (counted.strikes as usize).min(STRIKES_MAX);
         Self {
@@ -110,11 +111,11 @@ impl Tally {
     }
 }
 
-/// The tallies of departed agents, for the next agent of the same machine: a node that crashes
+/// Keeps the tallies of departed agents for the next agent of the same machine. A node that crashes
 /// repeatedly has a new agent each time.
 ///
-/// Tallies are kept per agent, not per machine, so that several agents on one machine do not add
-/// up.
+/// Tallies are kept by agent, not by machine, so that those of several agents on one machine do not
+/// add up.
 #[derive(Debug, Default)]
 pub(crate) struct DepartedTallies {
     left: VecDeque<(Machine, Tally)>,
@@ -164,7 +165,7 @@ impl DepartedTallies {
     }
 }
 
-/// The spacing of voluntary rounds: each round doubles it, a quiet time resets it.
+/// The spacing of voluntary rounds. Each round doubles it, and a quiet time resets it.
 #[derive(Debug, Default)]
 pub(crate) struct RestartSpacing {
     last: Option<(Instant, Duration)>,
@@ -194,8 +195,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The third failure within 60 s of a start reaches the limit; failures later than that after a
-    /// start do not count.
+    /// The third failure within 60 s of a start reaches the limit. Later failures do not count.
     #[test]
     fn third_early_failure_is_one_too_many() {
         let start = Instant::now();
@@ -217,7 +217,8 @@ mod tests {
         }
     }
 
-    /// Too many losses shortly after a start rule out that the node is taken back; later losses do not.
+    /// A node with too many losses shortly after a start cannot be taken back. Later losses do not
+    /// count.
     #[test]
     fn early_losses_rule_out_a_recall() {
         let start = Instant::now();

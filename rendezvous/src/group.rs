@@ -1,4 +1,4 @@
-//! The members of the newest round and the state of each.
+//! Keeps the members of the newest round, and the state of each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,9 +15,10 @@ use crate::{
 
 /// The members of the newest round.
 ///
-/// Invariant: `pending`, `unstopped` and `leavers` hold exactly the members whose [`MemberState`] requires
-/// it (see [`MemberState::is_pending`] and the functions after it), `unstopped` without members that have
-/// succeeded, so that most inputs do not visit all members.
+/// Most inputs must not visit all members, so there are sets. Invariant: `pending`, `unstopped` and
+/// `leavers` have exactly the members for which [`MemberState::is_pending`],
+/// [`MemberState::is_unstopped`] and [`MemberState::is_leaver`] are true. `unstopped` has no
+/// members that have succeeded.
 #[derive(Debug)]
 pub(crate) struct Group {
     /// The round.
@@ -34,7 +35,7 @@ pub(crate) struct Group {
     pending: BTreeSet<NodeId>,
     unstopped: BTreeSet<NodeId>,
     leavers: BTreeSet<NodeId>,
-    /// The leavers that were not dismissed yet.
+    /// Leavers that were not dismissed yet.
     undismissed: BTreeSet<NodeId>,
     expired: BTreeMap<NodeId, Instant>,
     /// The members whose workers do not run yet.
@@ -64,7 +65,7 @@ pub(crate) enum MemberState {
     Leaving,
     /// The member is leaving, and its last process is reaped.
     Left,
-    /// The node is no longer a member; nothing that it reports makes it a member again.
+    /// The node is no longer a member. No report makes it a member of this round again.
     Lost(EvictReason),
 }
 
@@ -111,7 +112,7 @@ impl MemberState {
         }
     }
 
-    /// Returns true if the member is to take part in the next round.
+    /// Returns true if the member should take part in the next round.
     pub(crate) fn stays(self) -> bool {
         match self {
             Self::Active | Self::Stopped | Self::Back => true,
@@ -233,7 +234,7 @@ impl Group {
         }
     }
 
-    /// Records that the workers of `node` run. Returns true if it is the last member of which this was not known.
+    /// Records that the workers of `node` run. Returns true if it is the last member to do so.
     pub(crate) fn note_running(&mut self, node: &NodeId) -> bool {
         self.unstarted.remove(node) && self.unstarted.is_empty()
     }
@@ -283,9 +284,9 @@ impl Group {
         }
     }
 
-    /// Takes the members that were unreachable and are still members, with the time at which this was
-    /// noticed. Returns none if more than half of the members were: then the coordinator was
-    /// paused, or its network was down.
+    /// Takes the members that were unreachable and are still members, with the time at which this
+    /// was noticed. If more than half of the members were unreachable, the coordinator was paused
+    /// or its network was down, so there are none.
     pub(crate) fn take_expired(&mut self) -> Vec<(NodeId, Instant)> {
         let expired = mem::take(&mut self.expired);
         let held = self.members.keys().filter(|node| self.held(node).is_some()).count();

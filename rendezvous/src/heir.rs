@@ -1,4 +1,4 @@
-//! The members of a job that may coordinate it later.
+//! Describes the members of a job that may coordinate it later.
 
 use crate::ids::{NodeId, VoterAddress, VoterId};
 
@@ -7,18 +7,18 @@ use crate::ids::{NodeId, VoterAddress, VoterId};
 pub struct Member {
     /// The voter of its process.
     pub voter: VoterId,
-    /// The endpoint at which the voter is reached.
+    /// The address at which the voter is reached.
     pub address: VoterAddress,
 }
 
 /// The members of a job, as its coordinator reports them to the voter of its process.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct MembersReport {
-    /// The voters of the members, those with the lowest ranks first.
+    /// The voters of the members, by rank, the lowest first.
     pub members: Vec<Member>,
     /// The number of voters that the job should have.
     pub wanted: usize,
-    /// True if the job runs, or has enough nodes to.
+    /// True if the job runs, or has enough nodes to run.
     pub has_nodes: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Identities and ranks, as types that cannot be mixed up.
+//! Defines identities and ranks as types that cannot be confused.
 
 use std::{fmt, sync::Arc};
 
@@ -63,7 +63,7 @@ macro_rules! number_id {
 }
 
 text_id! {
-    /// The name of a job, given by `--rdzv-id`; several runs may share it.
+    /// The name of a job, given by `--rdzv-id`. Several runs may share it.
     RunId
 }
 text_id! {
@@ -71,32 +71,32 @@ text_id! {
     JobUid
 }
 text_id! {
-    /// The id of one agent process; a restarted agent has a new one.
+    /// The id of one agent process. A restarted agent has a new one.
     NodeId
 }
 text_id! {
-    /// The endpoint at which other voters reach a voter.
+    /// The address at which other voters reach a voter.
     VoterAddress
 }
 
 impl NodeId {
-    /// Returns true if both are the same text in memory, which is not read for this.
+    /// Returns true if both are the same text in memory. Does not read the text.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
 number_id! {
-    /// The identity of a voter: random bits, generated together with its state file. A process without the file of its
-    /// predecessor has promised nothing, so it is another voter.
+    /// The identity of a voter: random bits, generated together with its state file. A process that
+    /// has lost the file knows no earlier promises, so it is another voter.
     VoterId(u64)
 }
 number_id! {
-    /// The number of a start of the job's coordinator, counted from one; zero is before the first.
+    /// The number of a start of the job's coordinator, from one. Zero is before the first.
     Term(u64)
 }
 number_id! {
-    /// The number of a round, counted from one; zero is before the first. It only grows.
+    /// The number of a round, from one. It only grows. Zero is before the first.
     Round(u64)
 }
 number_id! {
@@ -116,7 +116,8 @@ number_id! {
     LocalRank(u32)
 }
 number_id! {
-    /// The number of a registration stream of a node; only the stream with the highest number is valid.
+    /// The number of a registration stream of a node. Only the stream with the highest number is
+    /// valid.
     StreamNumber(u64)
 }
 
@@ -154,14 +155,14 @@ impl Term {
         Self(self.0.saturating_add(1))
     }
 
-    /// Returns the lowest term whose counter is a revision of the external store, which is above the counters of
-    /// all terms that were won there.
+    /// Returns a term that is above all terms won in the external store so far: its counter is a
+    /// revision of the store.
     pub fn of_revision(revision: u64) -> Self {
         Self(revision.min(limits::NUMBER_MAX >> NONCE_BITS) << NONCE_BITS)
     }
 
-    /// Returns the term that a candidate proposes: its counter is higher than that of `self`, and
-    /// `nonce` makes the terms of two candidates differ.
+    /// Returns the term that a candidate proposes. Its counter is higher than `self`'s, and `nonce`
+    /// makes the terms of two candidates differ.
     pub fn proposed(self, nonce: u16) -> Self {
         let counter =
             (self.0 >> NONCE_BITS).saturating_add(1).min((limits::NUMBER_MAX >> NONCE_BITS) - 1);
@@ -179,7 +180,7 @@ impl Round {
     }
 }
 
-/// A round and the term of the coordinator that names it; compared by term first.
+/// A round and the term of the coordinator that names it. The term is compared first.
 ///
 /// Messages about a round carry it, so that the receiver can drop outdated ones.
 #[derive(
@@ -188,7 +189,7 @@ impl Round {
 pub struct RoundId {
     /// The coordinator's term.
     pub term: Term,
-    /// The round; it grows across terms too.
+    /// The round. It grows across terms too.
     pub round: Round,
 }
 

@@ -1,4 +1,4 @@
-//! The reason why the next round is not complete yet, for people and programs.
+//! Explains to people and programs why the next round is not complete yet.
 
 use std::{fmt, time::Duration};
 
@@ -9,14 +9,15 @@ use crate::snapshot::Explanation;
 pub enum Incomplete {
     /// The coordinator's host is leaving, and no round follows on this coordinator.
     HostLeaving,
-    /// Enough nodes are ready for the first round; more may join.
+    /// Enough nodes are ready for the first round, and the coordinator waits for more.
     LastCall {
         /// The remaining time of the last call.
         left: Duration,
         /// The number of further nodes that the round has room for.
         room: u32,
     },
-    /// Enough nodes are ready for the first round, but a job of this name may exist that no process could show yet.
+    /// Enough nodes are ready for the first round, but a job of this name may exist without having
+    /// been shown yet.
     Listening {
         /// The remaining time of the wait.
         left: Duration,
@@ -38,14 +39,14 @@ pub enum Incomplete {
     /// The coordinator was started without the state of the last round, and too few nodes are
     /// present to continue without the others.
     RecoveringMinority {
-        /// The number of members that are back, and of nodes that replace others.
+        /// The number of members that are back, plus the nodes that replace others.
         present: u32,
-        /// The number of such nodes that is needed.
+        /// The number of nodes that must be present.
         needed: u32,
         /// The remaining time until the job fails.
         left: Duration,
     },
-    /// A round runs, and will be interrupted for waiting nodes.
+    /// A round runs, and will be interrupted for the waiting nodes.
     Settling {
         /// The number of waiting nodes.
         waiting: u32,
@@ -79,7 +80,7 @@ pub enum Incomplete {
         /// The remaining time until the job fails; `None` before the first node has registered.
         left: Option<Duration>,
     },
-    /// A failure occurred, and some members have not yet given a sign of life.
+    /// A failure occurred, and some members have not given a sign of life since.
     Verdict {
         /// The host names of the first few of them.
         hosts: Vec<String>,
@@ -168,7 +169,7 @@ impl From<&Incomplete> for Explanation {
     }
 }
 
-/// A wait in whole seconds, rounded up, so that 0 s is shown only when the wait has ended.
+/// A wait in whole seconds, rounded up, so that 0 s is shown only when it is over.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
@@ -203,7 +204,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The text of a reason contains its numbers, with the matching plural.
+    /// The text of a reason has its numbers, with the matching plural.
     #[test]
     fn reasons_read_well() {
         let texts = [

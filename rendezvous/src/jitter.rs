@@ -1,5 +1,5 @@
-//! Pauses between attempts, with random parts that a seed determines: otherwise all processes that have failed together would try again
-//! together.
+//! Computes pauses between attempts, with random parts. Without them, processes that failed
+//! together would try again together.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ pub fn doubled(first: Duration, times: u32, longest: Duration) -> Duration {
     first.saturating_mul(1 << times.min(DOUBLINGS_MAX)).min(longest)
 }
 
-/// Pauses that double after each failure, up to a limit. A random part of up to a half is subtracted from each.
+/// Pauses that double after each failure, up to a limit. A random part, up to half, is subtracted
+/// from each.
 #[derive(Clone, Debug)]
 pub struct Pauses {
     first: Duration,
@@ -26,14 +27,14 @@ impl Pauses {
         Self { first, longest, failures: 0, jitter: Jitter::new(seed) }
     }
 
-    /// Returns the pause after one more failure.
+    /// Returns the pause after another failure.
     pub fn after_failure(&mut self) -> Duration {
         let pause = doubled(self.first, self.failures, self.longest);
         self.failures = self.failures.saturating_add(1);
         self.jitter.spread(pause)
     }
 
-    /// Begins with the shortest pause again, because an attempt has succeeded.
+    /// Starts with the shortest pause again, because an attempt has succeeded.
     pub fn reset(&mut self) {
         self.failures = 0;
     }

@@ -1,9 +1,10 @@
 //! Decides which nodes form the next worker group, with which ranks, and when the job is over.
 //!
-//! A node registers and reports that it is ready. Once enough nodes are ready, each is admitted to
-//! a round with a group rank. When a worker fails, or a node is lost, leaves or is added, the round
-//! is ended on all its members and the next one is formed from the nodes that are ready again. The
-//! crate performs no I/O, reads no clock and starts no process: every handler takes `now`.
+//! 1. A node registers, and reports when it is ready.
+//! 2. Once enough nodes are ready, each is admitted to a round, with a group rank.
+//! 3. The round ends on all its members when a worker fails, or when a node is lost, leaves or is
+//!    added.
+//! 4. The next round is formed from the nodes that are ready again.
 //!
 //! ```text
 //!  first start                                     restart of the coordinator
@@ -19,6 +20,7 @@
 //!  any ──▶ Closed: succeeded, budget spent, too few nodes for too long, all left
 //! ```
 //!
+//! The crate performs no I/O, reads no clock and starts no process: every handler takes `now`.
 //! Drive [`Rendezvous`] in this order: one `handle_*` call, then [`Rendezvous::poll_effect`] until
 //! `None`, then arm one timer for [`Rendezvous::poll_timeout`].
 

@@ -1,21 +1,22 @@
-//! The limits that no flag sets, each with its reason.
+//! Sets the limits that no flag sets, each with its reason.
 
 use std::time::{Duration, Instant};
 
-/// The most nodes known at once, in any job. The goal is ten thousand agents; a node costs about a
+/// The most nodes known at once, in any job. The goal is ten thousand agents. A node costs about a
 /// kilobyte.
 pub const NODES_MAX: usize = 16_384;
 
-/// The most departed nodes whose streams are remembered, so that their delayed messages cannot revive them. A
-/// late registration is late by seconds, and even the largest job does not lose all its nodes in that
-/// time.
+/// The most departed nodes whose streams are remembered, so that their delayed messages cannot
+/// revive them. A message is late by seconds, and even the largest job does not lose all its nodes
+/// in that time.
 pub(crate) const DEPARTED_STREAMS_MAX: usize = NODES_MAX;
 
 /// The most departed nodes that are remembered until the next round is formed: as many as can be
 /// known at once.
 pub(crate) const DEPARTURES_MAX: usize = NODES_MAX;
 
-/// The most recent times of steps from which the usual one follows: about ten seconds of keep-alives where steps are fast.
+/// The most recent times of steps from which the usual time is computed: about ten seconds of
+/// keep-alives, if steps are fast.
 pub(crate) const STEP_TIMES_MAX: usize = 32;
 
 /// The most departed nodes that an outcome names: with their reasons, these fill two lines of a terminal.
@@ -25,121 +26,127 @@ pub const DEPARTED_NODES_MAX: usize = 4;
 pub(crate) const DEPARTED_TALLIES_MAX: usize = 1_024;
 
 /// The highest term or round that is accepted. At one round per microsecond it is reached after
-/// 140,000 years, so a higher number is an error; accepting it would leave no number for the next.
+/// 140,000 years, so a higher number is an error. If it were accepted, no higher number would be
+/// left for the next round.
 pub const NUMBER_MAX: u64 = 1 << 62;
 
-/// The most by which a claimed term or round may be ahead of the known one: one per second for
-/// twelve days, all completed while the state file could not be written.
+/// The most that a claimed term or round may be ahead of the known one. It allows one per second
+/// for twelve days during which the state file could not be written.
 pub(crate) const AHEAD_MAX: u64 = 1 << 20;
 
-/// The most by which a claimed term may be ahead of that of an elected coordinator: the same number of elections, as
-/// the low 16 bits of such a term do not count.
+/// The same limit for a term, with an elected coordinator. It allows as many elections: the low 16
+/// bits of such a term do not count.
 pub(crate) const TERMS_AHEAD_MAX: u64 = AHEAD_MAX << 16;
 
-/// The highest term that an elected coordinator accepts from an agent, which may not be authenticated. The other half of
-/// all terms is reserved for elections.
+/// The highest term that an elected coordinator accepts from an agent, which may not be
+/// authenticated. The upper half of all terms is reserved for elections.
 pub const AGENT_TERM_MAX: u64 = NUMBER_MAX / 2;
 
-/// The number of keep-alive intervals after which a silent node may be lost: one keep-alive may be
-/// late by chance, a second one is not.
+/// The number of keep-alive intervals after which a silent node may be lost. One keep-alive may be late
+/// by chance. A second is not.
 pub(crate) const KEEP_ALIVES_MISSED: u32 = 2;
 
-/// The most addresses that a worker store admits; also the limit of the protocol.
+/// The most addresses that a worker store admits, which is also the limit of the protocol.
 pub const STORE_CLIENTS_MAX: usize = 65_536;
 
-/// The most addresses of one node that a worker store admits, the first ones: eight interfaces with
-/// two addresses each.
+/// The most addresses of one node that a worker store admits. The first ones count. It has room for eight
+/// interfaces with two addresses each.
 pub(crate) const STORE_ADDRESSES_MAX: usize = 16;
 
-/// The most addresses at which one member is asked, the newest ones: as many as the protocol allows in one
-/// registration. A member that registers again during a round may name others each time.
+/// The most addresses at which one member is asked. The newest ones count. One registration may have as
+/// many. A member that registers again during a round may name others each time.
 pub(crate) const CHECKED_ADDRESSES_MAX: usize = 64;
 
-/// The most members at one address that are asked to confirm the user of a connection. Several agents on one machine
-/// see the same sockets; agents that share a translated address (NAT) see none of them, so asking more is of no use.
+/// The most members at one address that are asked to confirm the user of a connection. Several
+/// agents on one machine see the same sockets. Agents with a shared translated address (NAT) see
+/// none of them, so asking more is useless.
 pub(crate) const ASKED_MEMBERS_MAX: usize = 4;
 
-/// The interval between messages about connections to a store, apart from full ones: short compared with the start of a round,
-/// and long enough that the answers of many members share a message.
+/// The interval between messages about connections to a store, except full ones. It is short
+/// compared with the start of a round, but the answers of many members share a message.
 pub const OWNER_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The most further failures that an outcome lists after the first: enough to show that all nodes
 /// of a switch or a file system failed at once.
 pub const FURTHER_FAILURES_MAX: usize = 16;
 
-/// The time within which failures are listed together: the ages of error files and exits on
-/// different machines are compared, and the messages with them take time.
+/// Failures within this time are listed together: the ages of error files and exits on different
+/// machines are compared, and their messages take time.
 pub(crate) const SAME_TIME: Duration = Duration::from_secs(1);
 
-/// The length in bytes to which each text of a further failure is cut: an exception's last line. An outcome is sent to every
-/// node, and fits into one message between voters.
+/// The length in bytes to which each text of a further failure is cut: the last line of an
+/// exception. An outcome is sent to every node, and must fit into one message between voters.
 pub const FURTHER_TEXT_MAX: usize = 512;
 
-/// The interval at which the time account of a running round is stored: a coordinator that is lost loses no more of it.
+/// The interval at which the time account of a running round is stored. A lost coordinator loses no
+/// more of it.
 pub(crate) const ACCOUNT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The longest wait for which a deadline is computed; longer ones could overflow the clock.
+/// The longest wait for which a deadline is computed. A longer one could overflow the clock.
 const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// The time after the start of a round within which a failure or loss indicates that the node
-/// cannot start at all: imports and the first collective are done by then.
+/// A failure or loss this soon after the start of a round indicates that the node cannot start at
+/// all: imports and the first collective are done by then.
 pub(crate) const EARLY: Duration = Duration::from_secs(60);
 
-/// The number of early failures or losses after which a node is quarantined. One may be chance and
-/// the second its consequence; the third is a property of the node.
+/// The number of early failures or losses after which a node is quarantined. The first may be
+/// chance, and the second its consequence. The third is a property of the node.
 pub(crate) const STRIKES_MAX: usize = 3;
 
 /// The number of early losses after which a quarantined node is not taken back, even if the job
-/// needs it. Losses are free, so without this limit a machine that kills its agent would restart
-/// the job forever; failures need no such limit, because each of them is charged.
+/// needs it. Losses are free, so a machine that kills its agent could otherwise restart the job
+/// forever. Failures need no such limit, because each is charged.
 pub(crate) const EARLY_LOSSES_MAX: u32 = 10;
 
 /// The most consecutive rounds that end within [`EARLY`] of their start and are followed by another
-/// one for free. Nodes that are lost or unreachable are quarantined long before; this limit ends a job
-/// whose coordinator's host is lost each time. At most 100 minutes of all nodes are wasted.
+/// for free. A node that is lost or unreachable is quarantined long before. This limit ends a job
+/// that loses the coordinator's host each time. At most 100 minutes of all nodes are wasted.
 pub(crate) const EARLY_FREE_ROUNDS_MAX: u32 = 100;
 
-/// The same limit for rounds that end within [`QUIET_TIME`] of their start: a node that runs out of
-/// memory two minutes after each start is neither charged nor quarantined. The largest jobs on the
-/// worst machines, which lose a node every five minutes, run for a quiet time after ten rounds on
-/// average.
+/// The same limit for rounds that end within [`QUIET_TIME`] of their start. For example, a node
+/// that runs out of memory two minutes after each start is neither charged nor quarantined. The
+/// limit leaves room for the largest jobs on the worst machines: they lose a node every five
+/// minutes, and still run for a quiet time after ten rounds on average.
 pub(crate) const FREE_ROUNDS_MAX: u32 = 1_000;
 
-/// The most machines whose tallies are kept across a restart of the coordinator: those with the
-/// most losses, as many as a state file easily holds.
+/// The most machines whose tallies are kept across a restart of the coordinator, those with the
+/// most losses first. A state file easily holds as many.
 pub const HOST_TALLIES_MAX: usize = 64;
 
-/// The longest spacing of voluntary rounds: a node that joins does not wait longer for one.
+/// The longest spacing of voluntary rounds. A node that joins waits no longer for one.
 pub(crate) const VOLUNTARY_SPACING_MAX: Duration = Duration::from_secs(300);
 
-/// The time after which voluntary rounds, early failures and losses are forgotten, unless another
-/// one occurs. Twice the longest spacing, so that a node that flaps at that spacing is still
+/// Voluntary rounds, early failures and losses are forgotten after this time, unless another
+/// occurs. It is twice the longest spacing, so that a node that flaps at that spacing is still
 /// noticed.
 pub(crate) const QUIET_TIME: Duration = Duration::from_secs(600);
 
-/// The time beyond a lease for which a restarted coordinator waits for the members of the last
-/// round. Their workers have ended by the end of the lease; their agents need the margin to find
-/// it.
+/// A restarted coordinator waits this much longer than a lease for the members of the last round.
+/// Their workers have ended when the lease is over, but their agents need time to find the
+/// coordinator.
 pub(crate) const RECOVERY_MARGIN: Duration = Duration::from_secs(2);
 
-/// The maximum number of voters of a job: of five, any two may be lost. More would only add messages.
+/// The maximum number of voters of a job. Of five, any two may be lost. More would only add
+/// messages.
 pub const VOTERS_MAX: usize = 5;
 
-/// The maximum number of members that are reported to the election of the coordinator, which uses the first ones.
+/// The maximum number of members that are reported to the election of the coordinator. It uses the
+/// first ones.
 pub(crate) const MEMBERS_REPORTED_MAX: usize = 16;
 
-/// The maximum number of processes that become candidates before all others if the leader in an external store is lost.
-/// If all of them are lost with it, another one follows after a further lease.
+/// The maximum number of successors. They become candidates before all other processes if the
+/// leader in an external store is lost. If all of them are lost with it, another process follows
+/// after a further lease.
 pub const SUCCESSORS_MAX: usize = 3;
 
-/// The time for which an elected coordinator waits for members whose workers must have ended: TCP repeats a lost
-/// SYN after a second.
+/// An elected coordinator waits this long for members whose workers must have ended: TCP repeats a
+/// lost SYN after a second.
 pub(crate) const TAKEOVER_COURTESY: Duration = Duration::from_secs(1);
 
 /// The number of keep-alives that one coordinator handles per second.
 pub(crate) const KEEP_ALIVES_PER_SECOND: u32 = 4_000;
 
-/// The number of nodes that every job serves at least: with the default keep-alive interval they
+/// The number of nodes that every job serves at least. With the default keep-alive interval, they
 /// send as many keep-alives as one coordinator handles.
 pub(crate) const NODES_SERVED_MIN: usize = 1_200;
 

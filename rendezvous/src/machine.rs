@@ -1,8 +1,12 @@
-//! The rendezvous machine: its inputs, and the steps that follow each of them.
+//! Decides as a state machine which nodes form the next worker group, and when the job is over.
 //!
-//! Every input is recorded ([`Roster`], [`Group`]), then the phase moves as far as it can
-//! ([`Rendezvous::advance`]), and each node concerned receives its assignment if that has changed
-//! ([`Rendezvous::sync`]). The modules below contain the conditions and steps of each phase.
+//! Each input is handled in three steps:
+//!
+//! 1. It is recorded ([`Roster`], [`Group`]).
+//! 2. The phase moves as far as it can ([`Rendezvous::advance`]).
+//! 3. Each node concerned receives its assignment, if that has changed ([`Rendezvous::sync`]).
+//!
+//! The modules below have the conditions and steps of each phase.
 
 mod accepting;
 mod assignment;
@@ -66,42 +70,44 @@ pub struct Rendezvous {
     welcomed: Welcomed,
     departures: Departures,
     steps: JobSteps,
-    /// The numbers of nodes. Cleared by each input that may change them.
+    /// The numbers of nodes. Each input that may change them clears the value.
     counted: OnceLock<NodeCounts>,
     spacing: RestartSpacing,
     effects: VecDeque<Effect>,
     has_news: bool,
     clock: Instant,
-    /// The time until which the deadlines of the phase were applied. Some messages move only `clock`.
+    /// The time up to which the deadlines of the phase were applied. Some messages move only
+    /// `clock`.
     advanced: Instant,
-    /// The job uid that nodes received before that of an earlier coordinator was adopted.
+    /// The job uid that nodes received before this coordinator adopted another run.
     given_before: Option<JobUid>,
-    /// True if the host was lost with the previous coordinator shortly after a start; not counted
-    /// yet.
+    /// True if the host was lost with the previous coordinator shortly after a start, and this loss
+    /// is not counted yet.
     has_lost_host: bool,
     journal: Journal,
     silent_voters: SilentVoters,
-    /// Other jobs of this name that may run, as text for people: no first round is completed meanwhile.
+    /// Other jobs of this name that may run, as text for people. While there are any, no first
+    /// round is completed.
     other_jobs: Vec<String>,
 }
 
-/// The availability of this coordinator for a further round.
+/// The availability of this coordinator for another round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Availability {
     /// The coordinator stays.
     Available,
-    /// The node in the coordinator's process is leaving; the coordinator ends with that node.
+    /// The node in the coordinator's process is leaving. The coordinator ends with that node.
     HostLeaving,
-    /// The coordinator's process is shutting down; the coordinator ends when the workers have
+    /// The coordinator's process is shutting down. The coordinator ends when the workers have
     /// stopped.
     ShuttingDown,
-    /// The coordinator has returned [`Effect::Finish`], [`Effect::Resign`] or [`Effect::HandOver`] and ignores all
-    /// input.
+    /// The coordinator has returned [`Effect::Finish`], [`Effect::Resign`], [`Effect::HandOver`] or
+    /// [`Effect::Forget`], and ignores all input.
     Ended,
 }
 
 impl Rendezvous {
-    /// Starts a term of the job that `job_state` describes, for as long as `grant` lasts.
+    /// Starts a term of the job with the state `job_state`, for as long as `grant` lasts.
     pub fn new(
         now: Instant,
         settings: Settings,
@@ -183,7 +189,7 @@ impl Rendezvous {
         }
         self.settings.shared.get_or_insert(registration.settings);
         self.adopt(&registration);
-        // A node of another run could claim any round and any charges.
+        // Claims of a node of another run do not count: it could claim any round and any charges.
         if self.is_of_this_run(&registration) {
             self.learn(now, &registration);
         }
@@ -230,7 +236,7 @@ impl Rendezvous {
                 self.note_refused_clients(&from.node, &refused);
                 return;
             }
-            // The driver notes it for the status of the job.
+            // The driver keeps it for the status of the job.
             FromNode::StoreUnreached(_) => return,
             FromNode::CheckOwners(asked) => {
                 self.check_owners(&from.node, &asked);
@@ -268,10 +274,10 @@ impl Rendezvous {
         }
     }
 
-    /// Handles a death notice: a node's agent is gone and all its processes are reaped.
+    /// Handles a death notice: a node's agent is gone, and all its processes are reaped.
     ///
-    /// A keeper sends it only if the agent is gone, not if only the lease is over: a delayed one
-    /// must not concern an agent that has been admitted again since.
+    /// A keeper sends it only if the agent is gone, not if only the lease is over. Otherwise, a
+    /// delayed notice could concern an agent that has been admitted again.
     ///
     /// `round` is the newest round that ran on the node.
     pub fn handle_death_notice(&mut self, now: Instant, node: &NodeId, round: Round) {
@@ -286,8 +292,8 @@ impl Rendezvous {
         self.advance(now);
     }
 
-    /// Shuts this coordinator down, because its process is to end: the round is stopped, no other
-    /// follows. An elected coordinator is replaced by another voter, which continues the job.
+    /// Shuts this coordinator down, because its process is ending. The round is stopped, and no
+    /// other follows. If the coordinator was elected, another voter continues the job.
     pub fn handle_shutdown(&mut self, now: Instant) {
         if !self.begin(now) || matches!(self.phase, Phase::Closed(_)) {
             return;
@@ -304,20 +310,20 @@ impl Rendezvous {
         self.advance(now);
     }
 
-    /// Returns the end of the right to coordinate; `None` if it has none.
+    /// Returns the end of this process's leadership; `None` if it has no end.
     fn grant_until(&self) -> Option<Instant> {
         self.grant.as_ref().map(|grant| grant.until)
     }
 
-    /// Returns the time that is left of the right to coordinate; `None` if it has no end.
+    /// Returns the time that is left of this process's leadership; `None` if it has no end.
     fn lease_left(&self, now: Instant) -> Option<Duration> {
         self.grant_until().map(|until| until.saturating_duration_since(now))
     }
 
-    /// Extends the right to coordinate until `until`, if it has an end.
+    /// Extends this process's leadership until `until`, if it has an end.
     ///
-    /// The extension is applied before earlier ends are checked, because a driver may pass it on as late as the
-    /// next other event.
+    /// The extension is applied before earlier ends are checked, because a driver may pass it on as
+    /// late as the next other event.
     pub fn handle_extended(&mut self, now: Instant, until: Instant) {
         if let Some(grant) = &mut self.grant {
             grant.until = grant.until.max(until);
@@ -359,14 +365,15 @@ impl Rendezvous {
         self.effects.pop_front()
     }
 
-    /// Records the time. Returns false if the coordinator ignores all input: also when its right to
-    /// coordinate is over, which takes effect before anything that arrived later.
+    /// Records the time. Returns false if the coordinator ignores all input. This includes the end
+    /// of its leadership, which takes effect before anything that arrived later.
     fn begin(&mut self, now: Instant) -> bool {
         self.counted.take();
         self.begin_routine(now)
     }
 
-    /// The same as [`Rendezvous::begin`], for an input that changes no number of nodes, so that these are kept.
+    /// Like [`Rendezvous::begin`], for an input that changes no number of nodes, so that these are
+    /// kept.
     fn begin_routine(&mut self, now: Instant) -> bool {
         debug_assert!(self.clock <= now, "time does not go back");
         self.clock = self.clock.max(now);
@@ -416,7 +423,8 @@ impl Rendezvous {
         self.has_news = true;
     }
 
-    /// Takes one step, if the phase can be left or something in it is overdue.
+    /// Takes one step, if the phase can be left or something in it is overdue. Returns true if
+    /// another may follow.
     fn step(&mut self, now: Instant) -> bool {
         let Some(shared) = self.settings.shared else {
             if self.availability == Availability::ShuttingDown {
@@ -487,10 +495,10 @@ impl Rendezvous {
     }
 }
 
-/// Returns the state of a member by its own report; `None` if that does not refer to this round.
+/// Returns the state of a member by its own report; `None` if the report is about another round.
 fn state_by_report(group: &Group, node: &RosterNode) -> Option<MemberState> {
-    // In a recovery, the new agent of a machine whose old agent was a member takes over its rank,
-    // and has no round of its own to report about.
+    // In a recovery, a new agent takes over the rank of its machine's old agent, and has no round
+    // of its own to report about.
     let speaks_of_it = node.report.round == group.round
         || group.started.is_none()
         || node.is_leaving()

@@ -1,4 +1,5 @@
-//! Decides when a coordinator reports its members to the voter of its process, which replaces lost voters by them.
+//! Decides when a coordinator reports its members to the voter of its process, which replaces lost voters by
+//! them.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +9,9 @@ use crate::{Rendezvous, heir::MembersReport};
 #[derive(Debug, Default)]
 pub struct MemberReports {
     last: MembersReport,
-    /// The time of the next report; `None` if nothing has changed that could matter.
+    /// The time of the next report; `None` if nothing relevant has changed.
     due: Option<Instant>,
-    /// The time before which no further report is sent.
+    /// No further report is sent before this time.
     not_before: Option<Instant>,
 }
 
@@ -29,7 +30,8 @@ impl MemberReports {
         self.due
     }
 
-    /// Sends the report that is due, if the members have changed. A report that `send` cannot send is repeated later.
+    /// Sends the report that is due, if the members have changed. A report that `send` cannot send is
+    /// repeated later.
     pub fn handle_timeout(
         &mut self,
         now: Instant,

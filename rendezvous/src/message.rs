@@ -1,13 +1,13 @@
-//! The messages between agents and their coordinator, as domain types.
+//! Defines the messages between agents and their coordinator, as domain types.
 //!
-//! Both sides are *level*, not edge: a node sends its [`NodeReport`], the coordinator sends the
-//! [`Assignment`] that applies to the node. After a broken stream both are sent again, so that a
+//! Both sides are *level-triggered*, not edge-triggered: a node sends its current [`NodeReport`], and the
+//! coordinator the [`Assignment`] that applies to the node. Both are sent again after a broken stream, so a
 //! lost or repeated message blocks nothing.
 //!
 //! - Both name a (term, round) pair. The receiver ignores a pair that is older than the one it knows.
-//! - The streams of a node are numbered. Messages on any but its newest stream are ignored.
-//! - No message grows with the number of nodes, except the admission of group rank 0: it lists the addresses
-//!   that the round's store admits.
+//! - The streams of a node are numbered. Messages on any but the newest stream are ignored.
+//! - No message grows with the number of nodes, with one exception: the admission of group rank 0 lists the
+//!   addresses that the round's store admits.
 
 mod assignment;
 mod failure;
@@ -42,13 +42,13 @@ use crate::{
 /// The longest progress report of workers that is passed on, in bytes: one line.
 pub const PROGRESS_MAX: usize = 200;
 
-/// The most addresses refused by a round's store that are reported.
+/// The most refused addresses of a round's store that are reported.
 pub const REFUSED_CLIENTS_MAX: usize = 16;
 
-/// The maximum number of ended jobs in one message: the remembered jobs, and the job of its sender.
+/// The maximum number of ended jobs in one message: the remembered jobs, and the sender's own job.
 pub const ENDED_SHOWN_MAX: usize = 9;
 
-/// The version of the registration protocol in this build; `docs/protocol.md` lists all versions.
+/// The version of the registration protocol in this build. `docs/protocol.md` lists all versions.
 pub const PROTOCOL_VERSION: u32 = 5;
 
 /// A reason, for programs and for people.
@@ -63,13 +63,14 @@ pub struct Explanation {
 /// The first message of an agent on each of its streams.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Registration {
-    /// The unfinished job with a round that the node knows. A process without a state file asks its voters.
+    /// The unfinished job with a round that the node knows. A process without a state file asks this job's
+    /// voters.
     pub job: Option<KnownJob>,
-    /// The jobs of this name that have ended, as far as the node knows; at most [`ENDED_SHOWN_MAX`]. Only the first registration of an
-    /// agent shows them.
+    /// Jobs of this name that are known to the node to have ended; at most [`ENDED_SHOWN_MAX`]. Only the
+    /// first registration of an agent has them.
     pub ended: Vec<JobUid>,
-    /// The time for which the agent could have been shown an earlier job: that since its start, or the longest possible one if
-    /// no earlier job can exist.
+    /// The time for which the agent could have been shown an earlier job: the time since its start, or the
+    /// longest possible time if no earlier job can exist.
     pub waited: Duration,
     /// The protocol version of the agent.
     pub protocol_version: u32,
@@ -81,7 +82,7 @@ pub struct Registration {
     pub stream: StreamNumber,
     /// The node.
     pub node: NodeDescription,
-    /// The agent's settings that all nodes must share.
+    /// The settings of the agent that all nodes must share.
     pub settings: SharedSettings,
     /// The newest round that the node knows, with its size and the node's rank in it.
     pub known_round: KnownRound,
@@ -100,7 +101,7 @@ impl Registration {
     }
 }
 
-/// The description of a node; constant for the life of its agent, except `observed` and `load`.
+/// The description of a node. It is constant for the life of its agent, except `observed` and `load`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NodeDescription {
     /// The agent's id.
@@ -109,8 +110,8 @@ pub struct NodeDescription {
     pub host_name: String,
     /// The address at which the other nodes' workers reach this node.
     pub address: String,
-    /// The address that its stream comes from, as the coordinator's driver has added it: for a stream from the coordinator's
-    /// own machine the announced address, if that machine has it.
+    /// The address that its stream comes from, as the coordinator's driver has added it. For a stream from
+    /// the coordinator's own machine, it is the announced address, if that machine has it.
     pub observed: Option<IpAddr>,
     /// All addresses from which its workers may connect.
     pub addresses: Vec<IpAddr>,
@@ -118,11 +119,11 @@ pub struct NodeDescription {
     pub agent_port: u16,
     /// `--role`.
     pub role: String,
-    /// The name of the script, the module or the program that its workers run, without a folder; empty if it is not known.
+    /// The name of the script, module or program that its workers run, without a folder; empty if unknown.
     pub script: String,
-    /// The load of the machine at this moment, for people; empty if it is not known.
+    /// The load of the machine when it registered, for people; empty if unknown.
     pub load: String,
-    /// The number of workers; nodes may differ.
+    /// The number of workers. Nodes may differ.
     pub local_world_size: NonZeroU32,
     /// `--node-rank`: the group rank if ranks are fixed, else a sort key among newcomers.
     pub node_rank: Option<u32>,
@@ -142,8 +143,8 @@ pub struct KnownRound {
 }
 
 impl KnownRound {
-    /// Returns the number of nodes in the round, if this comes from one of its members: others may
-    /// not know it. Returns `None` if the number is above `max`, which no round of the job exceeds.
+    /// Returns the number of nodes in the round, if the node was a member: others may not know it. Returns
+    /// `None` if the number is above `max`, which no round of the job exceeds.
     pub(crate) fn size_by_member(&self, max: u32) -> Option<u32> {
         let is_member = self.group_rank.is_some_and(|rank| rank.0 < self.size);
         (is_member && self.size <= max).then_some(self.size)
@@ -157,7 +158,7 @@ pub struct StandbyCounts {
     pub ready: u32,
     /// The number of standbys that import modules.
     pub importing: u32,
-    /// The number of workers that are to have one.
+    /// The number of workers that should have a standby.
     pub size: u32,
     /// The reason why some are missing, at most [`PROGRESS_MAX`] bytes; `None` if they will be started later.
     pub obstacle: Option<String>,
@@ -166,13 +167,13 @@ pub struct StandbyCounts {
 /// A message of a node on an open stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FromNode {
-    /// Renews the lease; the coordinator echoes it.
+    /// Renews the lease. The coordinator echoes it.
     KeepAlive {
-        /// The number of the keep-alive; it grows with each one of the node.
+        /// The number of the keep-alive. It grows with each keep-alive of the node.
         sequence: u64,
-        /// Requests the reason why the next round is not complete, to be sent with the echo.
+        /// Requests the reason why the next round is not complete. The echo has it.
         asks_reason: bool,
-        /// The training step of the node's workers, if any is known in its newest round.
+        /// The training step of the node's workers in its newest round, if known.
         progress: Option<StepProgress>,
     },
     /// The current state of the node.
@@ -189,12 +190,12 @@ pub enum FromNode {
     },
     /// The node's standbys, for people.
     Standbys(StandbyCounts),
-    /// The store of the round, which this node serves, has refused clients.
+    /// The round's store, which this node serves, has refused clients.
     RefusedClients(RefusedClients),
-    /// The node does not reach the store of the round, which another node serves.
+    /// The node does not reach the round's store, which another node serves.
     StoreUnreached(StoreUnreached),
-    /// The store of the round, which this node serves, has connections from other members' addresses. Requests that
-    /// the members confirm their users.
+    /// The round's store, which this node serves, has connections from other members' addresses. Requests
+    /// that the members confirm their users.
     CheckOwners(StoreConnections),
     /// The node answers [`ToNode::CheckOwners`].
     CheckedOwners(CheckedOwners),
@@ -205,7 +206,7 @@ pub enum FromNode {
 /// A message of the coordinator to a node.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ToNode {
-    /// The stream is accepted; the node's assignment follows.
+    /// The stream is accepted. The node's assignment follows.
     Welcome(Welcome),
     /// The stream is refused permanently.
     Refuse(RefuseReason),
@@ -213,8 +214,7 @@ pub enum ToNode {
     Echo {
         /// The number of the keep-alive.
         sequence: u64,
-        /// The reason why the next round is not complete, if the keep-alive requested it and there is
-        /// one.
+        /// The reason why the next round is not complete, if the keep-alive requested it and there is one.
         reason: Option<Explanation>,
         /// The time that is left of the coordinator's own lease, if it has one.
         lease_left: Option<Duration>,
@@ -226,20 +226,20 @@ pub enum ToNode {
     },
     /// The node's current assignment.
     Assignment(Assignment),
-    /// The coordinator's host is leaving; the job can continue only if it comes back.
+    /// The coordinator's host is leaving. The job can continue only if it comes back.
     HostLeaving,
     /// The store of the node's round has refused clients.
     RefusedClients(RefusedClients),
-    /// Requests that the node confirms the users of connections from its address to the store of its round.
+    /// Requests that the node confirms the users of connections from its address to its round's store.
     CheckOwners(StoreConnections),
     /// The answers of members about connections to the store that this node serves.
     CheckedOwners(CheckedOwners),
-    /// The voters of the job have changed; their endpoints.
+    /// The voters of the job have changed. Contains their addresses.
     Voters(Vec<VoterAddress>),
 }
 
-/// The clients that the store of a round has refused, because their addresses are not a member's. A
-/// worker of the job may be among them, and hangs then, so every node logs a warning.
+/// Clients that a round's store has refused, because their addresses are not a member's. A worker of the job
+/// may be among them, and then hangs, so every node logs a warning.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RefusedClients {
     /// The round.
@@ -270,9 +270,9 @@ pub struct Welcome {
     pub coordinator: String,
     /// The leases and the keep-alive interval.
     pub leases: Leases,
-    /// The endpoints of the voters; empty if the job has none.
+    /// The addresses of the voters; empty if the job has none.
     pub voters: Vec<VoterAddress>,
-    /// The time that is left of the coordinator's own lease, if it has one; a bound of the agent's lease, because
-    /// another coordinator may exist afterwards.
+    /// The time that is left of the coordinator's own lease, if it has one. The agent's lease is never
+    /// longer, because another coordinator may exist afterwards.
     pub lease_left: Option<Duration>,
 }

@@ -1,4 +1,4 @@
-//! The members that can confirm the users of connections to the store of a round, by their addresses.
+//! Finds the members that can confirm the users of connections to a round's store, by their addresses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use crate::{
 pub(crate) struct OwnerChecks {
     /// The member that serves the store.
     pub(crate) server: NodeId,
-    /// The members by the addresses of their workers, present and past.
+    /// The members by the addresses of their workers, past ones included.
     by_address: BTreeMap<IpAddr, BTreeSet<NodeId>>,
     /// The addresses of each member, the newest ones first.
     addresses: BTreeMap<NodeId, Vec<IpAddr>>,
@@ -29,7 +29,7 @@ pub(crate) struct OwnerChecks {
 }
 
 impl OwnerChecks {
-    /// Returns the checks of a group; `None` if the node that serves its store is not known.
+    /// Returns the checks of a group; `None` if the node that serves its store is unknown.
     pub(crate) fn new(group: &Group, roster: &Roster) -> Option<Self> {
         let (server, _) = group.members().find(|(_, member)| member.rank == GroupRank(0))?;
         let answers = Batch::new(STORE_CONNECTIONS_MAX, OWNER_CHECK_INTERVAL);
@@ -50,7 +50,7 @@ impl OwnerChecks {
         self.by_address.get(&address.to_canonical()).into_iter().flatten()
     }
 
-    /// Adds the addresses of a member. If it has had too many, the oldest ones are forgotten.
+    /// Adds the addresses of a member. If there are too many, the oldest are forgotten.
     pub(crate) fn add_addresses(&mut self, roster: &Roster, id: &NodeId) {
         let Some(node) = roster.get(id) else { return };
         let before = self.addresses.remove(id).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The phases of a rendezvous, each with the data that exists only in it.
+//! Defines the phases of a rendezvous. Each has the data that exists only in it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ use crate::{
 pub(crate) enum Phase {
     /// A restarted coordinator waits for the members of the last round.
     Recovering(Recovering),
-    /// The coordinator waits for nodes, none of which was in a previous round.
+    /// The coordinator waits for nodes. None of them was in a previous round.
     Gathering(Gathering),
     /// A round runs.
     Running(Running),
@@ -29,7 +29,7 @@ pub(crate) enum Phase {
 
 /// The members of the last round that are back after a restart of the coordinator.
 ///
-/// Invariant: `ranks` is the inverse of `members` and contains all `claimants`, which contain all
+/// Invariant: `ranks` is the inverse of `members`. It contains all `claimants`, and these contain all
 /// `confirmed_claimants`.
 #[derive(Debug)]
 pub(crate) struct Recovering {
@@ -41,18 +41,19 @@ pub(crate) struct Recovering {
     pub(crate) members: BTreeMap<GroupRank, NodeId>,
     /// The rank of each of these members.
     pub(crate) ranks: BTreeMap<NodeId, GroupRank>,
-    /// The part of them that knows its rank only from a state file: new agents of machines whose
-    /// old agent was the member, and may have left running workers.
+    /// Those of the members that know their rank only from a state file. They are new agents of machines
+    /// whose old agent was the member, and may have left running workers.
     pub(crate) claimants: BTreeSet<NodeId>,
     /// The claimants whose machine's old agent is known to have left no process.
     pub(crate) confirmed_claimants: BTreeSet<NodeId>,
     /// Other members that have left in order.
     pub(crate) left: BTreeSet<NodeId>,
-    /// Other members of which no process is left; known only to an elected coordinator.
+    /// Other members with no process left. Only an elected coordinator knows them.
     pub(crate) dead: BTreeSet<NodeId>,
     /// True if a member of that round has registered.
     pub(crate) has_member: bool,
-    /// True if a member of an earlier round of this run has registered: perhaps no node was admitted to the last one.
+    /// True if a member of an earlier round of this run has registered. Perhaps no node was admitted to the
+    /// last round.
     pub(crate) has_earlier_member: bool,
     /// The start of the wait.
     pub(crate) since: Instant,
@@ -69,14 +70,14 @@ pub(crate) enum RecoveryStage {
     Outnumbered,
 }
 
-/// A gathering of nodes that were in no previous round.
+/// Gathers nodes that were in no previous round.
 #[derive(Debug, Default)]
 pub(crate) struct Gathering {
     /// The time at which the first of them registered.
     pub(crate) since: Option<Instant>,
     /// The end of the last call; `None` while there are too few nodes.
     pub(crate) last_call_until: Option<Instant>,
-    /// The recovery that was given up because no member had registered; its members may come late.
+    /// The recovery that was given up because no member had registered. Its members may come late.
     pub(crate) forgotten: Option<Recovering>,
 }
 
@@ -85,7 +86,7 @@ pub(crate) struct Gathering {
 pub(crate) struct Running {
     /// Its members.
     pub(crate) group: Group,
-    /// The time since which nodes wait and there is room for them.
+    /// The time since which nodes have waited, with room for them.
     pub(crate) waiting_since: Option<Instant>,
     /// The members that can confirm the users of connections to the store; `None` until they are asked.
     pub(crate) checks: Option<OwnerChecks>,
@@ -106,14 +107,14 @@ pub(crate) struct Regathering {
     pub(crate) verdict: Option<PendingVerdict>,
 }
 
-/// A failed round, until it is known whether its failure or its membership ended it, and which
-/// failure came first.
+/// A failed round whose verdict is open: did a failure end it or its membership, and which failure came
+/// first?
 ///
-/// Once no sign of life is awaited, no member was lost; the failures are complete when all members
-/// have stopped.
+/// Once no sign of life is awaited, no member was lost. The failures are complete when all members have
+/// stopped.
 #[derive(Debug, Default)]
 pub(crate) struct PendingVerdict {
-    /// The failure with the oldest event on each node, with its time.
+    /// Each node's failure with the oldest event, and the time of that event.
     pub(crate) failures: BTreeMap<NodeId, (Instant, WorkerFailure)>,
     /// Members that have not given a sign of life since the failure.
     pub(crate) awaited: BTreeSet<NodeId>,
@@ -126,10 +127,9 @@ pub(crate) struct Closed {
     pub(crate) outcome: Outcome,
     /// The last round, if one was under way.
     pub(crate) group: Option<Group>,
-    /// The time until which the coordinator stays although no node is left: others may register
-    /// again.
+    /// The coordinator stays until this time although no node is left, because others may register again.
     pub(crate) stays_until: Instant,
-    /// The time until which the coordinator waits for the goodbyes of its nodes.
+    /// The coordinator waits until this time for the goodbyes of its nodes.
     pub(crate) goes_at: Instant,
 }
 
@@ -154,7 +154,7 @@ impl Phase {
         }
     }
 
-    /// Takes the recovery out of a phase that is to be left.
+    /// Takes the recovery out of a phase that will be left.
     pub(crate) fn take_recovering(&mut self) -> Option<Recovering> {
         match std::mem::replace(self, Self::Gathering(Gathering::default())) {
             Self::Recovering(recovering) => Some(recovering),
@@ -162,7 +162,7 @@ impl Phase {
         }
     }
 
-    /// Takes the newest round out of a phase that is to be left.
+    /// Takes the newest round out of a phase that will be left.
     pub(crate) fn take_group(&mut self) -> Option<Group> {
         match std::mem::replace(self, Self::Gathering(Gathering::default())) {
             Self::Recovering(_) | Self::Gathering(_) => None,

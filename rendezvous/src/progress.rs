@@ -1,8 +1,8 @@
-//! Merges the training steps of the nodes into that of the job, and measures the usual time of a step.
+//! Merges the training steps of the nodes into one step of the job, and measures the usual time of a step.
 //!
-//! A job has reached the lowest step of its members. Steps from the most reliable source count, as numbers from different
-//! sources may not be comparable: those that scripts report, else those that are read from output. A step may go back, because
-//! a script may return to a checkpoint without a new round.
+//! A job has reached the lowest step of its members. Only steps from the most reliable source count: steps
+//! that scripts report, else steps that are read from output. Numbers from different sources may not be
+//! comparable. A step may go back, because a script may return to a checkpoint without a new round.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,16 +18,17 @@ use crate::{
 
 /// The training steps of the nodes in one round.
 ///
-/// Invariant: `lowest` and `highest` count the steps in `nodes`, so that the step of 10,000 nodes needs no search.
+/// Invariant: `lowest` and `highest` count the steps in `nodes`, so that the job's step needs no search among
+/// 10,000 nodes.
 #[derive(Debug, Default)]
 pub(crate) struct JobSteps {
     round: RoundId,
     nodes: BTreeMap<NodeId, ReportedSteps>,
     lowest: Counts,
     highest: Counts,
-    /// The number of all steps that a node has last named, by source.
+    /// The number of all steps, as a node has last named it, by source.
     totals: BTreeMap<StepSource, u64>,
-    /// The time at which a worker of any node has last reached another step.
+    /// The time at which a worker of any node last reached another step.
     latest: Option<Instant>,
     pace: StepPace,
 }
@@ -43,13 +44,13 @@ struct ReportedSteps {
     highest: u64,
     /// The number of all steps, if it came with them.
     total: Option<u64>,
-    /// The time at which one of its workers has reached another step.
+    /// The time at which one of its workers last reached another step.
     at: Instant,
 }
 
 impl ReportedSteps {
-    /// Returns true if all its counters have reached their ends. They may have shown something else than training, and such a
-    /// node may never print again, so another node that goes on decides.
+    /// Returns true if all its counters have reached their ends. They may have shown something else than
+    /// training, and such a node may never print again. So another node, which goes on, decides.
     fn has_ended(&self) -> bool {
         self.source == StepSource::Read && self.total == Some(self.lowest)
     }
@@ -61,8 +62,8 @@ impl ReportedSteps {
 }
 
 impl JobSteps {
-    /// Records the steps of a member of `round`, and forgets those of an earlier round. Returns true if one of its
-    /// workers has reached another step.
+    /// Records the steps of a member of `round`, and forgets those of an earlier round. Returns true if one
+    /// of its workers has reached another step.
     pub(crate) fn record(
         &mut self,
         now: Instant,
@@ -99,8 +100,8 @@ impl JobSteps {
         true
     }
 
-    /// Forgets the number of all steps that was read with the old steps of a node, unless another node has it still: it was
-    /// that of something else, such as a bar before the training.
+    /// Forgets the number of all steps that came with the old steps of a node, unless another node still has
+    /// it. It belonged to something else, such as a progress bar before the training.
     fn forget_total(&mut self, old: &ReportedSteps) {
         let is_known = old.total.is_some() && self.totals.get(&old.source) == old.total.as_ref();
         let is_same =
@@ -118,7 +119,8 @@ impl JobSteps {
         }
     }
 
-    /// Returns the lowest step that counts. Of counters that have all reached their ends, the last one has shown the training.
+    /// Returns the lowest step that counts. If all counters have reached their ends, the last one has shown
+    /// the training.
     fn first(&self) -> Option<(StepSource, bool, u64)> {
         let (&lowest, _) = self.lowest.first_key_value()?;
         let (source, has_ended, _) = lowest;
@@ -126,7 +128,7 @@ impl JobSteps {
         Some(last.filter(|last| has_ended && self.lowest.contains_key(last)).unwrap_or(lowest))
     }
 
-    /// Returns the steps if they are those of `round`.
+    /// Returns the steps if they belong to `round`.
     pub(crate) fn of_round(&self, round: RoundId) -> Option<&Self> {
         (self.round == round).then_some(self)
     }
@@ -171,7 +173,7 @@ fn remove(counts: &mut Counts, key: (StepSource, bool, u64)) {
 struct StepPace {
     /// The last step of the job, and the time at which it was reached.
     last: Option<(Instant, StepSource, u64)>,
-    /// The mean time of a step between two reports, of the recent ones; at most [`STEP_TIMES_MAX`].
+    /// The mean time of a step between two reports, for the recent reports; at most [`STEP_TIMES_MAX`].
     recent: VecDeque<Duration>,
 }
 
@@ -201,7 +203,7 @@ impl StepPace {
         self.last = Some((at.max(before), source, step));
     }
 
-    /// Returns the usual time of a step: the median, which a checkpoint now and then does not change.
+    /// Returns the usual time of a step: the median, which an occasional checkpoint does not change.
     fn usual(&self) -> Option<Duration> {
         let mut times: Vec<Duration> = self.recent.iter().copied().collect();
         times.sort_unstable();

@@ -1,4 +1,4 @@
-//! Assigns a rank to every member of a new round; the same inputs give the same ranks.
+//! Assigns a rank to every member of a new round. The same inputs give the same ranks.
 
 use std::{
     cmp::Ordering,
@@ -12,11 +12,13 @@ use crate::{
     message::NodeDescription,
 };
 
-/// Places survivors and newcomers in ranks `0..n`, and returns them by rank.
+/// Places survivors and newcomers in ranks `0..n`, and returns them by rank. As few survivors as possible
+/// move:
 ///
-/// Survivors keep their ranks, newcomers fill the gaps in the given order, and gaps that remain are
-/// filled with the highest-ranked survivors, so that as few as possible move. Rank 0 is a survivor
-/// if there is one: a newcomer has no local checkpoint to broadcast.
+/// 1. Rank 0 is a survivor if there is one, because a newcomer has no local checkpoint to broadcast.
+/// 2. Survivors keep their ranks.
+/// 3. Newcomers fill the gaps in the given order.
+/// 4. The highest-ranked survivors fill the remaining gaps.
 pub(crate) fn assign_ranks(
     survivors: BTreeMap<GroupRank, NodeId>,
     newcomers: Vec<NodeId>,
@@ -80,7 +82,7 @@ fn natural(a: &str, b: &str) -> Ordering {
     rest_a.len().cmp(&rest_b.len()).then_with(|| a.cmp(b))
 }
 
-/// Splits the leading digits, or the leading non-digits, off `rest`.
+/// Splits off the leading digits of `rest`, or the leading non-digits.
 fn part<'a>(rest: &mut &'a str) -> &'a str {
     let digits = is_number(rest);
     let end = rest.find(|c: char| c.is_ascii_digit() != digits).unwrap_or(rest.len());
@@ -167,7 +169,7 @@ mod tests {
         assert_eq!(sorted(nodes), ["a9b2", "a9b10", "node", "node02", "node2", "node10"]);
     }
 
-    /// `--node-rank` comes first where given; it is ignored for all nodes if two have the same.
+    /// `--node-rank` comes first where given. It is ignored for all nodes if two have the same.
     #[test]
     fn node_rank_orders_unless_it_is_ambiguous() {
         let nodes =

@@ -1,4 +1,4 @@
-//! All nodes that the coordinator knows, their leases, and the nodes that can take part in a round.
+//! Keeps all known nodes with their leases, and finds the nodes that can take part in a round.
 
 mod departed_streams;
 mod node;
@@ -24,9 +24,13 @@ use crate::{
 
 /// All nodes that the coordinator knows.
 ///
-/// Invariants: `leases` holds one deadline for each node; `ready` and `quarantined` hold only nodes that
-/// are [`NodeState::Ready`] and not members of a running round, each in one of the two unless it is in `young`;
-/// `ready_by_node_rank` counts the nodes in `ready` that have a `--node-rank`; `alike` holds each node under its role, rank and host name.
+/// Invariants:
+///
+/// - `leases` has one deadline for each node.
+/// - `young`, `ready` and `quarantined` have only nodes that are [`NodeState::Ready`] and not members of a
+///   running round, each in one of the three.
+/// - `ready_by_node_rank` counts the nodes in `ready` that have a `--node-rank`.
+/// - `alike` has each node by its role, rank and host name.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     nodes: BTreeMap<NodeId, RosterNode>,
@@ -91,7 +95,7 @@ impl Roster {
         self.nodes.get(node)
     }
 
-    /// Returns the node, if it is known, for changes that do not concern [`Roster::index_readiness`].
+    /// Returns the node, if it is known, for changes that do not affect [`Roster::index_readiness`].
     pub(crate) fn get_mut(&mut self, node: &NodeId) -> Option<&mut RosterNode> {
         self.nodes.get_mut(node)
     }
@@ -127,12 +131,12 @@ impl Roster {
         &self.quarantined
     }
 
-    /// Returns the nodes that are ready, and too young for the first round of a job.
+    /// Returns the nodes that are ready, but too young for the first round of a job.
     pub(crate) fn young(&self) -> &BTreeSet<(Instant, NodeId)> {
         &self.young
     }
 
-    /// Makes nodes candidates that are old enough by now, or all of them.
+    /// Makes nodes candidates if they are old enough at `now`. Without `now`, all of them.
     pub(crate) fn grow_up(&mut self, now: Option<Instant>) {
         let is_due = |at: &Instant| now.is_none_or(|now| *at <= now);
         while let Some((_, id)) = self.young.first().filter(|(at, _)| is_due(at)).cloned() {
@@ -144,13 +148,13 @@ impl Roster {
         }
     }
 
-    /// Returns true if nodes are known and all of them are leaving.
+    /// Returns true if nodes are known, and all of them are leaving.
     pub(crate) fn all_leaving(&self) -> bool {
         !self.nodes.is_empty() && self.leaving.len() == self.nodes.len()
     }
 
-    /// Returns true if `peer` is not newer than its node's known streams, or the node is gone for
-    /// good.
+    /// Returns true if `peer` is not newer than its node's known streams, or if the node has left
+    /// permanently.
     pub(crate) fn is_late(&self, peer: &Peer) -> bool {
         let newest = self.nodes.get(&peer.node).map(|node| node.stream);
         newest
@@ -158,8 +162,7 @@ impl Roster {
             .is_some_and(|newest| peer.stream <= newest)
     }
 
-    /// Adds a stream for which [`Roster::is_late`] is false. Returns false if the state that its
-    /// node reports is outdated.
+    /// Adds a stream for which [`Roster::is_late`] is false. Returns false if the node's report is outdated.
     pub(crate) fn register(
         &mut self,
         now: Instant,
@@ -207,7 +210,7 @@ impl Roster {
         node.sent = None;
         node.last_seen = now;
         node.lease = lease;
-        // A node that is old enough stays so.
+        // A node that is old enough remains so.
         node.young_until = before.unwrap_or(young_until).and(young_until);
         self.remove_alike(&before_this);
         self.add_alike(&described);
@@ -243,7 +246,7 @@ impl Roster {
         is_current
     }
 
-    /// Extends the lease of `id`, if it is known: a registration on a newer stream may be pending.
+    /// Extends the lease of `id`, if it is known, even while a registration on a newer stream is pending.
     pub(crate) fn extend_lease(&mut self, now: Instant, id: &NodeId) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let deadline = (after(node.last_seen, node.lease), id.clone());
@@ -252,11 +255,10 @@ impl Roster {
         self.leases.insert((after(now, node.lease), deadline.1));
     }
 
-    /// Records the state that `id` reports after it was welcomed. Returns false if the report is
-    /// outdated.
+    /// Records the state that `id` reports after it was welcomed. Returns false if the report is outdated.
     ///
-    /// Once welcomed, a node reads nothing from earlier streams. If it then reports about a round
-    /// older than its admission on an earlier stream, the admission was lost.
+    /// Once welcomed, a node reads nothing from earlier streams. So if it then reports an older round than
+    /// its admission on an earlier stream, the admission was lost.
     pub(crate) fn record_report_on_stream(&mut self, id: &NodeId, report: NodeReport) -> bool {
         let is_later = self.nodes.get(id).is_some_and(|node| node.stream > node.admitted_on);
         self.record_report(id, report, is_later)
@@ -283,7 +285,7 @@ impl Roster {
         true
     }
 
-    /// Sorts `id` into the ready or the quarantined nodes, or into neither.
+    /// Sorts `id` into the young, the ready or the quarantined nodes, or into none of them.
     pub(crate) fn index_readiness(&mut self, id: &NodeId, is_running_member: bool) {
         let Some(node) = self.nodes.get(id) else {
             return;
@@ -336,8 +338,7 @@ impl Roster {
         self.leases.first().map(|(at, _)| *at)
     }
 
-    /// Returns the time since the last sign of life of the node that has been silent for the longest time. All leases are equal,
-    /// so its lease is the first to end.
+    /// Returns the longest silence of a node. All leases are equal, so this node's lease ends first.
     pub(crate) fn longest_silence(&self, now: Instant) -> Duration {
         let node = self.leases.first().and_then(|(_, id)| self.nodes.get(id));
         node.map_or(Duration::ZERO, |node| now.saturating_duration_since(node.last_seen))
@@ -371,7 +372,7 @@ impl Roster {
         self.departed_tallies.restore(now, counted);
     }
 
-    /// Returns the tallies of machines for the next coordinator: those with the most losses.
+    /// Returns the tallies of machines for the next coordinator, those with the most losses first.
     pub(crate) fn host_tallies(&self, now: Instant) -> Vec<HostTally> {
         let here = self.nodes.values().filter(|node| !node.tally.is_clean());
         let here = here.filter_map(|node| node.tally.to_host(now, &node.description));

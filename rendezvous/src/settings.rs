@@ -1,4 +1,4 @@
-//! The configuration of the machine, given once at its start.
+//! Defines the settings of the machine, which are given once at its start.
 
 use std::time::Instant;
 
@@ -23,38 +23,39 @@ pub struct Settings {
     pub coordinator: String,
     /// The node that runs in the coordinator's own process, if any.
     pub host: Option<NodeId>,
-    /// The settings that all nodes share; a standalone coordinator takes them from the first
-    /// registration.
+    /// The settings that all nodes share. A standalone coordinator takes them from the first registration.
     pub shared: Option<SharedSettings>,
-    /// The endpoints of the voters that elect the coordinator; agents receive them with the welcome. Empty if the job
-    /// has none.
+    /// The addresses of the voters that elect the coordinator; empty if the job has none. Agents receive them
+    /// with the welcome.
     pub voters: Vec<VoterAddress>,
-    /// The number of voters that the job has if as many members can be voters.
+    /// The number of voters of the job, if as many members can be voters.
     pub voter_count: VoterCount,
-    /// True if the charges of a run of which no member registers are kept for the next run: set
-    /// where a service manager starts both, and not a user who wants the job to run once more.
+    /// True if the next run keeps the charges of a run from which no member registers. Set if a service
+    /// manager starts both, rather than a user who wants the job to run once more.
     pub keeps_charges: bool,
-    /// The leases and the keep-alive interval; scaled by the most nodes of a round once `shared`
-    /// is known.
+    /// The leases and the keep-alive interval. They are scaled by the most nodes of a round once `shared` is
+    /// known.
     pub leases: Leases,
-    /// The time before which the first round of the job is not completed: until then, a node may still report that the job has
-    /// begun already. `None` for an elected coordinator, whose voters have waited for that before they elected it.
+    /// The first round of the job is not completed before this time: until then, a node may still report that
+    /// the job has begun already. `None` for an elected coordinator, whose voters have waited before they
+    /// elected it.
     pub begins_at: Option<Instant>,
 }
 
 impl Settings {
-    /// The most nodes that the job may have; any number, while that is not known.
+    /// Returns the most nodes that the job may have, or the limit of all jobs while that is unknown.
     pub fn nodes_max(&self) -> usize {
         self.shared.as_ref().map_or(limits::NODES_MAX, |shared| shared.nodes.max() as usize)
     }
 }
 
-/// The state that outlives a coordinator's process, in its state file.
+/// The state that outlives a coordinator's process, in its state file or copied to the voters.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct JobState {
     /// The run that this state belongs to.
     pub job_uid: JobUid,
-    /// The time at which its first coordinator began, in milliseconds since the epoch: it orders two jobs of the same name.
+    /// The time at which its first coordinator began, in milliseconds since the epoch. It orders two jobs of
+    /// the same name.
     pub born_ms: u64,
     /// The term of the coordinator that wrote it.
     pub term: Term,
@@ -62,10 +63,10 @@ pub struct JobState {
     pub round: Round,
     /// The number of nodes in that round.
     pub round_size: u32,
-    /// True if the round was learned from a node: this coordinator neither completed it nor found
-    /// it in its state file as completed.
+    /// True if the round was learned from a node: this coordinator has not completed it, and did not find it
+    /// completed in its state file.
     pub is_adopted: bool,
-    /// The rank in that round of the node in the coordinator's own process, if it was a member.
+    /// The node in the coordinator's own process, if it was a member of that round.
     pub host: Option<HostMember>,
     /// Failures charged so far.
     pub restarts_used: u32,
@@ -73,8 +74,8 @@ pub struct JobState {
     pub charged_through: Round,
     /// The early failures and losses of machines; at most 64.
     pub host_tallies: Vec<HostTally>,
-    /// The number of consecutive rounds that were followed by another one for free, and did not run
-    /// for a quiet time.
+    /// The number of consecutive rounds that did not run for a quiet time and were followed by another one
+    /// for free.
     pub free_rounds: u32,
     /// The same number for rounds that ended shortly after their start.
     pub early_free_rounds: u32,
@@ -86,8 +87,8 @@ pub struct JobState {
     pub time: TimeTotals,
     /// The restarts of the job, in the order of [`RestartCause::ALL`](crate::event::RestartCause::ALL).
     pub restarts: [RestartSum; RestartCause::ALL.len()],
-    /// The key of the proofs of node ids; `None` until a coordinator has generated one. The machine does
-    /// not read it.
+    /// The key of the proofs of node ids; `None` until a coordinator has generated one. The machine does not
+    /// read it.
     pub proof_key: Option<ProofKey>,
 }
 

@@ -1,4 +1,4 @@
-//! The settings that all nodes of a job share, and the leases that follow from them.
+//! Defines the settings that all nodes of a job share, and the leases that follow from them.
 
 use std::{fmt, num::NonZeroU32, str::FromStr, time::Duration};
 
@@ -33,27 +33,26 @@ impl NodeRange {
         self.min.get()
     }
 
-    /// Returns the most nodes that a round takes; further ones are spares.
+    /// Returns the most nodes that a round takes. Further nodes are spares.
     pub fn max(self) -> u32 {
         self.max.get()
     }
 
-    /// Returns the unit: the number of nodes of each round is a multiple of it.
+    /// Returns the unit. The number of nodes of each round is a multiple of it.
     pub fn unit(self) -> u32 {
         self.unit.get()
     }
 
-    /// Returns the number of nodes that a round takes out of `nodes`; the others are spares.
+    /// Returns the number of nodes that a round takes out of `nodes`. The others are spares.
     pub fn fit(self, nodes: usize) -> usize {
         let unit = self.unit.get() as usize;
         nodes.min(self.max.get() as usize) / unit * unit
     }
 
-    /// Returns the number of nodes that a job serves, members and spares: a tenth more than a round
-    /// takes.
+    /// Returns the number of nodes that a job serves, members and spares: a tenth more than a round takes.
     ///
-    /// Leases are sized by this number, so it must not change during the job: a member with a longer
-    /// lease than another one would outlive the wait for it.
+    /// Leases are sized by this number, so it must not change during the job. Otherwise, a member could have
+    /// a longer lease than the time for which others wait for it.
     pub(crate) fn served(self) -> usize {
         let max = self.max() as usize;
         max.saturating_add(max.div_ceil(10)).clamp(limits::NODES_SERVED_MIN, limits::NODES_MAX)
@@ -118,16 +117,16 @@ pub enum NodeRangeError {
     },
 }
 
-/// The timeouts of a rendezvous; all nodes of a job must have the same.
+/// The timeouts of a rendezvous. All nodes of a job must have the same.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Timeouts {
     /// The time that nodes wait for a round that is not completed.
     pub join: Duration,
-    /// The time that the first gathering waits for further nodes once `min` are ready.
+    /// The time that the first gathering waits for more nodes once `min` are ready.
     pub last_call: Duration,
     /// The time from the first newcomer to the interruption of a running round for all newcomers.
     pub join_settle: Duration,
-    /// The time that a group that would shrink waits for a replacement.
+    /// The time that a group which would shrink waits for a replacement.
     pub shrink: Duration,
     /// The time that workers have to end after SIGTERM.
     pub stop_grace: Duration,
@@ -155,7 +154,7 @@ impl Default for Timeouts {
     }
 }
 
-/// The settings that all nodes of a job must share; sent in full, so that a refusal can show both.
+/// The settings that all nodes of a job must share. They are sent in full, so that a refusal can show both.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SharedSettings {
     /// The numbers of nodes that a round may have.
@@ -176,8 +175,8 @@ pub enum StoreAccess {
     /// Addresses of the round's members, and on the store's own host the agent's user.
     #[default]
     Members,
-    /// The same, if a member at the address confirms the user of the connection: its client's socket belongs to the
-    /// user of the member's agent.
+    /// The same, if a member at the address confirms the user of the connection: the client's socket must
+    /// belong to the user of the member's agent.
     User,
     /// All connections.
     Any,
@@ -198,17 +197,16 @@ impl fmt::Display for StoreAccess {
 pub struct Leases {
     /// The interval at which an agent sends keep-alives.
     pub keep_alive_interval: Duration,
-    /// The agent's lease, from the sending of the last echoed keep-alive: the keeper kills the
-    /// workers at its end.
+    /// The agent's lease, from the sending of the last echoed keep-alive. The keeper kills the workers at its
+    /// end.
     pub agent: Duration,
-    /// The coordinator's lease, from the last receipt: the node is lost at its end.
+    /// The coordinator's lease, from the receipt of the last message. The node is lost at its end.
     pub coordinator: Duration,
 }
 
 impl Leases {
-    /// Returns these leases, scaled by one factor if the keep-alives of all the nodes that the
-    /// job serves would be more than one coordinator handles. Agents and coordinator compute the
-    /// same.
+    /// Returns these leases, scaled by one factor if all the nodes that the job serves would send more
+    /// keep-alives than one coordinator handles. Agents and coordinator compute the same.
     pub fn for_nodes(self, nodes: NodeRange) -> Self {
         let nodes = u32::try_from(nodes.served()).unwrap_or(u32::MAX);
         let interval = Duration::from_secs(1) * nodes / limits::KEEP_ALIVES_PER_SECOND;
@@ -223,10 +221,10 @@ impl Leases {
         }
     }
 
-    /// Returns the factor by which an agent's lease is longer than the default: 1 in a job of up to
-    /// about a thousand nodes, and constant for the life of a job. An agent that scales its own
-    /// connection timeouts (redial, suspicion) by this factor loads the coordinator of a large job
-    /// no more than its keep-alives do.
+    /// Returns the factor by which an agent's lease is longer than the default. It is 1 in a job of up to
+    /// about a thousand nodes, and constant for the life of a job. An agent also scales its connection
+    /// timeouts (redial, suspicion) by it, so that these load a large job's coordinator no more than the
+    /// keep-alives do.
     pub fn factor(&self) -> f64 {
         self.agent.as_secs_f64() / Self::default().agent.as_secs_f64()
     }
@@ -250,8 +248,7 @@ mod tests {
         NodeRange::new(1, max).expect("a range")
     }
 
-    /// Leases are as given up to 1,200 nodes including spares, and are scaled in proportion
-    /// beyond.
+    /// Leases are as given up to 1,200 nodes including spares. Beyond that, they are scaled in proportion.
     #[test]
     fn leases_are_scaled_with_the_most_nodes() {
         let given = Leases::default();

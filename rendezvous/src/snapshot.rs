@@ -1,4 +1,4 @@
-//! The state of a job for people and monitoring, as one value.
+//! Defines the state of a job for people and monitoring, as one value.
 
 mod shared;
 
@@ -15,8 +15,8 @@ use crate::{
     message::{Outcome, StandbyCounts, StepSource},
 };
 
-/// The state of the machine at one moment, as JSON also for users. A later field needs a default, since coordinators of an
-/// earlier version do not send it.
+/// The state of the machine at one moment. Its JSON is for users as well. A later field needs a default,
+/// because coordinators of an earlier version do not send it.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Snapshot {
     /// The job.
@@ -53,14 +53,13 @@ pub struct Snapshot {
     pub nodes: Vec<NodeSnapshot>,
     /// The reason why the next round is not complete yet; `None` while one runs undisturbed.
     pub incomplete: Option<Explanation>,
-    /// The clients that the store of the newest round has refused, because their addresses are not
-    /// a member's.
+    /// The clients that the newest round's store has refused, because their addresses are not a member's.
     pub refused_clients: Vec<IpAddr>,
-    /// The processes without the right credentials that the port of the coordinator has refused, by address, as its service has
-    /// added them; at most [`REFUSED_PEERS_MAX`].
+    /// Processes without the right credentials that the coordinator's port has refused, by address; at most
+    /// [`REFUSED_PEERS_MAX`]. The coordinator's service has added them.
     pub refused_peers: Vec<RefusedPeer>,
-    /// The connections between nodes that could not be opened, as the coordinator's driver has added them; at most
-    /// [`UNREACHED_MAX`]. Version 0.2.0 has none.
+    /// Connections between nodes that could not be opened; at most [`UNREACHED_MAX`]. The coordinator's
+    /// driver has added them. Version 0.2.0 has none.
     #[serde(default)]
     pub unreached: Vec<Unreached>,
     /// The training step of the newest round, if any is known.
@@ -68,16 +67,16 @@ pub struct Snapshot {
     pub progress: Option<JobProgress>,
     /// The outcome of the job, if it has ended.
     pub outcome: Option<Outcome>,
-    /// The endpoint of the leader: the voter that coordinates the job, or the agent that was chosen through etcd; `None`
-    /// if the job has one endpoint.
+    /// The endpoint of the leader: the voter that coordinates the job, or the agent that was chosen through
+    /// etcd; `None` if the job has one endpoint.
     pub leader: Option<String>,
-    /// The voters that elect the coordinator, by place, as the coordinator's driver has added them; empty if the job
-    /// has one endpoint, or uses etcd.
+    /// The voters that elect the coordinator, by place; empty if the job has one endpoint, or uses etcd. The
+    /// coordinator's driver has added them.
     pub voters: Vec<VoterStatus>,
 }
 
 impl Snapshot {
-    /// Returns the state without ages: two states that differ in more than ages differ in this form.
+    /// Returns the state without ages. Two states that differ in more than ages also differ in this form.
     pub fn without_ages(&self) -> Self {
         let mut snapshot = self.clone();
         snapshot.phase_ms = 0;
@@ -135,9 +134,10 @@ impl Snapshot {
 /// The time account of a job.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct JobTime {
-    /// The time in each state; their sum is the age of the job.
+    /// The time in each state. Their sum is the age of the job.
     pub states: Vec<StateTime>,
-    /// The part of the productive time that was spent on steps that were done again after a failure, in milliseconds.
+    /// The part of the productive time that was spent on steps that were done again after a failure, in
+    /// milliseconds.
     pub redone_ms: u64,
     /// The state that the job appears to be in; `None` if it is closed.
     pub now: Option<String>,
@@ -159,8 +159,8 @@ impl JobTime {
         self.age_ms().saturating_sub(self.of("unknown"))
     }
 
-    /// Returns the productive part of the known time that was not redone, from 0 to 1. `None` if the age is zero, or if the workers
-    /// run and have never given a sign of progress.
+    /// Returns the productive part of the known time that was not redone, from 0 to 1. `None` if the age is
+    /// zero, or if the workers run and have never given a sign of progress.
     pub fn productive_ratio(&self) -> Option<f64> {
         let (known, productive) = (self.known_ms(), self.of("productive"));
         let is_unknown = known == 0 || productive == 0 && self.of("unknown") > 0;
@@ -173,9 +173,9 @@ impl JobTime {
 pub struct StateTime {
     /// The name of the state.
     pub state: String,
-    /// The time, with the newest interval in the state that it appears to have, in milliseconds.
+    /// The time in milliseconds, with the newest interval in the state that it appears to have.
     pub ms: u64,
-    /// The part of it that no later event moves to another state, in milliseconds; it never falls.
+    /// The part of it that no later event moves to another state, in milliseconds. It never falls.
     pub settled_ms: u64,
 }
 
@@ -192,13 +192,13 @@ pub struct RestartsByCause {
 /// The training step of a job.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct JobProgress {
-    /// The origin of the steps; nodes whose steps have another one are not included.
+    /// The origin of the steps. Nodes with steps of another origin are not included.
     pub source: StepSource,
     /// The step that all workers with a known step have reached.
     pub step: u64,
-    /// The step of the worker that is ahead of all others.
+    /// The highest step of all workers.
     pub highest: u64,
-    /// The number of steps that are left after `step`, if the number of all steps is known.
+    /// The number of steps after `step`, if the number of all steps is known.
     pub steps_left: Option<u64>,
     /// The usual time of a step, in milliseconds in JSON; `None` until it is known.
     #[serde(rename = "step_ms", with = "fractional_millis")]
@@ -230,7 +230,8 @@ pub const UNREACHED_MAX: usize = 16;
 pub struct Unreached {
     /// The host name of the node that has tried.
     pub host_name: String,
-    /// What it has tried to reach, with the address: `node1 (10.0.0.2:35987)`, or `the workers' store (10.0.0.1:45931)`.
+    /// The target of the attempt, with its address: `node1 (10.0.0.2:35987)`, or `the workers' store
+    /// (10.0.0.1:45931)`.
     pub to: String,
     /// The error.
     pub why: String,
@@ -255,7 +256,7 @@ pub struct VoterStatus {
     pub silent_for: Duration,
 }
 
-/// The silence of a voter after which it counts as silent: by then several renewals are lost.
+/// A voter counts as silent after this time. By then, several renewals are lost.
 const VOTER_SILENCE: Duration = Duration::from_secs(3);
 
 impl VoterStatus {
@@ -264,7 +265,7 @@ impl VoterStatus {
         self.silent_after() == Some(Duration::ZERO)
     }
 
-    /// Returns the time after which the voter counts as silent unless it answers; `None` for the leader.
+    /// Returns the time after which the voter counts as silent, unless it answers; `None` for the leader.
     pub fn silent_after(&self) -> Option<Duration> {
         (!self.is_leader).then(|| VOTER_SILENCE.saturating_sub(self.silent_for))
     }
@@ -315,7 +316,7 @@ fn known<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Opti
     Ok(Option::<MaybeKnown<T>>::deserialize(from)?.and_then(MaybeKnown::known))
 }
 
-/// Reads a list of such values, and leaves out names that a later version has added.
+/// Reads a list of such values. Leaves out names that a later version has added.
 fn all_known<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     let values = Vec::<MaybeKnown<T>>::deserialize(from)?;
     Ok(values.into_iter().filter_map(MaybeKnown::known).collect())
@@ -379,8 +380,8 @@ pub struct NodeSnapshot {
     pub host_name: String,
     /// Its address.
     pub address: String,
-    /// The address that its stream comes from, if the coordinator's driver knows it; for a stream
-    /// from the coordinator's own machine the named address, if that machine has it.
+    /// The address that its stream comes from, if the coordinator's driver knows it. For a stream from the
+    /// coordinator's own machine, it is the named address, if that machine has it.
     pub observed: Option<IpAddr>,
     /// The port on which its agent listens.
     pub agent_port: u16,
@@ -398,11 +399,12 @@ pub struct NodeSnapshot {
     pub reason: Option<String>,
     /// The latest progress report of its workers (`STATUS=`), if any.
     pub progress: Option<String>,
-    /// The time since its workers have reached another training step, in milliseconds; `None` if no step is known.
+    /// The time since its workers have reached another training step, in milliseconds; `None` if no step is
+    /// known.
     pub progress_age_ms: Option<u64>,
     /// Its standbys, if it has any.
     pub standbys: Option<StandbyCounts>,
-    /// The load of its machine when it registered last, if that is known.
+    /// The load of its machine when it last registered, if known.
     pub load: Option<String>,
 }
 
@@ -418,7 +420,7 @@ pub enum NodeStateName {
     Running,
     /// The node's workers are being stopped.
     Stopping,
-    /// One of the node's workers failed; the others are being stopped.
+    /// One of the node's workers failed. The others are being stopped.
     Failed,
     /// All workers of the node exited with 0.
     Succeeded,

@@ -1,4 +1,4 @@
-//! The table of a round: the ranks of each member, and its admission.
+//! Computes the table of a round: the ranks of each member, and its admission.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -23,7 +23,7 @@ pub(crate) struct Table {
     charged_through: Round,
 }
 
-/// The ranks of one member; its index is the group rank.
+/// The ranks of one member. Its index is the group rank.
 #[derive(Debug)]
 pub(crate) struct MemberRanks {
     /// The member.
@@ -43,10 +43,9 @@ pub(crate) struct Charges {
 }
 
 impl Table {
-    /// Creates the table of `members`, which are in group-rank order; returns `None` if there are
-    /// none.
+    /// Creates the table of `members`, which are in group-rank order. Returns `None` if there are none.
     ///
-    /// Global ranks are dense, in group-rank order, and so are role ranks within their role.
+    /// Global ranks are dense, in group-rank order. So are role ranks, within their role.
     pub(crate) fn new(
         round: RoundId,
         members: Vec<Arc<NodeDescription>>,
@@ -137,8 +136,8 @@ impl Table {
     }
 }
 
-/// Returns the addresses from which the workers of `node` reach a store on another machine,
-/// beginning with the node's own address.
+/// Returns the addresses from which the workers of `node` reach a store on another machine, the node's own
+/// address first.
 pub(crate) fn reachable(node: &NodeDescription) -> impl Iterator<Item = IpAddr> {
     let known_by = node.address.parse::<IpAddr>().ok();
     let further = node.addresses.iter().copied();
@@ -201,8 +200,7 @@ mod tests {
         assert_eq!(ranges, [(0, 6, 0, 5), (3, 6, 0, 1), (4, 6, 3, 5)]);
     }
 
-    /// Only group rank 0 receives the clients that its store admits: all addresses of all members,
-    /// each once.
+    /// Only group rank 0 receives the clients that its store admits: all addresses of all members, each once.
     #[test]
     fn only_the_master_receives_the_store_clients() {
         let table = table(vec![node("a", "", 3), node("b", "", 1)]);
@@ -212,8 +210,8 @@ mod tests {
         assert_eq!(clients(1), Vec::<IpAddr>::new());
     }
 
-    /// The first addresses of a node that reach other machines are admitted; the total is bounded
-    /// by the limit of the protocol.
+    /// The first addresses of a node that reach other machines are admitted. The limit of the protocol bounds
+    /// the total.
     #[test]
     fn store_clients_are_bounded() {
         let many = |n: u32| {

@@ -1,16 +1,16 @@
-//! How many voters a job has, and on which of its hosts they are.
+//! Decides how many voters a job has, and on which of its hosts they are.
 
 use std::fmt;
 
 /// The number of voters of a job.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum VoterCount {
-    /// One: the coordinator is not elected.
+    /// One. The coordinator is not elected.
     #[default]
     One,
-    /// Three: one of them may be lost.
+    /// Three. One of them may be lost.
     Three,
-    /// Five: two of them may be lost at the same time.
+    /// Five. Two of them may be lost at the same time.
     Five,
 }
 
@@ -24,7 +24,7 @@ impl VoterCount {
     }
 
     /// Returns the number of voters for a job of at least `min` nodes on `hosts` hosts, if the user has not
-    /// given one: at most 2·`min` - 1, so that a majority of them never needs more nodes than `min`.
+    /// given one. It is at most 2·`min` - 1, so that a majority never needs more than `min` nodes.
     pub fn for_job(min: u32, hosts: usize) -> Self {
         match (min, hosts) {
             (3.., 5..) => Self::Five,
@@ -33,7 +33,7 @@ impl VoterCount {
         }
     }
 
-    /// Returns the largest count that is neither larger than this one nor than `hosts`.
+    /// Returns the largest count that is neither above this one nor above `hosts`.
     #[must_use]
     pub fn at_most(self, hosts: usize) -> Self {
         let fits = |count: &Self| *count <= self && count.number() <= hosts;
@@ -49,7 +49,7 @@ impl VoterCount {
         }
     }
 
-    /// Returns the number of voters without which no coordinator is elected.
+    /// Returns the number of voters that must agree to elect a coordinator.
     pub fn majority(self) -> usize {
         self.number() / 2 + 1
     }
@@ -59,9 +59,9 @@ impl VoterCount {
         self != Self::One
     }
 
-    /// Chooses the hosts of the voters among `hosts` hosts in the order of a list: the first, the last, and the
-    /// others evenly between them, since hosts that are far apart in a list are often in different racks. Empty if there are
-    /// fewer hosts than voters.
+    /// Chooses the hosts of the voters from a list of `hosts` hosts: the first, the last, and the others
+    /// evenly between them. Hosts that are far apart in a list are often in different racks. Empty if there
+    /// are fewer hosts than voters.
     pub fn choose(self, hosts: usize) -> Vec<usize> {
         let number = self.number();
         if hosts < number {
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// Voters that nobody has asked for need no more nodes than MIN.
+    /// The default number of voters needs no more nodes than MIN.
     #[test]
     fn default_count() {
         for (min, hosts, expected) in [
@@ -157,7 +157,7 @@ mod tests {
     }
 
     proptest! {
-        /// The default never needs more than MIN nodes or more hosts than there are, and its hosts differ.
+        /// The default never needs more than MIN nodes, or more hosts than there are, and its hosts differ.
         #[test]
         fn default_is_never_too_large(min in 1u32..40, hosts in 1usize..2000) {
             let count = VoterCount::for_job(min, hosts);

@@ -10,8 +10,8 @@
 //! the job closes:           Closing (workers end) ─▶ goodbye
 //! ```
 //!
-//! It sends the node's [`NodeReport`] to the coordinator after each change and on every new stream;
-//! the coordinator answers with an [`Assignment`](ragent_rendezvous::message::Assignment). It has no
+//! The machine sends the node's [`NodeReport`] to the coordinator after each change and on every new stream.
+//! The coordinator answers with an [`Assignment`](ragent_rendezvous::message::Assignment). The machine has no
 //! process, socket or clock.
 
 mod assignment;
@@ -63,7 +63,7 @@ enum AgentState {
     Succeeded,
     /// A signal was received.
     Leaving { signal: Signal, reaped: bool },
-    /// The job has ended; the remaining workers are being ended.
+    /// The job has ended, and the remaining workers are being ended.
     Closing(Box<Outcome>),
     /// Nothing is left to do.
     Finished,
@@ -72,25 +72,26 @@ enum AgentState {
 /// The settings of an [`Agent`].
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
-    /// The time that workers have to end when a round has ended or this agent received a signal.
+    /// The time that workers have to end when a round has ended, or this agent has received a signal.
     pub stop_grace: Duration,
     /// The time for which nodes wait for each other, and so for their coordinator.
     pub join_timeout: Duration,
-    /// The time before which no coordinator of a new job is elected; it is added to the timeout of an agent without a job.
+    /// No coordinator of a new job is elected before this time. An agent without a job waits this much
+    /// longer.
     pub silence: Duration,
     /// The newest round known to an earlier process of this node, from its state file.
     pub known_round: KnownRound,
-    /// Exempts workers from the lease: nothing can start a second group, because this process
-    /// hosts the coordinator of a job of one node.
+    /// Exempts workers from the lease. No second group can start, because this process hosts the coordinator
+    /// of a job of one node.
     pub runs_unleased: bool,
-    /// True if this node was started with a list of voters, so that another one may be dialed; otherwise the list may
-    /// come with a welcome.
+    /// True if this node was started with a list of voters, so that another voter may be dialed. Otherwise a
+    /// welcome may bring the list.
     pub has_voters: bool,
     /// True if standbys are prepared, and [`Agent::handle_standbys_settled`] follows.
     pub has_standbys: bool,
-    /// The intervals and leases in use until a welcome names others.
+    /// The intervals and leases until a welcome names others.
     pub leases: Leases,
-    /// The seed for the jitter of dials; differs between the nodes of a job.
+    /// The seed for the jitter of dials, different on each node of a job.
     pub seed: u64,
 }
 
@@ -121,11 +122,11 @@ pub struct Agent {
     gate: ImportGate,
     progress: ProgressText,
     standbys: StandbyReports,
-    /// Addresses that the store of `round` has refused, as far as this node knows.
+    /// Addresses that the store of `round` is known to have refused.
     refused_clients: Vec<IpAddr>,
     /// The store of `round`, if this node does not reach it.
     unreached_store: Option<StoreUnreached>,
-    /// The connections to the store of `round` for which members are still to be asked to confirm their users.
+    /// Connections to the store of `round` whose users members must still be asked to confirm.
     questions: Batch<StoreConnection>,
     effects: VecDeque<Effect>,
 }
@@ -159,12 +160,12 @@ impl Agent {
         }
     }
 
-    /// Returns the newest round that this node knows of.
+    /// Returns the newest round that this node knows.
     pub fn known_round(&self) -> KnownRound {
         self.known_round
     }
 
-    /// Returns the newest term that this node knows of.
+    /// Returns the newest term that this node knows.
     pub fn term(&self) -> Term {
         self.term
     }
@@ -174,13 +175,12 @@ impl Agent {
         self.job_uid.as_ref()
     }
 
-    /// Returns the failures charged to the job and the last round charged, as far as this node
-    /// knows.
+    /// Returns the failures charged to the job and the last round charged, as this node knows them.
     pub fn charges(&self) -> (u32, Round) {
         (self.restarts_used, self.charged_through)
     }
 
-    /// Returns the time since which no coordinator has been reached; `None` while one is.
+    /// Returns the time at which the coordinator became unreachable; `None` while it is reached.
     pub fn disconnected(&self) -> Option<Instant> {
         self.disconnected
     }
@@ -220,9 +220,9 @@ impl Agent {
         NodeReport { round: self.round, state, failure, lease_expired: self.lease_expired }
     }
 
-    /// Notes that a coordinator has welcomed this node; an assignment follows.
+    /// Notes that a coordinator has welcomed this node. An assignment follows.
     ///
-    /// The report is sent once more, since it may have changed after the registration was sent.
+    /// The report is sent once more, because it may have changed after the registration was sent.
     pub fn handle_welcome(&mut self, now: Instant, welcome: &Welcome) {
         self.term = self.term.max(welcome.term);
         self.job_uid = Some(welcome.job_uid.clone());
@@ -246,8 +246,9 @@ impl Agent {
         self.disconnected.get_or_insert(now);
     }
 
-    /// Handles a refusal by the coordinator. It is final, except [`RefuseReason::EarlierRun`] for a node whose run has
-    /// formed no round: a host that had lost its state file may have begun that run, and the node leaves it.
+    /// Handles a refusal by the coordinator. It is final, except [`RefuseReason::EarlierRun`] for a node
+    /// whose run has formed no round: a host without its state file may have begun that run, so the node
+    /// leaves the run.
     pub fn handle_refused(&mut self, reason: RefuseReason) {
         let reason = match reason {
             RefuseReason::EarlierRun if self.job_uid.is_some() && !self.is_bound_to_a_run() => {
@@ -263,7 +264,7 @@ impl Agent {
         self.end_at_once(Ending::Refused(reason));
     }
 
-    /// Ends this node's part, because another job of this name goes on instead of its own; that one is led at `endpoint`.
+    /// Ends this node's part, because another job of this name goes on, which is led at `endpoint`.
     pub fn handle_other_job(&mut self, endpoint: String, born_ms: u64) {
         self.end_at_once(Ending::Closed(Outcome {
             result: JobResult::OtherJob { endpoint, born_ms },
@@ -274,7 +275,8 @@ impl Agent {
         }));
     }
 
-    /// Ends this node's part: its job has ended while it had no coordinator. `outcome` is the job's, if this node knows it.
+    /// Ends this node's part: its job has ended while it had no coordinator. `outcome` is the job's outcome,
+    /// if known.
     pub fn handle_outlived(&mut self, outcome: Option<Outcome>) {
         self.end_at_once(outcome.map_or(Ending::Outlived, Ending::Closed));
     }
@@ -295,11 +297,11 @@ impl Agent {
         }
     }
 
-    /// Notes that the process at the other end, whose term is `term`, names another coordinator of
-    /// the same job; returns true if the node follows.
+    /// Notes that the process at the other end, with the term `term`, names another coordinator of the same
+    /// job. Returns true if the node follows.
     ///
-    /// A node that was in no round is bound to no run and no term. Other nodes do not follow a
-    /// process whose term has been replaced.
+    /// A node that was in no round is bound to no run and no term. Other nodes do not follow a process if its
+    /// term is outdated.
     pub fn handle_sent_elsewhere(&mut self, now: Instant, term: Term) -> bool {
         if !self.is_bound_to_a_run() {
             self.forget_run();
@@ -310,7 +312,7 @@ impl Agent {
         true
     }
 
-    /// Returns true if this node is bound to a run: it knows of a round.
+    /// Returns true if this node is bound to a run: it knows a round.
     pub fn is_bound_to_a_run(&self) -> bool {
         self.known_round.round.round != Round(0)
     }

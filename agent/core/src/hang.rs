@@ -1,11 +1,12 @@
 //! Decides when a local worker group no longer makes progress.
 //!
-//! A worker makes progress when it writes, uses a processor, or sends a heartbeat. The group makes
-//! progress as long as any of its workers does: workers that wait for it in a collective look idle,
-//! and are not to blame. After the first heartbeat of any worker only heartbeats count, because a
-//! worker that spins in a collective uses a processor for ever.
+//! - A worker makes progress when it writes, uses a processor, or sends a heartbeat.
+//! - The group makes progress as long as one worker does. The others may wait for it in a collective, where
+//!   they look idle.
+//! - After the first heartbeat of any worker, only heartbeats count, because a worker that spins in a
+//!   collective uses a processor forever.
 //!
-//! The activity of the workers is examined at intervals; the machine has no process and no clock.
+//! The activity of the workers is examined at intervals. The machine has no process and no clock.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +31,7 @@ pub struct Activity {
 /// A hang of a group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Hang {
-    /// The worker that has made no progress for the longest time; the lowest rank of several.
+    /// The worker that has made no progress for the longest time. If there are several, the lowest rank.
     pub local_rank: LocalRank,
     /// The time for which no worker has made progress.
     pub time: Duration,
@@ -64,7 +65,7 @@ impl HangWatch {
     pub fn handle_heartbeat(&mut self, now: Instant, local_rank: LocalRank) {
         if !self.has_heartbeats {
             self.has_heartbeats = true;
-            // Progress so far was measured by other means than heartbeats.
+            // Until now, progress was measured without heartbeats.
             for progress in self.workers.values_mut() {
                 progress.at = now;
             }
@@ -84,7 +85,7 @@ impl HangWatch {
         (!self.is_over && !self.workers.is_empty()).then(|| self.looked + self.interval())
     }
 
-    /// Notes the activity of the workers until `now`; returns a hang once, when they hang.
+    /// Notes the activity of the workers until `now`. Returns a hang once, when they hang.
     pub fn handle_look(
         &mut self,
         now: Instant,
@@ -154,7 +155,7 @@ mod tests {
             Self { watch: HangWatch::new(now, 2, 8 * SECOND), now, activities: activities.into() }
         }
 
-        /// Examines `times` times; `act` is the activity of worker 1 before each.
+        /// Examines `times` times. `act` is the activity of worker 1 before each.
         fn look(&mut self, times: u32, act: impl Fn(&mut Activity)) -> Option<Hang> {
             (0..times).find_map(|_| {
                 self.now += SECOND;
@@ -177,9 +178,8 @@ mod tests {
         assert_eq!(t.watch.handle_look(t.now + SECOND, &t.activities), None);
     }
 
-    /// One worker that writes, computes or starts a process is enough; a small share of a
-    /// processor, as used by waiting threads, is not. The worker that has been idle for the longest
-    /// time is named.
+    /// One worker that writes, computes or starts a process is enough. A small share of a processor is not,
+    /// because waiting threads use it. The hang names the worker that has been idle for the longest time.
     #[test]
     fn progress_of_one_is_enough() {
         let mut t = Fixture::new();
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(hang, Some(Hang { local_rank: LocalRank(0), time: 8 * SECOND }));
     }
 
-    /// After the first heartbeat all workers are judged by heartbeats: a worker that spins makes no
+    /// After the first heartbeat, all workers are judged by heartbeats. A worker that spins makes no
     /// progress.
     #[test]
     fn heartbeats_count_alone() {

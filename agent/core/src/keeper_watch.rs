@@ -1,8 +1,10 @@
 //! Decides when a keeper that does not answer is reported, and when it is killed.
 //!
-//! A keeper that does not respond (stopped, or blocked while it starts a program from a dead file system)
-//! notices neither the end of a worker nor the end of the lease. So it is pinged while it has workers;
-//! and if it has not reacted shortly after the end of the lease it is killed, which kills the workers.
+//! A keeper may be stopped, or blocked while it starts a program from a dead file system. It then notices
+//! neither the end of a worker nor the end of the lease. So:
+//!
+//! 1. It is pinged while it has workers, and silence is reported.
+//! 2. It is killed if it has not reacted shortly after the end of the lease. This also kills the workers.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -17,7 +19,7 @@ pub enum Effect {
     ReportSilence,
     /// Report that the keeper answers again.
     ReportAnswer,
-    /// Kill the keeper: the lease is over, and its workers must not run on.
+    /// Kill the keeper: the lease is over, so its workers must not run any longer.
     Kill,
 }
 
@@ -38,15 +40,14 @@ enum WorkerLease {
     /// Workers may run without a lease.
     Unlimited,
     Until(Instant),
-    /// The lease is over, which the agent noticed at this moment; the keeper has not reacted yet.
+    /// The lease is over, and the keeper has not reacted yet. The agent noticed it at this moment.
     Over(Instant),
     /// The lease is over, and the keeper has reacted or was killed.
     Settled,
 }
 
 impl KeeperWatch {
-    /// Watches a keeper that starts workers at `now`; `lease` is the end of their lease, if they
-    /// have one.
+    /// Watches a keeper that starts workers at `now`. `lease` is the end of their lease, if they have one.
     pub fn new(now: Instant, lease: Option<Instant>) -> Self {
         Self {
             next_ping: now + limits::KEEPER_PING_INTERVAL,
@@ -57,8 +58,8 @@ impl KeeperWatch {
         }
     }
 
-    /// Notes that the lease now runs until `until`, which is sent to the keeper: a ping that is due soon is sent with it, so that
-    /// both processes wake up once.
+    /// Notes that the lease now runs until `until`, which is sent to the keeper. A ping that is due soon is
+    /// sent with it, so that both processes wake up only once.
     pub fn handle_renewed(&mut self, now: Instant, until: Instant) {
         self.lease = WorkerLease::Until(until);
         if self.next_ping <= now + limits::KEEPER_PING_EARLY {
@@ -74,9 +75,9 @@ impl KeeperWatch {
         }
     }
 
-    /// Notes any other report of the keeper; it sends one when it kills workers.
+    /// Notes any other report of the keeper. It sends one when it kills workers.
     ///
-    /// A pong is not enough: it may have been sent just before the keeper was stopped.
+    /// A pong is not enough, because it may have been sent just before the keeper was stopped.
     pub fn handle_report(&mut self, now: Instant) {
         self.handle_pong();
         let is_over = match self.lease {
@@ -111,8 +112,7 @@ impl KeeperWatch {
             self.effects.push_back(Effect::ReportSilence);
         }
         match self.lease {
-            // The margin begins when the agent itself notices the end: a paused agent has not
-            // waited.
+            // The margin begins when the agent itself notices the end, because a paused agent has not waited.
             WorkerLease::Until(until) if until <= now => self.lease = WorkerLease::Over(now),
             WorkerLease::Over(since) if since + limits::KEEPER_LEASE_MARGIN <= now => {
                 self.lease = WorkerLease::Settled;
@@ -161,7 +161,8 @@ mod tests {
             Self { watch: KeeperWatch::new(now, ms.map(|ms| now + ms * MS)), start: now, now }
         }
 
-        /// Answers a ping that is sent at `now`, if there is one, and returns their number; the last one was sent at `pinged`.
+        /// Answers the pings that are sent at `now`, and returns their number. The last one was sent at
+        /// `pinged`.
         fn answer(&mut self, pinged: &mut Instant, now: Instant) -> usize {
             let pings = std::iter::from_fn(|| self.watch.poll_effect()).count();
             if pings > 0 {
@@ -172,7 +173,7 @@ mod tests {
             pings
         }
 
-        /// Advances the clock by `ms`; the keeper answers pings if it `runs`.
+        /// Advances the clock by `ms`. The keeper answers pings if it `runs`.
         fn advance(&mut self, ms: u32, runs: bool) -> Vec<Effect> {
             let end = self.now + ms * MS;
             let mut effects = Vec::new();
@@ -192,7 +193,7 @@ mod tests {
         }
     }
 
-    /// A keeper that answers is pinged for ever, and nothing is reported.
+    /// A keeper that answers is pinged forever, and nothing is reported.
     #[test]
     fn answers_are_no_news() {
         let mut t = Fixture::new(None);
@@ -219,8 +220,8 @@ mod tests {
         assert_eq!(t.advance(800, false), []);
     }
 
-    /// A keeper that reports kills after the end of the lease works, even if the report is read
-    /// before the timer fires; a pong proves nothing.
+    /// A keeper that reports kills after the end of the lease works, even if the report is read before the
+    /// timer fires. A pong proves nothing.
     #[test]
     fn reacting_keeper_is_not_killed() {
         let mut t = Fixture::new(Some(700));
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!(t.advance(60_000, true), []);
     }
 
-    /// Reports before the end of the lease do not count; a renewal moves the end.
+    /// Reports before the end of the lease do not count. A renewal moves the end.
     #[test]
     fn renewal_moves_the_end() {
         let mut t = Fixture::new(Some(700));

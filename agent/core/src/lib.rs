@@ -1,16 +1,19 @@
-//! The decisions of one node, as state machines without I/O, clock or runtime.
+//! Makes the decisions of one node, as state machines without I/O, clock or runtime.
 //!
-//! [`Node`](node::Node) combines two of them for the driver: [`Agent`](agent::Agent) decides when the
-//! node joins, starts, stops and leaves, [`Link`](link::Link) when it sends keep-alives and dials.
-//! [`Supervisor`](supervisor::Supervisor) decides when the local worker group has failed or ended,
-//! [`HangWatch`](hang::HangWatch) when it makes no progress,
-//! [`StepWatch`](steps::StepWatch) when their training steps are passed on,
-//! [`KeeperWatch`](keeper_watch::KeeperWatch) when the keeper does not answer, and
-//! [`Standbys`](standby::Standbys) when interpreters for the next round are started. Each takes the time
-//! as an argument and returns effects; the crate `ragent` carries them out, and `tests/simulation` runs the
-//! same machines against a simulated network. [`Targets`](targets::Targets) decides which voter is dialed.
+//! - [`Node`](node::Node) is what the driver sees. It combines [`Agent`](agent::Agent), which decides when
+//!   the node joins, starts, stops and leaves, and [`Link`](link::Link), which decides when it dials and
+//!   sends keep-alives.
+//! - [`Targets`](targets::Targets) decides which voter is dialed.
+//! - [`Supervisor`](supervisor::Supervisor) decides when the local worker group has failed or ended.
+//! - [`HangWatch`](hang::HangWatch) decides when the group makes no progress.
+//! - [`StepWatch`](steps::StepWatch) decides when the training steps of the workers are passed on.
+//! - [`KeeperWatch`](keeper_watch::KeeperWatch) decides when the keeper does not answer.
+//! - [`Standbys`](standby::Standbys) decides when interpreters for the next round are started.
 //!
-//! The crate links neither a runtime nor a system interface; `tests/purity` verifies that.
+//! Each takes the time as an argument and returns effects. The crate `ragent-node` carries them out, and
+//! `tests/simulation` runs the same machines with a simulated network.
+//!
+//! The crate links neither a runtime nor a system interface (`tests/purity` checks it).
 
 #![forbid(unsafe_code)]
 

@@ -7,17 +7,19 @@
 //!    └───────────────────────────────────────┴──────────────────────────┘
 //! ```
 //!
-//! The lease runs from the *sending* of the last keep-alive that was echoed, on any stream. When it is
-//! over the keeper kills the workers; [`Effect::LeaseLost`] reports it once.
+//! The lease runs from the *sending* of the last keep-alive that was echoed, on any stream. When it is over,
+//! the keeper kills the workers. [`Effect::LeaseLost`] reports it once.
 //!
 //! # Load
 //!
-//! A paused or overloaded coordinator must not be given more work because of that. So there is one
-//! attempt at a time, and a connected attempt is kept for as long as a welcome on it can still
-//! count: a lease. Failed attempts are followed by others after pauses that double, with jitter. A
-//! stream that replaced a suspect one is suspected later than that, until an echo was prompt:
-//! otherwise the queue caused by the new streams would cause the next ones. All intervals are
-//! scaled with the lease, which grows with the size of the job.
+//! A coordinator that is paused or overloaded must not get more work because of that:
+//!
+//! - There is one attempt at a time. A connected attempt is kept for a lease, because a welcome on it counts
+//!   for that long.
+//! - After failed attempts there are pauses that double, with jitter.
+//! - A stream that replaced a suspect one is suspected later, until an echo was prompt. Otherwise, the queue
+//!   caused by new streams would cause the next ones.
+//! - All intervals are scaled with the lease, which grows with the size of the job.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -71,7 +73,7 @@ pub struct Link {
     next_dial: Option<Instant>,
     /// Attempts that have failed since the last welcome.
     failures: u32,
-    /// Number of times that the stream became suspect since the last prompt echo.
+    /// The number of times that the stream became suspect since the last prompt echo.
     suspicions: u32,
     leases: Leases,
     /// True if another voter may be dialed when the coordinator does not answer.
@@ -95,16 +97,17 @@ struct Attempt {
     begun: Instant,
     /// The time at which the registration was sent; `None` before the attempt is connected.
     registered: Option<Instant>,
-    /// True if the other end has accepted the stream; its welcome may take longer.
+    /// True if the other end has accepted the stream. Its welcome may take longer.
     is_accepted: bool,
 }
 
 impl Link {
     /// Creates a link that dials at once.
     ///
-    /// `leases` are the intervals in use until a welcome names others; `seed` decides the jitter,
-    /// and differs between the nodes of a job. `has_alternatives` is true if another voter may be dialed
-    /// when the coordinator does not answer; see also [`Self::handle_alternatives`].
+    /// - `leases` are the intervals until a welcome names others.
+    /// - `seed` decides the jitter, and is different on each node of a job.
+    /// - `has_alternatives` is true if another voter may be dialed when the coordinator does not answer. See
+    ///   also [`Self::handle_alternatives`].
     pub fn new(now: Instant, leases: Leases, seed: u64, has_alternatives: bool) -> Self {
         Self {
             newest: StreamNumber(0),
@@ -135,7 +138,7 @@ impl Link {
         self.lease.is_some()
     }
 
-    /// Returns true if the stream is the current one or being opened.
+    /// Returns true if the stream is the current one, or is being opened.
     pub fn knows(&self, stream: StreamNumber) -> bool {
         self.current == Some(stream) || self.attempt.is_some_and(|attempt| attempt.number == stream)
     }
@@ -157,7 +160,7 @@ impl Link {
 
     /// Notes that the coordinator has welcomed a stream, which becomes the current one.
     ///
-    /// `lease_left` is what was left of the coordinator's own lease, if it has one.
+    /// `lease_left` is the time that was left of the coordinator's own lease, if it has one.
     pub fn handle_welcome(
         &mut self,
         now: Instant,
@@ -171,8 +174,8 @@ impl Link {
         let lease = lease_left.map_or(leases.agent, |left| left.min(leases.agent));
         let Some(registered) = attempt.registered.filter(|registered| now < *registered + lease)
         else {
-            // The answer took longer than a lease, and so proves nothing: the coordinator may have
-            // evicted the node since.
+            // The answer took longer than a lease, so it proves nothing: the coordinator may have evicted the
+            // node since.
             self.effects.push_back(Effect::Drop(stream));
             return self.back_off(now, limits::REDIAL_CONNECTED_MAX);
         };
@@ -192,7 +195,7 @@ impl Link {
         self.has_alternatives = true;
     }
 
-    /// Notes the coordinator's echo of a keep-alive; `lease_left` as in the welcome.
+    /// Notes the coordinator's echo of a keep-alive. `lease_left` is as in the welcome.
     pub fn handle_echo(&mut self, now: Instant, sequence: u64, lease_left: Option<Duration>) {
         let Some(sent) = self.unanswered.remove(&sequence) else {
             return;
@@ -207,8 +210,8 @@ impl Link {
         }
         if self.current.is_some() {
             self.next_dial = None;
-            // A registration that was sent replaces this stream whenever it is read, so its answer is
-            // awaited in any case.
+            // A registration that was sent replaces this stream whenever it is read, so the attempt waits for
+            // its answer.
             if let Some(attempt) = self.attempt.take_if(|attempt| attempt.registered.is_none()) {
                 self.effects.push_back(Effect::Drop(attempt.number));
             }
@@ -234,7 +237,7 @@ impl Link {
     }
 
     /// Notes that the voter at the other end of an attempt does not lead. If it names a new leader
-    /// (`is_new`), that is dialed at once.
+    /// (`is_new`), that leader is dialed at once.
     pub fn handle_not_leading(&mut self, now: Instant, stream: StreamNumber, is_new: bool) {
         if self.attempt.take_if(|attempt| attempt.number == stream).is_none() {
             return self.handle_ended(now, stream);
@@ -247,7 +250,8 @@ impl Link {
         }
     }
 
-    /// Notes that another leader is known, and dials it at once unless a stream is open on which answers still arrive.
+    /// Notes that another leader is known. Dials it at once, unless answers still arrive on the current
+    /// stream.
     pub fn handle_new_leader(&mut self, now: Instant) {
         if self.current.is_some() && !self.is_suspect(now) {
             return;
@@ -304,8 +308,8 @@ impl Link {
 
     fn lose_lease(&mut self, now: Instant) {
         self.lease = None;
-        // Messages still queued on that stream were sent to a node that no longer counts; a new
-        // stream starts from the current state.
+        // Messages still queued on that stream were sent to a node that no longer counts. A new stream starts
+        // from the current state.
         if let Some(current) = self.current.take() {
             self.effects.push_back(Effect::Drop(current));
             self.next_keep_alive = None;
@@ -314,8 +318,8 @@ impl Link {
         self.effects.push_back(Effect::LeaseLost);
     }
 
-    /// Returns the time at which the current stream becomes suspect because of its oldest
-    /// unanswered keep-alive; `None` if an attempt is already under way or due.
+    /// Returns the time at which the current stream becomes suspect because of its oldest unanswered
+    /// keep-alive; `None` if an attempt is already under way or due.
     fn suspicion(&self) -> Option<Instant> {
         if self.next_dial.is_some() || self.attempt.is_some() {
             return None;
@@ -335,9 +339,9 @@ impl Link {
 
     /// Returns the time at which the attempt under way is abandoned.
     ///
-    /// A connected attempt has as long as its welcome can count. An unconnected one is replaced
-    /// soon while there is a lease to save, since its packets may have been lost, and TCP sends them
-    /// again only after a second; also if another voter can be dialed.
+    /// A connected attempt has as long as its welcome can count. An unconnected one is replaced soon if a
+    /// lease can be saved or another voter can be dialed: its packets may have been lost, and TCP sends them
+    /// again only after a second.
     fn attempt_deadline(&self) -> Option<Instant> {
         let attempt = self.attempt.as_ref()?;
         Some(match attempt.registered {
@@ -347,7 +351,7 @@ impl Link {
             }
             Some(registered) => registered + self.leases.agent,
             None if self.lease.is_some() => attempt.begun + self.scaled(limits::CONNECT_PATIENCE),
-            // Longer after each failure, since the resolver may be slow.
+            // Longer after each failure, because the resolver may be slow.
             None if self.has_alternatives => {
                 let patience =
                     doubled(limits::CONNECT_PATIENCE, self.failures, limits::CONNECT_LIMIT);
@@ -371,8 +375,8 @@ impl Link {
         }
     }
 
-    /// Dials after a short pause, which is zero in small jobs: in a large one all nodes may have
-    /// lost their stream at once.
+    /// Dials after a short pause, because all nodes of a large job may have lost their stream at once. The
+    /// pause is zero in small jobs.
     fn dial_soon(&mut self, now: Instant) {
         if self.attempt.is_none() {
             let spread = self.scaled(limits::REDIAL_FIRST).saturating_sub(limits::REDIAL_FIRST);
@@ -383,7 +387,7 @@ impl Link {
     /// Dials after a pause that doubles with each failure, up to `longest`.
     fn back_off(&mut self, now: Instant, longest: Duration) {
         if self.has_alternatives && self.failures == 0 {
-            // The leader is lost; another voter may know the next one.
+            // The leader is lost. Another voter may know the next one.
             self.failures = 1;
             return self.dial_soon(now);
         }
@@ -410,8 +414,8 @@ impl Link {
         self.effects.push_back(Effect::KeepAlive { stream, sequence: self.sequence });
     }
 
-    /// Extends the lease, counted from the sending of what was answered. It does not outlast the
-    /// coordinator's: afterwards another coordinator may start workers elsewhere.
+    /// Extends the lease, counted from the sending of what was answered. It is never longer than the
+    /// coordinator's own lease, because another coordinator may start workers elsewhere afterwards.
     fn extend_lease(&mut self, now: Instant, sent: Instant, lease_left: Option<Duration>) {
         let until = sent + lease_left.map_or(self.leases.agent, |left| left.min(self.leases.agent));
         // An echo that arrives too late proves nothing.
@@ -427,7 +431,7 @@ impl Link {
     }
 }
 
-/// The maximum number of keep-alives under way: more than those of one lease.
+/// The maximum number of keep-alives without an echo: more than one lease has.
 const MAX_UNANSWERED: usize = 64;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! One node as its driver sees it: [`Agent`] and [`Link`] joined, with the streams between them.
+//! Joins [`Agent`] and [`Link`] to one node, as its driver sees it, with the streams between them.
 //!
 //! The driver passes in what happens on streams, in the supervisor and by the clock, and carries out
-//! [`Effect`]s. Which stream a message counts on, and in which order a lease ends and a message is
-//! read, is decided here, so that `tests/simulation` runs the same rules as the program.
+//! [`Effect`]s. This module decides on which stream a message counts, and if a lease ends before a message is
+//! read. So `tests/simulation` runs the same rules as the program.
 //!
-//! An agent that was paused ends its lease before it reads any message that has arrived meanwhile. It drops the
-//! stream, and sends its current state on a new one.
+//! An agent that was paused ends its lease before it reads any message that has arrived meanwhile. It drops
+//! the stream, and sends its current state on a new one.
 
 use std::{collections::VecDeque, net::IpAddr, time::Instant};
 
@@ -39,9 +39,9 @@ pub enum Effect {
     },
     /// Close a stream, or abandon the attempt to open it.
     Drop(StreamNumber),
-    /// Extend the keeper's lease to this moment; `None`: no end, for a node that needs no lease.
+    /// Extend the keeper's lease to this moment. `None` has no end, for a node that needs no lease.
     Renew(Option<Instant>),
-    /// Report that the lease is over; its consequences have effects of their own.
+    /// Report that the lease is over. Its consequences have effects of their own.
     LeaseLost,
     /// Carry out this action on the node.
     Local(Action),
@@ -52,16 +52,16 @@ pub enum Effect {
 pub struct Claims {
     /// The run of the node, if it was in one.
     pub job_uid: Option<JobUid>,
-    /// The newest round that the node knows of.
+    /// The newest round that the node knows.
     pub known_round: KnownRound,
-    /// Failures charged to the job, as far as the node knows.
+    /// Failures charged to the job, as the node knows them.
     pub restarts_used: u32,
-    /// The last round that was charged, as far as the node knows.
+    /// The last round that was charged, as the node knows it.
     pub charged_through: Round,
     /// The present state of the node.
     pub report: NodeReport,
-    /// The term of the leader whose lease has ended on this node, which therefore needs a leader of a later term;
-    /// zero if there is none.
+    /// The term of the leader whose lease has ended on this node; zero if there is none. The node needs a
+    /// leader of a later term.
     pub lost_term: Term,
 }
 
@@ -79,7 +79,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Creates a node that has not registered yet; it dials at once.
+    /// Creates a node that has not registered yet. It dials at once.
     pub fn new(now: Instant, settings: AgentSettings) -> Self {
         let link = Link::new(now, settings.leases, settings.seed, settings.has_voters);
         let runs_unleased = settings.runs_unleased;
@@ -110,8 +110,8 @@ impl Node {
         self.link.current()
     }
 
-    /// Notes that a stream is connected; returns the claims to send first on it, or `None` if
-    /// the attempt has been abandoned meanwhile.
+    /// Notes that a stream is connected. Returns the claims to send first on it; `None` if the attempt has
+    /// been abandoned meanwhile.
     pub fn handle_connected(&mut self, now: Instant, stream: StreamNumber) -> Option<Claims> {
         self.begin(now);
         if !self.link.knows(stream) {
@@ -139,11 +139,13 @@ impl Node {
         self.collect(now);
     }
 
-    /// Takes in a welcome; returns true if its stream is now the current one.
+    /// Handles a welcome. Returns true if its stream is now the current one.
     ///
-    /// A coordinator with a lower term than the node knows of is ignored, and its stream is
-    /// dropped. So is the welcome of an elected coordinator if the node was admitted to a round on another stream after it
-    /// had registered: it would extend the lease of workers that this coordinator does not know.
+    /// A welcome is ignored, and its stream is dropped, in two cases:
+    ///
+    /// - The coordinator has a lower term than the node knows.
+    /// - An elected coordinator welcomes a node that was admitted to a round on another stream after it had
+    ///   registered. The welcome would extend the lease of workers that this coordinator does not know.
     pub fn handle_welcome(
         &mut self,
         now: Instant,
@@ -175,7 +177,7 @@ impl Node {
         counts
     }
 
-    /// Takes in a message of the coordinator.
+    /// Handles a message of the coordinator.
     pub fn handle_message(&mut self, now: Instant, stream: StreamNumber, message: ToNode) {
         // The end of the lease takes effect before any message that arrived later.
         self.begin(now);
@@ -219,9 +221,9 @@ impl Node {
         self.collect(now);
     }
 
-    /// Takes in that the answering process does not coordinate, and that its newest known term is
-    /// `term`; returns true if the node follows it. `is_new` is true if the process names another
-    /// endpoint than the one dialed.
+    /// Handles that the answering process does not coordinate. `term` is the newest term that it knows.
+    /// `is_new` is true if it names another endpoint than the one dialed. Returns true if the node follows
+    /// it.
     pub fn handle_sent_elsewhere(
         &mut self,
         now: Instant,
@@ -240,8 +242,8 @@ impl Node {
         follows
     }
 
-    /// Notes that the voter at the other end does not lead; `is_new` is true if it names a leader that this
-    /// node did not know, which is dialed at once.
+    /// Notes that the voter at the other end does not lead. `is_new` is true if it names a leader that this
+    /// node did not know. That leader is dialed at once.
     pub fn handle_not_leading(&mut self, now: Instant, stream: StreamNumber, is_new: bool) {
         self.begin(now);
         if !self.link.knows(stream) {
@@ -262,7 +264,8 @@ impl Node {
         self.collect(now);
     }
 
-    /// Ends this node's part: its job has ended while it had no coordinator. `outcome` is the job's, if this node knows it.
+    /// Ends this node's part: its job has ended while it had no coordinator. `outcome` is the job's outcome,
+    /// if known.
     pub fn handle_outlived(&mut self, now: Instant, outcome: Option<Outcome>) {
         self.begin(now);
         self.agent.handle_outlived(outcome);
@@ -311,10 +314,10 @@ impl Node {
         self.collect(now);
     }
 
-    /// Notes that the local group has ended and nothing is left of it.
+    /// Notes that the local group has ended, and nothing is left of it.
     pub fn handle_finished(&mut self, now: Instant, end: GroupEnd) {
         self.begin(now);
-        // Those of the next round are others.
+        // The steps of the next round are others.
         self.steps = None;
         self.agent.handle_finished(now, end);
         self.collect(now);
@@ -327,14 +330,14 @@ impl Node {
         self.collect(now);
     }
 
-    /// Notes that the store that this node serves to `round` has refused a client.
+    /// Notes that the store which this node serves to `round` has refused a client.
     pub fn handle_client_refused(&mut self, now: Instant, round: Round, address: IpAddr) {
         self.begin(now);
         self.agent.handle_client_refused(round, address);
         self.collect(now);
     }
 
-    /// Notes that this node does not reach the store of a round. Returns false if that round has ended.
+    /// Notes that this node does not reach a round's store. Returns false if that round has ended.
     pub fn handle_store_unreached(&mut self, now: Instant, unreached: StoreUnreached) -> bool {
         self.begin(now);
         let counts = self.agent.handle_store_unreached(unreached);
@@ -342,7 +345,8 @@ impl Node {
         counts
     }
 
-    /// Notes that the store that this node serves to `round` has a connection whose user a member must confirm.
+    /// Notes that the store which this node serves to `round` has a connection, and that a member must
+    /// confirm its user.
     pub fn handle_unchecked(&mut self, now: Instant, round: Round, connection: StoreConnection) {
         self.begin(now);
         self.agent.handle_unchecked(now, round, connection);

@@ -1,9 +1,9 @@
-//! The reports about one outage: the time from the loss of the coordinator until this node registers
+//! Decides how an outage is reported: the time from the loss of the coordinator until this node registers
 //! again.
 //!
 //! A lost coordinator causes several errors in a few seconds: the stream breaks, attempts to connect fail,
-//! the lease ends. Only the first report is a warning, and the one that workers are stopped; the others are
-//! logged at `info`.
+//! the lease ends. Only two reports are warnings: the first, and the report that workers are stopped. The
+//! others are logged at `info`.
 
 use std::{mem, time::Instant};
 
@@ -14,55 +14,56 @@ use crate::{limits, reported_causes::ReportedCauses};
 pub struct Outage {
     causes: ReportedCauses,
     is_reported: bool,
-    /// True if it was reported that workers are stopped because the lease has ended.
+    /// True if the user knows that workers are stopped because the lease has ended.
     is_stop_reported: bool,
-    /// The time of the first attempt that has failed because the secrets differ.
+    /// The time of the first attempt that failed because the secrets differ.
     mismatch_since: Option<Instant>,
 }
 
 /// A report about an outage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OutageReport {
-    /// The first report, or that workers are stopped: a warning.
+    /// The first report, or the report that workers are stopped: a warning.
     First,
     /// A further report, logged at `info`.
     Further,
 }
 
 impl Outage {
-    /// Notes that the coordinator's host has announced its leave, which was reported.
+    /// Notes that the coordinator's host has announced that it leaves, which was reported.
     pub fn handle_host_leaving(&mut self) {
         self.is_reported = true;
     }
 
-    /// Notes that the stream to the coordinator has ended. The next attempt follows at once, and
-    /// finds either the coordinator or the cause.
+    /// Notes that the stream to the coordinator has ended. The next attempt follows at once, and finds either
+    /// the coordinator or the cause.
     pub fn handle_stream_ended(&mut self, cause: &str) -> Option<OutageReport> {
         self.causes.insert(cause).then_some(OutageReport::Further)
     }
 
-    /// Notes that an attempt to reach the coordinator has failed. Before the first registration every
-    /// new cause is a warning: nothing else happens on this node.
+    /// Notes that an attempt to reach the coordinator has failed. Before the first registration, every new
+    /// cause is a warning, because nothing else happens on this node.
     pub fn handle_unreachable(&mut self, cause: &str, is_registered: bool) -> Option<OutageReport> {
         let is_new = self.causes.insert(cause);
         let is_first = !mem::replace(&mut self.is_reported, true) || !is_registered && is_new;
         if is_first { Some(OutageReport::First) } else { is_new.then_some(OutageReport::Further) }
     }
 
-    /// Notes that this process and the coordinator have different secrets. Returns true if that has lasted longer than a
-    /// process takes to read a changed file.
+    /// Notes that this process and the coordinator have different secrets. Returns true if this has lasted
+    /// longer than a process needs to read a changed file.
     pub fn handle_mismatch(&mut self, now: Instant) -> bool {
         let since = *self.mismatch_since.get_or_insert(now);
         now.saturating_duration_since(since) >= limits::MISMATCH_PATIENCE
     }
 
-    /// Notes that an attempt has failed for another reason than different secrets, which are then in doubt again.
+    /// Notes that an attempt has failed for another reason than different secrets, so that they may be equal
+    /// again.
     pub fn handle_no_mismatch(&mut self) {
         self.mismatch_since = None;
     }
 
-    /// Notes that the lease has ended; `stops_workers` is true if workers of this node are stopped
-    /// because of that.
+    /// Notes that the lease has ended. `stops_workers` is true if workers of this node are stopped because of
+    /// that.
     pub fn handle_lease_lost(&mut self, stops_workers: bool) -> OutageReport {
         let is_known = mem::replace(&mut self.is_reported, true);
         let is_stop_known = self.is_stop_reported || !stops_workers;
@@ -85,7 +86,7 @@ mod tests {
     const BROKE: &str = "the connection broke";
     const REFUSED: &str = "connection refused";
 
-    /// Different secrets count when they have lasted; a coordinator that was reached ends the count.
+    /// Different secrets count when they have lasted. A coordinator that was reached ends the count.
     #[test]
     fn mismatch_counts_when_it_has_lasted() {
         let (mut outage, now) = (Outage::default(), crate::some_instant());
@@ -100,8 +101,8 @@ mod tests {
         }
     }
 
-    /// A coordinator that is gone is reported once, with the cause of the first failed attempt; a stream
-    /// that is replaced at once is not reported.
+    /// A coordinator that is gone is reported once, with the cause of the first failed attempt. A stream that
+    /// is replaced at once is not reported.
     #[test]
     fn lost_coordinator_is_reported_once() {
         let mut outage = Outage::default();
@@ -120,8 +121,8 @@ mod tests {
         assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::First));
     }
 
-    /// If nothing but the end of the lease shows the outage, that is reported; after the announcement of
-    /// the host nothing is.
+    /// If only the end of the lease shows the outage, that is reported. After the announcement of the host,
+    /// nothing is.
     #[test]
     fn first_sign_is_reported() {
         let mut outage = Outage::default();

@@ -1,4 +1,4 @@
-//! The end of a process, and the exit codes for it.
+//! Describes the end of a process, and the exit codes for it.
 
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
@@ -17,7 +17,7 @@ pub enum ProcessEnd {
 }
 
 impl ProcessEnd {
-    /// The end of a process whose status cannot be read; not a success.
+    /// The end of a process with a status that cannot be read. It is not a success.
     pub const UNKNOWN: Self = Self::Exited(255);
 }
 
@@ -26,7 +26,7 @@ impl From<ExitStatus> for ProcessEnd {
         match (status.code(), status.signal()) {
             (Some(code), _) => Self::Exited(code),
             (None, Some(signal)) => Self::Signaled(signal),
-            // Stopped or continued, which a plain wait does not report.
+            // The process was stopped or continued, which a plain wait does not report.
             (None, None) => Self::UNKNOWN,
         }
     }
@@ -41,11 +41,11 @@ impl From<ProcessEnd> for WorkerEnd {
     }
 }
 
-/// Returns the exit code of a worker in event logs and error files. As in torchrun, a signal is its
-/// negated number.
+/// Returns the exit code of a worker in event logs and error files. As in torchrun, a signal is its negated
+/// number.
 ///
-/// A worker that could not be started has 127, as in a shell; a worker that the agent killed has
-/// the code of SIGKILL.
+/// A worker that could not be started has 127, as in a shell. A worker that the agent killed has the code of
+/// SIGKILL.
 pub fn exit_code(end: &WorkerEnd) -> i32 {
     match end {
         WorkerEnd::Exited(code) => *code,

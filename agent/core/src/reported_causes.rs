@@ -1,4 +1,4 @@
-//! Causes for an unreachable coordinator, each reported once.
+//! Remembers the causes for an unreachable coordinator, so that each is reported once.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::limits;
 pub struct ReportedCauses(BTreeSet<String>);
 
 impl ReportedCauses {
-    /// Adds `cause`; returns true if it is to be reported.
+    /// Adds `cause`. Returns true if it should be reported.
     pub fn insert(&mut self, cause: &str) -> bool {
         self.0.len() < limits::MAX_REPORTED_CAUSES && self.0.insert(cause.to_owned())
     }
@@ -19,7 +19,7 @@ impl ReportedCauses {
         self.0.is_empty()
     }
 
-    /// Removes all causes, since the coordinator is reached.
+    /// Removes all causes, because the coordinator is reached.
     pub fn clear(&mut self) {
         self.0.clear();
     }

@@ -1,4 +1,4 @@
-//! Signals by number, without a system interface.
+//! Names signals by number, without a system interface.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl Signal {
     }
 }
 
-/// The first real-time signal that programs may use; libc reserves the two below it.
+/// The first real-time signal that programs may use. The two below it are reserved by libc.
 const SIGRTMIN: i32 = 34;
 
 /// Names of the standard signals, from number 1.
@@ -80,7 +80,7 @@ impl fmt::Display for Signal {
 mod tests {
     use super::*;
 
-    /// Standard and real-time signals have their usual names; other numbers are printed as numbers.
+    /// Standard and real-time signals have their usual names. Other numbers are printed as numbers.
     #[test]
     fn signals_have_names() {
         assert_eq!(Signal::TERM.to_string(), "SIGTERM");

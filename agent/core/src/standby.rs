@@ -1,8 +1,8 @@
 //! Decides when standbys are started and dismissed.
 //!
-//! A standby is a Python interpreter that the keeper holds for one local rank, its slot. It imports
-//! modules and waits until the next round starts, in which it becomes the worker of that rank. A round
-//! uses up all standbys: a standby that still imports becomes a worker when it has finished.
+//! A standby is a Python interpreter that the keeper holds for one local rank, its slot. It imports modules
+//! and waits for the next round, in which it becomes the worker of that rank. A round uses up all standbys: a
+//! standby that still imports becomes a worker when it has finished.
 //!
 //! ```text
 //!        memory suffices             imported
@@ -12,23 +12,21 @@
 //!         a round starts | it ends | it is dismissed
 //! ```
 //!
-//! Imports must not delay a round. While no round runs, all missing standbys are started at once;
-//! while one runs, one after another, and only after the round has made progress or has run for
-//! [`limits::STANDBY_ROUND_PATIENCE`]. A crash loop, whose rounds are short and follow each other
-//! at once, starts none. Standbys must not take the memory that workers need either: when a start
-//! is due, the machine requests a reading of the available memory, and starts standbys if
-//! [`Input::Memory`] reports enough. They are dismissed one by one when memory becomes short.
-//!
-//! A standby whose import takes longer than [`limits::STANDBY_IMPORT_TIMEOUT`] is dismissed, which
-//! counts like an end by itself. Without that deadline, a single import that hangs would keep all
-//! other slots empty for the rest of the round.
-//!
-//! A start that fails because the system lacks processes or memory, as it may for a moment after
-//! another job on the machine has ended, does not count as an end. It is repeated after a pause
-//! with jitter, which doubles with each failure.
+//! - **Imports must not delay a round.** While no round runs, all missing standbys are started at once. While
+//!   one runs, they are started one after another, and only after the round has made progress or has run for
+//!   [`limits::STANDBY_ROUND_PATIENCE`]. A crash loop has short rounds that follow each other at once, so it
+//!   starts none.
+//! - **Standbys must not take the memory that workers need.** When a start is due, the machine requests a
+//!   reading of the available memory, and starts standbys if [`Input::Memory`] reports enough. They are
+//!   dismissed one by one when memory becomes short.
+//! - **One import that hangs must not keep all other slots empty.** A standby that imports for longer than
+//!   [`limits::STANDBY_IMPORT_TIMEOUT`] is dismissed, which counts like an end by itself.
+//! - **A brief shortage is not an end.** A start may fail because the system lacks processes or memory for a
+//!   moment, for example after another job on the machine has ended. It is repeated after a pause with
+//!   jitter, which doubles with each failure.
 //!
 //! The machine has no process, file or clock. An input adds at most two effects for each slot and five
-//! others, and effects are drained after each input, which bounds their queue.
+//! others. Effects are drained after each input, which bounds their queue.
 
 mod interface;
 #[cfg(test)]
@@ -67,10 +65,10 @@ pub struct Standbys {
     largest: Option<u64>,
     /// The available memory at the last reading, if it was too low for a start.
     short: Option<u64>,
-    /// The number of failed starts in a row, for lack of processes or memory. Starts that fail within
-    /// one pause count once.
+    /// The number of failed starts in a row, for lack of processes or memory. Starts that fail within one
+    /// pause count once.
     failed_starts: u32,
-    /// The error of the last of them.
+    /// The error of the last failed start.
     start_error: String,
     jitter: Jitter,
     is_all_ready_announced: bool,
@@ -82,7 +80,7 @@ pub struct Standbys {
 #[derive(Debug, Default)]
 struct Slot {
     standby: Option<Standby>,
-    /// The number of standbys in a row that ended by themselves or did not become ready in time.
+    /// The number of standbys in a row that ended by themselves, or did not become ready in time.
     ends: u32,
     /// The way in which the last of them ended.
     reason: String,
@@ -92,7 +90,7 @@ struct Slot {
 struct Standby {
     /// The number of modules that it was started with.
     modules: usize,
-    /// The time by which it has to be ready.
+    /// The standby must be ready by this time.
     deadline: Instant,
     is_ready: bool,
 }
@@ -109,7 +107,7 @@ impl Slot {
 }
 
 impl Standbys {
-    /// Creates the machine of a node with `size` slots, whose standbys import `modules`; no round runs.
+    /// Creates the machine of a node with `size` slots for standbys that import `modules`. No round runs.
     /// `seed` decides the jitter.
     pub fn new(now: Instant, size: u32, modules: Vec<String>, seed: u64) -> Self {
         let mut standbys = Self {
@@ -171,7 +169,8 @@ impl Standbys {
         self.handle_timeout(now);
     }
 
-    /// Returns the next deadline: a reading of memory, or the end of an import; `None` if there is none.
+    /// Returns the next deadline: a reading of memory, or the time limit of an import; `None` if there is
+    /// none.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let importing = self.standbys().filter(|standby| !standby.is_ready);
         let import = importing.map(|standby| standby.deadline).min();
@@ -282,7 +281,7 @@ impl Standbys {
         }
     }
 
-    /// Removes `module` from the list; returns true if it was there.
+    /// Removes `module` from the list. Returns true if it was there.
     fn leave_out(&mut self, module: &str) -> bool {
         let before = self.modules.len();
         self.modules.retain(|other| other != module);
@@ -412,8 +411,8 @@ impl Standbys {
         }
     }
 
-    /// Returns the slot of the next start and its earliest time; `None` if no slot is missing a standby, or
-    /// the start waits for another standby to become ready.
+    /// Returns the slot of the next start and its earliest time; `None` if no slot lacks a standby, or if the
+    /// start waits for another standby to become ready.
     fn next_start(&self) -> Option<(LocalRank, Instant)> {
         let has_to_wait = self.round.is_some() && self.importing() > 0;
         let at = self.start_at.max(self.paused_until);
@@ -427,18 +426,18 @@ impl Standbys {
         slot.map(|(rank, _)| *rank)
     }
 
-    /// The memory that one standby needs, in bytes.
+    /// Returns the memory that one standby needs, in bytes.
     fn needed(&self) -> u64 {
         self.largest.unwrap_or(limits::STANDBY_BYTES)
     }
 
-    /// The memory that a start requires while `importing` standbys import, in bytes: the other half is
+    /// Returns the memory that a start requires while `importing` standbys import, in bytes. Half of it is
     /// for workers, which may grow in the meantime.
     fn required(&self, importing: u32) -> u64 {
         self.needed().saturating_mul(2).saturating_mul(u64::from(importing) + 1)
     }
 
-    /// Allows the next start at once, unless memory is short: then it waits for the next interval.
+    /// Allows the next start at once. If memory is short, the start waits for the next interval.
     fn retry(&mut self, now: Instant) {
         if self.short.is_none() {
             self.retry_at = now;

@@ -1,10 +1,12 @@
 //! Merges the training steps of a node's workers, and decides when they are passed on.
 //!
-//! A step that a worker reports replaces one that was read from its output. The node has the lowest and the highest step of
-//! the workers whose steps are from its most reliable source. A step may go back, because a script may return to a checkpoint.
+//! - A reported step of a worker takes precedence over steps that were read from its output.
+//! - The node has the lowest and the highest step of its workers. Only workers with the most reliable source
+//!   count.
+//! - A step may go back, because a script may return to a checkpoint.
 //!
-//! Steps come as often as the workers write, so that they are passed on, and captured output is examined, at intervals. The
-//! machine has no process and no clock.
+//! Steps come as often as the workers write. So they are passed on at intervals, and captured output is
+//! examined at intervals. The machine has no process and no clock.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -35,9 +37,9 @@ impl Step {
 pub struct NodeSteps {
     /// The origin of the steps.
     pub source: StepSource,
-    /// The step of the worker that is behind all others.
+    /// The lowest step of all workers.
     pub lowest: u64,
-    /// The step of the worker that is ahead of all others.
+    /// The highest step of all workers.
     pub highest: u64,
     /// The number of steps of the whole training, if known.
     pub total: Option<u64>,
@@ -58,11 +60,11 @@ impl NodeSteps {
 #[derive(Debug, Default)]
 pub struct StepWatch {
     workers: BTreeMap<LocalRank, (StepSource, ReachedStep)>,
-    /// True if captured output has not been examined.
+    /// True if captured output has not been examined yet.
     has_output: bool,
-    /// The steps that were passed on last.
+    /// The steps that were last passed on.
     sent: Option<NodeSteps>,
-    /// The time at which steps are to be passed on; `None` if there is nothing new.
+    /// The time at which steps must be passed on; `None` if there is nothing new.
     due: Option<Instant>,
     quiet_until: Option<Instant>,
 }
@@ -76,7 +78,8 @@ struct ReachedStep {
 }
 
 impl StepWatch {
-    /// Notes a step that a worker has reached; one that was read counts if the worker has reported none.
+    /// Notes a step that a worker has reached. A step that was read counts only if the worker has reported
+    /// none.
     pub fn handle_step(
         &mut self,
         now: Instant,
@@ -96,18 +99,19 @@ impl StepWatch {
         self.wake(now);
     }
 
-    /// Notes that output of a worker was captured, in which a step may be.
+    /// Notes that output of a worker was captured, which may contain a step.
     pub fn handle_output(&mut self, now: Instant) {
         self.has_output = true;
         self.wake(now);
     }
 
-    /// Returns the time at which output is to be examined, or steps are to be passed on.
+    /// Returns the time at which output must be examined, or steps must be passed on.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Applies that deadline, if it has passed; returns true if output is to be examined before steps are taken.
+    /// Applies that deadline, if it has passed. Returns true if output must be examined before steps are
+    /// taken.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         if self.due.is_none_or(|due| now < due) {
             return false;
@@ -142,7 +146,7 @@ impl StepWatch {
             let all = self.workers.values().filter(|(known, _)| *known == source);
             all.map(|(_, reached)| reached)
         };
-        // Of counters that have all reached their ends, the last one has shown the training.
+        // If all counters have reached their ends, the last one has shown the training.
         let last = all().max_by_key(|reached| reached.at).filter(|_| all().all(has_ended));
         let of_source = || {
             all().filter(move |reached| match last {
@@ -232,8 +236,8 @@ mod tests {
         assert_eq!(watch.take_changed().unwrap().at, now + 3 * SECOND);
     }
 
-    /// A step that a worker reports replaces one that was read from its output, and is not replaced by one; workers without
-    /// a reported step do not count while another one reports.
+    /// A reported step takes precedence over steps that were read from the worker's output. Workers without a
+    /// reported step do not count while another worker reports.
     #[test]
     fn reported_steps_are_preferred() {
         let (mut watch, now) = (StepWatch::default(), some_instant());
@@ -257,15 +261,15 @@ mod tests {
         assert_eq!((steps.lowest, steps.highest, steps.at), (40, 40, now + SECOND));
     }
 
-    /// Steps out of range are refused, and a number of all steps out of range is not known.
+    /// Steps out of range are refused. A number of all steps out of range is unknown.
     #[test]
     fn steps_have_a_range() {
         assert_eq!(Step::new(STEP_MAX + 1, None), None);
         assert_eq!(Step::new(1, Some(u64::MAX)), Step::new(1, None));
     }
 
-    /// The first step is passed on at once, and further ones at intervals; output is examined when it is there, at the same
-    /// intervals, and nothing is awaited without either.
+    /// The first step is passed on at once, and further ones at intervals. New output is examined at the same
+    /// intervals. Without either, there is no deadline.
     #[test]
     fn steps_are_passed_on_at_intervals() {
         let (mut watch, now) = (StepWatch::default(), some_instant());

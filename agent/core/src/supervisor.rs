@@ -12,10 +12,10 @@
 //!
 //! 1. Every worker's process group gets the signal.
 //! 2. The processes of these groups have the grace period.
-//! 3. The keeper kills and reaps the whole tree, with processes that called `setsid`.
+//! 3. The keeper kills and reaps the whole tree, including processes that called `setsid`.
 //!
-//! A cleanup leaves no process of the group, and [`Effect::Finish`] is its last effect, once. The
-//! machine has no other node, process or clock.
+//! After that, no process of the group is left. [`Effect::Finish`] is the last effect, once. The machine has
+//! no process and no clock.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -35,14 +35,14 @@ pub enum Input {
     Quiet,
     /// The whole process tree is empty.
     Reaped,
-    /// The group is to be ended.
+    /// A request to end the group.
     Stop {
         /// The signal to send to its workers.
         signal: Signal,
         /// The time that they have to end.
         grace: Duration,
     },
-    /// The group is to be killed.
+    /// A request to kill the group.
     Kill,
     /// The group has made no progress for this time, and this worker for the longest time.
     Hung(LocalRank, Duration),
@@ -59,9 +59,9 @@ pub enum Effect {
     Signal(Signal),
     /// Kill all remaining processes.
     CleanUp,
-    /// Kill the keeper, which does not finish the cleanup; the kernel and the agent kill its descendants.
+    /// Kill the keeper, which does not finish the cleanup. The kernel and the agent kill its descendants.
     KillKeeper,
-    /// Report that the group has ended in this way and nothing is left of it.
+    /// Report that the group has ended in this way, and nothing is left of it.
     Finish(GroupEnd),
 }
 
@@ -81,8 +81,7 @@ enum State {
     Stopping {
         deadline: Instant,
     },
-    /// The remaining processes are being killed; a keeper that exceeds the deadline, if any, is
-    /// killed.
+    /// The remaining processes are being killed. A keeper that exceeds the deadline, if any, is killed.
     CleaningUp {
         end: GroupEnd,
         deadline: Option<Instant>,
@@ -175,7 +174,7 @@ impl Supervisor {
         self.effects.pop_front()
     }
 
-    /// Returns true if the workers are to run on.
+    /// Returns true if the workers should continue to run.
     pub fn is_running(&self) -> bool {
         self.state == State::Running
     }
@@ -185,7 +184,7 @@ impl Supervisor {
         matches!(self.state, State::Stopping { .. })
     }
 
-    /// Returns true if the group has ended and nothing is left of it.
+    /// Returns true if the group has ended, and nothing is left of it.
     pub fn has_ended(&self) -> bool {
         self.state == State::Ended
     }
@@ -219,8 +218,8 @@ impl Supervisor {
     }
 }
 
-/// Returns true if an error file of this age was written before its group began to stop, as long ago
-/// as `stop_age`: later ones are consequences of the stop.
+/// Returns true if an error file of this age was written before its group began to stop, `stop_age` ago.
+/// Later files are consequences of the stop.
 pub fn is_before_stop(file_age: Duration, stop_age: Duration) -> bool {
     file_age >= stop_age.saturating_add(limits::FILE_TIME_GRANULARITY)
 }
@@ -279,8 +278,7 @@ mod tests {
         assert!(t.machine.has_ended());
     }
 
-    /// The first failure is reported at once, and the other workers are stopped; their ends are not
-    /// failures.
+    /// The first failure is reported at once, and the other workers are stopped. Their ends are not failures.
     #[test]
     fn first_failure_stops_the_others() {
         let mut t = Fixture::new();
@@ -302,7 +300,8 @@ mod tests {
         assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Stopped)]);
     }
 
-    /// A keeper that does not finish the cleanup in time is killed, once; the group ends when it is gone.
+    /// A keeper that does not finish the cleanup in time is killed, once. The group ends when the keeper is
+    /// gone.
     #[test]
     fn stuck_keeper_is_killed() {
         let mut t = Fixture::new();

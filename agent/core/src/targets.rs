@@ -1,31 +1,33 @@
-//! Decides which voter of a job an agent connects to: the leader, as far as the agent knows it, or
-//! another voter that may know a newer one.
+//! Decides which voter of a job an agent dials: the known leader, or another voter that may know a newer one.
 //!
-//! An agent with a stream dials only the leader. An agent without a stream dials the leader once, and
-//! then all voters one after the other, until one welcomes it or names a leader of a higher term.
+//! 1. An agent with a stream dials only the leader.
+//! 2. An agent without a stream dials the leader once.
+//! 3. After that, it dials all voters one after the other, until one welcomes it or names a leader of a
+//!    higher term.
 
 use ragent_rendezvous::{ids::Term, limits::VOTERS_MAX};
 
-/// The choice of the voter to dial.
+/// Chooses the voter to dial.
 #[derive(Clone, Debug)]
 pub struct Targets<T> {
     /// The endpoints that the user gave.
     listed: Vec<T>,
-    /// The voters of the job, as far as they are known.
+    /// The known voters of the job.
     voters: Vec<T>,
-    /// The voter that is dialed first if no leader is known; for an agent that is a voter, itself.
+    /// The voter that is dialed first if no leader is known. For an agent that is a voter, this is its own
+    /// voter.
     first: Option<T>,
-    /// The number of the voter that was dialed last, if not as the leader.
+    /// The number of the voter that was last dialed, unless as the leader.
     turn: usize,
     /// The newest known leader, and its term.
     leader: Option<(T, Term)>,
-    /// True if the leader could not be reached, or did not accept this agent, since it was named.
+    /// True if the leader could not be reached, or has not accepted this agent, since it was named.
     has_failed: bool,
 }
 
 impl<T: Clone + PartialEq> Targets<T> {
-    /// Creates the targets of an agent that knows no leader. It dials `first` first: its own voter, if it has one, as
-    /// that one learns of a new leader as early as any other.
+    /// Creates the targets of an agent that knows no leader. It dials `first` first. This is its own voter,
+    /// if it has one, which learns of a new leader as early as any other.
     pub fn new(listed: Vec<T>, first: Option<T>) -> Self {
         let voters = Vec::new();
         let mut targets = Self { listed, voters, first, turn: 0, leader: None, has_failed: false };
@@ -33,8 +35,8 @@ impl<T: Clone + PartialEq> Targets<T> {
         targets
     }
 
-    /// Returns the voter to dial next; `is_registered` is true if the agent has a stream. Returns `None` if no endpoint
-    /// is known.
+    /// Returns the voter to dial next; `None` if no endpoint is known. `is_registered` is true if the agent
+    /// has a stream.
     pub fn next(&mut self, is_registered: bool) -> Option<T> {
         match &self.leader {
             Some((leader, _)) if is_registered || !self.has_failed => Some(leader.clone()),
@@ -52,8 +54,8 @@ impl<T: Clone + PartialEq> Targets<T> {
         self.has_failed = false;
     }
 
-    /// Replaces the known voters of the job, and the one that is dialed first; there are at most [`VOTERS_MAX`] for each of
-    /// two lists.
+    /// Replaces the known voters of the job, and the voter that is dialed first. There are at most
+    /// [`VOTERS_MAX`] for each of two lists.
     pub fn handle_voters(&mut self, voters: Vec<T>, first: Option<T>) {
         self.first = first;
         self.voters = voters;
@@ -68,8 +70,8 @@ impl<T: Clone + PartialEq> Targets<T> {
         }
     }
 
-    /// Notes that a voter names `leader`, which leads in `term`. Returns true if this leader is new to the
-    /// agent, which is to dial it at once.
+    /// Notes that a voter names `leader`, which leads in `term`. Returns true if the agent did not know this
+    /// leader, and should dial it at once.
     pub fn handle_redirect(&mut self, leader: T, term: Term) -> bool {
         let is_new = self.leader.as_ref().is_none_or(|(_, known)| *known < term);
         if is_new {
@@ -79,8 +81,8 @@ impl<T: Clone + PartialEq> Targets<T> {
         is_new
     }
 
-    /// Notes that `voter` names `leader`, in any term. Returns true if `voter` was the leader: its job has stepped down for another
-    /// job, whose terms cannot be compared with those of the first.
+    /// Notes that `voter` names `leader`, in any term. Returns true if `voter` was the leader: it has stepped
+    /// down for another job, and terms of two jobs cannot be compared.
     pub fn handle_stepped_down(&mut self, voter: &T, leader: T) -> bool {
         let is_leader = |(known, _): &(T, Term)| known == voter && *known != leader;
         let gives_way = self.leader.as_ref().is_some_and(is_leader);
@@ -128,7 +130,7 @@ mod tests {
         assert_eq!(dialed, [1, 2, 0, 1]);
     }
 
-    /// A known leader is dialed first; if that fails, all voters are dialed one after the other, including
+    /// A known leader is dialed first. If that fails, all voters are dialed one after the other, including
     /// the leader.
     #[test]
     fn leader_is_dialed_first() {
@@ -146,8 +148,8 @@ mod tests {
         );
     }
 
-    /// A redirect counts once, and only to the leader of a higher term: a voter may not know yet that
-    /// its leader is lost.
+    /// A redirect counts once, and only to the leader of a higher term: a voter may not know yet that its
+    /// leader is lost.
     #[test]
     fn redirects_lead_to_higher_terms() {
         let mut targets = Targets::new(vec![0, 1, 2], Some(0));
@@ -178,7 +180,7 @@ mod tests {
         assert_eq!(targets.next(true), Some(3));
     }
 
-    /// A leader that was not listed, and that did not accept the agent once, is dialed again in its turn.
+    /// A leader that was not listed, and has failed to accept the agent, is dialed again in its turn.
     #[test]
     fn leader_that_was_not_listed_is_dialed_again() {
         let mut targets = Targets::new(vec![0], Some(0));

@@ -1,7 +1,7 @@
 //! Decides when a node that waits reports the reason to the user.
 //!
-//! Only the coordinator knows the reason. The node requests it with a keep-alive and receives it with the
-//! echo, so a report costs no message, and a job of 10,000 nodes no more for each node than a small one.
+//! Only the coordinator knows the reason. The node requests it with a keep-alive, and receives it with the
+//! echo. So a report costs no message, and a node of a large job costs no more than a node of a small one.
 
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ pub(crate) struct WaitReports(Option<Schedule>);
 #[derive(Clone, Copy, Debug)]
 struct Schedule {
     wait: NodeWait,
-    /// The time from which the next keep-alive requests the reason.
+    /// The next keep-alive from this time on requests the reason.
     due: Instant,
     /// The number of requests so far.
     requests: usize,
@@ -34,8 +34,8 @@ struct Schedule {
 }
 
 impl WaitReports {
-    /// Returns true if the keep-alive `sequence`, sent at `now`, is to request the reason for `wait`;
-    /// `None` if the node does not wait.
+    /// Returns true if the keep-alive `sequence`, sent at `now`, should request the reason for `wait`. `wait`
+    /// is `None` if the node does not wait.
     pub(crate) fn handle_keep_alive(
         &mut self,
         now: Instant,
@@ -111,8 +111,8 @@ mod tests {
         }
     }
 
-    /// Only the echo of the request is the answer, once; a request without an answer is repeated at the
-    /// next interval.
+    /// Only the echo of the request is the answer, once. A request without an answer is repeated at the next
+    /// interval.
     #[test]
     fn answer_belongs_to_its_request() {
         let (mut reports, now) = (WaitReports::default(), crate::some_instant());

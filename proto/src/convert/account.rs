@@ -1,4 +1,4 @@
-//! The totals of a job: its time account, and the costs of its restarts.
+//! Converts the totals of a job: its time account, and the costs of its restarts.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) fn to_totals(
     }
 }
 
-/// Reads the totals of a job's state. What an older build has not counted is zero.
+/// Reads the totals of a job's state. Anything that an older build has not counted is zero.
 pub(super) fn from_totals(
     totals: v1::JobTotals,
 ) -> (TimeTotals, [RestartSum; RestartCause::ALL.len()]) {

@@ -1,4 +1,4 @@
-//! Messages of agents.
+//! Converts messages of agents.
 
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
@@ -30,8 +30,8 @@ pub enum FromAgent {
         registration: Box<Registration>,
         /// The proof of its node id, if it has one.
         proof: Option<Proof>,
-        /// The term of the leader that the agent has lost; a voter that knows no later leader waits for one
-        /// before it answers. Zero if there is none.
+        /// The term of the leader that the agent has lost; zero if there is none. A voter that knows no later
+        /// leader waits for one before it answers.
         lost_term: Term,
     },
     /// Any further message.

@@ -1,4 +1,4 @@
-//! The record of a job's leader in an external store.
+//! Converts the record of a job's leader in an external store.
 
 use prost::Message;
 use ragent_election::claim::{Record, RecordKind};

@@ -1,4 +1,4 @@
-//! Messages of the coordinator.
+//! Converts messages of the coordinator.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -26,7 +26,7 @@ use crate::{
 pub enum FromCoordinator {
     /// A message of the coordinator.
     Message(ToNode),
-    /// A welcome of the coordinator, with the proof of the node id that registers.
+    /// A welcome of the coordinator, with the proof of the registered node id.
     Welcomed(Welcome, Proof),
     /// The node id of the registration belongs to another agent: its proof is missing or wrong.
     OtherAgent,
@@ -34,12 +34,13 @@ pub enum FromCoordinator {
     NotHere(NotHere),
 }
 
-/// The location of the coordinator, as known to another agent.
+/// The coordinator's location, as another agent knows it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NotHere {
     /// The newest term that the answering agent knows.
     pub term: Term,
-    /// The endpoint at which it is registered; empty if no coordinator is elected at present.
+    /// The endpoint of the coordinator with which that agent is registered; empty if no coordinator is
+    /// elected at present.
     pub endpoint: String,
 }
 
@@ -174,7 +175,7 @@ impl From<Welcome> for v1::Welcome {
     }
 }
 
-/// Returns what is left of a lease in milliseconds, rounded down: a longer lease would be unsafe.
+/// Returns the rest of a lease in milliseconds, rounded down: a longer lease would be unsafe.
 fn to_lease_left(left: Duration) -> u32 {
     u32::try_from(left.as_millis()).unwrap_or(u32::MAX)
 }
@@ -198,8 +199,8 @@ impl TryFrom<v1::Welcome> for Welcome {
         if leases.keep_alive_interval.is_zero() || leases.agent <= leases.keep_alive_interval {
             return Err(Malformed::OutOfRange("welcome.agent_lease_ms"));
         }
-        // Workers may run for the agent's lease after the last echoed keep-alive, while the
-        // coordinator starts replacements after its own lease.
+        // Workers may run for the agent's lease after the last echoed keep-alive. The coordinator starts
+        // replacements after its own lease.
         if leases.coordinator > limits::MAX_LEASE || leases.agent >= leases.coordinator {
             return Err(Malformed::OutOfRange("welcome.coordinator_lease_ms"));
         }

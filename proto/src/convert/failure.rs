@@ -1,4 +1,4 @@
-//! Failures of workers, and outcomes of jobs.
+//! Converts failures of workers, and outcomes of jobs.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The state of the job, which the voters copy.
+//! Converts the state of the job, which the voters copy.
 
 use ragent_rendezvous::{
     ids::{GroupRank, JobUid, NodeId, ProofKey, Round, Term},
@@ -92,7 +92,7 @@ impl TryFrom<v1::HostMember> for HostMember {
     fn try_from(host: v1::HostMember) -> Result<Self, Malformed> {
         Ok(Self {
             rank: GroupRank(host.rank),
-            // Both are empty in a job's state that comes from the state file of an older build.
+            // Both are empty if the state comes from the state file of an older build.
             node: NodeId::new(name(host.node_id, "host.node_id")?),
             host_name: name(host.host_name, "host.host_name")?,
             is_confirmed_dead: host.is_confirmed_dead,

@@ -1,4 +1,4 @@
-//! Requests to confirm the users of connections to a round's store, and the answers.
+//! Converts requests to confirm the users of connections to a round's store, and the answers.
 
 use ragent_rendezvous::message::{
     CheckedOwners, STORE_CONNECTIONS_MAX, StoreConnection, StoreConnections,

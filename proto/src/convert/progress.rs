@@ -1,4 +1,4 @@
-//! The training steps of a node. A source that only a newer peer knows counts as unknown.
+//! Converts the training steps of a node. A source that only a newer peer knows counts as unknown.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The settings that all nodes of a job share.
+//! Converts the settings that all nodes of a job share.
 
 use ragent_rendezvous::settings::{NodeRange, SharedSettings, StoreAccess, Timeouts};
 

@@ -1,4 +1,4 @@
-//! The state of a job that was received as JSON.
+//! Checks the state of a job that was received as JSON.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use ragent_rendezvous::{
 use super::{fitted, list, name, nonempty, printable, text, to_millis};
 use crate::{Malformed, limits, v1};
 
-/// The most states or causes of a list; there are fewer.
+/// The most states or causes in a list. There are fewer.
 const NAMES_MAX: usize = 32;
 
-/// Checks a state that was received. Texts in it may be printed, and numbers may be added.
+/// Checks a state that was received. Afterwards, its texts may be printed, and its numbers may be added.
 ///
 /// # Errors
 ///
 /// Returns [`Malformed`] if a value is out of its range, or a text or a list is too long.
 pub fn checked(snapshot: Snapshot) -> Result<Snapshot, Malformed> {
-    // Without `..`, so that a later field is checked as well.
+    // Without `..`, so that a later field cannot be left unchecked.
     let Snapshot {
         run_id,
         job_uid,
@@ -79,7 +79,7 @@ pub fn checked(snapshot: Snapshot) -> Result<Snapshot, Malformed> {
             Ok(Unreached { host_name: fitted(&host_name), to: fitted(&to), why: fitted(&why) })
         })?,
         progress: progress.map(checked_progress).transpose()?,
-        // With the checks of the messages that carry the same.
+        // With the same checks as in messages that have an outcome.
         outcome: outcome.map(|it| Outcome::try_from(v1::Outcome::from(it))).transpose()?,
         leader: leader.map(|leader| nonempty(leader, "leader")).transpose()?,
         voters: list(voters, "voters", VOTERS_MAX, |voter| {

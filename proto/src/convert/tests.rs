@@ -722,7 +722,7 @@ fn seeds_are_written() {
     write("elect", 1, vec![claim::encode(claim::tests::record())]);
 }
 
-/// What a node or a coordinator describes in words is cut to what the other side accepts.
+/// Texts of a node or a coordinator are cut to the length that the other side accepts.
 #[test]
 fn long_words_are_cut() {
     let long = || "é\n\u{202e}".repeat(300);

@@ -1,4 +1,4 @@
-//! Messages between voters.
+//! Converts messages between voters.
 //!
 //! They are sent over plain connections, so this module also encodes and decodes their bytes.
 
@@ -21,14 +21,14 @@ use crate::{
     v1::{self, voter_message},
 };
 
-/// The part of a message that is the same in all messages between the voters of a job.
+/// The fields that are the same in all messages between the voters of a job.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ElectionHeader {
     /// The job.
     pub run_id: RunId,
     /// The digest of the endpoints that the user gave; `None` if the sender is none of them, and may know others.
     pub listed: Option<[u8; 32]>,
-    /// The lease of the voters, by which all leases of the election are scaled.
+    /// The lease of the voters. All leases of the election are scaled by it.
     pub voter_lease: Duration,
 }
 
@@ -182,21 +182,22 @@ fn wire(
     }
 }
 
-/// Checks a term or a number that only grows.
+/// Checks a term, or another number that only grows.
 pub(super) fn number(value: u64, field: &'static str) -> Result<u64, Malformed> {
     if value > NUMBER_MAX { Err(Malformed::OutOfRange(field)) } else { Ok(value) }
 }
 
-/// Converts the jobs that have ended, as a message names them.
+/// Converts the ended jobs in a message.
 pub(super) fn ended_jobs(uids: Vec<String>, field: &'static str) -> Result<Vec<JobUid>, Malformed> {
     list(uids, field, ENDED_SHOWN_MAX, |uid| nonempty(uid, field).map(JobUid::new))
 }
 
-/// The first protocol version whose messages between voters name the sender's unfinished job.
+/// The first protocol version in which messages between voters name the sender's unfinished job.
 const FIRST_TO_NAME_JOBS: u32 = 5;
 
-/// Returns the run and the job that a message of another protocol version shows. No version changes the meaning of the fields that name
-/// its sender. If it does not name the job, the uid consists of the version.
+/// Returns the run and the job that a message of another protocol version shows. Every version keeps the
+/// meaning of the fields that name its sender. If the message does not name the job, the uid consists of the
+/// version.
 pub fn shown_by_other_version(bytes: &[u8]) -> Option<(RunId, KnownJob)> {
     let message = v1::VoterMessage::decode(bytes).ok()?;
     let theirs = message.protocol_version;
@@ -212,7 +213,7 @@ pub fn shown_by_other_version(bytes: &[u8]) -> Option<(RunId, KnownJob)> {
             voters: vec![address],
             leads: None,
         },
-        // Its job has ended, or no majority knows its first round.
+        // Its job has ended, or its first round is not known by a majority.
         None => return None,
     };
     Some((run_id, job))
@@ -364,7 +365,7 @@ fn slots(slots: Vec<v1::VoterSlot>, field: &'static str) -> Result<Vec<VoterSlot
     list(slots, field, VOTERS_MAX, TryInto::try_into)
 }
 
-/// Checks the endpoints of the voters of a job; there are two lists while they change.
+/// Checks the addresses of the voters of a job. There are two lists while they change.
 pub(super) fn addresses(
     addresses: Vec<String>,
     field: &'static str,
@@ -372,7 +373,7 @@ pub(super) fn addresses(
     list(addresses, field, 2 * VOTERS_MAX, |text| address(text, field))
 }
 
-/// Checks the endpoint of a voter.
+/// Checks the address of a voter.
 pub(super) fn address(text: String, field: &'static str) -> Result<VoterAddress, Malformed> {
     nonempty(text, field).map(VoterAddress::new)
 }

@@ -1,23 +1,13 @@
-//! The choice of a job's coordinator by one key in an external store, such as etcd, whose changes can
-//! be made conditional on the key's revision (compare and swap).
+//! Chooses the coordinator by one key in an external store, such as etcd.
 //!
-//! The key contains the [`Record`] of the leader, which writes it again every half second. The
-//! leader's lease runs from the *sending* of the newest change that the store has made. Another
-//! process that has seen no new revision for a longer time, by its own clock, replaces the record.
-//! Every change is conditional on the revision that its sender has seen, so of two processes only
-//! one succeeds, and a record that was renewed in the meantime is not replaced.
+//! This is a lock by compare-and-swap: a change of the key succeeds only if the key still has the
+//! revision that the sender has seen. So of two processes that replace a record, one succeeds, and
+//! a record that was renewed meanwhile stays.
 //!
-//! The key may lose the record: a user deletes it, or the store comes back empty or as an older copy. All
-//! processes keep the newest record that they have seen. The leader writes its own again at once, for as long
-//! as its lease lasts. Without a leader:
-//!
-//! 1. A process creates the key with a *placeholder*, which has the state of the job. Any process that has seen a
-//!    newer record replaces the placeholder by one with the newer state.
-//! 2. When the key has had the same revision for a silence, no change of a leader was made in that time, and all
-//!    leases are over. So the placeholder is replaced as the record of a lost leader is.
-//!
-//! A new job begins in the same way: its first process cannot know whether the key was deleted just before. A value
-//! that is not a record, written by another program, is replaced as if the key were absent.
+//! 1. The leader writes its [`Record`] to the key every half second.
+//! 2. Its lease runs from the *sending* of the newest change that the store has made.
+//! 3. Another process replaces the record after a *silence*: a time longer than that lease, by its
+//!    own clock, in which it has seen no new revision.
 //!
 //! ```text
 //!            silence over, stagger           record written
@@ -28,20 +18,33 @@
 //!         lease over, record replaced, or the process resigns
 //! ```
 //!
-//! A job that is over leaves its record in the key, marked as such, with its outcome. A process that took part in the job and did not
-//! receive the outcome, because its leader was unreachable or because it was stopped, finds it there, and ends. A process that did
-//! not take part replaces the record, and begins another job.
+//! The key may lose the record: a user deletes it, or the store comes back empty or as an older
+//! copy. Every process keeps the newest record that it has seen. The leader writes its own again at
+//! once, while its lease lasts. Without a leader:
 //!
-//! No lease of the store itself is used: an old leader of the store that hangs may extend such a
-//! lease without the consent of its majority.
+//! 1. A process writes a *placeholder*, which has the state of the job. A process that has seen a
+//!    newer record replaces the placeholder by one with the newer state.
+//! 2. After a silence, no leader has changed the key, so all leases are over. The placeholder is
+//!    then replaced like the record of a lost leader.
 //!
-//! A change without an answer may have been made, may be made later, or never. The next change has the
-//! same condition. So it is made only if the former one is not, and otherwise the store answers with
-//! the record that the former one has written, which has its number.
+//! A new job begins in the same way, because its first process cannot know whether the key was
+//! deleted just before. A value that is not a record, written by another program, is treated as no
+//! record.
 //!
-//! After each call of a `handle_*` method, carry out [`Claim::poll_effect`] until it returns `None`;
-//! then set one timer for [`Claim::poll_timeout`]. The clock must include the time for which the
-//! machine is suspended.
+//! When a job is over, its record stays in the key, marked as such, with the outcome. A process
+//! that took part and missed the outcome finds it there, and ends. Any other process replaces the
+//! record, and begins another job.
+//!
+//! Leases of the store itself are not used as a lock: an old leader of the store that hangs may
+//! extend such a lease without the consent of its majority.
+//!
+//! A change without an answer may have been made, may be made later, or never. The next change has
+//! the same condition. So it is made only if the former one is not. Otherwise the store answers
+//! with the record of the former one, and the number in that record identifies it.
+//!
+//! After each call of a `handle_*` method, carry out [`Claim::poll_effect`] until it returns
+//! `None`. Then set one timer for [`Claim::poll_timeout`]. The clock must include the time for
+//! which the machine is suspended.
 
 mod candidate;
 mod interface;
@@ -78,11 +81,11 @@ pub struct Claim {
     known: Known,
     /// The highest revision of the store that is known.
     store: Revision,
-    /// The change under way.
+    /// The change that was sent, and has no result yet.
     pending: Option<Pending>,
     /// Changes of this process whose records may be in the store, and count for its lease.
     sent: VecDeque<SentChange>,
-    /// The time of the next change after one without an answer.
+    /// The time at which a change without an answer is repeated.
     retry_at: Option<Instant>,
     /// The number of successive changes without an answer.
     failures: u32,
@@ -94,13 +97,14 @@ pub struct Claim {
     announced: Option<(String, Term)>,
     /// The process that has ended, according to the last death notice.
     ended: Option<NodeId>,
-    /// The time of this process's candidacy, or of its placeholder, while it is a follower.
+    /// While this process is a follower: the time at which it becomes a candidate or writes a
+    /// placeholder.
     stands_at: Option<Instant>,
-    /// The number of the last change with which this process tried to create the key. The store may carry it out late, when another
-    /// process has led in between.
+    /// The number of the last change by which this process tried to create the key. The store may
+    /// carry it out late, after another process has led.
     created: u64,
     is_leaving: bool,
-    /// True if the job in which this process took part has ended, and this process ends, too.
+    /// True if the job in which this process took part has ended, so that this process ends.
     has_outlived: bool,
     number: u64,
     jitter: Jitter,
@@ -153,7 +157,7 @@ impl Claim {
         }
     }
 
-    /// Handles the content of the key, as it was read or as the store has reported its change.
+    /// Handles the content of the key, as it was read or as a watch has reported it.
     pub fn handle_value(&mut self, now: Instant, value: KeyContent) {
         self.begin(now);
         self.note_watched(&value);
@@ -204,8 +208,8 @@ impl Claim {
         self.proceed(now);
     }
 
-    /// Handles a term that an agent has reported. A leader of a lower term resigns; the next leader's term
-    /// is higher.
+    /// Handles a term that an agent has reported. A leader of a lower term resigns, because the
+    /// next leader's term must be higher.
     pub fn handle_highest(&mut self, now: Instant, term: Term) {
         self.begin(now);
         if term.0 > AGENT_TERM_MAX || term <= self.highest {
@@ -218,8 +222,8 @@ impl Claim {
         self.proceed(now);
     }
 
-    /// Changes the state, and returns the number of the change; [`Effect::Stored`] reports when the
-    /// store has it. Returns `None` if this process does not lead.
+    /// Changes the state of the job, and returns the number of the change. [`Effect::Stored`]
+    /// reports when the store has it. Returns `None` if this process does not lead.
     pub fn handle_remember(&mut self, now: Instant, job_state: JobState) -> Option<u64> {
         self.begin(now);
         let Role::Leader(leader) = &mut self.role else { return None };
@@ -245,7 +249,8 @@ impl Claim {
         self.proceed(now);
     }
 
-    /// Marks the record as that of a job that is over if this process leads in `term`: all nodes have the outcome.
+    /// Marks the job as over in the record, if this process leads in `term`: all nodes have the
+    /// outcome.
     pub fn handle_job_over(&mut self, now: Instant, term: Term) {
         self.begin(now);
         if self.leads_in(term) {
@@ -254,7 +259,7 @@ impl Claim {
         self.proceed(now);
     }
 
-    /// Resigns if this process leads, and never becomes a candidate again, because the process will end.
+    /// Resigns if this process leads. It is shutting down, so it no longer becomes a candidate.
     /// [`Effect::Released`] follows.
     pub fn handle_leaving(&mut self, now: Instant) {
         self.begin(now);
@@ -295,7 +300,8 @@ impl Claim {
         self.effects.pop_front()
     }
 
-    /// Returns the time until which this process leads; `None` if it does not.
+    /// Returns the end of this process's leadership, unless it is extended; `None` if it does not
+    /// lead.
     pub fn leads_until(&self) -> Option<Instant> {
         match &self.role {
             Role::Leader(leader) => Some(leader.until),
@@ -313,7 +319,8 @@ impl Claim {
         self.highest
     }
 
-    /// Returns the time of the next change that depends on a deadline; `None` while one is under way.
+    /// Returns the time of the next change that depends on a deadline; `None` while a change has no
+    /// result.
     fn next_change(&self) -> Option<Instant> {
         if self.pending.is_some() {
             return None;
@@ -327,7 +334,7 @@ impl Claim {
         due.map(|due| self.retry_at.map_or(due, |retry| due.max(retry)))
     }
 
-    /// Records the time, and applies the end of the lease before anything else is handled: a process
+    /// Records the time, and ends an expired leadership before anything else is handled: a process
     /// that was stopped for a while must not act on a lease that is over.
     fn begin(&mut self, now: Instant) {
         debug_assert!(self.clock <= now, "time does not go back");
@@ -342,7 +349,7 @@ impl Claim {
         }
     }
 
-    /// Requests the change that is due, if none is under way.
+    /// Requests the change that is due, unless one has no result yet.
     fn proceed(&mut self, now: Instant) {
         if self.release.is_some() {
             self.check_release(now);
@@ -386,7 +393,7 @@ impl Claim {
     /// Repeats the change after a pause.
     fn fail(&mut self, now: Instant) {
         let ClaimTimers { pause, pause_max, .. } = self.settings.timers;
-        // A leader repeats it soon, while its lease lasts.
+        // A leader repeats it soon, because its lease runs out.
         let doublings = match self.role {
             Role::Leader(_) => 0,
             Role::Follower | Role::Candidate { .. } => self.failures.min(PAUSE_DOUBLINGS_MAX + 2),

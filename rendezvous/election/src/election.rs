@@ -1,10 +1,9 @@
-//! The election of a job's coordinator among a few voters, without a log, a disk or an external
-//! service.
+//! Elects a job's coordinator among a few voters, without a log, a disk or an external service.
 //!
-//! Three or five agents are *voters*. One of them leads for as long as a majority renews its lease;
-//! its process runs the [`Rendezvous`](ragent_rendezvous::Rendezvous). When the leases end without renewal,
-//! another voter is elected. A change of the job's persistent state ([`JobState`]) is copied to a
-//! majority before it takes effect.
+//! It works like Raft's election with leader leases. Instead of a log there is one small value: the
+//! job's persistent state ([`JobState`]), which is copied to a majority before a change of it takes
+//! effect. Three or five agents are *voters*. The leader's process runs the
+//! [`Rendezvous`](ragent_rendezvous::Rendezvous).
 //!
 //! ```text
 //!             lease over,                   a majority                 a majority
@@ -17,28 +16,28 @@
 //!              lease over, a higher term exists, or the voter resigns
 //! ```
 //!
-//! A leadership begins with the first renewal that a majority has granted, and lasts
-//! [`Timers::leader_lease`] from the *sending* of the newest one. A voter votes for no other
-//! process for [`Timers::voter_lease`] from the receipt of a renewal, which is longer. So at most
-//! one process leads.
+//! 1. *Pre-vote.* A candidate first asks whether the others would vote for it, and changes nothing.
+//!    So a voter that cannot receive the leader's messages does not depose the leader.
+//! 2. *Vote.* It asks for votes in a new term.
+//! 3. *Lease.* Its leadership begins with the first renewal that a majority grants. It lasts for
+//!    [`Timers::leader_lease`] from the *sending* of the newest granted renewal.
+//! 4. A voter votes for no other process for [`Timers::voter_lease`] from the *receipt* of a
+//!    renewal. This lease is longer than the leader's, so at most one process leads.
 //!
-//! A voter that has just started may have forgotten a lease. Until such a lease must have ended, its votes do not
-//! count. So the first election of a job takes a voter's lease, too: for that long, voters of an
-//! earlier job of the same name can show that it exists (`other_jobs.rs`). Only where no earlier job can exist is there no such wait
+//! A voter that has just started may have forgotten a lease that it granted. Its votes do not count
+//! until such a lease must have ended. So the first election of a job also takes a voter's lease.
+//! In that time, voters of an earlier job of the same name can show that it exists
+//! (`other_jobs.rs`). Only if no earlier job can exist is there no such wait
 //! ([`ElectionSettings::is_first_start`]).
 //!
-//! The voters are known by their state files ([`VoterId`]), and their list is a part of what is copied ([`Lists`]). Until
-//! the first round they are the endpoints that the user gave; then the leader replaces voters that are lost by members
-//! of the job.
-//!
-//! A candidate first holds a pre-vote, as in Raft: it asks whether others would vote for it, and
-//! nothing changes. So a voter that cannot receive the leader's messages does not depose the
-//! leader.
+//! A voter is identified by its state file ([`VoterId`]). The list of voters ([`Lists`]) is copied
+//! together with the state. Until the first round, it has the endpoints that the user gave. After
+//! that, the leader replaces lost voters by members of the job (`change.rs`).
 //!
 //! [`Election::handle_request`] returns the answer. After each call of a `handle_*` method, and
-//! before that answer is sent, carry out [`Election::poll_effect`] until it returns `None`; then set
-//! one timer for [`Election::poll_timeout`]. The clock must include the time for which the machine is
-//! suspended.
+//! before that answer is sent, carry out [`Election::poll_effect`] until it returns `None`. Then
+//! set one timer for [`Election::poll_timeout`]. The clock must include the time for which the
+//! machine is suspended.
 //!
 //! [`Lists`]: message::Lists
 //! [`Timers::leader_lease`]: timers::Timers::leader_lease
@@ -89,30 +88,30 @@ use voter::Voter;
 pub struct Election {
     settings: ElectionSettings,
     voter: Voter,
-    /// The newest version of the state that a majority has, as far as this process knows.
+    /// The newest version of the state that a majority is known to have.
     copied: Version,
     role: Role,
     /// The highest term that is known.
     highest: Term,
-    /// The address of the process that holds this voter's lease, and its term.
+    /// The leader to which this voter has granted its lease, and the leader's term.
     leader: Option<(VoterAddress, Term)>,
-    /// The processes that have answered or led, by address.
+    /// The process at each address that has answered or led.
     processes: BTreeMap<VoterAddress, NodeId>,
     /// The last answers to requests of this process, by address.
     answers: Answers,
     /// The addresses to which this process has a connection.
     connected: BTreeSet<VoterAddress>,
-    /// The jobs that other processes have shown.
+    /// Jobs of the same name that other processes have shown.
     other_jobs: OtherJobs,
     /// True if the agent of this process is registered with a coordinator.
     is_registered: bool,
-    /// The job for which it was registered last.
+    /// The job for which it was last registered.
     joined: Option<JobUid>,
     /// True if this process had a leader of a job that had not ended.
     has_had_leader: bool,
     /// The time since which no leader is known.
     leaderless: Option<Instant>,
-    /// True if another job goes on instead of that of this process.
+    /// True if another job goes on instead of this process's job.
     has_yielded: bool,
     /// The number of failed candidacies since the last leader.
     failures: u32,
@@ -135,19 +134,19 @@ struct LastAnswer {
 
 #[derive(Debug)]
 enum Role {
-    /// Waits for the end of the leader's lease.
+    /// Waits until the leader's lease ends, and then becomes a candidate.
     Follower { stands_at: Instant },
-    /// Asks who would vote for it.
+    /// Asks whether others would vote for it.
     PreCandidate(Poll),
     /// Asks for votes.
     Candidate { poll: Poll, term: Term },
-    /// Sends renewals; leads once a majority has granted one.
+    /// Sends renewals. It leads once a majority has granted one.
     Leader(Box<ElectionLeader>),
 }
 
 impl Election {
-    /// Starts a voter. `replica` is the copy of the state that an earlier process of this voter has stored, and
-    /// `highest` the highest term that it knew.
+    /// Starts a voter. `replica` and `highest` are the stored state and the highest term of an
+    /// earlier process of this voter.
     pub fn new(
         now: Instant,
         settings: ElectionSettings,
@@ -196,7 +195,7 @@ impl Election {
         election
     }
 
-    /// Handles a request of another voter, and returns the answer; `None` if it has none.
+    /// Handles a request of another voter, and returns the answer, if the request has one.
     pub fn handle_request(
         &mut self,
         now: Instant,
@@ -211,7 +210,8 @@ impl Election {
         }
         let VoterMessage { voter, address, process, highest, knows, sequence, body, .. } = message;
         if voter == self.settings.voter {
-            // Another address leads to this process itself, which is reported when it receives the answer.
+            // Another address leads to this process itself. The answer reveals it, and
+            // `note_process` reports it.
             let is_own = process == self.settings.process;
             let answer = self.voter.answer(now, false, knows);
             return is_own.then(|| self.message(now, sequence, answer));
@@ -249,8 +249,8 @@ impl Election {
         Some(self.message(now, sequence, answer))
     }
 
-    /// Handles a request of a process that is not known as a voter. It is believed nothing but what it shows of a job: at the
-    /// addresses that it names, this process asks itself.
+    /// Handles a request of a process that is not known as a voter. The sender may lie, so only
+    /// what it shows of a job counts: this process then asks at the addresses that it names.
     pub fn handle_stranger(
         &mut self,
         now: Instant,
@@ -267,15 +267,16 @@ impl Election {
             | Request::Hello => {}
         }
         let is_own_job = !self.is_of_other_job(&message);
-        // A voter would leave without being replaced.
+        // If this were refused, the voter would leave without being replaced.
         let is_granted = matches!(message.body, Request::Leave)
             && !(is_own_job && self.has_replaced(message.voter));
         let answer = Answer { replica: None, ..self.voter.answer(now, is_granted, message.knows) };
         Some(self.message(now, message.sequence, answer))
     }
 
-    /// Handles the answer to a request. Its `address` must be that of the voter to which the request was sent,
-    /// even if the answer contains another one: two names in the list may lead to one process.
+    /// Handles the answer to a request. `address` must be the address to which the request was
+    /// sent, even if the answer contains another one: two names in the list may lead to one
+    /// process.
     pub fn handle_answer(&mut self, now: Instant, message: VoterMessage<Answer>) {
         self.begin(now);
         if !self.is_connection(&message.address) {
@@ -301,7 +302,7 @@ impl Election {
                 }
             }
             Role::Leader(leader) => {
-                // A process that was just started may have forgotten a vote.
+                // A process that has just started may have forgotten a vote.
                 let counts = message.body.is_granted && !message.has_just_started;
                 if counts && leader.handle_granted(now, &message) {
                     self.extend(now);
@@ -310,8 +311,7 @@ impl Election {
         }
     }
 
-    /// Handles a new connection to a voter that could not be reached: repeats the request that it
-    /// has missed.
+    /// Handles a new connection to a voter: repeats the request that the voter has missed.
     pub fn handle_connected(&mut self, now: Instant, address: &VoterAddress) {
         self.begin(now);
         if !self.is_connection(address) {
@@ -343,7 +343,7 @@ impl Election {
         self.schedule_hello(self.clock);
     }
 
-    /// Handles a death notice: no process of this agent is left, so the agent's lease ends.
+    /// Handles a death notice: no process of this agent is left, so the lease granted to it ends.
     pub fn handle_death_notice(&mut self, now: Instant, process: &NodeId) {
         self.begin(now);
         if self.voter.release(now, process, None) {
@@ -352,8 +352,8 @@ impl Election {
         }
     }
 
-    /// Handles a term that an agent has reported. A leader of a lower term resigns, and then stands for
-    /// election in a higher one.
+    /// Handles a term that an agent has reported. A leader of a lower term resigns, and becomes a
+    /// candidate in a higher one.
     pub fn handle_highest(&mut self, now: Instant, term: Term) {
         self.begin(now);
         if term.0 <= AGENT_TERM_MAX {
@@ -361,8 +361,8 @@ impl Election {
         }
     }
 
-    /// Changes the state, and returns its version; [`Effect::Copied`] reports when a majority has
-    /// it. Returns `None` if this voter does not lead.
+    /// Changes the state of the job, and returns its version. [`Effect::Copied`] reports when a
+    /// majority has it. Returns `None` if this voter does not lead.
     pub fn handle_remember(&mut self, now: Instant, job_state: JobState) -> Option<Version> {
         self.begin(now);
         let Role::Leader(leader) = &self.role else { return None };
@@ -437,11 +437,12 @@ impl Election {
         self.effects.pop_front()
     }
 
-    /// Records the time, and applies the end of leases and polls before anything else is handled: a
-    /// process that was stopped for a while must not act on a lease that is over, or on old answers.
+    /// Records the time, and ends expired leases and polls before anything else is handled: a
+    /// process that was stopped for a while must not act on a lease that is over, or on old
+    /// answers.
     fn begin(&mut self, now: Instant) {
         debug_assert!(self.clock <= now, "time does not go back");
-        // At the time of the last input, as the driver has.
+        // With the clock of the last input, because the driver has applied that state.
         self.forget_connections();
         self.clock = self.clock.max(now);
         match &self.role {
@@ -464,8 +465,8 @@ impl Election {
         }
     }
 
-    /// Records a term that exists. A candidacy or leadership in a lower one ends: its rounds would
-    /// be lower than those of the higher term.
+    /// Records a term that exists. A candidacy or leadership in a lower term ends, because its
+    /// rounds would be lower than those of the higher term.
     fn learn(&mut self, now: Instant, term: Term) {
         if term <= self.highest || term.0 > NUMBER_MAX {
             return;
@@ -478,24 +479,25 @@ impl Election {
         }
     }
 
-    /// Records the highest term of another voter. A process that does not know the job cannot know its terms.
+    /// Records the highest term of another voter. A process that does not know the job cannot know
+    /// its terms.
     fn learn_from(&mut self, now: Instant, highest: Term, knows: Knowledge) {
         if knows.has_round == self.voter.replica().has_round() {
             self.learn(now, highest);
         }
     }
 
-    /// Returns true if this process may take over a replica that its leader has not sent: a newer one of its own job, or the replica
-    /// of a job in which it has a slot. Otherwise hosts could teach each other the state of a job that nobody can lead
-    /// any more.
+    /// Returns true if this process may take over a replica that was not sent by its leader: a
+    /// newer one of its own job, or one of a job in which it has a slot. Otherwise hosts could pass
+    /// on the state of a job that no process can lead any more.
     fn may_take(&self, replica: &Replica) -> bool {
         let own = self.voter.replica();
         let ElectionSettings { voter, address, .. } = &self.settings;
         !replica.has_round() || own.has_round() || replica.has_slot_of(*voter, address)
     }
 
-    /// Takes over the replica of another voter, which knows the term `highest`, if it is newer. A candidate begins
-    /// again, since other voters may count; a leader resigns.
+    /// Takes over the replica of another voter if it is newer. `highest` is that voter's highest
+    /// term. A candidate begins again, because other voters may count now. A leader resigns.
     fn take(&mut self, now: Instant, replica: &Replica, highest: Term) {
         let had_round = self.voter.replica().has_round();
         let lists = self.voter.replica().lists.clone();
@@ -518,21 +520,23 @@ impl Election {
         self.schedule_hello(now);
     }
 
-    /// Forgets the addresses to which no more requests are sent.
+    /// Forgets the addresses to which requests are no longer sent.
     fn forget_addresses(&mut self) {
         let kept = self.connections();
         self.processes.retain(|address, _| kept.contains(address));
         self.answers.retain(|address, _| kept.contains(address));
     }
 
-    /// Forgets the connections that are not needed since the last input: their driver has ended them. While an input is handled, a
-    /// connection may be needed again a moment later, by the leader that the same message makes known.
+    /// Forgets the connections that were not needed after the last input: the driver has closed
+    /// them. This must not happen while an input is handled: the leader which the same message
+    /// makes known may need the connection.
     fn forget_connections(&mut self) {
         let needed = self.connections();
         self.connected.retain(|address| needed.contains(address));
     }
 
-    /// Returns true if the sender belongs to another job than this process. The terms of two jobs cannot be compared.
+    /// Returns true if the sender belongs to another job than this process. The terms of two jobs
+    /// cannot be compared.
     fn is_of_other_job<Body>(&self, message: &VoterMessage<Body>) -> bool {
         let own = other_jobs::job_uid(self.voter.replica());
         own.zip(message.job.as_ref()).is_some_and(|(own, job)| *own != job.uid)
@@ -545,7 +549,7 @@ impl Election {
         self.answers.insert(message.address.clone(), answer);
     }
 
-    /// Records the process at an address, and reports a process that answers at two addresses.
+    /// Records the process at an address. Reports a process that answers at two addresses.
     fn note_process(&mut self, address: &VoterAddress, process: &NodeId) {
         let mut elsewhere = self.processes.iter().filter(|(other, _)| *other != address);
         let is_elsewhere = elsewhere.any(|(_, known)| known == process);

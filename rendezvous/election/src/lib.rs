@@ -2,10 +2,12 @@
 //!
 //! There are two ways to choose:
 //!
-//! - [`election`]: three or five agents of the job are voters, and elect one of them.
-//! - [`claim`]: the process that writes its record to an external store, such as etcd, coordinates.
+//! - [`election`]: three or five agents of the job are voters, and elect one of them, as in Raft.
+//! - [`claim`]: a process writes its record to an external store, such as etcd, by
+//!   compare-and-swap.
 //!
-//! Like the rendezvous crate, this one performs no I/O and reads no clock: every handler takes `now`.
+//! Like the rendezvous crate, this crate performs no I/O and reads no clock: every handler takes
+//! `now`.
 
 #![forbid(unsafe_code)]
 

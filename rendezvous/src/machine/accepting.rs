@@ -1,4 +1,4 @@
-//! Registration: which nodes are accepted, what is learned from a registration, and the answer to it.
+//! Decides which registrations are accepted, and what is learned from them.
 
 use std::{mem, time::Instant};
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Returns the reason why a stream is refused, if it is.
+    /// Returns the reason why a stream is refused; `None` if it is accepted.
     pub(super) fn why_refused(&self, registration: &Registration) -> Option<RefuseReason> {
         if registration.protocol_version != PROTOCOL_VERSION {
             return Some(RefuseReason::ProtocolVersion { ours: PROTOCOL_VERSION });
@@ -61,8 +61,8 @@ impl Rendezvous {
         Some(RefuseReason::OtherScript { script, host_name })
     }
 
-    /// Returns the node's rank and the host name of the node that has it already, if ranks are
-    /// fixed. If that node may be lost, or is leaving, the newcomer waits instead.
+    /// Returns the node's rank and the host name of the node that already has it, if ranks are
+    /// fixed. If that node may be lost or is leaving, the newcomer waits instead.
     fn rank_taken(&self, registration: &Registration) -> Option<(u32, String)> {
         let node_rank =
             registration.node.node_rank.filter(|_| registration.settings.fixed_ranks)?;
@@ -70,22 +70,24 @@ impl Rendezvous {
         Some((node_rank, taken_by.host_name.clone()))
     }
 
-    /// Returns the name of the script of a node with the same role, and its host name, if it is another script than that of
-    /// the newcomer: they are two jobs that were given the same endpoint.
+    /// Returns the name of another script that a node with the same role runs, and that node's host
+    /// name. Two scripts mean that two jobs were given the same endpoint.
     fn other_script(&self, registration: &Registration) -> Option<(String, String)> {
         let NodeDescription { role, script, .. } = &registration.node;
-        // A node of this run was compared when it registered first, and keeps its place: this coordinator may not know the others yet.
+        // A node of this run was compared when it first registered, and keeps its place. This
+        // coordinator may not know the others yet.
         if script.is_empty() || registration.job_uid.is_some() {
             return None;
         }
-        // The nodes of a role have the same script, so one of them is enough.
+        // The nodes of a role have the same script, so comparing one is enough.
         let mut others = self.present(&Common::Role(role.clone()));
         let other = others.find(|other| !other.script.is_empty())?;
         (other.script != *script).then(|| (other.script.clone(), other.host_name.clone()))
     }
 
-    /// Returns the nodes that have this in common and are certainly there. A node is not, if its stream has ended (it may be the
-    /// newcomer before a restart of its agent), if its keep-alives are overdue (it may be lost), or if it is leaving.
+    /// Returns the nodes that share this property and are certainly present. A node is not if its
+    /// stream has ended (its agent may have restarted as the newcomer), if its keep-alives are
+    /// overdue, or if it is leaving.
     fn present<'a>(
         &'a self,
         common: &Common,
@@ -98,13 +100,17 @@ impl Rendezvous {
         self.roster.with(common).filter(is_present).map(|node| &*node.description)
     }
 
-    /// Returns the loopback address that keeps the node and the known nodes from being in one
+    /// Returns the loopback address that keeps this node and the known nodes from being in one
     /// round.
     ///
-    /// It is the node's own address, if other nodes are on other machines; or the master's address
-    /// in a running round, so that the newcomer's first round would be the job's last. In the first
-    /// gathering a loopback master closes the job instead (see [`Rendezvous::complete`]), so that
-    /// every node learns of it.
+    /// It is one of these:
+    ///
+    /// - the node's own address, if other nodes are on other machines
+    /// - the master's address in a running round, because the newcomer's first round would be the
+    ///   job's last
+    ///
+    /// In the first gathering, a loopback master closes the job instead (see
+    /// [`Rendezvous::complete`]), so that every node learns of it.
     fn unreachable(&self, registration: &Registration) -> Option<String> {
         let elsewhere = |host_name: &str| host_name != registration.node.host_name;
         let mut others = self.roster.iter().map(|(_, node)| &node.description);
@@ -123,10 +129,10 @@ impl Rendezvous {
         *uid == self.job_state.job_uid || self.given_before.as_ref() == Some(uid)
     }
 
-    /// Returns true if this coordinator has no round and no run bound to it, and `registration` claims a
-    /// round.
+    /// Returns true if this coordinator may take over the run of `registration`: it has no round
+    /// and no run bound to it, and the node knows a round.
     ///
-    /// Its state was lost in this case, for example by a reboot: the run of the node is this job's.
+    /// This coordinator's state was lost in this case, for example by a reboot.
     fn may_adopt(&self, registration: &Registration) -> bool {
         let is_unbound = !self.has_voters()
             && self.job_state.round == Round(0)
@@ -137,8 +143,8 @@ impl Rendezvous {
         is_unbound && known_round.round != Round(0) && self.is_credible(known_round)
     }
 
-    /// Adopts the run of `registration` if this coordinator has none yet. The first one counts; its
-    /// claims of round and charges are learned as from any node of the run.
+    /// Adopts the run of `registration` if this coordinator has none yet. The first one counts. Its
+    /// round and charges are learned as from any node of the run.
     ///
     /// Nodes that wait here already have another uid. They register again, and receive this one.
     pub(super) fn adopt(&mut self, registration: &Registration) {
@@ -167,8 +173,8 @@ impl Rendezvous {
         }
         match self.phase {
             Phase::Gathering(_) | Phase::Recovering(_) => {}
-            // This coordinator has completed a round itself: it knows more than any node that
-            // registers, which may be a foreign agent that was welcomed before.
+            // This coordinator has completed a round itself, so it knows more than any node that
+            // registers. Such a node may be a foreign agent that was welcomed before.
             Phase::Running(_) | Phase::Regathering(_) | Phase::Closed(_) => return,
         }
         let is_newer =
@@ -185,7 +191,7 @@ impl Rendezvous {
             None | Some(_) => {}
         }
         if known_round.round > self.job_state.round {
-            // A node that was not a member may not know the size: the largest possible one is
+            // A node that was not a member may not know the size. The largest possible one is
             // assumed.
             let max = registration.settings.nodes.max();
             let size = registration.known_round.size_by_member(max).unwrap_or(max);
@@ -219,7 +225,7 @@ impl Rendezvous {
         }
     }
 
-    /// Returns true if a claimed round is not implausibly far ahead of the known one.
+    /// Returns true if a claimed round is plausible: not too far ahead of the known one.
     pub(super) fn is_credible(&self, known_round: RoundId) -> bool {
         let fits = |number: u64, known: u64, ahead: u64| {
             number <= known.saturating_add(ahead) && number <= NUMBER_MAX

@@ -1,4 +1,4 @@
-//! The assignment of each node, sent when it has changed.
+//! Computes the assignment of each node, and sends it when it has changed.
 
 use tracing::info;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Sends `id` its assignment, unless that was the last one sent on its stream.
+    /// Sends `id` its assignment, unless it was the last one sent on its stream.
     pub(super) fn sync(&mut self, id: &NodeId) {
         if self.availability == Availability::Ended {
             return;
@@ -35,7 +35,7 @@ impl Rendezvous {
         self.send(peer, ToNode::Assignment(assignment));
     }
 
-    /// Sends every node its assignment, if that has changed.
+    /// Sends each node its assignment, if it has changed.
     pub(super) fn sync_all(&mut self) {
         let ids: Vec<NodeId> = self.roster.iter().map(|(id, _)| id.clone()).collect();
         for id in ids {
@@ -151,7 +151,7 @@ impl Rendezvous {
         if !group.unstopped().is_empty() {
             return;
         }
-        // Each of them once: it reports what follows itself, and is then answered.
+        // Each of them once. Its next report is then answered.
         let leavers = group.take_undismissed();
         for id in leavers.into_iter().chain(self.settings.host.clone()) {
             if self.roster.get(&id).is_some_and(RosterNode::is_leaving) {
@@ -160,7 +160,7 @@ impl Rendezvous {
         }
     }
 
-    /// Announces that this coordinator takes part in no further round.
+    /// Announces that this coordinator forms no further round.
     pub(super) fn leave(&mut self, availability: Availability) {
         if self.availability != Availability::Available {
             return;

@@ -1,4 +1,4 @@
-//! The end of a job, or only of this coordinator.
+//! Ends a job, or only this coordinator.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Closes the job; every node receives the outcome.
+    /// Closes the job. Every node receives the outcome.
     pub(super) fn close(&mut self, result: JobResult, failures: Failures) {
         info!(round = %self.job_state.round, nodes = self.roster.len(), result = result.kind(), "job closed");
         let outcome = Outcome {
@@ -28,7 +28,7 @@ impl Rendezvous {
             restarts_used: self.job_state.restarts_used,
         };
         let group = self.phase.take_group();
-        // Stored before any node receives it: some may exit at once, and others must receive it
+        // Stored before any node receives it: some may exit at once, and the others must receive it
         // from a successor.
         self.job_state.closed = Some(outcome.clone());
         self.remember();
@@ -37,9 +37,9 @@ impl Rendezvous {
         self.finish_once_acknowledged(self.clock);
     }
 
-    /// Returns the time until which an elected coordinator waits for members that are not registered at the end of the
-    /// job: they may be about to register after the loss of an earlier leader, and a successor of this coordinator
-    /// would not know whether they have the outcome.
+    /// Returns the time until which an elected coordinator waits at the end of the job for members
+    /// that are not registered. They may be about to register after the loss of an earlier leader,
+    /// and a successor of this coordinator would not know whether they have the outcome.
     fn informs_until(&self, group: Option<&Group>) -> Instant {
         let are_registered = group.is_some_and(|group| {
             let registered = group.members().filter(|(id, _)| self.roster.get(id).is_some());
@@ -51,10 +51,11 @@ impl Rendezvous {
         after(after(self.clock, self.leases().coordinator), TAKEOVER_COURTESY)
     }
 
-    /// Closes the job again for a while if it was closed by an earlier leader of these voters, so that nodes that are not
-    /// informed yet receive the outcome. Returns true if it was.
+    /// Closes the job again for a while if an earlier leader of these voters had closed it, so that
+    /// the remaining nodes receive the outcome. Returns true if it was closed.
     ///
-    /// Only while no node is registered: one that is there and does not belong to the closed run begins a new one.
+    /// This is done only while no node is registered. A registered node that does not belong to the
+    /// closed run begins a new one.
     pub(super) fn stay_closed(&mut self, now: Instant) -> bool {
         let Some(Grant { former: Some(_), .. }) = &self.grant else { return false };
         let Some(outcome) = self.job_state.closed.clone() else { return false };
@@ -64,7 +65,7 @@ impl Rendezvous {
         true
     }
 
-    /// Closes a job that an earlier coordinator had closed, because an agent of its run has
+    /// Closes a job again that an earlier coordinator had closed, because an agent of its run has
     /// registered.
     pub(super) fn close_again(&mut self) {
         let (Phase::Recovering(recovering), Some(outcome)) = (&self.phase, &self.job_state.closed)
@@ -77,8 +78,8 @@ impl Rendezvous {
         self.enter_closed(outcome.clone(), None, stays_until);
     }
 
-    /// Ends this coordinator of a job that had ended before. Another job of its name begins as every job does: hosts that know of
-    /// none could have begun one already.
+    /// Ends this coordinator of a job that had ended before. The next job of its name begins like
+    /// any other, because hosts that know of none could already have begun one.
     pub(super) fn forget(&mut self) {
         info!("no node of the closed job is left; it is forgotten");
         self.availability = Availability::Ended;
@@ -86,10 +87,10 @@ impl Rendezvous {
         self.effects.push_back(Effect::Forget);
     }
 
-    /// Begins a new run if no node of the earlier coordinator's run is left: with a new budget if
+    /// Begins a new run if no node of the earlier coordinator's run is left. It has a new budget if
     /// that run was closed, or was not restarted by a service manager.
     ///
-    /// A member of that run that registers later restores the charges.
+    /// A member of the earlier run that registers later restores the charges.
     pub(super) fn reopen(&mut self) {
         let was_closed = self.job_state.closed.take().is_some();
         if was_closed {
@@ -107,8 +108,8 @@ impl Rendezvous {
         self.remember();
     }
 
-    /// Takes a step of a coordinator with which no node has registered yet, so that it does not know the settings of the
-    /// job: an elected one ends if the job was closed before.
+    /// Takes a step of a coordinator that knows no settings of the job, because no node has
+    /// registered yet. An elected one closes the job again if it was closed before.
     pub(super) fn step_without_nodes(&mut self, now: Instant) -> bool {
         match &self.phase {
             Phase::Recovering(recovering) => {
@@ -131,7 +132,7 @@ impl Rendezvous {
                 let welcomed = self.welcomed.last_until();
                 let is_elected = self.grant.is_some();
                 let due = recovering.goes_on_at(self.leases(), self.grant.as_ref(), welcomed);
-                // Later, nothing happens before a node registers.
+                // After that, nothing happens before a node registers.
                 Some(due).filter(|due| is_elected && *due > self.advanced)
             }
             Phase::Closed(closed) => Some(self.closed_deadline(closed)),
@@ -146,7 +147,7 @@ impl Rendezvous {
         let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
         let goes_at = after(self.clock, timeouts.rejoin()).max(stays_until);
         // A member that was unreachable after all its workers had succeeded may come back for the
-        // result of the job; without an answer it waits for the join timeout, and fails.
+        // result. Without an answer, it waits for the join timeout, and fails.
         let awaits_success = group.as_ref().is_some_and(Group::has_lost_success);
         let stays_until = if awaits_success { goes_at } else { stays_until };
         self.enter(Phase::Closed(Closed { outcome, group, stays_until, goes_at }));
@@ -158,7 +159,7 @@ impl Rendezvous {
     }
 
     /// Ends the coordinator of a closed job when no node is left to receive the outcome, or when
-    /// the nodes that are left have had the time to stop their workers and disconnect.
+    /// the remaining nodes have had time to stop their workers and disconnect.
     pub(super) fn finish_once_acknowledged(&mut self, now: Instant) {
         if let Phase::Closed(closed) = &self.phase
             && self.closed_deadline(closed) <= now
@@ -198,7 +199,7 @@ impl Rendezvous {
 
     /// Returns true if every member and every waiting node is leaving.
     ///
-    /// Not if a member was lost: its agent may be started again, and the job continues.
+    /// Returns false if a member was lost: its agent may be started again, and the job continues.
     pub(super) fn have_all_left(&self) -> bool {
         let Some(group) = self.phase.group() else {
             return false;
@@ -250,7 +251,7 @@ fn shortened(failure: WorkerFailure) -> WorkerFailure {
         | WorkerEnd::Hung(_)) => end,
     };
     let message = failure.message.map(cut);
-    // The beginning of a path would be the path of another file.
+    // The beginning of a path would be another path.
     let error_file = failure.error_file.filter(|path| path.len() <= FURTHER_TEXT_MAX);
     WorkerFailure { end, message, error_file, stderr_tail: String::new(), ..failure }
 }

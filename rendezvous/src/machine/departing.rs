@@ -1,7 +1,8 @@
 //! Removes nodes that are lost or have left.
 //!
-//! Two things prove that the processes of a node are dead: the end of its lease, and the report of its keeper that
-//! its agent is gone and all processes are reaped. The end of a stream proves nothing.
+//! Two things prove that all processes of a node are dead: its lease has ended, or its keeper has
+//! reported that the agent is gone and all processes are reaped. The end of a stream proves
+//! nothing.
 
 use std::time::Instant;
 
@@ -17,7 +18,7 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Removes a lost node, if it is known: nothing that it started runs any more.
+    /// Removes a lost node, if it is known. None of its processes runs any more.
     pub(super) fn on_lost(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
         self.count_loss(now, id);
         let Some(node) = self.roster.remove_lost(now, id) else {
@@ -32,8 +33,8 @@ impl Rendezvous {
             EvictReason::NotBack | EvictReason::Quarantined => (Departure::NotReady, now),
         };
         self.departures.add(&node, departure, since);
-        // A death notice may be wrong, by mistake or malice: an agent that is alive must stop its
-        // workers.
+        // A death notice may be wrong, by mistake or malice, so an agent that is alive must stop
+        // its workers.
         if how == EvictReason::Silent || how == EvictReason::DeathNotice && node.attached {
             let evict = Assignment::Evict { round: node.floor, reason: how };
             self.send(node.peer(), ToNode::Assignment(evict));
@@ -65,7 +66,7 @@ impl Rendezvous {
         info!(node = %id, "node has left");
         if let Some(node) = self.roster.remove_for_good(now, id) {
             self.departures.add(&node, Departure::Left, now);
-            // At the end of a job all nodes leave.
+            // At the end of a job, all nodes leave.
             if !matches!(self.phase, Phase::Closed(_)) {
                 let NodeDescription { node_id, host_name, .. } = &*node.description;
                 let left = EventNode { node_id: node_id.clone(), host_name: host_name.clone() };

@@ -1,11 +1,14 @@
-//! The end of a round by the failure of a worker: whether it is charged to the job, and which node is
-//! quarantined.
+//! Judges a round that a worker's failure has ended: is it charged to the job, and which node is
+//! quarantined?
 //!
-//! A worker's failure may be the consequence of a lost node. So all members stop at once, but the
-//! verdict waits until every member has given a sign of life since, or one of them is known to be
-//! lost, leaving or evicted; then the round was ended by its membership, which is free. It may also
-//! be the consequence of another worker's failure that is not reported yet, because that worker has
-//! not ended; so the first failure is determined when all members have stopped.
+//! A failure may be the consequence of something else, so all members stop at once, but the verdict
+//! waits:
+//!
+//! 1. It may be the consequence of a lost node. So every member must first give a sign of life. If
+//!    one is lost, leaving or evicted instead, the round was ended by its membership, which is
+//!    free.
+//! 2. It may be the consequence of another worker's failure that is not reported yet, because that
+//!    worker has not ended. So the first failure is determined when all members have stopped.
 
 use std::{
     collections::{BTreeSet, btree_map::Entry},
@@ -42,8 +45,8 @@ impl Rendezvous {
         };
         // The node stops by itself and needs no restart message.
         node.sent = Some(SentAssignment::Restart(group.round));
-        // No worker depends on a member that had succeeded, so its loss does not explain a failure;
-        // unless it served the round's store, as group rank 0 does.
+        // A member that had succeeded is not missed by any worker, so its loss does not explain a
+        // failure. The exception is group rank 0, which serves the round's store.
         let is_missed = |other: &NodeId, member: &GroupMember| {
             let serves_store = member.rank == GroupRank(0);
             !member.state.stays() && (serves_store || !group.has_succeeded(other))
@@ -70,7 +73,7 @@ impl Rendezvous {
         }
     }
 
-    /// Records a failure on `id` in the round that is to be judged.
+    /// Records a failure on `id` in the round that will be judged.
     pub(super) fn record(&mut self, id: &NodeId, failure: Option<WorkerFailure>) {
         let now = self.clock;
         let Phase::Regathering(regathering) = &mut self.phase else {
@@ -79,7 +82,8 @@ impl Rendezvous {
         let (Some(verdict), Some(failure)) = (&mut regathering.verdict, failure) else {
             return;
         };
-        // Bounded by the start of the round: an age is claimed by the node and cannot be trusted.
+        // The time is not before the start of the round: a node claims the age, which cannot be
+        // trusted.
         let is_first = !verdict.failures.contains_key(id);
         let happened =
             now.checked_sub(failure.event_age()).max(regathering.group.started).unwrap_or(now);
@@ -88,7 +92,7 @@ impl Rendezvous {
             Entry::Vacant(entry) => {
                 entry.insert((happened, failure));
             }
-            // The node has read its error files since, and found an older event.
+            // The node has read its error files since, and has found an older event.
             Entry::Occupied(mut entry) if happened < entry.get().0 => {
                 entry.insert((happened, failure));
             }
@@ -99,14 +103,14 @@ impl Rendezvous {
         }
     }
 
-    /// Records a sign of life of `id`: its answer to a probe about `round`.
+    /// Records a sign of life: the answer of `id` to a probe about `round`.
     pub(super) fn record_sign_of_life(&mut self, id: &NodeId, round: RoundId) {
         if self.phase.group().is_some_and(|group| group.round == round) {
             self.record_sign_of_life_by_report(id);
         }
     }
 
-    /// Records a sign of life of `id`: its report of its state.
+    /// Records a sign of life: the report of `id` about its state.
     pub(super) fn record_sign_of_life_by_report(&mut self, id: &NodeId) {
         if let Phase::Regathering(regathering) = &mut self.phase
             && let Some(verdict) = &mut regathering.verdict
@@ -115,9 +119,9 @@ impl Rendezvous {
         }
     }
 
-    /// Drops the verdict: the round was ended by its membership.
+    /// Drops the verdict, because the round was ended by its membership.
     ///
-    /// Keeps it if every member has given a sign of life since the failure: a member that is lost
+    /// Keeps it if every member has given a sign of life since the failure. A member that is lost
     /// now, while the members stop, did not cause it.
     pub(super) fn drop_verdict(&mut self) {
         if let Phase::Regathering(regathering) = &mut self.phase
@@ -216,7 +220,7 @@ impl Rendezvous {
         }
     }
 
-    /// Counts members whose leases ended on their own side like losses, which are free as well.
+    /// Counts members whose leases ended on their own side. Like losses, these are free.
     pub(super) fn count_expired(&mut self, now: Instant) {
         let Phase::Regathering(regathering) = &mut self.phase else {
             return;
@@ -234,7 +238,7 @@ impl Rendezvous {
         }
     }
 
-    /// Returns true if the job reaches its fewest nodes without `id`.
+    /// Returns true if the job has its fewest nodes without `id`.
     fn can_do_without(&self, id: &NodeId, shared: SharedSettings) -> bool {
         let Some(group) = self.phase.group() else {
             return false;
@@ -249,7 +253,7 @@ impl Rendezvous {
         members.count() + others.count() >= shared.nodes.min() as usize
     }
 
-    /// Quarantines a node, which counts as the loss of a member.
+    /// Quarantines a node. This counts like the loss of a member.
     fn quarantine(&mut self, now: Instant, id: &NodeId) {
         if let Some(node) = self.roster.get_mut(id) {
             node.tally.quarantine(now);
@@ -262,7 +266,8 @@ impl Rendezvous {
         self.sync(id);
     }
 
-    /// Takes back all quarantined nodes that may be, because the job cannot continue without them.
+    /// Takes back all quarantined nodes that may be recalled, because the job cannot continue
+    /// without them.
     pub(super) fn recall(&mut self) {
         for id in &self.roster.quarantined().recallable().clone() {
             info!(node = %id, "quarantine ended early: the job needs the node");
@@ -274,7 +279,7 @@ impl Rendezvous {
         }
     }
 
-    /// Takes back nodes that have been quarantined for a quiet time.
+    /// Takes back nodes whose quarantine has lasted for a quiet time.
     pub(super) fn forgive(&mut self, now: Instant) {
         while let Some((_, id)) =
             self.roster.quarantined().first().filter(|(at, _)| *at <= now).cloned()

@@ -1,4 +1,4 @@
-//! Bounds the number of free rounds without a quiet time: a job that exceeds it is closed.
+//! Limits the number of free rounds without a quiet time. A job that exceeds it is closed.
 
 use std::time::Instant;
 
@@ -13,18 +13,19 @@ use crate::{
     phase::{Phase, Running},
 };
 
-/// The effect of the last round's end on the count of free rounds.
+/// The effect of the end of the last round on the count of free rounds. the end of the last round
+/// affects the count of free rounds.
 enum RoundEnding {
     /// The end was requested, or there was no round.
     Voluntary,
-    /// The failure was charged, so the budget bounds it.
+    /// The failure was charged, so the number of restarts is limited already.
     Charged,
-    /// The end was free: a node, or the coordinator, was lost or unreachable.
+    /// The end was free: a node or the coordinator was lost or unreachable.
     Free { is_early: bool },
 }
 
 impl Rendezvous {
-    /// Counts the next round. Returns true if it would exceed a limit, and the job is closed.
+    /// Counts the next round. Returns true if it would exceed a limit, so that the job is closed.
     pub(super) fn count_free_round(&mut self) -> bool {
         match self.ending() {
             RoundEnding::Voluntary => return false,
@@ -52,7 +53,7 @@ impl Rendezvous {
 
     fn ending(&self) -> RoundEnding {
         match &self.phase {
-            // No registered node was a member of the last round, whose coordinator was lost.
+            // No registered node was a member of the last round, and its coordinator was lost.
             Phase::Gathering(_) if self.job_state.round == Round(0) => RoundEnding::Voluntary,
             Phase::Gathering(_) => RoundEnding::Free { is_early: self.job_state.is_early },
             Phase::Regathering(regathering) => match regathering.reason {
@@ -78,10 +79,10 @@ impl Rendezvous {
         }
     }
 
-    /// Resets the count of free rounds when the running one has lasted for a quiet time.
+    /// Resets the count of free rounds when the running round has lasted for a quiet time.
     ///
-    /// Also records that the round is no longer early: a restarted coordinator cannot know how long
-    /// it had run.
+    /// Also records when the round is no longer early, because a restarted coordinator cannot know
+    /// how long it has run.
     pub(super) fn calm_down(&mut self, now: Instant) {
         let Phase::Running(Running { group, .. }) = &self.phase else {
             return;
@@ -106,8 +107,8 @@ impl Rendezvous {
         (self.job_state.free_rounds > 0).then(|| after(started, QUIET_TIME))
     }
 
-    /// Counts the loss of the host on which the previous coordinator ended shortly after a start,
-    /// against the first agent of that host that registers again.
+    /// Counts the loss of the host whose coordinator ended shortly after a start. It counts against
+    /// the first agent of that host that registers again.
     pub(super) fn count_loss_of_host(&mut self, now: Instant, id: &NodeId) {
         if !self.has_lost_host || !self.is_host(id) {
             return;

@@ -1,4 +1,4 @@
-//! The first gathering, and the completion of a round in any phase.
+//! Gathers nodes for the first round, and completes a round in any phase.
 
 use std::{
     cmp::Reverse,
@@ -22,7 +22,7 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Starts, cancels or ends the last call; gives up when nodes have waited for too long.
+    /// Starts, cancels or ends the last call. Gives up when nodes have waited for too long.
     pub(super) fn step_in_gathering(&mut self, now: Instant, shared: SharedSettings) -> bool {
         match self.availability {
             Availability::Available => {}
@@ -52,9 +52,10 @@ impl Rendezvous {
         let Phase::Gathering(gathering) = &mut self.phase else {
             return false;
         };
-        // Nodes that are too young are old enough soon, often before the last call is over.
+        // Nodes that are too young will be old enough soon, often before the last call is over.
         if is_enough(ready + young, shared) {
-            // Set once and never moved, so that late nodes, one after the other, do not delay the rest.
+            // Set once and never moved, so that nodes that arrive one after the other do not delay
+            // the rest.
             let until = *gathering.last_call_until.get_or_insert_with(|| {
                 info!(nodes = ready, "last call");
                 after(now, shared.timeouts.last_call)
@@ -95,8 +96,7 @@ impl Rendezvous {
         [last_call, begins_at, join].into_iter().flatten().min()
     }
 
-    /// Closes the job, for which there are too few nodes, if the join timeout has passed since
-    /// `since`.
+    /// Closes the job for lack of nodes, if the join timeout has passed since `since`.
     pub(super) fn give_up_after(
         &mut self,
         now: Instant,
@@ -122,7 +122,7 @@ impl Rendezvous {
         true
     }
 
-    /// Returns the nodes that have departed since the last round was formed, and are missing.
+    /// Returns the nodes that have departed since the last round was formed, and are still missing.
     fn departed(&self, now: Instant) -> DepartedNodes {
         let is_back = |id: &NodeId, how: Departure| match how {
             Departure::NotReady => self.roster.ready().contains(id),
@@ -136,8 +136,8 @@ impl Rendezvous {
 
     /// Completes a round of the ready nodes.
     ///
-    /// If other nodes could not reach the address of the master, the job is closed instead: no node
-    /// could change this by itself.
+    /// If other nodes could not reach the address of the master, the job is closed instead, because
+    /// no node could change this by itself.
     pub(super) fn complete(&mut self, now: Instant, shared: SharedSettings) -> bool {
         let room = shared.nodes.fit(self.candidates(shared));
         let survivors = self.survivors(room);
@@ -197,8 +197,8 @@ impl Rendezvous {
         true
     }
 
-    /// Returns the members of the last round that are ready, by their rank in it. If there are more
-    /// than `room`, the last ones are left out.
+    /// Returns the ready members of the last round, by their rank in it. If there are more than
+    /// `room`, those with the highest ranks are left out.
     fn survivors(&self, room: usize) -> BTreeMap<GroupRank, NodeId> {
         let members = self.phase.group().into_iter().flat_map(Group::members);
         let mut survivors: BTreeMap<GroupRank, NodeId> = members
@@ -213,7 +213,8 @@ impl Rendezvous {
         survivors
     }
 
-    /// Returns the nodes that join the survivors: the first to arrive, in the order of their ranks.
+    /// Returns the nodes that join the survivors, in the order of their ranks. The first to arrive
+    /// are taken.
     fn newcomers(&self, survivors: &BTreeMap<GroupRank, NodeId>, room: usize) -> Vec<NodeId> {
         let known: BTreeSet<&NodeId> = survivors.values().collect();
         let mut waiting: Vec<_> = self
@@ -231,8 +232,8 @@ impl Rendezvous {
         newcomers.into_iter().map(|node| node.node_id.clone()).collect()
     }
 
-    /// Returns one node for each rank that `--node-rank` may name: the node that had it, else the
-    /// first to arrive; `None` if a rank has no node.
+    /// Returns one node for each possible `--node-rank`: the node that had the rank, else the first
+    /// to arrive; `None` if a rank has no node.
     fn by_node_rank(
         &self,
         survivors: BTreeMap<GroupRank, NodeId>,
@@ -249,7 +250,7 @@ impl Rendezvous {
         (0..shared.nodes.max()).map(|rank| by_rank.remove(&GroupRank(rank))).collect()
     }
 
-    /// Returns the number of ranks of the next round that could be taken now.
+    /// Returns the number of ranks of the next round that could be filled now.
     pub(super) fn candidates(&self, shared: SharedSettings) -> usize {
         if shared.fixed_ranks { self.roster.node_ranks_ready() } else { self.roster.ready().len() }
     }

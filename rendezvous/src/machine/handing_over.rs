@@ -1,8 +1,9 @@
-//! The end of an elected coordinator whose process ends: another voter continues the job.
+//! Ends an elected coordinator whose process is ending, so that another voter continues the job.
 //!
-//! The node in the coordinator's process leaves like any other one: the other nodes run until its workers have ended,
-//! and are informed that it has left. Then the coordinator ends, before it forms a round without that node. The node
-//! registers with the next coordinator, which dismisses it.
+//! 1. The node in the coordinator's process leaves like any other. The other nodes run until its
+//!    workers have ended, and are informed that it has left.
+//! 2. The coordinator ends before it forms a round without that node.
+//! 3. The node registers with the next coordinator, which dismisses it.
 
 use tracing::info;
 
@@ -16,16 +17,19 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Returns true if `id` is the node in the coordinator's process, and no other process can coordinate the job.
+    /// Returns true if `id` is the node in the coordinator's process, and no other process can
+    /// coordinate the job.
     pub(super) fn is_sole_host(&self, id: &NodeId) -> bool {
         self.is_host(id) && self.grant.is_none()
     }
 
-    /// Returns true if an elected coordinator is to end because the node in its process has left.
+    /// Returns true if an elected coordinator should end because the node in its process has left.
     ///
-    /// Returns false in a closed job, whose nodes receive the outcome first; while the round runs if that node has
-    /// succeeded, as it serves the round until it ends; and before the first round if all nodes leave, as they are
-    /// dismissed at once.
+    /// Returns false in these cases:
+    ///
+    /// - The job is closed: its nodes receive the outcome first.
+    /// - The node has succeeded and the round runs: the node serves the round until it ends.
+    /// - There is no round yet and all nodes leave: they are dismissed at once.
     pub(super) fn has_left_with_host(&self) -> bool {
         let host = self.settings.host.as_ref().filter(|_| self.grant.is_some());
         let Some(host) = host else { return false };
@@ -40,7 +44,7 @@ impl Rendezvous {
         }
     }
 
-    /// Closes the job if all nodes have left; otherwise ends this coordinator.
+    /// Closes the job if all nodes have left. Otherwise ends this coordinator.
     pub(super) fn close_or_hand_over(&mut self) {
         if self.have_all_left() {
             self.close(JobResult::AllLeft, Failures::default());
@@ -56,7 +60,7 @@ impl Rendezvous {
         }
         info!(term = %self.job_state.term, "coordinator handing over to another process");
         self.event(None, None, EventKind::CoordinatorEnded { hands_over: true });
-        // The next coordinator dismisses the node of this process, and then knows that it has left.
+        // The next coordinator dismisses this process's node, and so knows that it has left.
         let is_host = |id: &&NodeId| self.is_host(id);
         let others = self.roster.iter().map(|(id, _)| id).filter(|id| !is_host(id));
         for id in others.cloned().collect::<Vec<_>>() {
@@ -66,7 +70,7 @@ impl Rendezvous {
         self.effects.push_back(Effect::HandOver);
     }
 
-    /// Ends this elected coordinator if `id` was the node in its process, which was dismissed.
+    /// Ends this elected coordinator if `id` was the node in its process, and was dismissed.
     pub(super) fn follow_elected_host(&mut self, id: &NodeId) {
         let is_elected = self.grant.is_some();
         if self.is_host(id) && is_elected && !matches!(self.phase, Phase::Closed(_)) {

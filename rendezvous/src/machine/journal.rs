@@ -21,7 +21,8 @@ use crate::{
     snapshot::{JobProgress, JobTime, PhaseName, RestartsByCause, StateTime},
 };
 
-/// The most refused registrations of a term that have an event: the agent of each of them logs the reason.
+/// The most refused registrations of a term that are recorded as events. The refused agents log the
+/// reason anyway.
 const REFUSALS_MAX: u32 = 64;
 
 /// The state of the recording.
@@ -31,16 +32,17 @@ pub(super) struct Journal {
     number: u64,
     /// The event of the current input that may end the round.
     trigger: Option<EventId>,
-    /// The event that began what the job does now: the end of the last round, or the start of the coordinator.
+    /// The event that began the current activity of the job: the end of the last round, or the
+    /// start of the coordinator.
     began: Option<EventId>,
     /// The admission of the newest round.
     admitted: Option<EventId>,
-    /// The failures of the last round that have an event.
+    /// The events of the last round's failures.
     failures: BTreeMap<NodeId, EventId>,
     refusals: u32,
     /// The number of workers of the newest round.
     workers: u32,
-    /// The phase by the events so far.
+    /// The phase according to the events so far.
     phase: PhaseName,
     phase_since: Instant,
     account: TimeAccount,
@@ -55,9 +57,9 @@ pub(super) struct Journal {
 struct Restart {
     why: RestartCause,
     event: Option<EventId>,
-    /// The times at its begin.
+    /// The times at its beginning.
     before: TimeTotals,
-    /// Its cost, as it was counted when the workers ran.
+    /// Its cost when the workers ran, if it was counted then.
     counted: Option<RestartCost>,
 }
 
@@ -142,12 +144,12 @@ impl Rendezvous {
         self.journal.restart = Some(Restart { why, event, before, counted: None });
     }
 
-    /// Forgets the event that may end the round, at the begin of an input.
+    /// Forgets the event that may end the round, at the beginning of an input.
     pub(super) fn begin_input(&mut self) {
         self.journal.trigger = None;
     }
 
-    /// Records the failure of a worker on `id`, if not too many of the round are recorded.
+    /// Records the failure of a worker on `id`, unless too many of the round are recorded.
     pub(super) fn record_failure(&mut self, id: &NodeId, failure: &WorkerFailure) {
         let is_known = self.journal.failures.contains_key(id);
         if is_known || self.journal.failures.len() > FURTHER_FAILURES_MAX {
@@ -165,7 +167,7 @@ impl Rendezvous {
         self.journal.trigger.get_or_insert(event);
     }
 
-    /// Records that the failure that has ended the round is not charged.
+    /// Records that the failure which ended the round is not charged.
     pub(super) fn record_free_failure(&mut self) {
         self.event(self.journal.began, None, EventKind::FailureNotCharged);
     }
@@ -175,7 +177,7 @@ impl Rendezvous {
         self.journal.failures.get(id).copied()
     }
 
-    /// Records the loss of a node, or that it has left, if it was leaving.
+    /// Records the loss of a node, or its leaving if it was leaving.
     pub(super) fn record_loss(&mut self, node: &RosterNode, how: EvictReason) {
         let id = &node.description.node_id;
         let was_member = match &self.phase {
@@ -246,7 +248,7 @@ impl Rendezvous {
         self.begin_restart(now, reason.into(), Some(event));
     }
 
-    /// Records a restart whose round has ended before its workers made progress.
+    /// Records a restart whose round ended before its workers made progress.
     fn end_restart(&mut self, now: Instant) {
         if let Some(restart) = &self.journal.restart
             && restart.counted.is_none()
@@ -256,7 +258,7 @@ impl Rendezvous {
         self.journal.restart = None;
     }
 
-    /// Records that the members of the last round are back after a restart of the coordinator.
+    /// Records that members of the last round are back after a restart of the coordinator.
     pub(super) fn record_recovery(&mut self, back: usize, nodes: u32) {
         let back = u32::try_from(back).unwrap_or(u32::MAX);
         self.event(self.journal.began, None, EventKind::Recovered { back, nodes });
@@ -303,7 +305,8 @@ impl Rendezvous {
         }
     }
 
-    /// Counts the restart that has brought the job to its current state. A cost that was counted before is replaced.
+    /// Counts the restart that has brought the job to its current state. Replaces a cost that was counted
+    /// before.
     fn count_restart(&mut self, now: Instant, redone_steps: Option<u64>, is_complete: bool) {
         let times = self.journal.account.seen(now);
         let Some(restart) = &mut self.journal.restart else { return };
@@ -320,7 +323,7 @@ impl Rendezvous {
         self.journal.last_cost = Some(cost.clone());
         self.event(cause, None, EventKind::RestartCost(cost));
         if is_complete && has_changed {
-            // Otherwise the end of the round is followed by changes that are stored.
+            // Otherwise, changes that are stored follow the end of the round.
             self.remember();
         }
     }
@@ -335,7 +338,7 @@ impl Rendezvous {
         self.journal.phase_since = now;
     }
 
-    /// Follows the phase of the job after an input.
+    /// Updates the account and the events after an input, by the phase of the job.
     pub(super) fn follow_phase(&mut self, now: Instant) {
         let state = match &self.phase {
             Phase::Recovering(_) => Some(TimeState::Waiting),
@@ -380,7 +383,7 @@ impl Rendezvous {
         self.event(self.journal.began, None, kind);
     }
 
-    /// Returns the time at which the account of a running round is to be stored.
+    /// Returns the time at which the account of a running round must be stored.
     pub(super) fn account_due(&self) -> Option<Instant> {
         let is_running = matches!(self.phase, Phase::Running(_));
         is_running.then(|| after(self.journal.stored, ACCOUNT_INTERVAL))
@@ -404,13 +407,13 @@ impl Rendezvous {
         self.begin_restart(now, RestartCause::FirstStart, Some(event));
     }
 
-    /// Writes the totals to the state of the job.
+    /// Writes the time account to the state of the job.
     pub(super) fn remember_time(&mut self) {
         self.journal.stored = self.clock;
         self.job_state.time = self.journal.account.seen(self.clock).in_millis();
     }
 
-    /// Returns the time since the job entered its phase.
+    /// Returns how long the job has been in its phase.
     pub(super) fn phase_age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.journal.phase_since)
     }

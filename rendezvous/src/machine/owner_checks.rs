@@ -1,4 +1,4 @@
-//! Forwards requests to confirm the users of connections to a round's store, and the answers.
+//! Passes on requests to confirm the users of connections to a round's store, and the answers.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -14,8 +14,8 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Asks the members at the address of each connection to confirm its user. Only the node that serves the store
-    /// of the running round may ask.
+    /// Asks the members at the address of each connection to confirm its user. Only the node that serves the
+    /// running round's store may ask.
     pub(super) fn check_owners(&mut self, node: &NodeId, asked: &StoreConnections) {
         let roster = &self.roster;
         let Phase::Running(running) = &mut self.phase else { return };
@@ -59,7 +59,7 @@ impl Rendezvous {
         }
     }
 
-    /// Returns the time at which collected answers are to be sent.
+    /// Returns the time at which collected answers must be sent.
     pub(super) fn answers_due(&self) -> Option<Instant> {
         let Phase::Running(running) = &self.phase else { return None };
         running.checks.as_ref()?.answers.poll_timeout()
@@ -106,7 +106,7 @@ impl Rendezvous {
     }
 }
 
-/// Returns the checks of a running group, if it is that of `round`.
+/// Returns the checks of a running group, if its round is `round`.
 fn checks<'a>(
     running: &'a mut Running,
     roster: &Roster,

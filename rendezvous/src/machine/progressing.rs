@@ -1,4 +1,4 @@
-//! The training step of the running round, as its members report it with their keep-alives.
+//! Follows the training step of the running round, which members report with their keep-alives.
 
 use std::time::Instant;
 
@@ -7,8 +7,8 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Records the training step that a node has sent. A step from an older round does not count: a node reports that it
-    /// runs the newest one before it sends a step of it.
+    /// Records the training step that a node has sent. A step of an older round does not count: a node
+    /// reports that it runs the newest round before it sends a step of it.
     pub(super) fn record_steps(
         &mut self,
         now: Instant,
@@ -26,7 +26,8 @@ impl Rendezvous {
         }
     }
 
-    /// Applies that the workers of a node have reached another step in the current round: a sign of progress.
+    /// Handles that the workers of a node have reached another step in the current round, which is a sign of
+    /// progress.
     fn on_progress(&mut self, now: Instant, id: &NodeId) {
         self.steps.advance(now, id);
         if let Some(progress) = self.progress(now) {
@@ -39,8 +40,8 @@ impl Rendezvous {
         self.steps.of_round(self.newest_round())?.merged(now)
     }
 
-    /// Returns the nodes that have reported steps of the newest round, by id, with the time since their workers have
-    /// reached another step, in milliseconds.
+    /// Returns the nodes that have reported steps of the newest round, by id. The number is the time since
+    /// their workers have reached another step, in milliseconds.
     pub(super) fn progress_ages(&self, now: Instant) -> impl Iterator<Item = (&NodeId, u64)> {
         let steps = self.steps.of_round(self.newest_round());
         let ages = steps.into_iter().flat_map(move |steps| steps.ages(now));

@@ -1,9 +1,11 @@
-//! Recovery: a restarted coordinator finds out which members of the last round are left.
+//! Recovers the last round after a restart of the coordinator: finds out which of its members are left.
 //!
-//! Until a lease has passed, workers may run that it does not know of; after that, none runs whose
-//! agent has not registered. A new agent that takes over the rank of its machine proves nothing
-//! about the old one, so its claim fills the rank but does not shorten the wait; unless the old
-//! agent's keeper has reported that no process of it is left.
+//! Workers that the coordinator does not know may run until a lease has passed. After that, every worker that
+//! runs has an agent that has registered.
+//!
+//! A new agent that takes over the rank of its machine proves nothing about the old agent. So its claim fills
+//! the rank, but does not shorten the wait. The exception: the old agent's keeper has reported that no
+//! process is left.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -46,14 +48,13 @@ impl Recovering {
         }
     }
 
-    /// Returns the number of members that are in no other group: they are back, or have left in
-    /// order.
+    /// Returns the number of members that can be in no other group: they are back, or have left in order.
     fn accounted_for(&self) -> usize {
         self.members.len() + self.left.len()
     }
 
-    /// Returns the number of members that are back and of nodes that replace others: agents of
-    /// machines whose earlier agents died while there was no coordinator, and of new machines.
+    /// Returns the number of members that are back, plus the nodes that replace others. These are agents of
+    /// new machines, and of machines whose earlier agents died while there was no coordinator.
     pub(super) fn present(&self, newcomers: usize) -> u32 {
         u32::try_from(self.accounted_for() + newcomers).unwrap_or(u32::MAX)
     }
@@ -68,11 +69,11 @@ impl Recovering {
         self.size > 0 && self.accounted_for() == self.size as usize
     }
 
-    /// Makes `round` the last round, unless a later one is known; ranks of earlier rounds are given
-    /// up. Returns true if it is the last round now.
+    /// Makes `round` the last round, unless a later one is known. Ranks of earlier rounds are given up.
+    /// Returns true if it is the last round now.
     ///
-    /// Only members know the term of a round. A state file has the term of the coordinator that
-    /// wrote it last, perhaps of a later coordinator that completed no round.
+    /// Only members know the term of a round. A state file has the term of the coordinator that wrote it
+    /// last, and this may be a later coordinator that completed no round.
     fn takes(&mut self, round: RoundId, is_member: bool) -> bool {
         if round.round != self.round.round {
             if round.round < self.round.round {
@@ -100,13 +101,15 @@ impl Recovering {
         true
     }
 
-    /// Returns the time at which the recovery may continue: at once if every member itself is back;
-    /// at the end of all leases if every rank is taken again; a margin later if members are still
-    /// missing.
+    /// Returns the time at which the recovery may continue:
     ///
-    /// An elected coordinator knows when all workers of earlier leaders have ended, and those of nodes that it has
-    /// welcomed, which may run until `welcomed`. It waits [`TAKEOVER_COURTESY`] longer for members whose registration
-    /// was lost.
+    /// - at once, if every member itself is back
+    /// - at the end of all leases, if every rank is taken again
+    /// - a margin later, if members are still missing
+    ///
+    /// An elected coordinator knows when all workers of earlier leaders have ended. It also knows this of
+    /// nodes that it has welcomed, whose workers may run until `welcomed`. It waits [`TAKEOVER_COURTESY`]
+    /// longer for members whose registration was lost.
     pub(super) fn goes_on_at(
         &self,
         leases: Leases,
@@ -172,7 +175,7 @@ impl Recovering {
 
     /// Returns the assignment of `node`, a member of the last round, which has ended for `reason`.
     ///
-    /// A member that has succeeded receives none yet: perhaps all have.
+    /// A member that has succeeded receives none yet, because all may have.
     pub(super) fn assignment(
         &self,
         node: &RosterNode,
@@ -193,8 +196,8 @@ impl Recovering {
 impl Rendezvous {
     /// Enters `id` with the rank that it had in the last round, if it had one.
     ///
-    /// A node that was a member itself takes precedence over a new agent of the same machine, which
-    /// knows the rank only from its state file.
+    /// A node that was a member itself takes precedence over a new agent of the same machine, which knows the
+    /// rank only from its state file.
     pub(super) fn claim(&mut self, id: &NodeId, known_round: KnownRound) {
         let is_credible = self.is_credible(known_round.round);
         let nodes_max = self.settings.shared.map_or(0, |shared| shared.nodes.max());
@@ -252,10 +255,9 @@ impl Rendezvous {
         RestartReason::CoordinatorLost { host_name }
     }
 
-    /// Records that no process is left of the agent that hosted the last round, if `id` is that
-    /// agent.
+    /// Records that no process is left of the agent that hosted the last round, if `id` is that agent.
     ///
-    /// Not if it ran a later round than the known one: others may still run that one.
+    /// Not if it ran a later round than the known one, because others may still run that round.
     pub(super) fn confirm_predecessor_dead(&mut self, id: &NodeId, round: Round) {
         let is_host = self.is_host(id) || round > self.job_state.round;
         let Some(host) = self.job_state.host.as_mut() else { return };
@@ -276,8 +278,8 @@ impl Rendezvous {
 
     /// Notes that no process is left of a member of the last round, if an elected coordinator recovers it.
     ///
-    /// A coordinator of a single endpoint waits for the end of all leases instead, as the members could be those
-    /// of a round that it does not know.
+    /// A coordinator at a single endpoint waits for the end of all leases instead, because the members could
+    /// belong to a round that it does not know.
     pub(super) fn note_dead_member(&mut self, id: &NodeId, round: Round) {
         let is_elected = self.grant.is_some();
         let Phase::Recovering(recovering) = &mut self.phase else { return };
@@ -290,8 +292,8 @@ impl Rendezvous {
 
     /// Recovers the last round after all, if `registration` comes from one of its members.
     ///
-    /// Agents that know the round only from a state file do not suffice: a job that was killed as a
-    /// whole and is started again must continue without the agents that are gone.
+    /// Agents that know the round only from a state file do not suffice: a job that was killed as a whole and
+    /// is started again must continue without the agents that are gone.
     pub(super) fn recall_round(&mut self, now: Instant, registration: &Registration) {
         let Phase::Gathering(gathering) = &mut self.phase else {
             return;
@@ -318,7 +320,7 @@ impl Rendezvous {
         self.enter(Phase::Recovering(recovering));
     }
 
-    /// Leaves the recovery when every member is back, or no other one can be.
+    /// Leaves the recovery when every member is back, or no other can come back.
     pub(super) fn step_in_recovering(&mut self, now: Instant, shared: SharedSettings) -> bool {
         match self.availability {
             Availability::Available => {}
@@ -336,7 +338,7 @@ impl Rendezvous {
         if now < recovering.goes_on_at(leases, self.grant.as_ref(), welcomed) {
             return false;
         }
-        // The process that completed the last round may have ended before a node was admitted.
+        // The process that completed the last round may have ended before any node was admitted to it.
         let is_run_left = recovering.has_earlier_member && !self.job_state.is_adopted;
         if !recovering.has_member && !is_run_left {
             if self.roster.is_empty() && self.stay_closed(now) {
@@ -366,9 +368,9 @@ impl Rendezvous {
 
     /// Returns the number of nodes that must be present for the recovery to continue with a round.
     ///
-    /// If the coordinator has the round in its own state file, no other coordinator can continue
-    /// it. If it learned of the round from a node, another coordinator may have, too: see
-    /// `docs/rendezvous.md`, *Recovery*.
+    /// If the round is in the coordinator's own state file, no other coordinator can continue it. If it was
+    /// learned from a node, another coordinator may have learned it as well (`docs/rendezvous.md`,
+    /// *Recovery*).
     pub(super) fn needed_in_recovery(&self, shared: SharedSettings) -> u32 {
         match &self.phase {
             // An elected coordinator is the only one, even if it has adopted the job.
@@ -383,7 +385,7 @@ impl Rendezvous {
         }
     }
 
-    /// Returns the number of members that are back and of nodes that replace others.
+    /// Returns the number of members that are back, plus the nodes that replace others.
     pub(super) fn present_in_recovery(&self) -> u32 {
         let Phase::Recovering(recovering) = &self.phase else {
             return 0;
@@ -392,7 +394,7 @@ impl Rendezvous {
         recovering.present(self.roster.ready().iter().filter(is_new).count())
     }
 
-    /// Waits for more members; closes the job when the join timeout has passed.
+    /// Waits for more members. Closes the job when the join timeout has passed.
     fn wait_for_majority(
         &mut self,
         now: Instant,
@@ -473,8 +475,7 @@ impl Rendezvous {
         self.regather(Regathering { group, reason, since: now, loss, verdict: None });
     }
 
-    /// Returns true if the last round had succeeded on all members before its coordinator announced
-    /// it.
+    /// Returns true if the last round had succeeded on all members before its coordinator announced it.
     fn have_succeeded(&self, members: &BTreeMap<GroupRank, NodeId>, size: u32) -> bool {
         let mut states = members.values().map(|id| self.state(id));
         !members.is_empty()
@@ -483,8 +484,8 @@ impl Rendezvous {
     }
 }
 
-/// Notes in a recovery that the former leader's own agent is gone, if its lease expired without a release: its workers
-/// ended before it.
+/// Notes at the start of a recovery that the former leader's own agent is gone, if its lease expired without
+/// a release: its workers ended before the lease.
 pub(super) fn without_former(
     mut phase: Phase,
     now: Instant,

@@ -1,5 +1,4 @@
-//! Reports clients that a round's store has refused: to all members of the round, and in the
-//! snapshot.
+//! Reports clients that a round's store has refused, to all members and in the snapshot.
 
 use crate::{
     event::EventKind,
@@ -11,8 +10,8 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Records the clients that the store of `node` has refused, and reports new ones to the other
-    /// members of its round.
+    /// Records the clients that the store of `node` has refused. Reports new ones to the other members of its
+    /// round.
     pub(super) fn note_refused_clients(&mut self, node: &NodeId, refused: &RefusedClients) {
         let Phase::Running(running) = &mut self.phase else { return };
         if !running.group.add_refused_clients(node, refused) {
@@ -27,7 +26,7 @@ impl Rendezvous {
         }
     }
 
-    /// Sends a member all clients that the store of its round has refused, if there are any.
+    /// Sends a member all clients that the store of its round has refused, if any.
     pub(super) fn repeat_refused_clients(&mut self, id: &NodeId) {
         let Phase::Running(running) = &self.phase else { return };
         let refused = refused_clients(&running.group);

@@ -1,4 +1,4 @@
-//! Forming the next round after one has ended, from its members and the nodes that replace them.
+//! Forms the next round after one has ended, from its members and the nodes that replace them.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Regathering {
-    /// Returns the number of nodes of a full group: as large as before, without the leavers.
+    /// Returns the number of nodes of a full group: as many as before, except the leavers.
     pub(super) fn wanted(&self, shared: SharedSettings) -> usize {
         let stayed = (self.group.size as usize).saturating_sub(self.group.leavers().len());
         shared.nodes.fit(stayed).max(shared.nodes.min() as usize)
@@ -28,8 +28,8 @@ impl Regathering {
 
     /// Returns the time at which members that are not back are evicted.
     ///
-    /// A member that is unreachable may have received the restart late, or not at all. If it has not,
-    /// its workers run for up to a lease; if it has, for the grace that begins then.
+    /// A member that is unreachable may have received the restart late, or not at all. If late, its workers
+    /// run for the grace that begins then. If not at all, they run for up to a lease.
     pub(super) fn overdue_at(&self, shared: SharedSettings, leases: Leases) -> Instant {
         let timeouts = shared.timeouts;
         let silent = timeouts.stop_grace.saturating_add(leases.coordinator);
@@ -67,7 +67,7 @@ impl Rendezvous {
         }
         match (&node.report.state, node.report.failure.clone()) {
             (NodeState::Leaving { .. }, _) => self.drop_verdict(),
-            // A member that was unreachable counts like a lost one.
+            // A member that was unreachable counts like a lost member.
             _ if has_expired => self.drop_verdict(),
             (
                 NodeState::Preparing
@@ -101,8 +101,7 @@ impl Rendezvous {
         self.drop_verdict();
     }
 
-    /// Completes the next round as soon as possible: when every member is back, or no other one
-    /// will be.
+    /// Completes the next round as soon as possible: when every member is back, or no other will be.
     pub(super) fn step_in_regathering(&mut self, now: Instant, shared: SharedSettings) -> bool {
         if self.have_all_left() {
             self.close(JobResult::AllLeft, Failures::default());
@@ -172,7 +171,7 @@ impl Rendezvous {
         })
     }
 
-    /// Returns true if there are enough nodes for a round, with quarantined ones if necessary.
+    /// Returns true if there are enough nodes for a round, including quarantined nodes if necessary.
     pub(super) fn reaches_min(&self, shared: SharedSettings) -> bool {
         let recallable = self.roster.quarantined().recallable().len();
         is_enough(self.candidates(shared) + recallable, shared)

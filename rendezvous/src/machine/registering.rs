@@ -1,8 +1,10 @@
-//! The registration of a node that was not refused; with an elected coordinator it has two steps.
+//! Registers a node that was not refused. With an elected coordinator, this has two steps:
 //!
-//! A registration may be old: another voter may have held it until this process was elected, and the node may have been
-//! admitted to a round by another leader since. So the node is welcomed, and registered when it reports its
-//! report on the same stream: from its welcome on it ignores leaders of lower terms.
+//! 1. The node is welcomed. From then on, it ignores leaders of lower terms.
+//! 2. It is registered when it reports its state on the same stream.
+//!
+//! The reason: a registration may be old. Another voter may have held it until this process was elected, and
+//! another leader may have admitted the node to a round in the meantime.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,13 +23,13 @@ use crate::{
     settings::Leases,
 };
 
-/// The nodes that were welcomed, and have not reported their state since.
+/// Nodes that were welcomed, and have not reported their state since.
 #[derive(Debug, Default)]
 pub(super) struct Welcomed {
     registrations: BTreeMap<NodeId, (Instant, Registration)>,
-    /// The same nodes, by the time until which they may take to report.
+    /// The same nodes, by the time by which they must report.
     by_time: BTreeSet<(Instant, NodeId)>,
-    /// The nodes among them that know of a round, and so may have workers, by the same time.
+    /// The part of them that knows a round, and so may have workers, by the same time.
     with_workers: BTreeSet<(Instant, NodeId)>,
 }
 
@@ -52,7 +54,7 @@ impl Welcomed {
         Some(registration)
     }
 
-    /// Removes a node whose workers may run until the time at which it would have had to report.
+    /// Removes a node whose workers may run until the time by which it had to report.
     fn remove_with_workers(&mut self, node: &NodeId) {
         if let Some((until, _)) = self.registrations.get(node) {
             let until = *until;
@@ -61,7 +63,7 @@ impl Welcomed {
         }
     }
 
-    /// Removes and returns all of them.
+    /// Removes all of them, and returns their streams.
     pub(super) fn take(&mut self) -> Vec<Peer> {
         self.by_time.clear();
         self.with_workers.clear();
@@ -86,7 +88,7 @@ impl Welcomed {
         self.registrations.len()
     }
 
-    /// Returns the time until which the first of them may report.
+    /// Returns the earliest time by which one of them must report.
     pub(super) fn first_until(&self) -> Option<Instant> {
         self.by_time.first().map(|(until, _)| *until)
     }
@@ -98,8 +100,8 @@ impl Welcomed {
 }
 
 impl Rendezvous {
-    /// Returns the time until which a node takes part in no first round: it must have been there for as long as a lost leader's
-    /// workers may run. `None` if the job has a round, or the node is old enough.
+    /// Returns the time until which a node takes part in no first round: it must have been there for as long
+    /// as a lost leader's workers may run. `None` if the job has a round, or the node is old enough.
     fn young_until(
         &self,
         now: Instant,
@@ -155,9 +157,9 @@ impl Rendezvous {
             debug!(node = %peer.node, stream = %peer.stream, "outdated registration dropped");
             return;
         }
-        // The welcome extends the lease of the node's workers, also if it is a registered node with a new stream.
+        // The welcome extends the lease of the node's workers, even if a registered node has a new stream.
         self.roster.extend_lease(now, &peer.node);
-        // A process that knows of no round has no workers, and does not delay the recovery.
+        // A process that knows no round has no workers, and does not delay the recovery.
         let may_have_workers = registration.known_round.round.round > Round(0);
         self.welcomed.insert(now + leases.coordinator, registration, may_have_workers);
         self.send(peer, ToNode::Welcome(self.welcome(leases)));
@@ -175,8 +177,8 @@ impl Rendezvous {
         if newest.is_none_or(|(_, registration)| registration.peer() != *from) {
             return Some(message);
         }
-        // An agent sends its report first, and repeats the rest. An echo now would extend the lease of workers for
-        // which the recovery does not wait.
+        // An agent sends its report first, and repeats the rest. An echo now would extend the lease of
+        // workers, and the recovery would not wait for these.
         let FromNode::NodeReport(report) = message else { return None };
         if newest.is_some_and(|(_, registration)| {
             report.round.round > registration.known_round.round.round

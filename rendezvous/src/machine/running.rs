@@ -1,4 +1,4 @@
-//! The running round: the events that end it, and its interruption for waiting nodes.
+//! Runs a round: handles the events that end it, and interrupts it for waiting nodes.
 
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ impl Rendezvous {
         let host_name = node.description.host_name.clone();
         let has_succeeded = group.has_succeeded(id);
         if round > group.round {
-            // Another coordinator has admitted the node: here it counts as silent.
+            // Another coordinator has admitted the node. Here it counts as silent.
             group.set_state(id, MemberState::Lost(EvictReason::Silent));
             self.record_eviction(id, EvictReason::Silent);
             let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
@@ -57,7 +57,7 @@ impl Rendezvous {
             NodeState::Stopping | NodeState::Preparing | NodeState::Ready { .. } => {
                 if !has_succeeded {
                     group.note_expired(id, now);
-                    // The node's keeper found the lease over, although it was not over here.
+                    // The node's keeper found that the lease was over, although it was not over here.
                     self.record_lease_expired(id);
                     let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
                     self.restart(now, reason, None, None);
@@ -75,9 +75,9 @@ impl Rendezvous {
         }
     }
 
-    /// Applies the loss of `node`.
+    /// Handles the loss of `node`.
     ///
-    /// A member that has succeeded is not waited for, and a leaver counts as having left.
+    /// The round does not wait for a member that has succeeded. A leaver counts as having left.
     pub(super) fn on_lost_in_running(&mut self, now: Instant, node: &RosterNode, how: EvictReason) {
         let Phase::Running(Running { group, .. }) = &mut self.phase else {
             return;
@@ -99,8 +99,7 @@ impl Rendezvous {
         }
     }
 
-    /// Closes a job that has succeeded or that all nodes have left; interrupts the round for
-    /// waiting nodes.
+    /// Closes a job that has succeeded, or that all nodes have left. Interrupts the round for waiting nodes.
     pub(super) fn step_in_running(&mut self, now: Instant, shared: SharedSettings) -> bool {
         let Phase::Running(Running { group, .. }) = &self.phase else {
             return false;
@@ -146,11 +145,10 @@ impl Rendezvous {
             .min()
     }
 
-    /// Returns the time at which the round is interrupted for waiting nodes, if nothing else
-    /// happens.
+    /// Returns the time at which the round is interrupted for waiting nodes, if nothing else happens.
     ///
-    /// Not if a member has succeeded (its work would be repeated) or is leaving (this ends the
-    /// round soon, and until then its workers may save).
+    /// It is not interrupted if a member has succeeded, because its work would be repeated. The same holds if
+    /// a member is leaving: this ends the round soon, and until then its workers may save.
     pub(super) fn voluntary_at(
         &self,
         running: &Running,
@@ -164,14 +162,14 @@ impl Rendezvous {
         Some(self.spacing.earliest(waiting_since, shared.timeouts.join_settle))
     }
 
-    /// Returns true if a round with the nodes that are ready, and `further` ones, would be larger.
+    /// Returns true if a round with the ready nodes, and `further` more, would be larger.
     pub(super) fn has_room(&self, group: &Group, further: usize) -> bool {
         let size = group.size as usize;
         let all = size + self.roster.ready().len() + further;
         self.settings.shared.is_some_and(|shared| shared.nodes.fit(all) > size)
     }
 
-    /// Ends the running round: all members stop, and are awaited for the next one.
+    /// Ends the running round. All members stop, and the next round waits for them.
     pub(super) fn restart(
         &mut self,
         now: Instant,

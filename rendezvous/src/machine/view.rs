@@ -1,5 +1,4 @@
-//! The view of the machine: its run and leases, a snapshot, and the reason why the next round is not
-//! complete.
+//! Shows the state of the machine: its run and leases, a snapshot, and why the next round is not complete.
 
 use std::{
     collections::BTreeSet,
@@ -46,8 +45,8 @@ impl Rendezvous {
         &self.settings.run_id
     }
 
-    /// Returns the members with the lowest ranks of the newest round, without the node in the coordinator's own
-    /// process: they succeed this coordinator if it is lost. Empty before the first round of this term.
+    /// Returns the members with the lowest ranks of the newest round, except the node in the coordinator's
+    /// own process. They succeed this coordinator if it is lost. Empty before the first round of this term.
     pub fn successors(&self) -> Vec<Successor> {
         let Some(group) = self.phase.group() else { return Vec::new() };
         let host = self.settings.host.as_ref();
@@ -67,13 +66,13 @@ impl Rendezvous {
         members.into_iter().filter_map(described).take(SUCCESSORS_MAX).collect()
     }
 
-    /// Returns the uid of the run that this coordinates.
+    /// Returns the uid of this coordinator's run.
     pub fn job_uid(&self) -> &JobUid {
         &self.job_state.job_uid
     }
 
-    /// Returns the time for which agents may wait for the next coordinator after the end of this
-    /// one: a lease, then the join timeout. The stored state is useless after that.
+    /// Returns the time that agents may wait for the next coordinator after this one's end: a lease, then the
+    /// join timeout. After that, the stored state is useless.
     pub fn kept_for(&self) -> Duration {
         let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
         timeouts.join.saturating_add(self.leases().coordinator)
@@ -81,8 +80,8 @@ impl Rendezvous {
 
     /// Returns the leases of this job, which are constant for its life.
     ///
-    /// These are the leases of a small job until the shared settings are known: before that no node
-    /// has registered, so none has been granted a lease.
+    /// Until the shared settings are known, these are the leases of a small job. No node has been granted a
+    /// lease before that, because none has registered.
     pub fn leases(&self) -> Leases {
         let given = self.settings.leases;
         self.settings.shared.map_or(given, |shared| given.for_nodes(shared.nodes))
@@ -106,14 +105,15 @@ impl Rendezvous {
         self.shared_snapshot(now).into()
     }
 
-    /// Returns the visible state of the job at `now`, which shares the texts of the nodes with this machine.
+    /// Returns the visible state of the job at `now`, as a value that shares the texts of the nodes with this
+    /// machine.
     pub fn shared_snapshot(&self, now: Instant) -> SharedSnapshot {
         let mut nodes = Vec::with_capacity(self.roster.len());
         self.visit_nodes(now, |view| nodes.push(view.shared(now)));
         SharedSnapshot { job: self.snapshot_without_nodes(now), nodes }
     }
 
-    /// Returns the visible state of the job at `now`, with the numbers of nodes in place of the nodes.
+    /// Returns the visible state of the job at `now`, with the numbers of nodes instead of the nodes.
     pub fn counts(&self, now: Instant) -> JobCounts {
         JobCounts {
             job: self.snapshot_without_nodes(now),
@@ -170,8 +170,8 @@ impl Rendezvous {
         }
     }
 
-    /// Returns the reason why the next round is not complete yet; `None` while one runs undisturbed
-    /// or the job is over.
+    /// Returns the reason why the next round is not complete yet; `None` while a round runs undisturbed, or
+    /// when the job is over.
     pub fn incomplete(&self, now: Instant) -> Option<Incomplete> {
         if self.availability != Availability::Available && !matches!(self.phase, Phase::Closed(_)) {
             return Some(Incomplete::HostLeaving);
@@ -209,7 +209,8 @@ impl Rendezvous {
         }
     }
 
-    /// Returns the time at which enough nodes are old enough for the first round, and the coordinator as well.
+    /// Returns the time at which enough nodes are old enough for the first round, and the coordinator as
+    /// well.
     fn listens_until(&self, shared: SharedSettings) -> Option<Instant> {
         let missing = (shared.nodes.min() as usize).saturating_sub(self.candidates(shared));
         let young = self.roster.young();
@@ -315,10 +316,11 @@ impl Rendezvous {
 
     /// Visits all nodes by id, including members that are gone.
     ///
-    /// Members, nodes and steps are all ordered by id, so that they are visited once, without a search for each node.
+    /// Members, nodes and steps are all ordered by id, so one pass suffices, without a search for each node.
     fn visit_nodes<'a>(&'a self, now: Instant, mut visit: impl FnMut(NodeView<'a>)) {
         let group = self.phase.group();
-        // Without a table, an earlier coordinator has completed the round, and the members are listed with the others.
+        // Without a table, an earlier coordinator has completed the round. Its members are then listed with
+        // the others.
         let table = group.and_then(|group| group.table.as_ref());
         let member_ranks = table.map_or(&[][..], Table::member_ranks);
         let ranks_of = |member: GroupMember| member_ranks.get(usize::try_from(member.rank.0).ok()?);
@@ -374,7 +376,7 @@ impl Rendezvous {
     }
 }
 
-/// The entries of a map, in the order of the ids, of which those of ascending ids are taken.
+/// Finds entries of a map by ascending id, in one pass.
 struct InOrder<'a, V, I: Iterator<Item = (&'a NodeId, V)>>(Peekable<I>);
 
 impl<'a, V, I: Iterator<Item = (&'a NodeId, V)>> InOrder<'a, V, I> {
@@ -382,11 +384,12 @@ impl<'a, V, I: Iterator<Item = (&'a NodeId, V)>> InOrder<'a, V, I> {
         Self(entries.peekable())
     }
 
-    /// Returns the value of `id`, and passes the entries of lower ids to `skipped`.
+    /// Returns the value of `id`. Passes the entries of lower ids to `skipped`.
     fn find(&mut self, id: &NodeId, mut skipped: impl FnMut(&'a NodeId, V)) -> Option<V> {
         loop {
             let (other, _) = self.0.peek()?;
-            // Usually they are the same text in memory. To read it for each node would take longer than all the rest.
+            // Usually they are the same text in memory. Reading it for each node would take longer than all
+            // the rest.
             let is_it = other.is(id) || *other == id;
             if !is_it && *other > id {
                 return None;
@@ -399,13 +402,13 @@ impl<'a, V, I: Iterator<Item = (&'a NodeId, V)>> InOrder<'a, V, I> {
         }
     }
 
-    /// Returns the entries that are left.
+    /// Returns the remaining entries.
     fn rest(self) -> impl Iterator<Item = (&'a NodeId, V)> {
         self.0
     }
 }
 
-/// Returns the activity of a member; a report about an older round does not count.
+/// Returns the state of a member. A report about an older round does not count.
 fn member_state(group: &Group, member: GroupMember, node: &RosterNode) -> NodeStateName {
     if node.report.round < group.round && group.started.is_some() {
         return NodeStateName::Running;
@@ -427,8 +430,7 @@ struct NodeView<'a> {
     description: &'a Arc<NodeDescription>,
     /// The node; `None` if it is gone.
     node: Option<&'a RosterNode>,
-    /// The member that it is in the newest round, and the `RANK` of its first worker, if it was a member when the round
-    /// began.
+    /// Its state as a member, and the `RANK` of its first worker, if it was a member when the round began.
     member: Option<(GroupMember, GlobalRank)>,
     state: NodeStateName,
     reason: Option<&'static str>,

@@ -1,4 +1,4 @@
-//! The voters that elect the coordinators of a job, as its members know them.
+//! Follows the voters that elect the job's coordinators, and other jobs of the same name.
 
 use std::{collections::BTreeSet, mem, time::Instant};
 
@@ -15,23 +15,24 @@ use crate::{
     roster::RosterNode,
 };
 
-/// The most silences of voters of a term that have an event, so that a bad network does not fill the journal.
+/// The most silences of voters that are recorded as events in a term, so that a bad network does not fill the
+/// journal.
 const SILENCES_MAX: u32 = 64;
 
 /// The voters that do not answer.
 #[derive(Debug, Default)]
 pub(super) struct SilentVoters {
-    /// Those that do not answer now.
+    /// All voters that do not answer now.
     now: BTreeSet<String>,
-    /// Those of them whose silence has an event.
+    /// The part of them whose silence is recorded as an event.
     recorded: BTreeSet<String>,
-    /// The number of silences of this term that have an event.
+    /// The number of silences of this term that are recorded as events.
     count: u32,
 }
 
 impl Rendezvous {
-    /// Returns the voters of the nodes in the newest round, by rank, and then those of other nodes that could be in the
-    /// next one.
+    /// Returns the voters of the nodes in the newest round, by rank, and then the voters of other nodes that
+    /// could be in the next one.
     pub fn members(&self) -> MembersReport {
         let group = self.phase.group();
         let mut members: Vec<_> = group.into_iter().flat_map(|group| group.members()).collect();
@@ -67,7 +68,8 @@ impl Rendezvous {
         }
     }
 
-    /// Records the other jobs of this name that may run, as text for people. While there are any, no first round is completed.
+    /// Records the other jobs of this name that may run, as text for people. While there are any, no first
+    /// round is completed.
     pub fn handle_other_jobs(&mut self, now: Instant, jobs: Vec<String>) {
         if self.other_jobs == jobs || !self.begin(now) {
             return;
@@ -81,7 +83,7 @@ impl Rendezvous {
         self.advance(now);
     }
 
-    /// Closes this job, because another one of this name was born first and is led at `endpoint`.
+    /// Closes this job, because an elder job of this name is led at `endpoint`.
     pub fn handle_elder_job(&mut self, now: Instant, endpoint: String, born_ms: u64) {
         if !self.begin(now) || matches!(self.phase, Phase::Closed(_)) {
             return;
@@ -90,13 +92,14 @@ impl Rendezvous {
         self.advance(now);
     }
 
-    /// Returns the voters that do not answer, as they were last given to [`handle_silent_voters`](Self::handle_silent_voters).
+    /// Returns the voters that do not answer, as [`handle_silent_voters`](Self::handle_silent_voters) has
+    /// last recorded them.
     pub fn silent_voters(&self) -> &BTreeSet<String> {
         &self.silent_voters.now
     }
 
-    /// Records which voters have become silent, and which answer again. `silent` contains all that do not answer now, and
-    /// `listed` all voters.
+    /// Records which voters have become silent, and which answer again. `silent` are all that do not answer
+    /// now, and `listed` are all voters.
     pub fn handle_silent_voters(&mut self, silent: BTreeSet<String>, listed: &BTreeSet<String>) {
         let before = mem::replace(&mut self.silent_voters.now, silent);
         let newly: Vec<String> = self.silent_voters.now.difference(&before).cloned().collect();
@@ -115,10 +118,11 @@ impl Rendezvous {
         }
     }
 
-    /// Returns true if the node belongs to a job that has a round, and this elected coordinator to a job without one.
+    /// Returns true if the node belongs to a job with a round, and this elected coordinator to a job without
+    /// one.
     ///
-    /// The process that has begun this job may have lost its state file; the voters of the node's job have theirs. Through an
-    /// external store no job can have begun elsewhere.
+    /// The process that began this job may have lost its state file, and the voters of the node's job have
+    /// theirs. With an external store, no job can have begun elsewhere.
     pub(super) fn is_of_job_elsewhere(&self, registration: &Registration) -> bool {
         let knows_round =
             registration.known_round.round.max(registration.report.round).round > Round(0);

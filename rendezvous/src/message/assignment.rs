@@ -1,4 +1,4 @@
-//! The coordinator's instructions to a node, with their reasons.
+//! Defines the coordinator's instructions to a node, with their reasons.
 
 use std::net::IpAddr;
 
@@ -19,21 +19,21 @@ pub enum Assignment {
     },
     /// The node is a member and runs workers.
     Admit(Admission),
-    /// The round has ended: the node stops its workers and prepares for a later one.
+    /// The round has ended. The node stops its workers and prepares for a later round.
     Restart {
         /// The round that has ended.
         round: RoundId,
         /// The reason.
         reason: RestartReason,
     },
-    /// The node is no longer a member of that round: it kills its workers and registers again.
+    /// The node is no longer a member of that round. It kills its workers and registers again.
     Evict {
         /// The round that the node is no longer a member of.
         round: RoundId,
         /// The reason.
         reason: EvictReason,
     },
-    /// The round that a leaving node still served has stopped: the node may exit.
+    /// The round that a leaving node still served has stopped, so the node may exit.
     Dismiss,
     /// The job has ended.
     Close(Outcome),
@@ -62,7 +62,7 @@ pub struct Admission {
     pub charged_through: Round,
     /// `MASTER_ADDR`: the address of group rank 0.
     pub master_address: String,
-    /// `MASTER_PORT`: the worker store that group rank 0 serves.
+    /// `MASTER_PORT`: the port of the worker store, which group rank 0 serves.
     pub master_port: u16,
     /// The addresses that the worker store admits; empty except for group rank 0.
     pub store_clients: Vec<IpAddr>,
@@ -74,7 +74,7 @@ pub struct Admission {
 pub enum WaitReason {
     /// A round is being gathered.
     Gathering,
-    /// A round runs and has room: a new one follows for all waiting nodes.
+    /// A round runs and has room. A new one follows for all waiting nodes.
     NextRound,
     /// A round runs and is full.
     Spare,
@@ -89,19 +89,19 @@ pub enum WaitReason {
 pub enum RestartReason {
     /// The elected coordinator was lost, and another process was elected.
     CoordinatorLost {
-        /// The host name of the lost coordinator; `None` if it is not known, because its node was not a member.
+        /// The host name of the lost coordinator; `None` if unknown, because its node was not a member.
         host_name: Option<String>,
     },
     /// The coordinator was restarted.
     CoordinatorRestarted,
     /// The coordinator's host is leaving.
     HostLeft,
-    /// Nodes wait and there is room for them.
+    /// Nodes wait, and there is room for them.
     NodesWaiting {
         /// The number of waiting nodes.
         waiting: u32,
     },
-    /// A member is leaving and its workers have ended.
+    /// A member is leaving, and its workers have ended.
     NodeLeft {
         /// The member's host name.
         host_name: String,

@@ -1,6 +1,6 @@
-//! The failure of a worker.
+//! Describes the failure of a worker.
 //!
-//! A failure has an age and not a time, because no clock of one machine is compared with that of another. The
+//! A failure has an age instead of a time, because clocks of different machines are never compared. The
 //! coordinator orders failures by the time of receipt minus the age.
 
 use std::time::Duration;
@@ -23,8 +23,8 @@ pub enum WorkerEnd {
     KeeperLost,
     /// The worker was killed because its node's workers had made no progress for this long.
     Hung(Duration),
-    /// The worker was a standby, whose modules had read a variable that the script has changed since.
-    /// The text names both, as a clause.
+    /// The worker was a standby, but its modules had read a variable that the script has changed since. The
+    /// text names both, as a clause.
     StandbyUnfit(Box<str>),
 }
 
@@ -43,7 +43,7 @@ pub struct WorkerFailure {
     pub pid: u32,
     /// The way in which it ended.
     pub end: WorkerEnd,
-    /// The time since it ended, at the time of sending; ages are compared, never wall clocks.
+    /// The time since it ended, when the message was sent.
     pub age: Duration,
     /// The text that the script wrote to its error file, if any.
     pub message: Option<String>,
@@ -54,16 +54,16 @@ pub struct WorkerFailure {
     /// True if its exit code rules out a restart.
     #[serde(default)]
     pub is_final: bool,
-    /// The age of its error file, at the time of sending; `None` if there is none, or the node has
-    /// not looked yet.
+    /// The age of its error file when the message was sent; `None` if there is none, or if the node has not
+    /// looked yet.
     #[serde(default)]
     pub error_file_age: Option<Duration>,
 }
 
 impl WorkerFailure {
-    /// Returns the time since it failed, at the time of sending: since it wrote its error file, if
-    /// it ended only after that. A worker may take seconds to exit, and its peers fail because of
-    /// it meanwhile.
+    /// Returns the time since it failed, when the message was sent. A worker has failed when it wrote its
+    /// error file, if it ended only later: it may take seconds to exit, and its peers fail because of it
+    /// meanwhile.
     pub fn event_age(&self) -> Duration {
         self.error_file_age.map_or(self.age, |age| age.max(self.age))
     }

@@ -1,4 +1,4 @@
-//! The state that a node reports.
+//! Describes the state that a node reports.
 
 use super::WorkerFailure;
 use crate::ids::RoundId;
@@ -6,7 +6,7 @@ use crate::ids::RoundId;
 /// The current state of a node.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NodeReport {
-    /// The round that this refers to: the newest one in which the node was a member; zero if none.
+    /// The round that this is about: the newest round in which the node was a member; zero if there was none.
     pub round: RoundId,
     /// The activity of the node.
     pub state: NodeState,
@@ -14,37 +14,36 @@ pub struct NodeReport {
     ///
     /// An agent sends it in these steps:
     ///
-    /// 1. `Stopping` with the first worker that ended badly, at once, as known at that time. This
-    ///    ends the round on all nodes; `error_file_age` may be none.
-    /// 2. When all its workers are reaped, and before it sends anything but keep-alives, the agent
-    ///    reads the error files of *all* its workers of that round. A worker whose error file was
-    ///    written before the node began to stop (on request, or because of 1) has failed too, even
-    ///    if it was killed before it had exited: its failure has `end` as it was reaped, and
-    ///    `error_file_age`. The time of a file is compared with the wall clock of the same machine,
-    ///    as an age; a time in the future has age zero. Files written later are consequences of the
-    ///    stop and do not count.
-    /// 3. `Preparing` with the failure of the largest [`WorkerFailure::event_age`], be it the one
-    ///    of 1 or another one; also on a node that had none in 1. Ages are relative to the time of
-    ///    sending, here and in every repetition (`Ready`, registrations) until the next round.
+    /// 1. At once, `Stopping` with the first worker that ended badly. This ends the round on all nodes.
+    ///    `error_file_age` may be none.
+    /// 2. When all its workers are reaped, the agent reads the error files of *all* its workers of that
+    ///    round. Meanwhile it sends only keep-alives. A worker has failed too if its error file was written
+    ///    before the node began to stop (on request, or because of step 1), even if the worker was killed
+    ///    before it exited. Such a failure has the `end` with which the worker was reaped, and
+    ///    `error_file_age`. Files written later are consequences of the stop and do not count. The time of a
+    ///    file is compared with the wall clock of the same machine, as an age. A time in the future has age
+    ///    zero.
+    /// 3. `Preparing` with the failure of the largest [`WorkerFailure::event_age`]. It may be the failure of
+    ///    step 1 or another one, and a node without step 1 may have one as well. Ages are relative to the
+    ///    time of sending, here and in every repetition (`Ready`, registrations) until the next round.
     ///
-    /// The coordinator keeps the oldest event of each node. It judges the round once all members
-    /// have stopped or are lost, so a failure that a node sends after its first `Preparing` or
-    /// `Ready` of the round may come too late. This delays nothing: the next round waits for the
-    /// same.
+    /// The coordinator keeps the oldest event of each node. It judges the round once all members have stopped
+    /// or are lost. So a failure that a node sends after its first `Preparing` or `Ready` of the round may
+    /// come too late. This delays nothing, because the next round waits for the same.
     pub failure: Option<Box<WorkerFailure>>,
-    /// True if the node's workers of that round were killed because its lease had ended: others may
+    /// True if the node's workers of that round were killed because its lease had ended. Other workers may
     /// have failed because of it.
     pub lease_expired: bool,
 }
 
-/// The activity of a node with regard to the round of its [`NodeReport`].
+/// The activity of a node in the round of its [`NodeReport`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NodeState {
-    /// No worker runs and none may be started: the node prepares for a round.
+    /// No worker runs and none may be started. The node prepares for a round.
     Preparing,
     /// The last process of that round is reaped, and the node is ready for any later round.
     Ready {
-        /// The port of the new worker store that the node would serve as group rank 0.
+        /// The port of the new worker store, which the node would serve as group rank 0.
         store_port: u16,
     },
     /// The node's workers run.

@@ -1,4 +1,4 @@
-//! The outcome of a job.
+//! Describes the outcome of a job.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ pub struct Outcome {
     pub first_failure: Option<WorkerFailure>,
     /// The number of other nodes with a failure in the same round.
     pub other_failures: u32,
-    /// The other failures within a second of the first, oldest first, at most 16; their times do
-    /// not show which of them was the cause. Their texts are cut to
-    /// 512 bytes; without stderr, and without a longer path of an error file.
+    /// The other failures within a second of the first, oldest first, at most 16. Their times do not show
+    /// which of them was the cause. Their texts are cut to 512 bytes. They have no stderr, and no error file
+    /// with a longer path.
     #[serde(default)]
     pub further_failures: Vec<WorkerFailure>,
     /// The total number of failures charged.
@@ -41,7 +41,7 @@ pub struct DepartedNode {
     pub host_name: String,
     /// The reason.
     pub how: Departure,
-    /// The time since then; for a silent node, since its last message.
+    /// The time since then. For a silent node, the time since its last message.
     pub ago: Duration,
 }
 
@@ -75,25 +75,24 @@ pub enum JobResult {
         present: u32,
         /// The number of nodes that was needed.
         min: u32,
-        /// The time for which they waited.
+        /// The time that they waited.
         waited: Duration,
-        /// The last round: the time runs from its end, or from the last loss of a node after that; zero if
-        /// there was none.
+        /// The last round; zero if there was none. The time runs from the end of this round, or from the last
+        /// loss of a node after it.
         #[serde(default)]
         after: Round,
-        /// The nodes that were lost or have left since the last round was formed, and have not been
-        /// replaced.
+        /// Nodes that were lost or have left since the last round was formed, and have not been replaced.
         #[serde(default, rename = "gone")]
         departed: Box<DepartedNodes>,
     },
-    /// A coordinator that was started without the state of the last round found too few of its
-    /// nodes in time to rule out that the others continue it elsewhere.
+    /// A coordinator that was started without the state of the last round found too few of its nodes in time.
+    /// The others may continue the round elsewhere.
     RecoveryTimeout {
         /// The number of nodes present.
         present: u32,
         /// The number of nodes that was needed.
         needed: u32,
-        /// The time for which they waited.
+        /// The time that they waited.
         waited: Duration,
     },
     /// All nodes have left.
@@ -105,25 +104,24 @@ pub enum JobResult {
         /// The host name of the master.
         host_name: String,
     },
-    /// All nodes that could take part failed repeatedly and were quarantined.
+    /// All nodes that could take part failed repeatedly, and were quarantined.
     AllQuarantined,
-    /// Too many consecutive rounds were restarted for free, and none ran for a quiet time (10
-    /// minutes).
+    /// Too many consecutive rounds were restarted for free, and none ran for a quiet time (10 minutes).
     RestartLoop {
         /// The number of these rounds.
         rounds: u32,
     },
-    /// Another job of this name, which was born first, goes on; this one is closed.
+    /// An elder job of this name goes on, and this one is closed.
     OtherJob {
         /// The endpoint of its coordinator.
         endpoint: String,
-        /// The time at which it was born, in milliseconds since the epoch.
+        /// The time at which the elder job began, in milliseconds since the epoch.
         born_ms: u64,
     },
 }
 
 impl JobResult {
-    /// Returns true if another attempt at the same job would most likely end in the same way.
+    /// Returns true if another attempt at the same job would probably end in the same way.
     pub fn is_lasting(&self) -> bool {
         match self {
             Self::BudgetSpent

@@ -1,8 +1,9 @@
-//! Confirmation of the users of connections to the store of a round (`--store-access user`).
+//! Confirms the users of connections to a round's store (`--store-access user`).
 //!
-//! The address of a connection identifies the host, but not the user. So the node that serves the store asks,
-//! through the coordinator, the members at that address; a member confirms the user of a connection if its client's
-//! socket belongs to the member's own user.
+//! The address of a connection identifies the host, but not the user. So the users are confirmed:
+//!
+//! 1. The node that serves the store asks the members at that address, through the coordinator.
+//! 2. A member confirms the user of a connection if the client's socket belongs to the member's own user.
 
 use std::net::SocketAddr;
 
@@ -33,15 +34,15 @@ pub struct StoreConnection {
     pub store: SocketAddr,
 }
 
-/// The answers of members about connections to the store of a round. The store refuses a connection without an answer in
-/// time.
+/// The answers of members about connections to a round's store. The store refuses a connection without an
+/// answer in time.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CheckedOwners {
     /// The round.
     pub round: RoundId,
-    /// The numbers of connections whose user a member confirms; at most [`STORE_CONNECTIONS_MAX`].
+    /// The numbers of connections with a confirmed user; at most [`STORE_CONNECTIONS_MAX`].
     pub numbers: Vec<u64>,
-    /// The numbers of connections for which the only member that was asked does not confirm the user; at most
+    /// The numbers of connections whose user was not confirmed by the only member that was asked; at most
     /// [`STORE_CONNECTIONS_MAX`].
     pub denied: Vec<u64>,
 }

@@ -1,4 +1,4 @@
-//! The reasons why a registration is refused.
+//! Defines the reasons why a registration is refused.
 
 use super::Outcome;
 use crate::{ids::RunId, settings::SharedSettings};
@@ -10,7 +10,7 @@ pub enum RefuseReason {
     Closed(Outcome),
     /// The agent belongs to an earlier run with the same run id.
     EarlierRun,
-    /// The nodes are on several machines, and this one's or the master's address is a loopback
+    /// The nodes are on several machines, and the address of this node or of the master is a loopback
     /// address.
     LoopbackAddress {
         /// The loopback address.
@@ -23,7 +23,7 @@ pub enum RefuseReason {
         /// The host name of the other node.
         host_name: String,
     },
-    /// Ranks are fixed, and the node's is outside the range of the job.
+    /// Ranks are fixed, and this node's rank is outside the range of the job.
     NodeRankTooHigh {
         /// The rank.
         node_rank: u32,
@@ -52,7 +52,7 @@ pub enum RefuseReason {
         /// The coordinator's settings.
         ours: SharedSettings,
     },
-    /// The job has as many nodes as it serves: those of a round and a tenth more as spares, at
+    /// The job already has the most nodes that it serves: those of a round and a tenth more as spares, at
     /// least 1,200.
     TooManyNodes {
         /// The limit.

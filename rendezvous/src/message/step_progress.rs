@@ -1,13 +1,14 @@
-//! The training step that the workers of a node have reached.
+//! Defines the training step that the workers of a node have reached.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The highest step, and the highest number of steps: programs that read JSON as floating-point numbers still read it exactly.
+/// The highest step and number of steps. Programs that read JSON numbers as floating point still read it
+/// exactly.
 pub const STEP_MAX: u64 = (1 << 53) - 1;
 
-/// The origin of a training step; a more reliable one is the smaller value.
+/// The origin of a training step. The smaller value is more reliable.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepSource {
@@ -33,11 +34,11 @@ impl StepSource {
 /// The training steps that the workers of one node have reached in its newest round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StepProgress {
-    /// The origin of the steps; workers whose steps have another one are not included.
+    /// The origin of the steps. Workers with steps of another origin are not included.
     pub source: StepSource,
-    /// The step of the worker that is behind all others.
+    /// The lowest step of all workers.
     pub lowest: u64,
-    /// The step of the worker that is ahead of all others; at least `lowest`, and at most [`STEP_MAX`].
+    /// The highest step of all workers; at least `lowest`, and at most [`STEP_MAX`].
     pub highest: u64,
     /// The number of steps of the whole training, if known; at most [`STEP_MAX`].
     pub total: Option<u64>,

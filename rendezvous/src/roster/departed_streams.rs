@@ -1,4 +1,4 @@
-//! The newest streams of departed nodes.
+//! Remembers the newest streams of departed nodes.
 
 use std::collections::{BTreeMap, VecDeque};
 

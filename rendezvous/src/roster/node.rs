@@ -1,4 +1,4 @@
-//! One node, and the assignment that it was last sent.
+//! Keeps one node, and the last assignment that was sent to it.
 
 use std::{
     sync::Arc,
@@ -18,17 +18,17 @@ pub(crate) struct RosterNode {
     pub(crate) description: Arc<NodeDescription>,
     /// The number of its newest stream.
     pub(crate) stream: StreamNumber,
-    /// True if that stream is open, as far as is known; this proves nothing.
+    /// True if that stream is known to be open. This proves nothing.
     pub(crate) attached: bool,
     /// Its position in the order of first registrations.
     pub(crate) arrival: u64,
     /// The state that it last reported.
     pub(crate) report: NodeReport,
-    /// The oldest round that its reports may refer to; reports about older ones are outdated.
+    /// The oldest round that its reports may be about. Reports about older rounds are outdated.
     pub(crate) floor: RoundId,
     /// The stream on which it was last admitted to a round.
     pub(crate) admitted_on: StreamNumber,
-    /// True if it has reported, on a later stream than that, that it never was in that round.
+    /// True if it has reported, on a stream after `admitted_on`, that it never was in that round.
     pub(crate) missed_its_admission: bool,
     /// The latest progress report of its workers, if any.
     pub(crate) progress: Option<Arc<str>>,
@@ -41,11 +41,12 @@ pub(crate) struct RosterNode {
     /// Its early failures and losses.
     pub(crate) tally: Tally,
     pub(super) lease: Duration,
-    /// The time until which it takes part in no first round, because it could not have been shown an earlier job yet.
+    /// The time until which it takes part in no first round, because an earlier job may not have been shown
+    /// to it yet.
     pub(super) young_until: Option<Instant>,
 }
 
-/// The part of an [`Assignment`] that decides whether another one must be sent.
+/// The part of an [`Assignment`] that decides if another one must be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum SentAssignment {
     /// The node waits.

@@ -1,4 +1,4 @@
-//! The nodes that are ready but quarantined.
+//! Keeps the nodes that are ready but quarantined.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,12 +44,12 @@ impl Quarantined {
         self.ends.len()
     }
 
-    /// Returns the node whose quarantine ends first, with that end.
+    /// Returns the node whose quarantine ends first, with the time of that end.
     pub(crate) fn first(&self) -> Option<&(Instant, NodeId)> {
         self.by_end.first()
     }
 
-    /// Returns the nodes that a job that needs them may take back.
+    /// Returns the nodes that may be taken back if the job needs them.
     pub(crate) fn recallable(&self) -> &BTreeSet<NodeId> {
         &self.recallable
     }
@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    /// A node has one quarantine, the newest; when it is removed, nothing of it is left.
+    /// A node has one quarantine, the newest. When it is removed, nothing of it is left.
     #[test]
     fn one_quarantine_for_each_node() {
         let (mut quarantined, now) = (Quarantined::default(), Instant::now());

@@ -1,7 +1,7 @@
-//! A cheap snapshot, and the counts of nodes.
+//! Takes a cheap snapshot, and counts nodes.
 //!
-//! The snapshot shares the texts of its nodes with the machine. With 10,000 nodes, copying them took several milliseconds of the
-//! coordinator's loop.
+//! The snapshot shares the texts of its nodes with the machine. With 10,000 nodes, copying them took several
+//! milliseconds of the coordinator's loop.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,8 @@ use crate::{
     snapshot::{NodeSnapshot, NodeStateName, Snapshot},
 };
 
-/// The state of the machine at one moment, to be converted to a [`Snapshot`] outside of the coordinator's loop.
+/// The state of the machine at one moment. It is converted to a [`Snapshot`] outside of the coordinator's
+/// loop.
 #[derive(Debug)]
 pub struct SharedSnapshot {
     /// The snapshot, without these nodes.
@@ -26,7 +27,8 @@ pub(crate) struct SharedNode {
     pub(crate) description: Arc<NodeDescription>,
     /// True if its stream is open.
     pub(crate) is_attached: bool,
-    /// Its rank in the newest completed round and the `RANK` of its first worker, if it was a member when the round began.
+    /// Its rank in the newest completed round, and the `RANK` of its first worker, if it was a member when
+    /// the round began.
     pub(crate) ranks: Option<(GroupRank, GlobalRank)>,
     /// True if it is still a member.
     pub(crate) is_member: bool,
@@ -76,7 +78,7 @@ impl From<SharedNode> for NodeSnapshot {
     }
 }
 
-/// A snapshot without its nodes, and the numbers of these.
+/// A snapshot without its nodes, and the numbers of nodes.
 #[derive(Debug)]
 pub struct JobCounts {
     /// The snapshot, without its nodes.
@@ -95,7 +97,7 @@ pub struct NodeCounts {
     pub standbys_ready: u64,
     /// The number of standbys that import modules.
     pub standbys_importing: u64,
-    /// The number of workers that are to have one.
+    /// The number of workers that should have a standby.
     pub standbys_wanted: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Applies the coordinator's assignments: the node waits, is admitted, restarts, is evicted, is dismissed,
-//! or receives the outcome.
+//! Carries out the coordinator's assignments: the node waits, is admitted, restarts, is evicted, is
+//! dismissed, or receives the outcome.
 
 use std::time::Instant;
 
@@ -62,8 +62,8 @@ impl Agent {
                 self.send_report(now);
                 self.act(Action::Start(Box::new(admission)));
             }
-            // Either a repetition, or it was sent before this node's last report was received; a
-            // repeated report resolves both.
+            // This is a repetition, or was sent before this node's last report was received. A repeated
+            // report resolves both.
             AgentState::Ready { .. } | AgentState::Preparing | AgentState::Leaving { .. } => {
                 self.send_report(now)
             }

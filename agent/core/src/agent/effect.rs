@@ -1,4 +1,4 @@
-//! The effects of the agent machine, the news that it reports, and the ways in which its part ends.
+//! Defines the effects of the agent machine, the news that it reports, and how its part ends.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -16,8 +16,8 @@ use crate::signal::Signal;
 /// An effect of an [`Agent`](super::Agent).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
-    /// Send this message on the current stream. It is not kept while there is none: each new stream
-    /// begins with the state at that time.
+    /// Send this message on the current stream. Without a stream it is dropped: each new stream begins with
+    /// the state at that time.
     Send(FromNode),
     /// Carry out this action on the node.
     Local(Action),
@@ -28,7 +28,7 @@ pub enum Effect {
 pub enum Action {
     /// Open a new worker store, in addition to the one in service, and report its port.
     OpenStore,
-    /// Start the workers of a round; group rank 0 serves the store opened last.
+    /// Start the workers of a round. Group rank 0 serves the store that was opened last.
     Start(Box<Admission>),
     /// End the workers.
     Stop {
@@ -56,7 +56,7 @@ pub enum Action {
 pub enum WaitReport {
     /// The next round is not complete, for this reason.
     NextRound(Explanation),
-    /// All workers of this node have succeeded, and those of other nodes still run.
+    /// All workers of this node have succeeded, and workers of other nodes still run.
     OtherNodes,
 }
 
@@ -71,7 +71,7 @@ pub enum News {
     HostLeaving,
     /// A round has ended, for this reason.
     Restarting(RoundId, RestartReason),
-    /// All workers of this node exited with 0; the node waits for the others.
+    /// All workers of this node exited with 0. The node waits for the others.
     Succeeded(RoundId),
     /// The node waits, for this reason.
     Waiting(RoundId, WaitReason),
@@ -105,15 +105,20 @@ pub enum Ending {
     },
 }
 
-/// The exit code of an agent whose coordinator's host left or was lost and did not come back, or that has
-/// not reached a majority of the voters, or etcd, or whose job does not go on because another one of its name does. Starting the same job again can succeed.
+/// The exit code of an agent that has lost its coordinator for good. Starting the same job again can succeed.
+/// The cases:
+///
+/// - The coordinator's host left or was lost, and did not come back.
+/// - A majority of the voters, or etcd, was not reached.
+/// - The job does not go on, because another job of its name does.
 pub const HOST_GONE: u8 = 3;
-/// The exit code of an agent that registered after its job had failed for good. Starting it again
-/// cannot succeed.
+/// The exit code of an agent that registered after its job had failed permanently. Starting it again cannot
+/// succeed.
 pub const CLOSED_BEFORE: u8 = 4;
-/// The exit code of an agent that a signal has made leave its job. The node rejoins when the agent is started again.
+/// The exit code of an agent that left its job after a signal. The node rejoins when the agent is started
+/// again.
 pub const LEFT: u8 = 8;
-/// The exit code of an agent that its coordinator has refused. Usually its flags have to be changed first.
+/// The exit code of an agent that its coordinator has refused. Usually its flags must be changed first.
 pub const REFUSED: u8 = 9;
 
 impl Ending {

@@ -1,8 +1,8 @@
 //! Keeps a node out of a running job until its standbys have imported their modules.
 //!
-//! A new round interrupts all other nodes, which would wait while the workers of this one import. So a
-//! node that finds a running round is ready only when its standbys are. Otherwise nothing is gained by
-//! waiting: the import goes on in the round.
+//! A new round interrupts all other nodes, and they would wait while the workers of this node import. So a
+//! node that finds a running round becomes ready only when its standbys are ready. If nodes gather for a
+//! round, waiting gains nothing: the import goes on in the round.
 
 use std::time::Instant;
 
@@ -17,12 +17,12 @@ pub(super) enum ImportGate {
     Closed {
         /// The port of the node's store, once that is open.
         store_port: Option<u16>,
-        /// The time at which the gate opens in any case; known once the node is registered.
+        /// The time at which the gate opens in any case. Known once the node is registered.
         until: Option<Instant>,
     },
     /// Standbys import modules, but nodes gather for a round.
     OpenForGathering {
-        /// The time from which on the gate does not close again.
+        /// The gate does not close again after this time.
         until: Option<Instant>,
     },
     Open,

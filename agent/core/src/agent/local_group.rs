@@ -1,4 +1,4 @@
-//! Applies the events of the local worker group: its first failure, its end, and the end of its lease.
+//! Handles what happens in the local worker group: its first failure, its end, and the end of its lease.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use super::{Action, Agent, AgentState, Ending, News};
 use crate::supervisor::GroupEnd;
 
 impl Agent {
-    /// Notes that a worker of this node failed; the supervisor is stopping the others.
+    /// Notes that a worker of this node failed. The supervisor is stopping the others.
     pub fn handle_failed(&mut self, now: Instant, failure: WorkerFailure) {
         if failure.round != self.round {
             return;
@@ -22,11 +22,10 @@ impl Agent {
         }
     }
 
-    /// Notes the failure of the oldest event among this node's workers, known once all have ended.
+    /// Notes the failure of the oldest event among this node's workers. It is known once all have ended.
     ///
-    /// It replaces the failure that was seen first: a worker may write its error file, close its
-    /// connections and take its time to exit, and the others then fail because of it and exit
-    /// first.
+    /// It replaces the failure that was seen first. A worker may write its error file, close its connections
+    /// and exit slowly. The others then fail because of it, and exit first.
     pub fn handle_cause(&mut self, now: Instant, cause: WorkerFailure) {
         if cause.round != self.round {
             return;
@@ -44,7 +43,7 @@ impl Agent {
         }
     }
 
-    /// Notes that the worker group has ended and nothing is left of it.
+    /// Notes that the worker group has ended, and nothing is left of it.
     pub fn handle_finished(&mut self, now: Instant, end: GroupEnd) {
         match (&self.state, end) {
             (AgentState::Running, GroupEnd::Succeeded) => {

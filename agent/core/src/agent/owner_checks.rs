@@ -1,5 +1,5 @@
-//! Confirmation of the users of connections to a round's store: the questions of the node that serves it, and the
-//! answers of the other members.
+//! Confirms the users of connections to a round's store: sends the questions of the node that serves it, and
+//! the answers of the other members.
 
 use std::time::Instant;
 
@@ -12,13 +12,14 @@ use ragent_rendezvous::{
 
 use super::{Action, Agent, Effect};
 
-/// Creates the collection of connections about which members are still to be asked.
+/// Creates the collection of connections about which members must still be asked.
 pub(super) fn questions() -> Batch<StoreConnection> {
     Batch::new(STORE_CONNECTIONS_MAX, OWNER_CHECK_INTERVAL)
 }
 
 impl Agent {
-    /// Notes that the store that this node serves to `round` has a connection whose user a member must confirm.
+    /// Notes that the store which this node serves to `round` has a connection, and that a member must
+    /// confirm its user.
     pub fn handle_unchecked(&mut self, now: Instant, round: Round, connection: StoreConnection) {
         if round == self.round.round {
             let due = self.questions.add(now, connection);
@@ -26,7 +27,7 @@ impl Agent {
         }
     }
 
-    /// Notes that the node that serves the store of a round asks this node to confirm the users of connections.
+    /// Notes that the node which serves the round's store asks this node to confirm the users of connections.
     pub fn handle_check_owners(&mut self, asked: StoreConnections) {
         if asked.round == self.round {
             self.act(Action::CheckOwners(asked));

@@ -1,5 +1,5 @@
-//! Reports to the coordinator apart from the state of the node: the workers' progress text, and the clients that the
-//! round's store has refused.
+//! Reports to the coordinator what is not the state of the node: the workers' progress text, the standbys,
+//! and the clients that the round's store has refused.
 
 use std::{net::IpAddr, time::Instant};
 
@@ -31,7 +31,7 @@ pub(super) struct StandbyReports {
 }
 
 impl Agent {
-    /// Notes that the store that this node serves to `round` has refused a client.
+    /// Notes that the store which this node serves to `round` has refused a client.
     pub fn handle_client_refused(&mut self, round: Round, address: IpAddr) {
         if round == self.round.round && self.add_refused_client(address) {
             self.send_refused_clients();
@@ -47,7 +47,7 @@ impl Agent {
         }
     }
 
-    /// Notes that this node does not reach the store of a round. Returns false if that round has ended.
+    /// Notes that this node does not reach a round's store. Returns false if that round has ended.
     pub fn handle_store_unreached(&mut self, unreached: StoreUnreached) -> bool {
         let counts = unreached.round == self.round && self.state == AgentState::Running;
         if counts {
@@ -75,8 +75,8 @@ impl Agent {
         }
     }
 
-    /// Returns true if the keep-alive `sequence`, sent at `now`, is to request the reason why the next
-    /// round is not complete.
+    /// Returns true if the keep-alive `sequence`, sent at `now`, should request the reason why the next round
+    /// is not complete.
     pub fn asks_reason(&mut self, now: Instant, sequence: u64) -> bool {
         let wait = |has_succeeded| Some(NodeWait { round: self.round, has_succeeded });
         let wait = match self.state {
@@ -93,7 +93,7 @@ impl Agent {
 
     /// Notes the echo of a keep-alive, with the reason why the next round is not complete.
     ///
-    /// A spare receives none, and has been reported as such.
+    /// A spare receives no reason. It has been reported as a spare already.
     pub fn handle_echo(&mut self, sequence: u64, reason: Option<Explanation>) {
         let Some(wait) = self.wait_reports.handle_echo(sequence) else { return };
         if wait.has_succeeded {
@@ -135,7 +135,7 @@ impl Agent {
         self.known_round.round == self.round && self.known_round.group_rank == Some(GroupRank(0))
     }
 
-    /// Adds a refused client; returns true if its address is new.
+    /// Adds a refused client. Returns true if its address is new.
     fn add_refused_client(&mut self, address: IpAddr) -> bool {
         let is_new = self.refused_clients.len() < REFUSED_CLIENTS_MAX
             && !self.refused_clients.contains(&address);

@@ -203,8 +203,8 @@ fn ready_comes_after_the_last_process() {
     assert_eq!(t.store_open(), [t.sends(NodeState::Ready { store_port: PORT })]);
 }
 
-/// A failure is reported at once, and again with every later report of that round, so that a
-/// broken stream cannot lose it; its age grows.
+/// A failure is reported at once, and again with every later report of that round, so that a broken
+/// stream cannot lose it. Its age grows.
 #[test]
 fn failure_is_reported_until_the_next_round() {
     let mut t = Fixture::running();
@@ -234,8 +234,7 @@ fn restart_under_a_higher_term_counts() {
     assert_eq!(t.restart(round(2, 1)), [t.sends(NodeState::Stopping), TERM]);
 }
 
-/// A restart of a round in which this node is not a member changes nothing; the report is
-/// repeated.
+/// A restart of a round in which this node is not a member changes nothing. The report is repeated.
 #[test]
 fn restart_of_another_round_changes_nothing() {
     let mut t = Fixture::running();
@@ -268,9 +267,8 @@ fn lost_lease_kills() {
     assert_eq!(t.finished(GroupEnd::Stopped), [t.sends(NodeState::Preparing), OPEN_STORE]);
 }
 
-/// A signal is reported to the coordinator first, then sent to the workers, which have the whole
-/// shutdown time-out; the node leaves when it is dismissed, since others may need its store until
-/// then.
+/// A signal is reported to the coordinator first, then sent to the workers, which have the whole shutdown
+/// time-out. The node leaves when it is dismissed, since others may need its store until then.
 #[test]
 fn leaving_is_reported_first_and_waits_for_the_dismissal() {
     let mut t = Fixture::running();
@@ -306,8 +304,7 @@ fn leaving_during_an_outage_is_reported_afterwards() {
     assert_eq!(t.welcome(1), [t.sends(NodeState::Leaving { reaped: true })]);
 }
 
-/// A second Ctrl-C kills the workers without waiting; a second SIGTERM does not shorten the grace
-/// period.
+/// A second Ctrl-C kills the workers without waiting. A second SIGTERM does not shorten the grace period.
 #[test]
 fn second_interrupt_kills() {
     let mut t = Fixture::running();
@@ -390,7 +387,7 @@ fn unreachable(has_left: bool) -> Effect {
     Effect::Local(Action::Finish(Ending::Unreachable { waited, was_registered: true, has_left }))
 }
 
-/// A host that has announced its leave is distinguished from a lost one; the announcement ends with the
+/// A host that has announced its leave is distinguished from a lost one. The announcement ends with the
 /// next registration.
 #[test]
 fn host_that_left_is_remembered() {
@@ -407,8 +404,8 @@ fn host_that_left_is_remembered() {
     }
 }
 
-/// A node that was in no round follows to another coordinator as if it had known none; a node that
-/// was in one follows as a node of its run.
+/// A node that was in no round follows another coordinator as if it had known none. A node that was in
+/// one follows as a node of its run.
 #[test]
 fn sent_elsewhere() {
     let mut t = Fixture::ready();
@@ -569,8 +566,8 @@ fn stopped_node_may_have_the_cause() {
     assert!(effects.iter().any(has_failure), "{effects:?}");
 }
 
-/// A client that the round's store has refused is announced once on each node; the node that serves
-/// the store reports it to the coordinator, and again on a new stream.
+/// A client that the round's store has refused is announced once on each node. The node that serves the
+/// store reports it to the coordinator, and again on a new stream.
 #[test]
 fn refused_clients_are_announced_once() {
     let address: IpAddr = [172, 20, 0, 5].into();
@@ -622,8 +619,8 @@ fn unreached_store_is_reported() {
     assert!(!t.welcome(1).contains(&report));
 }
 
-/// Members are asked to confirm the user of the first connection at once, and for those that follow within the batch
-/// time together, or as soon as they fill a message. Connections of an earlier round are not reported.
+/// Members are asked at once to confirm the user of the first connection. Further connections within the
+/// batch time are sent together, or as soon as they fill a message.
 #[test]
 fn questions_are_sent_in_batches() {
     let connection = |number| StoreConnection {
@@ -665,8 +662,8 @@ fn questions_are_sent_in_batches() {
     assert_eq!(t.effects(), [asks(0..1)], "a connection after a pause is sent at once");
 }
 
-/// A member looks up connections of its own round only, and reports them if there are any; the node that serves
-/// the store serves those whose user a member confirms.
+/// A member looks up connections of its own round only, and reports them if there are any. The node that
+/// serves the store serves those whose user a member confirms.
 #[test]
 fn checks_are_of_the_same_round() {
     let checked =

@@ -75,8 +75,8 @@ fn lease_runs_from_the_sending() {
     assert_eq!(t.echo(2), [Effect::Lease(sent + 2400 * MS)]);
 }
 
-/// A silence of 600 ms opens a second connection, once; the stream that is welcomed first is
-/// used, and the lease does not end.
+/// A silence of 600 ms opens a second connection, once. The stream that is welcomed first is used, and
+/// the lease does not end.
 #[test]
 fn blip_of_1500_ms_costs_nothing() {
     let mut t = Fixture::registered();
@@ -84,7 +84,7 @@ fn blip_of_1500_ms_costs_nothing() {
     let effects = t.advance(300 + 600);
     assert_eq!(Fixture::dials(&effects), 1, "{effects:?}");
     t.link.handle_opened(t.now, TWO);
-    // The coordinator's kernel accepted the connection; its process answers when it resumes.
+    // The coordinator's kernel accepted the connection. Its process answers when it resumes.
     let effects = t.advance(600);
     assert_eq!(Fixture::dials(&effects), 0, "{effects:?}");
     assert!(!effects.contains(&Effect::LeaseLost));
@@ -168,8 +168,8 @@ fn silence_loses_the_lease_once() {
     assert!(Fixture::dials(&t.advance(15_000)) >= 1);
 }
 
-/// A stream that ends is replaced at once; refused attempts are followed by others after pauses
-/// that double up to half a second, with jitter.
+/// A stream that ends is replaced at once. Refused attempts are followed by others after pauses that
+/// double up to half a second, with jitter.
 #[test]
 fn refused_dials_back_off() {
     let mut t = Fixture::registered();

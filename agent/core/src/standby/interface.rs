@@ -1,12 +1,12 @@
-//! The inputs and effects of [`Standbys`](super::Standbys), and its state as reported to the user.
+//! Defines the inputs and effects of [`Standbys`](super::Standbys), and its state as reported to the user.
 
 use ragent_rendezvous::ids::LocalRank;
 
 /// An event that concerns standbys.
 ///
-/// A report about a slot without a standby is ignored: the standby was used or dismissed in the
-/// meantime. Its slot stays empty for at least [`STANDBY_IDLE`](crate::limits::STANDBY_IDLE), so that
-/// such a report is not attributed to the next standby of that slot.
+/// A report about a slot without a standby is ignored, because the standby was used or dismissed in the
+/// meantime. Its slot stays empty for at least [`STANDBY_IDLE`](crate::limits::STANDBY_IDLE), so that such a
+/// report does not count for the slot's next standby.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Input {
     /// A standby has imported its modules and waits.
@@ -16,23 +16,23 @@ pub enum Input {
         /// The memory that it shares with no other process.
         bytes: u64,
     },
-    /// A standby was not started, because the system lacks processes or memory; the last report
-    /// about it.
+    /// A standby was not started, because the system lacks processes or memory. This is the last report about
+    /// it.
     NotStarted {
         /// The slot of the standby.
         slot: LocalRank,
         /// The system's error.
         reason: String,
     },
-    /// A standby has ended without a round; the last report about it.
+    /// A standby has ended without a round. This is the last report about it.
     Ended {
         /// The slot of the standby.
         slot: LocalRank,
         /// The way in which it ended.
         reason: String,
     },
-    /// A module cannot be imported before a round: for example, it reads a variable of the round, holds
-    /// a device, or its import fails. The standby has ended; this is the last report about it.
+    /// A module cannot be imported before a round. For example, it reads a variable of the round, holds a
+    /// device, or its import fails. The standby has ended, and this is the last report about it.
     LeftOut {
         /// The slot of the standby that reported it.
         slot: LocalRank,
@@ -49,7 +49,7 @@ pub enum Input {
         /// The place in the script and the variable, as a clause.
         reason: String,
     },
-    /// The workers of a round are being started, from standbys where there are any.
+    /// The workers of a round are being started, from standbys if there are any.
     RoundStarted,
     /// A worker has sent a heartbeat.
     Progress,
@@ -71,23 +71,24 @@ pub enum Effect {
     Stand(LocalRank),
     /// End the standby of this slot.
     Dismiss(LocalRank),
-    /// Read the available memory; [`Input::Memory`] answers.
+    /// Read the available memory. [`Input::Memory`] answers.
     ReadMemory,
     /// Report this to the user.
     Announce(StandbyNews),
-    /// Every slot has a standby that is ready, or cannot have one, or the first round has started; once.
+    /// Reported once, when every slot has a ready standby or cannot have one, or when the first round has
+    /// started.
     Settled,
 }
 
 /// A report to the user.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum StandbyNews {
-    /// All slots have a standby that is ready; reported once.
+    /// All slots have a ready standby. Reported once.
     AllReady {
         /// The memory of the largest of them, in bytes.
         bytes: u64,
     },
-    /// Standbys leave this module out from now on; reported once for each module.
+    /// Standbys leave this module out from now on. Reported once for each module.
     LeftOut {
         /// The name of the module.
         module: String,
@@ -101,7 +102,7 @@ pub enum StandbyNews {
         /// The place in the script and the variable, as a clause.
         reason: String,
     },
-    /// The import of a standby did not finish in time, and the standby was ended; reported once.
+    /// The import of a standby did not finish in time, so the standby was ended. Reported once.
     ImportTimedOut {
         /// The slot of the standby.
         slot: LocalRank,
@@ -116,29 +117,29 @@ pub enum StandbyNews {
     StartsSucceed,
 }
 
-/// A reason for which slots stay empty.
+/// The reason why slots stay empty.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Obstacle {
-    /// The slot's standbys kept ending before a round; permanent.
+    /// The slot's standbys kept ending before a round. Permanent.
     Ends {
         /// The slot.
         slot: LocalRank,
         /// The way in which the last of them ended.
         reason: String,
     },
-    /// Less memory is available than a start requires; temporary.
+    /// Less memory is available than a start requires. Temporary.
     MemoryShort {
         /// The available memory, in bytes.
         available: u64,
         /// The required memory, in bytes.
         required: u64,
     },
-    /// The system lacks processes or memory for a new process; temporary.
+    /// The system lacks processes or memory for a new process. Temporary.
     NotStarted {
         /// The system's error.
         reason: String,
     },
-    /// No module is left to import; permanent, for all slots.
+    /// No module is left to import. Permanent, for all slots.
     NoModule,
 }
 
@@ -151,7 +152,6 @@ pub struct Counts {
     pub importing: u32,
     /// Slots.
     pub size: u32,
-    /// The reason for which slots stay empty; `None` if none do, or they will be filled at the next
-    /// opportunity.
+    /// The reason why slots stay empty; `None` if none do, or if they will be filled at the next opportunity.
     pub obstacle: Option<Obstacle>,
 }

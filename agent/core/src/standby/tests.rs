@@ -163,7 +163,7 @@ fn readiness_is_announced_once() {
     assert_eq!(t.imported(0, 100), []);
 }
 
-/// Each standby that imports needs twice its assumed size; the others are started when it is ready, and
+/// Each standby that imports needs twice its assumed size. The others are started when it is ready, and
 /// until then memory does not count as short.
 #[test]
 fn start_requires_twice_the_memory() {
@@ -295,7 +295,7 @@ fn crash_loop_starts_none() {
     assert_eq!(t.readings, readings);
 }
 
-/// A slot whose standby ended three times in a row stays empty, which is announced once; the others are
+/// A slot whose standby ended three times in a row stays empty, which is announced once. The others are
 /// kept.
 #[test]
 fn third_end_gives_the_slot_up() {
@@ -313,9 +313,8 @@ fn third_end_gives_the_slot_up() {
     assert_eq!(t.imported(0, 100), []);
 }
 
-/// Starts that the system refuses are repeated without a limit, after pauses with jitter that
-/// double up to a minute. They do not count as ends of standbys; the third one in a row is
-/// announced.
+/// Starts that the system refuses are repeated without a limit, after pauses with jitter that double up
+/// to a minute. They do not count as ends of standbys. The third one in a row is announced.
 #[test]
 fn refused_starts_are_repeated() {
     let mut t = Fixture::importing(1);
@@ -362,7 +361,7 @@ fn timed_out(slot: u32) -> Effect {
     Effect::Announce(StandbyNews::ImportTimedOut { slot: LocalRank(slot), modules })
 }
 
-/// An import that hangs is ended at its deadline, which is announced once; its slot stays empty until a
+/// An import that hangs is ended at its deadline, which is announced once. Its slot stays empty until a
 /// late report of the standby has arrived. The third such end gives the slot up.
 #[test]
 fn import_that_hangs_is_ended() {
@@ -392,7 +391,7 @@ fn import_that_hangs_in_a_round() {
     assert_eq!(t.imported(0, 100), [stand(1)]);
 }
 
-/// Neither a standby that waits nor one that a round uses has a deadline.
+/// A standby that waits has no deadline, and neither has a standby that a round uses.
 #[test]
 fn ready_standby_has_no_deadline() {
     let mut t = Fixture::ready(1);
@@ -515,7 +514,7 @@ fn late_reports_are_ignored() {
     assert_eq!(t.advance(30 * SECOND), [stand(0)]);
 }
 
-/// With the keeper all standbys are gone, and so is the round; new ones are started after a second, and
+/// With the keeper all standbys are gone, and so is the round. New ones are started after a second, and
 /// no end is counted.
 #[test]
 fn lost_keeper_takes_its_standbys() {

@@ -187,8 +187,8 @@ fn other_versions_are_named() {
     assert!(text.contains('9') && text.contains(&PROTOCOL_VERSION.to_string()), "{text}");
 }
 
-/// A message of another version shows the job that its sender has, if it has a round; a version that does not name it shows at least that
-/// there is one.
+/// A message of another version shows the job that its sender has, if it has a round. A version that does
+/// not name it shows at least that there is one.
 #[test]
 fn other_versions_show_their_job() {
     let shown = |change: &dyn Fn(&mut v1::VoterMessage)| {

@@ -1,4 +1,4 @@
-//! The steps of a follower and of a candidate.
+//! Decides when a follower becomes a candidate, and writes the record of a candidate.
 
 use std::time::{Duration, Instant};
 
@@ -21,8 +21,8 @@ use crate::{
 /// The state that a candidate takes over from the record that it replaces.
 #[derive(Clone, Debug)]
 pub(super) struct InheritedState {
-    /// The time until which workers under earlier leaders may run: the newest renewal was sent before
-    /// its revision was received.
+    /// The time until which workers of earlier leaders may run. It is an upper bound: a renewal is
+    /// sent before its revision is received here.
     pub(super) workers_until: Instant,
     pub(super) former: Option<NodeId>,
     pub(super) successors: Vec<Successor>,
@@ -30,7 +30,8 @@ pub(super) struct InheritedState {
 }
 
 impl Claim {
-    /// Reports the leader, and sets the time of this process's candidacy or placeholder.
+    /// Reports the leader, and sets the time at which this process becomes a candidate or writes a
+    /// placeholder.
     pub(super) fn follow(&mut self, now: Instant) {
         let is_silent = self.silent_at().is_none_or(|at| at <= now);
         let leader = match self.known.content.record() {
@@ -44,16 +45,16 @@ impl Claim {
             self.end_with_the_job();
         }
         self.stands_at = self.candidacy(now);
-        // The record of a candidacy whose result arrived late.
+        // The record of a candidacy may arrive after this process has begun to leave: release it.
         if self.is_leaving && self.release.is_none() && self.unreleased().is_some() {
             let until = self.silent_at().unwrap_or(now);
             self.release = Some(Release { kind: RecordKind::Resigned, until });
         }
     }
 
-    /// Returns true if the leader of `record` does not lead any more.
+    /// Returns true if the leader of `record` no longer leads.
     fn is_over(&self, record: &Record) -> bool {
-        // This process would be leader otherwise.
+        // If it led, this process would not be a follower.
         let is_own = record.process == self.settings.process;
         let has_resigned = match record.kind {
             RecordKind::Resigned | RecordKind::JobOver => true,
@@ -62,14 +63,14 @@ impl Claim {
         has_resigned || is_own || self.ended.as_ref() == Some(&record.process)
     }
 
-    /// Returns true if another process may have led since the leader of `record` did.
+    /// Returns true if another process may have led after the leader of `record`.
     fn is_vacant(&self, record: &Record) -> bool {
         let is_late = record.process == self.settings.process && record.number <= self.created;
         record.kind == RecordKind::Placeholder || is_late || self.known.is_outdated(record)
     }
 
-    /// Returns true if the key has no record, or an older one than this process has seen, so that a placeholder is
-    /// needed.
+    /// Returns true if a placeholder is needed: the key has no record, or an older one than this
+    /// process has seen.
     fn lacks_record(&self) -> bool {
         match &self.known.content {
             Content::Nothing => false,
@@ -78,7 +79,7 @@ impl Claim {
         }
     }
 
-    /// Ends this process if the newest record has the outcome of the job in which it took part.
+    /// Ends this process if its job is over according to the newest record.
     fn end_with_the_job(&mut self) {
         let Some(outcome) = self.known.outcome_of_own_job() else { return };
         if !self.has_outlived && !self.is_leaving {
@@ -88,12 +89,12 @@ impl Claim {
         }
     }
 
-    /// Returns true if the key is gone after the end of the job.
+    /// Returns true if the key was deleted after the end of the job.
     fn is_deleted(&self) -> bool {
         matches!(self.known.content, Content::Absent { .. }) && self.known.has_ended()
     }
 
-    /// Returns the time of this process's candidacy, or of its placeholder.
+    /// Returns the time at which this process becomes a candidate, or writes a placeholder.
     fn candidacy(&mut self, now: Instant) -> Option<Instant> {
         let timers = self.settings.timers;
         let random = self.jitter.fraction();
@@ -103,7 +104,7 @@ impl Claim {
             Content::Absent { seen, .. } | Content::Garbage { seen, .. } => {
                 return Some(match &self.known.newest {
                     None => now + timers.stagger.mul_f64(random),
-                    // This process begins another job, if it is still there.
+                    // If the key is still absent then, this process begins another job.
                     Some(newest) if self.is_deleted() => {
                         let free = (*seen + self.silence(newest)).max(now);
                         free + timers.spread.mul_f64(random)
@@ -120,20 +121,21 @@ impl Claim {
         Some(free + self.turn(record, random))
     }
 
-    /// Returns the time at which this process may write a placeholder, if the key lacks the record since `since`. A leader that reaches
-    /// the store writes its record again before.
+    /// Returns the time at which this process may write a placeholder, if the key has lacked the
+    /// record since `since`. A leader that reaches the store writes its record again before.
     fn restoration(&self, now: Instant, since: Instant, random: f64) -> Instant {
         let ClaimTimers { renewal, spread, .. } = self.settings.timers;
         (since + renewal).max(now) + spread.mul_f64(random)
     }
 
-    /// Returns the delay of this process's candidacy after the end of the leader of `record`.
+    /// Returns the time that this process waits after the leader of `record` has ended, so that
+    /// candidates do not collide.
     fn turn(&self, record: &Record, random: f64) -> Duration {
         let timers = self.settings.timers;
         let process = &self.settings.process;
         if record.process == *process {
-            // A leader that could not renew its record is the first to do so; one that has resigned is the
-            // last to lead again.
+            // A leader that could not renew its record comes first, and a leader that has resigned
+            // comes last.
             return match record.kind {
                 RecordKind::Resigned | RecordKind::JobOver => timers.silence,
                 RecordKind::Leads | RecordKind::Placeholder => Duration::ZERO,
@@ -163,7 +165,7 @@ impl Claim {
         if self.lacks_record() {
             return self.write_placeholder(now, expected);
         }
-        // Workers of earlier leaders run until then.
+        // Workers of earlier leaders may run until then.
         let workers_until = self.silent_at().unwrap_or(now);
         let inheritance = match self.known.newest.as_deref() {
             None => InheritedState {
@@ -189,14 +191,14 @@ impl Claim {
         self.write_claim(now);
     }
 
-    /// Requests to put the newest record that is known into the key, without leading.
+    /// Writes the newest known record to the key, without leading.
     fn write_placeholder(&mut self, now: Instant, expected: Stamp) {
         let newest = self.known.newest.as_deref().cloned();
         let record = newest.unwrap_or_else(|| self.new_record(Term(0), Vec::new(), None));
         self.change(now, expected, Record { kind: RecordKind::Placeholder, ..record });
     }
 
-    /// Requests to replace the record.
+    /// Requests to replace the record by this process's own.
     pub(super) fn write_claim(&mut self, now: Instant) {
         let Role::Candidate { term, expected, inheritance } = &self.role else { return };
         let InheritedState { successors, job_state, .. } = &**inheritance;
@@ -205,7 +207,7 @@ impl Claim {
         self.change(now, expected, record);
     }
 
-    /// Applies that the store has the record of this process that change `number` has written.
+    /// Handles that the store has the record which change `number` has written.
     pub(super) fn confirm(&mut self, now: Instant, number: u64) {
         let sent = self.sent.iter().find(|sent| sent.number == number).copied();
         let timers = self.settings.timers;
@@ -214,7 +216,7 @@ impl Claim {
             Role::Follower => {}
             Role::Candidate { term, inheritance, .. } => {
                 let Some(until) = until.filter(|until| now < *until) else {
-                    // The answer has come too late to lead on it.
+                    // The answer came too late: the lease that runs from its sending is over.
                     self.role = Role::Follower;
                     return self.follow(now);
                 };
@@ -254,7 +256,7 @@ impl Claim {
         self.effects.push_back(Effect::Lead(Box::new(leadership)));
     }
 
-    /// Returns a record of this process; its number is set when it is sent.
+    /// Returns a record of this process. Its number is set when it is sent.
     pub(super) fn new_record(
         &self,
         term: Term,

@@ -1,4 +1,4 @@
-//! The record in the store, and the configuration, results and effects of a claim.
+//! Defines the record in the store, and the settings, results and effects of a claim.
 
 use std::time::{Duration, Instant};
 
@@ -11,35 +11,36 @@ use ragent_rendezvous::{
 
 use crate::election::NewLeadership;
 
-/// A revision of the store: each change of any key has a higher one. Zero is before the first.
+/// A revision of the store. Each change of any key has a higher one; zero is before the first.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Revision(pub u64);
 
-/// The identity of a content of the key. Revisions alone repeat if the store comes back empty or as an older copy.
+/// Identifies one content of the key. A revision alone does not: it repeats if the store comes back
+/// empty or as an older copy.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Stamp {
-    /// The revision of the change that has written it; zero if the key does not exist.
+    /// The revision of the change that has written the content; zero if the key does not exist.
     pub revision: Revision,
-    /// The lease of the store with which it was written; zero without one. A process obtains another one after each request
-    /// that has failed, so none is used before and after the store was restored.
+    /// The lease of the store with which it was written; zero without one. A process obtains a new
+    /// one after each failed request, so none is used both before and after a restore of the store.
     pub lease: i64,
 }
 
-/// The record of the leader in the store, in the only key of the job.
+/// The leader's record, which is the value of the job's only key.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Record {
     /// The leader's process.
     pub process: NodeId,
-    /// The endpoint at which agents reach it.
+    /// The address at which agents reach it.
     pub endpoint: String,
     /// Its term.
     pub term: Term,
-    /// The number of the change that has written this record, in the order of the process's changes.
+    /// The number of the change that has written this record. It grows with each change of the process.
     pub number: u64,
-    /// The leader's [`ClaimTimers::silence`]. Another process waits for this time or its own, whichever is longer: it
-    /// may have been started with another number of nodes.
+    /// The leader's [`ClaimTimers::silence`]. Another process waits for the longer of this time and
+    /// its own, because it may have been started with another number of nodes.
     pub silence: Duration,
-    /// Whether its writer leads.
+    /// The role of its writer.
     pub kind: RecordKind,
     /// The processes that become candidates first if this leader is lost, in this order.
     pub successors: Vec<Successor>,
@@ -47,25 +48,26 @@ pub struct Record {
     pub job_state: Option<JobState>,
 }
 
-/// What a record says about the process that has written it.
+/// The role of the process that has written a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RecordKind {
     /// It leads.
     Leads,
     /// It has led, and has resigned.
     Resigned,
-    /// It does not lead: the key had lost the record. Now it has the state of the job again, and a revision that shows for how
-    /// long no leader has changed it. The rest is from the newest record that this process has seen; without one, the term is zero.
+    /// It does not lead: the key had lost the record. The placeholder restores the state of the
+    /// job, and its revision shows for how long no leader has changed the key. The rest is from the
+    /// newest record that its writer has seen. If there is none, the term is zero.
     Placeholder,
-    /// It has led, and has resigned because the job is over: all its nodes have the outcome, or are lost. The record stays until
-    /// etcd removes it, or another job of this name begins.
+    /// It has led, and has resigned because the job is over: all its nodes have the outcome, or are
+    /// lost. The record stays until etcd removes it, or another job of this name begins.
     JobOver,
 }
 
 /// The content of the job's key.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KeyContent {
-    /// The revision of the store at which this was its content.
+    /// The revision of the store at which the key had this content.
     pub revision: Revision,
     /// The record, if the key has one.
     pub entry: Option<Entry>,
@@ -74,7 +76,8 @@ pub struct KeyContent {
 }
 
 impl KeyContent {
-    /// Returns the revision of the last change of the key; without a record, that of the store.
+    /// Returns the revision of the last change of the key, or of the store if the key does not
+    /// exist.
     pub(super) fn of_key(&self) -> Revision {
         self.stamp().map_or(self.revision, |stamp| stamp.revision)
     }
@@ -97,23 +100,23 @@ pub struct Entry {
 /// The result of a change.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ChangeOutcome {
-    /// The store has made the change; the revision, and the lease of a new record.
+    /// The store has made the change. Identifies the new content.
     Made(Stamp),
-    /// The store has not made the change, because the key does not have the expected content; its
-    /// content.
+    /// The store has not made the change, because the key does not have the expected content.
+    /// Contains the actual content.
     Refused(Box<KeyContent>),
     /// No answer was received: the store may have made the change, or may still make it.
     Unknown,
 }
 
-/// The configuration of one process.
+/// The settings of one process.
 #[derive(Clone, Debug)]
 pub struct ClaimSettings {
     /// This process.
     pub process: NodeId,
     /// The endpoint at which agents reach it.
     pub endpoint: String,
-    /// The leases; the same for all processes.
+    /// The intervals, the same for all processes.
     pub timers: ClaimTimers,
     /// The seed of terms and delays; different in each process.
     pub seed: u64,
@@ -121,32 +124,31 @@ pub struct ClaimSettings {
 
 /// The intervals of a claim; the same for all processes of a job.
 ///
-/// Let clocks drift by at most ρ, and let a keeper need at most K to kill the workers at the end of
-/// a lease. Then no worker of a lost leader runs when the next one leads, provided that
-/// `(leader_lease + K)·(1 + ρ) <= silence·(1 - ρ)`.
+/// No worker of a lost leader runs when the next one leads, provided that `(leader_lease + K)·(1 +
+/// ρ) <= silence·(1 - ρ)`. Here ρ is the largest drift of a clock, and K the longest time that a
+/// keeper needs to kill the workers after a lease.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ClaimTimers {
     /// The interval at which the leader writes its record.
     pub renewal: Duration,
     /// The leader's lease, from the sending of the newest change that the store has made.
     pub leader_lease: Duration,
-    /// The time without a new revision after which the record may be replaced, from the receipt of
-    /// the newest one.
+    /// The time that a process waits for a new revision before it replaces the record, from the
+    /// receipt of the newest one.
     pub silence: Duration,
-    /// The pause after a change without an answer; it doubles with each further one.
+    /// The pause after a change without an answer. It doubles with each further one.
     pub pause: Duration,
     /// The longest pause.
     pub pause_max: Duration,
-    /// The delay between the candidacies of two successors, and the maximum of the random delay that
-    /// is added to it.
+    /// The delay between the candidacies of two successors, and the maximum of the random delay
+    /// added to it.
     pub stagger: Duration,
     /// The maximum of the random delay of all other candidacies.
     pub spread: Duration,
 }
 
 impl ClaimTimers {
-    /// Returns the intervals for a job of this size; the leases are scaled like those of its
-    /// agents.
+    /// Returns the intervals for a job of this size, scaled like the leases of its agents.
     pub fn for_nodes(nodes: NodeRange) -> Self {
         let factor = Leases::default().for_nodes(nodes).factor();
         let default = Self::default();
@@ -160,8 +162,8 @@ impl ClaimTimers {
 }
 
 impl Default for ClaimTimers {
-    /// The store elects leaders of its own, which takes a second and more. So the leases are twice
-    /// those of voters.
+    /// The leases are twice those of voters, because the store elects leaders of its own, which
+    /// takes a second or more.
     fn default() -> Self {
         let leases = Leases::default();
         Self {
@@ -179,7 +181,7 @@ impl Default for ClaimTimers {
 /// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
-    /// Change the job's key if it has the expected content. Exactly one result must follow; no
+    /// Change the job's key if it has the expected content. Exactly one result must follow. No
     /// other change is requested before it.
     Change {
         /// The number of the change.
@@ -202,8 +204,9 @@ pub enum Effect {
     },
     /// The record of this process has replaced a value that was not a record.
     GarbageReplaced,
-    /// The job in which this process took part has ended, with this outcome. Nobody else reports it: its leader has ended.
+    /// The job in which this process took part has ended, with this outcome. This process must
+    /// report it, because the job's leader has ended.
     Outlived(Box<message::Outcome>),
-    /// The record of this process is released, or its lease is over. It may end.
+    /// The record of this process is released, or its lease is over, so the process may end.
     Released,
 }

@@ -1,4 +1,5 @@
-//! The content of the job's key, as far as this process knows it, and the newest record that it has had.
+//! Keeps the content of the job's key as this process knows it, and the newest record that the key
+//! has had.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +12,18 @@ use tracing::info;
 
 use crate::claim::{Claim, Entry, KeyContent, Record, RecordKind, Revision, Role, Stamp};
 
-/// The state of the job, as far as this process has seen it.
+/// The key as this process has seen it.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// The content of the key.
     pub(super) content: Content,
-    /// The newest record, also if the key no longer has it.
+    /// The newest record, even if the key no longer has it.
     pub(super) newest: Option<Box<Record>>,
-    /// The job that ran according to a record: this process took part in it, or may have done so.
+    /// The job that ran according to a record. This process took part in it, or may have done so.
     pub(super) own_job: Option<JobUid>,
-    /// The time since which the key has an older record than that one.
+    /// The time since which the key has had an older record than `newest`.
     pub(super) outdated_since: Option<Instant>,
-    /// The highest revision that was reported by watching the key.
+    /// The highest revision that a watch of the key has reported.
     watched: Revision,
 }
 
@@ -32,16 +33,16 @@ pub(super) enum Content {
     /// The key was not read yet.
     #[default]
     Nothing,
-    /// The key does not exist at `revision`. This is known since `seen`.
+    /// The key does not exist at `revision`. This process has known it since `seen`.
     Absent { revision: Revision, seen: Instant },
-    /// The key has a value that is not a record, which was received at `seen`.
+    /// The key has a value that is not a record. It was received at `seen`.
     Garbage { stamp: Stamp, seen: Instant },
-    /// The key has this record since its revision, which was received at `seen`.
+    /// The key has this record. It was received at `seen`.
     Present { entry: Box<Entry>, seen: Instant },
 }
 
 impl Content {
-    /// Returns the revision of the newest content that is known.
+    /// Returns the revision of the newest known content.
     fn revision(&self) -> Option<Revision> {
         match self {
             Self::Nothing => None,
@@ -61,7 +62,8 @@ impl Content {
         }
     }
 
-    /// Returns true if the store has gone back: it cannot have had both this content and `value`.
+    /// Returns true if the store has gone back to an older copy: it cannot have had both this
+    /// content and `value`.
     fn contradicts(&self, value: &KeyContent) -> bool {
         let is_other = self.expected() != Some(value.stamp().unwrap_or_default());
         self.revision() == Some(value.of_key()) && is_other
@@ -82,10 +84,10 @@ impl Content {
 }
 
 impl Known {
-    /// Keeps a record if it is newer than all others. Terms and numbers order records, because revisions do not
-    /// if the store was restored.
+    /// Keeps a record if it is newer than all others. Records are ordered by term and number,
+    /// because revisions repeat if the store was restored.
     pub(super) fn keep(&mut self, record: &Record) {
-        // A process that has seen no record begins another job.
+        // Its writer has seen no record, so it begins another job.
         let begins = record.term.0 == 0;
         if self.has_ended() && (begins || self.is_of_another_job(record)) {
             self.newest = None;
@@ -102,7 +104,8 @@ impl Known {
         }
     }
 
-    /// Returns true if a newer record is known: the store was restored, or another process has not seen that one.
+    /// Returns true if a newer record is known: the store was restored, or the writer has not seen
+    /// that record.
     pub(super) fn is_outdated(&self, record: &Record) -> bool {
         let order = |record: &Record| (record.term, record.number);
         self.newest.as_ref().is_some_and(|newest| order(record) < order(newest))
@@ -122,7 +125,7 @@ impl Known {
         job_state.closed.as_ref().filter(|_| self.own_job.as_ref() == Some(&job_state.job_uid))
     }
 
-    /// Notes the time at which the key first had an older record.
+    /// Notes the time at which the key first had an older record than `newest`.
     fn note_outdated(&mut self, now: Instant) {
         let is_outdated = self.content.record().is_some_and(|record| self.is_outdated(record));
         self.outdated_since = self.outdated_since.or(Some(now)).filter(|_| is_outdated);
@@ -136,7 +139,8 @@ impl Known {
 }
 
 impl Claim {
-    /// Forgets the known revision if watching reports a lower one: the store is empty, or was restored from a copy.
+    /// Forgets the content if a watch reports a lower revision: the store is empty, or was restored
+    /// from a copy.
     pub(super) fn note_watched(&mut self, value: &KeyContent) {
         if value.revision < self.known.watched || self.known.content.contradicts(value) {
             self.reset(value);
@@ -144,7 +148,7 @@ impl Claim {
         self.known.watched = value.revision;
     }
 
-    /// Forgets the known revision if the store refuses a change with a lower one.
+    /// Forgets the content if the store refuses a change with a lower revision.
     pub(super) fn note_refused(&mut self, value: &KeyContent) {
         let content = &self.known.content;
         let is_lower = content.revision().is_some_and(|known| value.of_key() < known);
@@ -194,8 +198,8 @@ impl Claim {
         }
     }
 
-    /// Returns the number of the change of this process that has written `record`, if it belongs to its
-    /// present candidacy or leadership.
+    /// Returns the number of the change that has written `record`, if this process has sent it in
+    /// its present candidacy or leadership.
     fn own_change(&self, record: &Record) -> Option<u64> {
         let term = match &self.role {
             Role::Follower => return None,
@@ -206,9 +210,10 @@ impl Claim {
         (is_own && record.kind != RecordKind::Placeholder).then_some(record.number)
     }
 
-    /// Handles that the key does not have the record of this process. A leader writes its record again, unless the key has that
-    /// of another leader. This is safe: after the key was lost, no process leads for a silence, which is longer than the
-    /// lease. Other processes follow.
+    /// Handles that the key does not have the record of this process. A leader writes its record
+    /// again, unless the key has the record of another leader. This is safe: after the key was
+    /// lost, no other process leads before a silence has passed, which is longer than the lease.
+    /// Other processes follow.
     pub(super) fn handle_loss(&mut self, now: Instant) {
         if let Role::Leader(leader) = &mut self.role {
             let is_replaced = self.known.content.record().is_some_and(|record| {

@@ -1,4 +1,4 @@
-//! A leadership: its renewals, and the release of its record.
+//! Renews the record of a leader, and releases it when the leader resigns.
 
 use std::time::Instant;
 
@@ -18,9 +18,9 @@ pub(super) struct ClaimLeader {
     pub(super) next_renewal: Instant,
     pub(super) successors: Vec<Successor>,
     pub(super) job_state: Option<JobState>,
-    /// The number of changes of the state.
+    /// The number of changes of the job's state.
     pub(super) changes: u64,
-    /// The number of the last change of the state that the store has.
+    /// The number of the last change of the job's state that the store has.
     pub(super) stored: u64,
 }
 
@@ -29,35 +29,35 @@ pub(super) struct ClaimLeader {
 pub(super) struct SentChange {
     pub(super) number: u64,
     pub(super) at: Instant,
-    /// The number of the last change of the state that it contains.
+    /// The number of the last change of the job's state that it contains.
     pub(super) job_state: u64,
 }
 
 /// The release of this process's record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Release {
-    /// What the record says then.
+    /// The new kind of the record.
     pub(super) kind: RecordKind,
-    /// The end of the lease; a release has no purpose after it.
+    /// The end of the lease. After it, other processes no longer wait, so a release has no use.
     pub(super) until: Instant,
 }
 
 impl ClaimLeader {
-    /// Changes the state, and returns the number of the change.
+    /// Changes the job's state, and returns the number of the change.
     pub(super) fn remember(&mut self, job_state: JobState) -> u64 {
         self.job_state = Some(job_state);
         self.changes += 1;
         self.changes
     }
 
-    /// Returns the time of the next change: at once if the state is not stored.
+    /// Returns the time of the next change: at once if the store lacks the newest state.
     pub(super) fn next_change(&self, now: Instant) -> Instant {
         if self.stored < self.changes { now } else { self.next_renewal }
     }
 }
 
 impl Claim {
-    /// Writes the record again, also if the key has lost it.
+    /// Writes the record again, even if the key has lost it.
     pub(super) fn write_renewal(&mut self, now: Instant) {
         let Some(expected) = self.known.content.expected() else { return };
         let renewal = self.settings.timers.renewal;
@@ -69,7 +69,7 @@ impl Claim {
         self.change(now, expected, record);
     }
 
-    /// Records that a change is sent. Only the changes of the last lease count.
+    /// Records that a change is sent. Only changes sent within the last lease count.
     pub(super) fn note_sent(&mut self, now: Instant, number: u64) {
         let lease = self.settings.timers.leader_lease;
         while self.sent.len() >= CHANGES_UNDER_WAY_MAX
@@ -84,11 +84,11 @@ impl Claim {
         self.sent.push_back(SentChange { number, at: now, job_state });
     }
 
-    /// Ends the leadership, and releases the record, so that a successor does not wait for the end of the
-    /// lease.
+    /// Ends the leadership, and releases the record so that a successor need not wait for the end
+    /// of the lease.
     pub(super) fn resign(&mut self, now: Instant, reason: &str, kind: RecordKind) {
         let until = self.leads_until().unwrap_or(now);
-        // Before others see it and lead.
+        // Stop leading before others see the release and lead.
         self.end_leadership(reason);
         self.release = Some(Release { kind, until });
         self.retry_at = None;
@@ -103,7 +103,7 @@ impl Claim {
         self.announce(None);
     }
 
-    /// Ends the release if the store has made it, or if it has no purpose any more.
+    /// Ends the release once the store has it, or once the lease is over.
     pub(super) fn check_release(&mut self, now: Instant) {
         let Some(release) = self.release else { return };
         if now < release.until && self.unreleased().is_some() {
@@ -112,11 +112,11 @@ impl Claim {
         self.release = None;
         self.effects.push_back(Effect::Released);
         self.follow(now);
-        // It would begin again.
+        // `follow` would begin it again.
         self.release = None;
     }
 
-    /// Requests to mark the record as that of a leader that has resigned.
+    /// Requests to mark the record as resigned, or as over with the job.
     pub(super) fn write_release(&mut self, now: Instant) {
         let (Some(release), Some(expected)) = (self.release, self.known.content.expected()) else {
             return;
@@ -125,7 +125,7 @@ impl Claim {
         self.change(now, expected, Record { kind: release.kind, ..record });
     }
 
-    /// Returns the record of this process, if the key has it, and not as one that has resigned.
+    /// Returns the record in the key, if this process has written it and has not released it.
     pub(super) fn unreleased(&self) -> Option<&Record> {
         let is_own = |record: &&Record| {
             record.process == self.settings.process && record.kind == RecordKind::Leads

@@ -19,7 +19,7 @@ struct Job {
     processes: Vec<Claim>,
     /// The effects other than changes, by process.
     seen: Vec<Vec<Effect>>,
-    /// Processes whose changes the store does not answer; they are not made.
+    /// Processes whose changes the store neither makes nor answers.
     are_unreachable: Vec<bool>,
     /// Processes whose changes are made, but not answered.
     are_unanswered: Vec<bool>,
@@ -133,7 +133,7 @@ impl Job {
         (job, leader)
     }
 
-    /// Lets `time` pass; deadlines are handled when they are due.
+    /// Lets `time` pass. Deadlines are handled when they are due.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -283,8 +283,8 @@ fn others_follow_the_successors() {
     assert_eq!(job.leader(), Some(others[2]));
 }
 
-/// A leader that resigns is replaced at once, but the successor knows that workers may still run; the leader itself
-/// comes last.
+/// A leader that resigns is replaced at once, but the successor knows that workers may still run. The
+/// leader itself comes last.
 #[test]
 fn resignation_is_followed_at_once() {
     let (mut job, leader) = Job::started(3);
@@ -316,7 +316,7 @@ fn death_notice_is_followed_at_once() {
     job.set_unreachable(&[leader], true);
     let ended = job.now;
     job.processes[others[0]].handle_death_notice(job.now, &process(leader));
-    // In the meantime the leader leads by its own clock; its process has ended.
+    // In the meantime the leader leads by its own clock. Its process has ended.
     job.processes[leader] = Job::new(3).processes.remove(leader);
     job.pass(SECOND);
     assert_eq!(job.leader(), Some(others[0]));
@@ -326,7 +326,8 @@ fn death_notice_is_followed_at_once() {
     assert_eq!(job.leader(), Some(others[0]));
 }
 
-/// A change of the state is reported once the store has it; a leader whose record was replaced reports none.
+/// A change of the state is reported once the store has it. A leader whose record was replaced reports
+/// none.
 #[test]
 fn job_state_is_stored() {
     let (mut job, leader) = Job::started(2);
@@ -370,7 +371,7 @@ fn lost_answers_are_resolved() {
     assert_eq!(job.led(0).len(), 1);
 }
 
-/// A claim whose answer arrives after the lease would be over is not led on; the process claims again.
+/// A claim whose answer arrives after the lease would be over is not led on. The process claims again.
 #[test]
 fn late_answer_is_no_leadership() {
     let mut job = Job::new(1);
@@ -449,7 +450,8 @@ fn higher_term_ends_the_leadership() {
     assert!(job.led(leader).pop().unwrap().term > term);
 }
 
-/// The record of a job that is over says so. A process that took part in no round begins another job, at once.
+/// The record of a job that is over shows it. A process that took part in no round begins another job, at
+/// once.
 #[test]
 fn record_stays_after_the_end() {
     let (mut job, leader) = Job::started(2);
@@ -680,7 +682,8 @@ fn garbage_is_replaced() {
     assert_eq!((job.led(next)[0].job_state.clone(), replaced(&job)), (Some(job_state(1)), 2));
 }
 
-/// An older record than the newest one that was seen is replaced, and its leader does not lead again because of it.
+/// An older record than the newest known record is replaced, and its leader does not lead again because of
+/// it.
 #[test]
 fn older_record_is_replaced() {
     let (mut job, first) = Job::started(3);
@@ -727,8 +730,8 @@ fn same_revision_after_a_reset_is_another_record() {
     assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
 }
 
-/// After the store was emptied, another job has lower terms than one that has ended. A process that knows the end does not replace
-/// its record.
+/// After the store was emptied, another job has lower terms than an ended job. A process that knows the end
+/// does not replace its record.
 #[test]
 fn ended_job_does_not_replace_another_one() {
     let mut known = Known::default();
@@ -788,7 +791,7 @@ fn process_outlives_its_job() {
     }
 }
 
-/// A new process begins another job in place of one that is over, at once and without anything of it.
+/// A new process begins another job after the end of a job, at once and without anything of it.
 #[test]
 fn another_job_replaces_one_that_is_over() {
     let (mut job, leader) = Job::ended(2);

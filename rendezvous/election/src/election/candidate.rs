@@ -1,4 +1,4 @@
-//! The steps of a candidacy: the pre-vote, the vote, and the pause after a failure.
+//! Carries out a candidacy: the pre-vote, the vote, and the pause after a failure.
 
 use std::{
     mem,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 impl Election {
-    /// Becomes a follower for a while, after a failed candidacy.
+    /// Waits as a follower after a failed candidacy.
     pub(super) fn pause(&mut self, now: Instant) {
         let Timers { pause, pause_max, .. } = self.settings.timers;
         let pause = doubled(pause, self.failures.min(PAUSE_DOUBLINGS_MAX), pause_max);
@@ -28,7 +28,7 @@ impl Election {
         self.stand_after(now, pause);
     }
 
-    /// Becomes a candidate: begins the pre-vote.
+    /// Becomes a candidate, and begins the pre-vote.
     pub(super) fn stand(&mut self, now: Instant) {
         if !self.voter.is_free_for(now, &self.settings.process) {
             self.follow(now);
@@ -79,7 +79,7 @@ impl Election {
         self.count(now);
     }
 
-    /// Begins to send renewals; this process leads when a majority has granted the first one.
+    /// Begins to send renewals. This process leads when a majority has granted the first one.
     fn begin_to_lead(&mut self, now: Instant) {
         let role = mem::replace(&mut self.role, Role::Follower { stands_at: now });
         let Role::Candidate { poll, term } = role else {
@@ -102,7 +102,7 @@ impl Election {
         poll
     }
 
-    /// Returns the time for which a candidate waits for answers: longer after failures, since the
+    /// Returns how long this candidate waits for answers: longer after failures, because the
     /// network may be slow.
     pub(super) fn poll_time(&self) -> Duration {
         doubled(self.settings.timers.poll, self.failures, self.longest_poll())

@@ -1,8 +1,13 @@
-//! The changes of the voters: the leader replaces voters that are lost, and a voter whose process ends asks for it.
+//! Replaces voters while the job runs.
 //!
-//! A change has two steps. First the list before and the next list count both, and the leader needs a majority of each;
-//! when both majorities know of the change, only the next list counts. Members that are to become voters grant leases
-//! before they count, so that a change never ends a leadership.
+//! The leader replaces a voter that has been silent for 30 s, or that asks for it because its
+//! process ends. Like Raft's joint consensus, a change has two steps, so that two leaders can never
+//! be elected at once:
+//!
+//! 1. The old and the new list both count: the leader needs a majority of each.
+//! 2. Once both majorities have stored the change, only the new list counts.
+//!
+//! A new voter grants leases before step 1, so a change never ends a leadership.
 
 use std::{
     mem,
@@ -25,37 +30,38 @@ use crate::{
     limits::LEARNERS_MAX,
 };
 
-/// The process ends, and never becomes a candidate again.
+/// This process is shutting down, so it no longer becomes a candidate.
 #[derive(Debug)]
 pub(super) struct Leaving {
     next_request: Instant,
-    /// True if this voter is not to be replaced.
+    /// True if the leader has answered that this voter will not be replaced.
     is_refused: bool,
 }
 
-/// The time without a grant after which a voter is replaced: longer than a host takes to restart its agent.
+/// A voter is replaced after this time without a grant. A host restarts its agent in less.
 const SILENT: Duration = Duration::from_secs(30);
 
-/// The age of the last grant of a member that may become a voter.
+/// A member may become a voter if its last answer is not older.
 const LEARNER_SILENT: Duration = Duration::from_secs(1);
 
-/// The time for which the lease of the leader must last under both lists at the beginning of a change.
+/// The leader's lease must last this much longer under both lists when a change begins.
 const LEASE_LEFT: Duration = Duration::from_millis(1_500);
 
-/// The time within which members register with a new leader, unless it has received two reports of them: the first one has the members
-/// that were there first.
+/// The time that a new leader waits for members before it refuses to replace a leaving voter. It
+/// waits no longer after two reports of the members: the first report has only the members that
+/// were there first.
 const MEMBERS_WITHIN: Duration = Duration::from_secs(3);
 
-/// The time between two changes of the voters, except those for voters that leave: two processes at one address could otherwise
-/// replace each other as fast as the network allows.
+/// The pause between two changes of the voters, except for voters that leave. Otherwise, two
+/// processes at one address could replace each other as fast as the network allows.
 const CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The interval at which a voter asks the leader to replace it.
+/// A voter that leaves asks the leader this often to replace it.
 const LEAVE_INTERVAL: Duration = Duration::from_millis(50);
 
 impl ElectionLeader {
-    /// Returns the learners, which are non-voting: members that may replace a voter. They already receive the state and
-    /// grant leases, but these do not count yet.
+    /// Returns the learners: non-voting members that may replace a voter. They already receive the
+    /// state and grant leases, but these do not count yet.
     pub(super) fn learners(&self, replica: &Replica) -> impl Iterator<Item = &Member> {
         let is_voter = |member: &&Member| {
             let mut slots = replica.lists.slots();
@@ -66,8 +72,8 @@ impl ElectionLeader {
         members.filter(move |member| !is_voter(member)).take(LEARNERS_MAX)
     }
 
-    /// Returns the members that can become voters at once: there are connections in both directions, and their host
-    /// has no voter that is to stay.
+    /// Returns the learners that can become voters at once: they have answered recently, are
+    /// connected in both directions, and do not leave.
     fn candidates<'a>(
         &'a self,
         now: Instant,
@@ -88,7 +94,7 @@ impl ElectionLeader {
         self.membership.leaving.iter().any(|(leaving, _)| Some(*leaving) == voter)
     }
 
-    /// Returns the next list of voters; `None` if nothing can be improved.
+    /// Returns the next list of voters; `None` if the present one cannot be improved.
     fn next_list(
         &self,
         now: Instant,
@@ -112,7 +118,7 @@ impl ElectionLeader {
             may_change && slot.voter != Some(own) && self.is_bad(now, replica, slot, answers)
         };
         let mut bad: Vec<&VoterSlot> = list.iter().filter(is_bad).collect();
-        // A voter that leaves is replaced first: its process waits for it.
+        // A voter that leaves comes first, because its process waits for it.
         bad.sort_by_key(|slot| !self.is_leaving(slot.voter));
         let replacement = |bad: &VoterSlot| {
             let is_at_its_host = |slot: &VoterSlot| slot.address == bad.address;
@@ -124,8 +130,8 @@ impl ElectionLeader {
         Some(list.iter().map(replace).collect())
     }
 
-    /// Returns true if a voter is to be replaced: it was never there, it leaves, another process at its host has not
-    /// its state, or it is silent.
+    /// Returns true if a voter should be replaced: it was never there, it leaves, it is silent, or
+    /// another process at its host does not have its state.
     fn is_bad(&self, now: Instant, replica: &Replica, slot: &VoterSlot, answers: &Answers) -> bool {
         let Some(voter) = slot.voter else { return true };
         let is_at_host = |member: &&Member| member.address == slot.address;
@@ -142,7 +148,7 @@ impl ElectionLeader {
 }
 
 impl Election {
-    /// Handles a report of the members of the job.
+    /// Handles a report of the job's members.
     pub fn handle_members(&mut self, now: Instant, report: MembersReport) {
         self.begin(now);
         if let Role::Leader(leader) = &mut self.role {
@@ -154,8 +160,9 @@ impl Election {
         }
     }
 
-    /// Resigns if this process leads, and never becomes a candidate again, because the process will end. Asks the next
-    /// leader to replace this voter; [`Election::may_end`] returns true when it is replaced.
+    /// Resigns if this process leads. It is shutting down, so it no longer becomes a candidate.
+    /// Asks the next leader to replace this voter. [`Election::may_end`] returns true when that is
+    /// done.
     pub fn handle_leaving(&mut self, now: Instant) {
         self.begin(now);
         if self.leaving.is_none() {
@@ -169,15 +176,15 @@ impl Election {
         self.ask_to_leave(now);
     }
 
-    /// Returns true if the job needs this voter's state: it is a voter, and the job has not ended. An end that no
-    /// majority knows may be forgotten.
+    /// Returns true if the job needs this process: it is a voter, and the job is not known to have
+    /// ended. An outcome that no majority has may be forgotten.
     pub fn is_needed(&self) -> bool {
         let is_own = |slot: &VoterSlot| slot.voter == Some(self.settings.voter);
         self.voter.replica().lists.slots().any(is_own) && self.ended_job().is_none()
     }
 
-    /// Returns true if the process of this voter, which leaves, may end: the job does not need it, or no other process
-    /// can replace it.
+    /// Returns true if this process, which leaves, may end: the job does not need it, or no other
+    /// process can replace it.
     pub fn may_end(&self) -> bool {
         let is_refused = self.leaving.as_ref().is_some_and(|leaving| leaving.is_refused);
         let is_alone = self.voter.replica().lists.slots().count() == 1;
@@ -189,7 +196,7 @@ impl Election {
         self.leaving.as_ref().filter(|_| !self.may_end()).map(|leaving| leaving.next_request)
     }
 
-    /// Asks the leader to replace this voter, if it is time to.
+    /// Asks the leader to replace this voter, if the time has come.
     pub(super) fn ask_to_leave(&mut self, now: Instant) {
         if self.asks_to_leave_at().is_none_or(|at| now < at) {
             return;
@@ -204,7 +211,8 @@ impl Election {
         }
     }
 
-    /// Records that this voter is not replaced. An answer to any other request has another number.
+    /// Records that this voter will not be replaced. An answer to any other request has another
+    /// sequence number.
     pub(super) fn handle_answer_to_leave(&mut self, message: &VoterMessage<Answer>) {
         let is_of_leader = self.leader.as_ref().is_some_and(|(at, _)| *at == message.address);
         let is_newest = message.sequence == self.sequence;
@@ -227,15 +235,15 @@ impl Election {
         let Role::Leader(leader) = &self.role else { return true };
         let has_slot_here = replica.lists.slots().any(|slot| slot.voter == Some(voter));
         let is_changing = replica.lists.before.is_some() || replica.version != leader.copied;
-        // A leader that was just elected does not know the members yet.
+        // A leader that was just elected does not know all members yet.
         let may_know_more =
             leader.membership.reports < 2 && now < leader.membership.since + MEMBERS_WITHIN;
         let has_learner = || leader.learners(replica).any(|m| !leader.is_leaving(Some(m.voter)));
         has_slot_here && (is_changing || may_know_more || has_learner())
     }
 
-    /// Returns true if this process leads, and a majority knows that a voter has no slot. The leader does
-    /// not know the address of such a voter any more.
+    /// Returns true if this process leads, and a majority knows that a voter has no slot any more.
+    /// The leader no longer knows the address of such a voter.
     pub(super) fn has_replaced(&self, voter: VoterId) -> bool {
         let Role::Leader(leader) = &self.role else { return false };
         let replica = self.voter.replica();
@@ -243,7 +251,7 @@ impl Election {
         is_copied && replica.lists.slots().all(|slot| slot.voter.is_some_and(|v| v != voter))
     }
 
-    /// Begins, continues or completes a change of the voters, if one is needed and possible.
+    /// Takes the next step of a change of the voters, if one is needed and possible.
     pub(super) fn review(&mut self, now: Instant) {
         let replica = self.voter.replica().clone();
         let lease = self.settings.timers.leader_lease;
@@ -259,7 +267,7 @@ impl Election {
             return;
         }
         if mem::take(&mut leader.membership.is_completing) {
-            // Before, the voters of the list before were still needed.
+            // Until now, voters of the old list were still needed.
             let voters = replica.lists.last.clone();
             info!(voters = ?addresses(&voters), "the voters have changed");
             self.effects.push_back(Effect::Voters(voters));
@@ -276,8 +284,8 @@ impl Election {
         }
     }
 
-    /// Steps down for another process that leads the job: this one ends its leadership, and is not a voter any more, unless
-    /// the job has a round here. The process at `listed` counts as the first voter instead.
+    /// Steps down because another process leads the job. This process also stops being a voter,
+    /// unless the job has a round here. The process at `listed` becomes the first voter instead.
     pub fn handle_stepping_down(&mut self, now: Instant, listed: VoterAddress) {
         self.begin(now);
         if self.voter.replica().has_round() || listed == self.settings.address {
@@ -294,7 +302,7 @@ impl Election {
 }
 
 impl ElectionLeader {
-    /// Forgets voters that wanted to leave, and whose next process has granted a lease.
+    /// Forgets a leaving voter once a new process of that voter has granted a lease.
     fn forget_returned(&mut self) {
         let grants = &self.grants;
         self.membership.leaving.retain(|(voter, process)| {

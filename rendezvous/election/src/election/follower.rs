@@ -1,4 +1,4 @@
-//! The steps of a follower: it votes, grants leases, and waits until it becomes a candidate.
+//! Votes and grants leases as a follower, and decides when to become a candidate.
 
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,8 @@ impl Election {
         if is_granted {
             self.highest = self.highest.max(term);
             debug!(%process, %term, "voted");
-            // The candidate is elected within the time of its poll, or not at all. Its poll may be longer than
-            // this voter's, because it has failed more often.
+            // The candidate is elected within its poll, or not at all. Its poll may be longer than
+            // this voter's, because it may have failed more often.
             self.stand_after(now, self.longest_poll() + self.settings.timers.pause);
         }
         self.voter.answer(now, is_granted, knows)
@@ -55,7 +55,7 @@ impl Election {
         self.voter.answer(now, is_granted, replica.knowledge())
     }
 
-    /// Becomes a follower that becomes a candidate when its voter's lease has ended.
+    /// Waits as a follower until the lease that this voter has granted ends.
     pub(super) fn follow(&mut self, now: Instant) {
         let lease = self.voter.lease(now).map(|lease| lease.until.saturating_duration_since(now));
         if lease.is_none() {
@@ -64,18 +64,19 @@ impl Election {
         self.stand_after(now, lease.unwrap_or_default());
     }
 
-    /// Becomes a follower that becomes a candidate after `delay` and a stagger that depends on its
-    /// position in the newest list, unless it is the only voter.
+    /// Waits as a follower for `delay`, and for a stagger that depends on its position in the
+    /// newest list. A single voter has no stagger.
     pub(super) fn stand_after(&mut self, now: Instant, delay: Duration) {
         let is_own = |address: &VoterAddress| *address == self.settings.address;
         let slots = &self.voter.replica().lists.last;
         let turn = slots.iter().position(|slot| is_own(&slot.address)).unwrap_or(VOTERS_MAX);
         let turn = u32::try_from(turn).unwrap_or(u32::MAX);
-        // The only voter has no rival.
+        // A single voter has no rival.
         let is_alone = slots.len() == 1 && turn == 0;
         let stagger = if is_alone { Duration::ZERO } else { self.settings.timers.stagger };
         let random = stagger.mul_f64(self.jitter.fraction());
-        // A voter that was just started may have forgotten a lease, so it does not stand before that has ended.
+        // A voter that has just started may have forgotten a lease, so it waits until that has
+        // ended.
         let free_at = if self.has_just_started(now) { self.voter.silent_until() } else { now };
         let stands_at = free_at.max(now + delay) + stagger.saturating_mul(turn) + random;
         self.role = Role::Follower { stands_at };

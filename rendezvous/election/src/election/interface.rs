@@ -1,4 +1,4 @@
-//! The configuration and the effects of a voter.
+//! Defines the settings and the effects of a voter.
 
 use std::time::Instant;
 
@@ -14,25 +14,27 @@ use crate::election::{
     timers::Timers,
 };
 
-/// The configuration of one voter.
+/// The settings of one voter.
 #[derive(Clone, Debug)]
 pub struct ElectionSettings {
     /// This voter.
     pub voter: VoterId,
-    /// True if this process is the first one of the voter, so that no earlier one has promised anything.
+    /// True if this is the first process of the voter, so that no earlier process has promised
+    /// anything.
     pub is_new: bool,
     /// True if no earlier job of this name can exist. Then the voter votes at once.
     pub is_first_start: bool,
-    /// The jobs of this name that have ended, as far as an earlier process at this place knew.
+    /// Jobs of this name that have ended, as an earlier process at this place knew.
     pub ended: Vec<JobUid>,
-    /// The endpoint at which other voters reach it.
+    /// The address at which other voters reach it.
     pub address: VoterAddress,
-    /// The endpoints that the user gave, in this order, or the one that was found by a search; the voters of a job without
-    /// a round. The position in a list delays the candidacies of a voter, so that the first one that is alive leads.
+    /// The endpoints that the user gave, in this order, or the endpoint that a search has found. They are the
+    /// voters of a job without a round. A voter further down the list waits longer before it becomes a
+    /// candidate, so the first living voter leads.
     pub listed: Vec<VoterAddress>,
     /// This process.
     pub process: NodeId,
-    /// The leases; the same for all voters.
+    /// The intervals, the same for all voters.
     pub timers: Timers,
     /// The seed of terms and delays; different in each process.
     pub seed: u64,
@@ -41,10 +43,10 @@ pub struct ElectionSettings {
 /// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
-    /// Write the voter's state to its file before any further answer is sent: the voters have changed, and a process
-    /// that has forgotten it could elect a leader by the list before.
+    /// Write the voter's state to its file before any further answer is sent. The voters have
+    /// changed, and a process that forgets it could elect a leader by the old list.
     Store,
-    /// Send a request to the voter at this address; drop the request if the voter cannot be reached.
+    /// Send a request to the voter at this address. Drop it if the voter cannot be reached.
     Send {
         /// The address of the voter.
         to: VoterAddress,
@@ -64,39 +66,42 @@ pub enum Effect {
         /// The leader's address; `None` if none is known.
         leader: Option<VoterAddress>,
     },
-    /// The jobs that this process was shown have changed: [`Election::other_jobs`](super::Election::other_jobs) has them.
+    /// The jobs that other processes have shown have changed.
+    /// [`Election::other_jobs`](super::Election::other_jobs) has them.
     OtherJobs,
-    /// A job of this name has ended; keep it for the next process at this place.
+    /// A job of this name has ended. Keep this for the next process at this place.
     Ended(JobUid),
-    /// Another job of this name goes on, and this one does not: a leader closes it, and any other process ends.
+    /// Another job of this name goes on, and this one ends: a leader closes it, and any other
+    /// process ends.
     Yield {
         /// The other job.
         other: Seniority,
         /// The address of its leader.
         at: VoterAddress,
     },
-    /// The job of this process has ended while it had no leader; the process ends. Contains the outcome if this process knows it.
+    /// The job of this process has ended while it had no leader, so this process ends. Contains the
+    /// outcome, if it is known.
     Outlived(Option<Box<Outcome>>),
-    /// Report that two addresses of the list belong to the same process.
+    /// Report that two addresses of the list lead to the same process.
     Duplicate {
         /// The address whose process also answers at another one.
         address: VoterAddress,
     },
 }
 
-/// A leadership that begins.
+/// The leadership that a process has won.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NewLeadership {
     /// Its term.
     pub term: Term,
     /// Its end, unless it is extended.
     pub until: Instant,
-    /// The time until which workers under earlier leaders may run.
+    /// The time until which workers of earlier leaders may run.
     pub workers_until: Instant,
     /// The previous leader, if one is known.
     pub former: Option<NodeId>,
-    /// The state of the job under that leader; `None` if this is the first one.
+    /// The state of the job; `None` if this is the first leader.
     pub job_state: Option<JobState>,
-    /// The voters.
+    /// The voters; empty if an external store has chosen the leader.
     pub voters: Vec<VoterSlot>,
 }

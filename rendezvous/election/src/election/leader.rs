@@ -1,4 +1,4 @@
-//! A leadership: its renewals, and its end as a majority has granted it.
+//! Renews the leases of a leader, and counts what a majority has granted.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,7 +22,8 @@ use crate::{
     limits::RENEWALS_UNDER_WAY_MAX,
 };
 
-/// The age of a voter's last grant at which the voter counts as lost before the first round: a few renewals.
+/// Before the first round, a voter without a grant or answer for this long counts as lost: a few
+/// renewals.
 const RECENT: Duration = Duration::from_secs(1);
 
 /// The leadership of one term.
@@ -32,17 +33,17 @@ pub(super) struct ElectionLeader {
     pub(super) inheritance: Inheritance,
     /// The end of the leadership; `None` until a majority has granted the first lease.
     pub(super) until: Option<Instant>,
-    /// The time at which the leader resigns if no majority has granted the first lease.
+    /// The leader resigns at this time if no majority has granted the first lease.
     pub(super) deadline: Instant,
     pub(super) next_renewal: Instant,
     /// The renewals whose answers still count.
     sent: VecDeque<Renewal>,
-    /// The newest grant of each voter, and of members that could become voters, by address.
+    /// The newest grant of each voter and learner, by address.
     pub(super) grants: BTreeMap<VoterAddress, VoterGrant>,
     pub(super) copied: Version,
     /// The version with the first round of the job, until a majority has it.
     pub(super) first_round: Option<Version>,
-    /// True if the job runs, or has enough nodes to.
+    /// True if the job runs, or has enough nodes to run.
     pub(super) has_nodes: bool,
     pub(super) membership: Membership,
 }
@@ -60,7 +61,7 @@ struct Renewal {
 pub(super) struct VoterGrant {
     pub(super) voter: VoterId,
     pub(super) process: NodeId,
-    /// The time of sending of the newest renewal that it has granted, and the newest version in one.
+    /// The time at which the newest renewal that it has granted was sent.
     pub(super) sent: Instant,
     version: Version,
     /// The time of its newest answer.
@@ -91,7 +92,7 @@ impl ElectionLeader {
         }
     }
 
-    /// Records a renewal that is being sent, and the grant of the leader's own voter.
+    /// Records a renewal that is being sent, and forgets those whose lease is over.
     fn send(&mut self, now: Instant, timers: Timers, sequence: u64, version: Version) {
         while self.sent.len() >= RENEWALS_UNDER_WAY_MAX
             || self.sent.front().is_some_and(|renewal| renewal.at + timers.leader_lease <= now)
@@ -102,8 +103,8 @@ impl ElectionLeader {
         self.next_renewal = now + timers.renewal;
     }
 
-    /// Records that a voter has granted a renewal. Returns false if the lease that
-    /// began when it was sent is over.
+    /// Records that a voter has granted a renewal. Returns false if the lease that began when it
+    /// was sent is over.
     pub(super) fn handle_granted(&mut self, now: Instant, message: &VoterMessage<Answer>) -> bool {
         let is_answered = |renewal: &&Renewal| renewal.sequence == message.sequence;
         let Some(renewal) = self.sent.iter().find(is_answered).copied() else { return false };
@@ -121,7 +122,7 @@ impl ElectionLeader {
     }
 
     fn grant(&mut self, address: &VoterAddress, mut grant: VoterGrant) {
-        // What another voter at this address has granted does not count for this one.
+        // A grant of another voter at this address does not count for this one.
         if let Some(before) = self.grants.get(address).filter(|known| known.voter == grant.voter) {
             grant.sent = grant.sent.max(before.sent);
             grant.version = grant.version.max(before.version);
@@ -135,12 +136,13 @@ impl ElectionLeader {
         self.grants.get(&slot.address).filter(is_of_slot)
     }
 
-    /// Returns the time of sending of the newest renewal that a majority of these lists has granted.
+    /// Returns the time at which the newest renewal that a majority of these lists has granted was
+    /// sent.
     pub(super) fn granted_by(&self, replica: &Replica, lists: &Lists) -> Option<Instant> {
         lists.of_majority(|slot| self.grant_of(replica, slot).map(|grant| grant.sent)).flatten()
     }
 
-    /// Extends the leadership as far as a majority has granted it; returns true if it became
+    /// Extends the leadership as far as a majority has granted it. Returns true if it became
     /// longer.
     fn extend(&mut self, timers: Timers, replica: &Replica) -> bool {
         let until = self.granted_by(replica, &replica.lists).map(|sent| sent + timers.leader_lease);
@@ -163,9 +165,10 @@ impl ElectionLeader {
         })
     }
 
-    /// Returns the list of a job whose first round begins: each voter that has answered in the last second is known now, also one
-    /// that was just started and grants no leases yet. Returns `None` if fewer than a majority grant leases: a voter that has
-    /// left since could be missing permanently.
+    /// Returns the voters of a job whose first round begins. Every voter that has answered in the
+    /// last second is known by its identity, even if it has just started and grants no leases yet.
+    /// Returns `None` if fewer than a majority grant leases: a voter that has left could then be
+    /// missing permanently.
     pub(super) fn listed(&self, now: Instant, lists: &Lists, answers: &Answers) -> Option<Lists> {
         let is_recent = |at: Instant| at + RECENT >= now;
         let grant = |slot: &VoterSlot| {
@@ -185,7 +188,7 @@ impl ElectionLeader {
 }
 
 impl Election {
-    /// Sends a renewal to all other voters, and to members that could become voters.
+    /// Sends a renewal to all other voters, and to learners.
     pub(super) fn renew(&mut self, now: Instant) {
         self.grant_own(now);
         self.sequence += 1;
@@ -213,7 +216,8 @@ impl Election {
         self.extend(now);
     }
 
-    /// Writes the state that this process has inherited in its own term, so that a majority has it in this term.
+    /// Writes the inherited state in this process's own term, so that a majority has it in this
+    /// term.
     pub(super) fn write_in_own_term(&mut self, now: Instant) {
         let Role::Leader(leader) = &self.role else { return };
         let Replica { lists, job_state, .. } = self.voter.replica().clone();
@@ -249,7 +253,7 @@ impl Election {
         }
     }
 
-    /// Extends the leadership by the renewals that were granted; it begins with the first majority.
+    /// Extends the leadership by the grants so far. It begins with the first majority.
     pub(super) fn extend(&mut self, now: Instant) {
         let timers = self.settings.timers;
         let replica = self.voter.replica();
@@ -289,12 +293,13 @@ impl Election {
         self.review(now);
     }
 
-    /// Ends the leadership, and releases the leases, so that a successor does not wait for their
+    /// Ends the leadership, and releases the leases so that a successor need not wait for their
     /// end.
     pub(super) fn step_down(&mut self, now: Instant, reason: &str) {
         let Role::Leader(leader) = &self.role else { return };
         let (term, has_led) = (leader.term, leader.until.is_some());
-        // The process may have to end later, which its coordinator would have done.
+        // Its coordinator, which would have ended the process, is gone. Without a leader, the
+        // process may have to end later.
         self.has_yielded = false;
         if has_led {
             info!(%term, reason, "the leadership has ended");

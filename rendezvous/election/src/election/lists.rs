@@ -1,27 +1,27 @@
-//! The lists of voters: one, or two while the voters change.
+//! Keeps the list of voters, or two lists while the voters change.
 //!
-//! A majority is a majority of every list. So the voters of the list before and those of the next list never elect two
-//! leaders, whichever of them know of the change.
+//! As in Raft's joint consensus, a majority is a majority of every list. So the old and the new
+//! voters never elect two leaders, even if only some of them know of the change.
 
 use ragent_rendezvous::{
     ids::{VoterAddress, VoterId},
     limits::VOTERS_MAX,
 };
 
-/// A voter in a list.
+/// An entry in a list of voters.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct VoterSlot {
-    /// The endpoint at which the voter is reached.
+    /// The address at which the voter is reached.
     pub address: VoterAddress,
-    /// The voter. `None` before the first round, when any process at the address is the voter; after it, `None` is a
-    /// listed host that took no part in the election, and that does not count as any voter.
+    /// The voter. Before the first round it is `None`: any process at the address is the voter. In
+    /// a later round, `None` is a listed host that took no part in the election, and never counts.
     pub voter: Option<VoterId>,
 }
 
 /// The voters of a job.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Lists {
-    /// The list before the change that is in progress.
+    /// During a change: the old list.
     pub before: Option<Vec<VoterSlot>>,
     /// The newest list.
     pub last: Vec<VoterSlot>,
@@ -34,7 +34,7 @@ impl Lists {
         Self { before: None, last: addresses.iter().map(slot).collect() }
     }
 
-    /// Returns the slots of all lists; a slot that is in both lists is returned once.
+    /// Returns the slots of all lists. A slot in both lists is returned once.
     pub fn slots(&self) -> impl Iterator<Item = &VoterSlot> {
         let before = self.before.iter().flatten().filter(|slot| !self.last.contains(slot));
         self.last.iter().chain(before)
@@ -70,7 +70,7 @@ impl Lists {
         }
     }
 
-    /// Returns true if no list is longer than a job may have voters.
+    /// Returns true if no list is empty or longer than [`VOTERS_MAX`].
     pub(super) fn is_valid(&self) -> bool {
         let is_valid = |list: &Vec<VoterSlot>| !list.is_empty() && list.len() <= VOTERS_MAX;
         is_valid(&self.last) && self.before.as_ref().is_none_or(is_valid)

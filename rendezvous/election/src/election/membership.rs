@@ -1,4 +1,4 @@
-//! The members that could become voters, as a leader knows them.
+//! Keeps what a leader knows of the members that may become voters, and of the voters that leave.
 
 use std::time::Instant;
 
@@ -7,22 +7,22 @@ use ragent_rendezvous::{
     ids::{NodeId, VoterId},
 };
 
-/// The members that could become voters, and the voters that leave, as a leader knows them.
+/// Members that may become voters, and voters that leave.
 #[derive(Debug)]
 pub(super) struct Membership {
-    /// The voters of the members, those with the lowest ranks first.
+    /// The voters of the members, by rank, the lowest first.
     pub(super) members: Vec<Member>,
     /// The number of voters that the job should have.
     pub(super) wanted: usize,
     /// The voters that leave, and their processes.
     pub(super) leaving: Vec<(VoterId, NodeId)>,
-    /// The beginning of the leadership: no voter is silent for longer than that.
+    /// The beginning of the leadership. The silence of a voter is not counted from before.
     pub(super) since: Instant,
     /// The time of the last change of the voters.
     pub(super) changed: Option<Instant>,
-    /// The number of reports of the members.
+    /// The number of reports of the members that were received.
     pub(super) reports: u32,
-    /// True while the last step of a change is being copied to a majority of the new voters.
+    /// Step 2 of a change has begun, but is not yet stored by a majority.
     pub(super) is_completing: bool,
 }
 

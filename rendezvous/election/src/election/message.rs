@@ -1,4 +1,4 @@
-//! The messages between voters.
+//! Defines the messages between voters.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ pub use super::lists::{Lists, VoterSlot};
 pub struct VoterMessage<Body> {
     /// The sender.
     pub voter: VoterId,
-    /// The endpoint of the sender.
+    /// The address of the sender.
     pub address: VoterAddress,
     /// The process that sends it.
     pub process: NodeId,
-    /// True if the sender was started less than a voter's lease ago, and may have forgotten a vote
-    /// or a lease.
+    /// True if the sender was started less than a voter's lease ago, so that it may have forgotten
+    /// a vote or a lease.
     pub has_just_started: bool,
     /// The highest term that the sender knows.
     pub highest: Term,
@@ -28,9 +28,9 @@ pub struct VoterMessage<Body> {
     pub knows: Knowledge,
     /// The unfinished job with a round that the sender knows.
     pub job: Option<KnownJob>,
-    /// Jobs of this name that have ended, as far as the sender knows.
+    /// Jobs of this name that are known to the sender to have ended.
     pub ended: Vec<JobUid>,
-    /// The number of the request; an answer repeats it.
+    /// The number of the request. An answer repeats it.
     pub sequence: u64,
     /// The request or the answer.
     pub body: Body,
@@ -62,23 +62,23 @@ pub enum Request {
     },
     /// Asks the leader to replace the sender, whose process will end.
     Leave,
-    /// Shows the job of the sender, and asks for the receiver's: the answer shows it.
+    /// Shows the sender's job, and asks for the receiver's, which the answer shows.
     Hello,
 }
 
 /// The answer to a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Answer {
-    /// True if the voter would vote for the sender, has voted for it, or has granted the lease; in the answer to
-    /// [`Request::Leave`], true while the sender is being replaced.
+    /// True if the voter would vote for the sender, has voted for it, or has granted the lease. In
+    /// an answer to [`Request::Leave`]: true while the sender is being replaced.
     pub is_granted: bool,
     /// True if the voter has a connection of its own to the sender.
     pub is_connected: bool,
     /// The time for which workers of earlier leaders may still run, as far as the voter knows.
     pub workers_for: Duration,
-    /// The last process to which the voter granted a lease, and its term.
+    /// The last process to which the voter granted a lease, and that process's term.
     pub former: Option<(Term, NodeId)>,
-    /// The voter's copy of the state, if it is newer than that of the sender of the request.
+    /// The voter's copy of the state, if it is newer than the copy of the request's sender.
     pub replica: Option<Box<Replica>>,
 }
 
@@ -93,7 +93,7 @@ pub struct Replica {
     pub job_state: Option<JobState>,
 }
 
-/// The version of a [`Replica`]; compared by term first.
+/// The version of a [`Replica`]. The term is compared first.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Version {
     /// The term of the leader that wrote it.
@@ -102,9 +102,9 @@ pub struct Version {
     pub number: u64,
 }
 
-/// The state of the job that a voter knows. A job that has a round is greater than one that has none, even if their
-/// versions are lower: terms of two jobs cannot be compared, and a process without a state file cannot distinguish a job that
-/// begins from a forgotten one.
+/// A summary of the state that a voter knows, to compare it with another one. A job with a round is
+/// greater than a job without, even if its version is lower: terms of two jobs cannot be compared,
+/// and a process without a state file cannot distinguish a new job from a forgotten one.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Knowledge {
     /// True if the job has completed a round.
@@ -114,7 +114,8 @@ pub struct Knowledge {
 }
 
 impl Replica {
-    /// Returns true if the job has completed a round, so that its voters are known by their identities.
+    /// Returns true if the job has completed a round, so that its voters are known by their
+    /// identities.
     pub fn has_round(&self) -> bool {
         self.job_state.as_ref().is_some_and(|job_state| job_state.round > Round(0))
     }
@@ -124,7 +125,7 @@ impl Replica {
         self.job_state.as_ref().is_some_and(|job_state| job_state.closed.is_some())
     }
 
-    /// Returns its version, and whether the job has a round.
+    /// Returns the version, and whether the job has a round.
     pub fn knowledge(&self) -> Knowledge {
         Knowledge { has_round: self.has_round(), version: self.version }
     }
@@ -134,7 +135,7 @@ impl Replica {
         self.lists.slots().any(|slot| self.is_slot_of(slot, voter, address))
     }
 
-    /// Returns true if the slot is that of this voter.
+    /// Returns true if the slot belongs to this voter.
     pub(super) fn is_slot_of(
         &self,
         slot: &VoterSlot,

@@ -1,19 +1,19 @@
-//! What other processes have shown of a job of the same name, and what follows from it.
+//! Finds other jobs of the same name, so that no second one begins while one runs.
 //!
-//! A process without a state file cannot know whether its job exists already. So two things happen:
+//! A process without a state file cannot know whether its job exists already. Therefore:
 //!
-//! - Voters of an unfinished job *show* it to the hosts that the user listed and to each other, on each new connection and
-//!   then again and again, until these show the same job.
-//! - Processes without a job that is led *ask* every address that they know.
+//! - Voters of an unfinished job *show* it to the hosts that the user listed, and to each other.
+//!   They do so on each new connection, and repeat it until the other side shows the same job.
+//! - Processes without a led job *ask* at every address that they know.
 //!
-//! What a process was shown is not stored, and never becomes its own state. It names addresses to ask, and it prevents the birth of
-//! another job until one of these happens:
+//! A job that was shown is not stored, and never becomes the receiver's own state. It has two
+//! effects: its addresses are asked, and no other job begins here until one of these happens:
 //!
-//! - A process shows that the job has ended: it answers so, or registers with this knowledge.
-//! - A process answers that it leads the job: this one joins it.
+//! - A process shows that the job has ended, in an answer or when it registers.
+//! - A process answers that it leads the job. This process then joins it.
 //! - No process has shown it for [`Timers::patience`](super::timers::Timers::patience).
 //!
-//! If two jobs have begun nevertheless, the one that was born first goes on, and the other one closes.
+//! If two jobs have begun nevertheless, the elder goes on, and the other one closes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -39,45 +39,48 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct OtherJobs {
     jobs: BTreeMap<JobUid, ShownJob>,
-    /// The jobs that have ended, the newest last.
+    /// Jobs that have ended, the newest last.
     ended: VecDeque<JobUid>,
-    /// The addresses that have shown the job of this process since they were connected, and the times at which they did so last.
+    /// The addresses that have shown this process's own job since they were connected, and when
+    /// they did so last.
     shown: BTreeMap<VoterAddress, Instant>,
-    /// Addresses of this process's own job, from a process that knows a newer state of it, and the times at which it named them.
+    /// Addresses of this process's own job, named by a process that knows a newer state of it, and
+    /// when it named them.
     newer: BTreeMap<VoterAddress, Instant>,
     next_hello: Option<Instant>,
 }
 
-/// The sender of a message.
+/// The origin of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Source {
-    /// The process that this one has dialed has answered.
+    /// A process that this one has dialed.
     Answer,
-    /// A process that may be a voter of the job has sent a request.
+    /// A process that has sent a request, and may be a voter of the job.
     Voter,
-    /// Any other process has sent a request.
+    /// Any other process that has sent a request.
     Stranger,
 }
 
 /// A job that another process has shown.
 #[derive(Debug)]
 struct ShownJob {
-    /// The addresses of its voters, and of the processes that have shown it.
+    /// The addresses of its voters, and of processes that have shown it.
     addresses: BTreeSet<VoterAddress>,
-    /// The time at which it was shown last.
+    /// The time at which it was last shown.
     at: Instant,
-    /// The process that has answered last that it leads the job, and the time of the answer.
+    /// The process that has last answered that it leads the job, its term, and the time of the
+    /// answer.
     leader: Option<(VoterAddress, Term, Instant)>,
 }
 
-/// A job that this process was shown.
+/// A job that other processes have shown to this one.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct OtherJob {
     /// The job.
     pub uid: JobUid,
     /// The addresses at which it can be found.
     pub addresses: Vec<VoterAddress>,
-    /// The process that leads it, and the term, if one has answered.
+    /// Its leader and the leader's term, if a process has answered that it leads.
     pub leader: Option<(VoterAddress, Term)>,
 }
 
@@ -89,7 +92,7 @@ impl OtherJobs {
 }
 
 impl Election {
-    /// Returns the unfinished job that this process knows from its own state, as it is shown to others.
+    /// Returns the unfinished job of this process's own state, as others are shown it.
     pub(super) fn known_job(&self) -> Option<KnownJob> {
         let replica = self.voter.replica();
         let uid = job_uid(replica)?;
@@ -98,7 +101,7 @@ impl Election {
         (!self.has_copied_outcome()).then(|| KnownJob { uid: uid.clone(), voters, leads })
     }
 
-    /// Returns the leadership of this process in a job with a round, as it is shown to others.
+    /// Returns this process's leadership of a job with a round, as others are shown it.
     fn leads(&self) -> Option<Leads> {
         let Role::Leader(leader) = &self.role else { return None };
         leader.until?;
@@ -113,13 +116,13 @@ impl Election {
         Some(Seniority { born_ms, uid })
     }
 
-    /// Returns the jobs that have ended, as far as this process knows.
+    /// Returns the jobs that are known to have ended.
     pub fn ended(&self) -> Vec<JobUid> {
         let own = self.own_end().filter(|uid| !self.other_jobs.ended.contains(uid));
         self.other_jobs.ended.iter().chain(own).cloned().collect()
     }
 
-    /// Returns the jobs that this process was shown, and that may run.
+    /// Returns the other jobs that this process was shown, and that may run.
     pub fn other_jobs(&self) -> impl Iterator<Item = OtherJob> {
         let own = job_uid(self.voter.replica());
         let jobs = self.other_jobs.jobs.iter().filter(move |(uid, _)| Some(*uid) != own);
@@ -130,12 +133,12 @@ impl Election {
         })
     }
 
-    /// Returns true if this process knows of no other job, so that one may begin here.
+    /// Returns true if no other job is known, so that one may begin here.
     pub(super) fn may_begin_a_job(&self) -> bool {
         self.other_jobs.jobs.is_empty()
     }
 
-    /// Returns true if this process has no round, and was shown a job that is led.
+    /// Returns true if this process should join a job: it has no running job, and was shown a led job.
     pub(super) fn is_to_join(&self) -> bool {
         let is_led = |job: &ShownJob| job.leader.is_some();
         let replica = self.voter.replica();
@@ -155,7 +158,7 @@ impl Election {
         self.say_hello(now);
     }
 
-    /// Records that jobs have ended, as a registration shows it.
+    /// Records jobs that have ended according to a registration.
     pub fn handle_ended(&mut self, now: Instant, ended: &[JobUid]) {
         self.begin(now);
         for uid in ended {
@@ -163,7 +166,8 @@ impl Election {
         }
     }
 
-    /// Records that the agent of this process is registered for a job, or that it is not registered any more.
+    /// Records the job for which this process's agent is registered; `None` if it is not
+    /// registered.
     pub fn handle_registered(&mut self, now: Instant, job: Option<JobUid>) {
         self.begin(now);
         self.is_registered = job.is_some();
@@ -171,8 +175,8 @@ impl Election {
         self.schedule_hello(now);
     }
 
-    /// Records what a message shows. `from` is the address that this process has dialed, for an answer; a request comes from the
-    /// address that it names.
+    /// Records what a message shows of jobs. `from` is the address that was dialed, for an answer.
+    /// For a request, it is the address that the sender names.
     pub(super) fn note_message<Body>(
         &mut self,
         now: Instant,
@@ -180,7 +184,8 @@ impl Election {
         message: &VoterMessage<Body>,
         source: Source,
     ) {
-        // Any process may name addresses, at which this one asks. The end of a job is believed only there, and of nodes that register.
+        // Any process may name addresses, at which this one asks. The end of a job counts only from
+        // processes at known addresses, and from nodes that register.
         let ended = message.ended.iter().filter(|_| source != Source::Stranger);
         for uid in ended {
             self.learn_end(now, uid);
@@ -211,7 +216,8 @@ impl Election {
         }
     }
 
-    /// Records the addresses of a newer list of this process's job: its own list may have no voter any more.
+    /// Records the addresses of a newer list of this process's job, because its own list may have
+    /// no living voter.
     fn note_newer(&mut self, now: Instant, job: &KnownJob, from: &VoterAddress) {
         let own = &self.settings.address;
         let newer = &mut self.other_jobs.newer;
@@ -294,7 +300,8 @@ impl Election {
         }
     }
 
-    /// Records that a job has ended. A process that knows the job only from its state file takes part in the next one.
+    /// Records that a job has ended. A process that knows the job only from its state file takes
+    /// part in the next one.
     fn learn_end(&mut self, now: Instant, uid: &JobUid) {
         self.note_ended(uid);
         let is_own = job_uid(self.voter.replica()) == Some(uid);
@@ -321,8 +328,9 @@ impl Election {
         }
     }
 
-    /// Ends this process, whose job has ended elsewhere while it had no leader. An outcome that no majority is known to have may not be
-    /// that of the job. A process whose agent has joined another job only forgets its own.
+    /// Ends this process, because its job has ended elsewhere while it had no leader. It reports an
+    /// outcome only if a majority is known to have it: another one may not be the job's. A process
+    /// whose agent has joined another job only forgets its own.
     fn outlive_job(&mut self, now: Instant) {
         let is_in_another_job = |joined: &JobUid| job_uid(self.voter.replica()) != Some(joined);
         if self.joined.as_ref().is_some_and(is_in_another_job) {
@@ -336,8 +344,9 @@ impl Election {
         self.effects.push_back(Effect::Outlived(outcome.map(Box::new)));
     }
 
-    /// Returns the time at which this process ends because its job has ended and it has no leader. A process that knows the
-    /// outcome waits for longer: it may be the next leader, from which others learn it.
+    /// Returns the time at which this process ends because its job has ended and it has no leader.
+    /// A process that knows the outcome waits longer: it may become the next leader, from which
+    /// others learn the outcome.
     fn outlives_at(&self) -> Option<Instant> {
         let (replica, timers) = (self.voter.replica(), self.settings.timers);
         let is_known = self.own_end().is_some() && self.has_had_leader && !self.has_yielded;
@@ -345,8 +354,8 @@ impl Election {
         self.leaderless.filter(|_| is_known).map(|since| since + lasts)
     }
 
-    /// Returns the job of this process if its state is of no more use, because the job has ended. What other processes have shown counts
-    /// only if no leader contradicts it.
+    /// Returns this process's job if its state is no longer useful, because the job has ended. A
+    /// report of other processes counts only if no leader contradicts it.
     pub fn ended_job(&self) -> Option<&JobUid> {
         let lease = self.settings.timers.voter_lease;
         let lacks_leader = self.leaderless.is_some_and(|since| since + lease <= self.clock);
@@ -359,13 +368,14 @@ impl Election {
         replica.is_closed() && self.copied == replica.version
     }
 
-    /// Returns the job of this process if it is known to have ended.
+    /// Returns this process's job if it is known to have ended.
     fn own_end(&self) -> Option<&JobUid> {
         let is_copied = self.has_copied_outcome();
         job_uid(self.voter.replica()).filter(|uid| is_copied || self.other_jobs.ended.contains(uid))
     }
 
-    /// Handles the end of a coordinator whose job had ended before, and of which no node is left: this process forgets the job.
+    /// Handles that the coordinator of a job that had ended before has no node left: this process
+    /// forgets the job.
     pub fn handle_forgotten(&mut self, now: Instant) {
         self.begin(now);
         let replica = self.voter.replica();
@@ -386,7 +396,7 @@ impl Election {
         self.follow(now);
     }
 
-    /// Forgets what no process has shown for a while, and leaders that do not answer any more.
+    /// Forgets what no process has shown for a while, and leaders that no longer answer.
     pub(super) fn expire_shown(&mut self, now: Instant) {
         let timers = self.settings.timers;
         let own = job_uid(self.voter.replica()).cloned();
@@ -408,12 +418,12 @@ impl Election {
         self.is_registered || self.voter.replica().has_round() && is_led
     }
 
-    /// Returns true if this process shows its job to others: it is a voter of an unfinished one.
+    /// Returns true if this process shows its job to others: it is a voter of an unfinished job.
     fn shows(&self) -> bool {
         !self.is_outside() && self.known_job().is_some() && self.has_copied_round()
     }
 
-    /// Returns false while the first round of the job is not known by a majority.
+    /// Returns false while a majority does not have the job's first round yet.
     pub(super) fn has_copied_round(&self) -> bool {
         match &self.role {
             Role::Leader(leader) => leader.first_round.is_none(),
@@ -421,7 +431,8 @@ impl Election {
         }
     }
 
-    /// Returns true if this process asks others for its job: it may be a voter, has a state file, or was shown a job.
+    /// Returns true if this process asks others for its job: it may be a voter, has a state file,
+    /// or was shown a job.
     fn asks(&self, now: Instant) -> bool {
         let may_ask = self.voter.replica().has_round()
             || !self.is_outside()
@@ -429,7 +440,7 @@ impl Election {
         may_ask && !self.is_at_home(now)
     }
 
-    /// Returns the addresses to which this process shows its job, or which it asks for one.
+    /// Returns the addresses to which this process shows its job, or at which it asks for one.
     pub(super) fn greeted(&self, now: Instant) -> BTreeSet<VoterAddress> {
         let mut all = BTreeSet::new();
         if self.shows() || self.asks(now) {
@@ -441,7 +452,7 @@ impl Election {
         all
     }
 
-    /// Shows the job of this process to all addresses that have not shown the same one, and asks for theirs.
+    /// Sends a hello to all addresses that have not shown the same job.
     pub(super) fn say_hello(&mut self, now: Instant) {
         let asks = self.asks(now);
         let mut to = self.greeted(now);
@@ -455,7 +466,7 @@ impl Election {
         self.schedule_hello(now);
     }
 
-    /// Greets a process to which this one is connected now.
+    /// Sends a hello over a new connection.
     pub(super) fn greet(&mut self, now: Instant, address: &VoterAddress) {
         if self.greeted(now).contains(address) {
             self.send(now, address.clone(), self.sequence, Request::Hello);
@@ -476,14 +487,15 @@ impl Election {
         };
     }
 
-    /// Returns true if the process at an address has shown the same job a moment ago. Another process may be there soon, of which
-    /// this one does not learn before it sends something.
+    /// Returns true if the process at an address has shown the same job a moment ago. This does not
+    /// count for long: another process may be there soon, and is not noticed before it sends
+    /// something.
     fn has_shown(&self, now: Instant, address: &VoterAddress) -> bool {
         let lasts = self.settings.timers.voter_lease / 2;
         self.other_jobs.shown.get(address).is_some_and(|at| now < *at + lasts)
     }
 
-    /// Returns the time of the next message that shows or asks for a job, and of the end of what was shown.
+    /// Returns the time of the next hello, or of the next end of what was shown.
     pub(super) fn shown_deadline(&self) -> Option<Instant> {
         let timers = self.settings.timers;
         let expiry = |job: &ShownJob| {

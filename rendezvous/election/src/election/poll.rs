@@ -1,4 +1,4 @@
-//! A poll: one request to all voters, and its outcome.
+//! Counts the answers of all voters to one request of a candidate.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -39,7 +39,7 @@ pub(super) enum PollOutcome {
     Lost,
 }
 
-/// The state of earlier leaders that a winner receives with its votes.
+/// The state of earlier leaders, as the votes of a winner contain it.
 #[derive(Clone, Debug)]
 pub(super) struct Inheritance {
     pub(super) workers_until: Instant,
@@ -54,7 +54,7 @@ impl Ballot {
             voter,
             has_just_started,
             is_granted: body.is_granted,
-            // No worker outlives the longest lease of a voter.
+            // No worker runs for longer than the longest lease of a voter.
             workers_until: now + body.workers_for.min(timers.voter_lease),
             former: body.former,
         }
@@ -66,8 +66,8 @@ impl Poll {
         Self { sequence, deadline, ballots: BTreeMap::new() }
     }
 
-    /// Records the answer of the voter at this address, unless it belongs to an earlier poll. Returns true if it was
-    /// recorded.
+    /// Records the answer of the voter at this address, unless it belongs to an earlier poll.
+    /// Returns true if it was recorded.
     pub(super) fn record(
         &mut self,
         now: Instant,
@@ -85,7 +85,8 @@ impl Poll {
         self.ballots.contains_key(address)
     }
 
-    /// Counts the answers of the voters in `replica`, without those of voters that were just started.
+    /// Counts the answers of the voters in `replica`, except those of voters that have just
+    /// started.
     pub(super) fn outcome(&self, replica: &Replica) -> PollOutcome {
         let lists = &replica.lists;
         let grants = |slot: &VoterSlot| {
@@ -108,7 +109,7 @@ impl Poll {
         self.ballots.get(&slot.address).filter(is_of_slot)
     }
 
-    /// Returns the state of earlier leaders that came with the votes.
+    /// Returns what the votes contain about earlier leaders.
     pub(super) fn inheritance(&self, now: Instant) -> Inheritance {
         let votes = || self.ballots.values().filter(|ballot| ballot.is_granted);
         let former = votes().filter_map(|ballot| ballot.former.clone()).max();

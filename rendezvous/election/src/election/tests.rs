@@ -15,7 +15,7 @@ mod other_jobs;
 
 use super::{timers::Timers, *};
 
-/// Voters of one list; a voter that is down receives nothing, and at other places nobody is.
+/// Voters of one list. A voter that is down receives nothing, and other addresses have no process.
 struct Voters {
     now: Instant,
     voters: Vec<Election>,
@@ -64,7 +64,7 @@ impl Voters {
         Self::listed(count, count)
     }
 
-    /// Lets `time` pass; deadlines are handled when they are due.
+    /// Lets `time` pass. Deadlines are handled when they are due.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -309,8 +309,8 @@ fn minority_elects_nobody() {
     assert_eq!(voters.leader(), None);
 }
 
-/// A lost leader is replaced when the voters' leases are over; its successor does not have to wait
-/// for workers of earlier leaders.
+/// A lost leader is replaced when the voters' leases are over. Its successor does not have to wait for
+/// workers of earlier leaders.
 #[test]
 fn lost_leader_is_replaced_after_its_lease() {
     let mut voters = Voters::new(3);
@@ -327,7 +327,7 @@ fn lost_leader_is_replaced_after_its_lease() {
     assert!(leadership.term > voters.led(first)[0].term);
 }
 
-/// A leader that leaves is replaced at once; workers of its term may still run for a while.
+/// A leader that leaves is replaced at once. Workers of its term may still run for a while.
 #[test]
 fn leader_that_leaves_is_replaced_at_once() {
     let mut voters = Voters::new(3);
@@ -435,8 +435,7 @@ fn one_vote_in_a_term_and_none_under_a_lease() {
     assert!(!granted(&mut alone, 1, Term(u64::MAX)), "no term is left above it");
 }
 
-/// A voter that was restarted while another one leads follows it; its grants do not count for a
-/// lease.
+/// A voter that was restarted while another one leads follows it. Its grants do not count for a lease.
 #[test]
 fn restarted_voter_is_silent_for_a_lease() {
     let mut voters = Voters::new(3);
@@ -467,8 +466,7 @@ fn leader_below_a_known_term_resigns() {
     assert!(voters.led(next).last().expect("a leadership").term > known);
 }
 
-/// A leader that was stopped for longer than its lease does not lead when it resumes, whatever it
-/// handles first.
+/// A leader that was stopped for longer than its lease does not lead when it resumes, with any first input.
 #[test]
 fn frozen_leader_does_not_act() {
     let mut voters = Voters::new(3);

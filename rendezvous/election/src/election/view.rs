@@ -1,4 +1,4 @@
-//! The state of a voter, as its driver and the other steps read it.
+//! Reads the state of a voter, for its driver and for the other steps.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,8 @@ use crate::election::{
 };
 
 impl Election {
-    /// Returns the time until which this process leads; `None` if it does not.
+    /// Returns the end of this process's leadership, unless it is extended; `None` if it does not
+    /// lead.
     pub fn leads_until(&self) -> Option<Instant> {
         match &self.role {
             Role::Leader(leader) => leader.until,
@@ -21,12 +22,14 @@ impl Election {
         }
     }
 
-    /// Returns the term of the leader to which this voter has granted a lease; `None` if it has granted none.
+    /// Returns the term of the leader to which this voter has granted its lease; `None` if no lease
+    /// is in force.
     pub fn lease_term(&self) -> Option<Term> {
         self.voter.lease(self.clock).map(|lease| lease.term)
     }
 
-    /// Returns, by address, the time at which each other voter last answered a request of this process.
+    /// Returns, by address, the time at which each other voter last answered a request of this
+    /// process.
     pub fn answered(&self) -> BTreeMap<VoterAddress, Instant> {
         self.answers.iter().map(|(address, answer)| (address.clone(), answer.at)).collect()
     }
@@ -34,7 +37,7 @@ impl Election {
     /// Returns the addresses to which this voter sends requests.
     pub fn connections(&self) -> BTreeSet<VoterAddress> {
         let mut addresses = self.greeted(self.clock);
-        // A process that has no slot follows its leader, and needs no other voter.
+        // A process without a slot follows its leader, and needs no other voter.
         if !self.is_outside() {
             let slots = self.voter.replica().lists.slots().map(|slot| slot.address.clone());
             addresses.extend(slots);
@@ -80,8 +83,8 @@ impl Election {
         self.connections().contains(address)
     }
 
-    /// Returns true if this process may become a candidate: it is on the newest list, does not leave, and
-    /// was not shown a job that is led.
+    /// Returns true if this process may become a candidate: it is on the newest list, does not
+    /// leave, and was not shown a job that is led.
     pub(super) fn is_eligible(&self) -> bool {
         let ElectionSettings { voter, address, .. } = &self.settings;
         let replica = self.voter.replica();
@@ -90,8 +93,8 @@ impl Election {
         self.leaving.is_none() && has_slot_here && !self.is_to_join()
     }
 
-    /// Returns true if this process may have forgotten a promise of an earlier process of this voter. Before the first
-    /// round the voter is the host, which may have lost its state file.
+    /// Returns true if an earlier process of this voter may have made a promise that this one does
+    /// not know. Before the first round, the voter is the host, which may have lost its state file.
     pub(super) fn has_just_started(&self, now: Instant) -> bool {
         let has_promised = !self.settings.is_new || !self.voter.replica().has_round();
         has_promised && self.voter.has_just_started(now)

@@ -1,4 +1,4 @@
-//! The promises of one voter: its votes, and the lease that it has granted.
+//! Keeps the promises of one voter: its votes, and the lease that it has granted.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ pub(super) struct Voter {
     /// The highest term that it has voted for, or granted a lease to.
     promised: Term,
     lease: Option<Lease>,
-    /// The time until which workers of earlier leaders may run: the end of the longest lease that
-    /// this voter has granted, even if the leader has released it.
+    /// The time until which workers of earlier leaders may run. It is the end of the longest lease
+    /// that this voter has granted, even if the leader has released it.
     workers_until: Instant,
-    /// The end of the silence after the start: by then, every lease that this voter may have
+    /// The end of the silence after the start. By then, every lease that this voter may have
     /// forgotten is over.
     silent_until: Instant,
     replica: Replica,
@@ -34,7 +34,8 @@ pub(super) struct Lease {
 }
 
 impl Voter {
-    /// Starts a voter. It may have voted in any term up to `highest`, and is silent until then.
+    /// Starts a voter. It may have voted in any term up to `highest`, and does not vote before
+    /// `silent_until`.
     pub(super) fn new(
         now: Instant,
         silent_until: Instant,
@@ -56,7 +57,8 @@ impl Voter {
         self.lease.as_ref().filter(|lease| now < lease.until)
     }
 
-    /// Returns true if this voter may have forgotten a promise of an earlier process at its place.
+    /// Returns true if an earlier process at this place may have made a promise that this one does
+    /// not know.
     pub(super) fn has_just_started(&self, now: Instant) -> bool {
         now < self.silent_until
     }
@@ -71,8 +73,8 @@ impl Voter {
 
     /// Takes over a newer copy of the state. Returns true if it replaces this one.
     ///
-    /// The promised term was one of a job that has no round, and does not count in a job that has one. The lease does:
-    /// its holder may still lead.
+    /// A promised term of a job without a round does not count in a job with one. The lease still
+    /// counts, because its holder may lead.
     pub(super) fn take(&mut self, replica: &Replica) -> bool {
         let is_newer = replica.knowledge() > self.replica.knowledge();
         if !is_newer || !replica.lists.is_valid() || !replica.is_of_same_job(&self.replica) {
@@ -85,7 +87,7 @@ impl Voter {
         true
     }
 
-    /// Forgets a job that has no round, and takes these lists.
+    /// Forgets the job, and takes these lists.
     pub(super) fn forget(&mut self, lists: Lists) {
         self.replica = Replica { lists, ..Replica::default() };
     }
@@ -100,7 +102,7 @@ impl Voter {
         knows >= self.replica.knowledge() && self.is_free_for(now, process)
     }
 
-    /// Votes for `process`, if no earlier promise forbids it; returns true if it has voted.
+    /// Votes for `process`, if no earlier promise forbids it. Returns true if it has voted.
     pub(super) fn vote(
         &mut self,
         now: Instant,
@@ -114,8 +116,8 @@ impl Voter {
         is_granted
     }
 
-    /// Grants or renews the lease of a leader, and stores its state; returns true if it was
-    /// granted.
+    /// Grants or renews the lease of a leader, and takes over its state. Returns true if the lease
+    /// was granted.
     pub(super) fn renew(
         &mut self,
         now: Instant,
@@ -136,7 +138,7 @@ impl Voter {
         true
     }
 
-    /// Ends the lease of `process`, in `term` if that is given. Returns true if there was one.
+    /// Ends the lease of `process`, in `term` if it is given. Returns true if there was one.
     pub(super) fn release(&mut self, now: Instant, process: &NodeId, term: Option<Term>) -> bool {
         let is_held = self.lease(now).is_some_and(|lease| {
             lease.process == *process && term.is_none_or(|term| term == lease.term)
@@ -159,7 +161,7 @@ impl Voter {
         }
     }
 
-    /// Returns the time for which workers may run under a leader that this voter knew or may have
+    /// Returns how long workers may still run under a leader that this voter knew, or may have
     /// forgotten.
     fn workers_for(&self, now: Instant) -> Duration {
         self.workers_until.max(self.silent_until).saturating_duration_since(now)

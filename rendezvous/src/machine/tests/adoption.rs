@@ -40,8 +40,8 @@ fn recovery_of_an_adopted_round_needs_a_majority() {
     assert_eq!(result, JobResult::RecoveryTimeout { present: 1, needed: 2, waited: 600 * SECOND });
 }
 
-/// Nodes that replace others count towards the majority; the round that follows is this
-/// coordinator's own.
+/// Nodes that replace others count towards the majority. The round that follows is this coordinator's
+/// own.
 #[test]
 fn newcomers_make_up_the_majority_of_an_adopted_round() {
     let mut t = adopted();

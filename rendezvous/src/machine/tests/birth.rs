@@ -190,7 +190,8 @@ fn other_jobs_hold_the_first_round() {
     }
 }
 
-/// While another job may run, the job is closed after the join timeout; a last call that has begun before is waited for.
+/// While another job may run, the job is closed after the join timeout. A last call that has begun before
+/// is waited for.
 #[test]
 fn join_timeout_waits_for_the_last_call() {
     let mut t = Fixture::with(2, 3, |shared| {

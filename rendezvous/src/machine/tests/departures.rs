@@ -80,7 +80,7 @@ fn nodes_that_are_back_are_not_named() {
     assert_eq!(more, 0);
 }
 
-/// The number of named nodes is bounded; the others are counted.
+/// The number of named nodes is bounded. The others are counted.
 #[test]
 fn few_departed_nodes_are_named() {
     let names = ["a", "b", "c", "d", "e", "f", "x"];

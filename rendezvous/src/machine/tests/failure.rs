@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// A failure stops all other members at once and probes them; the failing node needs no message.
+/// A failure stops all other members at once and probes them. The failing node needs no message.
 #[test]
 fn failure_stops_the_others_at_once() {
     let mut t = Fixture::new(3, 3);

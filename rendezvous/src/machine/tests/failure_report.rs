@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::fixture::{Did, Fixture, SECOND, failure};
 use crate::message::{JobResult, NodeState, WaitReason, WorkerEnd, WorkerFailure};
 
-/// Stops `name`; one of its workers had written an error file `age` ago.
+/// Stops `name`. One of its workers had written an error file `age` ago.
 fn stop_with_error_file(t: &mut Fixture, name: &str, age: Duration) -> Vec<Did> {
     let failure = WorkerFailure {
         error_file_age: Some(age),
@@ -70,7 +70,7 @@ fn late_evidence_decides_who_is_quarantined() {
     assert_eq!(t.job_state.restarts_used, 0);
 }
 
-/// Failures of the same second are listed, oldest first and shortened; later ones are counted only.
+/// Failures of the same second are listed, oldest first and shortened. Later ones are counted only.
 #[test]
 fn failures_of_the_same_second_are_listed() {
     let names = ["a", "b", "c", "d"];

@@ -9,7 +9,7 @@ use crate::{
     snapshot::Explanation,
 };
 
-/// `max` nodes complete the round at once; ranks are in the order of host names.
+/// `max` nodes complete the round at once. Ranks are in the order of host names.
 #[test]
 fn max_nodes_complete_at_once() {
     let mut t = Fixture::new(1, 3);
@@ -43,7 +43,7 @@ fn end_of_the_last_call_is_not_missed() {
     assert_eq!(t.advance(SECOND), [Did::Remember(1, 0), Did::Admit("a", 1, 0)]);
 }
 
-/// A last call ends without a round if too few nodes are left; the next one lasts its full time.
+/// A last call ends without a round if too few nodes are left. The next one lasts its full time.
 #[test]
 fn last_call_is_cleared_below_min() {
     let mut t = Fixture::new(2, 4);
@@ -199,7 +199,8 @@ fn agent_of_another_machine_does_not_close_a_job_on_loopback() {
     assert_eq!(t.join("b"), [Did::Refuse("b", reason)]);
 }
 
-/// A welcome contains the voters that elect the coordinator; nodes that have registered receive each change.
+/// A welcome contains the voters that elect the coordinator. Nodes that have registered receive each
+/// change.
 #[test]
 fn nodes_receive_the_voters() {
     let mut t = Fixture::new(1, 1);

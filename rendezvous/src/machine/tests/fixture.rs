@@ -429,7 +429,7 @@ pub(super) fn ready() -> NodeState {
     NodeState::Ready { store_port: 4242 }
 }
 
-/// Describes a node; nodes whose names begin with the same letter are agents of one machine.
+/// Describes a node. Nodes whose names begin with the same letter are agents of one machine.
 pub(super) fn describe(name: &str) -> NodeDescription {
     let host = &name[..1];
     NodeDescription {

@@ -25,7 +25,7 @@ fn lease_expires(t: &mut Fixture, name: &str) {
     );
 }
 
-/// Kills and restarts the coordinator; its nodes come back, and the next round begins.
+/// Kills and restarts the coordinator. Its nodes come back, and the next round begins.
 fn lose_coordinator(t: &mut Fixture, names: &[&'static str]) -> Vec<Did> {
     t.restart_coordinator();
     for name in names {

@@ -138,7 +138,7 @@ fn dead_member_counts_once() {
     assert!(!t.live(&["b"], SECOND).contains(&Did::Admit("b", 2, 0)), "`a` may run");
 }
 
-/// What may refuse a node is checked again when it is registered.
+/// The reasons for a refusal are checked again when the node is registered.
 #[test]
 fn fixed_rank_is_taken_once() {
     let mut t = Fixture::with(2, 2, |shared| shared.fixed_ranks = true);
@@ -180,7 +180,7 @@ fn recovery_waits_for_workers_of_earlier_leaders() {
     }
 }
 
-/// Nobody is waited for if each other member is known to have no process.
+/// The coordinator does not wait if each other member is known to have no process.
 #[test]
 fn death_notices_end_the_recovery() {
     let mut t = taken_over(&["a", "b", "c"], 3 * SECOND);
@@ -213,7 +213,7 @@ fn death_notice_of_an_earlier_round_is_not_counted() {
     assert_eq!(t.drain(), []);
 }
 
-/// A member that has died does not count among those that have succeeded.
+/// A member that has died does not count as succeeded.
 #[test]
 fn dead_member_has_not_succeeded() {
     let mut t = taken_over(&["a", "b"], 3 * SECOND);

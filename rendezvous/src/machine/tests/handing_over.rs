@@ -44,8 +44,8 @@ fn running(names: &[&'static str]) -> Fixture {
     t
 }
 
-/// The other nodes run until the workers of the coordinator's node have ended, and are then informed that it has left.
-/// The coordinator ends at once; no node is informed that the job cannot continue.
+/// The other nodes run until the workers of the coordinator's node have ended, and are then informed that
+/// it has left. The coordinator ends at once. No node is informed that the job cannot continue.
 #[test]
 fn coordinator_ends_when_its_node_has_left() {
     let mut t = running(&["a", "b", "c"]);

@@ -216,8 +216,8 @@ fn steps_are_accounted_for() {
     assert!(time.productive_ratio().is_some());
 }
 
-/// A voter that stops answering has one event, and one when it answers again, unless it was replaced; their number is
-/// limited.
+/// A voter that stops answering has one event, and one when it answers again, unless it was replaced.
+/// Their number is limited.
 #[test]
 fn silent_voters_are_recorded() {
     let mut t = Fixture::new(1, 1);

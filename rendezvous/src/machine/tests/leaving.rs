@@ -6,7 +6,7 @@ use crate::message::{EvictReason, FromNode, JobResult, NodeState, WaitReason};
 const LEAVING: NodeState = NodeState::Leaving { reaped: false };
 const LEFT: NodeState = NodeState::Leaving { reaped: true };
 
-/// The other members run until a leaver's workers have ended; then they re-form without waiting.
+/// The other members run until a leaver's workers have ended. Then they re-form without waiting.
 #[test]
 fn leaver_is_not_replaced() {
     let mut t = Fixture::new(1, 2);

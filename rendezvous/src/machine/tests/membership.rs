@@ -9,7 +9,7 @@ use crate::message::{
 };
 use crate::snapshot::{NodeCounts, NodeStateName};
 
-/// A death notice proves a death at once, regardless of the lease; a spare fills the gap at once.
+/// A death notice proves a death at once, regardless of the lease. A spare fills the gap at once.
 #[test]
 fn spare_takes_the_hole_of_a_dead_member() {
     let mut t = Fixture::new(2, 2);
@@ -121,7 +121,7 @@ fn shrink_timeout_zero_shrinks_at_once() {
     assert_eq!(t.back("a"), [Did::Remember(2, 0), Did::Admit("a", 2, 0)]);
 }
 
-/// Below `min` the members wait for the join timeout, counted from the loss; then the job closes.
+/// Below `min` the members wait for the join timeout, counted from the loss. Then the job closes.
 #[test]
 fn below_min_closes_after_the_join_timeout() {
     let mut t = Fixture::new(2, 2);
@@ -133,7 +133,7 @@ fn below_min_closes_after_the_join_timeout() {
     assert_eq!(t.live(&["a"], SECOND), [Did::Remember(1, 0), Did::Close("a")]);
 }
 
-/// A new agent waits until the old one of the same node is proved dead; then it fills the gap.
+/// A new agent waits until the old one of the same node is proved dead. Then it fills the gap.
 #[test]
 fn new_agent_does_not_supersede_the_old_one() {
     let mut t = Fixture::new(2, 2);
@@ -368,7 +368,8 @@ fn successors_have_the_lowest_ranks() {
     assert_eq!(names(&t), "a d e");
 }
 
-/// A snapshot has the members by rank, with those that are gone, then all other nodes by id; each has its own step's age.
+/// A snapshot has the members by rank, including lost members, and then all other nodes by id. Each has the
+/// age of its own step.
 #[test]
 fn snapshot_lists_members_and_others() {
     let mut t = Fixture::new(2, 3);

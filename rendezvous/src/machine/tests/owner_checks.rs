@@ -17,7 +17,7 @@ fn join(t: &mut Fixture, name: &'static str, address: &str, state: NodeState) ->
     t.register_with(registration)
 }
 
-/// Starts a round of nodes at these addresses; the first one has rank 0.
+/// Starts a round of nodes at these addresses. The first one has rank 0.
 fn run(t: &mut Fixture, nodes: &[(&'static str, &str)]) {
     for (name, address) in nodes {
         join(t, name, address, ready());
@@ -57,7 +57,7 @@ fn member_at_the_address_is_asked() {
     assert_eq!(answer, [Did::CheckedOwners("a", vec![1], vec![])]);
 }
 
-/// The first answer is sent at once; the next ones share a message.
+/// The first answer is sent at once. The next ones share a message.
 #[test]
 fn answers_share_messages() {
     let mut t = Fixture::new(3, 3);

@@ -39,7 +39,7 @@ fn keep_alives_carry_the_step() {
     assert!(nodes.iter().all(|node| node.progress_age_ms == Some(2_000)), "{nodes:?}");
 }
 
-/// The age of a step is that of its node; a node without steps, a spare or a member, has none.
+/// The age of a step is that of its node. A node without steps, a spare or a member, has none.
 #[test]
 fn ages_belong_to_their_nodes() {
     let mut t = Fixture::new(3, 3);
@@ -55,8 +55,8 @@ fn ages_belong_to_their_nodes() {
     assert_eq!(ages, [("a", Some(2_000)), ("b", None), ("c", None), ("d", Some(1_000))]);
 }
 
-/// A spare, and a node that reports about an older round, have no part in the step of the job; the next round begins without
-/// one.
+/// A spare, and a node that reports about an older round, have no part in the step of the job. The next
+/// round begins without one.
 #[test]
 fn step_is_that_of_the_running_round() {
     let mut t = Fixture::new(2, 2);

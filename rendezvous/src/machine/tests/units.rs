@@ -15,7 +15,7 @@ fn admitted(did: Vec<Did>) -> Vec<Did> {
     did.into_iter().filter(|did| matches!(did, Did::Admit(..))).collect()
 }
 
-/// The bounds are those of whole units; a range without one is an error.
+/// The bounds are those of whole units. A range without one is an error.
 #[test]
 fn bounds_are_whole_units() {
     let bounds = |text: &str| text.parse::<NodeRange>().map(|nodes| (nodes.min(), nodes.max()));
@@ -29,7 +29,7 @@ fn bounds_are_whole_units() {
     assert_eq!("2:8:2".parse::<NodeRange>().unwrap().to_string(), "2:8:2");
 }
 
-/// The last call takes whole units; a surplus node is a spare.
+/// The last call takes whole units. A surplus node is a spare.
 #[test]
 fn surplus_node_is_a_spare() {
     let mut t = fixture(2, 6, 2);

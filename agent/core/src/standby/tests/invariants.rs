@@ -227,8 +227,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     /// In every history, standbys are started only where there is none, with enough memory, and one after
-    /// another in a round that is old enough; only existing standbys are dismissed; announcements are
-    /// not repeated, no deadline is applied twice, and effects are bounded.
+    /// another in a round that is old enough. Only existing standbys are dismissed. Announcements are not
+    /// repeated, no deadline is applied twice, and effects are bounded.
     #[test]
     fn invariants_hold(steps in steps()) {
         let mut world = World::new();

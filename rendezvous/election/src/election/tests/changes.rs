@@ -58,7 +58,8 @@ impl Voters {
     }
 }
 
-/// With the first round, the voters are known by their identities; a listed host that was not there is none of them.
+/// With the first round, the voters are known by their identities. A listed host that was not there is
+/// none of them.
 #[test]
 fn first_round_gives_the_slots_to_voters() {
     let mut voters = Voters::listed(3, 3);
@@ -194,7 +195,8 @@ fn hosts_are_lost_one_after_another() {
     assert!(voters.leader().is_some());
 }
 
-/// A voter that leaves is replaced at once, and is then not needed; without another member it is not replaced.
+/// A voter that leaves is replaced at once, and is then not needed. Without another member it is not
+/// replaced.
 #[test]
 fn leaving_voter_is_replaced() {
     for (count, is_replaced) in [(4, true), (3, false)] {
@@ -212,7 +214,7 @@ fn leaving_voter_is_replaced() {
     }
 }
 
-/// A leader knows of as many leaving voters as a job has, whatever processes ask to be replaced.
+/// A leader remembers at most as many leaving voters as a job has, even if more processes ask to be replaced.
 #[test]
 fn known_leaving_voters_are_bounded() {
     let mut voters = Voters::listed(3, 3);

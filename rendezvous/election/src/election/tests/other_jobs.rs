@@ -604,8 +604,8 @@ fn learners_are_released() {
     assert_eq!(released, BTreeSet::from([OTHER]));
 }
 
-/// Terms of another job mean nothing in this one: its requests receive no vote and no lease, and end no leadership; its
-/// answers elect no leader.
+/// Terms of another job mean nothing in this one: its requests receive no vote and no lease, and end no
+/// leadership. Its answers elect no leader.
 #[test]
 fn terms_of_another_job_are_ignored() {
     let mut voters = leader_of("own", 1);
