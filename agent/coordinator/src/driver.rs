@@ -118,7 +118,7 @@ pub(crate) async fn journal(inputs: &Inputs) -> Option<JournalReader> {
 }
 
 impl Coordination {
-    /// Creates a coordinator. It continues from the state of the coordinator before; without one, it begins a run. Draws a key for the
+    /// Creates a coordinator. It continues from the state of the previous one, or begins a run. Draws a key for the
     /// proofs if there is none.
     pub(crate) fn new(
         settings: Settings,
@@ -188,7 +188,7 @@ pub struct Records {
 pub(crate) enum CoordinatorEnd {
     /// The job has ended, and all nodes have the outcome.
     JobOver,
-    /// The node in the coordinator's process has left; another voter is to be elected.
+    /// The node in the coordinator's process has left; another voter should be elected.
     HandedOver,
     /// The coordinator has stepped down for the one at this endpoint.
     SteppedDown(NotHere),

@@ -59,7 +59,7 @@ pub(crate) struct JournalPart {
     pub(crate) last: Option<EventId>,
 }
 
-/// An event as a JSON object. New fields may be added; no field is renamed or removed.
+/// An event as a JSON object. New fields may be added, but none is renamed or removed.
 #[derive(Serialize)]
 struct Line<'a> {
     schema: u32,
