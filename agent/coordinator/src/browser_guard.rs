@@ -1,10 +1,11 @@
 //! Refuses requests that a web page may have caused in a browser.
 //!
-//! A page of any site can make a browser send requests to this machine and the networks that it
-//! reaches. It cannot read the answers, unless a name of its site resolves to our address (DNS
-//! rebinding): so the `Host` of a request must be a name or an address of this host. And it can
-//! cause effects without reading anything: so no page may send requests other than GET, or make this
-//! process open connections.
+//! A page of any site can make a browser send requests to this machine and its networks. There are two attacks:
+//!
+//! - **DNS rebinding.** If a name of the site resolves to our address, the page can read the answers. So the `Host` of
+//!   a request must be a name or an address of this host.
+//! - **Requests with effects.** A page need not read the answer to do harm. So pages may only send GET, and may not
+//!   make this process open connections.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -52,7 +53,7 @@ pub(super) async fn check(
 ) -> Response {
     let authority = request.uri().authority().map(ToString::to_string);
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
-    // HTTP/2 has the authority in the URI; a request without any does not come from a browser.
+    // HTTP/2 has the authority in the URI. A request without any does not come from a browser.
     let named = authority.as_deref().or(host);
     let is_ours = named.is_none_or(|named| {
         let host = host_of(named);
@@ -103,8 +104,7 @@ mod tests {
         router.oneshot(request).await.unwrap().status().as_u16()
     }
 
-    /// A foreign name is answered as misdirected: it may belong to a site that resolves to our
-    /// address.
+    /// A foreign name is answered as misdirected, because it may belong to a site that resolves to our address.
     #[tokio::test]
     async fn foreign_names_are_refused() {
         for host in [
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(status(Request::get("/")).await, 200, "HTTP/1.0 needs no name");
     }
 
-    /// Requests that a page makes a browser send change nothing.
+    /// A request that a page makes a browser send changes nothing.
     #[tokio::test]
     async fn pages_may_only_ask() {
         for (name, value) in [

@@ -1,4 +1,9 @@
-//! An agent's connection to the coordinator, with one task for each attempt to open a stream, and requests that read.
+//! Connects an agent to the coordinator: one task opens one stream and serves it until it ends.
+//!
+//! Opening a stream dials all addresses of the endpoint at once and keeps the fastest connection. A slow resolver does not delay it: after
+//! 250 ms the last known address is used.
+//!
+//! [`reading`] has the requests that only read.
 
 pub mod reading;
 
@@ -41,13 +46,13 @@ pub use self::reading::{
 };
 pub use self::reading::{EVENTS_PATH, STATUS_PATH, WATCH_PATH, find, job, not_here};
 
-/// The reason why a stream could not be opened, or ended.
+/// The reason why a stream failed to open, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
     /// The connection broke.
     #[error("the connection to {0} broke")]
     Broken(SocketAddr),
-    /// No process listens there.
+    /// No process listens at the address.
     #[error("cannot connect to {address}")]
     Connect {
         /// The address.
@@ -59,10 +64,10 @@ pub enum StreamError {
     /// The agent no longer wants the stream.
     #[error("the attempt was canceled")]
     GivenUp,
-    /// The process there does not have the secret of this one, or a certificate is not accepted.
+    /// The process at the address has another secret, or a certificate is not accepted.
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
-    /// Another program answers there.
+    /// Another program answers at the address.
     #[error("{address} is served by a program other than ragent: {what}")]
     Other {
         /// The address.
@@ -70,7 +75,7 @@ pub enum StreamError {
         /// A description of its answer.
         what: String,
     },
-    /// The process that listens there does not use our protocol.
+    /// The process at the address does not use our protocol.
     #[error("{address} does not answer with ragent's protocol")]
     Protocol {
         /// The address.
@@ -79,26 +84,26 @@ pub enum StreamError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The process that listens there does not answer this user, for this reason.
+    /// The process at the address refuses this user.
     #[error("{address} refuses the connection: {why}")]
     Refused {
         /// The address.
         address: SocketAddr,
-        /// The reason, as the process there states it.
+        /// The reason, in the words of that process.
         why: String,
     },
     /// The name has no address.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    /// The process that listens there cannot answer at present, for this reason.
+    /// The process at the address cannot answer at present.
     #[error("{address} cannot answer at present: {why}")]
     Unable {
         /// The address.
         address: SocketAddr,
-        /// The reason, as the process there states it.
+        /// The reason, in the words of that process.
         why: String,
     },
-    /// The process that listens there did not answer in time.
+    /// The process at the address did not answer in time.
     #[error("{address} accepts connections but did not answer within {} s", waited.as_secs())]
     Silent {
         /// The address.
@@ -109,7 +114,7 @@ pub enum StreamError {
     /// The stream was closed by the other side.
     #[error("the stream was closed by the other side")]
     Closed,
-    /// The process that listens there has not authenticated itself: by the secret, or by a certificate.
+    /// The process at the address has not authenticated itself by the secret or by a certificate.
     #[error("the process at {address} has not authenticated itself")]
     Unproven {
         /// The address.
@@ -123,7 +128,7 @@ pub enum StreamError {
 /// An event on a stream.
 #[derive(Debug)]
 pub enum StreamEvent {
-    /// The stream is connected, and waits for its first message.
+    /// The stream is connected and waits for its first message.
     Connected {
         /// The stream.
         stream: StreamNumber,
@@ -131,10 +136,10 @@ pub enum StreamEvent {
         local: SocketAddr,
         /// The address of the other end.
         remote: SocketAddr,
-        /// The channel for the first message and the queue of further ones.
+        /// The channel for the first message, and for the queue of later messages.
         reply: oneshot::Sender<FirstWords>,
     },
-    /// The other end has accepted the stream, and may answer later.
+    /// The other process has accepted the stream. Its answer may come later.
     Accepted(StreamNumber),
     /// A message was received.
     Message(StreamNumber, FromCoordinator),
@@ -142,22 +147,22 @@ pub enum StreamEvent {
     Ended(StreamNumber, StreamError),
 }
 
-/// The first message on a stream and the queue of further ones.
+/// The first message of a stream, and the queue of later messages.
 #[derive(Debug)]
 pub struct FirstWords {
     /// The first message.
     pub registration: Registration,
-    /// The proof of its node id, once it was issued.
+    /// The proof of the node id, once it was issued.
     pub proof: Option<Proof>,
-    /// The term of the leader that the agent has lost; zero if there is none.
+    /// The term of the leader that the agent has lost; zero if none.
     pub lost_term: Term,
     /// Further messages of the stream.
     pub queue: mpsc::Receiver<FromNode>,
 }
 
-/// Opens a stream under the number `stream`, and serves it until it ends, which is its last event.
+/// Opens the stream with number `stream` and serves it until it ends. Its last event is [`StreamEvent::Ended`].
 ///
-/// `known` is the last known address of the coordinator; used while a resolver is slow.
+/// If the resolver is slow, `known` is used, the last known address of the coordinator.
 pub async fn register(
     endpoint: Endpoint,
     known: Option<SocketAddr>,
@@ -196,7 +201,7 @@ async fn open_stream(
                 return Err(mismatch.into());
             }
             return Err(match status.code() {
-                // The text of these repeats at length that the connection broke.
+                // The text of these codes only repeats that the connection broke.
                 Code::Cancelled | Code::Unavailable | Code::Unknown => StreamError::Broken(remote),
                 Code::Unauthenticated => {
                     unauthenticated(remote, credentials, status.message()).await
@@ -205,7 +210,7 @@ async fn open_stream(
             });
         }
     };
-    // Only a process that has accepted the connection has an owner.
+    // A connection has an owner only after a process has accepted it.
     authentication::check_user(local, remote, credentials).map_err(|error| match error {
         UserError::Other(mismatch) => mismatch.into(),
         UserError::Closed => StreamError::Broken(remote),
@@ -229,9 +234,9 @@ struct CoordinatorConnection {
     opened: OpenedEnd,
 }
 
-/// Connects to the endpoint, whose name may resolve to other addresses each time.
+/// Connects to the endpoint, and resolves its name each time.
 ///
-/// If the resolver is slow or does not answer, the last known address of the coordinator is used.
+/// If the resolver is slow or fails, the last known address of the coordinator is used.
 async fn reach(
     endpoint: &Endpoint,
     known: Option<SocketAddr>,
@@ -302,12 +307,12 @@ async fn connect_to(
     let local = stream.local_addr().map_err(|source| StreamError::Connect { address, source })?;
     let opened = stream.end(address);
     let mut stream = Some(TokioIo::new(stream));
-    // The only connection exists already; a channel that asks for another has lost it.
+    // The only connection exists already. A channel that asks for another one has lost it.
     let connector = tower::service_fn(move |_| {
         let stream = stream.take().ok_or_else(|| io::Error::other("the connection was lost"));
         std::future::ready(stream)
     });
-    // Without the scope of a link-local address, which an authority cannot contain.
+    // An authority cannot contain the scope of a link-local address.
     let authority = SocketAddr::new(address.ip(), address.port());
     let grpc = GrpcEndpoint::from_shared(format!("http://{authority}"))
         .map_err(|source| StreamError::Protocol { address, source: Box::new(source) })?;

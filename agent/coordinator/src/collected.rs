@@ -1,4 +1,6 @@
-//! A value that is collected at intervals, for any number of callers.
+//! Collects a value for any number of callers, at most once per interval.
+//!
+//! Callers that arrive during a collection share the next one, so the load does not grow with their number.
 
 use std::time::Instant;
 
@@ -18,7 +20,7 @@ impl<T> Default for Collected<T> {
 }
 
 impl<T: Clone> Collected<T> {
-    /// Returns a value whose collection began after this call.
+    /// Returns a value that was collected after this call.
     ///
     /// # Cancel safety
     ///

@@ -1,7 +1,13 @@
-//! Drives the rendezvous machine: one task, whose loop waits for no agent.
+//! Drives the rendezvous machine: one task, one loop, no waiting for an agent.
 //!
-//! A stream whose reader does not keep up is dropped; its agent registers again, and both sides
-//! repeat their state.
+//! Each turn of the loop
+//!
+//! 1. takes effects from the machine. Most wait until the state of the job is stored, as in a
+//!    write-ahead log, so that no agent acts on a state that a crash could undo.
+//! 2. waits for an input, for news of the voters, or for the next deadline.
+//!
+//! An agent that reads too slowly fills the queue of its stream, and the stream is dropped. The
+//! agent registers again, and both sides repeat their state, so nothing is lost.
 
 use std::{collections::VecDeque, path::PathBuf, sync::Arc, time::Instant};
 
@@ -52,7 +58,7 @@ use crate::limits;
 /// An input of the coordinator.
 #[derive(Debug)]
 pub enum Input {
-    /// A stream was opened, and this is its first message.
+    /// A stream was opened. This is its first message.
     Registration {
         /// The message.
         registration: Box<Registration>,
@@ -62,23 +68,23 @@ pub enum Input {
         from: Option<PeerAddress>,
         /// The queue of answers.
         answers: mpsc::Sender<FromCoordinator>,
-        /// Notified if the registration is accepted; dropped if the node id belongs to another agent.
+        /// Notified if the registration is accepted. Dropped if the node id belongs to another agent.
         taken: oneshot::Sender<()>,
     },
     /// A later message of a stream.
     Message(Peer, FromNode),
     /// A stream has ended.
     Detached(Peer),
-    /// A keeper reports that its agent is gone and no process of the node is left, and the newest
-    /// round that ran there.
+    /// A keeper reports that its agent is gone and no process of the node is left. It names the
+    /// newest round that ran there.
     DeathNotice(DeathNotice),
     /// A request for the job's state.
     Snapshot(oneshot::Sender<SharedSnapshot>),
-    /// A request for the numbers of the job's nodes.
+    /// A request for the counts of the job's nodes.
     Counts(oneshot::Sender<JobCounts>),
     /// A request for the journal.
     Journal(oneshot::Sender<JournalReader>),
-    /// Another agent coordinates the same job there: this coordinator is to step down if it can.
+    /// Another agent coordinates the same job at this endpoint. This coordinator should step down if it can.
     StepDown(Endpoint),
     /// Another job of this name has begun.
     OtherJob(KnownJob),
@@ -89,22 +95,22 @@ pub enum Input {
 /// A queue of inputs for a coordinator.
 pub type Inputs = mpsc::Sender<Input>;
 
-/// Asks a coordinator for the state of its job; `None` if the coordinator has ended.
+/// Asks a coordinator for the state of its job. Returns `None` if the coordinator has ended.
 pub async fn snapshot(inputs: &Inputs) -> Option<Snapshot> {
     let (answer, snapshot) = oneshot::channel();
     inputs.send(Input::Snapshot(answer)).await.ok()?;
-    // The texts of the nodes are copied here, not in the loop of the coordinator.
+    // Copies the texts of the nodes here, not in the loop of the coordinator.
     snapshot.await.ok().map(Snapshot::from)
 }
 
-/// Asks a coordinator for the numbers of its nodes; `None` if the coordinator has ended.
+/// Asks a coordinator for the counts of its nodes. Returns `None` if the coordinator has ended.
 pub(crate) async fn counts(inputs: &Inputs) -> Option<JobCounts> {
     let (answer, counts) = oneshot::channel();
     inputs.send(Input::Counts(answer)).await.ok()?;
     counts.await.ok()
 }
 
-/// Asks a coordinator for its journal; `None` if the coordinator has ended.
+/// Asks a coordinator for its journal. Returns `None` if the coordinator has ended.
 pub(crate) async fn journal(inputs: &Inputs) -> Option<JournalReader> {
     let (answer, journal) = oneshot::channel();
     inputs.send(Input::Journal(answer)).await.ok()?;
@@ -112,8 +118,8 @@ pub(crate) async fn journal(inputs: &Inputs) -> Option<JournalReader> {
 }
 
 impl Coordination {
-    /// Creates a coordinator that continues from the state of the one before, if there was one; else it begins a run. Draws a key
-    /// for the proofs if there is none.
+    /// Creates a coordinator. It continues from the state of the previous one, or begins a run. Draws a key for the
+    /// proofs if there is none.
     pub(crate) fn new(
         settings: Settings,
         mandate: &Mandate,
@@ -155,16 +161,16 @@ impl Coordination {
     }
 }
 
-/// The place of a coordinator in its process.
+/// The surroundings of a coordinator in its process.
 pub(crate) struct Place {
-    /// The choice of the coordinator.
+    /// The handle of the leadership.
     pub(crate) leadership: Leadership,
     /// The endpoint at which others reach this process.
     pub(crate) endpoint: VoterAddress,
     /// The registered nodes, published to the port.
     pub(crate) registered_nodes: watch::Sender<RegisteredNodes>,
     /// The coordinator with which the agent of this process is registered, published for other agents. A coordinator that steps down
-    /// publishes the other one here.
+    /// publishes its rival here.
     pub(crate) registered: watch::Sender<NotHere>,
 }
 
@@ -173,7 +179,7 @@ pub(crate) struct Place {
 pub struct Records {
     /// The file to which its events are appended, if there is one.
     pub journal: Option<PathBuf>,
-    /// Its counters.
+    /// The counters of the coordinator.
     pub measures: Arc<CoordinatorMeasures>,
 }
 
@@ -182,18 +188,17 @@ pub struct Records {
 pub(crate) enum CoordinatorEnd {
     /// The job has ended, and all nodes have the outcome.
     JobOver,
-    /// The node in the coordinator's process has left; another voter is to be elected.
+    /// The node in the coordinator's process has left; another voter should be elected.
     HandedOver,
-    /// The coordinator has stepped down for another one there.
+    /// The coordinator has stepped down for the one at this endpoint.
     SteppedDown(NotHere),
-    /// Its job had ended before, and no node of it is left.
+    /// The job had ended before, and no node of it is left.
     Forgotten,
-    /// Its right to coordinate has ended.
+    /// The right to coordinate has ended.
     Ended,
 }
 
-/// Waits until the state of this process's voter has changed, or if `awaits_answers` until a voter has answered. Never
-/// returns without voters.
+/// Waits for a change of this process's voter or, if `awaits_answers`, for an answer of another voter. Without voters it never returns.
 ///
 /// # Cancel safety
 ///
@@ -208,29 +213,32 @@ async fn news_of_voters(leadership: &mut Leadership, awaits_answers: bool) -> Vo
             VoterNews::Superseded(superseded.borrow_and_update().clone())
         }
         Ok(()) = answered.changed(), if awaits_answers => VoterNews::Answered,
-        // Their sender has ended.
+        // The senders have ended.
         else => std::future::pending().await,
     }
 }
 
-/// A change of the voters.
+/// News of the voters.
 enum VoterNews {
-    /// These are the voters.
+    /// The list of voters has changed.
     Listed(Vec<VoterAddress>),
-    /// Other processes have shown these jobs.
+    /// Other processes have shown these jobs of the same name.
     Others(Vec<OtherJob>),
-    /// The job does not go on here.
+    /// The job does not continue here.
     Superseded(Option<Superseded>),
     /// A voter has answered.
     Answered,
 }
 
-/// A coordinator to be driven.
+/// A coordinator that is ready to run.
 pub(crate) struct Coordination(CoordinatorDriver);
 
-/// Drives a coordinator until its job has ended and all nodes have the outcome, until it steps down for
-/// another coordinator, until its right to coordinate has ended, or until no sender of inputs
-/// is left.
+/// Drives a coordinator until
+///
+/// - its job has ended and all nodes have the outcome,
+/// - it steps down for another coordinator, or hands over,
+/// - its right to coordinate has ended, or
+/// - no sender of inputs is left.
 pub(crate) async fn drive(
     coordination: Coordination,
     mut inputs: mpsc::Receiver<Input>,
@@ -255,9 +263,8 @@ pub(crate) async fn drive(
         let awaits_answers = !driver.rendezvous.silent_voters().is_empty();
         let report_due = driver.members.poll_timeout();
         tokio::select! {
-            // Inputs first, so that received messages are handled before any node times out. A
-            // flood of inputs cannot delay a deadline for long: the work for each input is bounded,
-            // and so is the queue of each stream.
+            // Inputs come first, so that received messages are handled before any node times out. A flood of inputs
+            // delays a deadline only briefly: the work for one input is limited, and so is the queue of each stream.
             biased;
             input = inputs.recv() => match input {
                 Some(input) => driver.handle(*began.insert(clock::now()), input),
@@ -271,13 +278,13 @@ pub(crate) async fn drive(
             () = passed(silence_due) => driver.check_silence(clock::now()),
             () = passed(report_due) => driver.report_members(clock::now()),
             () = passed(due) => driver.handle_due(clock::now(), deadline),
-            // The next step of the loop notices which deadline has passed.
+            // The next turn of the loop notices which deadline has passed.
             () = alarm.until([report_due, due, silence_due]) => {}
         }
     }
 }
 
-/// Describes a job that may run, and that prevents another one of its name from beginning.
+/// Describes a job of the same name that may run, so this one must not begin.
 fn describe(run_id: &RunId, other: &OtherJob) -> String {
     let addresses: Vec<&str> = other.addresses.iter().map(VoterAddress::as_str).collect();
     match &other.leader {
@@ -298,31 +305,31 @@ struct CoordinatorDriver {
     effects: VecDeque<Effect>,
     pause: PauseGuard,
     leadership: Leadership,
-    /// The end of the right to coordinate, which the election extends, if it has one.
+    /// The end of the right to coordinate. An election extends it.
     until: watch::Receiver<Instant>,
     /// The voters, for the status of the job.
     listed: ListedVoters,
     /// The reports of the members, which may become voters.
     members: MemberReports,
-    /// The coordinator with which the agent of this process is registered, for other agents.
+    /// The coordinator with which the agent of this process is registered, published for other agents.
     registered: watch::Sender<NotHere>,
     /// The journal of this term.
     journal: EventJournal,
     measures: Arc<CoordinatorMeasures>,
     /// Another coordinator of the job, to which this one has stepped down.
     rival: Option<NotHere>,
-    /// The earliest time at which a voter that answers may count as silent.
+    /// The earliest time at which a voter that still answers may count as silent.
     silence_due: Option<Instant>,
 }
 
 impl CoordinatorDriver {
-    /// Carries out the effects of the machine, except those that wait until the state is stored. Returns
-    /// `Some` after the last effect of the machine.
+    /// Carries out the effects of the machine. Returns `Some` if one of them ends the coordinator.
+    /// Most effects wait until the state is stored.
     fn carry_out_all(&mut self) -> Option<CoordinatorEnd> {
         while let Some(effect) = self.rendezvous.poll_effect() {
             debug!(?effect, "rendezvous");
             match effect {
-                // Signs of life are never delayed, and messages about clients of the store not collected.
+                // Leases depend on probes and echoes, so these are never delayed. Messages about clients of the store are not queued here.
                 Effect::Send {
                     to,
                     message:
@@ -361,7 +368,7 @@ impl CoordinatorDriver {
                     self.persistence.remember(*job_state, self.rendezvous.kept_for(), successors);
                 }
                 Effect::Resign { term } => {
-                    // This coordinator has ended, so the process resigns in any case.
+                    // This coordinator ends in any case, so a full queue does no harm: its host then resigns.
                     self.leadership.try_send(LeadershipCommand::Highest(term));
                     return Some(CoordinatorEnd::Ended);
                 }
@@ -374,14 +381,14 @@ impl CoordinatorDriver {
         None
     }
 
-    /// Ends the coordinator.
+    /// Ends the coordinator: completes the journal, and sends the last messages.
     async fn finish(self) {
         let state = self.snapshot(clock::now());
         self.journal.end(state.into()).await;
         self.streams.close_all().await;
     }
 
-    /// Applies the jobs that other processes have shown before this coordinator was started.
+    /// Applies the jobs that other processes showed before this coordinator started.
     fn note_others(&mut self, now: Instant) {
         let others = self.leadership.others.borrow_and_update().clone();
         self.handle_voters(now, VoterNews::Others(others));
@@ -395,7 +402,7 @@ impl CoordinatorDriver {
         });
     }
 
-    /// Applies the extensions of the right to coordinate since the last call.
+    /// Applies extensions of the right to coordinate.
     fn extend(&mut self, now: Instant) {
         let until = *self.until.borrow();
         self.rendezvous.handle_extended(now, until);
@@ -412,13 +419,13 @@ impl CoordinatorDriver {
             VoterNews::Superseded(Some(Superseded::ByJob { job, at })) => {
                 self.rendezvous.handle_elder_job(now, at.to_string(), job.born_ms);
             }
-            // The leader of a job has no other leader, so that it learns of no end.
+            // A leader learns the end of its job from no other process.
             VoterNews::Superseded(Some(Superseded::ByEnd(_)) | None) | VoterNews::Answered => {}
         }
         self.check_silence(now);
     }
 
-    /// Reports to the machine which voters do not answer, and sets the time of the next check.
+    /// Reports to the machine which voters do not answer. Sets the time of the next check.
     fn check_silence(&mut self, now: Instant) {
         let voters = self.listed.statuses(now);
         let until_silent = voters.iter().filter_map(VoterStatus::silent_after);
@@ -463,10 +470,10 @@ impl CoordinatorDriver {
         }
         match input {
             Input::Registration { answers, .. } if answers.is_closed() => {
-                // Its agent has stopped waiting: the answer would have no reader.
+                // The agent has stopped waiting, so nothing would read the answer.
                 debug!("registration ignored: its stream is closed");
             }
-            // This comes first, since its stream may have the same name as that of another agent.
+            // The proof is checked first: the stream may have the same name as the stream of another agent.
             Input::Registration { registration, proof, answers, .. }
                 if !self.streams.proofs.admit(self.rendezvous.job_uid(), &registration, proof) =>
             {
@@ -522,7 +529,7 @@ impl CoordinatorDriver {
         snapshot
     }
 
-    /// Returns the numbers of the job's nodes.
+    /// Returns the counts of the job's nodes.
     fn counts(&self, now: Instant) -> JobCounts {
         let mut counts = self.rendezvous.counts(now);
         self.listed.add_to(now, &mut counts.job);
@@ -557,7 +564,7 @@ impl CoordinatorDriver {
         }
     }
 
-    /// Lets the voter of this process ask another job of the same name. Jobs without voters are not compared.
+    /// Makes the voter of this process ask another job of the same name. Jobs without voters are not compared.
     fn show_other_job(&self, job: KnownJob) {
         // The next answer of the other job shows it again.
         self.leadership.try_send(LeadershipCommand::KnownJob(job));
@@ -565,7 +572,7 @@ impl CoordinatorDriver {
 
     fn step_down(&mut self, now: Instant, to: &Endpoint) {
         if self.leadership.successors().is_some() {
-            // The record in etcd decides which process leads.
+            // With etcd, the record decides which process leads.
             return;
         }
         if let Some(term) = self.rendezvous.handle_rival(now) {
@@ -577,7 +584,7 @@ impl CoordinatorDriver {
     }
 }
 
-/// Refuses a registration without the proof of its node id; the stream ends with this answer.
+/// Refuses a registration without the proof of its node id. The stream ends with this answer.
 fn refuse(registration: &Registration, answers: &mpsc::Sender<FromCoordinator>) {
     warn!(
         node = %registration.node.node_id,

@@ -1,4 +1,6 @@
-//! `GET /v1/events`: the journal of the job as JSON lines. An agent that does not coordinate asks the coordinator.
+//! Serves `GET /v1/events`: the journal of the job as JSON lines.
+//!
+//! An agent that does not coordinate relays the journal of the coordinator.
 
 use std::sync::Arc;
 
@@ -28,7 +30,7 @@ pub(super) struct EventsPage {
 }
 
 impl EventsPage {
-    /// Opens the journal, which may be at another process unless the request is direct.
+    /// Opens the journal. Unless the request is direct, the journal may be at another process.
     async fn open(&self, request: JournalRequest, asker: Asker) -> Result<Parts, Refusal> {
         let page = JobPage::Events(request);
         match self.states.journal().await {
@@ -49,7 +51,8 @@ pub(super) fn route(states: Arc<States>, relay: PageRelay) -> Router {
     Router::new().route(EVENTS_PATH, get(answer).with_state(page))
 }
 
-/// Sends the parts of a journal until its end, until the coordinator ends, or until the client does.
+/// Sends parts of the journal to a client, until its end or, if the client follows, until the
+/// coordinator or the client ends.
 async fn pass_on(
     mut reader: JournalReader,
     JournalRequest { mut after, follow }: JournalRequest,
@@ -120,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// A query selects events; anything else in it is refused.
+    /// A query selects events. Anything else in it is refused.
     #[test]
     fn queries_are_read() {
         let after = Some(EventId { term: Term(2), number: 118 });

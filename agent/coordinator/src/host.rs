@@ -1,5 +1,13 @@
-//! The coordinator of a process that may lead: runs it while this process leads, and publishes the leader to the
-//! agent's port otherwise.
+//! Runs the coordinator while this process leads, and otherwise publishes the leader to the agent's port.
+//!
+//! The leadership decides who leads: one endpoint, voters, or etcd. This module follows it:
+//!
+//! 1. This process leads: start a driver with the stored state of the job.
+//! 2. The leadership ends: stop the driver at once. No later result of it may be used.
+//! 3. Another process leads: publish its endpoint, so that the port redirects registrations to it.
+//!
+//! Death notices of the last minute are kept through all steps. A new leader would otherwise wait for the lease of a node that is already
+//! gone.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -26,7 +34,7 @@ pub struct CoordinatorHost {
     pub settings: Settings,
     /// The endpoint at which others reach this process.
     pub endpoint: VoterAddress,
-    /// The choice of the coordinator.
+    /// The handle of the leadership.
     pub leadership: Leadership,
     /// The registered nodes, published to the port.
     pub registered_nodes: watch::Sender<RegisteredNodes>,
@@ -40,12 +48,12 @@ pub struct CoordinatorHost {
     pub records: Records,
 }
 
-/// The death notices of the last minute, which the next leader needs.
+/// The death notices of the last minute, for the next leader.
 #[derive(Debug, Default)]
 struct RecentDeathNotices(VecDeque<(Instant, DeathNotice)>);
 
 impl CoordinatorHost {
-    /// Coordinates whenever this process leads, until the choice of the coordinator or the job has ended.
+    /// Coordinates whenever this process leads. Returns when the leadership or the job has ended.
     pub async fn run(mut self) {
         let mut recent = RecentDeathNotices::default();
         loop {
@@ -68,7 +76,7 @@ impl CoordinatorHost {
         }
     }
 
-    /// Handles death notices until the leader changes; returns true if the choice of the coordinator has ended.
+    /// Handles death notices until the leader changes. Returns true if the leadership has ended for good.
     async fn wait(&mut self, recent: &mut RecentDeathNotices) -> bool {
         loop {
             tokio::select! {
@@ -83,7 +91,7 @@ impl CoordinatorHost {
         }
     }
 
-    /// Coordinates until the end of a leadership; returns true if the job or the choice of the coordinator has ended.
+    /// Coordinates in one term. Returns true if the job, or the leadership for good, has ended.
     async fn coordinate(&mut self, mandate: &Mandate, recent: &mut RecentDeathNotices) -> bool {
         let term = mandate.term();
         let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
@@ -94,7 +102,7 @@ impl CoordinatorHost {
         tokio::pin!(coordinator);
         let end = loop {
             tokio::select! {
-                // The end of the leadership first: no result of this coordinator may be used after it.
+                // The end of the term first: no result of this coordinator may be used after it.
                 biased;
                 changed = self.leadership.leader.changed() => {
                     if changed.is_err() {
@@ -108,8 +116,8 @@ impl CoordinatorHost {
                 }
                 end = &mut coordinator => break end,
                 Some(death_notice) = self.death_notices.recv() => {
-                    // It checks the proof. This task also runs the coordinator, which would never make room if it waited
-                    // here; a lost death notice is replaced by the end of the lease.
+                    // The coordinator checks the proof. It runs in this task too, so waiting for room in its queue would block forever. If
+                    // the notice is lost, the node's lease ends instead.
                     let _ = inputs.try_send(Input::DeathNotice(death_notice.clone()));
                     if self.is_proven(&death_notice) {
                         recent.add(clock::now(), death_notice);
@@ -119,7 +127,7 @@ impl CoordinatorHost {
         };
         let is_over = end == CoordinatorEnd::JobOver;
         let is_handed_over = end == CoordinatorEnd::HandedOver;
-        // Before others see the end: a task that waits for it sends commands as well, which must come later.
+        // The leadership learns of the end first. A task that waits for the end also sends commands, and these must come later.
         match end {
             CoordinatorEnd::JobOver => {
                 debug!("the job has ended; ending the leadership");
@@ -131,10 +139,10 @@ impl CoordinatorHost {
             CoordinatorEnd::Forgotten => self.leadership.send(LeadershipCommand::Forget).await,
             // Another process may lead.
             CoordinatorEnd::Ended => self.leadership.send(LeadershipCommand::Resign(term)).await,
-            // Its last messages are sent.
+            // The coordinator has sent its last messages. The process leaves below.
             CoordinatorEnd::HandedOver => {}
         }
-        // No other process coordinates a job with one endpoint after its end: the port says that it has ended.
+        // A job with one endpoint never gets another coordinator, so its port keeps answering that the job has ended.
         if !(is_over && self.leadership.is_fixed()) {
             self.elected.send_replace(ElectedCoordinator::Unknown);
         }
@@ -178,7 +186,7 @@ impl CoordinatorHost {
         }
     }
 
-    /// Returns true if a death notice has the proof of its node id, by the key in this process's copy of the state.
+    /// Returns true if a death notice proves its node id, by the key in this process's copy of the state.
     fn is_proven(&self, death_notice: &DeathNotice) -> bool {
         let stored = self.leadership.stored.borrow();
         let Some(job_state) = &stored.replica.job_state else { return false };
@@ -186,7 +194,7 @@ impl CoordinatorHost {
         proofs.are_of(&job_state.job_uid, &death_notice.node, death_notice.proof)
     }
 
-    /// Reports the end of an agent to the election: the lease of that process has ended.
+    /// Reports to the election that an agent has ended, so the lease of its process is over.
     async fn report(&self, death_notice: &DeathNotice) {
         self.leadership.send(LeadershipCommand::DeathNotice(death_notice.node.clone())).await;
     }

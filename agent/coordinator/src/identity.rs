@@ -1,4 +1,4 @@
-//! The identity of an agent, by which others recognise ragent at an address.
+//! Serves the identity of an agent, by which others recognise ragent at an address.
 
 use axum::{Json, extract::State};
 use ragent_rendezvous::{ids::RunId, message::PROTOCOL_VERSION};
@@ -23,8 +23,7 @@ pub struct Identity {
     /// The credentials of the agent.
     #[serde(flatten)]
     pub auth: NamedAuth,
-    /// The agent's clock, in milliseconds since 1970, for the comparison of clocks; no decision
-    /// depends on it.
+    /// The agent's clock in milliseconds since 1970. Commands compare clocks with it; no decision depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unix_ms: Option<u64>,
 }
@@ -41,7 +40,7 @@ pub(super) struct IdentityPage {
 /// Answers with the identity of this agent. Strangers receive no run id and no time.
 pub(super) async fn page(State(page): State<IdentityPage>) -> Json<Identity> {
     let IdentityPage { run_id, credentials } = page;
-    // A process with a new secret compares it before it connects.
+    // A process with a new secret compares it before it connects, so the files of secrets are read again here.
     authentication::read_again(&credentials).await;
     let unix_ms = u64::try_from(clock::wall_time().as_millis()).ok();
     Json(Identity {

@@ -1,4 +1,7 @@
-//! The journal of a job at its coordinator: the newest events as JSON lines, for any number of readers.
+//! Keeps the newest events of a job as JSON lines, for any number of readers.
+//!
+//! The journal is a ring buffer: old events make room for new ones. A reader gives the id of its
+//! last event, and receives the events after it.
 
 use std::{
     collections::VecDeque,
@@ -36,7 +39,7 @@ pub(crate) struct EventJournal {
 struct Ring {
     lines: VecDeque<(EventId, Arc<str>)>,
     bytes: usize,
-    /// The state of the job at the end of the coordinator.
+    /// The state of the job when the coordinator ended.
     last_state: Option<Arc<JsonState>>,
 }
 
@@ -50,13 +53,13 @@ pub struct JournalReader {
 /// A part of a journal.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct JournalPart {
-    /// The events as JSON lines, of at most [`limits::JOURNAL_PART`] bytes together, unless one line is longer.
+    /// The events as JSON lines: at most [`limits::JOURNAL_PART`] bytes, unless one line is longer.
     pub(crate) lines: String,
     /// The last event in it; `None` if there is none.
     pub(crate) last: Option<EventId>,
 }
 
-/// An event as a JSON object. Names are only added to.
+/// An event as a JSON object. New fields may be added, but none is renamed or removed.
 #[derive(Serialize)]
 struct Line<'a> {
     schema: u32,
@@ -78,7 +81,7 @@ struct Line<'a> {
 }
 
 impl EventJournal {
-    /// Creates an empty journal, whose events are also appended to the file at `path`.
+    /// Creates an empty journal. Its events are also appended to the file at `path`.
     pub(crate) fn new(run_id: RunId, path: Option<&Path>) -> Self {
         let file = path.and_then(JournalFile::open);
         Self { run_id, ring: Arc::default(), newest: watch::Sender::default(), file }
@@ -114,14 +117,13 @@ impl EventJournal {
         self.newest.send_replace(event.id);
     }
 
-    /// Adds the state of the job at the end of the coordinator, ends the readers, and waits for a limited time until all events
-    /// are in the file.
+    /// Adds the last state of the job and ends the readers. Waits for a limited time until all events are in the file.
     pub(crate) async fn end(mut self, state: Snapshot) {
         lock(&self.ring).last_state = Some(Arc::new(JsonState::new(state)));
         let file = self.file.take();
         drop(self);
         if let Some(file) = file {
-            // The process may end at this moment.
+            // This fails only if the runtime is shutting down.
             let _ = tokio::task::spawn_blocking(move || file.close()).await;
         }
     }
@@ -144,7 +146,7 @@ impl Ring {
 }
 
 impl JournalReader {
-    /// Returns the events after `after`, or the oldest ones.
+    /// Returns the events after `after`, from the oldest one on.
     pub(crate) fn after(&self, after: Option<EventId>) -> JournalPart {
         let ring = lock(&self.ring);
         let first = after.map_or(0, |after| ring.lines.partition_point(|(id, _)| *id <= after));
@@ -160,7 +162,7 @@ impl JournalReader {
         part
     }
 
-    /// Returns the newest events after `after`, at most `count`, oldest first, each as a JSON object, and the id of the last one.
+    /// Returns the newest events after `after`, at most `count`, oldest first, as JSON objects. Also returns the id of the last one.
     pub(crate) fn tail(
         &self,
         after: Option<EventId>,
@@ -174,7 +176,7 @@ impl JournalReader {
         (lines.map(|(_, line)| Arc::clone(line)).collect(), last)
     }
 
-    /// Returns the state of the job at the end of the coordinator; `None` before.
+    /// Returns the state of the job when the coordinator ended; `None` while it runs.
     pub(super) fn last_state(&self) -> Option<Arc<JsonState>> {
         lock(&self.ring).last_state.clone()
     }
@@ -189,7 +191,7 @@ impl JournalReader {
         let _ = self.newest.clone().wait_for(|_| false).await;
     }
 
-    /// Waits until there are events after `after`, and returns them; `None` if the coordinator has ended.
+    /// Waits for events after `after` and returns them; `None` if the coordinator has ended.
     ///
     /// # Cancel safety
     ///
@@ -280,7 +282,7 @@ mod tests {
         assert!((1_000..=limits::JOURNAL_EVENTS).contains(&lines), "{lines}");
     }
 
-    /// A reader waits for the next event, and receives the last one before it learns of the end.
+    /// A reader waits for the next event. It receives the last event before the end of the journal.
     #[tokio::test]
     async fn reader_waits_for_events() {
         let mut journal = EventJournal::new(RunId::new("run7"), None);

@@ -1,4 +1,4 @@
-//! The file of `--journal`, to which a thread appends events, so that a slow disk delays nothing.
+//! Appends events to the file of `--journal`, in a thread of its own, so that a slow disk delays nothing.
 
 use std::{
     fs::{self, File},
@@ -50,7 +50,7 @@ impl JournalFile {
             .ok()
     }
 
-    /// Appends a line. If the disk is too slow, the line is counted as lost.
+    /// Queues a line for the file. If the queue is full because the disk is slow, the line counts as lost.
     pub(super) fn append(&mut self, line: Arc<str>) {
         let Some(lines) = &self.lines else { return };
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = lines.try_send(line) {
@@ -75,11 +75,11 @@ impl JournalFile {
     }
 }
 
-/// Opens the file of `--journal`; creates it if it does not exist.
+/// Opens the file of `--journal`, and creates it if it does not exist.
 ///
 /// # Errors
 ///
-/// Returns the system's error, also for a pipe, which would wait for a reader.
+/// Returns the system's error. A pipe is an error, too: it would wait for a reader.
 pub fn open(path: &Path) -> io::Result<File> {
     if fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo()) {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is a pipe; give a regular file"));
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "a\nb\nc\nd\n");
     }
 
-    /// A file that cannot be opened, or whose disk is full, costs a warning.
+    /// A file that cannot be opened, or a full disk, costs a warning only.
     #[test]
     fn failures_end_nothing() {
         assert!(JournalFile::open(Path::new("/proc/no/journal")).is_none());

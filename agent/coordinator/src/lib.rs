@@ -1,15 +1,27 @@
-//! The coordinator of a job, and the agents' connections to it.
+//! Runs the coordinator of a job in the process of one agent, and connects the other agents to it.
 //!
-//! `driver` owns the machine, with the open `streams`; `pause` and `peer_addresses` are decisions
-//! of its own. `persistence` waits until the state that outlives the process is stored. `host` runs the driver while
-//! this process leads, and `listed_voters` adds the voters to the status of the job. `service` is the
-//! gRPC and HTTP side of the coordinator, for each `role` of an agent's port, and [`client`] the
-//! side of agents and commands. `proofs` authenticates messages of a node. `browser_guard` refuses requests of web
-//! pages. `identity`, `status_page` and `metrics` are pages of the port, with the counters of `measures`, and `events_page`
-//! serves the `journal`, which `journal_file` writes to a file; `page` is for people. `state` is what they show of the job, `states` collects it,
-//! `publisher` makes what clients receive who follow, `relay` passes on pages of the coordinator on another node, and
-//! `readers` bounds the number of clients that stay; `reachability` measures how one node
-//! reaches the others.
+//! A registration takes this way:
+//!
+//! 1. `service` receives it on the port of an agent. `role` knows whether the coordinator is in this process.
+//! 2. `driver` passes it to the rendezvous machine. `proofs` checks the node id, `streams` keeps the stream.
+//! 3. `persistence` holds back the effects until the job's state is stored.
+//!
+//! `host` runs the driver while this process leads. [`client`] is the side of agents and commands.
+//!
+//! Helpers of the driver, one decision each:
+//!
+//! - `pause` delays timeouts after the process was paused.
+//! - `peer_addresses` chooses the addresses of a node.
+//! - `paths` tests the connections to new nodes.
+//! - `listed_voters` adds the voters to the status of the job.
+//!
+//! Pages of the port:
+//!
+//! - `page` is for browsers. `status_page`, `events_page` and `metrics` are for programs. `identity` is for all clients.
+//! - `states` collects the state of the job, `state` is its JSON, `publisher` sends its changes to clients.
+//! - `journal` has the newest events, `journal_file` writes them to a file, `measures` has the counters.
+//! - `relay` fetches pages from the coordinator on another node. `readers` limits the clients that stay.
+//! - `reachability` measures how this node reaches the others. `browser_guard` refuses requests of web pages.
 #![deny(unsafe_code)]
 
 mod browser_guard;

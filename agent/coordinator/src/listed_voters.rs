@@ -1,4 +1,4 @@
-//! The voters in the status of a job.
+//! Adds the voters and their silence to the status of a job.
 
 use std::time::Instant;
 
@@ -8,10 +8,10 @@ use ragent_rendezvous::{
     snapshot::{Snapshot, VoterStatus},
 };
 
-/// The voters of the job that this process coordinates; none if it is chosen in another way.
+/// The voters of the job that this process coordinates; none if the job has no voters.
 #[derive(Clone, Debug)]
 pub(crate) struct ListedVoters {
-    /// The state of this process's voter, with the list, and the times of the last answers.
+    /// The handle of this process's voter, with the list and the times of the last answers.
     pub leadership: Leadership,
     /// The endpoint of this process.
     pub own: VoterAddress,
@@ -26,7 +26,7 @@ impl ListedVoters {
             return;
         }
         snapshot.set_voters(self.statuses(now));
-        // This process coordinates.
+        // This code runs only in the process that coordinates.
         snapshot.leader = Some(self.own.to_string());
     }
 

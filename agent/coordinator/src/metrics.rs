@@ -1,7 +1,7 @@
-//! `GET /metrics`: the state of the job, of this node and of this process for Prometheus, as OpenMetrics text.
+//! Serves `GET /metrics`: the state of the job, of this node and of this process for Prometheus, as OpenMetrics text.
 //!
-//! The metrics of the job are at the process that coordinates it. No label has a value for each node, so the number of metrics
-//! does not depend on the size of the job. `docs/metrics.md` describes each metric.
+//! Only the process that coordinates has the metrics of the job. No label has a value for each node, so the number of metrics does not
+//! depend on the size of the job. `docs/metrics.md` describes each metric.
 
 mod node;
 mod time;
@@ -42,7 +42,7 @@ use super::{collected::Collected, measures::CoordinatorMeasures, states::States}
 /// The media type of OpenMetrics.
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The metrics of this process and, if it coordinates, of its job, collected at most ten times a second for all clients.
+/// The metrics of this process and, if it coordinates, of its job. They are collected at most ten times a second for all clients.
 #[derive(Default)]
 pub struct MetricsPage {
     /// The snapshots of the job; `None` before the job is found.
@@ -59,12 +59,12 @@ impl MetricsPage {
         Self { job: Some(states), ..Self::default() }
     }
 
-    /// Adds the counters of this node; only the first ones count.
+    /// Adds the counters of this node. Further calls have no effect.
     pub fn add_node(&self, measures: &Arc<NodeMeasures>) {
         let _ = self.node.set(Arc::clone(measures));
     }
 
-    /// Adds the counters of the coordinator; only the first ones count.
+    /// Adds the counters of the coordinator. Further calls have no effect.
     pub fn add_coordinator(&self, measures: Arc<CoordinatorMeasures>) {
         let _ = self.coordinator.set(measures);
     }
@@ -113,7 +113,7 @@ pub(super) fn route(page: Arc<MetricsPage>) -> Router {
     Router::new().route(METRICS_PATH, get(answer).with_state(page))
 }
 
-/// The metrics of this process, before and after it finds its job, for every client.
+/// The metrics of this process, before and after it finds its job. Every client may read them.
 #[derive(Clone, Default)]
 pub struct PublicMetrics {
     before: Arc<MetricsPage>,
@@ -126,13 +126,13 @@ impl PublicMetrics {
         self.before.add_node(measures);
     }
 
-    /// Continues with the page of the job.
+    /// Switches to the page of the job.
     pub fn handle_found(&self, page: Arc<MetricsPage>) {
         // A process finds its job once.
         let _ = self.found.set(page);
     }
 
-    /// Returns the only page of its port. A request may name any host: every client that reaches the port may read the page.
+    /// Returns the only page of the metrics port. Requests may name any host: every client that reaches the port may read the page.
     pub fn pages(&self) -> Router {
         let answer = |State(public): State<Self>| async move {
             public.found.get().unwrap_or(&public.before).answer().await
@@ -240,7 +240,7 @@ fn add_job(registry: &mut Registry, counts: &JobCounts) {
     time::add_time(registry, snapshot);
 }
 
-/// Adds the training step of the job; a metric whose value is not known is absent.
+/// Adds the training step of the job. A metric without a known value is absent.
 fn add_progress(registry: &mut Registry, progress: Option<&JobProgress>) {
     let sources = StepSource::ALL.map(|source| {
         let is_in_use = progress.is_some_and(|progress| progress.source == source);
@@ -264,7 +264,7 @@ fn gauge(value: impl TryInto<i64>) -> ConstGauge {
     ConstGauge::new(value.try_into().unwrap_or(i64::MAX))
 }
 
-/// Returns gauges that differ in the value of one label.
+/// Returns gauges that differ in one label.
 fn family<const N: usize>(
     label: &'static str,
     values: [(&'static str, u64); N],
@@ -325,7 +325,7 @@ mod tests {
         types.filter_map(|line| Some(line.split(' ').next()?.to_owned())).collect()
     }
 
-    /// A process that does not coordinate has metrics of its own only.
+    /// A process that does not coordinate has only metrics of its own.
     #[test]
     fn process_has_metrics() {
         let text = written(None);
@@ -345,7 +345,7 @@ mod tests {
         assert!(usage.resident_bytes > 1 << 20 && usage.open_files > 2, "{usage:?}");
     }
 
-    /// The state of the job is in gauges, whose labels are escaped and whose number does not depend on the nodes.
+    /// The state of the job is in gauges. Labels are escaped, and the number of gauges does not depend on the nodes.
     #[test]
     fn job_has_metrics() {
         let mut snapshot = empty_snapshot();
@@ -426,7 +426,7 @@ mod tests {
         assert!(text.contains("ragent_progress_source{source=\"read\"} 0"), "{text}");
     }
 
-    /// The time account has counters of what is settled, and restarts are counted by their cause.
+    /// The time account has counters of settled times. Restarts are counted by cause.
     #[test]
     fn time_has_metrics() {
         let text = written(Some(&with_progress()));

@@ -1,5 +1,6 @@
-//! `GET /`: a page that shows the job, and `GET /v1/watch`: the server-sent events that keep it up to date. An agent that does not
-//! coordinate passes on what the coordinator sends.
+//! Serves `GET /`, a page that shows the job, and `GET /v1/watch`, the server-sent events that keep it up to date.
+//!
+//! An agent that does not coordinate relays the events of the coordinator.
 
 mod document;
 mod view;
@@ -29,7 +30,7 @@ struct Page {
 }
 
 impl Page {
-    /// Opens the events, which may be at another process unless the request is direct.
+    /// Opens the events. Unless the request is direct, they may be at another process.
     async fn open(&self, asker: Asker) -> Result<Parts, Refusal> {
         let page = JobPage::Watch;
         match Arc::clone(&self.publisher).subscribe().await {

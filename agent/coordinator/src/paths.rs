@@ -1,8 +1,7 @@
-//! Tests whether the coordinator's host reaches each new node, and keeps the connections between nodes that could not be opened, for the
-//! status of the job.
+//! Tests whether the coordinator's host reaches each new node, and lists failed connections in the status of the job.
 //!
-//! Nodes have reached the coordinator's port when they are registered. A firewall that blocks all other ports is found here, in
-//! the first round, instead of by a timeout of the workers minutes later.
+//! A registered node has reached the coordinator's port. That does not show whether a firewall blocks all other ports. This test finds such
+//! a firewall in the first round. Otherwise the workers would find it minutes later, by a timeout.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,25 +26,25 @@ use crate::limits;
 #[derive(Debug)]
 pub(super) struct Tested {
     node: NodeId,
-    /// The connection, if it could not be opened.
+    /// The failed connection; `None` if the node was reached.
     unreached: Option<Unreached>,
 }
 
-/// The connections between nodes, as far as they were tested.
+/// The connections that were tested, and the running tests.
 #[derive(Debug)]
 pub(super) struct Paths {
     places: Arc<Semaphore>,
     tests: JoinSet<Tested>,
-    /// The nodes of these tests.
+    /// The nodes that are being tested.
     testing: BTreeSet<NodeId>,
-    /// The nodes that were not tested, because too many others were not reached: [`NODES_MAX`] at most. They are tested in a later
-    /// round, if there is room in the list then.
+    /// The nodes that were not tested, because the list of unreached nodes was full: at most [`NODES_MAX`]. They are tested in a later
+    /// round, if the list has room then.
     untested: BTreeSet<NodeId>,
     /// The nodes that this host does not reach.
     agents: BTreeMap<NodeId, Unreached>,
     /// The nodes that do not reach the store of a round.
     stores: BTreeMap<NodeId, Unreached>,
-    /// That round.
+    /// The round of `stores`.
     round: RoundId,
 }
 
@@ -62,8 +61,8 @@ impl Paths {
         }
     }
 
-    /// Notes that a node is admitted to a round with others. Tests whether this host reaches it at its observed address, if it is
-    /// new, or was not tested or not reached before.
+    /// Tests whether this host reaches a node that was admitted to a round with others, at its observed address. A node is tested if it is
+    /// new, was not tested, or was not reached before.
     pub(super) fn handle_admitted(
         &mut self,
         node: &NodeDescription,
@@ -72,7 +71,7 @@ impl Paths {
     ) {
         let NodeDescription { node_id, host_name, address, observed, agent_port, .. } = node;
         self.agents.retain(|id, _| is_known(id));
-        // An address that a node merely announces may belong to any host: it is not tried.
+        // An address that a node only announces may belong to any host, so it is not tried.
         let announced = address.parse().ok().map(|ip: IpAddr| ip.to_canonical());
         let Some(ip) = observed.filter(|ip| announced == Some(*ip)) else { return };
         if !self.agents.contains_key(node_id) {
@@ -100,7 +99,7 @@ impl Paths {
         });
     }
 
-    /// Notes that a node was not tested. Forgets nodes that are gone if there are many.
+    /// Notes that a node was not tested. If the list is full, forgets nodes that are gone.
     fn postpone(&mut self, node: NodeId, is_known: impl Fn(&NodeId) -> bool) {
         if self.untested.len() >= NODES_MAX {
             self.untested.retain(|id| is_known(id));
@@ -126,7 +125,7 @@ impl Paths {
         }
     }
 
-    /// Records the result of a test. Forgets nodes that are gone: `is_known` is false for them.
+    /// Records the result of a test. Forgets nodes that are gone: those are unknown to `is_known`.
     pub(super) fn record(&mut self, tested: Tested, is_known: impl Fn(&NodeId) -> bool) {
         let Tested { node, unreached } = tested;
         self.testing.remove(&node);
@@ -141,7 +140,7 @@ impl Paths {
             self.agents.insert(node, unreached);
         }
         if self.agents.len() >= UNREACHED_MAX {
-            // Further ones would not be listed, so the other nodes are not tested.
+            // Further nodes would not be listed, so they are not tested now.
             self.tests = JoinSet::new();
             for node in mem::take(&mut self.testing) {
                 self.postpone(node, &is_known);
@@ -149,7 +148,7 @@ impl Paths {
         }
     }
 
-    /// Notes that a node does not reach the store of the newest round.
+    /// Records that a node does not reach the store of the newest round.
     pub(super) fn handle_store_unreached(
         &mut self,
         node: &NodeDescription,
@@ -161,7 +160,7 @@ impl Paths {
             self.round = round;
         }
         self.stores.retain(|id, _| is_known(id));
-        // A node repeats its report at each registration.
+        // A node repeats its report with each registration.
         if self.stores.len() < UNREACHED_MAX && !self.stores.contains_key(&node.node_id) {
             let host_name = node.host_name.clone();
             warn!(host = %host_name, address, why, "a node does not reach the workers' store");
@@ -170,7 +169,7 @@ impl Paths {
         }
     }
 
-    /// Returns the connections that could not be opened, without those of nodes that are gone and of rounds before the `newest` one.
+    /// Returns the failed connections, without nodes that are gone and without stores of rounds before `newest`.
     pub(super) fn unreached(
         &self,
         newest: RoundId,
@@ -200,7 +199,7 @@ mod tests {
         }
     }
 
-    /// However many nodes are not reached, a limited number is listed; nodes that are gone, or are reached again, make room.
+    /// At most a limited number of nodes is listed. Nodes that are gone or reached again make room.
     #[test]
     fn few_nodes_are_listed() {
         let mut paths = Paths::new();
@@ -227,7 +226,7 @@ mod tests {
         NodeDescription { observed: node.address.parse().ok(), ..node }
     }
 
-    /// A node is tested once at a time, at the address from which it has registered only, and not again once it was reached.
+    /// One test of a node runs at a time, only at the address that it registered from, and not again once it was reached.
     #[tokio::test]
     async fn few_tests_run() {
         let mut paths = Paths::new();
@@ -262,7 +261,7 @@ mod tests {
         assert_eq!(paths.unreached(RoundId::default(), |_| true), []);
     }
 
-    /// A node that was not tested for want of room is tested in a later round, once.
+    /// A node that was not tested because the list was full is tested in a later round, once.
     #[tokio::test]
     async fn tests_are_postponed() {
         let mut paths = Paths::new();
@@ -289,7 +288,7 @@ mod tests {
         }
     }
 
-    /// However many nodes are not tested, a limited number is noted.
+    /// At most a limited number of untested nodes is kept.
     #[test]
     fn few_nodes_are_noted_as_untested() {
         let mut paths = Paths::new();
@@ -301,7 +300,7 @@ mod tests {
         assert_eq!(paths.untested.len(), 1);
     }
 
-    /// Nodes that are gone leave room for tests of new ones.
+    /// Nodes that are gone make room for tests of new ones.
     #[tokio::test]
     async fn nodes_that_are_gone_make_room() {
         let mut paths = Paths::new();

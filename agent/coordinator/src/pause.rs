@@ -1,12 +1,11 @@
-//! Recognises that the process was paused, so that received messages are handled before any node
-//! times out.
+//! Detects that the process was paused, so that received messages are handled before any node times out.
 //!
-//! After a pause, the messages of all nodes are in the queues of the coordinator, and their deadlines
-//! have passed. A deadline that is long past is therefore postponed once: the messages renew it.
+//! For example, the coordinator's process is stopped for 10 s. Keep-alives of all nodes wait in its queues, and all
+//! deadlines have passed. A deadline that is long past is therefore postponed once, and the messages renew it.
 
 use std::time::{Duration, Instant};
 
-/// A deadline missed by more than this was missed because the whole process was paused.
+/// A deadline that is missed by more than this was missed because the whole process was paused.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Postpones deadlines after a pause.
@@ -17,7 +16,7 @@ pub(super) struct PauseGuard {
 }
 
 impl PauseGuard {
-    /// Returns the time at which `deadline` is to be applied. A deadline in the future shows that
+    /// Returns the time at which `deadline` should be applied. A deadline in the future shows that
     /// the messages were handled.
     pub(super) fn due(&mut self, now: Instant, deadline: Option<Instant>) -> Option<Instant> {
         if deadline.is_none_or(|deadline| now < deadline) {
@@ -26,8 +25,8 @@ impl PauseGuard {
         deadline.map(|deadline| self.until.map_or(deadline, |until| deadline.max(until)))
     }
 
-    /// Returns true if a deadline that is due may be applied, and false if it is postponed by
-    /// `catch_up` because the process was paused.
+    /// Returns true if a deadline that has passed may be applied. Returns false if it is postponed
+    /// by `catch_up`, because of a pause.
     pub(super) fn may_apply(
         &mut self,
         now: Instant,
@@ -63,7 +62,7 @@ mod tests {
         assert_eq!(guard.due(start, None), None);
     }
 
-    /// A deadline that was missed by far is postponed once, and applied if nothing has moved it.
+    /// A deadline that was missed by far is postponed once. It is applied if no message has moved it.
     #[test]
     fn missed_deadline_is_postponed_once() {
         let (mut guard, start) = guard();
@@ -71,7 +70,7 @@ mod tests {
         let woken = start + 10 * SECOND;
         assert!(!guard.may_apply(woken, deadline, SECOND));
         assert_eq!(guard.due(woken, deadline), Some(woken + SECOND));
-        // A later deadline, past as well, is not postponed further.
+        // A later deadline that has passed, too, is not postponed further.
         assert_eq!(guard.due(woken, Some(start + SECOND)), Some(woken + SECOND));
         assert!(guard.may_apply(woken + SECOND, deadline, SECOND));
     }

@@ -1,13 +1,12 @@
-//! The addresses of a node as the coordinator observes them, in addition to the announced ones.
+//! Chooses the addresses of a node: the announced ones, and the source address that the coordinator observes.
 
 use std::net::IpAddr;
 
 use ragent_base::net::connection::PeerAddress;
 
-/// Puts the source address of a node's stream first among its addresses: its workers also have it
-/// if the host is behind NAT.
+/// Puts the source address of a node's stream first among its addresses. Behind NAT, its workers connect from it, too.
 ///
-/// A source address of this machine is not added, since all of its users have it.
+/// A source address of this machine is not added, because all users of the machine have it.
 pub(super) fn add_source(addresses: &mut Vec<IpAddr>, from: Option<PeerAddress>) {
     if let Some(PeerAddress { ip, is_here: false }) = from {
         addresses.retain(|address| *address != ip);
@@ -15,8 +14,8 @@ pub(super) fn add_source(addresses: &mut Vec<IpAddr>, from: Option<PeerAddress>)
     }
 }
 
-/// Returns the source address of a node's stream. A stream from this machine may have any of its
-/// addresses; then the announced address counts if it belongs to this machine, too.
+/// Returns the source address of a node's stream. A stream from this machine may have any address
+/// of the machine. The announced address is used instead, if it belongs to the machine.
 pub(super) fn observed(
     from: PeerAddress,
     announced: &str,
@@ -38,7 +37,7 @@ mod tests {
         PeerAddress { ip: ip(text), is_here }
     }
 
-    /// The source address comes first, once; those of this machine do not count.
+    /// The source address comes first, once. Addresses of this machine do not count.
     #[test]
     fn source_comes_first() {
         let added = |source| {

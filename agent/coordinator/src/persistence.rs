@@ -1,4 +1,7 @@
-//! The state of a coordinator that outlives its process: in a file, at a majority of the voters, or in etcd.
+//! Stores the state of a coordinator that the next coordinator needs: in a file, at a majority of the voters, or in etcd.
+//!
+//! No effect of a change is carried out before the change is stored. Otherwise an agent could act on a round that the next coordinator does
+//! not know.
 
 use std::time::Duration;
 
@@ -6,8 +9,7 @@ use ragent_leadership::{Leadership, LeadershipCommand};
 use ragent_rendezvous::{heir::Successor, ids::Term, settings::JobState};
 use tokio::sync::oneshot;
 
-/// The state of a coordinator that outlives its process. No effect of a change is carried out before the
-/// change is stored.
+/// The storage of a coordinator's state.
 #[derive(Debug)]
 pub(crate) struct Persistence {
     leadership: Leadership,
@@ -15,7 +17,7 @@ pub(crate) struct Persistence {
     term: Term,
     /// Notified when the newest state is stored.
     storing: Option<oneshot::Receiver<()>>,
-    /// True if this process no longer leads, so that nothing more will be stored.
+    /// True if this process no longer leads, so nothing more will be stored.
     is_over: bool,
 }
 
@@ -24,8 +26,8 @@ impl Persistence {
         Self { leadership, term, storing: None, is_over: false }
     }
 
-    /// Begins to store `job_state`. Agents wait for the next coordinator for `kept` at most, and `successors` may succeed
-    /// an elected one.
+    /// Starts to store `job_state`. `kept` is how long agents wait for the next coordinator, `successors` the nodes that may replace this
+    /// one.
     pub(super) fn remember(
         &mut self,
         job_state: JobState,
@@ -35,7 +37,7 @@ impl Persistence {
         let (copied, storing) = oneshot::channel();
         let (term, job_state) = (self.term, Box::new(job_state));
         let command = LeadershipCommand::Remember { term, job_state, successors, kept, copied };
-        // A newer state replaces an older one, so only the newest is awaited.
+        // A newer state replaces an older one, so only the newest one is awaited.
         self.storing = Some(storing);
         if !self.leadership.try_send(command) {
             self.storing = None;
@@ -43,7 +45,7 @@ impl Persistence {
         }
     }
 
-    /// Returns true if nothing more can be stored: this process no longer leads.
+    /// Returns true if nothing more can be stored, because this process no longer leads.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
@@ -53,7 +55,7 @@ impl Persistence {
         self.storing.is_some() || self.is_over
     }
 
-    /// Waits until a change is stored; never returns if none is under way.
+    /// Waits until the change is stored. Never returns if none is being stored.
     ///
     /// # Cancel safety
     ///

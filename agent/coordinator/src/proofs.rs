@@ -1,9 +1,8 @@
-//! Authenticates messages of a node by the proof that the coordinator issued with its welcome.
+//! Authenticates messages of a node by a proof that the coordinator issued with its welcome.
 //!
-//! Node ids are public, as `ragent status` prints them. So a registration under a known id, and an
-//! death notice, must carry HMAC-SHA256(key, job uid, node id), which the coordinator can verify with
-//! its key alone. The key is in the job's state, so that the next coordinator of the job can
-//! verify its members.
+//! Node ids are public: `ragent status` prints them. So a registration under a known id, and a death notice, must carry
+//! HMAC-SHA256(key, job uid, node id), truncated. The coordinator verifies it with its key alone, so it keeps no list
+//! of proofs. The key is part of the job's state, so the next coordinator can verify the same proofs.
 
 use std::collections::BTreeSet;
 
@@ -16,19 +15,19 @@ use ragent_rendezvous::{
 };
 use sha2::Sha256;
 
-/// The proofs of one coordinator's agents.
+/// The proofs of the nodes of one coordinator.
 #[derive(Debug)]
 pub struct Proofs {
     key: ProofKey,
-    /// Accepts members without a valid proof, because the key of the earlier coordinator was lost.
+    /// True if members without a valid proof are accepted, because the key of the previous coordinator was lost.
     is_lenient: bool,
-    /// Nodes that have sent a message since their welcome, and so have received their proof.
+    /// The nodes that have sent a message since their welcome, so they have received their proof.
     confirmed: BTreeSet<NodeId>,
 }
 
 impl Proofs {
-    /// Creates proofs with the `key` of an earlier coordinator. Without one, it generates a key and accepts
-    /// members of the job without a valid proof until the first admission.
+    /// Creates proofs with the `key` of the previous coordinator. Without a key, it generates one, and accepts members without a valid
+    /// proof until the first admission.
     pub fn new(key: Option<ProofKey>) -> Self {
         let is_lenient = key.is_none();
         let key = key.unwrap_or_else(|| ProofKey::new(rand::random()));
@@ -58,10 +57,10 @@ impl Proofs {
         mac.verify_truncated_left(&proof).is_ok()
     }
 
-    /// Returns true if a registration may use its node id. `uid` is that of the job.
+    /// Returns true if a registration may use its node id. `uid` is the uid of the job.
     ///
-    /// Without a valid proof the id must be new, and the agent must not know the job uid: an agent
-    /// that knows it was welcomed, and received its proof.
+    /// Without a valid proof, the node id must be new, and the agent must not know the job uid. An
+    /// agent that knows the uid was welcomed, so it has its proof.
     pub(crate) fn admit(
         &self,
         uid: &JobUid,
@@ -72,7 +71,7 @@ impl Proofs {
         if self.are_of(uid, node, proof) {
             return true;
         }
-        // An agent of another version has no proof, and is refused because of its version.
+        // An agent of another version has no proof. It is refused later, because of its version.
         let knows_the_job = registration.protocol_version == PROTOCOL_VERSION
             && registration.job_uid.as_ref() == Some(uid);
         !self.confirmed.contains(node) && (self.is_lenient || !knows_the_job)
@@ -88,14 +87,12 @@ impl Proofs {
         Some(mac)
     }
 
-    /// Notes that a node has sent a message on a welcomed stream.
+    /// Notes that a node has sent a message on a welcomed stream, so it has its proof.
     ///
-    /// A welcome alone does not confirm a node: it may be lost in transit, and then the agent
-    /// registers again without a proof.
+    /// A welcome alone is not enough: it may be lost in transit, and then the agent registers again without a proof.
     ///
-    /// The number of ids is bounded. At the limit, ids that `is_present` does not recognise are
-    /// removed. A node whose lease has just ended may be among them, and be impersonated until it registers
-    /// again.
+    /// The number of ids is limited. At the limit, ids that `is_present` does not know are removed. Among them may be a node that has just
+    /// lost its lease: another process can use its id until it registers again.
     pub(crate) fn confirm(&mut self, node: &NodeId, is_present: impl Fn(&NodeId) -> bool) {
         if self.confirmed.contains(node) {
             return;
@@ -106,14 +103,13 @@ impl Proofs {
         self.confirmed.insert(node.clone());
     }
 
-    /// Notes that nodes were admitted to a round: all members have their proofs by then.
+    /// Notes that nodes were admitted to a round. All members have their proofs by then.
     pub(crate) fn handle_admission(&mut self) {
         self.is_lenient = false;
     }
 }
 
-/// The maximum number of confirmed node ids: all nodes that can be present, with a few restarts
-/// each.
+/// The maximum number of confirmed node ids: all nodes that can be present, with a few restarts each.
 const CONFIRMED_MAX: usize = 4 * NODES_MAX;
 
 #[cfg(test)]
@@ -138,7 +134,7 @@ mod tests {
         Proofs::new(Some(ProofKey::new([1; 32])))
     }
 
-    /// Once a node has its proof, messages in its name are refused without the proof.
+    /// Once a node has its proof, messages under its id are refused without it.
     #[test]
     fn known_nodes_show_their_proof() {
         let mut proofs = sound();
@@ -183,7 +179,7 @@ mod tests {
         assert!(!proofs.admit(&uid(), &registration("n", false), None));
     }
 
-    /// The next coordinator verifies its members with the key of the previous one.
+    /// The next coordinator verifies its members with the same key.
     #[test]
     fn proofs_outlive_the_coordinator() {
         let proof = sound().of(&uid(), &node("n"));
@@ -206,8 +202,7 @@ mod tests {
         assert!(!proofs.admit(&uid(), &registration("k", true), old));
     }
 
-    /// The number of confirmed ids is bounded. The ids of present nodes stay, however many others
-    /// have come and gone.
+    /// The number of confirmed ids is limited. Present nodes stay, even if many others come and go.
     #[test]
     fn present_nodes_stay_confirmed() {
         let mut proofs = sound();

@@ -1,4 +1,7 @@
-//! The states of a view for the clients that follow it: made once for all of them after each change, and only while there are any.
+//! Publishes the states of a view to the clients that follow it.
+//!
+//! Each state is made once for all clients, after each event and at intervals, and only while there are clients. A client that reads too
+//! slowly misses changes. It receives the whole state next.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,21 +20,21 @@ use super::{
 };
 use crate::limits;
 
-/// A view of the job, to which its states are applied one after the other.
+/// A view of the job. Its states are applied to it one after the other.
 pub(super) trait View: Default + Send + 'static {
-    /// One state of the view, for all its readers.
+    /// One state of the view, for all readers.
     type Frame: Frame;
 
-    /// Applies the newest state, and the events since the state before, oldest first, as JSON.
+    /// Applies the newest state, and the events since the previous state as JSON, oldest first.
     fn apply(&mut self, state: &Arc<JsonState>, new_events: &[Arc<str>]) -> Self::Frame;
 }
 
 /// One state of a view.
 pub(super) trait Frame: Send + Sync + 'static {
-    /// Returns its number. The next one has the next number, or the same if the view has not changed.
+    /// Returns the number of the state. It is one higher than before, or the same if the view has not changed.
     fn number(&self) -> u64;
 
-    /// Returns what a reader needs who has received the state `last`.
+    /// Returns the messages for a reader that has received the state `last`.
     fn after(&self, last: Option<u64>) -> &[Bytes];
 }
 
@@ -56,7 +59,7 @@ impl<V: View> Publisher<V> {
     ///
     /// # Errors
     ///
-    /// Returns [`Refusal`] if another process has them, or the job has ended.
+    /// Returns [`Refusal`] if another process coordinates, or if the job has ended.
     pub(super) async fn subscribe(self: Arc<Self>) -> Result<Frames<V::Frame>, Refusal> {
         if let Some(not_here) = self.states.elsewhere() {
             return Err(not_here.into());
@@ -85,7 +88,7 @@ impl<V: View> Publisher<V> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a publication if nobody reads it. Returns true if it has ended.
+    /// Ends a publication that has no reader. Returns true if it has ended.
     fn ends_unread(&self, sender: &Sender<V::Frame>) -> bool {
         let mut running = self.lock();
         let is_unread = sender.receiver_count() == 0;
@@ -100,7 +103,7 @@ fn remove<F>(running: &mut Option<Sender<F>>, sender: &Sender<F>) {
     running.take_if(|running| Arc::ptr_eq(running, sender));
 }
 
-/// Publishes the state after each event, and at intervals, until no reader is left or the coordinator ends.
+/// Publishes the state after each event and at intervals, until no reader is left or the coordinator ends.
 async fn publish<V: View>(
     publisher: Arc<Publisher<V>>,
     sender: Sender<V::Frame>,
@@ -142,7 +145,7 @@ async fn publish<V: View>(
             });
         }
         if is_last {
-            // The clients ask for the next coordinator, unless the job is closed.
+            // The clients look for the next coordinator, unless the job is closed.
             remove(&mut publisher.lock(), &sender);
             return;
         }
@@ -150,7 +153,7 @@ async fn publish<V: View>(
 }
 
 impl<F: Frame> Frames<F> {
-    /// Returns what a reader receives, as parts of its page.
+    /// Returns the messages for one reader, as parts of its page.
     pub(super) fn parts(self, place: ReaderPlace) -> Parts {
         let (to, parts) = mpsc::channel(1);
         tokio::spawn(pass_on(self.0, to, place));
@@ -159,7 +162,7 @@ impl<F: Frame> Frames<F> {
 }
 
 /// Sends the states to a reader, until the coordinator or the reader ends. A slow reader receives
-/// the whole state in place of the changes that it has missed.
+/// the whole state instead of the changes.
 async fn pass_on<F: Frame>(
     mut frames: watch::Receiver<Arc<F>>,
     to: mpsc::Sender<Bytes>,
@@ -228,8 +231,8 @@ mod tests {
         journal.record(&Event { id, cause, round: Round(1), node, kind }, &JobUid::new("u"));
     }
 
-    /// An event is published within a quarter of a second, and without events a state follows each second. Nothing is
-    /// published after the last reader has left, and the next reader begins with the whole state.
+    /// An event is published within a quarter of a second. Without events, a state follows each second. Nothing is published after the last
+    /// reader has left, and the next reader starts with the whole state.
     #[tokio::test(start_paused = true)]
     async fn events_are_published_soon() {
         let mut journal = EventJournal::new(RunId::new("j"), None);

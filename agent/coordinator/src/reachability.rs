@@ -1,7 +1,10 @@
 //! Measures how this agent reaches the other nodes of its job, for `ragent doctor --peers`.
 //!
-//! A request cannot name addresses: only registered nodes are tried, for one request at a time, and at most once a second.
-//! A node is tried only if its stream comes from the address that it announces.
+//! The measurement must not become a port scanner for strangers:
+//!
+//! - A request cannot name addresses. Only registered nodes are tried.
+//! - A node is tried only if its stream comes from the address that it announces.
+//! - One measurement runs at a time, at most once a second.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -28,10 +31,10 @@ pub const REACH_PATH: &str = "/v1/reach";
 /// The report of one node.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ReachReport {
-    /// The addresses of the endpoint's name on that node; empty if it hosts or the name does not
-    /// resolve.
+    /// The addresses that the endpoint's name has on that node. Empty if that node coordinates, or
+    /// if the name does not resolve.
     pub endpoint: Vec<IpAddr>,
-    /// The other nodes, as reached from it.
+    /// The other nodes, and how that node reaches them.
     pub reached: Vec<ReachedNode>,
 }
 
@@ -40,16 +43,16 @@ pub struct ReachReport {
 pub struct ReachedNode {
     /// The id of the node.
     pub node_id: String,
-    /// The time that a connection took, the best of a few.
+    /// The time of the fastest of a few connections.
     pub millis: Option<f64>,
-    /// The reason why there was none.
+    /// The reason if no connection could be opened.
     pub error: Option<String>,
 }
 
 /// The measurement of this agent.
 #[derive(Clone, Debug)]
 pub(super) struct ReachMeasurement {
-    /// The role of this agent.
+    /// The role of the agent's port.
     pub role: Arc<Role>,
     /// Its credentials.
     pub credentials: Credentials,
@@ -63,7 +66,7 @@ pub(super) async fn report(State(reach): State<ReachMeasurement>) -> Response {
         return (StatusCode::TOO_MANY_REQUESTS, "another measurement is in progress\n")
             .into_response();
     };
-    // It ends with the measurement, but not before the interval.
+    // The permit is released after the measurement, but not before the interval is over.
     let turn = Arc::new(turn);
     let (kept, next) = (Arc::clone(&turn), clock::now() + limits::REACH_INTERVAL);
     tokio::spawn(async move {
@@ -118,7 +121,7 @@ async fn measure(snapshot: &Snapshot) -> Vec<ReachedNode> {
 
 async fn reach(node: &NodeSnapshot) -> ReachedNode {
     let node_id = node.node_id.to_string();
-    // An address that a node merely announces may belong to any host: it is not probed.
+    // An address that a node only announces may belong to any host, so it is not probed.
     let tried = match (node.address.parse::<IpAddr>(), node.observed) {
         (Ok(ip), Some(observed)) if ip.to_canonical() == observed => {
             best_of_some((ip, node.agent_port).into()).await
@@ -135,8 +138,7 @@ async fn reach(node: &NodeSnapshot) -> ReachedNode {
     }
 }
 
-/// Returns the best time of a few connections: the first may wait for address resolution or a
-/// processor.
+/// Returns the best time of a few connections. The first one may wait for address resolution or a processor.
 async fn best_of_some(address: SocketAddr) -> Result<f64, String> {
     let mut best = f64::INFINITY;
     for _ in 0..limits::REACH_TRIES {
@@ -154,8 +156,8 @@ mod tests {
 
     use super::*;
 
-    /// Announced addresses alone are not probed: otherwise any registered host could make the
-    /// agents scan ports within their reach.
+    /// Announced addresses alone are not probed. Otherwise any registered host could make the
+    /// agents scan ports in their networks.
     #[tokio::test]
     async fn only_observed_addresses_are_tried() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! The clients that read from this process for long: their number is bounded, and a client that does not read loses its place.
+//! Limits the clients that read from this process for long. A client that does not read loses its place.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -19,8 +19,8 @@ use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 
 use crate::limits;
 
-/// The places for readers: some for clients that follow, which may stay, and others for clients that read once. Clients of unknown
-/// origin share half of them.
+/// The places for readers. Clients that follow may stay for hours, so they have other places than clients that read once. Clients of
+/// unknown origin may use half of each.
 #[derive(Clone, Debug)]
 pub struct Readers {
     following: ReaderPlaces,
@@ -51,20 +51,20 @@ impl Default for Readers {
 }
 
 impl Readers {
-    /// Takes a place of a client that follows; returns the reason if there is none.
+    /// Takes a place for a client that follows. Returns the reason if there is none.
     pub(super) fn follow(&self, origin: ConnectionOrigin) -> Result<ReaderPlace, String> {
         self.following.take(origin)
     }
 
-    /// Waits until no client follows, for a limited time: those that follow the coordinator of this process end with it, when they
-    /// have received its last state.
+    /// Waits, for a limited time, until no client follows. Clients of this process's coordinator end once they have received its last
+    /// state.
     pub async fn wait_for_followers(&self) {
         let all = u32::try_from(limits::READERS).unwrap_or(u32::MAX);
-        // After the time, or if the places were closed, nothing is left to wait for.
+        // After this time, or if the places are closed, there is nothing left to wait for.
         let _ = timeout(limits::LAST_STATE_PATIENCE, self.following.all.acquire_many(all)).await;
     }
 
-    /// Takes a place of a client that reads once; returns the reason if there is none.
+    /// Takes a place for a client that reads once. Returns the reason if there is none.
     pub(super) fn read_once(&self, origin: ConnectionOrigin) -> Result<ReaderPlace, String> {
         self.once.take(origin)
     }
@@ -89,7 +89,7 @@ fn take(places: &Arc<Semaphore>, max: usize, which: &str) -> Result<OwnedSemapho
     })
 }
 
-/// Sends a part to a client. Returns false if the client has ended, or has not read for [`limits::READER_PATIENCE`].
+/// Sends a part to a client. Returns false if the client has ended, or has read nothing for [`limits::READER_PATIENCE`].
 pub(super) async fn send<T>(to: &mpsc::Sender<T>, part: T) -> bool {
     timeout(limits::READER_PATIENCE, to.send(part)).await.is_ok_and(|sent| sent.is_ok())
 }
@@ -112,15 +112,14 @@ pub(super) fn answer(
     (PAGE_HEADERS, [(CONTENT_TYPE, media_type)], body).into_response()
 }
 
-/// Returns lines of JSON as the answer to a request, with an empty line at intervals without another one, so that the loss of
-/// the client is noticed.
+/// Returns lines of JSON as the answer to a request. Between lines, an empty line at intervals shows whether the client is lost.
 pub(super) fn answer_lines(parts: Parts) -> Response {
     answer("application/jsonl", with_heartbeats(parts))
 }
 
 fn with_heartbeats(parts: Parts) -> impl Stream<Item = Bytes> {
     let mut heartbeats = interval(limits::FOLLOWER_HEARTBEAT);
-    // The first one of a new interval is due at once.
+    // The first tick of a new interval is due at once.
     heartbeats.reset();
     let parts = parts.timeout_repeating(heartbeats);
     parts.map(|part| part.unwrap_or_else(|_| Bytes::from_static(b"\n")))
@@ -132,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// Between lines, a client receives an empty one after each interval; the stream ends with the page.
+    /// Between lines, a client receives an empty one after each interval. The stream ends with the page.
     #[tokio::test(start_paused = true)]
     async fn heartbeats_fill_pauses() {
         let (to, parts) = mpsc::channel(1);
@@ -147,8 +146,8 @@ mod tests {
         assert_eq!(lines.next().await, None);
     }
 
-    /// Clients that follow leave the places of others free, strangers leave half of the places to the job, and a client that does not
-    /// read loses its place.
+    /// Clients that follow do not use the places of others. Strangers leave half of the places to the job. A client that does not read
+    /// loses its place.
     #[tokio::test(start_paused = true)]
     async fn places_are_bounded() {
         let readers = Readers::default();

@@ -1,4 +1,7 @@
-//! Pages of a coordinator in another process: the answer of a process that does not coordinate the job.
+//! Relays pages from the coordinator on another node.
+//!
+//! A process that does not coordinate asks the coordinator as a member of the job, and passes the
+//! answer on. A direct request is not relayed: the client gets the coordinator's endpoint instead.
 
 use std::convert::Infallible;
 
@@ -23,7 +26,7 @@ use super::{
 };
 use crate::limits;
 
-/// The reason for which a request for a page has no answer.
+/// The reason why a request for a page has no answer here.
 #[derive(Clone, Debug)]
 pub(super) enum Refusal {
     /// Another process coordinates the job.
@@ -32,7 +35,7 @@ pub(super) enum Refusal {
     Other(Reason),
 }
 
-/// The status of an answer, and a reason for people.
+/// An HTTP status, and a reason for people.
 pub(super) type Reason = (StatusCode, String);
 
 /// Returns the reason of a process that may answer later.
@@ -72,12 +75,12 @@ impl IntoResponse for Refusal {
 pub(super) struct Asker {
     /// Its origin.
     origin: ConnectionOrigin,
-    /// True if only the coordinator itself is to answer: the client is a command, or a process that passes the answer on.
+    /// True if only the coordinator itself should answer: the client is a command, or a process that relays the answer.
     pub(super) is_direct: bool,
 }
 
 impl Asker {
-    /// Returns true for a request that only the coordinator itself is to answer.
+    /// Returns true if only the coordinator itself should answer the request.
     pub(super) fn is_direct(headers: &HeaderMap) -> bool {
         headers.contains_key(MAX_FORWARDS)
     }
@@ -92,7 +95,7 @@ impl<S: Sync> FromRequestParts<S> for Asker {
     }
 }
 
-/// Passes on the pages of the coordinator on another node.
+/// The relay of pages from the coordinator on another node.
 #[derive(Clone)]
 pub(super) struct PageRelay {
     pub(super) credentials: Credentials,
@@ -108,8 +111,7 @@ impl PageRelay {
         place.map_err(unavailable)
     }
 
-    /// Returns the parts of a page from the coordinator on another node, if that is the reason for which it is not here and the
-    /// request is not direct.
+    /// Fetches a page from the coordinator on another node. Returns `refusal` again if it has another reason, or if the request is direct.
     pub(super) async fn open(
         &self,
         refusal: Refusal,
@@ -155,7 +157,7 @@ impl PageRelay {
     }
 }
 
-/// Passes on the parts of a page until its end, or until the client ends.
+/// Passes on the parts of a page, until the page or the client ends.
 async fn pass_on(mut lines: PageLines, to: mpsc::Sender<Bytes>, _place: ReaderPlace) {
     loop {
         tokio::select! {

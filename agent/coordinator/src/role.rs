@@ -1,4 +1,8 @@
-//! The coordinator of a job, from the point of view of one agent's port.
+//! Decides for one agent's port where a registration goes: to the coordinator in this process, or to another process.
+//!
+//! A process that may lead first waits for an election. Two jobs can have the same name, for example if their agents
+//! did not reach each other at first. A registration that shows another job makes the voter of this process ask that
+//! job.
 
 use ragent_leadership::{Leadership, LeadershipCommand, state_file::DeathNotice};
 use ragent_proto::convert::NotHere;
@@ -13,7 +17,7 @@ use super::driver::Inputs;
 #[cfg(any(test, feature = "testing"))]
 use ragent_leadership::{Leader, Means, Stored};
 
-/// The coordinator, from the point of view of one port.
+/// The coordinator, as one port knows it.
 #[derive(Clone, Debug)]
 pub enum Role {
     /// This process coordinates while it leads.
@@ -22,34 +26,34 @@ pub enum Role {
         endpoint: String,
         /// The coordinator that leads.
         elected: watch::Receiver<ElectedCoordinator>,
-        /// The queue of death notices, which the choice of the coordinator also needs.
+        /// The queue of death notices. The leadership needs them, too.
         death_notices: mpsc::Sender<DeathNotice>,
-        /// The choice of the coordinator.
+        /// The handle of the leadership.
         leadership: Box<Leadership>,
         /// The coordinator with which the agent of this process is registered.
         registered: watch::Receiver<NotHere>,
         /// The job.
         run_id: RunId,
     },
-    /// This process never coordinates; the newest known endpoint of the coordinator.
+    /// This process never coordinates. It knows the newest endpoint of the coordinator.
     Elsewhere(watch::Receiver<NotHere>),
 }
 
-/// The process to which a registration is sent instead of the coordinator in this process.
+/// The process that a registration is redirected to.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Elsewhere {
-    /// To the voters of the job; none if they are not known.
+    /// The voters of the job; none if they are not known.
     Voters(Vec<VoterAddress>),
-    /// To the leader of another job, if it is known.
+    /// The leader of another job; its endpoint is empty if it is not known.
     Leader(NotHere),
 }
 
-/// The coordinator that leads the job, as a process that may lead knows it.
+/// The leader of the job, as a process that may lead knows it.
 #[derive(Clone, Debug)]
 pub enum ElectedCoordinator {
     /// No coordinator is known.
     Unknown,
-    /// The coordinator is in this process, and has these inputs.
+    /// The coordinator is in this process and has these inputs.
     Here(Inputs),
     /// Another process coordinates the job, at this endpoint.
     There(NotHere),
@@ -57,7 +61,7 @@ pub enum ElectedCoordinator {
 
 #[cfg(any(test, feature = "testing"))]
 impl Role {
-    /// Returns the role of a process whose coordinator has these inputs, and its queue of death notices.
+    /// Returns the role of a process that coordinates with these inputs, and its queue of death notices.
     pub fn of(inputs: Inputs, endpoint: &str) -> (Self, mpsc::Receiver<DeathNotice>) {
         let (leader, stored) =
             (watch::channel(Leader::Unknown).1, watch::channel(Stored::default()).1);
@@ -84,13 +88,13 @@ impl Role {
         }
     }
 
-    /// Returns the inputs of the coordinator, or its endpoint if it is not in this process; the endpoint is
-    /// empty if no coordinator is elected at present.
+    /// Returns the inputs of the coordinator in this process, or the endpoint of the coordinator elsewhere. The endpoint is empty if no
+    /// coordinator is elected at present.
     pub(super) fn coordinator(&self) -> Result<Inputs, NotHere> {
         match self {
             Self::Host { elected, leadership, registered, .. } => match &*elected.borrow() {
                 ElectedCoordinator::Here(inputs) => Ok(inputs.clone()),
-                // The coordinator to which this one has stepped down may have done so, too.
+                // The coordinator for which this one stepped down may have stepped down, too.
                 ElectedCoordinator::There(_) if leadership.is_fixed() => {
                     Err(registered.borrow().clone())
                 }
@@ -113,8 +117,8 @@ impl Role {
         self.coordinator().map_err(|not_here| self.registered_elsewhere().unwrap_or(not_here))
     }
 
-    /// Returns the coordinator with which the agent of this process is registered, if this process is not a voter: it follows
-    /// no leader.
+    /// Returns the coordinator with which the agent of this process is registered, if this process is not a voter. Such a process does not
+    /// follow the election itself.
     pub(super) fn registered_elsewhere(&self) -> Option<NotHere> {
         match self {
             Self::Host { leadership, registered, .. } if leadership.is_outside() => {
@@ -124,8 +128,8 @@ impl Role {
         }
     }
 
-    /// Returns the coordinator's endpoint if every registration is to be redirected there without being read.
-    /// `None` for a process that may lead, which may have to wait for an election first.
+    /// Returns the coordinator's endpoint if every registration is redirected there without being read. Returns `None` if this process may
+    /// lead, because a registration may then have to wait for an election.
     pub(super) fn redirect(&self) -> Option<NotHere> {
         match self {
             Self::Host { .. } => None,
@@ -133,12 +137,14 @@ impl Role {
         }
     }
 
-    /// Returns where a registration is to be sent instead: this process is not a voter, or knows of no round, and the node or
-    /// another process knows a job that has one. Returns `None` if the registration is to wait for a coordinator.
+    /// Returns the process to which a registration is redirected, or `None` if it waits for a coordinator here. It is redirected if
+    ///
+    /// - this process is not a voter, or
+    /// - this process knows no job with a round, but the node or another process does.
     pub(super) fn elsewhere(&self, registration: &Registration) -> Option<Elsewhere> {
         let Self::Host { leadership, run_id, .. } = self else { return None };
         if registration.run_id != *run_id || leadership.member().is_none() {
-            // The coordinator refuses another run. A job without voters is not compared with others.
+            // The coordinator refuses another run itself. Jobs without voters are not compared.
             return None;
         }
         if registration.protocol_version != PROTOCOL_VERSION {
@@ -165,8 +171,8 @@ impl Role {
         self.known_elsewhere()
     }
 
-    /// Returns the term that the coordinator must have at least to be the next one for a node that has lost the leader of the term
-    /// `lost`. The terms of two jobs cannot be compared.
+    /// Returns the term after which a coordinator must be elected, for a node that has lost the leader of term `lost`. Zero if the node
+    /// belongs to another job: terms of two jobs cannot be compared.
     pub(super) fn comparable(&self, registration: &Registration, lost: Term) -> Term {
         let own = self.leadership().and_then(Leadership::known_job);
         let is_other =
@@ -174,7 +180,7 @@ impl Role {
         if is_other { Term(0) } else { lost }
     }
 
-    /// Returns where registrations are to be sent that wait for a coordinator, if they are to be sent elsewhere.
+    /// Returns the process to which waiting registrations are redirected, if there is one.
     fn known_elsewhere(&self) -> Option<Elsewhere> {
         let Self::Host { leadership, elected, .. } = self else { return None };
         if let Some((leader, term)) = leadership.leader_elsewhere() {
@@ -185,7 +191,7 @@ impl Role {
         (is_unknown && leadership.is_outside()).then(|| Elsewhere::Voters(voters()))
     }
 
-    /// Waits until registrations that wait for a coordinator are to be sent elsewhere; never returns if this process never leads.
+    /// Waits until waiting registrations are redirected. Never returns if this process never leads.
     pub(super) async fn wait_for_elsewhere(&self) -> Elsewhere {
         if let Some(leadership) = self.leadership() {
             let (mut stored, mut others) = (leadership.stored.clone(), leadership.others.clone());
@@ -204,8 +210,8 @@ impl Role {
         std::future::pending().await
     }
 
-    /// Returns the same as [`Self::coordinator`], once a coordinator is elected in a term after `lost`. A coordinator that has given
-    /// way to another one has no later term to wait for.
+    /// Returns the same as [`Self::coordinator`], once a coordinator is elected in a term after `lost`. If this job has one endpoint, a
+    /// coordinator that has stepped down is answered at once: no later term will come.
     pub(super) async fn wait_for_coordinator(&self, lost: Term) -> Result<Inputs, NotHere> {
         if let Self::Host { elected, leadership, .. } = self {
             let is_known = |elected: &ElectedCoordinator| match elected {
@@ -215,14 +221,14 @@ impl Role {
                     leadership.is_fixed() || not_here.term > lost
                 }
             };
-            // This fails if the choice has ended: then no coordinator is known here any more.
+            // This fails if the leadership has ended, and then no coordinator is known here.
             let _ = elected.clone().wait_for(is_known).await;
         }
         self.coordinator()
     }
 }
 
-/// Returns the job with a round to which an agent of another protocol version belongs. Such an agent does not name its job in
+/// Returns the job, with a round, of an agent that has another protocol version. Such an agent does not name its job in
 /// [`Registration::job`].
 fn shown_by_other_version(registration: &Registration) -> Option<KnownJob> {
     let uid =
@@ -242,7 +248,7 @@ mod tests {
 
     use super::*;
 
-    /// The role of a process with the voter 1, in a job with a round and these voters. Its agent is registered at `b:1`.
+    /// The role of voter 1 in a job with a round and these voters. The agent is registered at `b:1`.
     fn role(voters: &[u64]) -> Role {
         let slot = |voter: &u64| VoterSlot {
             address: VoterAddress::new(format!("n{voter}:1")),
@@ -267,8 +273,8 @@ mod tests {
         }
     }
 
-    /// The coordinator refuses a registration for another run, and one of another protocol version. The first shows nothing, the second
-    /// only the job of its agent.
+    /// The coordinator refuses a registration for another run, and one of another protocol version. The first shows no job. The second
+    /// shows only the job of its agent.
     #[tokio::test]
     async fn registrations_that_are_refused_show_little() {
         let (commands, mut queue) = mpsc::channel(8);
@@ -305,8 +311,8 @@ mod tests {
         assert!(matches!(queue.try_recv(), Ok(LeadershipCommand::KnownJob(job)) if job == known));
     }
 
-    /// A process that is not a voter sends others to the coordinator with which its agent is registered. A voter without a
-    /// leader does not: that coordinator may be lost.
+    /// A process that is not a voter redirects others to the coordinator of its own agent. A voter without a leader does not: that
+    /// coordinator may be lost.
     #[test]
     fn others_are_sent_to_the_registered_coordinator() {
         let endpoint = |role: &Role| role.registered_elsewhere().map(|not_here| not_here.endpoint);

@@ -1,9 +1,12 @@
-//! The gRPC and HTTP service on an agent's port.
+//! Serves gRPC and HTTP on an agent's port.
 //!
-//! There are three routers, so that no page can forget to check who asks. Processes of the job get all routes. This
-//! user on this machine gets the pages that only read. All others get the identity, and may report a death. Without
-//! a secret, every client counts as a process of the job, unless the port is on a loopback address: that one serves this
-//! user only.
+//! There is one router for each kind of client, so that no page can forget to check who asks:
+//!
+//! - Processes of the job get all routes.
+//! - The same user on this machine gets the pages that only read.
+//! - All other clients get the identity page, and may report the death of a node.
+//!
+//! Without a secret, every client counts as a process of the job. A port on a loopback address is the exception: it serves this user only.
 
 use std::{pin::Pin, sync::Arc};
 
@@ -62,16 +65,15 @@ use crate::limits;
 /// The path for death notices.
 pub const DEATH_NOTICE_PATH: &str = "/v1/death-notice";
 
-/// What the routes of a port share with other parts of its process.
+/// The parts of the routes that other parts of the process use.
 pub struct Shared {
     /// The page of the metrics.
     pub metrics: Arc<MetricsPage>,
-    /// The clients that read for long.
+    /// The clients that read for a long time.
     pub readers: Readers,
 }
 
-/// Creates the routes of an agent's port, for gRPC and HTTP. Each kind of client has its own routes,
-/// so that no page can forget to check who asks.
+/// Creates the routes of an agent's port, one router for each kind of client.
 pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Routers, Shared) {
     let role = Arc::new(role);
     let refusals = Arc::new(Refusals::default());
@@ -117,8 +119,7 @@ pub fn routers(run_id: &RunId, role: Role, credentials: &Credentials) -> (Router
     (routers, Shared { metrics, readers })
 }
 
-/// Creates the routes of a process that passes on what the coordinator of a job shows: the page, the status and the events.
-/// `known` names a process of the job.
+/// Creates the routes of a process that relays the page, the status and the events of a job. `known` names a process of the job.
 pub fn relayed_pages(known: watch::Receiver<NotHere>, credentials: &Credentials) -> Router {
     let role = Arc::new(Role::Elsewhere(known));
     let states = Arc::new(States::new(Arc::clone(&role), Arc::default()));
@@ -137,14 +138,14 @@ fn pages(states: Arc<States>, relay: PageRelay, has_metrics: bool) -> Router {
         .merge(page::routes(states, relay, document))
 }
 
-/// The refusal of requests to pages that a client may not use.
+/// The data for the refusal of a request.
 #[derive(Clone)]
 struct RefusedRequest {
     credentials: Credentials,
     refusals: Arc<Refusals>,
 }
 
-/// Refuses requests of commands and of other agents, which have to prove that they belong to the job.
+/// Refuses commands and other agents, which must prove that they belong to the job.
 async fn check_direct(
     State(refused): State<RefusedRequest>,
     request: HttpRequest,
@@ -186,7 +187,7 @@ async fn refuse(State(refused): State<RefusedRequest>, request: HttpRequest) -> 
     }
 }
 
-/// Answers an unknown path with 404; the gRPC routes would answer it with 200.
+/// Answers an unknown path with 404. The gRPC routes would answer it with 200.
 async fn not_found() -> StatusCode {
     StatusCode::NOT_FOUND
 }
@@ -223,8 +224,7 @@ impl Coordination for Service {
         let refusals = Arc::clone(&self.refusals);
         let (settings, script) = (registration.settings, registration.node.script.clone());
         let pending = PendingRegistration { registration, proof, from, answers };
-        // The answer to the stream begins at once, so that the agent can distinguish this process from one that
-        // is stopped.
+        // The answer starts before the coordinator decides, so that the agent can distinguish this process from a stopped one.
         tokio::spawn(pass_on(Arc::clone(&self.role), lost_term, pending, messages));
         let answers = ReceiverStream::new(queue).map(move |message| {
             if let (FromCoordinator::Message(ToNode::Refuse(reason)), Some(from)) = (&message, from)
@@ -238,7 +238,7 @@ impl Coordination for Service {
     }
 }
 
-/// Describes why an agent with these settings is refused, for the user of the coordinator; `None` if nothing is wrong with it.
+/// Describes why an agent is refused, for the log of the coordinator. Returns `None` if nothing is wrong with the agent.
 fn why_refused(
     reason: &RefuseReason,
     settings: &SharedSettings,
@@ -296,18 +296,22 @@ impl PendingRegistration {
 }
 
 impl Taken {
-    /// Passes the messages of the stream on.
+    /// Passes the messages of the stream to the coordinator.
     async fn forward(self, messages: Streaming<AgentMessage>, inputs: Inputs) {
-        // Otherwise the messages and the end of this stream would count for another stream of the same name.
+        // The coordinator must have taken this stream. Otherwise its messages would count for another stream of the same name.
         if self.is_taken.await.is_ok() {
             forward(messages, self.peer, inputs).await;
         }
     }
 }
 
-/// Passes a registration on to the coordinator. If none is known that was elected in a term after `lost`, holds it
-/// until there is one, for a limited time, or until the agent ends the stream, or until the coordinator is known to be
-/// another process.
+/// Passes a registration to the coordinator in this process. If no coordinator was elected in a term after `lost`, the registration is held
+/// until
+///
+/// - one is elected,
+/// - the coordinator turns out to be another process,
+/// - [`limits::HELD_TIMEOUT`] is over, or
+/// - the agent ends the stream.
 async fn pass_on(
     role: Arc<Role>,
     lost: Term,
@@ -339,14 +343,12 @@ async fn pass_on(
     }
 }
 
-/// Answers a registration with the voters of the job, one of which is the coordinator, with the leader of another job, or with the
-/// coordinator with which the agent of this process is registered.
+/// Redirects a registration: to the voters of the job, to the leader of another job, or to the coordinator of this process's own agent.
 async fn send_elsewhere(role: &Role, elsewhere: Elsewhere, pending: &PendingRegistration) {
     let PendingRegistration { registration, answers, .. } = pending;
-    // The agent may have ended the stream.
     let not_here = match elsewhere {
         Elsewhere::Leader(leader) => leader,
-        // A node that knows a job with a round is to find its leader through the voters of that job.
+        // A node that knows a job with a round finds its leader through the voters of that job instead.
         Elsewhere::Voters(voters) if voters.is_empty() && registration.job.is_none() => {
             role.registered_elsewhere().unwrap_or_else(NotHere::unknown)
         }
@@ -378,7 +380,7 @@ async fn forward(mut messages: Streaming<AgentMessage>, peer: Peer, inputs: Inpu
             return;
         }
     }
-    // The coordinator may have ended before its agents.
+    // The coordinator may have ended before this stream.
     let _ = inputs.send(Input::Detached(peer)).await;
 }
 
@@ -417,7 +419,7 @@ mod tests {
         router.oneshot(request).await.unwrap().status()
     }
 
-    /// An unknown path has HTTP's status, not that of an unknown gRPC call.
+    /// An unknown path has the status of HTTP, not of an unknown gRPC call.
     #[tokio::test]
     async fn unknown_paths_are_not_found() {
         let open = Credentials::unsecured(Unsecured::Chosen);
@@ -428,8 +430,8 @@ mod tests {
         assert_eq!(get_status(router, IDENTITY_PATH).await, StatusCode::OK);
     }
 
-    /// A stranger may ask who answers, and bring a death notice; this machine's user may also read the status.
-    /// Everything else, known or not, needs the secret.
+    /// A stranger may ask for the identity and report a death. The user of this machine may also read the status. All else needs the
+    /// secret.
     #[tokio::test]
     async fn strangers_have_two_pages() {
         let secret = Secret::new(&"k".repeat(43)).unwrap();
@@ -463,7 +465,7 @@ mod tests {
         }
     }
 
-    /// Commands, and agents that pass a page on, prove that they belong to the job, also as this machine's user.
+    /// Commands, and agents that relay a page, must prove that they belong to the job, even as this machine's user.
     #[tokio::test]
     async fn direct_requests_need_the_secret() {
         let secured = Credentials::new(vec![Secret::new(&"k".repeat(43)).unwrap()], Origin::Stdin);

@@ -1,11 +1,11 @@
-//! A snapshot of the job, as JSON once for all who read it.
+//! Keeps a snapshot of the job with its JSON, which is made once for all readers.
 
 use std::sync::OnceLock;
 
 use axum::body::Bytes;
 use ragent_rendezvous::snapshot::Snapshot;
 
-/// A snapshot of the job, as JSON once for all who read it.
+/// A snapshot of the job, and its JSON.
 #[derive(Debug)]
 pub(super) struct JsonState {
     /// The state.

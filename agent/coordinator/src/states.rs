@@ -1,4 +1,4 @@
-//! The snapshots of the job that this process coordinates.
+//! Collects snapshots of the job that this process coordinates.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
     state::JsonState,
 };
 
-/// The snapshots of the job that this process coordinates, collected at most ten times a second for all callers.
+/// The snapshots of the job, collected at most ten times a second for all callers.
 pub(super) struct States {
     role: Arc<Role>,
     refusals: Arc<Refusals>,
@@ -27,11 +27,11 @@ impl States {
         Self { role, refusals, last: Collected::default() }
     }
 
-    /// Returns the state, with the processes that the port of the coordinator has refused.
+    /// Returns the state, with the processes that the coordinator's port has refused.
     ///
     /// # Errors
     ///
-    /// Returns [`Refusal`] if another process has it, or the job has ended.
+    /// Returns [`Refusal`] if another process coordinates, or if the job has ended.
     pub(super) async fn get(&self) -> Result<Arc<JsonState>, Refusal> {
         let inputs = self.role.coordinator_to_read()?;
         let collect = async {
@@ -42,12 +42,12 @@ impl States {
         self.last.get(collect).await.ok_or_else(|| unavailable("the job has ended").into())
     }
 
-    /// Returns the numbers of the job's nodes, if this process coordinates it.
+    /// Returns the counts of the job's nodes, if this process coordinates the job.
     pub(super) async fn counts(&self) -> Option<JobCounts> {
         driver::counts(&self.role.coordinator_to_read().ok()?).await
     }
 
-    /// Returns the process that has the state, if it is another one.
+    /// Returns the process that coordinates, if it is another one.
     pub(super) fn elsewhere(&self) -> Option<NotHere> {
         self.role.coordinator_to_read().err()
     }
@@ -56,7 +56,7 @@ impl States {
     ///
     /// # Errors
     ///
-    /// Returns [`Refusal`] if another process has it, or the job has ended.
+    /// Returns [`Refusal`] if another process coordinates, or if the job has ended.
     pub(super) async fn journal(&self) -> Result<JournalReader, Refusal> {
         let inputs = self.role.coordinator_to_read()?;
         let journal = driver::journal(&inputs).await;

@@ -1,5 +1,6 @@
-//! `GET /status`: the state of the job as JSON, with `?follow` again after each change. An agent that does not coordinate asks the
-//! coordinator.
+//! Serves `GET /status`: the state of the job as JSON. With `?follow`, the state is sent again after each change.
+//!
+//! An agent that does not coordinate asks the coordinator.
 
 use std::sync::{Arc, OnceLock};
 
@@ -30,7 +31,7 @@ pub(super) struct StatusPage {
     states: Arc<States>,
     publisher: Arc<Publisher<Changes>>,
     relay: PageRelay,
-    /// The state from the coordinator on another node, asked for at most ten times a second for all clients.
+    /// The state from the coordinator on another node, fetched at most ten times a second for all clients.
     elsewhere: Collected<Result<Arc<JsonState>, Reason>>,
 }
 
@@ -50,7 +51,7 @@ impl StatusPage {
         Ok(status_text::text(&state.snapshot, Rows::Folded))
     }
 
-    /// Returns the state, which may be at another process unless the request is direct.
+    /// Returns the state. Unless the request is direct, it may come from another process.
     async fn state(&self, is_direct: bool) -> Result<Arc<JsonState>, Refusal> {
         match self.states.get().await {
             Err(Refusal::NotHere(not_here)) if !is_direct => Ok(self.elsewhere(not_here).await?),
@@ -68,7 +69,7 @@ impl StatusPage {
         self.elsewhere.get(self.relay.ask(not_here, JobPage::State.what(), ask)).await
     }
 
-    /// Returns the states, from this one on.
+    /// Returns the current state and all later ones.
     async fn follow(&self, asker: Asker) -> Result<Parts, Refusal> {
         let page = JobPage::States;
         match Arc::clone(&self.publisher).subscribe().await {
@@ -99,7 +100,7 @@ async fn answer(
     }
 }
 
-/// The states of the job that differ in more than ages, each as a line of JSON.
+/// The states of the job as lines of JSON. States that differ only in ages count as the same.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     number: u64,
@@ -158,7 +159,7 @@ mod tests {
         router.oneshot(request).await.unwrap().status()
     }
 
-    /// With any number of clients the state is collected at most ten times a second, and an answer is
+    /// For any number of clients, the state is collected at most ten times a second. An answer is
     /// never older than its request.
     #[tokio::test(start_paused = true)]
     async fn status_is_collected_rarely() {
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(answering.await.unwrap(), [1, 101, 201]);
     }
 
-    /// A state that differs from the one before in ages only is not sent again.
+    /// A state that differs from the previous one only in ages is not sent again.
     #[test]
     fn ages_are_no_change() {
         let mut changes = Changes::default();

@@ -1,4 +1,4 @@
-//! The open streams of a coordinator, and what its port needs of them.
+//! Keeps the open streams of a coordinator, and publishes their addresses to its port.
 
 use std::{collections::BTreeMap, mem};
 
@@ -25,14 +25,14 @@ pub(super) struct OpenStreams {
     pub proofs: Proofs,
 }
 
-/// An open stream, with a bounded queue and a task that writes it out.
+/// An open stream: a bounded queue, which another task writes to the connection.
 #[derive(Debug)]
 pub(super) struct OpenStream {
     /// The queue of messages to the agent.
     pub answers: mpsc::Sender<FromCoordinator>,
     /// The source address of the stream.
     pub from: Option<PeerAddress>,
-    /// True until the node is admitted to a round, if it has not been in one before.
+    /// True for a node that was never in a round, until it is admitted.
     pub is_new: bool,
 }
 
@@ -51,18 +51,18 @@ impl OpenStreams {
         self.open.contains_key(peer)
     }
 
-    /// Returns true once for a node that has not been in a round, which is admitted now.
+    /// Returns true if the node was never in a round before. Returns it only once.
     pub(super) fn take_newcomer(&mut self, peer: &Peer) -> bool {
         self.open.get_mut(peer).is_some_and(|stream| mem::take(&mut stream.is_new))
     }
 
-    /// Ends a stream; its task drops the connection when it finds the queue closed.
+    /// Ends a stream. Its task drops the connection when it finds the queue closed.
     pub(super) fn close(&mut self, peer: &Peer) {
         self.open.remove(peer);
     }
 
-    /// Sends a message. A stream whose queue is full is dropped, as is one with a refusal; a message about clients of the store is
-    /// discarded instead if the queue is half full.
+    /// Sends a message. A full queue drops the stream, and so does a refusal. Messages about clients of the store are discarded if the
+    /// queue is half full.
     pub(super) fn send(&mut self, to: &Peer, message: ToNode) {
         let Some(stream) = self.open.get(to) else {
             return;
@@ -125,7 +125,7 @@ fn publish(
 ) {
     if let (ToNode::Welcome(_), Some(PeerAddress { ip, is_here: false })) = (message, from) {
         registered_nodes.send_if_modified(|registered_nodes| {
-            // Bounded by the number of nodes; connections from further addresses count as unknown.
+            // Limited by the number of nodes. Connections from further addresses count as unknown.
             registered_nodes.addresses.len() < NODES_MAX && registered_nodes.addresses.insert(ip)
         });
     }

@@ -1,9 +1,12 @@
-//! The choice of a job's coordinator through etcd: the driver of [`Claim`], on a thread of its own, so that no
-//! other work of the agent delays a renewal.
+//! Chooses the leader through etcd: drives [`Claim`] on a thread of its own, so that no other work of the agent delays a renewal.
 //!
-//! `client` sends one request at a time to a member of etcd, and changes to another one if that does not
-//! answer; `tls` reads the files for its connections. `changes` executes the changes of the job's key, and `watch`
-//! reports its content; each has a connection of its own. `outage` reports that etcd does not answer.
+//! The leader owns a record under the job's key, and changes it by compare-and-swap. If the record does not change for a while, another
+//! agent replaces it. Clocks of machines are not compared.
+//!
+//! - `changes` executes changes of the key, `watch` reports its content. Each has a connection of its own.
+//! - `client` sends one request at a time to a member of etcd. If it does not answer, the next request goes to another member.
+//! - `tls` reads the files for its connections.
+//! - `outage` reports that etcd does not answer.
 //!
 //! [`Claim`]: ragent_election::claim::Claim
 
@@ -33,7 +36,7 @@ use ragent_base::spec::EtcdSpec;
 
 use super::{Leader, Leadership, Means, RunningLeadership, Stored};
 
-/// The configuration of one process.
+/// The configuration of a process that may lead.
 #[derive(Debug)]
 pub struct CandidateSpec {
     /// The cluster.

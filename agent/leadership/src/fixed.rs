@@ -1,5 +1,6 @@
-//! A coordinator that no other process can replace: its process has the only endpoint of the job. Its state is kept in a state
-//! file, with which it continues after a restart.
+//! Makes this process the only possible leader: it has the only endpoint of the job.
+//!
+//! The state of the job is kept in a state file. A restarted process continues from it.
 
 mod state_writer;
 
@@ -21,7 +22,7 @@ use super::{
 pub struct RecoveredState {
     /// The state file; `None` if the job has none.
     pub state_file: Option<PathBuf>,
-    /// The state of the job that an earlier coordinator has stored.
+    /// The state that an earlier coordinator has stored.
     pub job_state: Option<JobState>,
 }
 
@@ -33,11 +34,11 @@ impl RecoveredState {
     }
 }
 
-/// Lets this process coordinate the job, until the last sender of commands is dropped.
+/// Makes this process lead, until the last sender of commands is dropped.
 pub fn start(recovered: RecoveredState) -> RunningLeadership {
     let RecoveredState { state_file, job_state } = recovered;
     if let Some(own) = state_file.clone() {
-        // A slow disk does not delay the start, and remaining files are removed next time.
+        // A slow disk must not delay the start. Files that remain are removed next time.
         drop(tokio::task::spawn_blocking(move || super::state_file::clean(&own)));
     }
     let (commands, queue) = mpsc::channel(limits::COMMANDS);
@@ -64,10 +65,10 @@ fn stored(job_state: Option<JobState>) -> Stored {
     Stored { replica: Replica { job_state, ..Replica::default() }, ..Stored::default() }
 }
 
-/// Keeps the state of the job in its file.
+/// The driver, which keeps the state of the job in its file.
 struct FixedDriver {
     file: StateWriter,
-    /// Notified when the newest state is written, or the disk is too slow.
+    /// Notified when the newest state is written, or when the disk is too slow.
     waiting: Vec<oneshot::Sender<()>>,
     stored: watch::Sender<Stored>,
     leader: watch::Sender<Leader>,
@@ -102,7 +103,7 @@ impl FixedDriver {
                 self.file.remember(*job_state, kept);
                 self.waiting.push(copied);
             }
-            // A later job of the same name must not recover a job that has ended, or that has never begun.
+            // A later job of the same name must not recover a job that has ended or never begun.
             LeadershipCommand::JobOver(_) => self.file.forget().await,
             LeadershipCommand::StepDown(to) => {
                 self.file.forget().await;

@@ -1,4 +1,10 @@
-//! The interface between the choice of the coordinator and the rest of the agent. It is the same for all three ways to choose.
+//! Connects the rest of the agent to the leadership. The interface is the same for all three ways to choose the leader.
+//!
+//! - The agent sends a [`LeadershipCommand`], for example the new state of the job, or a death notice.
+//! - It watches [`Leader`]. While this process leads, [`Mandate`] has the end of its right.
+//! - It watches [`Stored`], the state that the next leader continues from.
+//!
+//! The watched values are levels, not events: a slow reader misses values, but always sees the newest one.
 
 use std::{
     collections::BTreeMap,
@@ -25,54 +31,53 @@ use tokio::{
 
 use super::StateLoss;
 
-/// The choice of the coordinator, as it runs in this process. It ends when the last sender of commands is dropped.
+/// The leadership of a job, as it runs in this process. It ends when the last sender of commands is dropped.
 #[derive(Debug)]
 pub struct RunningLeadership {
-    /// The interface for the rest of the agent.
+    /// The handle for the rest of the agent.
     pub leadership: Leadership,
     /// The queue of commands.
     pub commands: Commands,
-    /// The queue of connections of other voters, for the agent's port, if there are any.
+    /// The queue of connections of other voters, for the agent's port; `None` without voters.
     pub connections: Option<mpsc::Sender<VoterConnection>>,
 }
 
-/// The coordinator of the job, as this process knows it, and the commands by which this process takes part in the choice. A clone is
-/// cheap, and does not keep the choice from ending.
+/// The handle of the leadership. A clone is cheap, and does not keep the leadership running.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    /// The way in which the coordinator is chosen.
+    /// The way in which the leader is chosen.
     pub means: Means,
     /// The queue of commands.
     pub commands: mpsc::WeakSender<LeadershipCommand>,
     /// The leader.
     pub leader: watch::Receiver<Leader>,
-    /// The state of the job, as far as this process has it.
+    /// The state of the job, as this process knows it.
     pub stored: watch::Receiver<Stored>,
     /// The time of the last answer of each voter.
     pub answered: watch::Receiver<Answered>,
-    /// The loss of the job's state, if a majority of the voters has lost it.
+    /// Set if a majority of the voters has lost the job's state.
     pub state_loss: watch::Receiver<Option<StateLoss>>,
-    /// The jobs that other processes have shown.
+    /// Other jobs of this name that other processes have shown.
     pub others: watch::Receiver<Vec<OtherJob>>,
-    /// Set when the job does not go on in this process.
+    /// Set when the job does not continue in this process.
     pub superseded: watch::Receiver<Option<Superseded>>,
     /// The jobs of this name that have ended.
     pub ended: watch::Receiver<Vec<JobUid>>,
 }
 
-/// The way in which the coordinator of a job is chosen.
+/// The way in which the leader of a job is chosen.
 #[derive(Clone, Debug)]
 pub enum Means {
     /// The job has one endpoint, and this process has it.
     Fixed,
-    /// Voters elect it. Contains the voter of this process, as it is sent with registrations.
+    /// Voters elect the leader. Contains the voter of this process, as sent with registrations.
     Voters(Member),
-    /// Through etcd. Contains the endpoints of the agents that succeed the leader.
+    /// A record in etcd names the leader. Contains the endpoints of its successors.
     Etcd(watch::Receiver<Vec<Endpoint>>),
 }
 
 impl Leadership {
-    /// Returns the interface of a process whose coordinator is not elected by voters: it knows no others.
+    /// Returns the handle of a process without a voter, so without other jobs and voters.
     pub fn without_voters(
         means: Means,
         commands: &Commands,
@@ -92,7 +97,7 @@ impl Leadership {
         }
     }
 
-    /// Returns the voter of this process; `None` if the coordinator is chosen in another way.
+    /// Returns the voter of this process; `None` if voters do not elect the leader.
     pub fn member(&self) -> Option<&Member> {
         match &self.means {
             Means::Voters(member) => Some(member),
@@ -100,7 +105,7 @@ impl Leadership {
         }
     }
 
-    /// Returns the endpoints of the agents that succeed a leader that is found in etcd; `None` if it is chosen in another way.
+    /// Returns the endpoints of the leader's successors; `None` if etcd does not name the leader.
     pub fn successors(&self) -> Option<watch::Receiver<Vec<Endpoint>>> {
         match &self.means {
             Means::Etcd(successors) => Some(successors.clone()),
@@ -113,41 +118,44 @@ impl Leadership {
         matches!(self.means, Means::Fixed)
     }
 
-    /// Returns true if voters elect the coordinator, and this process is not one of them. A process that is listed for a job without a
-    /// round counts as one.
+    /// Returns true if voters elect the leader, and this process is not one of them. Before the job has a round, a process in the list of
+    /// the user counts as a voter.
     pub fn is_outside(&self) -> bool {
         let has_slot =
             |own: &Member| self.stored.borrow().replica.has_slot_of(own.voter, &own.address);
         self.member().is_some_and(|own| !has_slot(own))
     }
 
-    /// Sends a command, unless the choice has ended or its queue is full. Returns true if it is sent.
+    /// Sends a command, unless the leadership has ended or its queue is full. Returns true if it was sent.
     pub fn try_send(&self, command: LeadershipCommand) -> bool {
         self.commands.upgrade().is_some_and(|commands| commands.try_send(command).is_ok())
     }
 
-    /// Sends a command, unless the choice has ended.
+    /// Sends a command, unless the leadership has ended.
     pub async fn send(&self, command: LeadershipCommand) {
         if let Some(commands) = self.commands.upgrade() {
-            // It ends at this moment.
+            // The leadership may end at this moment.
             let _ = commands.send(command).await;
         }
     }
 
-    /// Resigns if this process leads, and never becomes a candidate again; waits until the release of the leases
-    /// has been sent to the other voters, and if `is_replaced` until a member has replaced this voter, for a limited time.
+    /// Makes this process step down, and never lead again, because it is about to end. Waits for a limited time until
+    ///
+    /// - the other voters were sent the release of the leases, and
+    /// - with `is_replaced`, a member has replaced this voter.
+    ///
     /// Returns the need for the state of this voter.
     pub async fn leave(&self, is_replaced: bool) -> StateNeed {
         let (left, has_left) = oneshot::channel();
         let leaving = async {
             self.send(LeadershipCommand::Leave { is_replaced, left }).await;
-            // It may end at this moment.
+            // The leadership may end at this moment.
             has_left.await.unwrap_or(StateNeed::Needed)
         };
         timeout(LEAVE_PATIENCE, leaving).await.unwrap_or(StateNeed::Needed)
     }
 
-    /// Waits until the job does not go on in this process, and returns the reason; never returns if the choice has ended.
+    /// Waits until the job does not continue in this process, and returns the reason. Never returns if the leadership has ended.
     ///
     /// # Cancel safety
     ///
@@ -161,7 +169,7 @@ impl Leadership {
         std::future::pending().await
     }
 
-    /// Waits until its state has changed; never returns if the choice has ended.
+    /// Waits until the state has changed. Never returns if the leadership has ended.
     ///
     /// # Cancel safety
     ///
@@ -172,14 +180,14 @@ impl Leadership {
         }
     }
 
-    /// Returns the newest list of voters, and the run to which it belongs, if the job has a round.
+    /// Returns the newest list of voters and its run, if the job has a round.
     pub fn newest_list(&self) -> Option<(JobUid, Vec<VoterAddress>)> {
         let stored = self.stored.borrow();
         let job_state = stored.replica.job_state.as_ref().filter(|_| stored.replica.has_round())?;
         Some((job_state.job_uid.clone(), stored.voters()))
     }
 
-    /// Returns the job that this process knows to have a round. A job without voters is not compared with others.
+    /// Returns the job of this process, if it has a round. Jobs without voters are not compared with others.
     pub fn known_job(&self) -> Option<KnownJob> {
         self.member()?;
         let stored = self.stored.borrow();
@@ -188,7 +196,7 @@ impl Leadership {
         Some(KnownJob { uid: job_state.job_uid.clone(), voters, leads: None })
     }
 
-    /// Returns the leader of another job, and its term, if this process knows none with a round and another process leads one.
+    /// Returns the leader of another job of this name, and its term, if this process knows no job with a round itself.
     pub fn leader_elsewhere(&self) -> Option<(VoterAddress, Term)> {
         if self.known_job().is_some() {
             return None;
@@ -200,84 +208,80 @@ impl Leadership {
 /// The maximum wait for the last messages of a process that leaves, and for its state file. Both have shorter limits of their own.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(11);
 
-/// The time of the last answer of each voter that has answered, by address.
+/// The time of each voter's last answer, by address.
 pub type Answered = BTreeMap<VoterAddress, Instant>;
 
-/// A queue of such commands.
+/// A queue of commands.
 pub type Commands = mpsc::Sender<LeadershipCommand>;
 
-/// A command for the choice of the coordinator.
+/// A command to the leadership.
 #[derive(Debug)]
 pub enum LeadershipCommand {
-    /// The state of the job in this process has changed. It is to be stored: in the state file, at a majority of the voters, or
-    /// in etcd.
+    /// The coordinator's state has changed. It is stored in the state file, at a majority of the voters, or in etcd.
     Remember {
-        /// The term of that coordinator; the command has no effect unless this process leads in this term.
+        /// The term of the coordinator. The command has no effect unless this process leads in this term.
         term: Term,
         /// The job's state.
         job_state: Box<JobState>,
-        /// The processes that succeed this one if the leader is chosen through an external store; voters have an order
-        /// of their own.
+        /// The successors of this process, for etcd. Voters have an order of their own.
         successors: Vec<Successor>,
-        /// The time for which agents may wait for the next coordinator.
+        /// The time that agents may wait for the next coordinator.
         kept: Duration,
-        /// Notified when it is stored; dropped if this process no longer leads.
+        /// Notified when the state is stored. Dropped if this process no longer leads.
         copied: oneshot::Sender<()>,
     },
     /// An agent has reported this term.
     Highest(Term),
-    /// The coordinator of this term has ended; another process is to be elected.
+    /// The coordinator of this term has ended, and another process should lead.
     Resign(Term),
-    /// The job has ended in this term, and all nodes have its outcome. Its record in an external store is of no more use.
+    /// The job has ended in this term, and all nodes have its outcome, so its record in etcd is no longer needed.
     JobOver(Term),
     /// A death notice: no process of this agent is left.
     DeathNotice(NodeId),
     /// The members of the job.
     Members(MembersReport),
-    /// The job had ended before, and no node of it is left: this voter is to forget it.
+    /// The job had ended before, and no node of it is left, so this voter should forget it.
     Forget,
     /// A registration shows this job.
     KnownJob(KnownJob),
     /// A registration shows that these jobs have ended.
     Ended(Vec<JobUid>),
-    /// The process there leads the job, which has no round here: this process is to end its leadership, and to
-    /// join that job.
+    /// The process at this endpoint leads the job, which has no round here. This process should step down and join that job.
     StepDown(NotHere),
-    /// The agent of this process is registered for this job with the coordinator at this address, which may make this process a
-    /// voter. `None`: it is not registered any more.
+    /// The agent of this process is registered for this job, with the coordinator at this address, which may make this process a voter.
+    /// `None`: it is no longer registered.
     Registered(Option<(JobUid, IpAddr)>),
-    /// Resign, and never become a candidate again, because this process will end. The sender is notified when
-    /// the release of the leases has been sent to the other voters.
+    /// This process is about to end: step down, and never lead again.
     Leave {
-        /// True if the node leaves a job that continues: a member is to replace this voter first, if one can.
+        /// True if the node leaves a job that continues, so a member should replace this voter first.
         is_replaced: bool,
-        /// Notified with the need for the state of this voter.
+        /// Notified when the release of the leases was sent, with the need for the state of this voter.
         left: oneshot::Sender<StateNeed>,
     },
 }
 
-/// The need for the state of a voter whose process ends.
+/// The need for a voter's state after its process has ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum StateNeed {
     /// The job needs it.
     Needed,
     /// Another voter has replaced this one.
     Replaced,
-    /// The voter's job has ended. Contains that job.
+    /// The voter's job has ended. Contains its uid.
     Ended(JobUid),
 }
 
-/// The reason for which the job does not go on in this process.
+/// The reason why the job does not continue in this process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Superseded {
-    /// Another job of its name was born first, or only that job has a leader.
+    /// Another job of this name is older, or only that job has a leader.
     ByJob {
         /// The other job.
         job: Seniority,
         /// The endpoint of its leader.
         at: VoterAddress,
     },
-    /// It has ended while this process had no leader. Contains the outcome if this process knows it.
+    /// The job ended while this process had no leader. Contains the outcome if this process knows it.
     ByEnd(Option<Box<Outcome>>),
 }
 
@@ -292,21 +296,21 @@ pub enum Leader {
     Here(Arc<Mandate>),
 }
 
-/// The right of this process to coordinate the job, and what it starts with.
+/// The right of this process to coordinate, and the state that it starts from.
 #[derive(Clone, Debug)]
 pub struct Mandate {
-    /// The right as it began; `None` if no other process can coordinate the job.
+    /// The right as it began; `None` if no other process can lead the job.
     pub grant: Option<Grant>,
-    /// Its end, which each renewal extends, if it has one.
+    /// The end of the right. Each renewal moves it.
     pub until: watch::Receiver<Instant>,
-    /// The state of the job under the coordinator before; `None` if this is the first one.
+    /// The state of the job under the previous coordinator; `None` if this is the first one.
     pub job_state: Option<JobState>,
     /// The voters, if there are any.
     pub voters: Vec<VoterAddress>,
 }
 
 impl Mandate {
-    /// Returns the right that voters or the record in etcd have granted.
+    /// Returns the right that voters, or the record in etcd, have granted.
     pub(super) fn elected(
         granted: election::NewLeadership,
         until: watch::Receiver<Instant>,
@@ -324,23 +328,23 @@ impl Mandate {
         Self { grant, until, job_state, voters }
     }
 
-    /// Returns the term, which names this leadership in commands. Without a grant it is only a name: the coordinator counts its terms
+    /// Returns the term, which identifies this leadership in commands. Without a grant it is always zero: the coordinator counts its terms
     /// itself.
     pub fn term(&self) -> Term {
         self.grant.as_ref().map(|grant| grant.term).unwrap_or_default()
     }
 }
 
-/// The state of a voter that outlives its process, in a state file.
+/// The state of a voter that its state file keeps.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Stored {
-    /// The voter; `None` if it is not known yet.
+    /// The identity of the voter; `None` if it is not known yet.
     pub voter: Option<VoterId>,
     /// The newest copy of the job's state.
     pub replica: Replica,
     /// The highest term that is known.
     pub highest: Term,
-    /// True while a leader is known. Otherwise a new file keeps the time of the old one, so that it expires.
+    /// True while a leader is known. Without a leader the file keeps its old time, so that it expires.
     pub is_led: bool,
 }
 
@@ -350,7 +354,7 @@ impl Stored {
         self.replica.lists.last.iter().map(|slot| slot.address.clone()).collect()
     }
 
-    /// Returns the endpoints of the voters in all lists of a job that has a round; none if it has none.
+    /// Returns the endpoints of the voters in all lists of the job; none if it has no round.
     pub fn voters_of_job(&self) -> Vec<VoterAddress> {
         let slots = self.replica.lists.slots().filter(|_| self.replica.has_round());
         slots.map(|slot| slot.address.clone()).collect()

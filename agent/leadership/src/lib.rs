@@ -1,9 +1,13 @@
-//! Who coordinates the job.
+//! Chooses the process that coordinates the job, in one of three ways:
 //!
-//! There are three ways to choose the coordinator. `fixed`: this process has the only endpoint. `voters`: members elect it, and
-//! copy its state to each other. `etcd`: it is a record in etcd. The last two run on threads of their own, so that no other work delays a
-//! renewal. All have the same interface, [`Leadership`]: commands, the leader as this process knows it, and the state that the next one
-//! continues with. `state_file` keeps what is needed after a restart.
+//! - `fixed`: one process has the only endpoint of the job, so it always leads.
+//! - `voters`: agents elect the leader with leases, as in Raft, and copy the state of the job to each other.
+//! - `etcd`: the leader is named by a record in etcd.
+//!
+//! `voters` and `etcd` run on a thread of their own, so that no other work delays the renewal of a lease.
+//!
+//! All three have the same interface, [`Leadership`]: commands to it, the leader as this process knows it, and the state that the next
+//! leader continues from. `state_file` keeps what a restarted process needs.
 #![deny(unsafe_code)]
 
 #[cfg(feature = "etcd")]

@@ -1,20 +1,19 @@
-//! The limits of state files, and of a coordinator that no other process can replace.
+//! The limits of state files and of a fixed coordinator, each with its reason.
 
 use std::time::Duration;
 
 pub(crate) use ragent_base::limits::MAX_STATE_FILE;
 
-/// The number of commands that wait for a coordinator that is fixed.
+/// Commands that wait for a fixed coordinator.
 pub(super) const COMMANDS: usize = 64;
-/// The time for which a coordinator waits for its state file to be written before it continues: a
-/// good part of what a lease can spare, and far more than a healthy disk takes.
+/// Time that a coordinator waits for its state file before it continues: a good part of the time
+/// that a lease can spare, and far more than a healthy disk needs.
 pub(super) const STATE_FILE_PATIENCE: Duration = Duration::from_secs(1);
-/// The time for removing the state file of a finished job: nothing else waits for the disk then.
+/// Time for removing the state file of a finished job. Nothing else waits for the disk then.
 pub(super) const STATE_FILE_REMOVAL: Duration = Duration::from_secs(10);
-/// Interval at which a coordinator rewrites its state file, so that the file's age shows whether
-/// agents may still wait for the job: one small write in place, and far more often than they give
-/// up.
+/// Interval at which a coordinator rewrites its state file. The file's age shows whether agents may
+/// still wait for the job. One small write in place, far more often than agents give up.
 pub(super) const STATE_FILE_INTERVAL: Duration = Duration::from_secs(10);
-/// Age at which a file in the folder of the state files is removed if it belongs to no job: longer than any
-/// process takes between two files that belong together.
+/// Age at which a file without a job is removed from the folder of state files: longer than any process needs between two files that belong
+/// together.
 pub(super) const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);

@@ -1,9 +1,12 @@
-//! Small files from which a restarted coordinator recovers its job, and from which `ragent status`
-//! lists the jobs of this machine. They are in a folder that only their user can write to:
-//! `PrivateFolder`.
+//! Keeps small files from which a restarted process recovers, and from which `ragent status` lists the jobs of this machine.
 //!
-//! `job_state` is the state file of a coordinator, `death_notice` the file next to it that proves the end of
-//! its host. `closed_job` records a job that has ended for good, `agent_file` a running agent.
+//! They are in a folder that only their user can write to, `PrivateFolder`:
+//!
+//! - `job_state`: the state of a coordinator or voter. `death_notice`, next to it: the proof that its host has ended.
+//! - `closed_job`: the outcome of a job, for agents that a service manager restarts. `ended_jobs`: jobs whose state files do not count.
+//! - `agent_file`: a running agent. `warned_jobs`: jobs with a warning that was already printed.
+//!
+//! `age` and `cleaning` keep old files from being used. `files` has their names.
 
 mod age;
 mod agent_file;
@@ -36,8 +39,8 @@ use self::{
     files::{folder_of, name_of},
 };
 
-/// Removes the content of a state file that could not be written: a process that continues from an older state could elect a leader
-/// by an older list of voters. Returns true if it is gone.
+/// Removes the content of a state file that could not be written. A process that continues from the old content could elect a leader by an
+/// older list of voters. Returns true if the content is gone.
 pub(crate) fn discard(state_file: &Path) -> bool {
     forget(state_file);
     !state_file.exists() || std::fs::write(state_file, "").is_ok()

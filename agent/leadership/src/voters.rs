@@ -1,11 +1,13 @@
-//! The voter of this process: the driver of [`Election`], on a thread of its own, so that no other work of
-//! the agent delays a renewal.
+//! Takes part in the election of the leader: drives [`Election`] on a thread of its own, so that no other work of the agent delays a
+//! renewal.
 //!
-//! Each voter opens one connection to each other voter (`outgoing`), sends its requests there, and
-//! receives the answers. Connections from other voters arrive at the agent's port, which passes them on
-//! (`incoming`). Both send an `event` to the driver. `frames` has the format of messages. The thread never waits for a disk. Another task, in `replica_file`, writes the
-//! state in `stored` to the voter's file; only a change of the voters is written by the thread itself, before it is
-//! acknowledged.
+//! Each voter opens one connection to each other voter, and sends its requests on it (`outgoing`). Connections from other voters arrive at
+//! the agent's port, which passes them on (`incoming`). Both report an `event` to the driver. `frames` has the format of the messages.
+//!
+//! The thread does not wait for a disk. `replica_file` writes the state to the voter's file in another task. Only a change of the voters is
+//! written by the thread itself before it is acknowledged: a restarted voter must not use an older list. That write goes to the page cache.
+//!
+//! `reach` and `state_loss` explain to the user why no leader is elected.
 //!
 //! [`Election`]: ragent_election::election::Election
 
@@ -45,25 +47,24 @@ use super::{
 pub struct VoterSpec {
     /// The job.
     pub run_id: RunId,
-    /// True if all first voters of the job have the same list of them, because the user gave it.
+    /// True if the user gave the list of voters, so that all first voters have the same one.
     pub is_list_common: bool,
     /// The configuration of [`Election`](ragent_election::election::Election).
     pub settings: ElectionSettings,
     /// The state that an earlier process of this voter has stored.
     pub stored: Stored,
-    /// Writes the state to the voter's file, without waiting for the disk; returns false if the file may have an older state
-    /// afterwards.
+    /// Writes the state to the voter's file, without waiting for the disk. Returns false if the file may contain an older state afterwards.
     pub store: Box<dyn Fn(&Stored) -> bool + Send>,
     /// Records that a job of this name has ended.
     pub record_end: Box<dyn Fn(&JobUid) + Send>,
-    /// The address from which connections to other voters are made, so that they recognise this voter;
+    /// The source address of connections to other voters, by which they recognise this voter;
     /// `None`: the system selects one.
     pub source: Option<IpAddr>,
     /// The credentials that connections between voters use.
     pub credentials: Credentials,
 }
 
-/// Starts a voter, which ends when all of its [`Commands`](super::Commands) are dropped.
+/// Starts a voter. It ends when all of its [`Commands`](super::Commands) are dropped.
 ///
 /// # Errors
 ///

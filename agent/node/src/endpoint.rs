@@ -1,10 +1,13 @@
-//! The endpoint of a job: how an agent finds its host, and becomes the host or joins it.
+//! Finds the host of a job, and then becomes the host or joins it.
 //!
-//! `host_or_join` finds the host: `locate` asks an address who hosts there (`locator` decides,
-//! `identity` recognises the answer), and [`search`] finds the host without an address. Then `host` or
-//! `join` starts the `NodeServices`. `hosted` is a process that may lead, with its port, with or
-//! without an agent. `voters` starts the services of a job with a
-//! list of endpoints, `in_etcd` those of a job whose leader is found through etcd. `metrics_port` is a port of its own for the metrics.
+//! 1. `host_or_join` finds the host. With an address, `locate` asks who answers there: `locator` decides, `identity` recognises ragent.
+//!    Without one, [`search`] finds the host.
+//! 2. `host` or `join` starts the `NodeServices`: what this node serves on its port.
+//!
+//! Two kinds of jobs have no fixed host. `voters` starts the services of a job whose agents elect the leader, `in_etcd` those with a leader
+//! in etcd. In both, [`hosted`] is the part of a process that may lead, with or without an agent.
+//!
+//! `metrics_port` is a separate port for the metrics.
 
 mod address;
 mod error;

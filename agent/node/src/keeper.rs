@@ -1,27 +1,24 @@
-//! The keeper: a small process of the same binary, in a session of its own, that is the parent of
-//! the workers of one agent.
+//! Keeps workers from outliving their agent: a small process of the same binary, the parent of all workers of one agent.
 //!
-//! Workers are its children, and it is their subreaper, so no process that they start can leave its
-//! tree. It carries out the agent's orders, which arrive over a socket (its stdin): spawn, signal,
-//! cleanup; and it reports the processes that end, and signals that workers send to it as their parent.
-//! On its own it does three things only:
+//! The keeper has a session of its own. It is the *subreaper* of its workers, so no process that they start can leave its tree. Orders of
+//! the agent arrive over a socket, its stdin: spawn, signal, cleanup. It reports processes that end, and signals that workers send to it as
+//! their parent.
 //!
-//! - When the socket is closed, the agent is gone: the keeper kills and reaps the whole tree, and
-//!   sends the coordinator one small message, the death notice.
-//! - When the lease that the agent renews over the socket has expired, the agent is frozen or cut
-//!   off: the keeper kills the workers and all that they have started, and reports that.
-//! - When a standby ends before it has become the worker, the keeper starts the worker as a new
-//!   process, once.
+//! On its own it does only three things:
 //!
-//! It may also hold a standby for each worker: an interpreter that waits for the next round. A
-//! standby belongs to no round: neither the end of a round nor the end of the lease ends it.
+//! - The socket is closed, so the agent is gone. The keeper kills and reaps the whole tree, and sends the coordinator one small message,
+//!   the death notice.
+//! - The lease, which the agent renews over the socket, has expired: the agent is frozen or unreachable. The keeper kills the workers and
+//!   all that they have started, and reports that. After that it starts no process.
+//! - A standby ends before it has become the worker. The keeper starts the worker as a new process, once.
 //!
-//! It makes no other decisions, and it has no runtime: one thread, one `poll`. Once the lease has ended it starts no
-//! process.
+//! A standby is an interpreter that waits for the next round. It survives the end of a round and of the lease.
 //!
-//! If the keeper dies, the kernel kills the workers (`PR_SET_PDEATHSIG`), and the agent, which is a subreaper too, kills
-//! the rest. If agent and keeper are killed at the same moment, a process that a worker has started in a session of its
-//! own may survive, unless there is a cgroup ([`Cgroup`]).
+//! There is no runtime: one thread, one `poll`.
+//!
+//! If the keeper dies, the kernel kills the workers (`PR_SET_PDEATHSIG`). The agent is a subreaper, too, and kills the rest. If agent and
+//! keeper are killed at the same moment, a process that a worker has started in a session of its own may survive. A cgroup prevents that
+//! ([`Cgroup`]).
 
 mod death_notice;
 mod limits;
@@ -63,18 +60,18 @@ use ragent_base::sys::{
     unix::{self, Disposition},
 };
 
-/// Runs the keeper until its agent and every process that it started are gone.
+/// Runs the keeper until its agent and all processes that it started are gone.
 ///
 /// # Errors
 ///
-/// Returns the error of a failed system call; the agent then notices that its keeper is gone, and
-/// workers are killed by the kernel.
+/// Returns the error of a failed system call. The agent then notices that its keeper is gone, and
+/// the kernel kills the workers.
 pub fn run() -> io::Result<()> {
-    // Fails only if this process already leads a process group, which changes nothing.
+    // This fails only if this process already leads a process group, which does no harm.
     let _ = unistd::setsid();
     prctl::set_child_subreaper(true)?;
-    // The agent decides what a signal means. A signal that also reaches the keeper, as when a
-    // service manager signals every process of a unit, must not end it.
+    // The agent decides what a signal means. A signal may also reach the keeper, for example if a
+    // service manager signals every process of a unit. It must not end the keeper.
     unix::set_all_dispositions(Disposition::Ignore);
     unix::keep_descriptors_private();
     let mut keeper = Keeper::new()?;
@@ -90,16 +87,16 @@ struct Keeper {
     /// The end of the lease, by [`clock::boot_time`]; zero before the first lease.
     lease_until: Duration,
     death_notice: Option<DeathNoticeSender>,
-    /// The workers to be started, in this order.
+    /// The workers to start, in order.
     wanted: VecDeque<Wanted>,
     /// The number of failed forks in this round.
     refusals: u32,
 }
 
-/// Signals that workers send to their parent, and mean the launcher.
+/// Signals that workers send to their parent, and that are meant for the launcher.
 const PASSED_ON: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1];
 
-/// A worker to be started.
+/// A worker to start.
 struct Wanted {
     program: Program,
     streams: Streams,
@@ -109,7 +106,7 @@ impl Keeper {
     fn new() -> io::Result<Self> {
         let mut read = SigSet::empty();
         read.add(Signal::SIGCHLD);
-        // A blocked signal is kept until it is read, also if it is ignored.
+        // A blocked signal is kept until it is read, even if it is ignored.
         PASSED_ON.iter().for_each(|signal| read.add(*signal));
         read.thread_block()?;
         let signals = SignalFd::with_flags(&read, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
@@ -136,8 +133,7 @@ impl Keeper {
             if ready.standbys {
                 self.receive_from_standbys();
             }
-            // Before the lease: a start that was blocked by a file system may have delayed the reading of
-            // renewals.
+            // Orders come before the lease: a start that a file system blocked may have delayed the reading of renewals.
             if ready.socket {
                 loop {
                     match self.socket.receive() {
@@ -148,7 +144,7 @@ impl Keeper {
                 }
             }
             if ready.lease {
-                // Reading only resets the timer; `poll` has already reported that it fired.
+                // Reading only resets the timer. `poll` has already reported that it fired.
                 let _ = self.lease.wait();
                 self.lease_is_over();
             }
@@ -170,7 +166,7 @@ impl Keeper {
         ];
         let standbys = self.workers.standbys.sockets();
         fds.extend(standbys.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
-        // No event reports that a fork is possible again.
+        // No event reports that a fork is possible again, so the start is retried.
         let retry = PollTimeout::try_from(limits::FORK_INTERVAL).unwrap_or(PollTimeout::ZERO);
         let limit = if self.wanted.is_empty() { PollTimeout::NONE } else { retry };
         match poll(&mut fds, limit) {
@@ -241,13 +237,13 @@ impl Keeper {
         self.start_wanted();
     }
 
-    /// Starts the queued workers. If memory or process numbers are short, as they are while the
-    /// processes of another job end, the start is retried for a moment.
+    /// Starts the queued workers. If memory or process numbers are short, for example while another
+    /// job ends, the start is retried for a moment.
     fn start_wanted(&mut self) {
         while let Some(Wanted { program, streams }) = self.wanted.front() {
             let local_rank = program.local_rank;
             if self.lease_until <= clock::boot_time() {
-                // The order was sent before the agent was frozen or unreachable, and is outdated.
+                // The order was sent before the agent was frozen or unreachable, so it is outdated.
                 self.socket.send(&KeeperReport::LeaseOver);
                 return self.reject_wanted("the lease has ended");
             }
@@ -266,7 +262,7 @@ impl Keeper {
         }
     }
 
-    /// Gives up the workers that were not started yet.
+    /// Gives up the workers that are not started yet.
     fn reject_wanted(&mut self, reason: &str) {
         for Wanted { program, .. } in std::mem::take(&mut self.wanted) {
             self.not_spawned(program.local_rank, reason);
@@ -278,7 +274,7 @@ impl Keeper {
         self.socket.send(&KeeperReport::NotSpawned { local_rank, reason });
     }
 
-    /// Sets the end of the lease; a lease that has already expired fires at once.
+    /// Sets the end of the lease. An expired lease fires at once.
     fn renew(&mut self, until: Option<Duration>) -> io::Result<()> {
         let Some(until) = until else {
             self.lease_until = Duration::MAX;
@@ -291,7 +287,7 @@ impl Keeper {
     }
 
     fn lease_is_over(&mut self) {
-        // A renewal may have been received since the timer fired.
+        // A renewal may have arrived since the timer fired.
         if self.workers.is_empty() || self.lease_until > clock::boot_time() {
             return;
         }
@@ -312,9 +308,9 @@ impl Keeper {
             .extend(unstarted.into_iter().map(|(program, streams)| Wanted { program, streams }));
     }
 
-    /// Passes a signal on to the agent if a worker, or a process below it, has sent it: under torchrun, their parent is the
-    /// launcher. A service manager, which may signal all processes of a unit, does not mean the keeper, and neither does a process
-    /// whose worker has ended: it would have another parent under torchrun.
+    /// Passes a signal on to the agent if a worker, or a process below it, has sent it. Under torchrun, the parent of a worker is the
+    /// launcher, so the signal is meant for the launcher. Two senders do not mean it: a service manager, which may signal all processes of
+    /// a unit, and a process whose worker has ended, which would have another parent under torchrun.
     ///
     /// Called before anything is reaped, so that a sender that has just ended is still found.
     fn pass_on(&mut self, received: &siginfo) {
@@ -326,8 +322,7 @@ impl Keeper {
         }
     }
 
-    /// Kills every process that the agent started, after the agent is gone, and then delivers the
-    /// death notice.
+    /// Kills every process that the agent started, after the agent is gone. Then delivers the death notice.
     fn end(mut self) -> io::Result<()> {
         self.workers.standbys.dismiss_all();
         self.workers.clean_up(None);
@@ -340,7 +335,7 @@ impl Keeper {
         }
         if let Some(death_notice) = self.death_notice {
             death_notice.deliver();
-            // An agent that has left by itself empties its pipes itself.
+            // An agent that has left in order empties its pipes itself.
             if !death_notice.is_in_order() {
                 self.workers.empty_pipes();
             }
@@ -382,7 +377,7 @@ impl AsFd for OrderSocket {
 mod tests {
     use super::*;
 
-    /// Signals that are sent without pause do not keep the keeper from its other work, and none is skipped.
+    /// An endless stream of signals does not keep the keeper from its other work. No signal is skipped.
     #[test]
     fn signals_without_end_are_interrupted() {
         let mut endless = 0..;

@@ -1,8 +1,11 @@
-//! One node's part in a job.
+//! Runs one node's part in a job.
 //!
-//! The modules follow from the lowest layer to the highest: [`keeper`] (the process that ends the workers of a lost agent), [`workers`] (the
-//! local workers), [`node`] (registration, rounds and their stores) and [`endpoint`] (which process hosts the job, and what it
-//! hosts).
+//! The modules, from the highest to the lowest. Each uses only those below it:
+//!
+//! - [`endpoint`] finds the process that hosts the job, or becomes it.
+//! - [`node`] registers with the coordinator, and takes part in rounds.
+//! - [`workers`] starts, watches and ends the local workers.
+//! - [`keeper`] is the process that ends the workers if the agent is lost.
 #![deny(unsafe_code)]
 
 pub mod endpoint;

@@ -1,8 +1,8 @@
-//! One node's part in a job: registers with the coordinator and runs workers when it is admitted.
+//! Registers this node with the coordinator, and runs workers when it is admitted to a round.
 //!
-//! Two machines of [`ragent_core`] decide: `Link` when to send keep-alives and to dial, `Agent`
-//! when to join, start, stop and leave. [`driver`] carries out their effects. `destination` has the
-//! endpoints that it dials.
+//! Two machines of [`ragent_core`] decide. `Link` decides when to dial and when to send
+//! keep-alives. `Agent` decides when to join, start, stop and leave. [`driver`] carries out their
+//! effects. `destination` knows the endpoints to dial.
 
 mod description;
 pub mod destination;

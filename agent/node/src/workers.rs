@@ -1,7 +1,7 @@
 //! Starts, watches and ends the local workers, through the keeper.
 //!
-//! [`ragent_core::supervisor`] decides, [`driver`] carries out. [`launch`] prepares the start of a
-//! worker, [`standby`] prepares it before its round, [`health`] watches it while it runs.
+//! [`ragent_core::supervisor`] decides, and [`driver`] carries out. [`launch`] prepares the start of a worker.
+//! [`standby`] prepares an interpreter before the round. [`health`] watches a worker while it runs.
 
 pub mod driver;
 pub mod health;

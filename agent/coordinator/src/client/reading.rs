@@ -1,8 +1,8 @@
-//! Requests that read: the pages of a job's coordinator, over HTTP.
+//! Reads pages of the coordinator over HTTP.
 //!
-//! An agent that does not coordinate passes a request on to the coordinator. A request with the header `Max-Forwards`
-//! is direct: such an agent answers it with 421 and the coordinator's endpoint. Commands send direct requests, and so
-//! do agents that pass a request on, so that two agents never ask each other in a circle.
+//! An agent that does not coordinate relays a request to the coordinator. A request with the header `Max-Forwards` is *direct*: such an
+//! agent answers it with 421 and the coordinator's endpoint. Commands send direct requests. So do agents that relay a request, which keeps
+//! two agents from asking each other in a circle.
 
 use std::{collections::VecDeque, mem, net::SocketAddr};
 
@@ -76,7 +76,7 @@ impl JobPage {
         }
     }
 
-    /// Returns true if the page has no end while the coordinator runs.
+    /// Returns true if the page does not end while the coordinator runs.
     pub(crate) fn lasts(self) -> bool {
         match self {
             Self::State => false,
@@ -85,7 +85,7 @@ impl JobPage {
         }
     }
 
-    /// Returns the longest line that is received.
+    /// Returns the length of the longest line that is accepted.
     fn line_max(self) -> usize {
         match self {
             Self::State | Self::States => limits::MAX_STATE,
@@ -94,16 +94,16 @@ impl JobPage {
     }
 }
 
-/// The answer of a process that was asked for something that the coordinator has.
+/// The answer of a process to a request that only the coordinator can answer.
 #[derive(Debug)]
 pub enum Asked<T> {
-    /// It has it.
+    /// It coordinates the job.
     Here(T),
-    /// It does not coordinate the job. The endpoint of the coordinator; empty if none is elected at present.
+    /// Another process coordinates the job, at this endpoint. The endpoint is empty if no coordinator is elected at present.
     Elsewhere(String),
 }
 
-/// The answer of a process that does not coordinate the job, to a client that asks the coordinator itself.
+/// The answer of a process that does not coordinate the job to a direct request.
 #[derive(Debug, Deserialize, Serialize)]
 struct NotHereAnswer {
     coordinator: String,
@@ -115,13 +115,13 @@ pub fn not_here(endpoint: &str) -> Response {
     (StatusCode::MISDIRECTED_REQUEST, body).into_response()
 }
 
-/// Why no process has answered as the coordinator.
+/// The reason why no process has answered as the coordinator.
 #[derive(Debug, thiserror::Error)]
 pub enum NotFound {
     /// The process at `endpoint` did not answer.
     #[error("cannot ask the process at {endpoint}")]
     Failed {
-        /// Its endpoint.
+        /// The endpoint.
         endpoint: Endpoint,
         /// The reason.
         #[source]
@@ -130,10 +130,10 @@ pub enum NotFound {
     /// No coordinator is elected.
     #[error("{0} knows of no elected coordinator at present")]
     NotElected(Endpoint),
-    /// The endpoint that the process names is none.
+    /// The process has named an invalid endpoint.
     #[error("the agent at {0} has not found the coordinator of its job")]
     NotMet(Endpoint),
-    /// Each process names another one.
+    /// The processes name each other.
     #[error("no process coordinates the job at present (each names the next: {}); try again", list(.0))]
     Circle(Vec<Endpoint>),
 }
@@ -142,8 +142,8 @@ fn list(endpoints: &[Endpoint]) -> String {
     endpoints.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Asks the process at `first`, and then the coordinator that it names: the job may have another coordinator meanwhile.
-/// Returns the answer of the coordinator, and its endpoint.
+/// Asks the process at `first`, and then the process that it names as the coordinator, until one answers as the coordinator. Returns its
+/// answer and its endpoint.
 ///
 /// # Errors
 ///
@@ -170,7 +170,7 @@ pub async fn find<T, F: Future<Output = Result<Asked<T>, StreamError>>>(
     Err(NotFound::Circle(asked))
 }
 
-/// Asks the process at `endpoint` for a page. It does not ask others.
+/// Asks the process at `endpoint` for a page, with a direct request.
 ///
 /// # Errors
 ///
@@ -194,7 +194,7 @@ pub async fn ask(
     let answer = match in_time(remote, HttpAnswer::request(stream, remote, &path)).await? {
         Ok(answer) => answer,
         Err(source) => {
-            // The alert may be lost with the connection, so the process is asked again.
+            // The TLS alert may be lost with the connection, so the process is asked again.
             let mismatch = match opened.mismatch(credentials) {
                 Some(mismatch) => Some(mismatch),
                 None => authentication::mismatch_of_certificates(remote, credentials).await,
@@ -237,7 +237,7 @@ fn protocol(
 pub struct PageLines {
     answer: HttpAnswer,
     remote: SocketAddr,
-    /// The beginning of the next line.
+    /// The start of a line that is not complete yet.
     buffer: Vec<u8>,
     line_max: usize,
 }
@@ -247,8 +247,7 @@ impl PageLines {
     ///
     /// # Errors
     ///
-    /// Returns [`StreamError`] if the connection broke, nothing was received for long, or the page is not one of
-    /// ragent.
+    /// Returns [`StreamError`] if the connection broke, if nothing was received for long, or if the page is not one of ragent.
     ///
     /// # Cancel safety
     ///
@@ -283,7 +282,7 @@ impl PageLines {
         }
     }
 
-    /// Returns the whole page, of at most the length of a line.
+    /// Returns the whole page, which may be as long as one line.
     async fn all(&mut self) -> Result<String, StreamError> {
         let mut all = String::new();
         while let Some(part) = self.next().await? {
@@ -314,7 +313,7 @@ pub async fn state(
     read_state(&text).map(Asked::Here).map_err(|source| protocol(lines.remote, source))
 }
 
-/// Asks the process at `endpoint` for the state of its job; returns `None` if it does not coordinate the job.
+/// Asks the process at `endpoint` for the state of its job. Returns `None` if it does not coordinate the job.
 ///
 /// # Errors
 ///
@@ -378,7 +377,7 @@ mod tests {
 
     use super::*;
 
-    /// A few processes are asked, one after the other: none twice, and none at an endpoint that is not valid.
+    /// A few processes are asked, one after the other. None is asked twice, and none at an invalid endpoint.
     #[tokio::test]
     async fn coordinator_is_followed() {
         let follow = async |named: &[&str]| {
@@ -447,8 +446,8 @@ mod tests {
         Ok(all)
     }
 
-    /// Parts of a page are returned as whole lines, without characters that control a terminal. A page whose connection ends
-    /// early, and a line that is too long, are errors.
+    /// Parts of a page are returned as whole lines, without characters that control a terminal. A connection that ends early and a line
+    /// that is too long are errors.
     #[tokio::test]
     async fn lines_are_whole() {
         let page = JobPage::Watch;
@@ -464,7 +463,7 @@ mod tests {
         assert!(matches!(long, Err(StreamError::Protocol { .. })), "{long:?}");
     }
 
-    /// A page that sends nothing is given up, also if its connection is open: its host may be lost.
+    /// A page that sends nothing is given up even if its connection is open: its host may be lost.
     #[tokio::test]
     async fn silence_ends() {
         let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\n\n\r\n";
@@ -481,7 +480,7 @@ mod tests {
         drop(stays_open);
     }
 
-    /// A process that does not coordinate names the coordinator; a reason for people is passed on, up to a limit.
+    /// A process that does not coordinate names the coordinator. A reason for people is passed on, up to a limit.
     #[tokio::test]
     async fn refusals_are_understood() {
         let refusal = async |status: &str, body: &str| {

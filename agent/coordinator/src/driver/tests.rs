@@ -1,6 +1,5 @@
-//! The driver arms the machine's deadlines, sends its messages, and makes up for its own pauses.
-//! The rendezvous rules have their own tests. The clock is paused: it jumps to the next deadline
-//! when no task is ready.
+//! The driver arms the machine's deadlines, sends its messages, and compensates for its own pauses. The rendezvous
+//! rules have their own tests. The clock is paused: it jumps to the next deadline when no task is ready.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -199,7 +198,7 @@ async fn observed_addresses_are_members() {
     };
     assert_eq!(admission.group_rank.0, 0);
     assert_eq!(admission.store_clients, ["10.0.0.1".parse::<IpAddr>().unwrap(), nat]);
-    // The port knows the address, but not those of its own machine, which other programs use, too.
+    // The port does not count addresses of its own machine, because other programs use them, too.
     assert_eq!(
         *t.registered_nodes.borrow(),
         RegisteredNodes { addresses: [nat].into(), world_size: 3 }
@@ -254,7 +253,7 @@ async fn paused_coordinator_evicts_no_one() {
     let (_a, _b) = (t.register("a").await, t.register("b").await);
     assert_eq!(t.state_of("a").await, Some(NodeStateName::Joined));
     for sequence in 1..3 {
-        // Time passes for all nodes, and the coordinator does not run meanwhile.
+        // Time passes for all nodes, but the coordinator does not run.
         tokio::time::advance(Duration::from_secs(10)).await;
         tokio::task::yield_now().await;
         for name in ["a", "b"] {
@@ -270,7 +269,7 @@ async fn paused_coordinator_evicts_no_one() {
     assert_eq!(t.state_of("b").await, None);
 }
 
-/// A stream whose reader takes nothing is dropped, and delays no other stream.
+/// A stream is dropped if its agent does not read. It delays no other stream.
 #[tokio::test(start_paused = true)]
 async fn slow_reader_is_dropped() {
     let t = Fixture::new();
@@ -307,7 +306,7 @@ async fn gives_way() {
     assert_eq!(t.task.await.unwrap(), CoordinatorEnd::SteppedDown(not_here));
 }
 
-/// A coordinator that voters have elected in term 5. Its own voter has the other parts of `leadership`.
+/// A coordinator that voters have elected in term 5. `leadership` is the handle of its voter.
 fn elected(leadership: Leadership, registered: watch::Sender<NotHere>) -> Coordination {
     let until = clock::now() + Duration::from_secs(600);
     let term = Term(5);
@@ -320,7 +319,7 @@ fn elected(leadership: Leadership, registered: watch::Sender<NotHere>) -> Coordi
     Coordination::new(settings(), &mandate, place, Records::default())
 }
 
-/// The choice of a coordinator by voters, which keeps every state at once.
+/// A leadership by voters, which stores every state at once.
 fn chosen_by_voters() -> (Leadership, Commands) {
     let member = Member { voter: VoterId(1), address: VoterAddress::new("here:1") };
     let RunningLeadership { leadership, commands, .. } = fixed::start(RecoveredState::default());
@@ -374,8 +373,8 @@ async fn time_of(kind: &str, reader: &mut JournalReader, after: &mut Option<Even
     }
 }
 
-/// An elected coordinator steps down in the same way: others are sent to the other endpoint even if this process's own agent did
-/// not receive it.
+/// An elected coordinator steps down in the same way. Others are redirected to the other endpoint even if this process's own agent did not
+/// receive it.
 #[tokio::test(start_paused = true)]
 async fn elected_coordinator_gives_way() {
     let (leadership, _commands) = chosen_by_voters();

@@ -1,4 +1,4 @@
-//! The metrics that do not come from the state of the job: those of a node, and of the coordinator's task.
+//! Adds the metrics of a node and of the coordinator's task, which are not part of the job's state.
 
 use std::fmt;
 
@@ -64,7 +64,7 @@ pub(super) fn add_coordinator(registry: &mut Registry, coordinator: &Coordinator
     registry.register("ragent_takeovers", help, takeovers);
 }
 
-/// Returns counters that differ in the value of one label.
+/// Returns counters that differ in one label.
 fn counters<const N: usize>(
     label: &'static str,
     values: [(&'static str, u64); N],

@@ -1,4 +1,4 @@
-//! The metrics of the time account of the job, and of the costs of its restarts.
+//! Adds the metrics of the job's time account, and of the costs of its restarts.
 
 use std::sync::atomic::AtomicU64;
 
@@ -20,7 +20,7 @@ pub(super) fn add_time(registry: &mut Registry, snapshot: &Snapshot) {
     let time = &snapshot.time;
     let states = Seconds::default();
     for state in &time.states {
-        // What is settled never falls.
+        // A counter must never fall, so only settled times are in it.
         states
             .get_or_create(&[("state", state.state.clone())])
             .inc_by(in_seconds(state.settled_ms));
@@ -46,7 +46,7 @@ pub(super) fn add_time(registry: &mut Registry, snapshot: &Snapshot) {
     registry.register_with_unit("ragent_restart", help, Unit::Seconds, costs);
 }
 
-/// Counters of seconds that differ in the value of one label.
+/// Counters of seconds that differ in one label.
 type Seconds = Family<[(&'static str, String); 1], Counter<f64, AtomicU64>>;
 
 fn in_seconds(ms: u64) -> f64 {

@@ -1,4 +1,4 @@
-//! The document of the page: one file without a reference to any other.
+//! Builds the document of the page: one file without a reference to any other.
 
 use std::sync::{Arc, LazyLock};
 
@@ -29,7 +29,7 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
         .replace("{version}", env!("CARGO_PKG_VERSION"))
 });
 
-/// The policy of the document: its own style and script, and events of its own server.
+/// The content security policy: only the document's own style and script, and events of its own server.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     format!(
         "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; connect-src 'self'; \
@@ -57,8 +57,8 @@ impl Document {
         Self { status, text: Collected::default(), has_metrics }
     }
 
-    /// Returns the document, and the status of the answer. The document is whole also if the coordinator does not answer: its
-    /// script waits for it.
+    /// Returns the document and the HTTP status. Without an answer of the coordinator, the document is still whole: its script waits for
+    /// one.
     async fn html(&self) -> (StatusCode, String) {
         let text = timeout(limits::PAGE_TEXT_PATIENCE, self.text.get(self.status.text())).await;
         let text = text.unwrap_or_else(|_| Err(unavailable("the coordinator has not answered")));
@@ -73,7 +73,7 @@ impl Document {
 /// Returns the document with the state of the job as text.
 fn html(text: &str, has_metrics: bool) -> String {
     let metrics = if has_metrics { r#"<a href="metrics">metrics</a>"# } else { "" };
-    // In this order: nothing in the state is replaced.
+    // The state comes last, so that no placeholder in it is replaced.
     DOCUMENT.replace("{metrics}", metrics).replace("{status}", &escape(text))
 }
 
@@ -103,7 +103,7 @@ pub(super) async fn document(State(document): State<Arc<Document>>) -> Response 
 mod tests {
     use super::*;
 
-    /// The document is small, and names no other server; each `{name}` is replaced, and the state is no markup.
+    /// The document is small and names no other server. Each `{name}` is replaced, and markup in the state is escaped.
     #[test]
     fn document_stands_alone() {
         let document = html("job </noscript><script>alert(1)</script>", true);

@@ -1,4 +1,7 @@
-//! The content of the page, and the changes of it that the page receives.
+//! Turns the states of a job into messages for the page: the whole state at first, and then only changes.
+//!
+//! Every node has a slot, which stays the same while the node is known. A change contains the rows that differ. If only
+//! the states of many nodes change, for example at a restart, it contains one letter for each slot instead.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -24,7 +27,7 @@ type Message = Bytes;
 #[derive(Debug)]
 pub(crate) struct PageFrame {
     number: u64,
-    /// The difference to the state before.
+    /// The difference to the previous state.
     change: Vec<Message>,
     all: OnceLock<Vec<Message>>,
     summary: Summary,
@@ -67,11 +70,11 @@ impl publisher::Frame for PageFrame {
 #[derive(Clone, Debug)]
 struct Summary(Arc<str>);
 
-/// The content of the page, to which the states of the job are applied one after the other.
+/// The content of the page. The states of the job are applied to it one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct PageView {
     number: u64,
-    /// The nodes by slot; a node keeps its slot while it is in the snapshot.
+    /// The nodes by slot. A node keeps its slot while it is in the snapshot.
     rows: Vec<Option<Arc<PageRow>>>,
     slots: HashMap<NodeId, usize>,
     free: Vec<usize>,
@@ -83,11 +86,11 @@ pub(crate) struct PageView {
 struct PageRow {
     state: char,
     rest: Rest,
-    /// The time since its last sign of life in milliseconds, if it does not send any; the page counts on.
+    /// The time since the last sign of life in milliseconds, if the node is silent. The page counts on from there.
     silent_ms: Option<u64>,
 }
 
-/// The values of a row other than its state and its age.
+/// The values of a row without its state and its age.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Rest {
     group_rank: Option<u32>,
@@ -98,7 +101,7 @@ struct Rest {
     standbys: Option<(u32, u32)>,
     reason: Option<String>,
     status: Option<String>,
-    /// True if its workers have reached no other step for long.
+    /// True if the workers have not reached another step for long.
     is_stalled: bool,
 }
 
@@ -154,7 +157,7 @@ impl PageView {
         }
     }
 
-    /// Frees the slots of nodes that are not in the snapshot, and returns these slots.
+    /// Frees the slots of nodes that have left the snapshot, and returns these slots.
     fn remove_missing(&mut self, snapshot: &Snapshot) -> Vec<usize> {
         let present: HashSet<&NodeId> = snapshot.nodes.iter().map(|node| &node.node_id).collect();
         let missing: Vec<NodeId> =
@@ -169,7 +172,7 @@ impl PageView {
         gone
     }
 
-    /// Returns the slot of a node, or a free one.
+    /// Returns the slot of a node. A new node gets a free one.
     fn slot_of(&mut self, node: &NodeId) -> usize {
         if let Some(slot) = self.slots.get(node) {
             return *slot;
@@ -220,7 +223,7 @@ impl PageRow {
         }
     }
 
-    /// Returns true if the rows differ in more than the state and the age.
+    /// Returns true if the rows differ in more than state and age.
     fn differs(&self, other: &Self) -> bool {
         self.rest != other.rest || self.silent_ms.is_some() != other.silent_ms.is_some()
     }
@@ -245,7 +248,7 @@ impl PageRow {
     }
 }
 
-/// Returns the letter of a state in messages to the page, and on its squares.
+/// Returns the letter of a state, for messages and for the squares of the page.
 fn letter(state: NodeStateName) -> char {
     match state {
         NodeStateName::Preparing => 'P',
@@ -262,8 +265,7 @@ fn letter(state: NodeStateName) -> char {
     }
 }
 
-/// Returns the messages with these fields and rows: the first one is of the kind `first`, and those with rows that it has no
-/// space for are changes.
+/// Returns the messages with these fields and rows. The first is of kind `first`. Rows that do not fit follow in messages of kind `change`.
 fn messages(first: &str, head: String, rows: &[(usize, &Arc<PageRow>)]) -> Vec<Message> {
     let mut messages = Vec::new();
     let (mut kind, mut body) = (first, head);
@@ -285,7 +287,7 @@ fn messages(first: &str, head: String, rows: &[(usize, &Arc<PageRow>)]) -> Vec<M
     messages
 }
 
-/// Returns a message; `has_more` is true if another one follows that belongs to the same state.
+/// Returns a message. `has_more` is true if the next message belongs to the same state.
 fn message(kind: &str, body: &str, has_more: bool) -> Message {
     format!("event: {kind}\ndata: {{{body}],\"more\":{has_more}}}\n\n").into()
 }
@@ -419,7 +421,7 @@ mod tests {
         assert_eq!(all["causes"][1], json!(["worker_failed", "failure of a worker"]));
     }
 
-    /// Ages alone are no change. One changed node is one row; a change of the state of many is a letter for each slot.
+    /// A change of ages alone is not sent. One changed node is one row. If many states change, each slot is one letter.
     #[test]
     fn changes_are_small() {
         let mut view = PageView::default();
@@ -441,7 +443,7 @@ mod tests {
         assert_eq!(change["letters"], "T".repeat(100));
     }
 
-    /// A reader that has missed a state receives the whole one, with the events that are still shown.
+    /// A reader that has missed a state receives the whole state, with the events that are still shown.
     #[test]
     fn late_reader_receives_everything() {
         let mut view = PageView::default();
@@ -460,8 +462,7 @@ mod tests {
         }
     }
 
-    /// A reader that receives changes has the same page as one that receives the whole state, while nodes come, go and change;
-    /// no message is too long.
+    /// Readers of changes and readers of whole states get the same page, while nodes come, go and change. No message is too long.
     #[test]
     fn changes_lead_to_the_same_page() {
         let mut view = PageView::default();

@@ -1,4 +1,4 @@
-//! Executes the changes of the job's key, one at a time.
+//! Executes changes of the job's key, one at a time.
 
 use std::time::Instant;
 
@@ -16,13 +16,13 @@ pub(super) struct KeyChange {
     pub(super) record: Box<Record>,
 }
 
-/// The lease of etcd for the key.
+/// A lease of etcd, which removes the key of an abandoned job.
 struct KeyLease {
     id: i64,
     granted: Instant,
 }
 
-/// Executes changes until their sender has ended.
+/// Executes changes until the sender has ended.
 pub(super) async fn execute(
     mut client: EtcdClient,
     mut changes: mpsc::Receiver<KeyChange>,
@@ -56,7 +56,7 @@ async fn change(
     let id = lease.as_ref().map_or(0, |lease| lease.id);
     let outcome = client.change(expected, Some(*record), id).await;
     if outcome.is_err() {
-        // Its lease may be unknown to a cluster that was restored.
+        // A cluster that was restored may not know this lease.
         *lease = None;
     }
     outcome

@@ -1,5 +1,6 @@
-//! A connection to one member of etcd, and requests to it. If a member does not answer, the next request goes
-//! to another one.
+//! Sends requests to one member of etcd over one connection.
+//!
+//! If the member does not answer, the next request goes to another one.
 
 use std::net::SocketAddr;
 
@@ -45,12 +46,12 @@ use super::{
 pub struct EtcdClient {
     spec: EtcdSpec,
     key: Vec<u8>,
-    /// The member that requests go to.
+    /// The member that requests go to, as an index.
     at: usize,
     connected: Option<EtcdConnection>,
 }
 
-/// The identity of a content that the key never has.
+/// A stamp that the key never has.
 const NEVER: Stamp = Stamp { revision: Revision(i64::MAX as u64), lease: 0 };
 
 /// The cause of the error for a value that is not a record.
@@ -65,29 +66,29 @@ struct EtcdConnection {
 }
 
 impl EtcdClient {
-    /// Creates a client for the key of a job that begins with the member at `first`.
+    /// Creates a client for the key of a job. It starts with member `first`.
     pub fn of_job(spec: EtcdSpec, run_id: &RunId, first: usize) -> Self {
         let key = format!("{}/{run_id}/leader", spec.prefix).into_bytes();
         Self::new(spec, key, first)
     }
 
-    /// Creates a client for `key` that begins with the member at `first`.
+    /// Creates a client for `key`. It starts with member `first`.
     fn new(spec: EtcdSpec, key: Vec<u8>, first: usize) -> Self {
         let at = first % spec.members.len().max(1);
         Self { spec, key, at, connected: None }
     }
 
-    /// Returns the address of the member to which it is connected.
+    /// Returns the address of the connected member.
     pub fn remote(&self) -> Option<SocketAddr> {
         self.connected.as_ref().map(|connected| connected.remote)
     }
 
-    /// Reads the key; the answer is confirmed by a majority of the members. A value above the limit is not read.
+    /// Reads the key. A majority of the members confirms the answer. A value above the size limit is not read.
     pub async fn read(&mut self) -> Result<KeyContent, EtcdError> {
         let value = self.range(false).await;
         let Err(EtcdError::Oversized { .. }) = value else { return value };
         let without_value = self.range(true).await?;
-        // A record may have replaced it before that.
+        // A record may have replaced the large value meanwhile.
         match self.range(false).await {
             Err(EtcdError::Oversized { .. }) => Ok(without_value),
             value => value,
@@ -103,8 +104,8 @@ impl EtcdClient {
         self.value(revision, answer.kvs.into_iter().next())
     }
 
-    /// Replaces the record, or deletes it if there is none, if the key has the expected content. The new record has this
-    /// lease of etcd, if any.
+    /// Replaces the record if the key has the `expected` content, or deletes it if `record` is `None`. The new record has this lease of
+    /// etcd; zero for none.
     pub(super) async fn change(
         &mut self,
         expected: Stamp,
@@ -148,7 +149,7 @@ impl EtcdClient {
             .send(message, |channel, request| async move { kv(channel).txn(request).await })
             .await;
         let answer = match answer {
-            // Only the answer to a refused change contains the value, so the change was not made.
+            // Only the answer to a refused change contains a value, so the change was not made.
             Err(EtcdError::Oversized { .. }) => {
                 return self.read().await.map(|value| ChangeOutcome::Refused(Box::new(value)));
             }
@@ -167,8 +168,8 @@ impl EtcdClient {
         self.value(revision, content).map(|value| ChangeOutcome::Refused(Box::new(value)))
     }
 
-    /// Reads the key as [`EtcdClient::read`] does, by a transaction that would also change it: so etcd checks the
-    /// permission to write. Its condition is never true. A value that is not a record is an error.
+    /// Reads the key like [`EtcdClient::read`], but in a transaction that would also change it. So etcd also checks the permission to
+    /// write. The condition is never true. A value that is not a record is an error.
     pub async fn probe(&mut self) -> Result<KeyContent, EtcdError> {
         match self.change(NEVER, None, 0).await? {
             ChangeOutcome::Refused(value) if value.garbage.is_some() => {
@@ -191,7 +192,7 @@ impl EtcdClient {
         Ok(answer.version)
     }
 
-    /// Obtains a lease for keys, which etcd removes when the lease ends.
+    /// Obtains a lease for keys. etcd removes them when it ends.
     pub(super) async fn grant_lease(&mut self) -> Result<i64, EtcdError> {
         let message = LeaseGrantRequest { ttl: limits::KEY_LEASE_S };
         let answer = self
@@ -214,7 +215,7 @@ impl EtcdClient {
         let message = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
         self.send(message, |channel, request: Request<WatchRequest>| async move {
             let (metadata, extensions, message) = request.into_parts();
-            // The stream of requests stays open: its end would end the watch.
+            // The stream of requests stays open, because its end would end the watch.
             let messages = tokio_stream::once(message).chain(tokio_stream::pending());
             let request = Request::from_parts(metadata, extensions, messages);
             let client = WatchClient::new(channel);
@@ -223,7 +224,7 @@ impl EtcdClient {
         .await
     }
 
-    /// Converts the content of the key at a revision of the store. An error is a record of another version.
+    /// Converts the content of the key at a revision of the store. A record of another version is an error.
     pub(super) fn value(
         &self,
         revision: i64,
@@ -238,7 +239,7 @@ impl EtcdClient {
             Ok(record) => {
                 Ok(KeyContent { revision, entry: Some(Entry { stamp, record }), garbage: None })
             }
-            // A record of another version of ragent. A value that is not a record decodes with version zero.
+            // A record of another version of ragent. A value that is not a record decodes as version zero.
             Err(error @ Malformed::ProtocolVersion { theirs: 1.., .. }) => {
                 Err(EtcdError::Record { key: self.key_text(), cause: error.to_string() })
             }
@@ -252,13 +253,13 @@ impl EtcdClient {
         self.at = (self.at + 1) % self.spec.members.len().max(1);
     }
 
-    /// Returns an error of the present member.
+    /// Returns an error of the current member.
     pub(super) fn failed(&self, message: impl Into<String>) -> EtcdError {
         EtcdError::Failed { member: self.member(), message: message.into() }
     }
 
-    /// Sends a request, and again with a new token if etcd refuses the token. After an error of the member, the next
-    /// request goes to another one.
+    /// Sends a request. If etcd refuses the token, sends it once more with a new token. After an error of the member, the next request goes
+    /// to another one.
     async fn send<Q: Clone, A, F>(
         &mut self,
         message: Q,
@@ -309,7 +310,7 @@ impl EtcdClient {
         }
     }
 
-    /// Returns the present connection, or opens one.
+    /// Returns the current connection, or opens one.
     async fn connect(&mut self) -> Result<EtcdConnection, EtcdError> {
         if let Some(connected) = &self.connected {
             return Ok(connected.clone());
@@ -352,13 +353,13 @@ impl EtcdClient {
         };
         let mut grpc = GrpcEndpoint::from_shared(format!("{scheme}://{member}")).map_err(failed)?;
         if let Some(tls) = &self.spec.tls {
-            // A repetition does not end this error: the files have another content.
+            // The files have unusable content, so a repetition would not help.
             grpc = grpc
                 .tls_config(tls_config(tls)?.domain_name(member.host.clone()))
                 .map_err(|error| EtcdError::File { path: file_names(tls), cause: text(&error) })?;
         }
         let mut stream = Some(TokioIo::new(stream));
-        // The only connection exists already; a channel that asks for another has lost it.
+        // The only connection exists already. A channel that asks for another one has lost it.
         let connector = tower::service_fn(move |_| {
             let stream = stream.take();
             std::future::ready(
@@ -397,7 +398,7 @@ impl EtcdClient {
         if is_refusal(status) {
             return EtcdError::Refused { member, message };
         }
-        // etcd itself has this code only for ranges at a revision.
+        // etcd itself uses this code only for ranges at a revision, so here it comes from the limit of this client.
         if status.code() == Code::OutOfRange {
             return EtcdError::Oversized { member, message };
         }
@@ -456,8 +457,7 @@ mod tests {
     use super::*;
     use crate::voters::largest_job_state;
 
-    /// The largest state of the job takes half of a record: the end of a job is recorded, whatever the failures that have
-    /// ended it contain.
+    /// The largest state of a job needs half of a record. So the end of a job is always recorded, for any content of its failures.
     #[test]
     fn largest_job_state_fits() {
         let name = || "x".repeat(256);

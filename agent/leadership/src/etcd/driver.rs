@@ -1,4 +1,7 @@
-//! Drives the machine of a process that may lead: one task, which waits for nothing but its inputs.
+//! Drives the machine of a process that may lead through etcd: one task, which waits only for its inputs.
+//!
+//! Inputs are commands of the agent, events of the two connections to etcd, and deadlines. A change of the
+//! coordinator's state is confirmed when etcd has stored it.
 
 use std::time::Instant;
 
@@ -30,7 +33,7 @@ use super::{
 };
 use crate::{Leader, LeadershipCommand, Mandate, StateNeed, Stored, Superseded};
 
-/// The state that is published to the rest of the agent.
+/// The values that are published to the rest of the agent.
 pub(super) struct PublishedClaim {
     pub leader: watch::Sender<Leader>,
     pub stored: watch::Sender<Stored>,
@@ -45,11 +48,11 @@ pub(super) struct EtcdDriver {
     outage: EtcdOutage,
     /// The name of the key.
     key: String,
-    /// The causes that were logged.
+    /// The causes that were already logged.
     reported: ReportedCauses,
-    /// The term in which this process leads, and its end; `None` if it does not.
+    /// The term in which this process leads, and the end of its right; `None` if it does not lead.
     leading: Option<(Term, watch::Sender<Instant>)>,
-    /// Changes of the state that are being stored, in their order.
+    /// Changes of the state that are being stored, in order.
     storing: Vec<(u64, oneshot::Sender<()>)>,
     /// Notified when the record of this process is released.
     leaving: Vec<oneshot::Sender<StateNeed>>,
@@ -60,21 +63,21 @@ pub(super) struct EtcdDriver {
 }
 
 impl EtcdDriver {
-    /// Starts the process, and the tasks of its connections.
+    /// Starts the process and the tasks of its connections.
     pub(super) fn new(spec: CandidateSpec, published: PublishedClaim) -> Self {
         let CandidateSpec { etcd, run_id, settings } = spec;
         let now = clock::now();
         let (events, queue) = mpsc::channel(limits::EVENTS);
         let (changes, requested) = mpsc::channel(limits::CHANGES);
         let mut jitter = Jitter::new(settings.seed);
-        // Agents begin with different members.
+        // Agents start with different members, which spreads the load.
         let [first, ..] = jitter.bits().to_le_bytes();
         let client = || EtcdClient::of_job(etcd.clone(), &run_id, first.into());
         let mut tasks = JoinSet::new();
         tasks.spawn(changes::execute(client(), requested, events.clone()));
         tasks.spawn(key_watch::report(client(), Jitter::new(jitter.bits()), events));
         Self {
-            // No agent leads a new job before a silence.
+            // No agent leads a new job before it has seen no change for this long.
             outage: EtcdOutage::new(now + settings.timers.silence, settings.timers.leader_lease),
             claim: Claim::new(now, settings),
             published,
@@ -95,8 +98,7 @@ impl EtcdDriver {
             self.carry_out_all();
             let (due, report_at) = (self.claim.poll_timeout(), self.outage.poll_timeout());
             tokio::select! {
-                // Messages before deadlines, so that a pause of this process is not mistaken for silence of the
-                // leader.
+                // Messages come before deadlines. Otherwise a pause of this process would look like silence of the leader.
                 biased;
                 Some(event) = self.queue.recv() => self.handle_event(event),
                 command = commands.recv() => match command {
@@ -132,7 +134,7 @@ impl EtcdDriver {
         }
     }
 
-    /// Notes an error. One that a repetition does not end is logged once.
+    /// Notes an error. An error that a repetition does not end is logged once.
     fn note(&mut self, error: &EtcdError) {
         debug!(%error, "etcd");
         if error.is_permanent() && self.reported.insert(&error.to_string()) {
@@ -145,7 +147,7 @@ impl EtcdDriver {
         let now = clock::now();
         match command {
             LeadershipCommand::Remember { term, job_state, successors, copied, .. } => {
-                // Otherwise this process no longer leads in that term, and drops `copied`.
+                // Otherwise this process no longer leads in that term, and `copied` is dropped.
                 if self.leading.as_ref().is_none_or(|(leading, _)| *leading != term) {
                     return;
                 }
@@ -177,14 +179,14 @@ impl EtcdDriver {
     }
 
     fn carry_out_all(&mut self) {
-        // First: a coordinator acts on a change once it is stored.
+        // First, because a coordinator acts on a change as soon as it is stored.
         self.publish();
         while let Some(effect) = self.claim.poll_effect() {
             self.carry_out(effect);
         }
     }
 
-    /// Publishes the state of the job and the successors, if they have changed.
+    /// Publishes the job's state and the successors, if they have changed.
     fn publish(&mut self) {
         let (record, highest) = (self.claim.record(), self.claim.highest());
         let Some(record) = record else { return };

@@ -1,11 +1,11 @@
-//! The reasons for which a request to etcd fails.
+//! Describes why requests to etcd fail.
 
 use std::{error::Error, time::Duration};
 
 use ragent_base::spec::Endpoint;
 use tonic::{Code, Status};
 
-/// The reason for which a request has failed.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
     /// No connection could be opened.
@@ -75,7 +75,7 @@ pub enum EtcdError {
 }
 
 impl EtcdError {
-    /// Returns true if a repetition of the request would fail in the same way.
+    /// Returns true if the same request would fail again.
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Connect { .. }
@@ -88,7 +88,7 @@ impl EtcdError {
         }
     }
 
-    /// Returns the member, if another one may accept the same request.
+    /// Returns the member, if another member may accept the request.
     pub fn of_member(&self) -> Option<&Endpoint> {
         match self {
             Self::Connect { member, .. }
@@ -101,8 +101,8 @@ impl EtcdError {
     }
 }
 
-/// Returns true if one side of a connection does not accept the certificate or the protocol of the other, according
-/// to the text of the error: it is wrapped by several libraries.
+/// Returns true if one side of a connection does not accept the certificate or protocol of the other. The text of the error decides,
+/// because several libraries wrap the error.
 pub(super) fn is_tls_failure(cause: &str) -> bool {
     ["invalid peer certificate", "received fatal alert", "received corrupt message"]
         .iter()
@@ -115,8 +115,8 @@ pub(super) fn is_outdated_token(status: &Status) -> bool {
     message.contains("invalid auth token") || message.contains("revision of auth store is old")
 }
 
-/// Returns true if etcd does not permit the request to this user. It answers a wrong password, and a request without
-/// a user, with `InvalidArgument`.
+/// Returns true if etcd does not permit the request to this user. etcd uses `InvalidArgument` for a wrong password and for a request
+/// without a user.
 pub(super) fn is_refusal(status: &Status) -> bool {
     let message = status.message();
     matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated)
@@ -125,7 +125,7 @@ pub(super) fn is_refusal(status: &Status) -> bool {
         || message.contains("user name is empty")
 }
 
-/// Returns an error with its causes in one line.
+/// Returns an error and its causes in one line.
 pub(super) fn text(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -140,8 +140,7 @@ pub(super) fn text(error: &dyn Error) -> String {
 mod tests {
     use super::*;
 
-    /// etcd's answers to a wrong password, a missing user and a lack of permission are refusals; those to an outdated
-    /// token are not, and neither is a lost leader.
+    /// A wrong password, a missing user and a missing permission are refusals. An outdated token and a lost leader are not.
     #[test]
     fn refusals_are_recognised() {
         for (code, message, is_refused, is_outdated) in [
@@ -171,7 +170,7 @@ mod tests {
             assert!(is_tls_failure(&format!("transport error: {cause}")));
         }
         assert!(!is_tls_failure("Connection refused (os error 111)"));
-        // A token that has expired is refused, too, unless the client logs in again.
+        // A client that does not log in again is refused for an expired token, too.
         assert!(is_outdated_token(&Status::unauthenticated("etcdserver: invalid auth token")));
     }
 }

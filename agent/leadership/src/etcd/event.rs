@@ -1,4 +1,4 @@
-//! The events that the connections to etcd report to the driver.
+//! Names the events that the connections to etcd report to the driver.
 
 use ragent_election::claim::{ChangeOutcome, KeyContent};
 
@@ -9,8 +9,8 @@ use super::error::EtcdError;
 pub(super) enum EtcdEvent {
     /// The key has this content.
     Value(Box<KeyContent>),
-    /// The change of this number has this outcome; with the error if it is unknown.
+    /// The change with this number has this outcome. The error is set if the outcome is unknown.
     Changed(u64, ChangeOutcome, Option<EtcdError>),
-    /// The key cannot be read at present, for this reason.
+    /// The key cannot be read at present.
     Away(EtcdError),
 }

@@ -1,5 +1,6 @@
-//! The limits of `etcd`, each with its reason. Sizes are in bytes; times, sizes and numbers are maxima unless
-//! stated otherwise.
+//! The limits of `etcd`, each with its reason.
+//!
+//! Sizes are in bytes. Times, sizes and numbers are maxima unless stated otherwise.
 
 use std::time::Duration;
 
@@ -9,30 +10,29 @@ pub(super) const COMMANDS: usize = 64;
 pub(super) const EVENTS: usize = 64;
 /// Changes that wait for their connection: the machine requests one at a time.
 pub(super) const CHANGES: usize = 1;
-/// The time for connecting to a member, certificates and login included.
+/// Time for connecting to a member, with certificates and login.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
-/// The time for the answer to a request. Three members can be tried within the leader's lease.
+/// Time for the answer to a request. Three members can be tried within the leader's lease.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_millis(1200);
 /// The first pause between attempts to read the key; it doubles, with jitter.
 pub(super) const RETRY_FIRST: Duration = Duration::from_millis(100);
-/// The longest pause: an agent sends one attempt in two seconds to a cluster that does not answer.
+/// The longest pause: an agent sends one attempt every two seconds to a cluster that does not answer.
 pub(super) const RETRY_MAX: Duration = Duration::from_secs(2);
-/// The silence of a watch after which the key is read from another member: four renewals of a leader. The member
-/// may be separated from the others.
+/// Silence of a watch after which the key is read from another member: four renewals of a leader. The member may be separated from the
+/// others.
 pub(super) const WATCH_SILENCE: Duration = Duration::from_secs(2);
-/// The maximum of that time, which doubles while the key does not change: no process leads, or a large job renews slowly.
+/// The longest such silence. It doubles while the key does not change: no process leads, or a large job renews slowly.
 pub(super) const WATCH_SILENCE_MAX: Duration = Duration::from_secs(16);
-/// The time for which etcd keeps a key after its last change, in seconds: an hour, after which the key of a job
-/// that was killed is removed.
+/// Time for which etcd keeps a key after its last change, in seconds. The key of a killed job is removed after an hour.
 pub(super) const KEY_LEASE_S: i64 = 3600;
-/// The age at which the lease of a key is replaced by a new one: a third of its time.
+/// Age at which the lease of a key is replaced: a third of its time.
 pub(super) const KEY_LEASE_AGE: Duration = Duration::from_secs(1200);
-/// The size of a record: twice that of a job's state with the failures that ended its job, and far below
-/// etcd's own limit of 1.5 MB.
+/// Size of a record: twice the largest state of a job, with the failures that ended it, and far
+/// below etcd's own limit of 1.5 MB.
 pub(super) const MAX_RECORD: usize = 256 * 1024;
-/// The size of an answer: a record with its header.
+/// Size of an answer: a record with its header.
 pub(super) const MAX_ANSWER: usize = 2 * MAX_RECORD;
-/// The size of a file with certificates: a bundle of all public authorities has 250 KB.
+/// Size of a file with certificates: a bundle of all public authorities has 250 KB.
 pub(super) const MAX_TLS_FILE: u64 = 4 * 1024 * 1024;
-/// The time without a leader after which the reason is reported: hosts of a job rarely start in the same second.
+/// Time without a leader after which the reason is reported: hosts of a job rarely start in the same second.
 pub(super) const WAIT_WARNING: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Reports that etcd does not answer, or that no leader is found through it.
+//! Decides when to report that etcd does not answer, or that no leader is found through it.
 
 use std::{
     fmt,
@@ -7,12 +7,12 @@ use std::{
 
 use super::{error::EtcdError, limits};
 
-/// The present errors of etcd, and the time without a leader.
+/// The current error of etcd, and the time without a leader.
 #[derive(Debug)]
 pub(super) struct EtcdOutage {
-    /// The last error, if no request has succeeded since.
+    /// The last error, unless a request has succeeded since.
     cause: Option<String>,
-    /// The time since which no leader is known; `None` while one is known.
+    /// The start of the time without a leader; `None` while a leader is known.
     leaderless: Option<Instant>,
     is_reported: bool,
     /// The lease of a leader.
@@ -53,8 +53,7 @@ impl EtcdOutage {
         self.cause = Some(error.to_string());
     }
 
-    /// Notes whether a leader is known. Returns a report if this process has led until now, and etcd does not
-    /// answer.
+    /// Notes whether a leader is known. Returns a report if this process led until now and etcd does not answer.
     pub(super) fn handle_leader(
         &mut self,
         now: Instant,
@@ -101,7 +100,7 @@ mod tests {
         EtcdError::Silent { member: "e1:2379".parse().unwrap(), waited }
     }
 
-    /// The lack of a leader is reported once, with the error of etcd.
+    /// A missing leader is reported once, with the error of etcd.
     #[test]
     fn lack_of_a_leader_is_reported_once() {
         let start = ragent_base::sys::clock::now_blocking();
@@ -120,7 +119,7 @@ mod tests {
         assert_eq!(outage.poll_timeout(), Some(due + limits::WAIT_WARNING));
     }
 
-    /// The end of a leadership is reported if etcd does not answer, and not if another process leads.
+    /// The end of a leadership is reported if etcd does not answer, but not if another process leads.
     #[test]
     fn lost_lease_is_reported() {
         let start = ragent_base::sys::clock::now_blocking();

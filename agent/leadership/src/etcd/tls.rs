@@ -1,5 +1,6 @@
-//! The files of this agent for connections to etcd: certificates, a key, a password. They are read for each connection,
-//! as they may have been replaced.
+//! Reads the files for connections to etcd: certificates, a key, a password.
+//!
+//! They are read for each connection, because they may have been replaced.
 
 use std::{fs::File, io::Read, path::Path};
 

@@ -1,4 +1,9 @@
-//! Reports the content of the job's key: reads it, and then watches its changes.
+//! Reports the content of the job's key to the driver.
+//!
+//! 1. Read the key.
+//! 2. Watch it from that revision on.
+//! 3. After an error or a long silence, continue with 1 at another member: the first one may be
+//!    separated from the cluster.
 
 use std::time::Duration;
 
@@ -10,7 +15,7 @@ use tokio::{sync::mpsc, time::timeout};
 
 use super::{client::EtcdClient, error::EtcdError, event::EtcdEvent, limits};
 
-/// Reports the content until the receiver of the events has ended.
+/// Reports the content until the receiver of the events ends.
 pub(super) async fn report(
     mut client: EtcdClient,
     mut jitter: Jitter,
@@ -24,7 +29,7 @@ pub(super) async fn report(
         let silence = silence.mul_f64(1.0 + jitter.fraction() / 2.0);
         let mut newest = known;
         let end = follow(&mut client, silence, &mut newest, &events).await;
-        // The revision is lower than before if etcd was restored.
+        // The revision is lower than before if etcd was restored from a backup.
         let has_changed = newest != known;
         known = newest;
         if has_changed {
@@ -49,14 +54,13 @@ pub(super) async fn report(
 enum WatchEnd {
     /// The receiver of the events has ended.
     Closed,
-    /// Nothing was reported for a time.
+    /// Nothing was reported for a while.
     Silent,
     /// A request has failed.
     Failed(EtcdError),
 }
 
-/// Reads the key and reports its changes until nothing is reported for `silence`. `newest` is the last revision of
-/// the key that was reported.
+/// Reads the key, and reports its changes until nothing happens for `silence`. Sets `newest` to the last reported revision of the key.
 async fn follow(
     client: &mut EtcdClient,
     silence: Duration,

@@ -1,8 +1,7 @@
-//! Writes a coordinator's state file next to its loop, so that agents do not lose their leases
-//! while a disk is slow.
+//! Writes a coordinator's state file without blocking its loop, so that agents keep their leases while a disk is slow.
 //!
-//! A state that the machine wants to keep is written before any node is informed of it, but a disk
-//! that takes longer than [`limits::STATE_FILE_PATIENCE`] is not waited for.
+//! A new state is written before any node acts on it. But a disk that needs longer than [`limits::STATE_FILE_PATIENCE`]
+//! is not waited for.
 
 use std::{
     io, mem,
@@ -22,19 +21,19 @@ use crate::{limits, state_file};
 pub(crate) struct StateWriter {
     path: Option<PathBuf>,
     writing: Option<JoinHandle<io::Result<()>>>,
-    /// True if the write under way repeats the last one, so that no effect waits for it.
+    /// True if the current write repeats the last one, so that no effect waits for it.
     is_touch: bool,
-    /// The job's state to write next; it replaces older ones.
+    /// The state to write next. It replaces older ones.
     next: Option<JobState>,
-    /// The job's state that was written last.
+    /// The state that was written last.
     last: Option<JobState>,
-    /// The time at which `last` is written again, so that the file does not become outdated.
+    /// The time at which `last` is written again, to keep the file's age small.
     touch_at: Option<Instant>,
-    /// The time for which agents may wait for the next coordinator.
+    /// The time that agents may wait for the next coordinator.
     kept: Duration,
-    /// The time until which effects wait for the write under way.
+    /// The time until which effects wait for the current write.
     patience: Option<Instant>,
-    /// True if the last write has failed, which is reported once.
+    /// True if the last write has failed. This is reported once.
     has_failed: bool,
 }
 
@@ -53,7 +52,7 @@ impl StateWriter {
         }
     }
 
-    /// Begins to write `job_state`; agents may wait for `kept` for the next coordinator.
+    /// Starts to write `job_state`. Agents may wait for the next coordinator for `kept`.
     pub(super) fn remember(&mut self, job_state: JobState, kept: Duration) {
         if self.path.is_none() {
             return;
@@ -68,13 +67,12 @@ impl StateWriter {
         }
     }
 
-    /// Returns true if effects must wait for the write under way.
+    /// Returns true if effects must wait for the current write.
     pub(super) fn is_awaited(&self) -> bool {
         self.patience.is_some()
     }
 
-    /// Returns the time at which that wait ends, because the disk is slow, or at which the file is to be written again although
-    /// nothing has changed.
+    /// Returns the next deadline: the end of the wait for a slow disk, or the next rewrite of an unchanged file.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let touch_at = self.touch_at.filter(|_| self.writing.is_none());
         [self.patience, touch_at].into_iter().flatten().min()
@@ -101,7 +99,7 @@ impl StateWriter {
         );
     }
 
-    /// Waits until a write has ended; for ever if none is under way.
+    /// Waits until a write has ended. Never returns if there is none.
     ///
     /// # Cancel safety
     ///
@@ -120,8 +118,8 @@ impl StateWriter {
         self.write_next();
     }
 
-    /// Deletes the state file, once a write under way has ended. A slow disk is waited for
-    /// for at most [`limits::STATE_FILE_REMOVAL`].
+    /// Deletes the state file after the current write has ended, but waits at most
+    /// [`limits::STATE_FILE_REMOVAL`] for a slow disk.
     pub(super) async fn forget(&mut self) {
         let Some(path) = self.path.take() else { return };
         (self.next, self.touch_at, self.patience) = (None, None, None);
@@ -165,7 +163,7 @@ mod tests {
         JobState { round: Round(round), ..JobState::new(JobUid::new("u")) }
     }
 
-    /// Effects wait until the state is written, and no longer.
+    /// Effects wait until the state is written, and not longer.
     #[tokio::test]
     async fn writing_is_awaited() {
         let folder = tempfile::tempdir().unwrap();
@@ -181,7 +179,7 @@ mod tests {
         assert_eq!(state_file::read_job_state(&path), None);
     }
 
-    /// Of the states that arrive during a write only the newest is written next.
+    /// Of all states that arrive during a write, only the newest is written next.
     #[tokio::test]
     async fn newest_is_written_last() {
         let folder = tempfile::tempdir().unwrap();
@@ -197,8 +195,7 @@ mod tests {
         assert_eq!(state_file::read_job_state(&path), Some(job_state(3)));
     }
 
-    /// Effects wait for no slow or failing disk, and a coordinator without a state file waits for
-    /// none.
+    /// Effects do not wait for a slow or failing disk. Without a state file they never wait.
     #[tokio::test]
     async fn disk_keeps_nobody() {
         let mut file = StateWriter::new(Some("/proc/no/job.json".into()));
@@ -214,14 +211,13 @@ mod tests {
         assert!(!nowhere.is_awaited());
     }
 
-    /// The file of a finished job is removed only after a write under way has ended, which would
-    /// create it again.
+    /// The file of a finished job is removed after the current write has ended. That write would create it again.
     #[tokio::test(start_paused = true)]
     async fn removal_follows_the_last_write() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
         let mut file = StateWriter::new(Some(path.clone()));
-        // A write that the disk does not finish before the test lets it.
+        // A write that ends only when the test allows it.
         let (resume, resumed) = oneshot::channel();
         let written_to = path.clone();
         file.writing = Some(tokio::spawn(async move {
@@ -229,7 +225,7 @@ mod tests {
             state_file::write_job_state(&written_to, &job_state(1), KEPT)
         }));
         let mut forgetting = pin!(file.forget());
-        // The clock moves only when no task can continue, and no removal is in progress.
+        // The clock moves only when no task can continue and no removal is running.
         let early = tokio::time::timeout(limits::STATE_FILE_REMOVAL / 2, &mut forgetting).await;
         assert!(early.is_err(), "the file is removed before the write has ended");
         resume.send(()).unwrap();
@@ -237,8 +233,8 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// The file is rewritten at intervals, so that its age stays small; effects do not wait for
-    /// that, but for a job's state that changes meanwhile.
+    /// The file is rewritten at intervals, so that its age stays small. Effects do not wait for
+    /// that, but they wait for a new state.
     #[tokio::test]
     async fn file_is_kept_young() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The age of a state file, so that a run that no agent can be waiting for is not continued.
+//! Determines the age of a state file. If no agent can still wait for its run, the run is not continued.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The time of a write: the boot of the machine, and the time since that boot.
 ///
-/// Suspended time counts. The wall clock, which people and daemons set, is used only across boots.
+/// Suspended time counts. The wall clock can be set, so it is used only across boots.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct WriteStamp {
     boot_id: String,
@@ -22,13 +22,12 @@ impl WriteStamp {
         Self { boot_id: boot_id.trim().to_owned(), boot_time_ms }
     }
 
-    /// Returns true if the machine was not started since.
+    /// Returns true if the machine has not been restarted since.
     pub(super) fn is_of_this_boot(&self) -> bool {
         !self.boot_id.is_empty() && self.boot_id == Self::now().boot_id
     }
 
-    /// Returns the age at `now` of a file with this stamp that was changed `changed` ago by the
-    /// wall clock.
+    /// Returns the age at `now` of a file with this stamp. By the wall clock, the file was changed `changed` ago.
     ///
     /// A time in the future counts as now: a clock was set, and the file may be recent.
     pub(super) fn age(&self, now: &Self, changed: Duration) -> Duration {
@@ -39,7 +38,7 @@ impl WriteStamp {
     }
 }
 
-/// Returns the time since the last change of a file, by the wall clock; zero if that is unknown.
+/// Returns the time since the last change of a file by the wall clock; zero if unknown.
 pub(super) fn changed(path: &Path) -> Duration {
     let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified()).ok();
     let since_1970 = modified.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
@@ -56,7 +55,7 @@ mod tests {
         WriteStamp { boot_id: boot_id.to_owned(), boot_time_ms: seconds * 1000 }
     }
 
-    /// Within a boot the boot clock counts, across boots the time of the last change; a stamp in
+    /// Within a boot the boot clock counts, across boots the time of the last change. A stamp in
     /// the future counts as now.
     #[test]
     fn ages() {
@@ -67,7 +66,7 @@ mod tests {
         assert_eq!(stamp("", 60).age(&stamp("", 100), 7 * SECOND), 7 * SECOND);
     }
 
-    /// The age of a file that was changed in the future, or does not exist, is zero.
+    /// A file that was changed in the future, or does not exist, has age zero.
     #[test]
     fn future_counts_as_now() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -1,4 +1,6 @@
-//! Registrations of the running agents of this user and machine, for `ragent status`.
+//! Registers the running agents of this user on this machine, for `ragent status`.
+//!
+//! An agent holds a lock on its file. A file with a dead process id and without a lock is removed.
 
 use std::{
     ffi::OsString,
@@ -23,17 +25,16 @@ use super::files::{folder_of, name_of};
 pub struct RunningAgent {
     /// The run id of the job.
     pub run_id: String,
-    /// Its endpoint, or its voters, in the form of `--rdzv-endpoint`.
+    /// The endpoint or the voters of the job, in the form of `--rdzv-endpoint`.
     pub endpoint: String,
-    /// The agent's process.
+    /// The process id of the agent.
     pub pid: u32,
-    /// The process's start time as counted by the kernel, which distinguishes it from another
-    /// process with the same number.
+    /// The start time of the process as the kernel counts it. It distinguishes two processes with the same id.
     pub began: u64,
     /// The progress of the agent. Missing in files of older builds.
     #[serde(default)]
     pub stage: Stage,
-    /// Its credentials, with which `ragent status` asks for the job. Missing in files of older builds.
+    /// The credentials with which `ragent status` asks for the job. Missing in files of older builds.
     #[serde(default)]
     pub credentials: RegisteredCredentials,
 }
@@ -42,7 +43,7 @@ pub struct RunningAgent {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RegisteredCredentials {
-    /// It has neither a secret nor certificates.
+    /// It has no secret and no certificates.
     #[default]
     None,
     /// Its certificates are in these files.
@@ -75,11 +76,11 @@ pub enum Stage {
     Registered,
     /// The process is not an agent: it has launched the agents of a job on other hosts.
     Launching,
-    /// The agent looks for the job's other agents: its endpoint names no host.
+    /// The agent searches for the other agents of the job, because its endpoint names no host.
     Searching,
     /// The agent waits for the host of its endpoint.
     Waiting {
-        /// The reason why the last attempt failed, if one has.
+        /// The reason why the last attempt failed; `None` before the first failure.
         cause: Option<String>,
     },
 }
@@ -98,11 +99,12 @@ impl RunningAgent {
     }
 }
 
-/// The registration file of an agent, which exists until this value is dropped.
+/// The registration file of an agent. It is removed when this value is dropped.
 #[derive(Debug)]
 pub struct AgentFile {
     path: PathBuf,
-    /// The open file, which is locked: agents in other containers do not see this process.
+    /// The open file, which is locked. The lock also protects it from agents in other containers,
+    /// which do not see this process.
     locked: Mutex<Option<File>>,
 }
 
@@ -113,7 +115,7 @@ impl AgentFile {
     ///
     /// Returns the system's error.
     pub fn new(agent: &RunningAgent) -> io::Result<Self> {
-        // Registrations of killed agents.
+        // Removes registrations of killed agents.
         drop(running_agents());
         Self::new_in(&ThisHost.runtime_dir(), agent)
     }
@@ -141,7 +143,7 @@ impl AgentFile {
 
 impl Drop for AgentFile {
     fn drop(&mut self) {
-        // Readers check that the process is alive, so a remaining file does no harm.
+        // Readers check that the process is alive, so a file that remains does no harm.
         if let Ok(folder) = PrivateFolder::open(folder_of(&self.path)) {
             folder.remove(name_of(&self.path));
         }
@@ -165,7 +167,7 @@ pub fn running_agents_in(folder: &Path) -> Vec<RunningAgent> {
         let text = folder.read(&name).ok();
         match text.and_then(|text| serde_json::from_str::<RunningAgent>(&text).ok()) {
             Some(agent) if agent.is_alive() => agents.push(agent),
-            // The agent was killed, or is in another container.
+            // The agent was killed, or it runs in another container and holds a lock.
             Some(_) => folder.remove_unlocked(&name),
             None => {}
         }
@@ -182,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// Registrations of dead agents are removed, those of running agents are found.
+    /// Registrations of dead agents are removed. Running agents are found.
     #[test]
     fn stale_registrations_are_removed() {
         let folder = tempfile::tempdir().unwrap();
@@ -197,8 +199,8 @@ mod tests {
         assert!(folder.path().join("agent-2.json").exists());
     }
 
-    /// The registration of a running agent in another container is kept: its process is not seen here, and an agent here may
-    /// have the same process id.
+    /// The registration of a running agent in another container is kept. Its process is not visible here, and an agent here may have the
+    /// same process id.
     #[test]
     fn registrations_in_other_containers_are_kept() {
         let folder = tempfile::tempdir().unwrap();

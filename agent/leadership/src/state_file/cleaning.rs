@@ -1,4 +1,4 @@
-//! Removes files of killed coordinators and agents from the state folder.
+//! Removes files that killed coordinators and agents have left in the state folder.
 
 use std::{ffi::OsStr, path::Path};
 
@@ -12,22 +12,22 @@ use super::{
 };
 use crate::limits;
 
-/// Removes state files of runs that no agent can be waiting for, and files without a state file,
-/// from the folder of `own`, the state file of the starting coordinator.
+/// Removes state files of runs that no agent can still wait for, and other files without a state file. `own` is the state file of the
+/// starting coordinator.
 ///
-/// A running coordinator or voter writes its own file every `limits::STATE_FILE_INTERVAL`, so that it is not removed. Only the first `limits::MAX_STATE_ENTRIES` entries are examined, and none in a
-/// folder that is not private.
+/// The file of a running coordinator or voter stays, because it is rewritten every `limits::STATE_FILE_INTERVAL`. Only the first
+/// `limits::MAX_STATE_ENTRIES` entries are examined, and none in a folder that is not private.
 pub fn clean(own: &Path) {
     let folder = folder_of(own);
     let Ok(private) = PrivateFolder::open(folder) else { return };
     for name in private.names() {
         let path = folder.join(&name);
-        // Its own file may be outdated until the starting coordinator has written it.
+        // The own file may be outdated until this coordinator has written it.
         if path == own || path == death_notice_path(own) {
             continue;
         }
         let is_outdated = match kind(&path) {
-            // A voter without a leader writes its file again and again, although it is outdated.
+            // A voter without a leader keeps writing its file, although its content is outdated.
             FileKind::JobState => {
                 age::changed(&path) > 3 * limits::STATE_FILE_INTERVAL && is_outdated(&path)
             }
@@ -52,7 +52,7 @@ enum FileKind {
     JobState,
     /// A death notice next to a state file.
     DeathNotice,
-    /// A temporary file of a process that was killed while it wrote, or a list of ended jobs: nobody needs an old one.
+    /// A temporary file of a process that was killed during a write, or a list of ended jobs. An old one is of no use.
     Draft,
     /// Any other file.
     Other,
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use crate::state_file::job_state::tests::write_aged;
 
-    /// Outdated files are removed, and no others.
+    /// Outdated files are removed, and no other files.
     #[test]
     fn cleaning_removes_what_is_outdated() {
         let folder = tempfile::tempdir().unwrap();

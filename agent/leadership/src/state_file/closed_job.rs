@@ -1,4 +1,4 @@
-//! The record of a job that has ended for good, for agents that a service manager restarts.
+//! Records that a job has ended for good, for agents that a service manager restarts.
 
 use std::{
     io,
@@ -13,11 +13,10 @@ use ragent_rendezvous::{ids::RunId, message::Outcome};
 
 use super::files::{job_key, read, replace};
 
-/// A file with the outcome of a job that has succeeded or failed permanently, in a folder that a service manager
-/// keeps for as long as it restarts the agent.
+/// A file with the outcome of a job that has succeeded or failed permanently. It is in a folder that a service manager keeps while it
+/// restarts the agent.
 ///
-/// Without such a folder nothing is recorded: a user who starts an agent again by hand wants the
-/// job to run again.
+/// Without such a folder nothing is recorded: a user who starts an agent again by hand wants the job to run again.
 #[derive(Debug)]
 pub struct ClosedJob(PathBuf);
 
@@ -48,7 +47,7 @@ impl ClosedJob {
     }
 }
 
-/// Returns a string that distinguishes jobs in file names: by their port or by their voters.
+/// Returns a string that distinguishes jobs in file names, by their port or voters.
 fn key(run_id: &RunId, rendezvous: &RendezvousMethod) -> String {
     match rendezvous {
         RendezvousMethod::Standalone => job_key(run_id, DEFAULT_PORT),

@@ -1,4 +1,4 @@
-//! Death notices: a keeper's report that no process of its node is left, also next to a state file.
+//! Reads and writes death notices: a keeper's report that no process of its node is left.
 
 use std::{
     io,
@@ -14,9 +14,9 @@ use ragent_rendezvous::{
 
 use super::files::{folder_of, name_of, read_text};
 
-/// Writes a death notice next to the state file of a job: no process of an agent is left.
+/// Writes a death notice next to the state file of a job.
 ///
-/// Does nothing if there is no state file: a job that has ended leaves nothing to the next one.
+/// Does nothing without a state file: a job that has ended leaves nothing for the next one.
 ///
 /// # Errors
 ///
@@ -29,12 +29,12 @@ pub fn write_death_notice(state_file: &Path, death_notice: &str) -> io::Result<(
     folder.replace(name_of(&death_notice_path(state_file)), death_notice.as_bytes())
 }
 
-/// Returns true if there is a death notice of the host in `job_state`, for the round in `job_state`: a host
-/// that ran a later round may have other processes.
+/// Returns true if there is a death notice for the host and the round of `job_state`. A host that ran a later round may have other
+/// processes.
 pub fn has_death_notice(state_file: &Path, job_state: &JobState) -> bool {
     let Some(host) = &job_state.host else { return false };
     let text = read_text(&death_notice_path(state_file)).unwrap_or_default();
-    // Its proof is not verified: only this user can write to the folder.
+    // The proof need not be verified: only this user can write to the folder.
     parse_death_notice(&text).is_some_and(|death_notice| {
         death_notice.node == host.node && death_notice.round == job_state.round
     })
@@ -45,9 +45,9 @@ pub fn has_death_notice(state_file: &Path, job_state: &JobState) -> bool {
 pub struct DeathNotice {
     /// The agent's node id.
     pub node: NodeId,
-    /// The newest round that ran there.
+    /// The newest round that ran on the node.
     pub round: Round,
-    /// The proof of that node id.
+    /// The proof of the node id.
     pub proof: Option<Proof>,
 }
 
@@ -59,7 +59,7 @@ pub fn parse_death_notice(text: &str) -> Option<DeathNotice> {
         Err(_) => (text, None),
     };
     let (node, round) = rest.rsplit_once(' ')?;
-    // As in messages of agents.
+    // The same check as for messages of agents.
     let is_printable = !node.chars().any(char::is_control) && printable(node) == node;
     let is_sound = !node.is_empty() && node.len() <= 256 && is_printable;
     let (node, round) = (NodeId::new(node), Round(round.parse().ok()?));
@@ -75,7 +75,7 @@ pub(super) fn death_notice_path(state_file: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// A death notice may lack a proof; a node id may contain spaces.
+    /// A death notice may lack a proof. A node id may contain spaces.
     #[test]
     fn death_notices_are_read() {
         let proof = "000102030405060708090a0b0c0d0e0f";

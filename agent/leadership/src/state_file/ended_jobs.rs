@@ -1,5 +1,6 @@
-//! The jobs of a name that have ended, as far as this machine knows: their state files, on this machine and on others, do not count
-//! any more.
+//! Records the jobs of one name that have ended, as far as this machine knows.
+//!
+//! State files of these jobs do not count any more, on this machine and on others.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,9 +22,9 @@ use super::{
 #[derive(Clone, Debug)]
 pub struct EndedJobs {
     path: PathBuf,
-    /// The time for which a state file may live.
+    /// The life of a state file after its last write.
     kept: Duration,
-    /// Held while the file is changed: each change reads it first.
+    /// Held while the file is changed, because each change reads it first.
     changes: Arc<Mutex<()>>,
 }
 
@@ -33,28 +34,28 @@ struct EndedJob {
     written: WriteStamp,
 }
 
-/// The maximum number of jobs that are remembered; more would be those of a job that is started again every few seconds.
+/// The maximum number of jobs. More would mean that a job is started again every few seconds.
 const MAX: usize = 8;
 
-/// The time for which a job is remembered beyond the life of its state files.
+/// Time that a job is remembered beyond the life of its state files.
 const MARGIN: Duration = Duration::from_secs(70);
 
 impl EndedJobs {
-    /// Returns those of a job's name. Its state files live for `kept` after they were written last.
+    /// Returns the ended jobs of a name. Its state files live for `kept` after their last write.
     pub fn of(run_id: &RunId, kept: Duration) -> Self {
         let name = format!("ended-{}.json", job_key(run_id, "ended"));
         Self { path: ThisHost.state_dir().join(name), kept, changes: Arc::default() }
     }
 
-    /// Returns the jobs, the newest last; none if the file is missing or malformed.
+    /// Returns the jobs, newest last; none if the file is missing or malformed.
     pub fn read(&self) -> Vec<JobUid> {
         self.entries().into_iter().map(|job| JobUid::new(job.uid)).collect()
     }
 
-    /// Adds a job. An error is logged only: without this record, a process that returns with a state file of that job waits until the
-    /// file is too old.
+    /// Adds a job. An error is only logged: without this record, a process that returns with a state file of that job waits until the file
+    /// is too old.
     pub fn add(&self, uid: &JobUid) {
-        // A poisoned lock protects nothing that could be inconsistent.
+        // A poisoned lock is harmless: it protects only a file, which is replaced as a whole.
         let _held = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut jobs = self.entries();
         jobs.retain(|job| job.uid != uid.as_str());
@@ -84,7 +85,7 @@ impl EndedJobs {
 mod tests {
     use super::*;
 
-    /// The newest jobs are kept, each once; a malformed file has none, and is replaced.
+    /// The newest jobs are kept, each once. A malformed file counts as empty and is replaced.
     #[test]
     fn newest_jobs_are_kept() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The names of the files, and access to them in their private folder.
+//! Names the state files, and accesses them in their private folder.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -20,19 +20,18 @@ pub fn job_state_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
     ThisHost.state_dir().join(format!("job-{}.json", job_key(run_id, endpoint.port)))
 }
 
-/// Returns the path of the state file for the voter of a job at `endpoint`. Several voters of one machine may
-/// have the same port at different addresses.
+/// Returns the path of the state file for a job's voter at `endpoint`. Voters of one machine may share a port at different addresses.
 pub fn voter_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
     ThisHost.state_dir().join(format!("job-{}.json", job_key(run_id, endpoint)))
 }
 
-/// Returns the path of the state file for a voter that the user has not listed, by the list as the user gave it, or `auto`, and the
+/// Returns the path of the state file for a voter that is not in the user's list. `list` is that list as given, or `auto`; `port` is the
 /// port of its agent.
 pub fn member_path(run_id: &RunId, list: &str, port: u16) -> PathBuf {
     ThisHost.state_dir().join(format!("{}{port}.json", member_prefix(run_id, list)))
 }
 
-/// Returns the ports of the agents of a job that have left such files.
+/// Returns the ports of the agents that have left such files for a job.
 pub fn member_ports(run_id: &RunId, list: &str) -> Vec<u16> {
     let Ok(folder) = PrivateFolder::open(&ThisHost.state_dir()) else { return Vec::new() };
     let prefix = member_prefix(run_id, list);
@@ -48,17 +47,17 @@ fn member_prefix(run_id: &RunId, list: &str) -> String {
 /// Returns a string that distinguishes jobs in file names, by their name and `place`: the port of
 /// the endpoint, or the voters.
 pub(super) fn job_key(run_id: &RunId, place: impl Display) -> String {
-    // The same in every build, so that an upgraded agent finds its job.
+    // The result is the same in every build, so that an upgraded agent finds its job.
     let digest = Sha256::digest(format!("{run_id}\0{place}"));
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Parses a file; `None` if there is none, or it has other content.
+/// Parses a file; `None` if there is none, or if it has other content.
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_str(&read_text(path)?).ok()
 }
 
-/// Parses a file; `None` if there is none. A folder that is not used was reported when it was opened.
+/// Parses a file; `None` if there is none. An unusable folder was already reported when it was opened.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The state file of a coordinator, from which a restarted one recovers its job.
+//! Reads and writes the state file from which a restarted coordinator or voter recovers its job.
 
 use std::{
     collections::BTreeSet,
@@ -35,10 +35,10 @@ pub(super) struct Remembered {
     /// [`SCHEMA`]; zero in files of older builds.
     #[serde(default)]
     schema: u32,
-    /// In the file of a voter, the time at which a leader was known last.
+    /// The time of the write. In the file of a voter, the last time at which a leader was known.
     #[serde(default)]
     written: WriteStamp,
-    /// The time after `written` for which agents of the run may wait for the next coordinator.
+    /// The time after `written` that agents may wait for the next coordinator.
     #[serde(default)]
     kept_ms: u64,
     job_uid: String,
@@ -82,14 +82,14 @@ pub(super) struct Remembered {
     copy: Option<RememberedCopy>,
 }
 
-/// The uses of the job's time, in the order of the messages between voters.
+/// The time account of the job, in the order of the messages between voters.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 struct RememberedTotals {
     #[serde(default)]
     state_ms: Vec<u64>,
     #[serde(default)]
     redone_ms: u64,
-    /// Number, cost in milliseconds, and repeated steps.
+    /// Count, cost in milliseconds, and repeated steps.
     #[serde(default)]
     restarts: Vec<(u32, u64, u64)>,
 }
@@ -124,13 +124,14 @@ impl RememberedTotals {
     }
 }
 
-/// The voter, the version of its copy, the voters of the job, and the highest term that the voter knew.
+/// The part that only a voter stores: its identity, the version of its copy, the lists of voters,
+/// and the highest known term.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 struct RememberedCopy {
     version_term: u64,
     version_number: u64,
     highest: u64,
-    /// Missing in files of older builds, which are not read as a copy then.
+    /// Missing in files of older builds. These are not read as a copy.
     #[serde(default)]
     voter: Option<u64>,
     #[serde(default)]
@@ -185,7 +186,7 @@ const SCHEMA: u32 = 1;
 
 /// The validity of a state file.
 pub(super) enum Age {
-    /// Agents may be waiting for the next coordinator.
+    /// Agents may still wait for the next coordinator.
     Recent,
     /// No agent waits any longer.
     Outdated,
@@ -209,17 +210,17 @@ pub(super) fn age_of_job_state(path: &Path) -> Age {
     read::<Remembered>(path).map_or(Age::Unknown, |remembered| remembered.age(path))
 }
 
-/// Returns the state of the job that an earlier coordinator has stored; `None` if the file is missing, unreadable, malformed, or so old that no agent
-/// can be waiting for that run.
+/// Returns the state that an earlier coordinator has stored. `None` if the file is missing, unreadable or malformed, or so old that no
+/// agent can still wait for that run.
 pub fn read_job_state(path: &Path) -> Option<JobState> {
     let job_state = JobState::from(read_recent(path)?);
     accept(path, JobState::try_from(v1::JobState::from(job_state)))
 }
 
-/// Reads the state of an earlier process of a voter, under the same conditions, and if the machine was not started since.
+/// Returns the state of an earlier process of a voter, under the same conditions, and only if the machine was not restarted since.
 pub fn read_copy(path: &Path) -> Option<Stored> {
     let mut remembered = read_recent(path)?;
-    // The file is not written to the disk at once, so promises may be missing after a loss of power.
+    // The file is not flushed to the disk at once, so granted votes and leases may be missing after a loss of power.
     if !remembered.written.is_of_this_boot() {
         info!(
             path = %path.display(),
@@ -240,14 +241,13 @@ pub fn read_copy(path: &Path) -> Option<Stored> {
     Some(Stored { voter: Some(VoterId(copy.voter?)), replica, highest, is_led: false })
 }
 
-/// Returns the content of a file if it has the form that messages between voters must have. Accepting a number at its limit
-/// would leave no number for the next.
+/// Returns the content of a file if it is valid as a message between voters. A number at its limit is refused, because it leaves no next
+/// number.
 fn accept<T>(path: &Path, content: Result<T, Malformed>) -> Option<T> {
     content.inspect_err(|error| warn_once(path, error)).ok()
 }
 
-/// Warns of a file that cannot be read or is malformed, once per process and file: an agent reads its file again when it starts its
-/// voter.
+/// Warns once per process and file that a file cannot be read or is malformed. An agent reads its file again when its voter starts.
 fn warn_once(path: &Path, error: &dyn Display) {
     static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -310,11 +310,11 @@ impl From<Remembered> for JobState {
     }
 }
 
-/// Replaces the state; agents of the run may wait for `kept` for the next coordinator.
+/// Replaces the state. Agents of the run may wait for `kept` for the next coordinator.
 ///
-/// A complete group starts only after this write. Renaming over a file makes some file systems
-/// (ext4) write it out at once, which takes milliseconds, and more on a busy disk. So an existing
-/// file is overwritten in place, by one write of always the same length.
+/// A group starts only after this write, so the write must be fast. Renaming over a file makes some
+/// file systems (ext4) flush it at once, which takes milliseconds, and more on a busy disk. So an
+/// existing file is overwritten in place, by one write of constant length.
 ///
 /// # Errors
 ///
@@ -323,7 +323,7 @@ pub fn write_job_state(path: &Path, job_state: &JobState, kept: Duration) -> io:
     write(path, job_state, None, (WriteStamp::now(), kept))
 }
 
-/// Replaces the state of a voter in the same way, if it has a copy of the state.
+/// Replaces the state of a voter in the same way. Does nothing if it has no copy of the state.
 ///
 /// # Errors
 ///
@@ -340,13 +340,13 @@ pub fn write_copy(path: &Path, stored: &Stored, kept: Duration) -> io::Result<()
         last: slots(&lists.last),
         before: lists.before.as_deref().map(slots).unwrap_or_default(),
     };
-    // Without a leader the earlier time stays. Otherwise agents that are restarted again and again would keep the state of a job
-    // that no process can lead.
+    // Without a leader the old time stays. Otherwise agents that are restarted again and again would keep the state of a job forever that
+    // no process can lead.
     let led = (!is_led).then(|| led_until(path, job_state)).flatten();
     write(path, job_state, Some(copy), (led.unwrap_or_else(WriteStamp::now), kept))
 }
 
-/// Returns the time at which the job had a leader last, according to a state file of it.
+/// Returns the last time at which the job had a leader, according to its state file.
 fn led_until(path: &Path, job_state: &JobState) -> Option<WriteStamp> {
     let before: Remembered = read(path)?;
     (before.job_uid == job_state.job_uid.as_str()).then_some(before.written)
@@ -388,7 +388,7 @@ fn write(
         && let Some(failure) =
             remembered.closed.as_mut().and_then(|closed| closed.first_failure.as_mut())
     {
-        // Messages of workers may be long; the fact of the failure must remain readable.
+        // Messages of workers may be long. The fact of the failure must remain readable.
         failure.message = None;
         failure.stderr_tail.clear();
         text = serde_json::to_vec(&remembered)?;
@@ -402,7 +402,7 @@ fn write(
     }
     text.resize(text.len().max(MEMORY_LEN), b' ');
     let (folder, name) = (PrivateFolder::make(folder_of(path))?, name_of(path));
-    // Only a file of the usual length is overwritten in place.
+    // Only a file of the usual length can be overwritten in place.
     let is_usual = text.len() == MEMORY_LEN;
     if is_usual && folder.write_over(name, &text)? { Ok(()) } else { folder.replace(name, &text) }
 }
@@ -422,8 +422,8 @@ fn key_from_hex(text: &str) -> Option<ProofKey> {
     Some(ProofKey::new(bytes))
 }
 
-/// The usual length of a state file: one page, which the kernel writes at once. A longer file, as
-/// after failures on many machines, is written to a temporary file and renamed.
+/// The usual length of a state file: one page, which the kernel writes at once. A longer file, for
+/// example after failures on many machines, is written to a temporary file and renamed.
 const MEMORY_LEN: usize = 4096;
 
 #[cfg(test)]
@@ -434,8 +434,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Writes a state file whose stamp is `age` seconds old, of a run whose agents wait for ten
-    /// minutes.
+    /// Writes a state file with a stamp that is `age` seconds old. Agents of its run wait for ten minutes.
     pub(in super::super) fn write_aged(
         path: &Path,
         age: u64,
@@ -454,7 +453,7 @@ pub(super) mod tests {
         fs::write(path, serde_json::to_vec(&remembered).unwrap()).unwrap();
     }
 
-    /// A written state is read again; invalid text is ignored.
+    /// A written state is read again. Invalid text is ignored.
     #[test]
     fn job_state_survives() {
         let folder = tempfile::tempdir().unwrap();
@@ -487,7 +486,7 @@ pub(super) mod tests {
             proof_key: Some(ProofKey::new([0xf; 32])),
             ..JobState::new(JobUid::new("u"))
         };
-        // The second is shorter, and no part of the first remains.
+        // The second state is shorter. No part of the first one remains.
         let first = JobState { round: Round(1 << 60), ..job_state.clone() };
         let outcome = Outcome {
             result: JobResult::AllLeft,
@@ -505,7 +504,7 @@ pub(super) mod tests {
         assert_eq!(read_job_state(&path), None);
     }
 
-    /// A state file with a number that leaves none for the next, or with a name that no node can have, is ignored.
+    /// A state file is ignored if a number in it leaves no next number, or if a name in it is not valid for a node.
     #[test]
     fn malformed_job_state_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
@@ -533,7 +532,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A key in a state file consists of 64 hexadecimal digits; anything else is ignored.
+    /// A key in a state file has 64 hexadecimal digits. Anything else is ignored.
     #[test]
     fn key_is_parsed() {
         let key = ProofKey::new(std::array::from_fn(|at| 8 * u8::try_from(at).unwrap()));
@@ -543,7 +542,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A state file is read only while agents may wait for its run, and only with the known schema.
+    /// A state file is read only while agents may wait for its run, and only if its schema is known.
     #[test]
     fn old_job_state_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
@@ -554,7 +553,7 @@ pub(super) mod tests {
         assert!(read_job_state(&path).is_none());
         write_aged(&path, 0, |remembered| remembered.schema = SCHEMA + 1);
         assert!(read_job_state(&path).is_none());
-        // After a reboot the time of the last change counts.
+        // After a reboot, the time of the last change counts.
         let of_another_boot =
             |remembered: &mut Remembered| remembered.written = WriteStamp::default();
         write_aged(&path, 620, of_another_boot);

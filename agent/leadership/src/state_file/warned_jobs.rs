@@ -1,5 +1,6 @@
-//! The names of jobs for which this user has seen the warning about a missing secret. It is printed once for each name, not at each
-//! start.
+//! Remembers the jobs for which this user has seen the warning about a missing secret.
+//!
+//! The warning is printed once for each name, not at each start.
 
 use std::{io, path::Path};
 
@@ -9,11 +10,10 @@ use tracing::debug;
 
 use super::files::{job_key, read, replace};
 
-/// The maximum number of names that are remembered; the oldest one is forgotten.
+/// The maximum number of names. The oldest one is dropped.
 const MAX: usize = 64;
 
-/// Returns true if no warning has been given for a job of this name while the folder for state exists. Remembers that one is given
-/// now.
+/// Returns true if no warning was given for this name yet, and remembers that it is given now.
 pub fn is_first_warning(run_id: &RunId) -> bool {
     note(&ThisHost.state_dir().join("warned.json"), run_id)
 }
@@ -37,7 +37,7 @@ fn note(path: &Path, run_id: &RunId) -> bool {
 mod tests {
     use super::*;
 
-    /// Each of the newest names is warned of once; a malformed file has none, and is replaced.
+    /// There is one warning for each of the newest names. A malformed file counts as empty and is replaced.
     #[test]
     fn each_name_is_warned_of_once() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,11 +1,12 @@
-//! The connections that this voter accepts. Those that have not authenticated themselves yet are bounded on their own, so
-//! that they never replace the connection of a voter.
+//! Limits the connections that this voter accepts.
+//!
+//! Connections that are not authenticated yet have a limit of their own, so they never replace the connection of a voter.
 
 use std::net::IpAddr;
 
 use tokio::task::{AbortHandle, Id};
 
-/// Tasks of connections, the oldest first. At a limit, the oldest of the same address, else the oldest of all, is ended.
+/// Tasks of connections, oldest first. At a limit, the oldest of the same address is ended, or else the oldest of all.
 #[derive(Debug)]
 pub(super) struct Connections {
     tasks: Vec<(IpAddr, AbortHandle)>,
@@ -14,7 +15,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Creates an empty list with a limit in total and a limit for each address.
+    /// Creates an empty list with a total limit and a limit per address.
     pub(super) fn new(max: usize, max_per_address: usize) -> Self {
         Self { tasks: Vec::new(), max, max_per_address }
     }
@@ -34,7 +35,7 @@ impl Connections {
         self.tasks.push((ip, task));
     }
 
-    /// Removes the task with this number, which goes on; `None` if it was ended.
+    /// Removes the task with this id, which continues; `None` if it was ended.
     pub(super) fn take(&mut self, id: Id) -> Option<(IpAddr, AbortHandle)> {
         let index = self.tasks.iter().position(|(_, task)| task.id() == id)?;
         Some(self.tasks.remove(index))
@@ -49,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// The connections of one address replace each other, before those of another address.
+    /// A new connection replaces one of the same address before one of another address.
     #[tokio::test]
     async fn oldest_of_the_same_address_is_replaced() {
         let mut running: JoinSet<()> = JoinSet::new();

@@ -1,4 +1,11 @@
-//! Drives the machine of a voter: one task, which waits for nothing but its inputs.
+//! Drives the machine of a voter: one task, which waits only for its inputs.
+//!
+//! In each turn of the loop
+//!
+//! 1. all effects of the machine are carried out: requests are sent, a new leader is published, a
+//!    change of the voters is stored.
+//! 2. the connections are adapted to the list of voters.
+//! 3. the next event is handled: a message, a command, a new connection, or a deadline.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -51,7 +58,7 @@ pub(super) struct Inputs {
     pub connections: mpsc::Receiver<VoterConnection>,
 }
 
-/// The state that the voter publishes to the rest of the agent.
+/// The values that the voter publishes to the rest of the agent.
 pub(super) struct Published {
     pub leader: watch::Sender<Leader>,
     pub answered: watch::Sender<Answered>,
@@ -65,12 +72,12 @@ pub(super) struct Published {
 /// The connection to another voter.
 struct VoterLink {
     requests: mpsc::Sender<OutgoingRequest>,
-    /// Ends the pause before its next attempt to connect.
+    /// Ends the pause before the next attempt to connect.
     redial: Arc<Notify>,
     task: AbortHandle,
 }
 
-/// The wait of a process that leaves, until a member has replaced its voter.
+/// A process that leaves, and waits until a member has replaced its voter.
 struct LeavingVoter {
     until: Instant,
     left: oneshot::Sender<StateNeed>,
@@ -86,13 +93,13 @@ pub(super) struct VoterDriver {
     reach: Reachability,
     answering: AnsweringVoters,
     published: Published,
-    /// The term in which this process leads, and its end; `None` if it does not.
+    /// The term in which this process leads, and the end of its right; `None` if it does not lead.
     leading: Option<(Term, watch::Sender<Instant>)>,
-    /// Changes of the state that are being copied, in their order.
+    /// Changes of the state that are being copied, in order.
     copying: Vec<(Version, oneshot::Sender<()>)>,
     /// The connections to the other voters.
     outgoing: BTreeMap<VoterAddress, VoterLink>,
-    /// The wait of a process that leaves, until a member has replaced its voter.
+    /// Set while this process leaves.
     leaving: Option<LeavingVoter>,
     /// Writes the state to the voter's file.
     store: Box<dyn Fn(&Stored) -> bool + Send>,
@@ -101,15 +108,15 @@ pub(super) struct VoterDriver {
     source: Option<IpAddr>,
     credentials: Credentials,
     jitter: Jitter,
-    /// The connections from the addresses of other voters that are not authenticated yet.
+    /// The connections from addresses of other voters that are not authenticated yet.
     opening: Connections,
     /// The connections from other voters.
     incoming: Connections,
-    /// The connections from other processes, which may show a job that this process does not know.
+    /// The connections from other processes. These may show a job that this process does not know.
     strangers: Connections,
-    /// True if the voter's file may have an older list of voters: then it grants nothing.
+    /// True if the voter's file may contain an older list of voters. The voter then grants nothing.
     cannot_store: bool,
-    /// The addresses that lead to the same process as another one, and that were reported.
+    /// The addresses that were reported because they lead to the same process as another one.
     duplicates: BTreeSet<VoterAddress>,
     events: mpsc::Sender<VoterEvent>,
     queue: mpsc::Receiver<VoterEvent>,
@@ -117,7 +124,7 @@ pub(super) struct VoterDriver {
 }
 
 impl VoterDriver {
-    /// Starts the voter, and the tasks of its connections.
+    /// Starts the voter and the tasks of its connections.
     pub(super) fn new(spec: VoterSpec, published: Published) -> Self {
         let VoterSpec {
             run_id,
@@ -168,21 +175,21 @@ impl VoterDriver {
         driver
     }
 
-    /// Opens the connections that the voter needs, and closes the others.
+    /// Opens the connections that the voter needs, and closes all others.
     fn connect(&mut self) {
         let needed = self.election.connections();
         let lists = &self.election.replica().lists;
         let slots = || lists.slots().map(|slot| slot.address.clone());
         let voters = slots().filter(|address| *address != self.address).collect();
         let count = (lists.last.len(), !self.election.is_outside());
-        // The voters may change while the connections stay the same.
+        // The voters may change even if the connections do not.
         self.reach.handle_voters(clock::now(), &needed, &voters, count);
         if needed.iter().eq(self.outgoing.keys()) {
             return;
         }
         let is_unneeded = |address: &VoterAddress, _: &mut VoterLink| !needed.contains(address);
         for (_, VoterLink { requests, task, .. }) in self.outgoing.extract_if(.., is_unneeded) {
-            // The task ends when it has sent what is queued: a leader that resigns releases the leases of all its voters.
+            // The task ends after it has sent its queue: a leader that resigns releases the leases of all its voters.
             drop(requests);
             self.tasks.spawn(async move {
                 clock::until(Some(clock::now() + limits::LEAVE_TIMEOUT)).await;
@@ -225,7 +232,7 @@ impl VoterDriver {
             let leave_at = self.leaving.as_ref().map(|leaving| leaving.until);
             let (due, report_at) = (self.election.poll_timeout(), self.reach.poll_timeout());
             tokio::select! {
-                // Messages before deadlines, so that a pause of this process is not mistaken for silence of the others.
+                // Messages come before deadlines. Otherwise a pause of this process would look like silence of the others.
                 biased;
                 Some(event) = self.queue.recv() => self.handle_event(event),
                 command = inputs.commands.recv() => match command {
@@ -240,7 +247,7 @@ impl VoterDriver {
                     }
                 }
                 Some(_) = self.tasks.join_next() => {}
-                // The next step of the loop notices which deadline has passed.
+                // The next turn of the loop notices which deadline has passed.
                 () = alarm.until([due, report_at, leave_at]) => {}
             }
         }
@@ -275,7 +282,7 @@ impl VoterDriver {
                 } else {
                     self.election.handle_stranger(now, *request)
                 };
-                // The answer may only be sent when the effects are carried out.
+                // The answer may be sent only after the effects are carried out.
                 self.carry_out_all();
                 if self.cannot_store
                     && let Some(answer) = &mut answer
@@ -304,7 +311,7 @@ impl VoterDriver {
         match command {
             LeadershipCommand::Remember { term, job_state, copied, .. } => {
                 let leads = self.leading.as_ref().is_some_and(|(leading, _)| *leading == term);
-                // Otherwise this process no longer leads in that term, and drops `copied`.
+                // Otherwise this process no longer leads in that term, and `copied` is dropped.
                 if leads && let Some(version) = self.election.handle_remember(now, *job_state) {
                     self.copying.push((version, copied));
                 }
@@ -337,7 +344,7 @@ impl VoterDriver {
         }
     }
 
-    /// Ends the wait of a process that leaves, if its voter is replaced or the time is over.
+    /// Lets a process leave if its voter was replaced, or if the time is over.
     fn let_go(&mut self) {
         let is_over =
             |leaving: &mut LeavingVoter| self.election.may_end() || leaving.until <= clock::now();
@@ -356,8 +363,8 @@ impl VoterDriver {
         });
     }
 
-    /// Serves a connection. Requests that do not come from the address of another voter are believed nothing but what they show of a
-    /// job; their connections are bounded on their own.
+    /// Serves a connection. Requests that do not come from the address of a voter only show a job, and nothing else in them counts. Their
+    /// connections have a limit of their own.
     fn accept(&mut self, connection: VoterConnection) {
         let VoterConnection { peer, is_own_user, .. } = connection;
         let sender = Sender { ip: peer.ip, is_own_user: peer.is_here.then_some(is_own_user) };
@@ -380,9 +387,9 @@ impl VoterDriver {
     }
 
     fn handle_opened(&mut self, task: Id) {
-        // It may have been ended meanwhile.
+        // The task may have been ended meanwhile.
         let Some((ip, task)) = self.opening.take(task) else { return };
-        // The other voter is running now: do not wait before the next attempt.
+        // The other voter is running, so the next attempt need not wait.
         for (_, to) in self.outgoing.iter().filter(|(to, _)| self.reach.is_at(to, ip)) {
             to.redial.notify_one();
         }
@@ -407,7 +414,7 @@ impl VoterDriver {
         });
     }
 
-    /// Publishes and logs the loss of the job's state by a majority of the voters.
+    /// Publishes and logs that a majority of the voters has lost the job's state.
     fn review_state(&mut self) {
         let loss = self.answering.state_loss(self.election.replica());
         // Another voter may still answer with a newer list.
@@ -447,7 +454,7 @@ impl VoterDriver {
             Effect::Outlived(outcome) => {
                 self.published.superseded.send_replace(Some(Superseded::ByEnd(outcome)));
             }
-            // The coordinator reads them from the published state.
+            // The coordinator reads the voters from the published state.
             Effect::Voters(_) => {}
             Effect::Send { to, message } => self.send(to, message),
             Effect::Lead(leadership) => self.lead(*leadership),
@@ -510,7 +517,7 @@ impl VoterDriver {
         let Some(bytes) = self.format.encode(FromVoter::Request(message)) else {
             return warn!(voter = %to, "failed to send a request: it is too large");
         };
-        // While the voter is not connected, the queue is full: the machine repeats what is needed.
+        // The queue is full while the voter is not connected. The machine repeats what is needed.
         let _ = connection.requests.try_send(OutgoingRequest { bytes, is_answered });
     }
 }
@@ -518,8 +525,7 @@ impl VoterDriver {
 /// Waits until all requests are sent.
 async fn flush(outgoing: Vec<mpsc::Sender<OutgoingRequest>>) {
     for requests in outgoing {
-        // The capacity is complete when the task has taken all requests; it writes each of them before it
-        // takes the next one.
+        // The capacity is complete once the task has taken all requests. The task writes each request before it takes the next one.
         let _ = requests.reserve_many(limits::FRAMES).await;
     }
     // The task may still be writing the last request.

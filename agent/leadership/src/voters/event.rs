@@ -1,4 +1,4 @@
-//! The events that the connections of a voter report to its driver.
+//! Names the events that the connections of a voter report to its driver.
 
 use std::net::IpAddr;
 
@@ -12,17 +12,17 @@ use tokio::{sync::oneshot, task::Id};
 pub(super) enum VoterEvent {
     /// A connection to this voter is open.
     Connected(VoterAddress),
-    /// The connection to this voter is lost, or could not be opened, for this reason.
+    /// The connection to this voter was lost, or could not be opened, for this reason.
     Lost(VoterAddress, String),
-    /// The endpoint of this voter has these addresses.
+    /// The endpoint of this voter resolves to these addresses.
     Resolved(VoterAddress, Vec<IpAddr>),
-    /// The answer of this voter to a request.
+    /// This voter has answered a request.
     Answer(VoterAddress, Box<VoterMessage<Answer>>),
-    /// A request on the connection of this task, and the channel for the answer; dropped if the request has none.
+    /// A request on the connection of this task, and the channel for the answer. The channel is dropped if there is no answer.
     Request(Id, Sender, Box<VoterMessage<Request>>, oneshot::Sender<Bytes>),
-    /// The connection that this task serves is open, and is authenticated if there is a secret.
+    /// The connection of this task is open and, if there is a secret, authenticated.
     Opened(Id),
-    /// A process at this address has sent a message that does not belong to this election, for this reason; and what to do.
+    /// A process at this address has sent a message that does not belong to this election. Contains the reason, and what to do.
     Mismatch(IpAddr, String, &'static str),
     /// A process of another protocol version has shown this job.
     Shown(KnownJob),
@@ -32,6 +32,6 @@ pub(super) enum VoterEvent {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sender {
     pub ip: IpAddr,
-    /// True if it is on this machine, and belongs to the user of this process; `None` if it is on another machine.
+    /// True if the process is on this machine and belongs to this user; `None` if it is on another machine.
     pub is_own_user: Option<bool>,
 }

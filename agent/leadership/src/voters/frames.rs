@@ -1,5 +1,6 @@
-//! The format of messages between voters: frames with a length of four bytes, after one byte that identifies
-//! the protocol on the agent's port.
+//! Encodes messages between voters as frames.
+//!
+//! The first byte of a connection identifies the protocol on the agent's port. Each frame starts with a length of four bytes.
 
 use std::sync::Arc;
 
@@ -18,17 +19,17 @@ use tokio_util::codec::{Encoder, LengthDelimitedCodec};
 
 use super::limits;
 
-/// The job and the list of voters, which both ends of a connection must share.
+/// The job and the list of voters, which must be equal at both ends of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Format(Arc<ElectionHeader>);
 
-/// The reason for which a message of another voter is not handled.
+/// The reason why a message of another voter is not handled.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum VoterFrameError {
     /// The message is malformed.
     #[error("its message is malformed: {0}")]
     Malformed(#[from] Malformed),
-    /// The voter has another protocol version, and perhaps a job of this name.
+    /// The voter has another protocol version. It may show a job of this name.
     #[error("{0}")]
     OtherVersion(Malformed, Option<KnownJob>),
     /// The voter belongs to another job.
@@ -54,8 +55,9 @@ impl VoterFrameError {
 }
 
 impl Format {
-    /// Returns the format of this job's messages. `listed` has the endpoints that the user gave, if this process serves
-    /// one of them. Voters with other leases, which depend on the number of nodes, could elect two leaders.
+    /// Returns the format of this job's messages. `listed` is the user's list of endpoints, if this process serves one of them.
+    ///
+    /// Leases depend on the number of nodes. Voters with different leases could elect two leaders, so the lease is compared, too.
     pub(super) fn new(run_id: RunId, listed: Option<&[VoterAddress]>, timers: Timers) -> Self {
         let digest = |listed: &[VoterAddress]| {
             let mut sorted = listed.to_vec();
@@ -72,7 +74,7 @@ impl Format {
         Self(Arc::new(ElectionHeader { run_id, listed, voter_lease }))
     }
 
-    /// Encodes a message as a frame; `None` if it is too large for one.
+    /// Encodes a message as a frame; `None` if it is too large.
     pub(super) fn encode(&self, message: FromVoter) -> Option<Bytes> {
         let message = Bytes::from(voter::encode(&self.0, message));
         let mut frame = BytesMut::new();
@@ -136,7 +138,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// The lengths up to which a coordinator accepts names, paths and texts from nodes.
+    /// The longest names, paths and texts that a coordinator accepts from nodes.
     const NAME: usize = 256;
     const PATH: usize = 4096;
     const TEXT: usize = 8192;
@@ -147,7 +149,7 @@ pub(super) mod tests {
         "x".repeat(len)
     }
 
-    /// A failure whose fields are at the limits of what a coordinator accepts from a node.
+    /// A failure with each field at the limit that a coordinator accepts.
     fn failure() -> WorkerFailure {
         WorkerFailure {
             host_name: long(NAME),
@@ -220,8 +222,8 @@ pub(super) mod tests {
         }
     }
 
-    /// The largest state of the job takes half of a message to a voter: the end of a job is copied, whatever the failures
-    /// that have ended it contain.
+    /// The largest state of a job needs half of a message between voters. So the end of a job is always copied, for any content of its
+    /// failures.
     #[test]
     fn largest_job_state_fits() {
         let address = || VoterAddress::new(long(NAME));
@@ -257,7 +259,7 @@ pub(super) mod tests {
         let format = Format::new(RunId::new(long(NAME)), Some(&[address()]), Timers::default());
         let frame = format.encode(FromVoter::Request(renewal.clone())).expect("it fits");
         assert!(frame.len() <= limits::MAX_FRAME / 2, "{}", frame.len());
-        // The other voter accepts each field. The length of the message is in front of it.
+        // The other voter accepts each field. The length of the message comes before it.
         assert_eq!(format.decode(&frame[4..]).unwrap(), FromVoter::Request(renewal));
     }
 }

@@ -1,4 +1,4 @@
-//! A connection from another voter, or from a process that shows its job: reads its requests, and sends the answers of the machine.
+//! Serves a connection from another voter, or from a process that shows its job: reads requests, and sends the machine's answers.
 
 use std::net::TcpStream as StdTcpStream;
 
@@ -27,8 +27,8 @@ use super::{
     limits,
 };
 
-/// Reads the byte by which the port has recognised the protocol, and authenticates the connection if there is a secret.
-/// Returns `None` if it is closed; a process that does not authenticate itself is recorded as refused.
+/// Reads the byte that identifies the protocol, and authenticates the connection if there is a secret. Returns `None` if the connection is
+/// closed. A process that fails to authenticate itself is recorded as refused.
 async fn open(connection: VoterConnection, credentials: &Credentials) -> Option<SecureStream> {
     let VoterConnection { stream, peer, refusals, .. } = connection;
     let opened = timeout(limits::OPEN_TIMEOUT, authenticate(stream, credentials)).await;
@@ -49,11 +49,11 @@ async fn open(connection: VoterConnection, credentials: &Credentials) -> Option<
     }
 }
 
-/// The reason for which a connection is not served.
+/// The reason why a connection is not served.
 enum NotOpened {
     /// The other process has closed it.
     Closed,
-    /// The other process has not authenticated itself, for this reason.
+    /// The other process has not authenticated itself.
     Refused(String),
 }
 
@@ -106,7 +106,7 @@ pub(super) async fn serve(
                 if let VoterFrameError::OtherVersion(_, Some(job)) = &error {
                     let _ = events.send(VoterEvent::Shown(job.clone())).await;
                 }
-                // The event fails only if this voter has ended.
+                // This fails only if this voter has ended.
                 let _ = events
                     .send(VoterEvent::Mismatch(peer.ip, error.to_string(), error.hint()))
                     .await;

@@ -1,4 +1,7 @@
-//! The connection to another voter: sends this voter's requests, and is opened again whenever it is lost.
+//! Keeps a connection to another voter open, and sends this voter's requests on it.
+//!
+//! A lost connection is opened again. The pause between attempts doubles, with jitter. It ends early if the other voter connects to this
+//! one.
 
 use std::{
     io::Error as IoError,
@@ -40,13 +43,13 @@ use super::{
 pub(super) struct Outgoing {
     pub address: VoterAddress,
     pub endpoint: Endpoint,
-    /// The local address of the connection; `None`: the system selects one.
+    /// The source address of the connection; `None`: the system selects one.
     pub source: Option<IpAddr>,
     pub credentials: Credentials,
     pub format: Format,
     pub requests: mpsc::Receiver<OutgoingRequest>,
     pub events: mpsc::Sender<VoterEvent>,
-    /// The addresses to which the endpoint has resolved most recently.
+    /// The last addresses that the endpoint resolved to.
     pub addresses: Vec<SocketAddr>,
     /// Ends the pause before the next attempt to connect.
     pub redial: Arc<Notify>,
@@ -62,11 +65,11 @@ pub(super) struct OutgoingRequest {
     pub is_answered: bool,
 }
 
-/// The end of a connection.
+/// The reason why a connection has ended.
 enum ConnectionEnd {
     /// The voter of this process has ended.
     Closed,
-    /// The connection is lost, for this reason; true if the other voter had answered.
+    /// The connection is lost, for this reason. True if the other voter had answered.
     Lost(String, bool),
 }
 
@@ -108,7 +111,7 @@ impl Outgoing {
         };
         self.addresses = resolved?;
         let ips = self.addresses.iter().map(SocketAddr::ip).collect();
-        // The driver has ended if this fails, which is noticed later.
+        // This fails only if the driver has ended, which is noticed later.
         let _ = self.events.send(VoterEvent::Resolved(self.address.clone(), ips)).await;
         let mut cause = String::new();
         for address in self.addresses.clone() {
@@ -132,7 +135,7 @@ impl Outgoing {
     }
 
     async fn serve(&mut self, stream: SecureStream, opened: &OpenedEnd) -> ConnectionEnd {
-        // Requests that were queued for an earlier connection are outdated; the machine repeats those that are needed.
+        // Requests for an earlier connection are outdated. The machine repeats what is needed.
         while self.requests.try_recv().is_ok() {}
         let credentials = self.credentials.clone();
         let lost = |error: IoError, has_answered| {

@@ -1,4 +1,7 @@
-//! The reachability of the other voters, for reports about an election without a majority.
+//! Tracks which other voters are reached, for reports.
+//!
+//! - Without a leader for 10 s, every voter reports which voters it does not reach.
+//! - A leader reports a voter that is lost for a minute.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,22 +14,22 @@ use ragent_rendezvous::ids::VoterAddress;
 
 use super::limits;
 
-/// The connections to the other voters and their addresses, as this voter knows them.
+/// The connections to the other voters, and their addresses.
 #[derive(Debug)]
 pub(super) struct Reachability {
-    /// The other voters, and the processes that could become voters.
+    /// The other voters, and the processes that may become voters.
     others: BTreeMap<VoterAddress, OtherVoter>,
     /// The number of voters.
     voters: usize,
-    /// True if this process is one of them; others follow no leader.
+    /// True if this process is a voter. Other processes follow no leader.
     is_voter: bool,
     /// The address of the coordinator with which this process is registered.
     trusted: Option<IpAddr>,
     /// True if this process leads.
     is_leading: bool,
-    /// The time since which no leader is known; `None` while one is known.
+    /// The start of the time without a leader; `None` while a leader is known.
     leaderless: Option<Instant>,
-    /// True if no leader can be elected, because the state of the job is lost.
+    /// True if no leader can be elected because the job's state is lost.
     is_state_lost: bool,
     is_reported: bool,
     mismatches: ReportedCauses,
@@ -38,7 +41,7 @@ struct OtherVoter {
     /// The loss of the connection; `None` while it is connected.
     lost: Option<Lost>,
     addresses: Vec<IpAddr>,
-    /// False if it is not a voter.
+    /// False if the process is not a voter.
     is_voter: bool,
 }
 
@@ -66,8 +69,8 @@ impl Reachability {
         }
     }
 
-    /// Replaces the other processes to which this one is connected, of which `voters` are voters. `count` is the number of
-    /// all voters; `is_voter` is true if this process is one of them.
+    /// Replaces the processes that this one connects to. `voters` are the voters among them, `count` is the number of all voters.
+    /// `is_voter` is true if this process is one.
     pub(super) fn handle_voters(
         &mut self,
         now: Instant,
@@ -97,7 +100,7 @@ impl Reachability {
         }
     }
 
-    /// Notes that a voter is not connected, and the reason.
+    /// Notes that a voter is not connected, and why.
     pub(super) fn handle_lost(&mut self, now: Instant, address: &VoterAddress, cause: String) {
         if let Some(known) = self.others.get_mut(address) {
             let before = known.lost.as_ref();
@@ -107,7 +110,7 @@ impl Reachability {
         }
     }
 
-    /// Returns true if a voter is connected, and has answered.
+    /// Returns true if a voter is connected and has answered.
     pub(super) fn is_connected(&self, address: &VoterAddress) -> bool {
         self.others.get(address).is_some_and(|other| other.lost.is_none())
     }
@@ -119,7 +122,7 @@ impl Reachability {
         }
     }
 
-    /// Returns true if no leader was known for at least this time.
+    /// Returns true if no leader has been known for this time.
     pub(super) fn lacks_leader_for(&self, now: Instant, time: Duration) -> bool {
         self.leaderless.is_some_and(|since| since + time <= now)
     }
@@ -135,30 +138,30 @@ impl Reachability {
         }
     }
 
-    /// Notes whether the state of the job is lost, which another report names as the reason for the lack of a leader.
+    /// Notes whether the state of the job is lost. Another report then explains the missing leader.
     pub(super) fn handle_state_loss(&mut self, is_lost: bool) {
         self.is_state_lost = is_lost;
     }
 
-    /// Notes the address of the coordinator with which the agent of this process is registered, if it is. That coordinator sends requests
-    /// before this process knows that it is a voter.
+    /// Notes the address of the coordinator with which this agent is registered. That coordinator may send requests before this process
+    /// knows that it is a voter.
     pub(super) fn handle_trusted(&mut self, trusted: Option<IpAddr>) {
         self.trusted = trusted;
     }
 
-    /// Returns true if the address is one of another voter.
+    /// Returns true if the address belongs to another voter, or to the coordinator of this agent.
     pub(super) fn is_voter(&self, ip: IpAddr) -> bool {
         let known = self.others.values().flat_map(|other| &other.addresses);
         known.chain(&self.trusted).any(|known| known.to_canonical() == ip)
     }
 
-    /// Returns true if this is an address of a voter.
+    /// Returns true if the address belongs to this voter.
     pub(super) fn is_at(&self, voter: &VoterAddress, ip: IpAddr) -> bool {
         let known = self.others.get(voter).into_iter().flat_map(|other| &other.addresses);
         known.into_iter().any(|known| known.to_canonical() == ip)
     }
 
-    /// Returns true if a refused message from this address was not reported yet for this cause.
+    /// Returns true if this cause was not reported yet for this address.
     pub(super) fn is_new_mismatch(&mut self, ip: IpAddr, cause: &str) -> bool {
         self.mismatches.insert(&format!("{ip} {cause}"))
     }
@@ -214,7 +217,7 @@ impl Reachability {
         )
     }
 
-    /// Returns a report of the voters that have not answered for a long time, for the user of the leader's agent.
+    /// Returns a report of voters that have been silent for long, for the user of the leader's agent.
     fn lost_report(&mut self, now: Instant) -> Option<String> {
         if self.lost_due().is_none_or(|due| now < due) {
             return None;
@@ -246,7 +249,7 @@ mod tests {
         VoterAddress::new(format!("{host}:1"))
     }
 
-    /// Creates the reachability of two other voters, and of a process that is not a voter.
+    /// Creates the reachability of two other voters, in a process that is not a voter.
     fn reachability(now: Instant) -> Reachability {
         let mut reach = Reachability::new(now);
         let voters = BTreeSet::from([at("b"), at("c")]);
@@ -255,7 +258,7 @@ mod tests {
         reach
     }
 
-    /// The lack of a leader is reported once, with the voters that are not reached.
+    /// A missing leader is reported once, with the voters that are not reached.
     #[test]
     fn lack_of_a_leader_is_reported_once() {
         let start = ragent_base::sys::clock::now_blocking();
@@ -277,7 +280,7 @@ mod tests {
         assert_eq!(reach.poll_timeout(), None, "the loss of the state is reported");
     }
 
-    /// A process that is not a voter follows no leader, and does not report the lack of one.
+    /// A process that is not a voter follows no leader, so it does not report a missing one.
     #[test]
     fn only_voters_report_the_lack_of_a_leader() {
         let start = ragent_base::sys::clock::now_blocking();
@@ -290,7 +293,7 @@ mod tests {
         assert_eq!(reach.poll_timeout(), Some(later + limits::WAIT_WARNING));
     }
 
-    /// A leader reports a voter that is lost for a minute, once for each loss.
+    /// A leader reports a voter that is lost for a minute, once per loss.
     #[test]
     fn lost_voters_are_reported() {
         let start = ragent_base::sys::clock::now_blocking();

@@ -1,5 +1,6 @@
-//! Writes a voter's copy of the job's state to its state file. No effect waits for the file, except a change of
-//! the voters: a majority of them has the state. The file is read when the voter's process is started again.
+//! Writes a voter's copy of the job's state to its state file, which a restarted voter reads.
+//!
+//! Effects do not wait for the file, because a majority of the voters has the state. A change of the voters is the exception.
 
 use std::{
     io,
@@ -15,18 +16,18 @@ use tracing::warn;
 
 use crate::{Stored, limits, state_file};
 
-/// The state file of a voter, which two threads write.
+/// The state file of a voter. Two threads write it.
 #[derive(Debug)]
 pub struct ReplicaFile {
     path: PathBuf,
-    /// The time for which agents may wait for the next leader.
+    /// The time that agents may wait for the next leader.
     kept: Duration,
     /// The newest state in the file.
     newest: Mutex<Knowledge>,
 }
 
 impl ReplicaFile {
-    /// Names a file, which need not exist.
+    /// Names a file. It need not exist.
     pub fn new(path: PathBuf, kept: Duration) -> Self {
         Self { path, kept, newest: Mutex::default() }
     }
@@ -47,13 +48,13 @@ impl ReplicaFile {
         Ok(())
     }
 
-    /// Removes the content of the file, which could not be written. Returns true if it is gone.
+    /// Removes the content of a file that could not be written. Returns true if it is gone.
     pub fn discard(&self) -> bool {
         state_file::discard(&self.path)
     }
 }
 
-/// Writes each change of `stored`, until its voter ends.
+/// Writes each change of `stored`, until the voter ends.
 pub async fn keep(file: Arc<ReplicaFile>, mut stored: watch::Receiver<Stored>) {
     let mut is_reported = false;
     loop {
@@ -70,7 +71,7 @@ pub async fn keep(file: Arc<ReplicaFile>, mut stored: watch::Receiver<Stored>) {
             }
             Err(_) => {}
         }
-        // Written again although nothing has changed, so that the age of the file stays small.
+        // Written again even without a change, so that the age of the file stays small.
         let touch_at = clock::now() + limits::STATE_FILE_INTERVAL;
         tokio::select! {
             changed = stored.changed() => {
@@ -105,7 +106,7 @@ mod tests {
         Stored { voter: Some(VoterId(2)), replica, highest: Term(9), is_led: true }
     }
 
-    /// Each copy is written with its version, including the last copy before the voter ends.
+    /// Each copy is written with its version. The last copy before the voter ends is written, too.
     #[tokio::test]
     async fn copies_are_written() {
         let folder = tempfile::tempdir().unwrap();
@@ -129,12 +130,12 @@ mod tests {
         assert_eq!(state_file::read_copy(&path), Some(read), "an older state came later");
     }
 
-    /// The file of a job without a leader expires, although processes that are started again write it.
+    /// The file of a job without a leader expires, even if restarted processes keep writing it.
     #[test]
     fn file_of_a_job_without_a_leader_expires() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
-        // A file is read for a while longer.
+        // A file is still read for a while.
         let file = || ReplicaFile::new(path.clone(), Duration::ZERO);
         let age = |path: &std::path::Path| {
             let text = std::fs::read_to_string(path).unwrap();
@@ -157,7 +158,7 @@ mod tests {
         assert!(state_file::read_copy(&path).is_some(), "another job");
     }
 
-    /// The file of a sole coordinator is not read as a copy.
+    /// The file of a fixed coordinator is not read as a copy.
     #[test]
     fn file_of_a_sole_coordinator_is_no_copy() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,7 @@
-//! Detection of the loss of a job's state: processes with other voter identities answer at the addresses of so many voters
-//! that no majority remains.
+//! Detects that a majority of the voters has lost the job's state.
 //!
-//! A voter is its state file, so a process without the file of its predecessor is another voter. The leader replaces it,
-//! but a leader needs a majority.
+//! The identity of a voter is in its state file. A process that starts without that file is another voter at the same address. A leader
+//! would replace the lost voter, but a leader needs a majority. So if too many of them are lost, the job cannot continue.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -12,7 +11,7 @@ use ragent_rendezvous::{
     ids::{VoterAddress, VoterId},
 };
 
-/// Loss of a job's state by a majority of its voters.
+/// The loss of a job's state by a majority of its voters.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StateLoss {
     /// The addresses of the voters that were started without their state files.
@@ -39,7 +38,7 @@ impl fmt::Display for StateLoss {
     }
 }
 
-/// The voters that answer at the addresses in the lists of a job without a leader.
+/// The voters that answer at the listed addresses, while the job has no leader.
 #[derive(Debug)]
 pub(super) struct AnsweringVoters {
     own: Member,
@@ -52,7 +51,7 @@ impl AnsweringVoters {
         Self { own, lists: Lists::default(), others: BTreeMap::new() }
     }
 
-    /// Records the answer of the voter at an address, to a process that has this replica.
+    /// Records the answer of the voter at an address. This process has `replica`.
     pub(super) fn handle_answer(
         &mut self,
         replica: &Replica,
@@ -68,12 +67,12 @@ impl AnsweringVoters {
         }
     }
 
-    /// Forgets all answers: a leader is known, which replaces voters.
+    /// Forgets all answers: a leader is known, and a leader replaces voters.
     pub(super) fn handle_leader(&mut self) {
         self.others.clear();
     }
 
-    /// Returns the loss of the state in `replica`; `None` if a majority of the voters may still have it.
+    /// Returns the loss of the state in `replica`; `None` if a majority may still have it.
     pub(super) fn state_loss(&self, replica: &Replica) -> Option<StateLoss> {
         if !replica.has_round() || self.others.is_empty() || self.lists != replica.lists {
             return None;
@@ -114,7 +113,7 @@ mod tests {
         VoterAddress::new(format!("{host}:1"))
     }
 
-    /// A job in this round with the voters 1 to 3 on the hosts a to c.
+    /// A job in this round, with voters 1 to 3 on hosts a to c.
     fn replica(round: u64) -> Replica {
         let slot = |(host, voter)| VoterSlot { address: at(host), voter: Some(VoterId(voter)) };
         Replica {
@@ -124,7 +123,7 @@ mod tests {
         }
     }
 
-    /// The answers of voters to the voter 1 on host a, which has this replica.
+    /// The answers of voters to voter 1 on host a, which has this replica.
     fn answers(replica: &Replica, answers: &[(&str, u64)]) -> AnsweringVoters {
         let mut answering = AnsweringVoters::new(Member { voter: VoterId(1), address: at("a") });
         for (host, voter) in answers {
@@ -137,8 +136,8 @@ mod tests {
         answering.state_loss(replica).map(|loss| loss.to_string())
     }
 
-    /// The state is lost when other voters answer at the addresses of two voters of three; not when they answer at one,
-    /// when the others do not answer, or when the job has no round.
+    /// The state is lost when other voters answer at the addresses of two of three voters. It is not lost when another voter answers at
+    /// one, when the others do not answer, or when the job has no round.
     #[test]
     fn loss_of_the_majority_is_found() {
         let job = replica(1);
@@ -162,7 +161,7 @@ mod tests {
         assert_eq!(text(&answers(&job, &[("c", 3)]), &job), None);
     }
 
-    /// While the voters change, a majority of either list can be lost.
+    /// While the voters change, a lost majority of either list is enough.
     #[test]
     fn both_lists_are_needed() {
         let mut job = replica(1);
@@ -173,7 +172,7 @@ mod tests {
         assert!(lost.is_some_and(|lost| lost.contains("b:1, c:1")));
     }
 
-    /// Answers do not count after the voters have changed, or while a leader is known: it has replaced voters.
+    /// Answers do not count after the voters have changed, or once a leader is known, because it replaces voters.
     #[test]
     fn earlier_answers_do_not_count() {
         let job = replica(1);

@@ -1,4 +1,4 @@
-//! The addresses at which a host and its stores are reached.
+//! Chooses the addresses at which a host and its stores are reached.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -17,19 +17,19 @@ pub(super) struct EndpointHere<'a> {
     pub interfaces: &'a [(String, IpAddr)],
 }
 
-/// The reason for which other nodes may not reach the endpoint.
+/// The reason why other nodes may not reach the endpoint.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Unreachable {
-    /// Its address is the one of a container bridge with this name.
+    /// Its address belongs to the container bridge with this name.
     Bridge(String),
     /// Its address is a loopback address.
     Loopback,
-    /// Its address is valid on this machine only, so another one is announced.
+    /// Its address is valid only on this machine, so another one is announced.
     Replaced,
 }
 
 impl EndpointHere<'_> {
-    /// Returns the address by which others reach this host, and the reason if they may not.
+    /// Returns the address for other nodes, and the reason if they may not reach it.
     pub(super) fn announced(&self) -> (IpAddr, Option<Unreachable>) {
         let Self { endpoint, resolved, is_own, interfaces } = *self;
         let bridge_of = |address| bridge_with(address, interfaces);
@@ -50,8 +50,8 @@ impl EndpointHere<'_> {
             };
             return (resolved, reason);
         }
-        // A name that resolves to an address of its own machine only, as in many an /etc/hosts, or an
-        // address that is forwarded to this machine.
+        // The name resolves to an address of its own machine only, as in many /etc/hosts files, or
+        // the address is forwarded to this machine.
         (best.or_else(|| own().min()).unwrap_or(resolved), Some(Unreachable::Replaced))
     }
 }
@@ -68,14 +68,14 @@ pub(super) fn reachable_here(bound: SocketAddr) -> IpAddr {
 /// Returns the reach of the port of an agent that has joined at `coordinator`.
 pub(super) fn member_reach(coordinator: IpAddr) -> Reach {
     match coordinator {
-        // A stream to any loopback address has the first one of its family as its source.
+        // A stream to any loopback address comes from the first one of its family.
         IpAddr::V4(ip) if ip.is_loopback() => Reach::Loopback(Ipv4Addr::LOCALHOST.into()),
         ip => Reach::of(ip),
     }
 }
 
-/// Returns the reach of a worker store on an agent whose listeners have `reach`, so that workers
-/// reach it at `local_addr`, the address that the user has given this node.
+/// Returns the reach of a worker store. Listeners of the agent have `reach`; workers use
+/// `local_addr`, which the user gave this node.
 pub(super) fn store_reach(reach: Reach, local_addr: Option<&str>) -> Reach {
     match (reach, local_addr) {
         (Reach::Everywhere, _) | (Reach::Loopback(_), None | Some("localhost")) => reach,
@@ -95,8 +95,8 @@ mod tests {
         Reach::Loopback(ip(text))
     }
 
-    /// A host announces the address that its endpoint resolves to if other nodes may reach it, else
-    /// its lowest address except loopback and container bridges. The obstacles for other nodes are reported.
+    /// A host announces the address of its endpoint if other nodes may reach it. Otherwise it announces its lowest address that is not a
+    /// loopback address or a container bridge. Obstacles for other nodes are reported.
     #[test]
     fn announced_addresses() {
         let of = |(name, address): (&str, &str)| (name.to_owned(), ip(address));
@@ -129,7 +129,7 @@ mod tests {
         }
     }
 
-    /// A machine with loopback addresses only announces the address that the endpoint resolves to.
+    /// A machine that has only loopback addresses announces the address of the endpoint.
     #[test]
     fn lone_machine_announces_what_it_has() {
         let endpoint = Endpoint { host: "node0".to_owned(), port: 29400 };

@@ -1,4 +1,4 @@
-//! The reasons for which an agent does not find the host of its job, or can neither host nor join.
+//! Describes why an agent does not find the host of its job, or can neither host nor join.
 
 use std::{borrow::Cow, io, net::SocketAddr, time::Duration};
 
@@ -8,7 +8,7 @@ use ragent_leadership::etcd::EtcdError;
 
 use super::search::sockets::SocketsError;
 
-/// The reason for which an agent can neither host nor join at an endpoint.
+/// The reason why an agent can neither host nor join.
 #[derive(Debug, thiserror::Error)]
 pub enum HostOrJoinError {
     /// The system refused something that every launch needs.
@@ -22,10 +22,10 @@ pub enum HostOrJoinError {
 /// The reason why there is no host, and no node can become one.
 #[derive(Debug, thiserror::Error)]
 pub enum LocateError {
-    /// The process at the endpoint does not have the secret of this one, or a certificate is not accepted.
+    /// The process at the endpoint has another secret, or a certificate is not accepted.
     #[error(transparent)]
     Auth(#[from] Mismatch),
-    /// The port cannot be bound, for another reason than being in use.
+    /// The port cannot be bound, although it is not in use.
     #[error("failed to listen on {address}")]
     Bind {
         /// The address.
@@ -34,7 +34,7 @@ pub enum LocateError {
         #[source]
         source: io::Error,
     },
-    /// Another program holds the port on this machine and does not answer.
+    /// Another program holds the port on this machine, and does not answer.
     #[error("port {} is in use by another program on this machine{}", address.port(), of(holder))]
     Held {
         /// The address.
@@ -43,11 +43,11 @@ pub enum LocateError {
         holder: Option<String>,
     },
     #[cfg(feature = "etcd")]
-    /// etcd refuses this agent, or cannot be used by it.
+    /// etcd refuses this agent, or this agent cannot use it.
     #[error("failed to find the coordinator through etcd")]
     Etcd(#[source] EtcdError),
     #[cfg(feature = "etcd")]
-    /// No member of etcd answered for as long as nodes wait for each other.
+    /// No member of etcd answered during the whole join timeout.
     #[error("no member of etcd answered within {} s", waited.as_secs())]
     EtcdAway {
         /// The time waited.
@@ -62,7 +62,7 @@ pub enum LocateError {
         "failed to find the coordinator through etcd: this build of ragent lacks the feature `etcd`"
     )]
     NoEtcd,
-    /// The first agent of a launcher runs on another machine than the endpoint's.
+    /// The first agent of a launcher does not run on the machine of the endpoint.
     #[error(
         "{launcher} has started the first agent on {here}, but the endpoint {endpoint} is \
          another machine"
@@ -85,7 +85,7 @@ pub enum LocateError {
         /// The program, if it runs on this machine and is known.
         holder: Option<String>,
     },
-    /// Two endpoints of the voters are one address, so one process would count as two voters.
+    /// Two endpoints of voters are one address, so one process would count as two voters.
     #[error("the endpoints {first} and {second} of the voters lead to the same address, {address}")]
     SameAddress {
         /// The endpoint that is listed first.
@@ -98,7 +98,7 @@ pub enum LocateError {
     /// The search for the other agents failed.
     #[error("failed to search for the job's other agents")]
     Search(#[source] SocketsError),
-    /// The search found no host for as long as nodes wait for each other.
+    /// The search found no host during the whole join timeout.
     #[error("no host of the job was found within {} s: {cause}", waited.as_secs())]
     NotFound {
         /// The time waited.
@@ -106,7 +106,7 @@ pub enum LocateError {
         /// The last failure.
         cause: String,
     },
-    /// The endpoint's name did not resolve for as long as nodes wait for each other.
+    /// The endpoint's name did not resolve during the whole join timeout.
     #[error("no agent served {endpoint} within {} s: {cause}", waited.as_secs())]
     Unresolved {
         /// The endpoint.
@@ -116,7 +116,7 @@ pub enum LocateError {
         /// The last failure.
         cause: String,
     },
-    /// No process answered for as long as nodes wait for each other.
+    /// No process answered during the whole join timeout.
     #[error("no agent served {endpoint} within {} s: {cause}", waited.as_secs())]
     TimedOut {
         /// The endpoint.
@@ -138,7 +138,7 @@ fn of(holder: &Option<String>) -> String {
 }
 
 impl LocateError {
-    /// Adds the program that holds the port, which `find` returns if it is known.
+    /// Adds the program that holds the port. `find` returns it if it is known.
     pub(super) fn with_holder(mut self, find: impl FnOnce(SocketAddr) -> Option<String>) -> Self {
         if let Self::Held { address, holder } | Self::Other { address, holder, .. } = &mut self {
             *holder = find(*address);

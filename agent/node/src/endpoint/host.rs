@@ -1,5 +1,6 @@
-//! Starts this node's services as the host of the job's coordinator, which recovers the job if an
-//! earlier coordinator has left its state.
+//! Starts this node's services as the host of the coordinator.
+//!
+//! If an earlier coordinator has left its state, the new one recovers the job from it.
 
 use std::{
     net::{IpAddr, SocketAddr, TcpListener},
@@ -39,7 +40,7 @@ use super::{
 };
 use crate::node::{destination::Destination, node_id::new_node_id};
 
-/// Hosts the coordinator of `endpoint` on `listener`; others reach this node at `address`.
+/// Hosts the coordinator of `endpoint` on `listener`. Other nodes reach this one at `address`.
 pub(super) fn host(
     spec: &JobSpec,
     stores: &StoreThread,
@@ -87,8 +88,8 @@ pub(super) fn host(
     })
 }
 
-/// Returns the address by which others reach this host, if its endpoint resolves to `resolved`;
-/// warns if other nodes may not reach it.
+/// Returns the address by which others reach this host, if its endpoint resolves to `resolved`.
+/// Warns if other nodes may not reach it.
 pub(super) fn announced_address(spec: &JobSpec, endpoint: &Endpoint, resolved: IpAddr) -> IpAddr {
     let interfaces = ThisHost.interface_addresses();
     let is_own = ThisHost.owns(resolved);
@@ -116,15 +117,15 @@ pub(super) fn announced_address(spec: &JobSpec, endpoint: &Endpoint, resolved: I
     address
 }
 
-/// Warns if anyone who reaches the port at `bound` can take part in a job of several nodes.
+/// Warns if the job has several nodes and any process that reaches the port at `bound` can take part.
 pub(super) fn warn_if_open(spec: &JobSpec, bound: SocketAddr) {
     if spec.shared.nodes.max() > 1 {
         warn_of_open_port(&spec.credentials, &spec.run_id, bound);
     }
 }
 
-/// Warns if anyone who reaches the port at `bound` can take part in the job, and the user has not asked for that; once for each name of
-/// a job.
+/// Warns if any process that reaches the port at `bound` can take part in the job, unless the user has asked for that. Warns once for each
+/// name of a job.
 pub fn warn_of_open_port(credentials: &Credentials, run_id: &RunId, bound: SocketAddr) {
     let is_open =
         !bound.ip().is_loopback() && !credentials.is_secured() && !credentials.is_declined();
@@ -137,7 +138,7 @@ pub fn warn_of_open_port(credentials: &Credentials, run_id: &RunId, bound: Socke
     );
 }
 
-/// Reads the state of an earlier coordinator, and its host's death notice.
+/// Reads the state of an earlier coordinator and the death notice of its host.
 fn recover(spec: &JobSpec, endpoint: &Endpoint) -> RecoveredState {
     let path = match spec.rendezvous {
         RendezvousMethod::Standalone => return RecoveredState::default(),
@@ -157,14 +158,14 @@ fn recover(spec: &JobSpec, endpoint: &Endpoint) -> RecoveredState {
     recovered
 }
 
-/// Notes that no process of the previous host is left; returns its node id if that was not known.
+/// Notes that no process of the previous host is left. Returns its node id if that is new.
 fn confirm_dead(job_state: &mut JobState) -> Option<NodeId> {
     let host = job_state.host.as_mut().filter(|host| !host.is_confirmed_dead)?;
     host.is_confirmed_dead = true;
     Some(host.node.clone())
 }
 
-/// Returns the newest round that this agent's host is known to have run, and its rank in it.
+/// Returns the newest round that this host is known to have run, and its rank in it.
 fn known_round_of(job_state: &JobState) -> KnownRound {
     let Some(host) = &job_state.host else { return KnownRound::default() };
     KnownRound {
@@ -174,8 +175,8 @@ fn known_round_of(job_state: &JobState) -> KnownRound {
     }
 }
 
-/// Returns the time before which a coordinator that no voters have elected does not complete the first round of a job. Its port
-/// listens now: a lost coordinator's workers may run for a lease, and their agents register here meanwhile.
+/// Returns the earliest time at which a fixed coordinator completes the first round of a job. Workers of a lost coordinator may run for a
+/// lease. Their agents can register here meanwhile, because the port already listens.
 pub(crate) fn begins_at(nodes: NodeRange, is_first_start: bool) -> Option<Instant> {
     (!is_first_start).then(|| clock::now() + Leases::default().for_nodes(nodes).coordinator)
 }
@@ -187,7 +188,7 @@ pub(super) fn settings(spec: &JobSpec, node_id: &NodeId, voter_count: VoterCount
         coordinator: node_id.to_string(),
         host: Some(node_id.clone()),
         shared: Some(spec.shared),
-        // The choice of the coordinator knows them.
+        // The leadership knows them.
         voters: Vec::new(),
         voter_count,
         keeps_charges: ThisHost.service_dir().is_some(),
@@ -199,7 +200,7 @@ pub(super) fn settings(spec: &JobSpec, node_id: &NodeId, voter_count: VoterCount
 /// The sender of the stores that a port serves.
 type PortStoreSender = watch::Sender<Option<StoreHandle>>;
 
-/// Opens the store that the endpoint's port serves; the sender if each round has its own.
+/// Opens the store that the endpoint's port serves. If each round has its own store, returns the sender for it.
 fn open_store(
     spec: &JobSpec,
     stores: &StoreThread,
@@ -240,7 +241,7 @@ mod tests {
         HostMember { rank, node, host_name: "node1".to_owned(), is_confirmed_dead }
     }
 
-    /// A host that restarts keeps its rank in the last round; without a round it registers as new.
+    /// A host that restarts keeps its rank in the last round. Without a round it registers as new.
     #[test]
     fn rank_is_recovered() {
         let expected = KnownRound {

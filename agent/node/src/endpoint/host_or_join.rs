@@ -1,4 +1,4 @@
-//! Finds the host of a job, and then hosts the coordinator here or joins it there.
+//! Finds the host of a job, then hosts the coordinator here or joins it there.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
@@ -21,8 +21,7 @@ use super::{
     voters::{self, FirstVoters, OwnEndpoint},
 };
 
-/// Finds the host, and hosts or joins. `waits` receives the reason for waiting whenever it
-/// changes.
+/// Finds the host, and hosts or joins. `waits` receives the reason for waiting whenever it changes.
 ///
 /// # Errors
 ///
@@ -58,7 +57,7 @@ pub async fn host_or_join(
     }
     let list = spec.voters.is_several().then(|| VoterList::single(endpoint.clone()));
     if let Some(list) = list.as_ref().filter(|list| voters::knows_voters(&spec.run_id, list)) {
-        // This agent knows the voters, and does not depend on the host of the endpoint.
+        // This agent knows the voters, so it does not depend on the host of the endpoint.
         return voters::take_part(spec, list, stores, waits).await;
     }
     let (credentials, join_timeout) = (&spec.credentials, spec.shared.timeouts.join);
@@ -79,8 +78,7 @@ pub async fn host_or_join(
     }
 }
 
-/// Searches for the host if no address is given, and hosts or joins. An agent that knows the voters of the job does not
-/// depend on the search.
+/// Searches for the host without an address, and hosts or joins. An agent that knows the voters of the job does not need the search.
 async fn find(
     spec: &JobSpec,
     search_spec: &SearchSpec,
@@ -137,7 +135,7 @@ fn endpoint_at(at: SocketAddr) -> Endpoint {
     Endpoint { host: at.ip().to_string(), port: at.port() }
 }
 
-/// Hosts at an endpoint that other agents find by a search, as the first voter if the coordinator is elected.
+/// Hosts at an endpoint that other agents find by a search. If the coordinator is elected, this agent is the first voter.
 fn host_found(
     spec: &JobSpec,
     search: &SearchSpec,
@@ -152,8 +150,7 @@ fn host_found(
     host(spec, stores, listener, address, endpoint)
 }
 
-/// Listens at `address` on `port`, or on a free port if another job has that one: the other agents
-/// receive the port in use.
+/// Listens at `address` on `port`, or on a free port if another job uses it. The other agents receive the port in use.
 fn bind_at(address: IpAddr, port: u16) -> Result<OwnEndpoint, HostOrJoinError> {
     let reach = Reach::of(address);
     let listener =

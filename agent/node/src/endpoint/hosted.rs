@@ -1,4 +1,13 @@
-//! A process that may lead the job: the choice of the coordinator, its port, and the coordinator that runs here while it leads.
+//! Runs the part of a process that may lead the job.
+//!
+//! It has three pieces:
+//!
+//! - the leadership, which decides whether this process leads,
+//! - the port, which all nodes reach,
+//! - the coordinator, which runs here while this process leads.
+//!
+//! The end is the hard part. A process must not take its state with it while the job needs it, and a leader informs all nodes before it
+//! ends ([`Hosted::end`]).
 
 use std::{
     net::{IpAddr, TcpListener},
@@ -43,10 +52,10 @@ use tracing::{info, warn};
 use super::server::Server;
 use crate::endpoint::limits;
 
-/// The parts of a process that may lead: the choice of the coordinator, and the coordinator while it leads.
+/// The parts of a process that may lead: the leadership, and the coordinator while it leads.
 pub struct Hosted {
     leadership: Leadership,
-    /// Dropped to end the choice.
+    /// Dropped to end the leadership.
     commands: Commands,
     elected: watch::Receiver<ElectedCoordinator>,
     coordinator: JoinHandle<()>,
@@ -61,13 +70,13 @@ pub struct StateFile {
     ended: EndedJobs,
 }
 
-/// The listener of an endpoint, and further parts of its port.
+/// The listener of an endpoint, and what else its port needs.
 pub struct EndpointPort {
     /// The listener.
     pub listener: TcpListener,
     /// The store on the port, if there is one.
     pub store: Option<PortStore>,
-    /// The proof that its clients must give.
+    /// The credentials that clients must match.
     pub credentials: Credentials,
     /// The registered nodes, published to the port.
     pub registered_nodes: watch::Sender<RegisteredNodes>,
@@ -75,7 +84,7 @@ pub struct EndpointPort {
     pub journal: Option<PathBuf>,
 }
 
-/// The coordinator that a process runs while it leads, as others see it.
+/// The coordinator that a process runs while it leads.
 pub struct OwnCoordinator {
     /// Its settings.
     pub settings: Settings,
@@ -89,7 +98,7 @@ pub struct OwnCoordinator {
 pub struct HostedVoterSpec {
     /// The endpoints of the first voters.
     pub listed: Vec<Endpoint>,
-    /// True if all first voters of the job have the same list, because the user gave it.
+    /// True if the user gave the list, so that all first voters of the job have the same one.
     pub is_list_common: bool,
     /// The state file of the voter.
     pub state_file: PathBuf,
@@ -97,30 +106,30 @@ pub struct HostedVoterSpec {
     pub process: NodeId,
     /// The leases of the election.
     pub timers: Timers,
-    /// The address of its endpoint, from which it connects to other voters; `None`: the system selects one.
+    /// The address of the endpoint, from which it connects to other voters; `None`: the system selects one.
     pub source: Option<IpAddr>,
-    /// The time for which agents may wait for the next leader.
+    /// The time that agents may wait for the next leader.
     pub kept: Duration,
     /// True if no earlier job of this name can exist.
     pub is_first_start: bool,
 }
 
-/// The way in which a process that may lead ends.
+/// The reason why a process that may lead ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum HostEnd {
-    /// The job has ended, and this agent has the outcome; or another job goes on instead.
+    /// The job has ended and this agent has the outcome, or another job continues instead.
     Closed,
     /// The agent has left the job.
     Left,
-    /// The agent ends for another reason.
+    /// Any other reason.
     Other,
 }
 
-/// Starts a voter, and serves its port.
+/// Starts a voter and serves its port.
 ///
 /// # Errors
 ///
-/// Returns [`SystemError`] if its thread cannot be started.
+/// Returns [`SystemError`] if a thread cannot be started.
 pub fn host_voter(
     port: EndpointPort,
     own: OwnCoordinator,
@@ -143,7 +152,7 @@ pub fn host_voter(
     let mut stored = stored.unwrap_or_default();
     let voter = *stored.voter.get_or_insert_with(|| VoterId(rand::random()));
     let kept_file = state_file.clone();
-    // A slow disk does not delay the start, and remaining files are removed next time.
+    // A slow disk must not delay the start. Files that remain are removed next time.
     drop(tokio::task::spawn_blocking(move || state_file::clean(&kept_file)));
     let job_state = stored.replica.job_state.as_ref();
     info!(%endpoint, run_id = %run_id, round = job_state.map_or(0, |job_state| job_state.round.0), "voter started");
@@ -159,7 +168,7 @@ pub fn host_voter(
         settings: election::ElectionSettings {
             voter,
             is_new,
-            // A process before this one may have granted a lease.
+            // An earlier process of this voter may have granted a lease.
             is_first_start: is_first_start && is_new,
             ended: ended_before,
             address,
@@ -169,11 +178,11 @@ pub fn host_voter(
             seed: rand::random(),
         },
         stored,
-        // The task that writes the file otherwise reports errors.
+        // Errors are reported by the task that usually writes the file.
         store: Box::new(move |stored| own_file.write(stored).is_ok() || own_file.discard()),
         record_end: Box::new(move |uid| {
             let (ended, uid) = (record_end.clone(), uid.clone());
-            // A slow disk does not delay the voter.
+            // A slow disk must not delay the voter.
             drop(tokio::task::spawn_blocking(move || ended.add(&uid)));
         }),
         source,
@@ -185,8 +194,8 @@ pub fn host_voter(
     host(port, own, running, Some(file))
 }
 
-/// Returns false if the voter of a state file has its slot at another endpoint. Example: two containers share a state
-/// folder. Two processes with the identity of one voter could elect two leaders.
+/// Returns false if the state file belongs to a voter at another endpoint. For example, two containers share a state folder. Two processes
+/// with the identity of one voter could elect two leaders.
 fn is_of_this_voter(stored: &Stored, path: &Path, endpoint: &Endpoint) -> bool {
     let mut slots = stored.replica.lists.slots();
     let slot = slots.find(|slot| slot.voter.is_some() && slot.voter == stored.voter);
@@ -200,7 +209,7 @@ fn is_of_this_voter(stored: &Stored, path: &Path, endpoint: &Endpoint) -> bool {
     other.is_none()
 }
 
-/// Starts the coordinator of a process that may lead, and serves its port. `file` is that of its voter.
+/// Starts the coordinator of a process that may lead, and serves its port. `file` is the state file of its voter.
 ///
 /// # Errors
 ///
@@ -254,19 +263,20 @@ pub fn host(
 }
 
 impl Hosted {
-    /// Returns the choice of the coordinator.
+    /// Returns the handle of the leadership.
     pub fn leadership(&self) -> &Leadership {
         &self.leadership
     }
 
-    /// Returns the coordinator that leads, as this process knows it.
+    /// Returns the elected coordinator, as this process knows it.
     pub(super) fn elected(&self) -> watch::Receiver<ElectedCoordinator> {
         self.elected.clone()
     }
 
-    /// Ends this process's part. A leader resigns or, if the job has ended or no other process can lead, first informs all nodes;
-    /// a follower of a job that has ended grants leases until the leader has done so. `own` is the node of this process, if it has an
-    /// agent. The caller limits the time.
+    /// Ends this process's part. The caller limits the time. `own` is the node of this process, if it has an agent.
+    ///
+    /// - A leader steps down. If the job has ended, or if no other process can lead, it first informs all nodes.
+    /// - A follower of a job that has ended keeps granting leases until the leader has informed all nodes.
     pub async fn end(mut self, how: HostEnd, own: Option<&NodeId>) {
         let inputs = match &*self.elected.borrow() {
             ElectedCoordinator::Here(inputs) if how != HostEnd::Closed => Some(inputs.clone()),
@@ -282,7 +292,7 @@ impl Hosted {
                 None => false,
             };
             if !is_informed {
-                // The coordinator does not know why this agent ends, and may have ended.
+                // The coordinator does not know why this agent ends. It may have ended itself.
                 let _ = inputs.send(Input::Shutdown).await;
             }
             if is_fixed {
@@ -302,14 +312,14 @@ impl Hosted {
             |elected: &ElectedCoordinator| !matches!(elected, ElectedCoordinator::Here(_));
         tokio::select! {
             _ = &mut self.coordinator => return,
-            // Another process completes it; or the choice of the coordinator has ended.
+            // Another process completes the job, or the leadership has ended.
             _ = self.elected.wait_for(is_elsewhere) => {}
         }
-        // This process must not lead; the lease that it has granted to the present leader stays in force.
+        // This process must not lead any more. The lease that it has granted to the current leader stays valid.
         self.leadership.leave(false).await;
         let is_over =
             |elected: &ElectedCoordinator| !matches!(elected, ElectedCoordinator::There(_));
-        // The choice of the coordinator may have ended.
+        // This fails if the leadership has ended.
         let _ = self.elected.wait_for(is_over).await;
     }
 
@@ -317,7 +327,7 @@ impl Hosted {
         let Self { leadership, commands, coordinator, file, .. } = self;
         drop(leadership);
         coordinator.abort();
-        // The choice ends when no sender of commands is left, and then the task that writes the file of its voter.
+        // The leadership ends with the last sender of commands. Then the task that writes the voter's file ends.
         drop(commands);
         // A finished task may have been awaited already, and must not be polled again.
         if !coordinator.is_finished() {
@@ -325,24 +335,24 @@ impl Hosted {
         }
         let Some(StateFile { task, path, ended }) = file else { return };
         let _ = task.await;
-        // No majority may be left without this voter, if no member could replace it.
+        // If no member could replace this voter, the others may need it for a majority.
         let is_needed = how == HostEnd::Left && need == StateNeed::Needed;
         if how == HostEnd::Other || is_needed {
             return;
         }
         forget(&path).await;
         if let StateNeed::Ended(job) = need {
-            // Other hosts may still have a state file of it.
+            // Other hosts may still have a state file of the job.
             let _ = tokio::task::spawn_blocking(move || ended.add(&job)).await;
         }
     }
 
-    /// Waits until the job has ended: the coordinator in this process has closed it, or another one has, and no
-    /// further coordinator is elected; or until it does not go on in this process.
+    /// Waits until the job has ended: a coordinator has closed it and no other one is elected, or the job does not continue in this
+    /// process.
     pub async fn job_ended(&mut self) {
         let mut stored = self.leadership.stored.clone();
         let closed = async {
-            // Before the first election, this voter's copy may be that of an earlier job of the same name.
+            // Before the first election, this voter's copy may belong to an earlier job of the same name.
             let is_led =
                 |elected: &ElectedCoordinator| !matches!(elected, ElectedCoordinator::Unknown);
             let _ = self.elected.wait_for(is_led).await;
@@ -351,7 +361,7 @@ impl Hosted {
                     let job_state = stored.replica.job_state.as_ref();
                     job_state.is_some_and(|job_state| job_state.closed.is_some())
                 };
-                // The voter may have ended.
+                // This fails if the voter has ended.
                 let _ = stored.wait_for(is_closed).await;
                 let is_unknown =
                     |elected: &ElectedCoordinator| matches!(elected, ElectedCoordinator::Unknown);
@@ -371,13 +381,13 @@ impl Hosted {
     }
 }
 
-/// Removes the state file: if the job continues, other voters have its state.
+/// Removes the state file. If the job continues, other voters have its state.
 async fn forget(state_file: &Path) {
     let path = state_file.to_owned();
     let _ = tokio::task::spawn_blocking(move || state_file::forget(&path)).await;
 }
 
-/// Returns true if a coordinator counts `node`, or has ended.
+/// Returns true if a coordinator counts `node`, or if it has ended.
 async fn knows(coordinator: &Inputs, node: &NodeId) -> bool {
     let job = snapshot(coordinator).await;
     job.is_none_or(|job| job.nodes.iter().any(|known| known.node_id == *node))

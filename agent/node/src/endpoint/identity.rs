@@ -15,18 +15,18 @@ use tracing::warn;
 
 use crate::endpoint::limits;
 
-/// The answer of an address.
+/// The kind of answer at an address.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum IdentityAnswer {
-    /// It is served by ragent.
+    /// ragent answers.
     Ragent,
-    /// It is served by ragent, with another secret, or a certificate is not accepted.
+    /// ragent answers, but with another secret, or a certificate is not accepted.
     Mismatch(Mismatch),
     /// Connections are accepted, but nothing is sent.
     Silent,
-    /// It is served by another program, described by its answer.
+    /// Another program answers, as described.
     Other(String),
-    /// No program answers, for this reason.
+    /// No program answers.
     None(String),
 }
 
@@ -57,11 +57,11 @@ pub async fn describe_other_program(address: SocketAddr) -> Option<String> {
     }
 }
 
-/// Returns the name of the job of the agent at `address`, which authenticates itself if there are `credentials`.
+/// Returns the job name of the agent at `address`. With `credentials`, that agent must authenticate itself.
 ///
 /// # Errors
 ///
-/// Returns the reason for which it is not known.
+/// Returns the reason why the name is not known.
 pub(super) async fn job_at(
     address: SocketAddr,
     credentials: &Credentials,
@@ -79,8 +79,8 @@ pub(super) async fn job_at(
     }
 }
 
-/// Asks one address, and compares its credentials with `credentials` if they are given. Asks again if the secrets differ: one of
-/// the two may have been replaced a moment ago.
+/// Asks one address, and compares its credentials with `credentials` if given. If the secrets differ, asks again: one of the two may have
+/// been replaced a moment ago.
 async fn ask(address: SocketAddr, credentials: Option<&Credentials>) -> IdentityAnswer {
     let answer = ask_once(address, credentials).await;
     match (&answer, credentials) {
@@ -113,8 +113,8 @@ async fn ask_once(address: SocketAddr, credentials: Option<&Credentials>) -> Ide
 fn answer_of(Exchange { received, end }: Exchange) -> IdentityAnswer {
     match (identity(&received), end) {
         (Some(_), _) => IdentityAnswer::Ragent,
-        // An agent that ends at this moment counts as absent. A process that sent anything else
-        // counts as present, even if a reset follows, as from an sshd that is asked for a page.
+        // An agent that is just ending counts as absent. A process that sent anything else counts as present, even if a
+        // reset follows. For example, an sshd that receives an HTTP request sends a reset.
         (None, ExchangeEnd::Failed(error)) if may_be_cut(&received) => {
             IdentityAnswer::None(error.to_string())
         }
@@ -125,7 +125,7 @@ fn answer_of(Exchange { received, end }: Exchange) -> IdentityAnswer {
     }
 }
 
-/// Returns true if `received` may be the beginning of an answer with our identity.
+/// Returns true if `received` may be the start of an answer with our identity.
 fn may_be_cut(received: &[u8]) -> bool {
     received.iter().zip(b"HTTP/1.1 200").all(|(one, other)| one == other)
 }
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(identity(b""), None);
     }
 
-    /// A connection that breaks within the beginning of ragent's answer counts as no answer; all other
+    /// A connection that breaks at the start of ragent's answer counts as no answer. Any other
     /// bytes identify another program, however the exchange ends.
     #[test]
     fn exchanges_are_judged() {

@@ -1,5 +1,6 @@
-//! Starts this node's services in a job whose coordinator is chosen through etcd. Any agent of the job may host it,
-//! so each has a port that others reach.
+//! Starts this node's services in a job with a leader in etcd.
+//!
+//! Any agent of the job may lead, so each has a port that others reach.
 
 use std::{
     collections::BTreeSet,
@@ -33,13 +34,11 @@ use crate::{
     node::{destination::Destination, node_id::new_node_id},
 };
 
-/// Takes part in a job whose coordinator is chosen through `etcd`. `waits` receives the reason for waiting whenever
-/// it changes.
+/// Takes part in a job with a leader in `etcd`. `waits` receives the reason for waiting whenever it changes.
 ///
 /// # Errors
 ///
-/// Returns [`HostOrJoinError`] if etcd refuses this agent, or does not answer for as long as nodes wait for each
-/// other.
+/// Returns [`HostOrJoinError`] if etcd refuses this agent, or does not answer during the whole join timeout.
 pub(super) async fn take_part(
     spec: &JobSpec,
     etcd: &EtcdSpec,
@@ -97,7 +96,7 @@ pub(super) async fn take_part(
     })
 }
 
-/// Waits until a member of etcd has answered, and returns its address.
+/// Waits until a member of etcd answers, and returns its address.
 async fn reach_etcd(
     etcd: &EtcdSpec,
     run_id: &RunId,
@@ -109,7 +108,7 @@ async fn reach_etcd(
     let mut client = EtcdClient::of_job(etcd.clone(), run_id, rand::random::<u8>().into());
     let mut pauses = Pauses::new(limits::RETRY_INTERVAL, limits::ETCD_RETRY_MAX, rand::random());
     let mut is_reported = false;
-    // The members at which a repetition would fail in the same way.
+    // The members at which a repetition would fail, too.
     let mut unusable = BTreeSet::new();
     loop {
         let Err(error) = client.read().await else {
@@ -148,8 +147,7 @@ fn report_wait(error: &EtcdError, patience: Duration) {
     warn!("no member of etcd has answered yet; retrying for {} s: {error}", patience.as_secs());
 }
 
-/// Returns the address at which other nodes reach this one: the one that is given, else the one from which etcd is
-/// reached.
+/// Returns this node's address for other nodes: the given one, or else the source address of connections to etcd.
 fn own_address(spec: &JobSpec, member: SocketAddr) -> IpAddr {
     let given = spec.local_addr.as_ref().and_then(|given| given.parse::<IpAddr>().ok());
     let seen = given.or_else(|| net::own_address_towards(member)).unwrap_or_else(|| member.ip());

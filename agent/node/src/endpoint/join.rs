@@ -1,4 +1,4 @@
-//! Starts this node's services if the job's coordinator is another process.
+//! Starts this node's services if another process hosts the coordinator.
 
 use std::net::SocketAddr;
 
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::node::{destination::Destination, node_id::new_node_id};
 
-/// Joins the job at `endpoint`, where the process at `coordinator` has answered. The agent's own
-/// port names the endpoint to its clients.
+/// Joins the job at `endpoint`, where the process at `coordinator` has answered. This agent's port
+/// redirects clients to the endpoint.
 pub(super) fn join(
     spec: &JobSpec,
     coordinator: SocketAddr,

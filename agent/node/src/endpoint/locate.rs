@@ -1,9 +1,11 @@
 //! Finds the host of an endpoint: a process that answers there, this node, or none yet.
 //!
-//! Every address of the endpoint is asked first. If one answers as ragent, it is joined; if another
-//! program answers, the agent reports it and ends at once. If none answers, the node whose machine
-//! owns the lowest address binds the port and hosts; all others wait. `Locator` decides; this file
-//! asks, binds and reports.
+//! 1. Ask every address of the endpoint.
+//! 2. If ragent answers at one, join it. If another program answers, report it and end.
+//! 3. If none answers, the machine that owns the lowest address binds the port and hosts. All
+//!    others wait, and start again with 1.
+//!
+//! `Locator` decides. This file asks, binds and reports.
 
 use std::{
     io,
@@ -40,8 +42,7 @@ pub(super) enum Located<L = TcpListener> {
     There(SocketAddr),
 }
 
-/// Checks that the first agent of a launcher runs on the endpoint's machine: no other node will
-/// host.
+/// Checks that the first agent of a launcher runs on the endpoint's machine. Otherwise no node would host.
 ///
 /// # Errors
 ///
@@ -54,7 +55,7 @@ pub(super) async fn check_head(endpoint: &Endpoint, launcher: Launcher) -> Resul
     Err(LocateError::NotHere { launcher, here, endpoint })
 }
 
-/// Looks for the host of `endpoint` for at most `join_timeout`. `waits` receives the reason for
+/// Looks for the host of `endpoint`, at most for `join_timeout`. `waits` receives the reason for
 /// waiting whenever it changes.
 ///
 /// # Errors
@@ -90,8 +91,8 @@ pub(super) async fn locate(
     run(credentials, endpoint, is_host, join_timeout, bind, reports).await
 }
 
-/// Looks for the host of `endpoint` for at most `limit`, without a report, and without listening there if it is on this
-/// machine: it may not be the endpoint of the job.
+/// Looks for the host of `endpoint`, at most for `limit`, without reports. Does not listen there even if it is on this machine, because it
+/// may not be the endpoint of the job.
 ///
 /// # Errors
 ///
@@ -137,7 +138,7 @@ async fn run<L>(
     }
 }
 
-/// Returns the program that holds a port of this machine, if it is known.
+/// Returns the program that holds a port of this machine, if known.
 fn holder(address: SocketAddr) -> Option<String> {
     ThisHost.owns(address.ip()).then(|| port_holder::holder(address.port())).flatten()
 }
@@ -150,7 +151,7 @@ async fn ask(endpoint: &Endpoint, credentials: &Credentials) -> Input {
     let Some(&lowest) = addresses.first() else {
         return Input::Unresolved(format!("{endpoint} has no address"));
     };
-    // Port zero means any free port; no process can be there already.
+    // Port zero means any free port, so no process can be there already.
     let answers = if endpoint.port == 0 {
         Vec::new()
     } else {

@@ -1,5 +1,4 @@
-//! Decides how an agent with an endpoint finds its host: whether it joins, hosts, asks again or gives
-//! up, and which reason it reports.
+//! Decides how an agent finds the host of its endpoint: join, host, ask again, or give up.
 //!
 //! ```text
 //!            no process answers, and this node may host
@@ -11,9 +10,10 @@
 //! Asking ──▶ Ended: joins, or gives up     Binding ──▶ Ended: gives up
 //! ```
 //!
-//! A program other than ragent ends the search at once. A silent one may be a paused coordinator, and
-//! a port in use may be that of an agent that answers soon: both have a limit. Anything else is asked
-//! again until the join timeout.
+//! - A program other than ragent ends the search at once.
+//! - A silent process may be a paused coordinator, so it gets 20 s.
+//! - A port in use may belong to an agent that will answer soon, so it gets 2 s.
+//! - In all other cases the agent asks again until the join timeout.
 
 use std::{
     collections::VecDeque,
@@ -35,13 +35,13 @@ use crate::endpoint::limits;
 /// The result of an attempt.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// The endpoint's name has no address, for this reason.
+    /// The endpoint's name has no address.
     Unresolved(String),
     /// The addresses were asked.
     Answered {
         /// The lowest address, and whether it belongs to this machine.
         lowest: (SocketAddr, bool),
-        /// The answers in the order of the addresses; none if the port is any free one.
+        /// The answers, in the order of the addresses. Empty if any free port will do.
         answers: Vec<(SocketAddr, IdentityAnswer)>,
     },
     /// The port cannot be bound.
@@ -57,7 +57,7 @@ pub(super) enum Effect {
     Bind(SocketAddr),
     /// Join the host at this address.
     Join(SocketAddr),
-    /// Report the reason for waiting, which has changed.
+    /// Report the reason for waiting. It has changed.
     Report(String),
     /// Warn that the coordinator was not reached.
     Warn {
@@ -75,11 +75,11 @@ pub(super) enum Effect {
 pub(super) struct LocatorSettings {
     /// The endpoint.
     pub endpoint: Endpoint,
-    /// True if this node hosts; `None`: it does if the endpoint is an address of this machine.
+    /// True if this node hosts. `None`: it hosts if the endpoint is an address of this machine.
     pub is_host: Option<bool>,
-    /// The time after which it gives up.
+    /// The time after which the search gives up.
     pub join_timeout: Duration,
-    /// The seed of the pauses.
+    /// The seed of the random pauses.
     pub seed: u64,
 }
 
@@ -100,14 +100,14 @@ pub(super) struct Locator {
     settings: LocatorSettings,
     begun: Instant,
     state: LocatorState,
-    /// The begin of the first of consecutive attempts in which a process was silent.
+    /// The start of the first of consecutive attempts with a silent process.
     silent_since: Option<Instant>,
-    /// The time since which the port is in use.
+    /// The time at which the port was first in use.
     held_since: Option<Instant>,
     pauses: Pauses,
     /// True if the endpoint's name had an address in the last attempt.
     is_resolved: bool,
-    /// The reason that was reported last.
+    /// The last reason that was reported.
     reported: String,
     warned: ReportedCauses,
     effects: VecDeque<Effect>,
@@ -151,7 +151,7 @@ impl Locator {
         }
     }
 
-    /// Returns the time of the next attempt, if one is waited for.
+    /// Returns the time of the next attempt, if the machine waits for one.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             LocatorState::Pausing(until) => Some(until),
@@ -207,7 +207,7 @@ impl Locator {
 
     fn handle_silence(&mut self, now: Instant, since: Instant, address: SocketAddr) {
         let since = *self.silent_since.get_or_insert(since);
-        // A coordinator that is paused, or busy with other connections, is silent too.
+        // A coordinator that is paused, or busy with other connections, is silent, too.
         if now.saturating_duration_since(since) >= limits::SILENT_TIMEOUT {
             let what = looks_like(&[]);
             return self.end(Effect::GiveUp(LocateError::Other { address, what, holder: None }));
@@ -219,7 +219,7 @@ impl Locator {
         if source.kind() != io::ErrorKind::AddrInUse {
             return self.end(Effect::GiveUp(LocateError::Bind { address, source }));
         }
-        // Another agent of this machine may have bound the port a moment earlier: the next request waits for its answer.
+        // Another agent of this machine may have bound the port a moment ago. The next request waits for its answer.
         let since = *self.held_since.get_or_insert(now);
         if now.saturating_duration_since(since) >= limits::HELD_TIMEOUT {
             return self.end(Effect::GiveUp(LocateError::Held { address, holder: None }));
@@ -227,13 +227,13 @@ impl Locator {
         self.not_found(now, format!("{address} is in use"));
     }
 
-    /// Notes that no process was silent in this attempt, and none serves the endpoint.
+    /// Notes that nothing serves the endpoint, and that no process was silent in this attempt.
     fn not_found(&mut self, now: Instant, cause: String) {
         self.silent_since = None;
         self.try_again(now, cause);
     }
 
-    /// Pauses before the next attempt, unless the time is up.
+    /// Pauses before the next attempt. Gives up if the time is over.
     fn try_again(&mut self, now: Instant, cause: String) {
         let waited = self.settings.join_timeout;
         let deadline = self.begun + waited;

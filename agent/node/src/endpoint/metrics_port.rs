@@ -1,4 +1,4 @@
-//! The port of `--metrics-listen`, which serves the metrics to every client that reaches it.
+//! Serves the metrics on the port of `--metrics-listen`, to every client that reaches it.
 
 use std::{
     io,
@@ -18,7 +18,7 @@ use tracing::info;
 use super::server::PortThread;
 use crate::endpoint::limits;
 
-/// The reason for which the metrics cannot be served.
+/// The reason why the metrics cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsPortError {
     /// Another process has the address.
@@ -69,14 +69,14 @@ impl MetricsPortError {
     }
 }
 
-/// The port of the metrics, which is served until this value is dropped.
+/// The port of the metrics. It is served until this value is dropped.
 pub struct MetricsPort {
     metrics: PublicMetrics,
     _thread: PortThread,
 }
 
 impl MetricsPort {
-    /// Listens at `address`, and begins to serve the metrics.
+    /// Listens at `address`, and starts to serve the metrics.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl MetricsPort {
         self.metrics.add_node(measures);
     }
 
-    /// Continues with the page of the job.
+    /// Switches to the page of the job.
     pub fn handle_found(&self, page: Arc<MetricsPage>) {
         self.metrics.handle_found(page);
     }
@@ -125,7 +125,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, MetricsPortError> {
 mod tests {
     use super::*;
 
-    /// An error names the address, and the process that has it; another agent is called so.
+    /// An error names the address and the process that has it. Another agent is named as such.
     #[test]
     fn errors_name_the_holder() {
         let held = net::listen_on(([127, 0, 0, 1], 0).into()).unwrap();
@@ -138,7 +138,7 @@ mod tests {
         let agent = "another agent of this machine, process 7 (ragent), has this port";
         assert_eq!(text("process 7 (ragent)"), format!("{attempt}{agent}"));
         assert_eq!(text("process 7 (nginx)"), format!("{attempt}process 7 (nginx) has this port"));
-        // An address reserved for documentation, which this machine does not have.
+        // This address is reserved for documentation, so this machine does not have it.
         let elsewhere = listen(([192, 0, 2, 1], 0).into()).unwrap_err();
         assert!(matches!(elsewhere, MetricsPortError::Refused { .. }), "{elsewhere}");
         assert!(error.hint().is_some() && elsewhere.hint().is_some());

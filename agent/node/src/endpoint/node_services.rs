@@ -1,4 +1,4 @@
-//! The services of a node on its port, and the endpoint of its coordinator.
+//! Bundles the services that a node has on its port, and the endpoint of its coordinator.
 
 use std::{
     net::IpAddr,
@@ -42,10 +42,10 @@ use crate::node::{
 pub struct NodeServices {
     /// The endpoint or the list of voters, by the names that all nodes use.
     pub name: String,
-    /// The connections that its worker stores accept.
+    /// The connections that the node's worker stores accept.
     pub(super) reach: Reach,
-    /// The address at which this agent registers; on a host that of its own listener, even if the
-    /// endpoint resolves to another one.
+    /// The address at which this agent registers. A host registers at its own listener, even if the
+    /// endpoint resolves to another address.
     pub(super) destination: Destination,
     /// The address by which other nodes reach this one, if the endpoint determines it.
     pub(super) address: Option<IpAddr>,
@@ -56,15 +56,15 @@ pub struct NodeServices {
     pub(super) state_file: Option<PathBuf>,
     pub(super) not_here: watch::Sender<NotHere>,
     pub(super) hosted: Option<Hosted>,
-    /// The channel for the store of a round to its port, if the store is served there.
+    /// The channel by which the store of a round reaches the port, if the port serves it.
     pub(super) store_sender: Option<watch::Sender<Option<StoreHandle>>>,
     pub(super) server: Server,
-    /// Answers other agents that look for the endpoint.
+    /// Answers other agents that search for the endpoint.
     pub(super) search_responder: Option<SearchResponder>,
 }
 
 impl NodeServices {
-    /// Continues `search` for other agents that look for the endpoint.
+    /// Continues `search` for other agents that search for the endpoint.
     pub(super) fn answer_searching_agents(&mut self, search: Search) {
         let known = self.not_here.subscribe();
         self.search_responder = Some(match (&self.hosted, self.address) {
@@ -93,7 +93,7 @@ impl NodeServices {
         let node = NodeDescription {
             node_id: self.node_id.clone(),
             host_name: ThisHost.name(),
-            // If it is not known here, the stream's own address is used.
+            // If the address is not known here, the source address of the stream is used.
             address: spec.local_addr.clone().or(address).unwrap_or_default(),
             observed: None,
             addresses: ThisHost.addresses(),
@@ -106,7 +106,7 @@ impl NodeServices {
             node_rank: spec.node_rank,
             voter: member.cloned(),
         };
-        // No coordinator is elected before the voters, or a silence in etcd, have made sure that no earlier job runs.
+        // No coordinator is elected until the voters, or a silence in etcd, have shown that no earlier job runs.
         let leases = Leases::default().for_nodes(spec.shared.nodes);
         let silence = match spec.rendezvous {
             RendezvousMethod::Etcd(_) => claim::ClaimTimers::for_nodes(spec.shared.nodes).silence,
@@ -157,10 +157,10 @@ impl NodeServices {
         }
     }
 
-    /// Returns true if workers need no lease: the job has one node, whose process is also the
-    /// coordinator, so that a pause of one cannot make the other start a second group.
+    /// Returns true if workers need no lease: the job has one node, and its process is also the only coordinator. If
+    /// that process is paused, no other one can start a second group.
     ///
-    /// A host that was chosen by search may still step down for another one.
+    /// A host that was found by a search may still step down for another one, so its workers need a lease.
     fn runs_unleased(&self, spec: &JobSpec) -> bool {
         let may_step_down = matches!(spec.rendezvous, RendezvousMethod::Search(_));
         self.is_fixed() && spec.shared.nodes.max() == 1 && !may_step_down
@@ -176,12 +176,12 @@ impl NodeServices {
         self.not_here.subscribe()
     }
 
-    /// Returns the page of the metrics.
+    /// Returns the page with the metrics.
     pub fn metrics(&self) -> Arc<MetricsPage> {
         self.server.metrics()
     }
 
-    /// Takes what this agent hosts, if it may lead the job.
+    /// Takes the part that may lead the job, if there is one.
     pub fn hosted(&mut self) -> Option<Hosted> {
         self.hosted.take()
     }

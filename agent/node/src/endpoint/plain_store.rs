@@ -1,4 +1,4 @@
-//! The TCPStore on the endpoint's port, for clients of the job that use the endpoint as a store.
+//! Serves a TCPStore on the endpoint's port, for clients of the job that use the endpoint as a store.
 
 use std::{io, net::IpAddr};
 
@@ -18,8 +18,8 @@ use tracing::warn;
 
 use crate::endpoint::limits;
 
-/// Opens a store for PyTorch clients of the job that use the endpoint as one. There is none in a job with a secret or
-/// certificates, since the protocol cannot authenticate its clients.
+/// Opens a store for PyTorch clients of the job that use the endpoint as one. A job with a secret or certificates has none, because the
+/// protocol cannot authenticate its clients.
 pub fn plain_store(
     stores: &StoreThread,
     registered_nodes: watch::Receiver<RegisteredNodes>,
@@ -44,7 +44,7 @@ pub fn plain_store(
     Ok(Some(port_store))
 }
 
-/// Admits the registered nodes to the endpoint's store, and warns of each address that it refuses, until the coordinator has ended.
+/// Admits registered nodes to the endpoint's store, and warns of each refused address. Ends with the coordinator.
 async fn admit_registered(
     port_store: PortStore,
     mut registered_nodes: watch::Receiver<RegisteredNodes>,
@@ -59,7 +59,7 @@ async fn admit_registered(
                 }
                 due = Some(not_before);
             }
-            // All addresses are copied each time. Nodes that register meanwhile share the next copy.
+            // Each time all addresses are copied. Nodes that register meanwhile share the next copy.
             () = clock::until(due) => {
                 due = None;
                 not_before = clock::now() + limits::ADMISSION_INTERVAL;
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// The endpoint's store admits the job's own nodes and user only.
+    /// The endpoint's store admits only the nodes and the user of the job.
     #[test]
     fn plain_store_is_for_the_job() {
         let node: IpAddr = "10.0.0.1".parse().unwrap();

@@ -1,5 +1,5 @@
-//! The port that an agent serves, on a thread of its own: neither handshakes of TLS nor a flood of requests delays the
-//! coordinator and the agent.
+//! Serves an agent's port on a thread of its own, so that neither TLS handshakes nor a flood of requests delay the coordinator and the
+//! agent.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use ragent_coordinator::{metrics::MetricsPage, service::Shared};
 use tokio::{runtime::Builder, sync::oneshot, task::yield_now};
 use tracing::error;
 
-/// A port that is served until this value is dropped.
+/// A port, served until this value is dropped.
 pub struct Server {
     thread: PortThread,
     metrics: Arc<MetricsPage>,
@@ -28,12 +28,11 @@ pub(super) struct PortThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The number of times that other tasks run after the end of a port was ordered: enough to send messages that have left
-/// their queues.
+/// The turns of other tasks after the port was ordered to end: enough to send messages that have left their queues.
 const LAST_TURNS: usize = 8;
 
 impl Server {
-    /// Begins to serve the port of `listener`, whose routes share these parts.
+    /// Starts to serve the port of `listener`. Its routes share these parts.
     ///
     /// # Errors
     ///
@@ -49,7 +48,7 @@ impl Server {
         Ok(Self { thread, metrics })
     }
 
-    /// Returns the page of the metrics.
+    /// Returns the page with the metrics.
     pub fn metrics(&self) -> Arc<MetricsPage> {
         Arc::clone(&self.metrics)
     }
@@ -61,8 +60,8 @@ impl Server {
 }
 
 impl PortThread {
-    /// Begins to serve the port of `listener` on a thread with this name, with at most this many connections. `last` is awaited
-    /// before the connections are closed.
+    /// Starts to serve the port of `listener`, on a thread with this name and with at most this many connections. Waits for `last` before
+    /// it closes the connections.
     ///
     /// # Errors
     ///
@@ -95,7 +94,7 @@ impl PortThread {
         };
         let run = move || {
             runtime.block_on(serve);
-            // Reading a file may take longer.
+            // The reading of a file may still be running, and is not waited for.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
@@ -108,7 +107,7 @@ impl Drop for PortThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // Its connections are closed when it has ended.
+            // The connections are closed when the thread has ended.
             let _ = thread.join();
         }
     }

@@ -1,5 +1,6 @@
-//! Compares the credentials of this process with those of the voters that answer, so that a wrong secret or certificate is an
-//! error at the start, and not an unreachable voter later.
+//! Compares the credentials of this process with those of the voters that answer.
+//!
+//! So a wrong secret or certificate is an error at the start, and not an unreachable voter later.
 
 use std::net::SocketAddr;
 
@@ -13,12 +14,12 @@ use tokio::{task::JoinSet, time::timeout};
 use super::error::LocateError;
 use crate::endpoint::limits;
 
-/// Checks that at least one of the voters that answer agrees with this process on secret or certificates, if any answers. Asks
-/// again if none has the secret, which may have been replaced a moment ago.
+/// Checks that at least one of the answering voters accepts the credentials of this process. If no voter answers, there is no error. If the
+/// secrets differ, asks once more, because a secret may have been replaced a moment ago.
 ///
 /// # Errors
 ///
-/// Returns [`LocateError::Auth`] if none that answers does.
+/// Returns [`LocateError::Auth`] if voters answer, but none accepts.
 pub async fn check(list: &VoterList, credentials: &Credentials) -> Result<(), LocateError> {
     match check_once(list, credentials).await {
         Err(mismatch) if mismatch.is_of_secrets() => {
@@ -47,7 +48,7 @@ async fn check_once(list: &VoterList, credentials: &Credentials) -> Result<(), M
         }
         false
     };
-    // A voter that does not answer within this time does not count.
+    // A voter that does not answer in time does not count.
     let has_match = timeout(limits::VOTER_SECRETS_TIMEOUT, first_match).await.unwrap_or(false);
     match mismatch.filter(|_| !has_match) {
         Some(mismatch) => Err(mismatch),

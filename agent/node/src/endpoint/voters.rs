@@ -1,6 +1,7 @@
-//! Starts this node's services in a job whose coordinator is elected: as a voter if one of the listed
-//! endpoints leads to this machine and its port is free, or if a search has chosen this agent; otherwise as an agent that
-//! becomes a voter when one is lost.
+//! Starts this node's services in a job with an elected leader.
+//!
+//! - The agent is a *first voter* if a listed endpoint leads to this machine and its port is free, or if a search has chosen it.
+//! - Otherwise it is a member, which becomes a voter when one is lost.
 
 use std::{
     cmp::Reverse,
@@ -39,12 +40,12 @@ use crate::{
     node::{destination::Destination, node_id::new_node_id},
 };
 
-/// The first voters of a job, as an agent knows them when it starts.
+/// The first voters of a job, as an agent knows them at its start.
 pub(super) struct FirstVoters {
     endpoints: Vec<Endpoint>,
-    /// The list as the user gave it, or `auto` with its port. It distinguishes state files.
+    /// The user's list, or `auto` with its port. It distinguishes state files.
     name: String,
-    /// True if the endpoints were found, and differ between the agents of the job.
+    /// True if a search has found the endpoints. They then differ between the agents of the job.
     are_found: bool,
 }
 
@@ -60,8 +61,7 @@ impl FirstVoters {
         Self { endpoints: vec![endpoint], name: search.name(), are_found: true }
     }
 
-    /// Returns the voters that an earlier agent of this machine knew, if it found the job by a search, and the job has a
-    /// round.
+    /// Returns the voters from the state file of an earlier agent of this machine that found the job by a search, if the job has a round.
     pub(super) fn remembered(run_id: &RunId, search: &SearchSpec) -> Option<Self> {
         let name = search.name();
         let (_, copy) = copies(run_id, &name).into_iter().next()?;
@@ -79,8 +79,7 @@ impl fmt::Display for FirstVoters {
     }
 }
 
-/// Returns the copies of the state in the state files of earlier and other agents of this machine, with their ports. The newest
-/// comes first.
+/// Returns the copies of the state in the state files of agents of this machine, with their ports, newest first.
 fn copies(run_id: &RunId, name: &str) -> Vec<(u16, Stored)> {
     let read = |port| {
         let copy = state_file::read_copy(&state_file::member_path(run_id, name, port))?;
@@ -124,13 +123,12 @@ pub(super) async fn take_part(
 
 /// Binds the first endpoint of the list that leads to this machine and is free; `None` if there is none.
 ///
-/// If this machine's name does not resolve yet, waits for it until `until`: a name service may learn of a host
-/// after the host has started.
+/// If this machine's name does not resolve yet, waits for it until `until`: a name service may learn of a host only after the host has
+/// started.
 ///
 /// # Errors
 ///
-/// Returns [`LocateError`] if another program has the port, or the system refuses it, or two endpoints lead to the same
-/// address.
+/// Returns [`LocateError`] if another program has the port, if the system refuses it, or if two endpoints are one address.
 pub async fn own_endpoint(
     list: &VoterList,
     until: Instant,
@@ -154,7 +152,7 @@ pub async fn own_endpoint(
             }
         }
         for (endpoint, address) in &owned {
-            // True if several of the listed endpoints are on this machine, with the same port.
+            // True if several listed endpoints are on this machine with the same port.
             let shares_port =
                 |other: &SocketAddr| other.port() == address.port() && other != address;
             let is_shared = owned.iter().any(|(_, other)| shares_port(other));
@@ -169,11 +167,11 @@ pub async fn own_endpoint(
     }
 }
 
-/// Checks that an address of `endpoint` is not that of an endpoint before it, all of which are `known`.
+/// Checks that an address of `endpoint` does not belong to an earlier endpoint, as in `known`.
 ///
 /// # Errors
 ///
-/// Returns [`LocateError::SameAddress`] if it is.
+/// Returns [`LocateError::SameAddress`] if it does.
 fn check_distinct<'a>(
     known: &mut BTreeMap<SocketAddr, &'a Endpoint>,
     endpoint: &'a Endpoint,
@@ -196,7 +194,7 @@ fn is_this_host(endpoint: &Endpoint) -> bool {
 
 /// Listens at an endpoint; `None` if another agent of this machine already does.
 ///
-/// Listens on that address alone if several of the listed endpoints are on this machine with the same port.
+/// If several listed endpoints are on this machine with the same port, listens on this address alone.
 async fn bind(
     endpoint: &Endpoint,
     address: SocketAddr,
@@ -222,7 +220,7 @@ async fn bind(
     }
 }
 
-/// Returns true if an earlier agent of this machine, which the user has not listed, has left the voters of a job.
+/// Returns true if an agent of this machine outside the list has left a state file with the voters of the job.
 pub(super) fn knows_voters(run_id: &RunId, list: &VoterList) -> bool {
     copies(run_id, &list.to_string()).iter().any(|(_, copy)| copy.replica.has_round())
 }
@@ -257,7 +255,7 @@ pub(super) fn vote(
     serve(spec, first, stores, place)
 }
 
-/// Starts the services of an agent that is not one of the first voters, or was one. It becomes a voter when one is lost.
+/// Starts the services of a member. It becomes a voter when one is lost. It may have been a voter before.
 pub(super) async fn join(
     spec: &JobSpec,
     first: &FirstVoters,
@@ -286,16 +284,16 @@ pub(super) async fn join(
     serve(spec, first, stores, place)
 }
 
-/// The place of a voter: its port, and its addresses.
+/// The port and the addresses of a voter.
 struct VoterPlace {
     listener: TcpListener,
     /// The endpoint at which others reach this process.
     endpoint: Endpoint,
     /// The same port, as this process reaches it.
     dialed: Endpoint,
-    /// The address at which its node registers.
+    /// The address that its node registers with.
     address: IpAddr,
-    /// The address from which it connects to other voters.
+    /// The source address of connections to other voters.
     source: Option<IpAddr>,
     reach: Reach,
     state_file: PathBuf,
@@ -336,7 +334,7 @@ fn serve(
     let (hosted, server) = host_voter(endpoint_port, own, voter)?;
     let own = (endpoint, dialed);
     let leadership = hosted.leadership();
-    // From its state file at first.
+    // At first they are from the state file.
     let known = leadership.stored.borrow().voters_of_job();
     let known = known.iter().filter_map(|voter| voter.as_str().parse().ok()).collect();
     Ok(NodeServices {
@@ -357,17 +355,17 @@ fn serve(
     })
 }
 
-/// Listens on the port of an earlier process of this machine whose voter has left its state file, so that this process
-/// continues as that voter; otherwise on any free port.
+/// Listens on the port of an earlier process whose voter has left its state file, so that this process continues as that voter. If there is
+/// no such port, listens on a free one.
 fn listen_as_member(spec: &JobSpec, first: &FirstVoters, reach: Reach) -> io::Result<TcpListener> {
     let ports = copies(&spec.run_id, &first.name).into_iter().map(|(port, _)| port);
-    // The port of an agent that still runs is taken.
+    // If that agent still runs, its port is in use.
     let mut free = ports.filter_map(|port| net::listen(reach, port).ok());
     free.next().map_or_else(|| net::listen(reach, 0), Ok)
 }
 
-/// Returns the address at which other nodes reach this one: the one that is given, else the one at which the voters of the job
-/// know this one, else the one from which a first voter is reached.
+/// Returns this node's address for other nodes: the given one, or else its address in the list of voters, or else the source address of
+/// connections to a first voter.
 async fn own_address(
     spec: &JobSpec,
     first: &FirstVoters,
@@ -387,7 +385,7 @@ async fn own_address(
     reachable_here(bound)
 }
 
-/// Returns the address in the list of voters of the voter with this state file, if it is one of this machine's.
+/// Returns the address of this state file's voter in the list of voters, if it belongs to this machine.
 fn slot_address(state_file: &Path) -> Option<IpAddr> {
     let copy = state_file::read_copy(state_file)?;
     let voter = copy.voter.filter(|_| copy.replica.has_round())?;
@@ -396,8 +394,7 @@ fn slot_address(state_file: &Path) -> Option<IpAddr> {
     endpoint.host.parse().ok().filter(|ip| ThisHost.owns(*ip))
 }
 
-/// Returns the reach of the port of an agent that is not a voter: this machine if all voters are at loopback
-/// addresses.
+/// Returns the reach of a member's port: only this machine if all voters are at loopback addresses.
 async fn reach_of(voters: &[Endpoint]) -> Reach {
     let mut reaches = BTreeSet::new();
     for voter in voters {
@@ -407,12 +404,12 @@ async fn reach_of(voters: &[Endpoint]) -> Reach {
     reaches.first().filter(|_| is_local).map_or(Reach::Everywhere, |first| member_reach(*first))
 }
 
-/// Returns the address from which other voters expect connections, if it is one of this machine's.
+/// Returns the address from which other voters expect connections, if it belongs to this machine.
 pub fn source(resolved: IpAddr) -> Option<IpAddr> {
     (!resolved.is_loopback() && ThisHost.owns(resolved)).then_some(resolved)
 }
 
-/// Returns the time for which agents may wait for the next leader: a lease, then the join timeout.
+/// Returns the time that agents may wait for the next leader: a lease and the join timeout.
 pub fn kept_for(join_timeout: Duration) -> Duration {
     join_timeout.saturating_add(Leases::default().coordinator)
 }

@@ -12,37 +12,36 @@ use ragent_leadership::state_file;
 
 use crate::keeper::limits;
 
-/// One small message, and its recipients.
+/// One small message and its recipients.
 #[derive(Debug)]
 pub(super) struct DeathNoticeSender {
     pub(super) node_id: String,
-    /// The coordinator and all voters; empty if the agent has left by itself.
+    /// The coordinator and all voters; empty if the agent has left in order.
     pub(super) coordinators: Vec<SocketAddr>,
     /// The newest round that ran on this node.
     pub(super) round: u64,
     /// The proof of the agent's node id; empty before it was registered.
     pub(super) proof: String,
-    /// The state file next to which the death notice is also written.
+    /// The state file that the death notice is written next to, if any.
     pub(super) state_file: Option<PathBuf>,
 }
 
 impl DeathNoticeSender {
-    /// Returns true if the agent has left by itself.
+    /// Returns true if the agent has left in order.
     pub(super) fn is_in_order(&self) -> bool {
         self.coordinators.is_empty()
     }
 
-    /// Tries to deliver the death notice. If this fails, the end of the lease proves the same a little
-    /// later.
+    /// Tries to deliver the death notice. If that fails, the end of the lease proves the same a little later.
     ///
-    /// The file is written before the message is sent. A coordinator that is starting listens
-    /// before it reads the file, so it gets at least one of the two.
+    /// The file is written before the message is sent. A starting coordinator listens before it reads the file, so it
+    /// gets at least one of the two.
     pub(super) fn deliver(&self) {
         if let Some(path) = &self.state_file {
             // If this fails, the end of the lease proves the same a little later.
             let _ = state_file::write_death_notice(path, &self.text());
         }
-        // A recipient that does not answer must not delay the others: each of them may be a voter.
+        // A silent recipient must not delay the others, each of which may be a voter.
         thread::scope(|scope| {
             for coordinator in self.coordinators.iter().take(limits::MAX_ENDPOINT_ADDRESSES) {
                 let deliver = || self.deliver_to(*coordinator);
@@ -70,7 +69,7 @@ impl DeathNoticeSender {
             body.len(),
         );
         stream.write_all(request.as_bytes())?;
-        // The status shows if the death notice was accepted; the body does not matter.
+        // The status shows whether the death notice was accepted. The body does not matter.
         let mut answer = [0; 12];
         stream.read_exact(&mut answer)?;
         if answer.starts_with(b"HTTP/1.1 2") {

@@ -1,8 +1,7 @@
-//! The messages between agent and keeper: one JSON object per line.
+//! Defines the messages between agent and keeper: one JSON object per line.
 //!
-//! An `Order::Spawn` is sent with file descriptors: the worker's stdin, stdout and stderr, and,
-//! for each stream that the agent copies, the descriptors with which the keeper continues when the
-//! agent is gone.
+//! File descriptors are sent with an `Order::Spawn`: the worker's stdin, stdout and stderr. For each stream that the
+//! agent copies, there are also the descriptors with which the keeper continues when the agent is gone.
 
 use std::{collections::BTreeSet, ffi::OsString, net::SocketAddr, path::PathBuf};
 
@@ -15,12 +14,11 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Order {
     /// Starts a worker from its standby, or as a new process if there is none.
     Spawn(Program),
-    /// Starts a standby for the worker that `program` describes, as far as it is known before a
-    /// round.
+    /// Starts a standby for the worker `program`, which is described as far as it is known before a round.
     StartStandby {
         /// The worker.
         program: Program,
-        /// The variables that are only for the standby.
+        /// The variables for the standby only.
         hook: Vec<(String, OsString)>,
     },
     /// Kills a standby without a round.
@@ -40,7 +38,7 @@ pub(crate) enum Order {
     },
     /// Kills every process that is left in the tree.
     CleanUp {
-        /// The number of the cleanup; [`KeeperReport::Reaped`] repeats it.
+        /// The number of the cleanup. [`KeeperReport::Reaped`] repeats it.
         number: u64,
     },
     /// Sets the end of the lease.
@@ -50,23 +48,23 @@ pub(crate) enum Order {
     },
     /// Requests a [`KeeperReport::Pong`] at once.
     Ping,
-    /// Sets the death notice to be delivered if the agent is gone.
+    /// Sets the death notice that is delivered when the agent is gone.
     SetDeathNotice {
         /// The agent's node id.
         node_id: String,
-        /// The addresses of the coordinator; empty if the agent leaves by itself.
+        /// The addresses of the coordinator and the voters; empty if the agent leaves in order.
         coordinators: Vec<SocketAddr>,
         /// The newest round that ran on this node.
         round: u64,
         /// The proof of the agent's node id; empty before it was registered.
         proof: String,
-        /// The state file of the coordinator, if this agent hosts it. The death notice is also written
-        /// next to it, for the next agent on this machine.
+        /// The state file of the coordinator, if this agent hosts it. The death notice is also
+        /// written next to it, for the next agent on this machine.
         state_file: Option<PathBuf>,
     },
 }
 
-/// A worker to be started. Its environment is that of the keeper with these changes.
+/// A worker to start. Its environment is the keeper's with these changes.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Program {
     /// The worker's local rank.
@@ -75,11 +73,11 @@ pub struct Program {
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// The processors that it is bound to; empty for those of the agent.
+    /// The processors that it is bound to. Empty for the agent's own.
     pub cpus: BTreeSet<u32>,
-    /// The variables to be set.
+    /// The variables to set.
     pub env: Vec<(String, OsString)>,
-    /// The variables to be removed.
+    /// The variables to remove.
     pub unset: Vec<String>,
     /// The soft limit of open files, as the agent has inherited it.
     pub open_files: u64,
@@ -100,7 +98,7 @@ pub enum KeeperReport {
     Spawned {
         /// The worker's local rank.
         local_rank: u32,
-        /// The worker's process id, which is also that of its process group and session.
+        /// The process id of the worker. Its process group and session have the same id.
         pid: u32,
         /// True if a standby becomes the worker.
         is_standby: bool,
@@ -149,9 +147,9 @@ pub enum KeeperReport {
         /// The number of the newest cleanup that was ordered.
         number: u64,
     },
-    /// The lease has expired; the tree is being killed.
+    /// The lease has expired, and the tree is being killed.
     LeaseOver,
-    /// A process below the keeper has sent this signal to the keeper, and means the agent.
+    /// A process below the keeper has sent this signal to the keeper. It is meant for the agent.
     Signal {
         /// The signal's number.
         signal: i32,

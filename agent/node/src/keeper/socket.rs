@@ -1,5 +1,6 @@
-//! The keeper's end of the socket to its agent. It receives lines of JSON with file descriptors,
-//! and sends lines of JSON. It never blocks: a frozen agent must not delay the lease timer.
+//! Connects the keeper to its agent: receives lines of JSON with file descriptors, and sends lines of JSON.
+//!
+//! It never blocks, because a frozen agent must not delay the lease timer.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -24,11 +25,13 @@ use crate::keeper::limits;
 /// A worker's stdin, stdout and stderr.
 pub(super) type Streams = [OwnedFd; 3];
 
-/// The socket, with its buffered input and output.
+/// The socket, with buffers for input and output.
 ///
-/// An agent that is stopped does not read, so reports wait in `output`. Their number is bounded without a limit of its own: each
-/// signal waits once, a standby sends at most [`limits::STANDBY_REPORTS`] in its life, and all other reports are answers to
-/// orders, or about processes that were started by an order.
+/// A stopped agent does not read, so reports wait in `output`. Their number needs no limit of its own:
+///
+/// - each signal waits at most once,
+/// - a standby sends at most [`limits::STANDBY_REPORTS`],
+/// - all other reports answer an order, or are about a process that an order has started.
 #[derive(Debug)]
 pub(super) struct OrderSocket {
     fd: OwnedFd,
@@ -67,8 +70,7 @@ impl OrderSocket {
         !self.output.is_empty()
     }
 
-    /// Takes the streams that were received with the last [`Order::Spawn`], and the descriptors of
-    /// `flows`.
+    /// Takes the streams that arrived with the last [`Order::Spawn`], and the descriptors of `flows`.
     pub(super) fn take_streams(
         &mut self,
         flows: &[FlowOrder],
@@ -80,7 +82,7 @@ impl OrderSocket {
         Some((streams, flows))
     }
 
-    /// Takes the next order, or `None` if it has not been received completely.
+    /// Takes the next order; `None` if it is not complete yet.
     ///
     /// # Errors
     ///
@@ -123,7 +125,7 @@ impl OrderSocket {
         Ok(len)
     }
 
-    /// Sends `report`, now or as soon as the agent reads again.
+    /// Sends `report` now, or as soon as the agent reads again.
     pub(super) fn send(&mut self, report: &KeeperReport) {
         let mut line = serde_json::to_vec(report).expect("a report has no map with odd keys");
         line.push(b'\n');
@@ -131,8 +133,7 @@ impl OrderSocket {
         self.flush();
     }
 
-    /// Sends the report of a signal, unless the last report of the same signal still waits: a process may send signals without
-    /// pause.
+    /// Sends the report of a signal, unless a report of the same signal still waits: a process may send signals without pause.
     pub(super) fn send_signal(&mut self, signal: i32) {
         if !self.has_output() {
             self.unsent_signals.clear();
@@ -148,7 +149,7 @@ impl OrderSocket {
             match send(self.fd.as_raw_fd(), head, MsgFlags::MSG_NOSIGNAL) {
                 Ok(len) => drop(self.output.drain(..len)),
                 Err(Errno::EAGAIN | Errno::EINTR) => return,
-                // The agent is gone; the next read reports it.
+                // The agent is gone. The next read reports it.
                 Err(_) => return self.output.clear(),
             }
         }
@@ -161,8 +162,8 @@ mod tests {
 
     use super::*;
 
-    /// While the agent does not read, further signals of a kind add nothing to the output; the agent receives each kind, and later
-    /// ones again.
+    /// While the agent does not read, further signals of a kind add nothing to the output. The agent receives each kind, and later signals
+    /// again.
     #[test]
     fn signals_do_not_pile_up() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();

@@ -1,9 +1,8 @@
-//! The standbys of a keeper: Python interpreters that import modules, and wait until they become
-//! workers.
+//! Holds the standbys: Python interpreters that import modules, and wait until they become workers.
 //!
-//! Each has a socket, on which it sends reports, and receives the variables and the streams of its
-//! worker. Until its report that it has taken them, no line of the script has run: a standby that
-//! ends before that is replaced by a cold start.
+//! Each standby has a socket. It sends reports on it, and receives the variables and streams of its
+//! worker. It reports when it has taken them. Until then no line of the script has run, so a
+//! standby that ends before that is replaced by a new process.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,10 +43,10 @@ use crate::keeper::limits;
 pub struct KeptStandbys {
     /// Standbys that wait for a round, by local rank.
     waiting: BTreeMap<u32, KeptStandby>,
-    /// Standbys that have received the variables and the streams of a worker, but have not reported that
-    /// they have taken them, by local rank.
+    /// Standbys that were sent the variables and streams of a worker, but have not reported yet
+    /// that they have taken them, by local rank.
     starting: BTreeMap<u32, Starting>,
-    /// The cgroups of standbys that have ended or were killed; each is removed when it is empty.
+    /// The cgroups of standbys that have ended or were killed. Each is removed when it is empty.
     ended: Vec<ChildCgroup>,
 }
 
@@ -73,15 +72,14 @@ struct Starting {
 /// The keeper's end of the socket of a standby.
 #[derive(Debug)]
 struct ReportSocket {
-    /// `None` after the standby has closed its end, or has sent too many reports.
+    /// `None` once the standby has closed its end or has sent too many reports.
     fd: Option<OwnedFd>,
     /// The number of its reports so far.
     received: usize,
 }
 
 impl KeptStandbys {
-    /// Starts a standby for the worker that `program` describes; `hook` holds the variables that
-    /// are only for the standby.
+    /// Starts a standby for the worker `program`. `hook` has the variables for the standby only.
     ///
     /// # Errors
     ///
@@ -101,15 +99,15 @@ impl KeptStandbys {
                 Ok(())
             }
             Err(error) => {
-                // No process is in it, and none whose end would cause its removal.
+                // The cgroup has no process, so no end of a process would cause its removal.
                 self.ended.extend(cgroup.filter(|cgroup| !cgroup.remove()));
                 Err(error)
             }
         }
     }
 
-    /// Makes the standby of a worker become that worker; returns its process and its cgroup.
-    /// Returns `None` if no standby fits the worker, and dismisses a standby that does not fit.
+    /// Turns the standby of a worker into that worker, and returns its process and cgroup. Returns
+    /// `None` if no standby fits, and then dismisses it.
     pub(super) fn take_over(
         &mut self,
         program: &Program,
@@ -137,14 +135,14 @@ impl KeptStandbys {
     /// Kills a standby without a round, and all processes that its modules have started.
     pub fn dismiss(&mut self, local_rank: u32) {
         if let Some(standby) = self.waiting.remove(&local_rank) {
-            // It is reaped like any orphan.
+            // The standby is reaped like any orphan.
             standby.kill();
             self.ended.extend(standby.cgroup);
         }
     }
 
-    /// Kills the standbys that were to become workers: no line of their script has run, and they
-    /// ignore other signals. Their ends are reported as those of workers.
+    /// Kills the standbys that should become workers. No line of their script has run, and they
+    /// ignore other signals. Their ends are reported like those of workers.
     pub(super) fn kill_starting(&mut self) {
         for Starting { pid, .. } in std::mem::take(&mut self.starting).into_values() {
             let _ = killpg(pid, Signal::SIGKILL);
@@ -163,8 +161,8 @@ impl KeptStandbys {
         self.waiting.values().map(|standby| pid_of(&standby.child)).collect()
     }
 
-    /// Returns the process ids of the standbys without a round, and of the processes that their modules
-    /// have started in their cgroups.
+    /// Returns the process ids of the standbys without a round, and of the processes that their
+    /// modules have started in their cgroups.
     pub(super) fn members(&self) -> BTreeSet<Pid> {
         let cgroups = self.waiting.values().filter_map(|standby| standby.cgroup.as_ref());
         let mut members = self.pids();
@@ -195,19 +193,19 @@ impl KeptStandbys {
         });
     }
 
-    /// Reaps and reports every standby without a round that has ended.
+    /// Reaps and reports all standbys without a round that have ended.
     pub fn reap(&mut self, report: &mut impl FnMut(KeeperReport)) {
         let waiting = self.waiting.iter();
         let ended = waiting.filter(|(_, standby)| tree::has_ended(pid_of(&standby.child)));
         for local_rank in ended.map(|(&local_rank, _)| local_rank).collect::<Vec<_>>() {
             let Some(mut standby) = self.waiting.remove(&local_rank) else { continue };
-            // Before it is reaped: then its process group id may be reused.
+            // It is killed before it is reaped, because its process group id may be reused after that.
             standby.kill();
             let end = match standby.child.try_wait() {
                 Ok(Some(status)) => ProcessEnd::from(status),
                 Ok(None) | Err(_) => ProcessEnd::UNKNOWN,
             };
-            // Its last report may have arrived since.
+            // Its last report may have arrived meanwhile.
             if !receive_all(&mut standby.socket, local_rank, report, is_refused) {
                 report(KeeperReport::StandbyEnded { local_rank, end });
             }
@@ -216,8 +214,8 @@ impl KeptStandbys {
         self.ended.retain(|cgroup| !cgroup.remove());
     }
 
-    /// Returns the program and the streams of the worker that the standby `pid` was to become; `None` if
-    /// it has become the worker, or `pid` is another process.
+    /// Returns the program and the streams of the worker that the standby `pid` should become.
+    /// Returns `None` if it has become the worker, or if `pid` is another process.
     pub(super) fn take_unstarted(
         &mut self,
         pid: Pid,
@@ -225,15 +223,15 @@ impl KeptStandbys {
     ) -> Option<(Program, Streams)> {
         let (&local_rank, _) = self.starting.iter().find(|(_, starting)| starting.pid == pid)?;
         let mut starting = self.starting.remove(&local_rank)?;
-        // It may have become the worker since the reports were received.
+        // It may have become the worker since reports were last received.
         let has_taken = receive_all(&mut starting.socket, local_rank, report, is_taken);
         (!has_taken).then_some((starting.program, starting.streams))
     }
 }
 
 impl KeptStandby {
-    /// Kills the standby, and the processes that its modules have started: all of them if it has a cgroup,
-    /// otherwise its descendants and the members of its process group.
+    /// Kills the standby and the processes that its modules have started: all of them if it has a cgroup, otherwise its descendants and the
+    /// members of its process group.
     fn kill(&self) {
         let pid = pid_of(&self.child);
         if let Some(cgroup) = &self.cgroup {
@@ -258,7 +256,7 @@ impl KeptStandby {
     }
 }
 
-/// Starts a standby; returns its process and the keeper's end of its socket.
+/// Starts a standby. Returns its process, and the keeper's end of its socket.
 fn start(
     program: &Program,
     hook: Vec<(String, OsString)>,
@@ -268,13 +266,13 @@ fn start(
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
     let mut command = command_of(program);
     command.envs(hook).stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
-    // A standby that cannot join its cgroup is still found by the walk through the tree.
+    // A standby that cannot join its cgroup is still found in the process tree.
     let cgroup = cgroup.and_then(|cgroup| cgroup.procs().ok());
     Ok((unix::spawn_worker(command, limits_of(program), cgroup)?, ours))
 }
 
-/// Returns the message to a standby: `NAME=VALUE` for each variable of its worker, and `NAME` for
-/// each of its own that the worker does not have, separated by zeros.
+/// Returns the message to a standby, separated by zeros: `NAME=VALUE` for each variable of its
+/// worker, and `NAME` for each variable of the standby that the worker does not have.
 fn variables(standby: &Program, worker: &Program) -> Vec<u8> {
     let names: BTreeSet<&str> = worker.env.iter().map(|(name, _)| name.as_str()).collect();
     let mut message = Vec::new();
@@ -287,15 +285,15 @@ fn variables(standby: &Program, worker: &Program) -> Vec<u8> {
     message
 }
 
-/// Returns true if two programs differ in their environment and streams only.
+/// Returns true if two programs differ only in their environment and streams.
 fn has_same_command(one: &Program, other: &Program) -> bool {
     let command =
         |program: &Program| Program { env: Vec::new(), flows: Vec::new(), ..program.clone() };
     command(one) == command(other)
 }
 
-/// Receives reports until there are no more, and passes them on; closes a socket whose other end is
-/// closed. Returns true if one of them `is_last`.
+/// Receives all waiting reports and passes them on. Closes a socket if the other end is closed.
+/// Returns true if `is_last` holds for one of the reports.
 fn receive_all(
     socket: &mut ReportSocket,
     local_rank: u32,
@@ -306,7 +304,7 @@ fn receive_all(
     let mut has_last = false;
     while let Some(open) = &socket.fd {
         if socket.received == limits::STANDBY_REPORTS {
-            // The hook sends two reports. Nothing more is read from a standby that sends too many.
+            // The hook sends two reports. A standby that sends too many is no longer read.
             socket.fd = None;
             break;
         }
@@ -366,7 +364,7 @@ mod tests {
 
     use super::*;
 
-    /// A standby that reports without pause is not read any more, also if its reports arrive one by one.
+    /// A standby that reports without pause is no longer read, even if its reports arrive one by one.
     #[test]
     fn reports_of_a_standby_are_bounded() {
         let flags = SockFlag::SOCK_CLOEXEC;

@@ -1,4 +1,4 @@
-//! The workers of a keeper, and all processes that they have started.
+//! Starts, signals and reaps the workers of a keeper, and all processes that they have started.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,15 +35,14 @@ use crate::keeper::limits;
 #[derive(Debug)]
 pub(super) struct Workers {
     cgroup: Option<Cgroup>,
-    /// The cgroups of workers that were standbys, with the process ids of these workers, until the end
-    /// of the cleanup after their round.
+    /// The cgroups of workers that were standbys, with their process ids, until the cleanup after
+    /// their round has ended.
     taken: Vec<(Pid, ChildCgroup)>,
     running: BTreeMap<u32, Worker>,
     /// The signal on which the workers of the round are to end, if they are.
     stopping: Option<Signal>,
     pub(super) standbys: KeptStandbys,
-    /// The process groups of workers, including workers that have ended while processes of their
-    /// group still run.
+    /// The process groups of workers. A worker that has ended stays in the list while processes of its group run.
     groups: Vec<Pid>,
     /// The streams of the newest workers.
     flows: Vec<HandedOver>,
@@ -71,7 +70,7 @@ enum Interpreter {
 }
 
 impl Workers {
-    /// Creates an empty tree, whose workers will run in `cgroup`, if there is one.
+    /// Creates an empty tree. Its workers will run in `cgroup`, if there is one.
     pub(super) fn new(cgroup: Option<Cgroup>) -> Self {
         Self {
             cgroup,
@@ -124,7 +123,7 @@ impl Workers {
         }
         let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
         let streams: Streams = copies.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
-        // A worker that cannot join the cgroup is still found by the walk through the tree.
+        // A worker that cannot join the cgroup is still found in the process tree.
         let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.workers().procs().ok());
         let [stdin, stdout, stderr] = streams;
         let mut command = command_of(program);
@@ -143,7 +142,7 @@ impl Workers {
         KeeperReport::Spawned { local_rank, pid, is_standby }
     }
 
-    /// Returns true if a process is a worker that runs, or a process below one.
+    /// Returns true if a process is a running worker or a descendant of one.
     pub(super) fn has_started(&self, process: Pid) -> bool {
         let workers = self.running.values().map(Worker::pid);
         workers
@@ -151,17 +150,16 @@ impl Workers {
             .any(|worker| worker == process || tree::descendants_of(worker).contains(&process))
     }
 
-    /// Keeps the streams of a worker that is to be started, in case the agent does not copy them to
-    /// their end.
+    /// Keeps the streams of a worker that will be started, in case the agent does not copy them to their end.
     pub(super) fn keep(&mut self, flows: Vec<HandedOver>) {
         if self.is_empty() {
-            // The agent has copied those of the previous round.
+            // The agent has copied the streams of the previous round.
             self.flows.clear();
         }
         self.flows.extend(flows);
     }
 
-    /// Copies the output that the agent has not read to its destinations. All writers are dead.
+    /// Copies output that the agent has not read to its destinations. No writer is left.
     pub(super) fn empty_pipes(&mut self) {
         let deadline = clock::now_blocking() + limits::SPILLED_TIMEOUT;
         flow::finish_all(std::mem::take(&mut self.flows), deadline);
@@ -197,7 +195,7 @@ impl Workers {
     }
 
     /// Kills all processes except waiting standbys and the processes that their modules have
-    /// started; [`KeeperReport::Reaped`] follows when no other process is left.
+    /// started. [`KeeperReport::Reaped`] follows when no other process is left.
     pub(super) fn clean_up(&mut self, number: Option<u64>) {
         self.standbys.kill_starting();
         self.cleaning_up = true;
@@ -215,7 +213,7 @@ impl Workers {
         tree::kill_descendants(&self.standbys.members());
     }
 
-    /// Kills the processes left by a standby that ended before it became a worker: the process that
+    /// Kills the processes of a standby that ended before it became a worker. The process that
     /// replaces it may import the same modules.
     fn kill_left_by(&self, standby: Pid) {
         for (_, cgroup) in self.taken.iter().filter(|(pid, _)| *pid == standby) {
@@ -226,12 +224,12 @@ impl Workers {
 
     /// Reaps and reports every process that has ended since the last call.
     ///
-    /// Returns the workers whose standby has ended before it became the worker.
+    /// Returns the workers whose standby ended before it became the worker.
     pub(super) fn reap(
         &mut self,
         report: &mut impl FnMut(KeeperReport),
     ) -> Vec<(Program, Streams)> {
-        // A standby that has just become a worker may have ended as one.
+        // A standby may have become a worker and ended since the last report.
         self.standbys.receive(report);
         let unstarted = self.reap_workers(report);
         self.standbys.reap(report);
@@ -254,14 +252,14 @@ impl Workers {
     }
 
     fn has_only_standbys(&self) -> bool {
-        // The children are listed first: one that a module starts in between, and that becomes a child
-        // later, causes another look when it ends.
+        // The children are listed first. A module may start a process in between, which becomes a
+        // child later. The end of that process causes another look.
         let children: BTreeSet<Pid> = tree::children_of(getpid()).into_iter().collect();
         let (standbys, members) = (self.standbys.pids(), self.standbys.members());
         if members.is_empty() {
             return tree::has_no_children();
         }
-        // A list that cannot be read is empty, and proves nothing.
+        // A list that cannot be read is empty, so it proves nothing.
         standbys.is_subset(&children) && children.is_subset(&members)
     }
 
@@ -287,8 +285,7 @@ impl Workers {
                 }
                 false
             }
-            // Cannot happen, because only this code waits for workers. A worker that cannot be
-            // waited for counts as failed.
+            // This cannot happen, because only this code waits for workers. Such a worker counts as failed.
             Err(_) => {
                 report(KeeperReport::Ended { local_rank, end: ProcessEnd::UNKNOWN });
                 false

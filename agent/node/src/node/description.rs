@@ -1,4 +1,4 @@
-//! The addresses with which a node registers.
+//! Completes the addresses that a node registers with.
 
 use std::net::IpAddr;
 
@@ -6,15 +6,13 @@ use ragent_rendezvous::message::NodeDescription;
 
 use super::limits;
 
-/// Completes the description of a node for a stream whose own end is `local`, on a machine with
-/// these `addresses`.
+/// Completes the description of a node. `local` is the stream's own end, `addresses` are those of the machine.
 pub(super) fn describe(node: &mut NodeDescription, local: IpAddr, addresses: Vec<IpAddr>) {
     let own = local.to_canonical();
     if node.address.is_empty() {
         node.address = own.to_string();
     }
-    // The address in use comes first, as it is known to work; a machine may have more than are
-    // accepted.
+    // The address in use comes first, because it is known to work. A machine may have more addresses than are accepted.
     node.addresses = addresses;
     node.addresses.retain(|address| *address != own);
     node.addresses.insert(0, own);
@@ -47,7 +45,7 @@ mod tests {
         node
     }
 
-    /// The address of the stream comes first, and is the node's address unless another is known.
+    /// The address of the stream comes first. It is the node's address unless another one is known.
     #[test]
     fn stream_determines_the_address() {
         let all = || ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap()).to_vec();
@@ -58,8 +56,7 @@ mod tests {
         assert_eq!(described("node0", "10.0.0.2", all()).address, "node0");
     }
 
-    /// A machine with too many addresses registers with as many as are accepted, and with the one in
-    /// use.
+    /// A machine with too many addresses registers with as many as are accepted, including the one in use.
     #[test]
     fn addresses_are_bounded() {
         let many = (0..=u8::MAX).map(|last| IpAddr::from([10, 0, 1, last])).collect();

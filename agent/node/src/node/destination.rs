@@ -1,4 +1,4 @@
-//! The endpoints that an agent dials: that of the only coordinator, or those of the voters.
+//! Knows the endpoints that an agent dials: the only endpoint, or the voters, or its own port and the leader in etcd.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr};
 
@@ -15,36 +15,35 @@ use tokio::sync::watch;
 /// The endpoints that an agent dials.
 #[derive(Clone, Debug)]
 pub struct Destination {
-    /// The only endpoint, or this agent's own port: by the name that all nodes use, and in the form in which this agent
-    /// dials it.
+    /// The only endpoint, or this agent's own port. First the name that all nodes use, then the form in which this agent dials it.
     own: (Endpoint, Endpoint),
     /// True if `own` is this agent's own port.
     is_own: bool,
-    /// The choice among voters, or between this agent's own port and the leader, by the names that all nodes use; `None`
-    /// if there is one endpoint.
+    /// The choice between several endpoints, under the names that all nodes use: voters, or with etcd this agent's own port and the leader.
+    /// `None` if there is one endpoint.
     targets: Option<Targets<Endpoint>>,
-    /// The leader as this agent's own voter knows it, or the record in etcd.
+    /// The leader, as this agent's own voter or the record in etcd names it.
     leader: Option<watch::Receiver<Leader>>,
-    /// The endpoints of the agents that succeed a leader that is found in etcd; `None` with voters or one endpoint.
+    /// The endpoints of the leader's successors in etcd; `None` without etcd.
     successors: Option<watch::Receiver<Vec<Endpoint>>>,
     /// The endpoints as text, for messages.
     text: String,
     /// The last known addresses of endpoints, by name.
     known: Vec<(Endpoint, SocketAddr)>,
-    /// The name of the endpoint of each attempt that was not welcomed yet.
+    /// The name of the endpoint of each attempt without a welcome.
     attempts: BTreeMap<StreamNumber, Endpoint>,
 }
 
 /// The consequence of a redirect.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Redirect {
-    /// The only endpoint is to be replaced by this one, if the agent follows.
+    /// This endpoint should replace the only endpoint, if the agent follows.
     Elsewhere(Endpoint),
-    /// The voter does not lead; true if it names a leader that was not known.
+    /// The voter does not lead. True if it names a leader that was not known.
     NotLeading(bool),
-    /// The leader has stepped down for another one at this endpoint, which is dialed next.
+    /// The leader has stepped down for the one at this endpoint, which is dialed next.
     SteppedDown(Endpoint),
-    /// The redirect names the endpoint that was dialed, or none.
+    /// The redirect names the endpoint that was dialed, or no endpoint.
     Ignored,
 }
 
@@ -63,10 +62,12 @@ impl Destination {
         }
     }
 
-    /// Returns the destination of an agent with voters. The user has `listed` these, which are shown as `text`, and `known` are those
-    /// in the agent's state file. `own` is
-    /// the endpoint of the agent's own voter, and the endpoint at which the agent dials it; it dials its own voter first
-    /// if that is listed, otherwise the one that `seed` selects.
+    /// Returns the destination of an agent with voters.
+    ///
+    /// - `listed` are the endpoints of the user, which are shown as `text`. `known` are those in the agent's state file.
+    /// - `own` is the endpoint of the agent's own voter, and the form in which the agent dials it.
+    ///
+    /// The agent dials its own voter first if that is in one of the lists. Otherwise `seed` selects the first one.
     pub fn voters(
         mut listed: Vec<Endpoint>,
         known: Vec<Endpoint>,
@@ -93,15 +94,15 @@ impl Destination {
         }
     }
 
-    /// Adds the leader as this agent's own voter knows it.
+    /// Adds the leader, as this agent's own voter knows it.
     pub(crate) fn with_leader(mut self, leader: watch::Receiver<Leader>) -> Self {
         self.leader = Some(leader);
         self
     }
 
     #[cfg(feature = "etcd")]
-    /// Returns the destination of an agent that finds the leader through etcd: its own port, which others reach at `name`
-    /// and it at `dialed`, and the leader's once that names it.
+    /// Returns the destination of an agent with etcd: its own port, which others reach at `name` and it at `dialed`. Once etcd names a
+    /// leader, the leader's port is added.
     pub(crate) fn etcd(
         etcd: &ragent_base::spec::EtcdSpec,
         name: Endpoint,
@@ -134,14 +135,14 @@ impl Destination {
         (endpoint, known)
     }
 
-    /// Returns the endpoint at which this agent dials the one with this name.
+    /// Returns the endpoint that this agent dials for a name.
     fn dialed(&self, name: &Endpoint) -> Endpoint {
         let (own, dialed) = &self.own;
         if name == own { dialed.clone() } else { name.clone() }
     }
 
-    /// Replaces the voters by those of the coordinator. `seed` selects the one that is dialed first when the leader is
-    /// lost, unless this agent has one of them. Returns true if the voters have changed.
+    /// Replaces the voters by the coordinator's list. When the leader is lost, this agent's own voter is dialed first, or else `seed`
+    /// selects another. Returns true if the voters have changed.
     pub(super) fn handle_voter_list(&mut self, mut voters: Vec<Endpoint>, seed: u64) -> bool {
         let text: Vec<String> = voters.iter().map(ToString::to_string).collect();
         let text = text.join(",");
@@ -160,15 +161,15 @@ impl Destination {
         true
     }
 
-    /// Returns the voters, as far as they are known.
+    /// Returns the known voters.
     pub(super) fn voter_list(&self) -> Vec<VoterAddress> {
         let all = self.targets.as_ref().filter(|_| !self.uses_etcd()).map(Targets::all);
         let addresses = all.into_iter().flatten().map(|name| VoterAddress::new(name.to_string()));
         addresses.take(2 * VOTERS_MAX).collect()
     }
 
-    /// Notes a welcome on a stream, and the remote address of that stream. Returns the name of the endpoint, which
-    /// the list of voters may spell in another way.
+    /// Notes a welcome on a stream, and the remote address of the stream. Returns the name of the endpoint, which the list of voters may
+    /// spell differently.
     pub(super) fn handle_welcome(
         &mut self,
         stream: StreamNumber,
@@ -184,8 +185,7 @@ impl Destination {
         Some(name)
     }
 
-    /// Notes that a stream, or the attempt to open it, has ended. The end of a stream proves nothing about the
-    /// leader, which is dialed again.
+    /// Notes that a stream, or an attempt to open one, has ended. That proves nothing about the leader, so it is dialed again.
     pub(super) fn handle_ended(&mut self, stream: StreamNumber) {
         if let Some(name) = self.attempts.remove(&stream)
             && let Some(targets) = &mut self.targets
@@ -194,8 +194,8 @@ impl Destination {
         }
     }
 
-    /// Notes a redirect on a stream, or in answer to the attempt to open it, and returns its consequence. `is_bound` is true
-    /// if the agent is bound to a run: another run cannot take it over.
+    /// Notes a redirect and returns its consequence. It came on a stream, or in answer to an attempt to open one. `is_bound` is true if the
+    /// agent is bound to a run, because another run cannot take it over.
     pub(super) fn handle_redirect(
         &mut self,
         stream: StreamNumber,
@@ -206,7 +206,7 @@ impl Destination {
         let may_follow = !is_bound && !self.uses_etcd();
         if let Some(targets) = &mut self.targets {
             let Some(named) = named else { return Redirect::NotLeading(false) };
-            // A stream that was welcomed leads to the leader.
+            // A stream with a welcome leads to the leader.
             let from = self.attempts.get(&stream).or_else(|| targets.leader()).cloned();
             let has_stepped_down =
                 |from: &Endpoint| targets.handle_stepped_down(from, named.clone());
@@ -226,20 +226,20 @@ impl Destination {
         *self = Self::endpoint(endpoint.clone(), endpoint);
     }
 
-    /// Notes a leader; returns true if it is new.
+    /// Notes a leader. Returns true if it is new.
     fn handle_leader(&mut self, leader: Endpoint, term: Term) -> bool {
         let uses_etcd = self.uses_etcd();
         let Some(targets) = &mut self.targets else { return false };
         let is_new = targets.handle_redirect(leader.clone(), term);
         if is_new && uses_etcd {
-            // No other process is known there.
+            // With etcd, no other process is known.
             targets.handle_voters(vec![leader], Some(self.own.0.clone()));
         }
         is_new
     }
 
-    /// Waits until this agent's own voter, or the record in etcd, names another leader or other successors; never returns
-    /// if there is neither.
+    /// Waits until this agent's own voter, or the record in etcd, names another leader or other successors. Never returns if there is
+    /// neither.
     ///
     /// # Cancel safety
     ///
@@ -251,7 +251,7 @@ impl Destination {
         }
     }
 
-    /// Applies the leader that this agent's own voter or the record in etcd names; returns true if it is new.
+    /// Applies the leader that this agent's own voter, or the record in etcd, names. Returns true if it is new.
     pub(super) fn handle_own_leader(&mut self) -> bool {
         let leader = self.leader.as_ref().map(|leader| leader.borrow().clone());
         match leader {
@@ -271,18 +271,18 @@ impl Destination {
         self.leader.as_ref().is_some_and(|leader| matches!(*leader.borrow(), Leader::Here(_)))
     }
 
-    /// Returns true if the coordinator is elected, or chosen through etcd.
+    /// Returns true if voters or etcd choose the leader.
     pub(super) fn is_elected(&self) -> bool {
         self.targets.is_some()
     }
 
-    /// Returns true if the coordinator is chosen through etcd.
+    /// Returns true if etcd names the leader.
     pub(super) fn uses_etcd(&self) -> bool {
         self.successors.is_some()
     }
 
-    /// Returns the endpoints that receive the death notice of this node in addition to the coordinator: those of the
-    /// voters, as this agent dials them, or of the agents that succeed the leader. Empty if there is one endpoint.
+    /// Returns the endpoints that receive this node's death notice in addition to the coordinator: the voters, as this agent dials them, or
+    /// the leader's successors. Empty if there is one endpoint.
     pub(super) fn death_notice_recipients(&self) -> Vec<Endpoint> {
         match (&self.successors, &self.targets) {
             (Some(successors), _) => successors.borrow().clone(),
@@ -292,7 +292,7 @@ impl Destination {
     }
 }
 
-/// Waits until a value has changed; never returns if there is none, or if its sender has ended.
+/// Waits until a value has changed. Never returns if there is none, or if its sender has ended.
 async fn changed<T>(value: Option<&mut watch::Receiver<T>>) {
     if let Some(value) = value
         && value.changed().await.is_ok()
@@ -302,7 +302,7 @@ async fn changed<T>(value: Option<&mut watch::Receiver<T>>) {
     std::future::pending().await
 }
 
-/// Lets a list begin with the endpoint that `seed` selects, so that not all agents dial the same one first.
+/// Moves the endpoint that `seed` selects to the front, so that not all agents dial the same one first.
 fn rotate(list: &mut [Endpoint], seed: u64) {
     let [any, ..] = seed.to_le_bytes();
     let by = usize::from(any) % list.len().max(1);
@@ -351,8 +351,7 @@ mod tests {
         assert_eq!(destination.to_string(), "b:1");
     }
 
-    /// An agent with voters dials its own voter at its own address, and the leader by the name that others
-    /// give it.
+    /// An agent with voters dials its own voter at its own address, and the leader under the name that others use.
     #[test]
     fn voters_are_dialed() {
         let list = ["a:1", "b:1", "c:1"].map(at).to_vec();
@@ -382,8 +381,8 @@ mod tests {
         assert_eq!(destination.to_string(), "a,b,c");
     }
 
-    /// An agent that finds the leader through etcd dials its own port until that names a leader. If the leader is lost,
-    /// it dials both in turn. A leader of a lower term is ignored, and so is an answer without one.
+    /// An agent with etcd dials its own port until etcd names a leader. If the leader is lost, it dials both in turn. A leader of a lower
+    /// term and an answer without a leader are ignored.
     #[tokio::test]
     async fn leader_is_found_through_etcd() {
         let (sender, successors) = watch::channel(Vec::new());
@@ -437,7 +436,7 @@ mod tests {
         assert_eq!(destination.dial(StreamNumber(10), false).0, at("d:1"));
     }
 
-    /// An agent dials the leader that its own voter knows, by the name that other agents use.
+    /// An agent dials the leader that its own voter knows, under the name that other agents use.
     #[tokio::test]
     async fn leader_of_the_own_voter_is_dialed() {
         let (leads, leader) = watch::channel(Leader::Unknown);
@@ -456,8 +455,8 @@ mod tests {
         assert!(!destination.uses_etcd());
     }
 
-    /// An agent with one endpoint takes the list of voters from the welcome. It dials the leader at its known
-    /// address, and the other voters if the leader is lost.
+    /// An agent with one endpoint takes the list of voters from the welcome. It dials the leader at its known address. If the leader is
+    /// lost, it dials the other voters.
     #[test]
     fn list_is_taken_from_the_welcome() {
         let mut destination = Destination::endpoint(at("b:1"), at("b:1"));
@@ -480,8 +479,8 @@ mod tests {
         assert_eq!(destination.dial(StreamNumber(6), false).0, at("c:1"), "the leader is kept");
     }
 
-    /// An agent that knows of no round follows its leader to another one, whose term may be lower; no other process can send it
-    /// there. An agent that is bound to a run does not follow.
+    /// An agent that knows no round follows its leader to another one, even in a lower term. No other process can send it there. An agent
+    /// that is bound to a run does not follow.
     #[test]
     fn leader_gives_way() {
         let own = (at("d:5"), at("127.0.0.1:5"));
@@ -500,7 +499,7 @@ mod tests {
         assert_eq!(destination.handle_redirect(stream, &not_here(0, "c:1"), false), other);
     }
 
-    /// When the voters change, the agent dials the new ones and the listed ones, its own voter first.
+    /// After a change of the voters, the agent dials the new and the listed ones, its own voter first.
     #[test]
     fn changed_voters_are_dialed() {
         let own = (at("d:5"), at("127.0.0.1:5"));

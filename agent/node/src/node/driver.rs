@@ -1,5 +1,9 @@
-//! Drives the agent machine and its link: one task that owns both, the node's worker stores, and
-//! the streams to the coordinator.
+//! Drives the agent machine and its link: one task with one loop.
+//!
+//! The task owns both machines, the node's worker stores, and the streams to the coordinator. Each turn of the loop
+//!
+//! 1. carries out the effects of the machines, until one of them ends the node's part.
+//! 2. waits for a signal, an event or a deadline, and passes it to the machines.
 
 mod outage;
 mod start_screen;
@@ -77,19 +81,19 @@ pub struct AgentSpec {
     pub credentials: Credentials,
     /// The settings that all nodes must share.
     pub shared: SharedSettings,
-    /// This node's description; its address only if it is known before a stream is open.
+    /// This node's description. The address is set only if it is known before a stream is open.
     pub node: NodeDescription,
-    /// The choice of the coordinator, if this process takes part in it.
+    /// The handle of the leadership, if this process may lead.
     pub leadership: Option<Leadership>,
-    /// The time since which other processes could show an earlier job to this one; `None` if there can be none.
+    /// The start of the time in which other processes could show an earlier job to this one; `None` if there can be none.
     pub since: Option<Instant>,
     /// The node's address, if the user gave it.
     pub local_addr: Option<String>,
-    /// The lines that this agent prints by default.
+    /// The lines about rounds that this agent prints.
     pub lines: RoundLines,
     /// The log of this process.
     pub log: Log,
-    /// The start of a round on the terminal.
+    /// The lines on the terminal while a round starts.
     pub start_screen: StartScreen,
     /// The counters of this node.
     pub measures: Arc<NodeMeasures>,
@@ -97,13 +101,12 @@ pub struct AgentSpec {
     pub settings: AgentSettings,
     /// The state file of the coordinator that this agent hosts, if it does.
     pub state_file: Option<PathBuf>,
-    /// The coordinator's endpoint, by the name that all nodes use; this agent's port answers with
-    /// it.
+    /// The endpoint of the coordinator, under the name that all nodes use. This agent's port answers with it.
     pub not_here: watch::Sender<NotHere>,
 }
 
 impl AgentSpec {
-    /// Returns the time for which other processes could show an earlier job to this one; the longest time if there can be none.
+    /// Returns how much time other processes have had to show an earlier job to this one; the maximum if there can be none.
     fn waited(&self) -> Duration {
         let waited = |since| clock::now().saturating_duration_since(since);
         self.since.map_or(Duration::MAX, waited)
@@ -113,36 +116,36 @@ impl AgentSpec {
 /// The end of a node's part.
 #[derive(Debug)]
 pub struct NodeEnd {
-    /// The ending that its machine reached.
+    /// The ending that the agent machine reached.
     pub ending: Ending,
-    /// True if its own workers had succeeded in the last round that ran here.
+    /// True if the workers of the last round on this node had succeeded.
     pub workers_succeeded: bool,
-    /// True if workers were started here.
+    /// True if workers were started on this node.
     pub has_run: bool,
     /// The endpoint of the coordinator, or the voters.
     pub endpoint: String,
-    /// The processes without which there is no coordinator.
+    /// The processes that the coordinator depends on.
     pub depends_on: DependsOn,
 }
 
-/// The processes without which a job has no coordinator.
+/// The processes that a job needs to have a coordinator.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum DependsOn {
     /// The host of the only endpoint.
     OneHost,
-    /// A majority of the voters. Contains the loss of the job's state, if a majority has lost it.
+    /// A majority of the voters. Set if a majority has lost the job's state.
     Voters(Option<StateLoss>),
     /// An etcd cluster.
     Etcd,
 }
 
-/// An error after which a node cannot take part.
+/// An error that ends the node's part.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
     /// No store for the workers can be opened.
     #[error("failed to open a store for the workers")]
     Store(#[source] io::Error),
-    /// The credentials of the coordinator and of this process differ, or it belongs to another user.
+    /// The coordinator has other credentials, or it belongs to another user.
     #[error(transparent)]
     Mismatch(Mismatch),
     /// The supervisor has ended before its agent.
@@ -209,8 +212,7 @@ pub async fn drive(
         driver.review_registration();
         let deadline = driver.poll_timeout();
         tokio::select! {
-            // Events before deadlines, so that an agent that was paused does not attribute its own
-            // pause to the coordinator.
+            // Events come before deadlines. Otherwise a pause of this agent would look like silence of the coordinator.
             biased;
             Some(signal) = signals.recv() => driver.handle_signal(signal),
             event = supervisor.events.recv() => {
@@ -236,8 +238,8 @@ pub async fn drive(
     }
 }
 
-/// Waits until this process's copy of the job's state has changed, or the job does not go on here, for the reason that is returned.
-/// Never returns if this process takes no part in the choice of the coordinator.
+/// Waits until this process's copy of the job's state has changed, or until the job does not continue here, and then returns the reason.
+/// Never returns if this process takes no part in the leadership.
 ///
 /// # Cancel safety
 ///
@@ -262,7 +264,7 @@ struct NodeDriver<'a> {
     streams: BTreeMap<StreamNumber, mpsc::Sender<FromNode>>,
     proof: ProofOfId,
     remotes: BTreeMap<StreamNumber, SocketAddr>,
-    /// The task of each stream; a stream that is dropped ends with it.
+    /// The task of each stream. A dropped stream ends with its task.
     tasks: BTreeMap<StreamNumber, AbortHandle>,
     events: mpsc::Sender<StreamEvent>,
     /// The address to which the keeper sends a death notice.
@@ -272,20 +274,20 @@ struct NodeDriver<'a> {
     /// The lookup of the voters' addresses.
     lookup: JoinSet<BTreeSet<SocketAddr>>,
     outage: Outage,
-    /// The mismatch of credentials because of which this node cannot take part.
+    /// The mismatch that keeps this node from taking part.
     mismatch: Option<Mismatch>,
     /// True while workers of this node are running.
     has_workers: bool,
     has_run: bool,
     stopping: StoppingLine,
     signals: RepeatedSignals,
-    /// True if the workers of the last round that ran here have succeeded.
+    /// True if the workers of the last round on this node have succeeded.
     workers_succeeded: bool,
     /// This machine's addresses at the last registration.
     addresses: Vec<IpAddr>,
     owner_lookup: OwnerLookup,
     store_path: StorePath,
-    /// The smallest recent time that was left of the lease when an echo arrived.
+    /// The least time that was left of the lease at recent echoes.
     lease_margin: RecentMinimum,
     service_manager: &'a mut ServiceManager,
     /// True if the voter of this process knows that this agent is registered.
@@ -326,7 +328,7 @@ impl NodeDriver<'_> {
         let signal = signal::Signal(signal as i32);
         let was_leaving = self.node.agent().is_leaving();
         self.node.handle_signal(now, signal);
-        // While the job closes, the workers are being stopped in any case.
+        // While the job closes, the workers are stopped in any case.
         if was_leaving || self.node.agent().is_leaving() {
             self.stopping.handle_signal(now, signal);
         }
@@ -379,7 +381,7 @@ impl NodeDriver<'_> {
             }
             SupervisorEvent::LeaseExpired => {
                 self.node.handle_lease_expired(now);
-                // The keeper's clock goes on while the machine is suspended; the agent's does not.
+                // The keeper's clock runs while the machine is suspended. The agent's does not.
                 self.report_lost_lease();
             }
             SupervisorEvent::SignalOfWorker(signal) => self.handle_signal_of_worker(signal),
@@ -393,7 +395,7 @@ impl NodeDriver<'_> {
         }
     }
 
-    /// Carries out the effects of the machines; returns the ending once it is reached.
+    /// Carries out the effects of the machines. Returns the ending once it is reached.
     async fn carry_out_all(&mut self) -> Result<Option<Ending>, DriveError> {
         let mut ending = None;
         while let Some(effect) = self.node.poll_effect() {
@@ -444,7 +446,7 @@ impl NodeDriver<'_> {
                 self.workers_succeeded = false;
                 self.has_workers = true;
                 self.has_run = true;
-                // The coordinator was reached.
+                // An admission shows that the coordinator was reached.
                 self.outage.handle_reached();
                 if self.spec.lines.is_shown(admission.group_rank) {
                     self.stopping.handle_started();
@@ -503,10 +505,10 @@ impl NodeDriver<'_> {
         }
     }
 
-    /// Updates the death notice that the keeper sends if this process dies, and its destination.
+    /// Updates the death notice that the keeper sends if this process dies, and its recipients.
     fn set_death_notice(&mut self, coordinator: Option<SocketAddr>) {
         self.coordinator = coordinator.or(self.coordinator);
-        // The leader first: the number of addresses is limited.
+        // The leader comes first, because the number of addresses is limited.
         let others = self.voters.iter().copied().filter(|voter| Some(*voter) != self.coordinator);
         self.command(SupervisorCommand::SetDeathNotice {
             node_id: self.spec.node.node_id.to_string(),
@@ -517,8 +519,7 @@ impl NodeDriver<'_> {
         });
     }
 
-    /// Looks up the addresses of all voters, or of the agents that succeed the leader, for the death notice of this
-    /// node.
+    /// Looks up the recipients of this node's death notice: all voters, or with etcd the leader's successors.
     fn look_voters_up(&mut self) {
         let voters = self.spec.destination.death_notice_recipients();
         if voters.is_empty() || !self.lookup.is_empty() {
@@ -545,8 +546,8 @@ impl NodeDriver<'_> {
         }
     }
 
-    /// Dials the leader that this agent's own voter or the record in etcd names. With etcd, the agents that receive the
-    /// death notice of this node may have changed as well.
+    /// Dials the leader that this agent's own voter, or the record in etcd, names. With etcd, the recipients of the death notice may have
+    /// changed, too.
     fn handle_own_leader(&mut self) {
         if self.spec.destination.handle_own_leader() {
             self.node.handle_new_leader(clock::now());
@@ -566,16 +567,16 @@ impl NodeDriver<'_> {
     }
 
     async fn order(&self, command: SupervisorCommand) {
-        // A supervisor that has ended has reported it.
+        // This fails only if the supervisor has ended, which is reported elsewhere.
         let _ = self.commands.send(command).await;
     }
 
     fn command(&self, command: SupervisorCommand) {
-        // The queue has room for everything that can be waiting in it.
+        // The queue has room for all commands that can wait in it.
         let _ = self.commands.try_send(command);
     }
 
-    /// Flushes the last messages: closing this side of the streams ends them on the other.
+    /// Sends the last messages. Closing this side of the streams ends the other side.
     async fn flush_streams(mut self, events: &mut mpsc::Receiver<StreamEvent>) {
         let current = self.node.current();
         self.streams.clear();

@@ -1,4 +1,6 @@
-//! Looks up the owners of connections from this host to the store of a round, on another host.
+//! Looks up the owners of connections from this host to the store of a round on another host.
+//!
+//! A lookup runs on a thread of its own, because the kernel may have to list all sockets.
 
 use std::{collections::VecDeque, mem, time::Instant};
 
@@ -10,11 +12,10 @@ use tracing::{debug, warn};
 
 use super::limits;
 
-/// Looks up which connections belong to this agent's user, or to root: on a thread of its own, since the kernel may have to
-/// list all sockets.
+/// The lookup of connections that belong to this agent's user or to root.
 #[derive(Debug, Default)]
 pub(super) struct OwnerLookup {
-    /// Absent while a lookup has it.
+    /// `None` while a lookup uses it.
     owners: Option<Owners>,
     lookup: Option<JoinHandle<Result<LookedUp, task::JoinError>>>,
     waiting: VecDeque<StoreConnections>,
@@ -23,8 +24,8 @@ pub(super) struct OwnerLookup {
 }
 
 impl OwnerLookup {
-    /// Begins to look up the clients of these connections. Beyond the limit on waiting requests, the request is
-    /// ignored: the clients are refused, and connect again.
+    /// Starts to look up the clients of these connections. If too many requests wait, the request is ignored. The clients are then refused
+    /// and connect again.
     pub(super) fn look_up(&mut self, asked: StoreConnections) {
         if self.waiting.len() < limits::OWNER_LOOKUPS_MAX {
             self.waiting.push_back(asked);
@@ -82,14 +83,14 @@ struct LookedUp {
     is_blind: bool,
 }
 
-/// Looks up the clients of connections; returns the numbers of those that belong to this agent's user or to root, and, if the
-/// answer is final, of all others.
+/// Looks up the clients of connections. Returns the numbers of connections that belong to this agent's user or to root. If the answer is
+/// final, also returns all other numbers, as denied.
 async fn look_up(mut owners: Owners, asked: StoreConnections) -> Result<LookedUp, task::JoinError> {
     let StoreConnections { round, connections, is_only_member } = asked;
     let all: Vec<u64> = connections.iter().map(|connection| connection.number).collect();
     let (mut numbers, mut is_blind) = (Vec::new(), false);
     let mut rest = connections;
-    // Where the kernel cannot look up a single socket, an answer may take another reading of all of them.
+    // If the kernel cannot look up a single socket, an answer may need a second reading of all sockets.
     for _ in 0..2 {
         let found = task::spawn_blocking(move || Pass::new(owners, rest)).await?;
         let Pass { owners: kept, own, later, due, is_blind: blind } = found;

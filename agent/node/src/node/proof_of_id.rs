@@ -1,4 +1,4 @@
-//! The proof of this agent's node id, and the proof that was sent on each stream.
+//! Keeps the proof of this agent's node id, and the proof that was sent on each stream.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use ragent_rendezvous::ids::StreamNumber;
 pub(super) struct ProofOfId {
     /// The newest proof; `None` until the first welcome under the node id.
     newest: Option<Proof>,
-    /// The proof that was shown on each open stream.
+    /// The proof that was sent on each open stream.
     shown: BTreeMap<StreamNumber, Option<Proof>>,
 }
 
@@ -20,7 +20,7 @@ impl ProofOfId {
         self.newest
     }
 
-    /// Notes that the newest proof is shown on a stream.
+    /// Notes that the newest proof is sent on a stream.
     pub(super) fn handle_shown(&mut self, stream: StreamNumber) {
         self.shown.insert(stream, self.newest);
     }
@@ -30,7 +30,7 @@ impl ProofOfId {
         self.shown.remove(&stream);
     }
 
-    /// Replaces the proof by the one of a welcome; returns true if it differs.
+    /// Replaces the proof by the one in a welcome. Returns true if it differs.
     pub(super) fn handle_welcome(&mut self, proof: Proof) -> bool {
         self.newest.replace(proof) != Some(proof)
     }
@@ -38,8 +38,8 @@ impl ProofOfId {
     /// Handles a refusal because the node id belongs to another agent. Returns true if this agent
     /// must register under a new node id, for which it has no proof.
     ///
-    /// Otherwise the refusal concerns that stream only: the agent is registered on another one, or
-    /// received its proof after it had opened this one.
+    /// Otherwise only that stream is refused: the agent is registered on another one, or received
+    /// its proof after it had opened this one.
     pub(super) fn handle_refused(&mut self, stream: StreamNumber, is_registered: bool) -> bool {
         let shown = self.shown.get(&stream).copied().flatten();
         let is_lost = shown == self.newest && !is_registered;
@@ -49,7 +49,7 @@ impl ProofOfId {
         is_lost
     }
 
-    /// Discards the proof: it is not valid for another coordinator.
+    /// Discards the proof, which is not valid for another coordinator.
     pub(super) fn discard(&mut self) {
         self.newest = None;
     }
@@ -76,8 +76,8 @@ mod tests {
         assert_eq!(with.newest(), None);
     }
 
-    /// A refusal concerns only its stream if the proof arrived after the stream was opened, or while
-    /// the agent is registered on another one.
+    /// Only the stream is refused if the proof arrived after the stream was opened, or while the
+    /// agent is registered on another one.
     #[test]
     fn outdated_refusal_changes_nothing() {
         let mut proof = ProofOfId::default();
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(proof.newest(), Some(PROOF));
     }
 
-    /// A repeated welcome carries no new proof; a stream that has ended has shown none.
+    /// A repeated welcome carries no new proof. A stream that has ended has sent none.
     #[test]
     fn proofs_are_compared() {
         let mut proof = ProofOfId::default();

@@ -1,5 +1,7 @@
-//! A worker that signals its parent often signals all processes of its group as well, so the agent receives the same signal twice, in
-//! either order: from the kernel, and from the keeper that passes on what its workers send it. The two count as one.
+//! Counts a signal once that arrives twice.
+//!
+//! A worker that signals its parent often signals all processes of its group, too. So the agent receives the same signal twice, in either
+//! order: from the kernel, and from the keeper, which passes on the signals of workers.
 
 use std::time::Instant;
 
@@ -16,8 +18,8 @@ pub(super) struct RepeatedSignals {
 }
 
 impl RepeatedSignals {
-    /// Returns true if this process, which has received a signal, is to handle it: not if it has handled the same one since it has
-    /// sent it to itself.
+    /// Returns true if this process should handle a signal that it has received. It should not if it has already handled the same signal
+    /// since it sent it to itself.
     pub(super) fn handle_received(&mut self, now: Instant, signal: Signal) -> bool {
         if let Some((passed_on, at)) = self.passed_on
             && self.last.is_some_and(|(last, handled)| last == passed_on && handled >= at)
@@ -31,8 +33,8 @@ impl RepeatedSignals {
         true
     }
 
-    /// Returns true if this process is to send itself the signal that a worker has sent to its parent: not if it has just received
-    /// the same one.
+    /// Returns true if this process should send itself the signal that a worker has sent to its parent. It should not if it has just
+    /// received the same signal.
     pub(super) fn handle_of_worker(&mut self, now: Instant, signal: Signal) -> bool {
         if self.last.is_some_and(|(last, at)| last == signal && is_recent(now, at)) {
             return false;
@@ -56,7 +58,7 @@ mod tests {
 
     const INT: Signal = Signal::SIGINT;
 
-    /// A signal that arrives from a worker and from the kernel counts once, in either order.
+    /// A signal from a worker and the same one from the kernel count once, in either order.
     #[test]
     fn both_count_once() {
         let now = clock::now_blocking();
@@ -66,7 +68,7 @@ mod tests {
 
         let mut signals = RepeatedSignals::default();
         assert!(signals.handle_of_worker(now, INT));
-        // Its own signal, then that of the worker.
+        // First its own signal, then the worker's.
         assert!(signals.handle_received(now, INT));
         assert!(!signals.handle_received(now, INT));
         assert!(signals.handle_received(now, INT), "a further one is of the user");

@@ -1,5 +1,6 @@
-//! Tests whether this node reaches the store of a round, which another node serves: a firewall that blocks it is named at once,
-//! instead of by a timeout of the workers minutes later.
+//! Tests whether this node reaches the store of a round, which another node serves.
+//!
+//! So a firewall that blocks the store is reported at once. Otherwise the workers would find it minutes later, by a timeout.
 
 use std::net::IpAddr;
 
@@ -17,16 +18,16 @@ use tokio::{net::TcpStream, task::JoinSet};
 
 use super::limits;
 
-/// The test of the way to the store of the newest round.
+/// The test of the connection to the newest round's store.
 #[derive(Debug, Default)]
 pub(super) struct StorePath {
     test: JoinSet<Result<String, StoreUnreached>>,
-    /// The host of the last store that was reached: it is not tested again, although the next store has another port.
+    /// The host of the last store that was reached. It is not tested again, although the next store has another port.
     reached: Option<String>,
 }
 
 impl StorePath {
-    /// Begins the test for a round, whose predecessor's is abandoned.
+    /// Starts the test for a round. The test for an earlier round is abandoned.
     pub(super) fn test(&mut self, admission: &Admission) {
         self.test = JoinSet::new();
         let Admission { round, group_rank, master_address, master_port, .. } = admission;
@@ -36,14 +37,14 @@ impl StorePath {
             return;
         }
         let (round, host, port) = (*round, master_address.clone(), *master_port);
-        // All nodes of a round begin at the same time.
+        // All nodes of a round start at the same time, so each waits for a random time.
         let pause = limits::STORE_TEST_PAUSE.mul_f64(1.0 + Jitter::new(rand::random()).fraction());
         self.test.spawn(async move {
             clock::until(Some(clock::now() + pause)).await;
             let endpoint = Endpoint { host: host.clone(), port };
             match reach(&endpoint).await {
                 Ok(connection) => {
-                    // A store that asks this node to confirm the user of the connection finds it open.
+                    // The store may ask this node to confirm the user of the connection, which must still be open then.
                     clock::until(Some(clock::now() + limits::STORE_TEST_HELD)).await;
                     drop(connection);
                     Ok(host)
@@ -53,7 +54,7 @@ impl StorePath {
         });
     }
 
-    /// Waits until a store was not reached.
+    /// Waits for a store that was not reached.
     ///
     /// # Cancel safety
     ///

@@ -1,9 +1,7 @@
-//! The stores that this node serves, or is ready to serve, to the workers of a round as group rank
-//! 0.
+//! Serves the stores for the workers of a round, if this node is group rank 0.
 //!
 //! Each round has a new and empty store, on another port than the round before. The next store is
-//! opened while the previous one still serves, so a round's store outlives the stopping of its
-//! round.
+//! opened while the previous one still serves, so a store outlives the stopping of its round.
 
 use std::{io, net::IpAddr, sync::Arc};
 
@@ -27,15 +25,14 @@ pub enum StorePortMode {
         reach: Reach,
         /// The ports to choose from.
         ports: StorePorts,
-        /// True if the store is served; false if only its port is chosen, for the worker with rank
-        /// 0.
+        /// True if the store is served. False if only its port is chosen, for the worker with rank 0.
         is_served: bool,
     },
-    /// All stores on one port that is already listened on.
+    /// All stores on one port with an existing listener.
     OnePort {
-        /// That port.
+        /// The port.
         port: u16,
-        /// The channel through which that listener receives the store of the round.
+        /// The channel through which the listener receives the store of the round.
         store_sender: watch::Sender<Option<StoreHandle>>,
     },
 }
@@ -54,7 +51,7 @@ pub enum StoreEvent {
 pub struct WorkerStores {
     thread: Arc<StoreThread>,
     mode: StorePortMode,
-    /// Addresses that the store of a round has refused, with the round.
+    /// Addresses that the store of a round has refused, and the round.
     refused: mpsc::Receiver<(Round, IpAddr)>,
     refusals: mpsc::Sender<(Round, IpAddr)>,
     /// Connections to the store of a round whose user a member must confirm.
@@ -66,7 +63,7 @@ pub struct WorkerStores {
     next: Option<NextStore>,
 }
 
-/// A store that is open and does not admit connections yet.
+/// A store that is open but does not admit connections yet.
 #[derive(Debug)]
 struct NextStore {
     store: StoreHandle,
@@ -95,7 +92,7 @@ impl WorkerStores {
         }
     }
 
-    /// Returns true if group rank 0 serves the store of each round; false if the worker with rank 0 does.
+    /// Returns true if group rank 0 serves the store of each round. False if the worker with rank 0 does.
     pub(crate) fn are_served(&self) -> bool {
         !matches!(self.mode, StorePortMode::Ports { is_served: false, .. })
     }
@@ -106,7 +103,7 @@ impl WorkerStores {
     ///
     /// Cancelling the call loses nothing.
     pub async fn event(&mut self) -> (Round, StoreEvent) {
-        // Unreachable are closed queues: `self` holds a sender of each.
+        // The queues are never closed, because `self` holds a sender of each.
         tokio::select! {
             Some((round, address)) = self.refused.recv() => (round, StoreEvent::Refused(address)),
             Some((round, client)) = self.unchecked.recv() => (round, StoreEvent::Unchecked(client)),
@@ -114,8 +111,7 @@ impl WorkerStores {
         }
     }
 
-    /// Serves the connections with the numbers `confirmed`, whose users a member confirms, and refuses the ones in
-    /// `denied`.
+    /// Serves the connections in `confirmed`, because a member confirms their users. Refuses those in `denied`.
     pub fn answer(&self, confirmed: Vec<u64>, denied: Vec<u64>) {
         match &self.mode {
             StorePortMode::Ports { .. } => {
@@ -131,17 +127,17 @@ impl WorkerStores {
         }
     }
 
-    /// Opens the next store, which admits no connection yet, and returns its port.
+    /// Opens the next store, which does not admit connections yet, and returns its port.
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal; for a range of pinned ports, the last one.
+    /// Returns the system's error. For a range of pinned ports, returns the last one.
     pub async fn open(&mut self) -> io::Result<u16> {
         self.close_next().await;
         let (reach, ports) = match &self.mode {
             StorePortMode::Ports { reach, ports, .. } => (*reach, *ports),
             StorePortMode::OnePort { port, store_sender } => {
-                // New connections wait; existing ones still use the old store.
+                // New connections wait. Existing ones still use the old store.
                 self.serving = store_sender.send_replace(None).or_else(|| self.serving.take());
                 let port = *port;
                 self.next = Some(self.open_next(None)?);
@@ -150,7 +146,7 @@ impl WorkerStores {
         };
         let listener = match self.listen(reach, ports) {
             Ok(listener) => listener,
-            // All pinned ports are taken, one of them by the store of the previous round.
+            // All pinned ports are in use, and the store of the previous round has one of them.
             Err(_) if self.serving.is_some() => {
                 close(self.serving.take()).await;
                 self.listen(reach, ports)?
@@ -163,8 +159,7 @@ impl WorkerStores {
         Ok(port)
     }
 
-    /// Serves the store opened last to the workers of `round`, as `admission` lists them; closes
-    /// the previous one.
+    /// Serves the newest store to the workers of `round`, as `admission` lists them. Closes the previous store.
     pub async fn serve(&mut self, round: Round, admission: AdmissionRule) {
         close(self.serving.take()).await;
         let Some(NextStore { store, refused, unchecked }) = self.next.take() else { return };
@@ -241,7 +236,7 @@ pub(super) fn admission_of(
     }
 }
 
-/// Forwards what the store of `round` reports, until it is closed.
+/// Forwards the reports of the store of `round`, until it is closed.
 async fn forward<T>(
     round: Round,
     mut reports: mpsc::Receiver<T>,
@@ -315,7 +310,7 @@ mod tests {
         }
     }
 
-    /// If the worker with rank 0 serves the store itself, the port is released for it.
+    /// If the worker with rank 0 serves the store itself, the port is released for the worker.
     #[tokio::test]
     async fn port_is_given_up_where_the_worker_serves() {
         let mode =
@@ -341,8 +336,7 @@ mod tests {
         }
     }
 
-    /// This machine's own addresses, shared by all its users, are not admitted; the user is checked
-    /// instead.
+    /// This machine's own addresses are not admitted, because all its users share them. The user is checked instead.
     #[test]
     fn own_addresses_are_no_members() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();

@@ -1,4 +1,7 @@
-//! Drives the supervisor machine: one task, which owns the keeper and the local worker group.
+//! Drives the supervisor machine: one task, which owns the keeper and the local group of workers.
+//!
+//! Each turn of the loop handles one input and then carries out the effects. Reports of the keeper come first. Slow
+//! work, such as opening output files or taking stacks, runs in the background and reports its result as an input.
 
 mod failure;
 mod group;
@@ -48,11 +51,11 @@ use super::{
 };
 use crate::{keeper::order::Order, workers::limits};
 
-/// Starts a supervisor with its keeper.
+/// Starts a supervisor and its keeper.
 ///
 /// # Errors
 ///
-/// Returns the system's refusal to start the keeper.
+/// Returns the system's error if the keeper cannot be started.
 pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let (commands, received) = mpsc::channel(limits::TASK_QUEUE);
     let (reports_to_agent, events) = mpsc::channel(limits::TASK_QUEUE);
@@ -94,24 +97,24 @@ struct WorkersDriver {
     reports: mpsc::Sender<FromKeeper>,
     reports_to_agent: mpsc::Sender<SupervisorEvent>,
     group: Option<WorkerGroup>,
-    /// The latest orders of these kinds, which a new keeper needs.
+    /// The latest orders of these two kinds. A new keeper needs them.
     death_notice: Option<Order>,
     renewed: Option<Order>,
     /// The end of the lease, if it has one.
     lease: Option<Instant>,
-    /// The number of cleanups ordered so far.
+    /// The number of cleanups that were ordered.
     cleanups: u64,
-    /// The time since which no group has run.
+    /// The start of the time without a group.
     idle_since: Instant,
     timers: HealthTimers,
     worker_reports: Option<ReportSockets>,
-    /// Notified of output in which training steps are searched.
+    /// Notified of output that may contain training steps.
     output: Arc<Notify>,
     gpus: Arc<HeldGpus>,
     background: mpsc::Sender<(RoundId, Done)>,
 }
 
-/// The result of background work for the group of a round.
+/// The result of background work for a round.
 #[derive(Debug)]
 enum Done {
     /// The output files of the workers are open.
@@ -138,8 +141,7 @@ impl WorkersDriver {
             let standbys = self.standbys.poll_timeout();
             let steps = self.group.as_ref().and_then(|group| group.steps.poll_timeout());
             tokio::select! {
-                // Reports before commands and deadlines, so that a process that has ended is not
-                // killed again.
+                // Reports come before commands and deadlines, so that a process that has ended is not killed again.
                 biased;
                 Some(report) = from_keeper.recv() => self.handle_keeper(report).await,
                 () = passed(deadline) => self.handle_timeout(),
@@ -160,7 +162,7 @@ impl WorkersDriver {
                 () = self.output.notified() => self.handle_output(),
                 // Last, so that a flood of reports delays nothing else.
                 report = next_worker_report(&mut self.worker_reports) => self.handle_worker_report(report),
-                // The next step of the loop notices which deadline has passed.
+                // The next turn of the loop notices which deadline has passed.
                 () = alarm.until([deadline, timer, look, keeper, standbys, steps]) => {}
             }
             self.carry_out_all().await;
@@ -188,7 +190,7 @@ impl WorkersDriver {
         }
     }
 
-    /// Runs slow work while the loop goes on.
+    /// Runs slow work in the background.
     fn in_background(&self, round: RoundId, work: impl Future<Output = Done> + Send + 'static) {
         let background = self.background.clone();
         tokio::spawn(async move {
@@ -259,7 +261,7 @@ impl WorkersDriver {
         while let Some(effect) = self.group.as_mut().and_then(|group| group.machine.poll_effect()) {
             debug!(?effect, "supervisor");
             if let Some(group) = &mut self.group {
-                // Any first effect means that the group is being ended.
+                // The first effect of any kind means that the group is ending.
                 group.stopped.get_or_insert_with(clock::now);
             }
             match effect {
@@ -327,14 +329,14 @@ impl WorkersDriver {
     }
 
     async fn report(&self, event: SupervisorEvent) {
-        // An agent that no longer listens is about to drop its commands too.
+        // An agent that no longer listens is about to drop its commands, too.
         let _ = self.reports_to_agent.send(event).await;
     }
 
-    /// Ends the keeper, which ends everything below it, and waits until no process is left.
+    /// Ends the keeper, which ends everything below it. Waits until no process is left.
     async fn end(mut self, mut from_keeper: mpsc::Receiver<FromKeeper>) {
         self.spec.events.flush();
-        // An agent that ends normally leaves the job itself: no coordinator needs a death notice.
+        // An agent that ends in order leaves the job itself, so no coordinator needs a death notice.
         if let Some(Order::SetDeathNotice { node_id, round, proof, state_file, .. }) =
             self.death_notice.take()
         {

@@ -1,5 +1,5 @@
-//! Watches running workers: their progress, reports and timers, their stacks if they hang, and GPUs
-//! that ended workers still hold.
+//! Watches running workers: their progress, reports and timers, and their stacks if they hang. Also
+//! waits for GPUs that ended workers still hold.
 
 pub(crate) mod held_gpus;
 pub(crate) mod progress;

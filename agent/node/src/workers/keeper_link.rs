@@ -1,4 +1,4 @@
-//! The agent's end of the socket to its keeper.
+//! Connects the agent to its keeper: starts it, sends orders, and receives reports.
 
 use std::{
     collections::HashMap,
@@ -42,11 +42,11 @@ use crate::{
 pub(super) enum FromKeeper {
     /// A report of the keeper.
     Report(KeeperReport),
-    /// The keeper is gone, and everything below it has been killed and reaped.
+    /// The keeper is gone. Everything below it has been killed and reaped.
     Lost,
 }
 
-/// Captures to be drained before the end of their worker is reported, by local rank.
+/// Captures that are drained before the end of their worker is reported, by local rank.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Drains(Arc<Mutex<HashMap<u32, Vec<Drain>>>>);
 
@@ -74,31 +74,30 @@ impl Drains {
 
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A running keeper. Dropping it closes the socket, at which the keeper ends.
+/// A running keeper. Dropping it closes the socket, and then the keeper ends.
 #[derive(Debug)]
 pub(super) struct KeeperLink {
     orders: mpsc::Sender<(Order, Vec<OwnedFd>)>,
-    /// The newest renewal of the lease. Older ones need not be sent, so a paused keeper never
-    /// makes the agent wait.
+    /// The newest renewal of the lease. Older ones need not be sent, so the agent never waits for a paused keeper.
     lease: watch::Sender<Option<Order>>,
     pid: Pid,
     is_reaped: IsReaped,
 }
 
-/// True once the keeper may have been reaped, after which its number may be that of another process.
-/// Locked while either is happening: a signal, or the decision to reap.
+/// True once the keeper may have been reaped. After that, another process may have its process id.
+/// The lock is held to send a signal, and to decide to reap.
 type IsReaped = Arc<Mutex<bool>>;
 
 impl KeeperLink {
-    /// Starts a keeper, whose reports go to `reports`.
+    /// Starts a keeper. Its reports go to `reports`.
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal of a socket or a process.
+    /// Returns the system's error for a socket or a process.
     pub(super) fn start(drains: Drains, reports: mpsc::Sender<FromKeeper>) -> io::Result<Self> {
         let (ours, theirs) = StdUnixStream::pair()?;
         ours.set_nonblocking(true)?;
-        // The running executable, even if its path now has a newer one.
+        // The running executable, even if a newer one is at its path now.
         let keeper = Command::new("/proc/self/exe")
             .arg0("ragent")
             .arg("__keeper")
@@ -115,12 +114,12 @@ impl KeeperLink {
         Ok(Self { orders, lease, pid, is_reaped })
     }
 
-    /// Returns true if `pid` is one of the workers, or a descendant of one.
+    /// Returns true if `pid` is a worker or a descendant of one.
     pub(super) fn holds(&self, pid: Pid) -> bool {
         pid != self.pid && tree::descendants().contains(&pid)
     }
 
-    /// The process id of the keeper.
+    /// Returns the process id of the keeper.
     pub(super) fn pid(&self) -> i32 {
         self.pid.as_raw()
     }
@@ -133,12 +132,12 @@ impl KeeperLink {
         }
     }
 
-    /// Renews the lease; replaces a renewal that has not been written yet.
+    /// Renews the lease. Replaces a renewal that was not written yet.
     pub(super) fn renew(&self, order: Order) {
         self.lease.send_replace(Some(order));
     }
 
-    /// Sends an order; if the keeper is gone, [`FromKeeper::Lost`] reports that.
+    /// Sends an order. If the keeper is gone, [`FromKeeper::Lost`] reports it.
     pub(super) async fn order(&self, order: Order, fds: Vec<OwnedFd>) {
         let _ = self.orders.send((order, fds)).await;
     }
@@ -151,10 +150,10 @@ async fn write_orders(
 ) {
     loop {
         let (renewal, order) = tokio::select! {
-            // The lease first: a keeper starts nothing without one.
+            // The lease comes first, because a keeper starts nothing without one.
             biased;
             Ok(()) = renewals.changed() => {
-                // An order that follows is sent with it, so that the keeper wakes up once.
+                // An order that follows is sent together with it, so that the keeper wakes up once.
                 (renewals.borrow_and_update().clone(), orders.try_recv().ok())
             }
             order = orders.recv() => match order {
@@ -172,11 +171,11 @@ async fn write_orders(
             return;
         }
     }
-    // The other task reads on until the keeper has reported all ends, or is gone.
+    // The other task continues to read until the keeper has reported all ends, or is gone.
     let _ = socket.shutdown(Shutdown::Write);
 }
 
-/// Writes `lines`; the descriptors are sent with the first byte.
+/// Writes `lines`. The descriptors are sent with the first byte.
 async fn write_lines(socket: &StdUnixStream, lines: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let mut sent = 0;
@@ -195,14 +194,14 @@ async fn write_lines(socket: &StdUnixStream, lines: &[u8], fds: &[OwnedFd]) -> i
     Ok(())
 }
 
-/// Waits until the socket is writable. Writability is watched only here: if the agent always
-/// watched it, it would wake up twice for every renewal of the lease.
+/// Waits until the socket is writable. Only this function watches that: otherwise the agent would
+/// wake up twice for every renewal of the lease.
 async fn writable(socket: &StdUnixStream) -> io::Result<()> {
     let watched = unix::watch(socket.try_clone()?, Interest::WRITABLE)?;
     watched.writable().await.map(drop)
 }
 
-/// Appends received bytes to `input`; returns their number, zero at the end.
+/// Appends received bytes to `input`. Returns their number; zero at the end.
 async fn read_more(socket: &AsyncFd<StdUnixStream>, input: &mut Vec<u8>) -> io::Result<usize> {
     let mut chunk = [0; 4096];
     let read = socket.async_io(Interest::READABLE, |mut socket| socket.read(&mut chunk)).await?;
@@ -210,8 +209,8 @@ async fn read_more(socket: &AsyncFd<StdUnixStream>, input: &mut Vec<u8>) -> io::
     Ok(read)
 }
 
-/// Removes the next report from the front of `input`, after reading the rest of it if necessary;
-/// `None` at the end, or if the input is malformed.
+/// Removes the next report from the front of `input`, and reads the rest of it if necessary.
+/// Returns `None` at the end, or if the input is malformed.
 async fn next_report(socket: &AsyncFd<StdUnixStream>, input: &mut Vec<u8>) -> Option<KeeperReport> {
     let mut searched = 0;
     loop {
@@ -242,12 +241,11 @@ async fn read_reports(
             break;
         }
     }
-    // The agent is the subreaper above the keeper: processes that outlived it are now children of
-    // the agent.
+    // The agent is the subreaper above the keeper, so processes that outlived the keeper are now its children.
     *is_reaped.lock().unwrap_or_else(PoisonError::into_inner) = true;
     let cleaned_up = spawn_blocking(tree::clean_up_blocking).await;
     debug_assert!(cleaned_up.is_ok(), "a cleanup does not panic");
-    // Once the agent itself ends, there is no receiver.
+    // If the agent itself is ending, there is no receiver.
     let _ = reports.send(FromKeeper::Lost).await;
 }
 
@@ -270,8 +268,7 @@ mod tests {
         KeeperLink { orders, lease, pid, is_reaped: Arc::clone(is_reaped) }
     }
 
-    /// A keeper is killed, but not while it may be reaped, and not after that: its process id may be that of
-    /// another process then.
+    /// A keeper is killed, but not once it may be reaped: another process may have its process id then.
     #[test]
     fn reaped_keeper_is_not_killed() {
         let mut child =
@@ -295,7 +292,7 @@ mod tests {
         *reaping = true;
         drop(reaping);
         killing.join().unwrap();
-        // A process that was killed copies nothing.
+        // A killed process would copy nothing.
         child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         *is_reaped.lock().unwrap() = false;
@@ -303,8 +300,8 @@ mod tests {
         assert_eq!(child.wait().unwrap().signal(), Some(Signal::SIGKILL as i32));
     }
 
-    /// A paused keeper makes no sender wait: renewals replace each other, and it reads the newest
-    /// when it continues.
+    /// A paused keeper does not make senders wait. Renewals replace each other, and it reads the
+    /// newest one when it continues.
     #[tokio::test]
     async fn renewals_do_not_queue_up() {
         let (ours, theirs) = StdUnixStream::pair().unwrap();

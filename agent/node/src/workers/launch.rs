@@ -1,4 +1,4 @@
-//! The start of a worker: its arguments, its environment, and the file for its error.
+//! Prepares the start of a worker: its arguments, its environment, and the file for its error.
 
 pub mod arguments;
 pub mod environment;

@@ -1,5 +1,6 @@
-//! The limits of `workers`, each with its reason. Sizes are in bytes; times, sizes and numbers
-//! are maxima unless stated otherwise.
+//! The limits of `workers`, each with its reason.
+//!
+//! Sizes are in bytes. Times, sizes and numbers are maxima unless stated otherwise.
 
 use std::time::Duration;
 
@@ -7,23 +8,22 @@ pub(crate) use ragent_base::limits::{
     FAILURE_OUTPUT_TIMEOUT, MAX_ANSWER, MAX_ERROR_FILE, MAX_KEEPER_FRAME, TASK_QUEUE,
 };
 
-/// The size of a worker's datagram to its service manager; systemd allows 4 KiB too.
+/// Size of a worker's datagram to its service manager. systemd allows 4 KiB, too.
 pub(crate) const MAX_WORKER_REPORT: usize = 4096;
-/// The datagrams that may wait in one socket; `net.unix.max_dgram_qlen` is 512 at most by default.
+/// Datagrams that may wait in one socket. `net.unix.max_dgram_qlen` is 512 at most by default.
 pub(crate) const MAX_QUEUED_NOTICES: usize = 4096;
-/// The time for taking the stacks of hung workers, which are killed afterwards in any case.
+/// Time for taking the stacks of hung workers. They are killed afterwards in any case.
 pub(crate) const STACKS_TIMEOUT: Duration = Duration::from_secs(15);
-/// The time that a worker has to print its stack after a signal.
+/// Time that a worker has to print its stack after a signal.
 pub(crate) const STACK_SIGNAL_TIME: Duration = Duration::from_secs(1);
-/// The number of processes of a worker, and of threads of a process, whose stacks are taken.
+/// Processes of a worker, and threads of a process, whose stacks are taken.
 pub(crate) const STACK_PROCESSES: usize = 256;
-/// Interval at which the driver is asked whether a GPU is free: a call takes tens of microseconds.
+/// Interval at which the driver is asked whether a GPU is free. A call takes tens of microseconds.
 pub(crate) const HELD_GPU_INTERVAL: Duration = Duration::from_millis(20);
-/// The time for opening the files of a round, after which workers start without them: a disk that
-/// takes a minute is considered lost.
+/// Time for opening the files of a round. After that, workers start without them: a disk that takes
+/// a minute is considered lost.
 pub(crate) const FILES_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time that a driver may take, beyond `--held-gpu-timeout`, to report which processes hold the
-/// GPUs.
+/// Time that a driver has, beyond `--held-gpu-timeout`, to report which processes hold the GPUs.
 pub(crate) const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The ranks that are named when workers did not end in time: those of a machine with 8 GPUs.
 pub(crate) const KILLED_NAMED: usize = 8;
@@ -31,10 +31,10 @@ pub(crate) const KILLED_NAMED: usize = 8;
 pub(crate) const FILES_LOOKED_AT: usize = 4096;
 /// The size of a worker's error message in a report.
 pub(crate) const ERROR_MESSAGE: usize = 2 * 1024;
-/// The number of timers that workers have set at once.
+/// Timers that workers have set at once.
 pub(crate) const MAX_TIMERS: usize = 16_384;
-/// The size of one request for a timer: as much as a pipe takes in one piece.
+/// Size of one request for a timer: as much as a pipe takes in one piece.
 pub(crate) const MAX_TIMER_REQUEST: usize = 4096;
-/// The time for an interpreter to start, without which there are no standbys: more than the first
-/// access to a shared file system takes.
+/// Time for an interpreter to start. Without an answer there are no standbys. It is more than the
+/// first access to a shared file system takes.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(30);

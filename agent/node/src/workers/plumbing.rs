@@ -34,17 +34,17 @@ use super::spec::SupervisorSpec;
 /// The last lines of a worker's stderr.
 #[derive(Default)]
 pub(super) enum StderrTail {
-    /// Not available: it goes to a terminal, or is discarded.
+    /// There are none: stderr goes to a terminal, or is discarded.
     #[default]
     NotCaptured,
     Captured(SharedTail),
 }
 
-/// The files that are opened before the workers of a round start, as a disk may be slow.
+/// The files for the workers of a round. They are opened before the start, because a disk may be slow.
 #[derive(Debug, Default)]
 pub(super) struct Prepared {
     pub(super) workers: BTreeMap<LocalRank, WorkerFiles>,
-    /// The files for selected lines of all workers: of stdout, of stderr.
+    /// The files for selected lines of all workers: first stdout, then stderr.
     pub(super) chosen: [Option<Arc<File>>; 2],
 }
 
@@ -56,8 +56,8 @@ pub(super) struct WorkerFiles {
     stderr: Option<Arc<File>>,
 }
 
-/// Opens the output files for the workers of a round. A file that cannot be opened is logged and
-/// left out: a worker must not fail because its log cannot be written.
+/// Opens the output files for the workers of a round. If a file cannot be opened, that is logged: a
+/// worker must not fail because its log cannot be written.
 pub(super) fn prepare(
     logs: &LogFolder,
     output: &Output,
@@ -96,20 +96,19 @@ pub(super) fn prepare(
 /// A worker's connected streams.
 pub(super) struct Plumbing {
     pub(super) fds: [OwnedFd; 3],
-    /// The copied streams, for the keeper, each with its descriptors.
+    /// The copied streams for the keeper, each with its descriptors.
     pub(super) flows: Vec<(FlowOrder, Vec<OwnedFd>)>,
     pub(super) drains: Vec<Drain>,
     pub(super) stderr: StderrTail,
-    /// The ends of the streams in which training steps are searched.
+    /// The ends of the streams that are searched for training steps.
     pub(super) searched: Vec<SharedTail>,
 }
 
-/// Connects a worker's streams to their destinations; `output` is notified when streams in which training steps are
-/// searched have new content.
+/// Connects a worker's streams to their destinations. `output` is notified of new content in streams that are searched for training steps.
 ///
 /// # Errors
 ///
-/// Returns the system's refusal of a pipe.
+/// Returns the system's error for a pipe.
 pub(super) fn plumb(
     spec: &SupervisorSpec,
     admission: &Admission,

@@ -1,4 +1,4 @@
-//! The configuration of a node's workers.
+//! Holds the configuration of a node's workers.
 
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
@@ -20,21 +20,21 @@ use super::{
 pub struct SupervisorSpec {
     /// The command that workers run.
     pub command: WorkerCommand,
-    /// The arguments that are added to theirs.
+    /// The arguments that are added to the command.
     pub arguments: ArgumentSpec,
-    /// The variables that are added to their environment.
+    /// The variables that are added to the environment of workers.
     pub environment: EnvironmentSpec,
-    /// The destinations of their output.
+    /// The destinations of the workers' output.
     pub output: Output,
-    /// The log of their events.
+    /// The log of the workers' events.
     pub events: EventLog,
-    /// The counters of their node.
+    /// The counters of this node.
     pub measures: Arc<NodeMeasures>,
-    /// The pipe through which they set timers, if they may.
+    /// The pipe through which workers set timers, if they may.
     pub timer_pipe: Option<TimerPipe>,
-    /// Their processors, by local rank; empty if they are not bound.
+    /// The processors of each worker, by local rank; empty if workers are not bound.
     pub cpus_by_rank: Vec<CpuSet>,
-    /// The folder of their files.
+    /// The folder of the workers' files.
     pub logs: Arc<LogFolder>,
     /// The processes of a worker that receive its signals.
     pub signaled: Signaled,
@@ -42,15 +42,15 @@ pub struct SupervisorSpec {
     pub stop_grace: Duration,
     /// The time to wait for GPUs that processes of an earlier round still hold.
     pub held_gpu_timeout: Duration,
-    /// Exit codes after which the job is not restarted.
+    /// The exit codes after which the job is not restarted.
     pub final_codes: BTreeSet<i32>,
     /// The standbys of the workers; `None` if there are none.
     pub standby: Option<StandbySpec>,
     /// The detection and treatment of hangs; `None` if disabled.
     pub hang: Option<HangSpec>,
-    /// The pattern of training steps in their output; `None` if they are not read.
+    /// The pattern of training steps in the output; `None` if steps are not read from it.
     pub step_pattern: Option<StepPattern>,
-    /// The folder in which sockets for reports of workers are created.
+    /// The folder for the sockets of workers' reports.
     pub socket_dir: PathBuf,
     /// The soft limit of open files of each worker.
     pub open_files: u64,
@@ -60,6 +60,6 @@ pub struct SupervisorSpec {
     pub nice: i32,
     /// This machine's name, for reports.
     pub host_name: String,
-    /// The writer of their output.
+    /// The writer of the workers' output.
     pub console: Console,
 }

@@ -1,7 +1,7 @@
-//! The hook that makes a Python interpreter a standby, and the reports of standbys.
+//! Installs the hook that makes a Python interpreter a standby, and parses the reports of standbys.
 //!
-//! Python reads the hook by its path. So there are no standbys if other users can put a folder of theirs in its place,
-//! because they own a folder above it, or can write to such a folder without a sticky bit.
+//! Python reads the hook by its path. So there are no standbys if other users could put another folder in its place: they own a folder
+//! above it, or can write to such a folder without a sticky bit.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -23,16 +23,16 @@ use crate::workers::limits;
 /// The configuration of standbys.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StandbySpec {
-    /// The modules that they import.
+    /// The modules that standbys import.
     pub modules: Vec<String>,
-    /// The folder of this user in which the hook is stored.
+    /// The folder of this user that stores the hook.
     pub state_dir: PathBuf,
     /// `PYTHONPATH` of the workers.
     pub python_path: Option<OsString>,
 }
 
-/// The hook: a folder with a `sitecustomize.py`, which Python imports before the script if the folder
-/// is the first one in `PYTHONPATH`.
+/// The hook: a folder with a `sitecustomize.py`. If the folder is the first one in `PYTHONPATH`,
+/// Python imports the file before the script.
 #[derive(Clone, Debug)]
 pub struct Hook {
     folder: PathBuf,
@@ -47,11 +47,11 @@ const POISONED: [&str; 3] = ["MASTER_PORT", "RANK", "WORLD_SIZE"];
 const ANSWER: &[u8] = b"ragent-standby";
 
 impl Hook {
-    /// Stores the hook and tests that the interpreter of `command` runs it.
+    /// Stores the hook, and tests that the interpreter of `command` runs it.
     ///
     /// # Errors
     ///
-    /// Returns the reason for which there can be no standbys.
+    /// Returns the reason why standbys are impossible.
     pub async fn install(spec: &StandbySpec, command: &WorkerCommand) -> Result<Self, String> {
         let args = command.args_without_script();
         let (script, args) =
@@ -74,7 +74,7 @@ impl Hook {
         }
     }
 
-    /// Stores the hook again if its file is gone, as after the end of a login session.
+    /// Stores the hook again if its file is gone, for example after the end of a login session.
     ///
     /// # Errors
     ///
@@ -95,18 +95,17 @@ impl Hook {
             ("RAGENT_STANDBY".to_owned(), modules.into()),
             ("RAGENT_STANDBY_SCRIPT".to_owned(), self.script.clone().into()),
         ];
-        // A script that is run without the hook must fail, not run as a job of one worker.
+        // A script that runs without the hook must fail, instead of running as a job of one worker.
         variables.extend(POISONED.map(|name| (name.to_owned(), "unknown".into())));
         let given = self.python_path.clone();
         variables.extend(given.map(|path| ("RAGENT_STANDBY_PATH".to_owned(), path)));
         variables
     }
 
-    /// Runs the interpreter with a script that does not exist; returns its output,
-    /// up to [`limits::MAX_ANSWER`].
+    /// Runs the interpreter with a script that does not exist. Returns its output, up to [`limits::MAX_ANSWER`].
     ///
-    /// `args` are those of the worker, because a wrapper may handle another command differently: a
-    /// standby whose interpreter does not run the hook would run the script without its round.
+    /// `args` are the worker's, because a wrapper may handle another command differently. The test matters: an
+    /// interpreter that does not run the hook would run the script without its round.
     async fn probe(&self, python: &Path, args: &[OsString]) -> io::Result<Vec<u8>> {
         let mut command = Command::new(python);
         command.args(args).kill_on_drop(true);
@@ -129,8 +128,8 @@ impl Hook {
     }
 }
 
-/// Writes the hook to a folder whose name depends on its content, unless it is there; returns the
-/// folder.
+/// Writes the hook to a folder, unless it is there, and returns the folder. Its name depends on the
+/// content of the hook.
 fn store(state_dir: &Path) -> io::Result<PathBuf> {
     let digest = Sha256::digest(SOURCE);
     let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
@@ -144,7 +143,7 @@ fn store_in(path: &Path) -> io::Result<()> {
         PrivateFolder::make(state_dir)?;
     }
     let folder = PrivateFolder::make(path)?;
-    // Python reads the hook by path.
+    // Python reads the hook by its path.
     if let Some(why) = parents::unsound(path)? {
         return Err(io::Error::other(format!(
             "other users can put another folder in the place of {}, because {why}; name another one with XDG_RUNTIME_DIR or TMPDIR",
@@ -158,18 +157,18 @@ fn store_in(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A report of a standby, as the hook sends it: lines of fields separated by tabs.
+/// A report of a standby, as the hook sends it: lines with fields that tabs separate.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum StandbyReport {
-    /// It has imported its modules and waits.
+    /// The standby has imported its modules and waits.
     Ready(Ready),
-    /// It has ended, because a module must not be imported early.
+    /// The standby has ended, because a module must not be imported early.
     Refused(LeftOut),
-    /// It has become the worker.
+    /// The standby has become the worker.
     Taken,
 }
 
-/// The state of a standby that waits.
+/// The state of a waiting standby.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Ready {
     /// The memory that it shares with no other process, in bytes.
@@ -232,7 +231,7 @@ impl StandbyReport {
                             let reason = format!("it reads {name} while it is imported");
                             ready.early.push(left_out(module, &reason));
                         }
-                        // Further kinds of lines, and variables that do not depend on the round.
+                        // Other kinds of lines, and variables that do not depend on the round.
                         _ => {}
                     }
                 }
@@ -253,7 +252,7 @@ mod tests {
         LeftOut { module: module.to_owned(), reason: reason.to_owned() }
     }
 
-    /// Reports are parsed; a variable that does not depend on the round is ignored.
+    /// Reports are parsed. A variable that does not depend on the round is ignored.
     #[test]
     fn reports() {
         let text = "ready\t100\nimported\ttorch\t1.500\t90\nmissing\tfoo\tnot installed\n\
@@ -282,8 +281,7 @@ mod tests {
         }
     }
 
-    /// The folder of the hook comes first in the path of modules, and the value for the script is passed
-    /// separately.
+    /// The folder of the hook comes first in the path of modules. The value for the script is passed separately.
     #[test]
     fn variables_of_the_hook() {
         let hook = |path: Option<&str>| Hook {
@@ -305,7 +303,7 @@ mod tests {
         assert_eq!(path(hook(Some("/a:/b"))), (text("/hook:/a:/b"), text("/a:/b")));
     }
 
-    /// Of an interpreter, or a wrapper, that prints a lot, only the beginning is read.
+    /// If an interpreter or a wrapper prints a lot, only the beginning is read.
     #[tokio::test]
     async fn long_answer_is_cut() {
         let hook = Hook { folder: "/hook".into(), python_path: None, script: "train.py".into() };

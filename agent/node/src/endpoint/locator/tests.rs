@@ -42,8 +42,7 @@ impl Fixture {
         self.effects()
     }
 
-    /// Answers from addresses whose last numbers count up from 1; the first belongs to another
-    /// machine.
+    /// Answers from addresses that end in 1, 2, and so on. The first one belongs to another machine.
     fn answers(&mut self, answers: &[IdentityAnswer]) -> Vec<String> {
         self.handle(answered(false, answers))
     }
@@ -57,7 +56,7 @@ impl Fixture {
         self.handle(Input::NotBound(io::ErrorKind::AddrInUse.into()))
     }
 
-    /// Waits for the next attempt; returns the time since the begin.
+    /// Waits for the next attempt. Returns the time since the start.
     fn next(&mut self) -> Duration {
         self.now = self.machine.poll_timeout().expect("there is another attempt");
         self.machine.handle_timeout(self.now);
@@ -65,8 +64,7 @@ impl Fixture {
         self.now - self.begun
     }
 
-    /// Repeats an attempt until something is warned or ended; returns the time since the begin,
-    /// and the effects.
+    /// Repeats an attempt until a warning or the end. Returns the time since the start, and the effects.
     fn repeat(
         &mut self,
         mut attempt: impl FnMut(&mut Self) -> Vec<String>,
@@ -91,8 +89,7 @@ fn refused() -> IdentityAnswer {
     IdentityAnswer::None("refused".to_owned())
 }
 
-/// The first address in order that is served decides, by ragent or another program; addresses
-/// without an answer do not.
+/// The first address that is served decides, by ragent or by another program. Addresses without an answer do not.
 #[test]
 fn first_answer_decides() {
     let mut joins = Fixture::new(None);
@@ -108,8 +105,7 @@ fn first_answer_decides() {
     assert_eq!(fails.answers(&[IdentityAnswer::Ragent]), [""; 0]);
 }
 
-/// Without an answer, the node hosts that owns the lowest address, or that was chosen by the
-/// user; others wait.
+/// Without an answer, the node hosts that owns the lowest address, or that the user chose. Others wait.
 #[test]
 fn one_node_hosts() {
     for (is_host, is_own, hosts) in [
@@ -123,11 +119,11 @@ fn one_node_hosts() {
             if hosts { "Bind(10.0.0.1:29400)" } else { "Report(10.0.0.2:29400: refused)" };
         assert_eq!(effects, [expected], "{is_host:?} {is_own}");
     }
-    // Any free port: no process can be there already.
+    // The port is any free one, so no process can be there already.
     assert_eq!(Fixture::new(None).handle(answered(true, &[])), ["Bind(10.0.0.1:29400)"]);
 }
 
-/// A reason is reported when it changes; from five seconds on, each reason is warned of once.
+/// A reason is reported when it changes. From five seconds on, there is one warning for each reason.
 #[test]
 fn reasons_are_reported_once() {
     let mut t = Fixture::new(None);
@@ -147,8 +143,8 @@ fn reasons_are_reported_once() {
     assert_eq!(t.handle(Input::Unresolved("no name".to_owned())), ["Report(no name)"]);
 }
 
-/// The pauses between attempts grow from milliseconds to the interval, so that the host of agents that start at the same
-/// time is found at once, whatever the reason for an attempt's failure.
+/// The pauses between attempts grow from milliseconds to the interval. If agents start at the same time, they find the host at once, for
+/// any reason of a failed attempt.
 #[test]
 fn pauses_between_attempts_grow() {
     let attempts: [fn(&mut Fixture) -> Vec<String>; 2] =
@@ -168,12 +164,11 @@ fn pauses_between_attempts_grow() {
     }
 }
 
-/// The search ends with the last reason once the join timeout has passed, after one more attempt
-/// at that time.
+/// The search ends with the last reason after the join timeout, after one more attempt at that time.
 #[test]
 fn join_timeout_ends_the_search() {
     let mut t = Fixture::new(None);
-    // The interval does not divide what is left.
+    // The remaining time is not a multiple of the interval.
     t.now += SECOND / 3;
     let (at, effects) = t.repeat(|t| {
         let effects = t.answers(&[refused()]);
@@ -183,7 +178,7 @@ fn join_timeout_ends_the_search() {
     assert_eq!((at, effects), (JOIN_TIMEOUT, vec![format!("GiveUp({what})")]));
 }
 
-/// A process that accepts connections without an answer is another program only after
+/// A process that accepts connections without answering counts as another program only after
 /// [`limits::SILENT_TIMEOUT`], counted from the first of consecutive requests.
 #[test]
 fn silence_is_limited() {
@@ -209,8 +204,8 @@ fn silence_is_limited() {
     assert_eq!(effects, [format!("GiveUp({what})")]);
 }
 
-/// A port in use is that of an agent that answers soon; if none has after a while, another program holds it. The user
-/// sees no reason meanwhile.
+/// A port in use belongs to an agent that will answer soon. If none answers for a while, another program holds it. The user sees no reason
+/// meanwhile.
 #[test]
 fn held_port_is_tried_again() {
     let mut t = Fixture::new(Some(true));
@@ -231,14 +226,14 @@ fn agent_that_loses_the_port_joins_at_once() {
     t.nobody_here();
     t.in_use();
     assert!(t.next() <= limits::LOCATE_FIRST);
-    // It has bound the port, and does not listen yet.
+    // The other agent has bound the port but does not listen yet.
     assert_eq!(t.nobody_here(), ["Bind(10.0.0.1:29400)"]);
     t.in_use();
     assert!(t.next() <= 3 * limits::LOCATE_FIRST);
     assert_eq!(t.answers(&[IdentityAnswer::Ragent]), ["Join(10.0.0.1:29400)"]);
 }
 
-/// A port that cannot be bound for another reason than being in use ends the search.
+/// A port that cannot be bound, although it is not in use, ends the search.
 #[test]
 fn other_errors_of_the_port_are_final() {
     let mut t = Fixture::new(Some(true));

@@ -1,7 +1,7 @@
-//! Decides whether another agent is present, or only its recorded datagrams are sent again: asks it to return a nonce, a number
-//! that was not sent before.
+//! Decides whether another agent is present, or whether only its recorded datagrams are sent again (a replay).
 //!
-//! Without a secret any process can answer, but not one that only repeats datagrams. With a secret only agents of the job can.
+//! It is a challenge and response: the agent must return a nonce, a number that was not sent before. Without a secret any process can
+//! answer, but a process that only replays datagrams cannot. With a secret only agents of the job can.
 
 use std::{
     collections::BTreeMap,
@@ -16,11 +16,11 @@ use crate::endpoint::limits;
 /// An agent that was asked.
 #[derive(Debug)]
 struct AskedAgent {
-    /// The question that has no answer yet.
+    /// The question without an answer yet.
     open: Option<Question>,
     /// The time of the last answer.
     answered: Option<Instant>,
-    /// True if it has not answered in time.
+    /// True if the agent has not answered in time.
     is_absent: bool,
 }
 
@@ -32,10 +32,10 @@ struct Question {
     pauses: Pauses,
 }
 
-/// The effect of deadlines that have passed.
+/// The result of deadlines that have passed.
 #[derive(Debug, Default)]
 pub(super) struct ExpiredDeadlines {
-    /// The questions to repeat: the numbers of the agents, and the nonces.
+    /// The questions to repeat: agent numbers and nonces.
     pub repeated: Vec<(u64, u64)>,
     /// True if an agent has not answered in time.
     pub has_ended: bool,
@@ -44,22 +44,22 @@ pub(super) struct ExpiredDeadlines {
 /// The questions of one agent to others.
 #[derive(Debug)]
 pub(super) struct Challenges {
-    /// The number of questions that are open at once, as long as agents answer.
+    /// The number of questions that are open at once, while agents answer.
     at_once: usize,
     /// The time for an answer.
     limit: Duration,
-    /// The time after which no agent without an answer is waited for, if none has answered.
+    /// The time after which agents without an answer are no longer waited for, if none has answered.
     patience: Duration,
     next_nonce: u64,
     asked: BTreeMap<u64, AskedAgent>,
-    /// The time of the first question since patience was renewed.
+    /// The time of the first question since the patience was renewed.
     unanswered_since: Option<Instant>,
     is_patience_over: bool,
 }
 
 impl Challenges {
-    /// Creates the questions of an agent. The nonces begin with `nonce`, a random number: they may be predictable, but must
-    /// not repeat those of earlier processes.
+    /// Creates the questions of an agent. The nonces start at the random number `nonce`. They may be predictable, but must not repeat those
+    /// of earlier processes.
     pub(super) fn new(nonce: u64, at_once: usize, limit: Duration, patience: Duration) -> Self {
         Self {
             at_once,
@@ -72,7 +72,7 @@ impl Challenges {
         }
     }
 
-    /// Asks the agent `number`, unless it was asked or has answered recently, or too many answers are open. Returns the nonce to send.
+    /// Asks agent `number`, unless it was asked or has answered recently, or too many questions are open. Returns the nonce to send.
     pub(super) fn ask(&mut self, now: Instant, number: u64) -> Option<u64> {
         let absent = self.asked.values().filter(|asked| asked.is_absent).count();
         let open = self.asked.values().filter(|asked| asked.open.is_some()).count();
@@ -80,7 +80,7 @@ impl Challenges {
             let renew = asked.answered.map(|at| at + self.patience / 2);
             asked.is_absent || asked.open.is_some() || renew.is_some_and(|at| now < at)
         };
-        // The number of questions doubles as long as no agent answers.
+        // The number of questions doubles while no agent answers.
         if open >= (absent + self.at_once).min(limits::MAX_CHALLENGES)
             || self.asked.get(&number).is_some_and(is_recent)
         {
@@ -96,7 +96,7 @@ impl Challenges {
         Some(nonce)
     }
 
-    /// Notes that the agent `number` has returned these nonces. Returns true if it was asked with one of them.
+    /// Notes that agent `number` has returned these nonces. Returns true if one of them answers its open question.
     pub(super) fn handle_answer(&mut self, now: Instant, number: u64, nonces: &[u64]) -> bool {
         let Some(asked) = self.asked.get_mut(&number) else { return false };
         let is_answer = asked.open.as_ref().is_some_and(|open| nonces.contains(&open.nonce));
@@ -106,28 +106,28 @@ impl Challenges {
         is_answer
     }
 
-    /// Notes that an agent that is waited for has answered.
+    /// Notes that an agent has answered that this one waits for.
     pub(super) fn renew_patience(&mut self) {
         self.unanswered_since = None;
         self.is_patience_over = false;
     }
 
-    /// Returns true if the agent `number` may be waited for: it has answered, or has time left to do so.
+    /// Returns true if this agent should wait for agent `number`: it has answered, or has time left to do so.
     pub(super) fn may_be_present(&self, number: u64) -> bool {
         self.is_present(number) || (!self.is_absent(number) && !self.is_patience_over)
     }
 
-    /// Returns true if the agent `number` has answered.
+    /// Returns true if agent `number` has answered.
     pub(super) fn is_present(&self, number: u64) -> bool {
         self.asked.get(&number).is_some_and(|asked| asked.answered.is_some() && !asked.is_absent)
     }
 
-    /// Returns true if the agent `number` has not answered in time.
+    /// Returns true if agent `number` has not answered in time.
     pub(super) fn is_absent(&self, number: u64) -> bool {
         self.asked.get(&number).is_some_and(|asked| asked.is_absent)
     }
 
-    /// Returns the time of the next repetition or end of a question.
+    /// Returns the time of the next repetition or the end of a question.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let open = self.asked.values().filter_map(|asked| asked.open.as_ref());
         let due = open.map(|question| question.repeat.min(question.begun + self.limit));
@@ -135,13 +135,13 @@ impl Challenges {
         due.chain(over.map(|since| since + self.patience)).min()
     }
 
-    /// Returns the time at which the agent `number`, which has answered, is to be asked again.
+    /// Returns the time at which agent `number`, which has answered, is asked again.
     pub(super) fn renewal(&self, number: u64) -> Option<Instant> {
         let asked = self.asked.get(&number).filter(|asked| asked.open.is_none())?;
         asked.answered.map(|at| at + self.patience / 2)
     }
 
-    /// Ends questions whose time is over.
+    /// Ends questions that have run out of time.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> ExpiredDeadlines {
         if self.unanswered_since.is_some_and(|since| now >= since + self.patience) {
             self.is_patience_over = true;
@@ -160,13 +160,13 @@ impl Challenges {
         timeouts
     }
 
-    /// Forgets all agents for which `is_known` returns false.
+    /// Forgets all agents that `is_known` does not know.
     pub(super) fn retain(&mut self, is_known: impl Fn(u64) -> bool) {
         self.asked.retain(|number, _| is_known(*number));
     }
 }
 
-/// The answers to questions of others: few datagrams, with several nonces each.
+/// The answers to questions of others, in few datagrams with several nonces each.
 #[derive(Debug)]
 pub(super) struct Answers {
     /// The pause between two datagrams.
@@ -182,8 +182,8 @@ impl Answers {
         Self { pause, pending: Vec::new(), due: None, not_before: None }
     }
 
-    /// Notes the question of the agent at `peer`. Further ones are dropped while the next datagram is full, or has several nonces
-    /// for that host; they are repeated.
+    /// Notes a question of the agent at `peer`. It is dropped if the next datagram is full, or has several nonces for that host. The other
+    /// agent repeats it.
     pub(super) fn handle_question(&mut self, now: Instant, peer: SocketAddr, nonce: u64) {
         let is_pending = self.pending.contains(&(peer, nonce));
         let of_source = self.pending.iter().filter(|(other, _)| other.ip() == peer.ip()).count();
@@ -234,7 +234,7 @@ mod tests {
         ([10, 0, 0, 1], port).into()
     }
 
-    /// Only the nonce of the open question is an answer; a present agent is asked again after a while, with another nonce.
+    /// Only the nonce of the open question is an answer. A present agent is asked again after a while, with another nonce.
     #[test]
     fn only_the_nonce_answers() {
         let (now, mut c) = challenges();
@@ -250,14 +250,14 @@ mod tests {
         assert!(!c.handle_answer(now + 5 * SECOND, 1, &[nonce]) && c.is_present(1));
         c.handle_timeout(now + 6 * SECOND);
         assert!(c.is_absent(1) && !c.may_be_present(1));
-        // A recorded answer is of no use, and an absent agent is not asked again as long as it is known.
+        // A recorded answer has no effect. An absent agent is not asked again while it is known.
         assert!(!c.handle_answer(now + 6 * SECOND, 1, &[nonce, again]));
         assert_eq!(c.ask(now + 60 * SECOND, 1), None);
         c.retain(|_| false);
         assert!(c.ask(now + 60 * SECOND, 1).is_some());
     }
 
-    /// A question is repeated a few times within its limit. One is open at first, more if agents do not answer.
+    /// A question is repeated a few times within its limit. At first one is open; more if agents do not answer.
     #[test]
     fn questions_are_bounded() {
         let (start, mut c) = challenges();
@@ -277,7 +277,7 @@ mod tests {
         assert!(sent <= 47 * 8, "{sent}");
     }
 
-    /// If no agent answers for long, only agents with an earlier answer are waited for.
+    /// If no agent answers for long, this one waits only for agents that answered before.
     #[test]
     fn patience_ends() {
         let (now, mut c) = challenges();
@@ -291,7 +291,7 @@ mod tests {
         assert!(c.may_be_present(3));
     }
 
-    /// Answers have a bounded number of nonces, and a pause between them.
+    /// Answers have a limited number of nonces, and a pause between them.
     #[test]
     fn answers_are_bounded() {
         let now = clock::now_blocking();
@@ -304,7 +304,7 @@ mod tests {
         let sent = answers.handle_timeout(now);
         assert_eq!(sent.values().map(Vec::len).sum::<usize>(), limits::MAX_NONCES);
         assert_eq!(answers.poll_timeout(), None);
-        // One host cannot take the places of others; and each of two agents gets an answer to the same nonce.
+        // One host cannot take the places of others. Two agents with the same nonce each get an answer.
         for nonce in 0..40 {
             answers.handle_question(now, peer(1), nonce);
         }
@@ -317,8 +317,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any questions and answers at any time: no nonce is used twice, open questions and their answers are bounded, an
-        /// agent is present only after an answer, and each deadline is in the future after it was handled.
+        /// For any questions and answers at any time: no nonce is used twice, open questions and their answers are limited, an agent is
+        /// present only after an answer, and the next deadline after a handled one is in the future.
         #[test]
         fn questions_have_an_end(steps in proptest::collection::vec((0..6_u64, 0..5_u8, 0..700_u32), 1..200)) {
             let (mut now, mut c) = challenges();

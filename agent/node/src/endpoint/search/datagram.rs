@@ -1,7 +1,7 @@
-//! The datagrams of agents that look for each other: one small JSON object each.
+//! Encodes the datagrams of searching agents: one small JSON object each.
 //!
-//! `seal` authenticates them. A datagram contains the job's name as a digest, so that listeners learn no names, and otherwise
-//! only numbers and the endpoint's address.
+//! `seal` authenticates them. The job's name is in a datagram only as a digest, so that listeners learn no names. The rest are numbers and
+//! the endpoint's address.
 
 use std::net::SocketAddr;
 
@@ -23,16 +23,16 @@ impl JobDigest {
         Self::of_bytes(&digest)
     }
 
-    /// Returns the digest with these bytes, of which the first half counts.
+    /// Returns the digest with the first half of these bytes.
     pub(super) fn of_bytes(digest: &[u8]) -> Self {
         Self(digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect())
     }
 }
 
-/// An agent that may become the host. The lowest candidate does.
+/// An agent that may become the host. The lowest candidate becomes it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(crate) struct Candidate {
-    /// The rank that the user gave the node; nodes without one come after all ranks.
+    /// The rank that the user gave the node. Nodes without a rank come last.
     pub rank: u32,
     /// A random number of this agent.
     pub number: u64,
@@ -42,34 +42,34 @@ pub(crate) struct Candidate {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SearchMessage {
-    /// The sender looks for the coordinator.
+    /// The sender searches for the coordinator.
     Looking {
         /// The sender.
         by: Candidate,
         /// True if the sender may host.
         may_host: bool,
-        /// The lowest candidate that the sender knows of, itself included.
+        /// The lowest candidate that the sender knows, including itself.
         lowest: Option<Candidate>,
     },
-    /// The sender knows the present or former address of the coordinator.
+    /// The sender knows the current or former address of the coordinator.
     Hosted {
         /// The number of the sender.
         by: u64,
-        /// The address of the coordinator, which the receiver may be unable to reach.
+        /// The address of the coordinator. The receiver may be unable to reach it.
         at: SocketAddr,
-        /// True if the sender hosts the coordinator: then its source address is preferred.
+        /// True if the sender hosts the coordinator. Its source address is then preferred.
         by_host: bool,
     },
     /// The sender asks another agent whether it is present.
     Ask {
         /// The number of the sender.
         by: u64,
-        /// The number of the agent that is to answer.
+        /// The number of the agent that should answer.
         to: u64,
         /// A number that was not sent before, for the answer.
         nonce: u64,
     },
-    /// The sender is present. Shorter than the questions that it answers.
+    /// The sender is present. An answer is shorter than its questions, so it cannot amplify traffic.
     Answer {
         /// The number of the sender.
         by: u64,

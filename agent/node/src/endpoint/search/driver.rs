@@ -1,5 +1,4 @@
-//! Drives the choice of a host: until it has found the endpoint, and then, in a task, for agents that still
-//! look.
+//! Drives the choice of a host: first until this agent has found the endpoint, then in a task for agents that still search.
 
 use std::{
     collections::BTreeMap,
@@ -45,9 +44,9 @@ use crate::endpoint::{error::LocateError, limits, locate};
 /// The host of the endpoint.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// This agent is to host, at this address of its machine.
+    /// This agent should host, at this address of its machine.
     Here(IpAddr),
-    /// This agent is to continue the host at this address of its machine, on this listener.
+    /// This agent should continue the host at this address of its machine, on this listener.
     HereAgain(SocketAddr, TcpListener),
     /// Another process hosts at this address.
     There(SocketAddr),
@@ -65,18 +64,16 @@ pub(crate) struct Search {
     /// True if it was reported that an agent of the job has no secret.
     has_warned_of_open: bool,
     credentials: Credentials,
-    /// The sender of the last datagram, preferably on another machine; the route to it leads to the
-    /// others.
+    /// The sender of the last datagram, preferably on another machine. The route to it also leads to the others.
     last_peer: Option<SocketAddr>,
     /// The coordinator that this agent hosts, if any.
     hosted: Option<Inputs>,
-    /// Requests to other hosts for the state of their jobs. Each returns the reason for two jobs,
-    /// if there will be two.
+    /// Requests to other hosts for the state of their jobs. Each returns the reason if two jobs will remain.
     rival_requests: JoinSet<Option<(SocketAddr, &'static str)>>,
     has_warned: bool,
     run_id: RunId,
     notice: SearchNotice,
-    /// The attempts to reach the coordinator at addresses that datagrams name.
+    /// The attempts to reach the coordinator at addresses in datagrams.
     trials: JoinSet<(SocketAddr, Trial)>,
     trials_by_place: BTreeMap<SocketAddr, AbortHandle>,
     /// The result, until [`Self::find`] returns it.
@@ -87,7 +84,7 @@ pub(crate) struct Search {
     mismatch: Option<Mismatch>,
 }
 
-/// A search that continues for other agents, until this value is dropped.
+/// A search that continues for other agents until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct SearchResponder(JoinHandle<()>);
 
@@ -98,7 +95,7 @@ impl Drop for SearchResponder {
 }
 
 impl Search {
-    /// Begins to look for the coordinator of `run_id`.
+    /// Starts to search for the coordinator of `run_id`.
     ///
     /// # Errors
     ///
@@ -136,11 +133,11 @@ impl Search {
         })
     }
 
-    /// Looks until the endpoint is found, at most for `join_timeout`.
+    /// Searches until the endpoint is found, at most for `join_timeout`.
     ///
     /// # Errors
     ///
-    /// Returns [`LocateError`] if no host was found, or the host has refused this agent.
+    /// Returns [`LocateError`] if no host was found, or if the host has refused this agent.
     pub(crate) async fn find(&mut self, join_timeout: Duration) -> Result<Found, LocateError> {
         let deadline = clock::now() + join_timeout;
         loop {
@@ -180,19 +177,19 @@ impl Search {
         self.choice.is_alone()
     }
 
-    /// Notes that this agent hosts without having found another one. Warns of agents with another secret, also later, until an
-    /// agent of the job is found.
+    /// Notes that this agent hosts although it has found no other one. From now on it also warns of agents with another secret, until it
+    /// finds an agent of the job.
     pub(crate) fn handle_hosting_alone(&mut self) {
         let others = self.other_secrets.handle_hosting_alone();
         others.iter().for_each(|other| warn!("{other}"));
     }
 
-    /// Returns the names of the interfaces on which it searches.
+    /// Returns the names of the interfaces that it searches on.
     pub(crate) fn interfaces(&self) -> String {
         self.sockets.interfaces().join(",")
     }
 
-    /// Notes that this agent has joined. Continues to answer agents that look, with the `known`
+    /// Notes that this agent has joined. Continues to answer searching agents, with the `known`
     /// endpoint of the coordinator.
     pub(crate) fn answer_as_member(
         mut self,
@@ -202,7 +199,7 @@ impl Search {
         SearchResponder(tokio::spawn(async move {
             let mut endpoint = known.borrow().endpoint.clone();
             loop {
-                // This fails only during a search, which has ended.
+                // This can fail only during a search, which has ended.
                 let _ = self.carry_out_all();
                 tokio::select! {
                     () = self.wait(None) => {}
@@ -218,9 +215,10 @@ impl Search {
         }))
     }
 
-    /// Continues to answer agents that look, for an agent at `own` that may lead: with its own endpoint while it leads,
-    /// otherwise with the endpoint of the coordinator with which it is registered. While it leads, makes its coordinator give
-    /// way to another one where it must.
+    /// Continues to answer searching agents, for an agent at `own` that may lead.
+    ///
+    /// - While it leads, it answers with its own endpoint. If another host of the job must win, its coordinator steps down.
+    /// - Otherwise it answers with the endpoint of the coordinator with which it is registered.
     pub(crate) fn answer_as_host(
         mut self,
         own: SocketAddr,
@@ -228,7 +226,7 @@ impl Search {
         mut known: watch::Receiver<NotHere>,
     ) -> SearchResponder {
         if !self.choice.has_found() {
-            // It is the first voter, or knows the voters of the job.
+            // This agent is the first voter, or it knows the voters of the job.
             self.choice.handle_sent_elsewhere(clock::now(), own);
         }
         SearchResponder(tokio::spawn(async move {
@@ -247,7 +245,7 @@ impl Search {
                     None => {}
                 }
                 registered = now_known;
-                // This fails only during a search, which has ended.
+                // This can fail only during a search, which has ended.
                 let _ = self.carry_out_all();
                 tokio::select! {
                     () = self.wait(None) => {}
@@ -267,8 +265,7 @@ impl Search {
         }
     }
 
-    /// Notes that this agent does not coordinate, and the address of the coordinator with which it is registered, if that is
-    /// known.
+    /// Notes that this agent does not coordinate. `coordinator` is the coordinator with which it is registered, if known.
     fn move_to(&mut self, coordinator: Option<SocketAddr>) {
         self.hosted = None;
         self.rival_requests.abort_all();
@@ -354,7 +351,7 @@ impl Search {
     }
 
     fn handle_trial(&mut self, id: task::Id, at: SocketAddr, trial: Trial) {
-        // A trial that was dropped may have ended before.
+        // A trial that was dropped may have ended before that.
         if self.trials_by_place.get(&at).is_none_or(|current| current.id() != id) {
             return;
         }
@@ -376,7 +373,7 @@ impl Search {
                 }
             }
             Trial::NotThere(cause) => {
-                // A refusal is the better explanation.
+                // A refusal explains the failure better.
                 if self.mismatch.is_none() {
                     self.unanswered = Some((at, cause));
                 }
@@ -402,11 +399,11 @@ impl Search {
     async fn wait(&mut self, deadline: Option<Instant>) {
         let due = [self.choice.poll_timeout(), deadline].into_iter().flatten().min();
         tokio::select! {
-            // Hosts that have answered first, of which there are few; then datagrams before deadlines: an agent that was paused
-            // has not waited for the others.
+            // Hosts that have answered come first, because there are few. Datagrams come before deadlines: otherwise an agent that was
+            // paused would act as if it had waited for the others.
             biased;
             Some(tried) = self.trials.join_next_with_id() => {
-                // A trial that was dropped has no result, unless it had ended.
+                // A trial that was dropped has no result, unless it had ended before.
                 if let Ok((id, (at, trial))) = tried {
                     self.handle_trial(id, at, trial);
                 }
@@ -414,7 +411,7 @@ impl Search {
             received = self.sockets.receive() => match received {
                 Ok((bytes, peer)) => {
                     self.handle_datagram(&bytes, peer);
-                    // A flood of datagrams does not delay deadlines.
+                    // A flood of datagrams must not delay deadlines.
                     let now = clock::now();
                     if self.choice.poll_timeout().is_some_and(|due| due <= now) {
                         self.choice.handle_timeout(now);
@@ -456,7 +453,7 @@ impl Search {
         }
     }
 
-    /// Returns this machine's address from the point of view of other agents.
+    /// Returns this machine's address, as other agents see it.
     fn own_address(&self) -> IpAddr {
         if let Some(address) = self.sockets.named_interface() {
             return address;
@@ -470,21 +467,21 @@ impl Search {
     }
 }
 
-/// Returns an address of an endpoint, if it is known.
+/// Returns an address of an endpoint, if known.
 async fn address_of(endpoint: &str) -> Option<SocketAddr> {
     let endpoint: Endpoint = endpoint.parse().ok()?;
     net::resolve(&endpoint).await.ok()?.into_iter().next()
 }
 
-/// Asks another host for the state of its job, and makes this one step down for it if it must.
-/// Returns the reason for two jobs, if there will be two.
+/// Asks another host for the state of its job, and makes this one step down if it must. Returns the
+/// reason if two jobs will remain.
 async fn ask_rival(
     rival: SocketAddr,
     hosted: Inputs,
     credentials: Credentials,
 ) -> Option<(SocketAddr, &'static str)> {
     let endpoint = Endpoint { host: rival.ip().to_string(), port: rival.port() };
-    // Datagrams are not trusted: this agent steps down only to a process that coordinates the job.
+    // Datagrams are not trusted, so this agent steps down only for a process that does coordinate the job.
     let asked = timeout(limits::IDENTIFY_TIMEOUT, client::job(&endpoint, &credentials)).await;
     let Ok(Ok(Some(theirs))) = asked else {
         debug!(%rival, "the other agent does not answer as the coordinator of a job");

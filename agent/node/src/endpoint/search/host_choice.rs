@@ -1,5 +1,4 @@
-//! Decides which agent hosts a job's endpoint, among agents that know of each other only by
-//! datagrams.
+//! Decides which agent hosts a job's endpoint. The agents know each other only by datagrams.
 //!
 //! ```text
 //!            the endpoint is known
@@ -8,17 +7,19 @@
 //!    └─────────────────────────────────────▶ Found (hosts)
 //! ```
 //!
-//! A candidate hosts only if no lower one was seen for [`Pace::agreement`] and all agents that it
-//! sees report no lower one. So all choose the same host, in any order of their starts, unless the
-//! network delivers nothing for that long. Agents that have found the endpoint continue to answer
-//! agents that still look, members too: so a restarted host finds its own endpoint.
+//! As in a bully election, the order of the candidates decides. The lowest one hosts once
 //!
-//! Datagrams may be repeated by another process. So an agent waits for another one only if that one answers a question
-//! ([`super::challenges`]), and the address of a host in a datagram is only a place to try ([`super::places`]): the agent continues
-//! to look until a host of the job has answered at one.
+//! - no lower candidate was seen for [`Pace::agreement`], and
+//! - all agents that it sees report no lower one.
 //!
-//! Two agents may host nevertheless, if the network was not up yet when they started; they learn of
-//! each other later. The state of their jobs decides which of them steps down ([`super::rivals`]).
+//! So all agents choose the same host, in any order of their starts, unless the network delivers nothing for that long. Agents that have
+//! found the endpoint continue to answer agents that still search. Members do that, too, so a restarted host finds its own endpoint.
+//!
+//! Another process may replay datagrams. So an agent waits for another one only if that one answers a question ([`super::challenges`]). An
+//! address in a datagram is only a place to try ([`super::places`]): the search continues until a host of the job has answered at one.
+//!
+//! Two agents may still host, if the network was not up when they started. They learn of each other later. Then the state of their jobs
+//! decides which of them steps down ([`super::rivals`]).
 
 mod claims;
 mod doubts;
@@ -48,7 +49,7 @@ enum ChoiceState {
         next_message: Instant,
         pause: Duration,
     },
-    /// The agent was chosen to host, and does not do so yet.
+    /// This agent was chosen to host, but does not host yet.
     Chosen,
     Found {
         at: SocketAddr,
@@ -59,18 +60,18 @@ enum ChoiceState {
 }
 
 impl ChoiceState {
-    /// Another agent hosts, at this address.
+    /// Returns the state in which another agent hosts at `at`.
     fn joined(at: SocketAddr, may_answer: Instant) -> Self {
         Self::Found { at, is_host: false, next_answer: None, may_answer }
     }
 }
 
-/// The last two addresses from which datagrams of one agent came: its own, and perhaps that of a process that repeats them.
+/// The last two source addresses of one agent's datagrams. One may belong to a process that replays them.
 #[derive(Clone, Copy, Debug)]
 struct Sources(SocketAddr, Option<SocketAddr>);
 
 impl Sources {
-    /// Returns the addresses after a datagram from `peer`; `before` are those until then.
+    /// Returns the addresses after a datagram from `peer`. `before` are the earlier ones.
     fn after(peer: SocketAddr, before: Option<Self>) -> Self {
         match before {
             Some(same) if same.0 == peer => same,
@@ -84,7 +85,7 @@ impl Sources {
     }
 }
 
-/// Another agent that looks, by its last datagram.
+/// Another agent that searches, by its last datagram.
 #[derive(Clone, Copy, Debug)]
 struct OtherSearcher {
     /// The time of its first datagram.
@@ -113,31 +114,31 @@ pub(crate) struct HostChoice {
     others: BTreeMap<Candidate, OtherSearcher>,
     /// Agents that name a host at which no coordinator has answered yet.
     claims: BTreeMap<u64, NamedHost>,
-    /// No agent becomes silent before this time. Silent agents are looked for once it has passed, not after each datagram.
+    /// No agent becomes silent before this time. Only then are all agents checked, instead of after each datagram.
     silent_at: Option<Instant>,
     places: Places,
-    /// Places of this machine at which no process answers.
+    /// Places on this machine at which no process answers.
     own_places: BTreeSet<SocketAddr>,
-    /// The place that has refused this agent, and the time since which it is known.
+    /// The place that has refused this agent, and the time of the refusal.
     refused: Option<(SocketAddr, Instant)>,
     /// The time of the first claim of this search.
     first_claim: Option<Instant>,
-    /// The questions to agents that look.
+    /// The questions to agents that search.
     challenges: Challenges,
     /// The questions to agents that name a host.
     claimants: Challenges,
     answers: Answers,
-    /// The next time at which another agent is to be asked.
+    /// The next time at which other agents are asked.
     next_doubt: Option<Instant>,
     /// The time of the last change of the lowest candidate.
     lowest_since: Instant,
-    /// Other hosts of the job, with the time before which they are not asked again.
+    /// Other hosts of the job, and the time before which each is not asked again.
     rivals: BTreeMap<SocketAddr, Instant>,
     effects: VecDeque<Effect>,
 }
 
 impl HostChoice {
-    /// Creates an agent that begins to look.
+    /// Creates an agent that starts to search.
     pub(crate) fn new(now: Instant, own: Candidate, eligible: Eligible, pace: Pace) -> Self {
         let challenges =
             |nonce, at_once| Challenges::new(nonce, at_once, pace.agreement, pace.patience);
@@ -152,7 +153,7 @@ impl HostChoice {
             places: Places::new(pace.agreement),
             own_places: BTreeSet::new(),
             refused: None,
-            // Usually the lowest candidate answers.
+            // Usually the lowest candidate answers, so one question at a time is enough.
             challenges: challenges(own.number, 1),
             claimants: challenges(own.number.wrapping_add(1 << 32), limits::MAX_CHALLENGES),
             first_claim: None,
@@ -202,7 +203,7 @@ impl HostChoice {
             ChoiceState::Looking { since, next_message, pause } => {
                 if now >= *next_message {
                     *next_message = now + *pause;
-                    // On a lossy network all agents receive some of the first datagrams.
+                    // At first the pause does not grow, so that on a lossy network all agents receive some datagrams.
                     if now >= *since + self.pace.agreement {
                         *pause = (*pause * 2).min(self.pace.last_pause);
                     }
@@ -243,7 +244,7 @@ impl HostChoice {
                 let sources = Sources::after(peer, before.map(|other| other.sources));
                 let other = OtherSearcher { since, last: now, sources, may_host, lowest };
                 self.note_agent(now, by, other);
-                // A datagram soon after the last one may itself be an answer, and is not answered.
+                // A datagram that comes soon after the last one may itself be an answer, so it is not answered.
                 let is_news = before.is_none_or(|other| now >= other.last + self.pace.answer);
                 if is_news && self.others.contains_key(&by) {
                     self.answer(peer);
@@ -264,7 +265,7 @@ impl HostChoice {
             SearchMessage::Answer { by, ref nonces } => {
                 let is_claimant = self.claimants.handle_answer(now, by, nonces);
                 let is_candidate = self.challenges.handle_answer(now, by, nonces);
-                // One whose consent is missing is not waited for by itself.
+                // An agent that merely has not agreed yet does not renew the patience.
                 if is_candidate && self.lower().any(|(lower, _)| lower.number == by) {
                     self.challenges.renew_patience();
                 }
@@ -275,24 +276,24 @@ impl HostChoice {
                     self.judge_own_places(now);
                 }
             }
-            // This agent's own datagram, looped back by the network, or a question to another one.
+            // This is this agent's own datagram, looped back by the network, or a question to another agent.
             SearchMessage::Looking { .. }
             | SearchMessage::Hosted { .. }
             | SearchMessage::Ask { .. } => {}
         }
     }
 
-    /// Returns true if an agent is known that may host, this one included.
+    /// Returns true if an agent is known that may host, including this one.
     pub(crate) fn has_candidate(&self) -> bool {
         self.lowest().is_some()
     }
 
-    /// Returns true if an agent that hosts is known, this one included.
+    /// Returns true if the host is known, which may be this agent.
     pub(crate) fn has_found(&self) -> bool {
         matches!(self.state, ChoiceState::Found { .. })
     }
 
-    /// Returns true if no other agent that searches is known.
+    /// Returns true if no other searching agent is known.
     pub(crate) fn is_alone(&self) -> bool {
         self.others.is_empty()
     }
@@ -303,15 +304,14 @@ impl HostChoice {
             ChoiceState::Found { at, is_host: true, next_answer: Some(now), may_answer: now };
     }
 
-    /// Notes that this agent cannot listen at `at`, where it was to continue the host: another agent of this machine may.
+    /// Notes that this agent cannot listen at `at`, where it should continue the host. Another agent of this machine may be able to.
     pub(crate) fn handle_not_continued(&mut self, now: Instant, at: SocketAddr) {
         self.places.handle_failed(now, at);
         self.state =
             ChoiceState::Looking { since: now, next_message: now, pause: self.pace.first_pause };
     }
 
-    /// Notes that this agent is sent to another host: it, or the host that it had joined, has given
-    /// way.
+    /// Notes that this agent is redirected to another host: itself, or the host that it had joined, has stepped down.
     pub(crate) fn handle_sent_elsewhere(&mut self, now: Instant, at: SocketAddr) {
         self.state = ChoiceState::joined(at, now);
     }
@@ -326,8 +326,7 @@ impl HostChoice {
         self.places.handle_failed(now, at);
     }
 
-    /// Notes that the coordinator at `at` and this agent do not accept each other. Returns true if the search may end for this
-    /// reason.
+    /// Notes that the coordinator at `at` and this agent do not accept each other. Returns true if the search may end for this reason.
     pub(crate) fn handle_refused(&mut self, now: Instant, at: SocketAddr) -> bool {
         self.places.handle_failed(now, at);
         let is_first = self.refused.is_none();
@@ -335,7 +334,7 @@ impl HostChoice {
         is_first
     }
 
-    /// Notes that `at` belongs to this machine, and no process answers there.
+    /// Notes that `at` belongs to this machine, but no process answers there.
     pub(crate) fn handle_own_place(&mut self, now: Instant, at: SocketAddr) {
         self.own_places.insert(at);
         self.judge_own_places(now);
@@ -351,8 +350,8 @@ impl HostChoice {
         self.silent_at.get_or_insert(other.last + self.pace.patience);
         self.note_lowest(now, before);
         let lowest = self.lowest();
-        // If a newcomer is now the lowest candidate, it must learn soon that this agent agrees; if
-        // this agent is, the newcomer must learn of it. No other datagram is urgent.
+        // If a newcomer is now the lowest candidate, it must soon learn that this agent agrees. If
+        // this agent is the lowest, the newcomer must learn of it. No other datagram is urgent.
         let is_news = lowest != before || (lowest == Some(self.own) && other.lowest != lowest);
         if is_new && is_news {
             self.hasten(now + self.pace.first_pause);
@@ -363,7 +362,7 @@ impl HostChoice {
         self.schedule_answer(now);
     }
 
-    /// Sends the next datagram of an agent that looks at `at`, unless it is due earlier.
+    /// Sends the next datagram of a searching agent at `at`, or earlier if it is due.
     fn hasten(&mut self, at: Instant) {
         if let ChoiceState::Looking { next_message, pause, .. } = &mut self.state {
             *pause = self.pace.first_pause;
@@ -381,7 +380,7 @@ impl HostChoice {
         }
     }
 
-    /// Forgets agents that were silent for long.
+    /// Forgets agents that have been silent for long.
     fn forget_silent(&mut self, now: Instant) {
         if self.silent_at.is_none_or(|at| now < at) {
             return;
@@ -402,7 +401,7 @@ impl HostChoice {
         self.claimants.retain(|number| self.claims.contains_key(&number));
     }
 
-    /// Sends to `peer` alone what this agent sends to all.
+    /// Sends the message for all agents to `peer` alone.
     fn answer(&mut self, peer: SocketAddr) {
         let message = match self.state {
             ChoiceState::Looking { .. } => self.looking(),
@@ -414,7 +413,7 @@ impl HostChoice {
         self.effects.push_back(Effect::Answer(peer, message));
     }
 
-    /// Returns the lowest known candidate that is not absent, this agent included.
+    /// Returns the lowest known candidate that is not absent. It may be this agent.
     fn lowest(&self) -> Option<Candidate> {
         let own = (self.eligible != Eligible::Never).then_some(self.own);
         let mut lower = self.lower().map(|(by, _)| *by);
@@ -427,7 +426,7 @@ impl HostChoice {
         }
     }
 
-    /// Returns the time at which this candidate may host, unless another datagram arrives.
+    /// Returns the time at which this candidate may host, unless another datagram arrives first.
     fn agreed_at(&self) -> Option<Instant> {
         let ChoiceState::Looking { since, .. } = self.state else { return None };
         let may_be_present = |number| self.challenges.may_be_present(number);
@@ -435,7 +434,7 @@ impl HostChoice {
             // The host may be restarting.
             return None;
         }
-        // Agents that name a host have this time to answer.
+        // Agents that name a host have this much time to answer.
         let since = self.first_claim.map_or(since, |claim| claim.max(since));
         match self.eligible {
             Eligible::Never => None,
@@ -459,7 +458,7 @@ impl HostChoice {
     }
 }
 
-/// Returns true if `ip` can belong to one machine, the same one from every point of the network.
+/// Returns true if `ip` can belong to one machine, and to the same one in the whole network.
 fn is_reachable(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(v4) => !(v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast()),

@@ -1,4 +1,4 @@
-//! The line for a search that takes long.
+//! Prints lines for the user during a search that takes long.
 
 use std::{
     fmt,
@@ -10,14 +10,15 @@ use ragent_base::secret::SecretId;
 
 use crate::endpoint::limits;
 
-/// Prints the line for the user, at most one in [`limits::SEARCH_NOTICE_INTERVAL`].
+/// The line for the user, at most once per [`limits::SEARCH_NOTICE_INTERVAL`].
 #[derive(Debug)]
 pub(super) struct SearchNotice {
     due: Instant,
 }
 
 impl SearchNotice {
-    /// The first line after [`limits::WAIT_WARNING`]: agents of a job rarely start in the same second.
+    /// Creates the notice. Its first line comes after [`limits::WAIT_WARNING`]: agents of a job
+    /// rarely start in the same second.
     pub(super) fn new(now: Instant) -> Self {
         Self { due: now + limits::WAIT_WARNING }
     }
@@ -27,7 +28,7 @@ impl SearchNotice {
         self.due
     }
 
-    /// Returns the line if it is due: for the job `run_id`, on these interfaces.
+    /// Returns the line if it is due. It names the job `run_id` and the interfaces.
     pub(super) fn handle_timeout(
         &mut self,
         now: Instant,
@@ -74,8 +75,8 @@ impl fmt::Display for OtherSecret {
     }
 }
 
-/// The agents with another secret, one for each of the first few secrets. An agent that hosts without another agent of its job
-/// reports them; others print the first one while they wait, since datagrams do not show of which job these agents are.
+/// The agents with another secret, one for each of the first few secrets. Datagrams do not show the job of these agents. So an agent
+/// reports them only if it hosts without another agent of its job. Other agents print the first one while they wait.
 #[derive(Debug, Default)]
 pub(super) struct OtherSecrets {
     known: Vec<OtherSecret>,
@@ -88,7 +89,7 @@ impl OtherSecrets {
         self.known.first().copied()
     }
 
-    /// Notes that this agent hosts, and that no other agent of the job was found. Returns the agents to report.
+    /// Notes that this agent hosts, and that it has found no other agent of the job. Returns the agents to report.
     pub(super) fn handle_hosting_alone(&mut self) -> Vec<OtherSecret> {
         self.is_host_alone = true;
         self.known.clone()
@@ -99,7 +100,7 @@ impl OtherSecrets {
         self.is_host_alone = false;
     }
 
-    /// Notes a datagram that was sent from `at` with the secret `secret`. Returns the agent if it is to be reported.
+    /// Notes a datagram from `at` with the secret `secret`. Returns the agent if it should be reported.
     pub(super) fn handle_datagram(&mut self, at: IpAddr, secret: SecretId) -> Option<OtherSecret> {
         let is_known = self.known.iter().any(|other| other.secret == secret);
         if is_known || self.known.len() >= limits::MAX_OTHER_SECRETS {
@@ -114,9 +115,9 @@ impl OtherSecrets {
 /// The progress of a search that has found no coordinator yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SearchProgress {
-    /// No other agent was found, except perhaps with another secret.
+    /// No other agent was found, except perhaps one with another secret.
     Alone(Option<OtherSecret>),
-    /// Other agents were found, and none may host.
+    /// Other agents were found, but none may host.
     NoCandidate,
     /// Agents that may host were found.
     Candidates,
@@ -134,7 +135,7 @@ mod tests {
         SecretId::parse(&format!("{number:08x}")).unwrap()
     }
 
-    /// Each other secret is reported once by an agent that hosts alone, whether its datagram arrives before or after that.
+    /// An agent that hosts alone reports each other secret once, whether the datagram arrives before or after that.
     #[test]
     fn other_secrets_are_reported_once() {
         let at = IpAddr::from([10, 0, 0, 1]);
@@ -148,7 +149,7 @@ mod tests {
         assert_eq!(others.handle_datagram(at, secret(2)), None);
     }
 
-    /// The number of reports is bounded, and there are none after an agent of the job was found.
+    /// The number of reports is limited. There are none once an agent of the job was found.
     #[test]
     fn reports_of_other_secrets_are_bounded() {
         let at = IpAddr::from([10, 0, 0, 1]);

@@ -1,5 +1,7 @@
-//! Decides which of the addresses that datagrams name as that of the host are tried. False datagrams cannot prevent attempts at
-//! the other addresses.
+//! Decides which addresses from datagrams are tried as the host.
+//!
+//! False datagrams must not prevent attempts at the other addresses. So each sender has few places, and a slow attempt makes room for a new
+//! one.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +14,7 @@ use crate::endpoint::limits;
 /// The places of one search.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// The time for which a place is tried at least, and after which it is not tried again at once.
+    /// The minimum time of an attempt, and the pause before a place is tried again.
     pause: Duration,
     tried: BTreeMap<SocketAddr, PlaceAttempt>,
     /// Places at which there was no host, until the next attempt.
@@ -31,9 +33,9 @@ struct PlaceAttempt {
 pub(super) enum PlaceChoice {
     /// Try it.
     Try,
-    /// Try it, and no longer the place at this address.
+    /// Try it, and stop trying the place at this address.
     TryInsteadOf(SocketAddr),
-    /// Nothing: it is tried already, was tried a moment ago, or there is no room.
+    /// Nothing: it is being tried, was tried a moment ago, or there is no room.
     Ignore,
 }
 
@@ -103,7 +105,7 @@ mod tests {
         [10, 1, 0, number].into()
     }
 
-    /// A place is tried once at a time, and again a while after there was no host.
+    /// One attempt at a place runs at a time. After a failure, it is tried again after a pause.
     #[test]
     fn places_rest() {
         let now = clock::now_blocking();
@@ -115,7 +117,7 @@ mod tests {
         assert_eq!(places.handle_named(now + 7 * SECOND, at(1), source(1)), PlaceChoice::Try);
     }
 
-    /// Datagrams of one sender do not keep places that others name from being tried.
+    /// Datagrams of one sender do not prevent attempts at places that others name.
     #[test]
     fn one_source_has_few_places() {
         let now = clock::now_blocking();
@@ -143,8 +145,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any datagrams: the number of places is bounded, in all and for each sender, and so is the memory. A place that
-        /// a new sender names is tried within the pause.
+        /// For any datagrams, the number of places is limited, in total and for each sender, and so is the memory. A place that a new
+        /// sender names is tried within the pause.
         #[test]
         fn places_are_bounded(
             names in proptest::collection::vec((0..200_u8, 0..20_u8, 0..300_u32, any::<bool>()), 1..300),

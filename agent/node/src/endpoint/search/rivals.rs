@@ -1,7 +1,7 @@
 //! Decides between two hosts of one job that learn of each other.
 //!
-//! Both have the same information, so at most one of them steps down: the one whose job comes later in the order of [`Seniority`]. A
-//! host whose job has begun stays. If both jobs have begun, their voters decide which one closes.
+//! Both have the same information and apply the same rule, so at most one steps down: the one with the later job in the order of
+//! [`Seniority`]. A host stays if its job has begun. If both jobs have begun, their voters decide which one closes.
 
 use ragent_rendezvous::{
     ids::Round,
@@ -12,20 +12,20 @@ use ragent_rendezvous::{
 /// The reaction of a host to another one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Verdict {
-    /// This host steps down, and its agents join the other.
+    /// This host steps down, and its agents join the other one.
     StepDown,
-    /// This host stays; the other one steps down, or ends.
+    /// This host stays. The other one steps down, or ends.
     Stay,
-    /// Both jobs have begun. Their voters ask each other, and the younger job closes; without voters, there are two jobs.
+    /// Both jobs have begun. Their voters ask each other, and the younger job closes. Without voters, two jobs remain.
     BothBegun,
-    /// Both stay, and there will be two jobs, because their settings differ.
+    /// Both hosts stay, so two jobs remain: their settings differ.
     Clash,
 }
 
-/// Decides for the host with the state `own` about a host with the state `theirs`.
+/// Decides for the host with state `own`, about a host with state `theirs`.
 pub(crate) fn verdict(own: &Snapshot, theirs: &Snapshot) -> Verdict {
     let settings = |job: &Snapshot| (job.min_nodes, job.max_nodes, job.max_restarts);
-    // A host with the same uid is this host itself, at another address, or continues its run.
+    // A host with the same uid is this host itself at another address, or it continues the same run.
     let is_other = theirs.job_uid != own.job_uid && theirs.run_id == own.run_id;
     if !is_other || is_ending(theirs) || is_ending(own) {
         Verdict::Stay
@@ -44,7 +44,7 @@ pub(crate) fn verdict(own: &Snapshot, theirs: &Snapshot) -> Verdict {
     }
 }
 
-/// Returns true if nodes are bound to this coordinator by an earlier round.
+/// Returns true if an earlier round binds nodes to this coordinator.
 fn has_begun(job: &Snapshot) -> bool {
     job.round != Round(0) || job.phase != PhaseName::Gathering
 }
@@ -79,7 +79,7 @@ mod tests {
         Snapshot { round: Round(1), phase: PhaseName::Running, ..job(uid) }
     }
 
-    /// If both can step down, one of them does; if only one can, it does.
+    /// If both can step down, one does. If only one can, it does.
     #[test]
     fn exactly_one_gives_way() {
         for (one, other) in [

@@ -1,12 +1,13 @@
-//! The authentication of datagrams. With a secret, a line with its public name and a code (HMAC-SHA256) precedes the JSON
-//! object:
+//! Authenticates datagrams with the secret.
+//!
+//! With a secret, a line comes before the JSON object. It has the public name of the secret and a code (HMAC-SHA256):
 //!
 //! ```text
 //! ragent-search 7f3a90c2 5e0c…32 hexadecimal digits…\n{"ragent":2,…}
 //! ```
 //!
-//! The code covers the rest of the datagram, and is checked before anything is parsed. The digest of the job's name then
-//! depends on the secret as well, so that names cannot be guessed from it.
+//! The code covers the name and the JSON object, and is checked before the object is parsed. With a secret, the digest of the job's name
+//! depends on the secret, too, so that names cannot be guessed from it.
 
 use hmac::{Hmac, Mac};
 use ragent_base::secret::{Credentials, SearchKey, SecretId};
@@ -26,13 +27,13 @@ pub(super) struct Seal {
 /// The content of a datagram that was received.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Opened {
-    /// It is of the job, and of an agent with the same secret.
+    /// A message of the job, from an agent with the same secret.
     Message(SearchMessage),
-    /// It is of an agent with this secret, which this agent does not have.
+    /// A datagram from an agent with this secret, which this agent does not have.
     OtherSecret(SecretId),
-    /// It is of an agent of the job without a secret, and this agent has one.
+    /// A datagram from an agent of the job without a secret, although this agent has one.
     NoSecret,
-    /// It is of another job or program, or was forged.
+    /// A datagram of another job or program, or a forged one.
     Foreign,
 }
 
@@ -47,7 +48,7 @@ impl Seal {
         Self { run_id, credentials }
     }
 
-    /// Returns the datagrams with `message`: one for each of the newest secrets, of which a receiver may have only one.
+    /// Returns the datagrams with `message`: one for each of the newest secrets, because a receiver may have only one of them.
     pub(super) fn close(&self, message: &SearchMessage) -> Vec<Vec<u8>> {
         let keys = self.credentials.search_keys();
         if keys.is_empty() {
@@ -116,7 +117,7 @@ fn code(key: &SearchKey, parts: &[&[u8]]) -> Hmac<Sha256> {
 /// Parses ` CODE\n`.
 fn parse_code(text: &[u8]) -> Option<[u8; CODE_LEN]> {
     let digits = text.strip_prefix(b" ")?.strip_suffix(b"\n")?;
-    // One form only, so that no changed datagram is accepted.
+    // Only one form is accepted, so that no changed datagram is valid.
     let is_digit = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
     let digits = str::from_utf8(digits).ok().filter(|text| text.bytes().all(is_digit))?;
     let code = u128::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 2 * CODE_LEN)?;
@@ -156,7 +157,7 @@ mod tests {
         datagram
     }
 
-    /// Agents with the same secret, or without any, receive each other's messages; others learn why they do not.
+    /// Agents with the same secret, or without any, receive each other's messages. Others learn the reason if they do not.
     #[test]
     fn datagrams_need_the_secret() {
         let (a, b) = (sealed(&["a"]), sealed(&["b"]));
@@ -190,13 +191,13 @@ mod tests {
         assert_eq!(many.close(&message()).len(), limits::SEARCH_SECRETS);
     }
 
-    /// A datagram of which any byte was changed, or that was cut, has no effect.
+    /// A datagram has no effect if any byte was changed or removed.
     #[test]
     fn changed_datagrams_are_refused() {
         let a = sealed(&["a"]);
         let datagram = only(a.close(&message()));
         for at in 0..datagram.len() {
-            // The second change exchanges letters in upper and lower case.
+            // The second change swaps upper and lower case.
             for change in [1, 0x20] {
                 let mut changed = datagram.clone();
                 changed[at] ^= change;

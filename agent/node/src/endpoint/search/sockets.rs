@@ -1,5 +1,4 @@
-//! The transport of datagrams: multicast on each interface, over IPv4 and IPv6, and unicast to
-//! named hosts.
+//! Sends and receives datagrams: multicast on each interface, over IPv4 and IPv6, and unicast to named hosts.
 
 use std::{
     io,
@@ -20,9 +19,9 @@ use tracing::debug;
 
 use crate::endpoint::limits;
 
-/// From the block for use within an organisation, which routers do not forward further.
+/// An address for use within an organisation, which routers do not forward further.
 const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 82, 71);
-/// Site-local, so that the source address of a datagram is valid on more than one link.
+/// A site-local address, so that the source address of a datagram is valid on more than one link.
 const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0x7261, 0x676e);
 
 /// The sockets of one agent.
@@ -36,7 +35,7 @@ pub struct Sockets {
     is_named: bool,
     /// True if the user has named hosts.
     has_list: bool,
-    /// The addresses of the listed hosts, as of the last look-up.
+    /// The addresses of the listed hosts, as of the last lookup.
     hosts: watch::Receiver<Vec<SocketAddr>>,
 }
 
@@ -69,7 +68,7 @@ impl Sockets {
     ///
     /// # Errors
     ///
-    /// Returns [`SocketsError`] if no agent can be reached with them.
+    /// Returns [`SocketsError`] if no agent can be reached.
     pub fn open(spec: &SearchSpec) -> Result<Self, SocketsError> {
         let bind = |source| SocketsError::Bind { port: spec.port, source };
         let v4 = socket(Domain::IPV4, spec).map_err(bind)?;
@@ -105,7 +104,7 @@ impl Sockets {
         interface.v4.first().copied().map(IpAddr::V4)
     }
 
-    /// Sends `bytes` to all agents; a datagram that fails is repeated later by the choice.
+    /// Sends `bytes` to all agents. If that fails, the choice of a host repeats it later.
     pub fn broadcast(&self, bytes: &[u8]) {
         for interface in &self.interfaces {
             for address in &interface.v4 {
@@ -120,14 +119,14 @@ impl Sockets {
         }
     }
 
-    /// Returns true if datagrams to all may not reach `peer`: with a list of hosts, an agent that
-    /// is not on it may be out of reach of multicast.
+    /// Returns true if a broadcast may not reach `peer`: there is a list of hosts, and `peer` is
+    /// not on it. Multicast may not reach it either.
     pub(crate) fn misses(&self, peer: SocketAddr) -> bool {
         self.has_list && !self.hosts.borrow().contains(&peer)
     }
 
-    /// Returns true if a datagram to one address reaches the agent there. Without a list of hosts, several agents of one machine may
-    /// share the port, and only one of them would receive it.
+    /// Returns true if a datagram to one address reaches the agent there. Without a list of hosts, several agents of one machine may share
+    /// the port, and only one of them would receive it.
     pub(crate) fn reaches_each(&self) -> bool {
         self.has_list
     }
@@ -154,11 +153,10 @@ impl Sockets {
 
     /// Returns the next datagram and its source.
     pub async fn receive(&self) -> io::Result<(Vec<u8>, SocketAddr)> {
-        // One byte more than the limit, to recognise datagrams that are too long.
+        // One byte more than the limit, so that longer datagrams are recognised.
         let (mut four, mut six) = ([0; limits::MAX_DATAGRAM + 1], [0; limits::MAX_DATAGRAM + 1]);
         tokio::select! {
-            // Datagrams are sent over both families, so a flood on the first one hides none of the
-            // second.
+            // Each message is sent over both families, so a flood on the first one hides no message.
             biased;
             received = receive(&self.v4, &mut four) => {
                 received.map(|(length, peer)| (four[..length].to_vec(), peer))
@@ -170,8 +168,7 @@ impl Sockets {
     }
 }
 
-/// Looks the hosts up repeatedly, as long as there is a receiver. A host that is down or unknown
-/// does not delay the others.
+/// Looks the hosts up repeatedly, while there is a receiver. A host that is down or unknown does not delay the others.
 async fn look_up(hosts: Vec<Endpoint>, known: watch::Sender<Vec<SocketAddr>>) {
     loop {
         let mut found = Vec::new();
@@ -204,12 +201,11 @@ fn note(sent: Option<io::Result<usize>>) {
     }
 }
 
-/// Opens a socket of one family to send and receive; agents of other jobs on this machine may share
-/// the port.
+/// Opens a socket of one family. Agents of other jobs on this machine may share the port.
 fn socket(domain: Domain, spec: &SearchSpec) -> io::Result<UdpSocket> {
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-    // A unicast datagram reaches only one of several sockets on a port. So with a list of hosts a
-    // second job on this machine needs a port of its own.
+    // Of several sockets on a port, only one receives a unicast datagram. So with a list of hosts,
+    // a second job on this machine needs another port.
     socket.set_reuse_address(spec.hosts.is_empty())?;
     socket.set_nonblocking(true)?;
     let any: SocketAddr = if domain == Domain::IPV4 {

@@ -1,4 +1,4 @@
-//! Tries an address that a datagram names as that of the host.
+//! Tries an address that a datagram names as the host.
 
 use std::net::SocketAddr;
 
@@ -18,17 +18,17 @@ use crate::endpoint::{
 /// The result of a trial.
 #[derive(Debug)]
 pub(super) enum Trial {
-    /// An agent of the job has answered, and has authenticated itself if the job has a secret or certificates.
+    /// An agent of the job has answered. If the job has a secret or certificates, it has authenticated itself.
     There,
-    /// The address belongs to this machine, and no process has answered.
+    /// The address belongs to this machine, but no process has answered.
     Here,
-    /// An agent has answered, and the two do not accept each other.
+    /// An agent has answered, but the two do not accept each other.
     Refused(Mismatch),
     /// No agent of the job has answered, for this reason.
     NotThere(String),
 }
 
-/// Tries the address `at` for the job `run_id`, for at most [`limits::PLACE_TIMEOUT`].
+/// Tries the address `at` for the job `run_id`, at most for [`limits::PLACE_TIMEOUT`].
 pub(super) async fn try_place(at: SocketAddr, run_id: &RunId, credentials: &Credentials) -> Trial {
     let tried = timeout(limits::PLACE_TIMEOUT, try_it(at, run_id, credentials)).await;
     tried.unwrap_or_else(|_| Trial::NotThere(format!("{at} did not answer in time")))

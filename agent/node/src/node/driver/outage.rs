@@ -1,4 +1,4 @@
-//! Reports that the coordinator is lost: one warning for each outage, and log lines.
+//! Reports that the coordinator is lost: one warning per outage, and log lines.
 
 use ragent_base::{
     report::news,
@@ -43,8 +43,8 @@ impl NodeDriver<'_> {
         }
     }
 
-    /// Ends this node's part if the coordinator has another secret, unless this node was a member of the job already: its file
-    /// can still be corrected.
+    /// Ends this node's part if the coordinator has another secret. A node that was already a member of the job stays, because the file of
+    /// its secret can still be corrected.
     pub(super) fn review_mismatch(&mut self, error: StreamError) {
         let StreamError::Mismatch(mismatch) = error else {
             return self.outage.handle_no_mismatch();
@@ -61,7 +61,7 @@ impl NodeDriver<'_> {
         let give_up_after_s = settings.join_timeout.as_secs();
         let lease = settings.leases.agent.as_secs_f64();
         let stops_workers = self.has_workers && !settings.runs_unleased;
-        // A busy machine is the usual reason if the network is sound.
+        // If the network is sound, a busy machine is the usual reason.
         let load = ThisHost.load().map_or_else(String::new, |load| format!(" ({load} here)"));
         match self.outage.handle_lease_lost(stops_workers) {
             OutageReport::First if stops_workers => warn!(

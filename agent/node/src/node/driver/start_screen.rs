@@ -1,5 +1,6 @@
-//! The start of a round on the terminal: decides when it is shown, and asks the coordinator for the state of the job while it
-//! is.
+//! Shows the start of a round on the terminal.
+//!
+//! It decides when the start is shown. Meanwhile it asks the coordinator for the state of the job.
 
 use std::{
     net::SocketAddr,
@@ -34,18 +35,18 @@ pub struct StartScreen(Option<Box<Shown>>);
 struct Shown {
     log: Log,
     start: Start,
-    /// The time after which the agent gives up if it reaches no coordinator.
+    /// The time after which the agent gives up without a coordinator.
     join_timeout: Duration,
     credentials: Credentials,
     /// True if this agent asks the coordinator for the state of the job.
     asks: bool,
     is_shown: bool,
     has_workers: bool,
-    /// True if this node waits for something else than the next round: for other workers, or for a place in a round.
+    /// True if this node does not wait for the next round, but for other workers, or for a place in a round.
     is_idle: bool,
-    /// The cause for which the coordinator cannot be reached.
+    /// The reason why the coordinator cannot be reached.
     cause: Option<String>,
-    /// The newest answer, and its time.
+    /// The newest answer and its time.
     job: Option<(Facts, Instant)>,
     question: JoinSet<Option<Facts>>,
     next_question: Instant,
@@ -53,8 +54,8 @@ struct Shown {
 }
 
 impl StartScreen {
-    /// The terminal of an agent whose log is `log`; nothing is shown if the log is not written to a
-    /// terminal, or if the agents of a launch share it.
+    /// Returns the screen of an agent with this log. Nothing is shown if the log does not go to a
+    /// terminal, or if the agents of a launch share the terminal.
     pub fn new(now: Instant, spec: &JobSpec, log: &Log) -> Self {
         if !log.has_block() || spec.output.first_node_lines {
             return Self::default();
@@ -94,7 +95,7 @@ impl StartScreen {
         })))
     }
 
-    /// Shows the cause for which no coordinator has been found yet.
+    /// Shows the reason why no coordinator has been found yet.
     pub fn handle_cause(&self, cause: &str) {
         let Some(shown) = &self.0 else { return };
         let mut start = shown.start.clone();
@@ -104,7 +105,7 @@ impl StartScreen {
         shown.log.show_start(start);
     }
 
-    /// Notes that this agent hosts the only coordinator, which it may ask however large the job is.
+    /// Notes that this agent hosts the only coordinator. It may then ask even in a large job.
     pub(crate) fn handle_hosting(&mut self) {
         if let Some(shown) = &mut self.0 {
             shown.asks = true;
@@ -139,20 +140,20 @@ impl StartScreen {
         }
     }
 
-    /// Notes the cause for which the coordinator cannot be reached.
+    /// Notes the reason why the coordinator cannot be reached.
     pub(super) fn handle_outage(&mut self, cause: &str) {
         if let Some(shown) = &mut self.0 {
             shown.cause = Some(cause.to_owned());
         }
     }
 
-    /// Removes the block before workers start, which may write to the terminal.
+    /// Removes the block before workers start, because they may write to the terminal.
     pub(super) async fn handle_workers(&mut self) {
         let Some(shown) = &mut self.0 else { return };
         shown.has_workers = true;
         shown.hide();
         let log = shown.log.clone();
-        // The terminal is waited for on another thread.
+        // Another thread waits for the terminal.
         let _ = tokio::task::spawn_blocking(move || log.finish_start()).await;
     }
 
@@ -163,7 +164,7 @@ impl StartScreen {
         }
     }
 
-    /// Shows the present state: `disconnected` is the time since which no coordinator is reached, `None` if one is.
+    /// Shows the current state. `disconnected` is the start of the time without a coordinator; `None` if one is reached.
     pub(super) fn review(
         &mut self,
         now: Instant,
@@ -229,7 +230,7 @@ impl StartScreen {
         });
     }
 
-    /// Waits for the answer to a question; never returns if there is none.
+    /// Waits for the answer to a question. Never returns if there is none.
     ///
     /// # Cancel safety
     ///
@@ -256,7 +257,7 @@ impl Shown {
     fn hide(&mut self) {
         self.is_shown = false;
         self.job = None;
-        // An answer would be out of date at the next start.
+        // An answer would be outdated at the next start.
         self.question = JoinSet::new();
     }
 }
@@ -297,7 +298,7 @@ mod tests {
         StartScreen::of_start(start, 600 * SECOND, credentials, &Log::disabled())
     }
 
-    /// Reviews the screen of an agent that is registered, and returns the start that is shown.
+    /// Reviews the screen of a registered agent, and returns the start that is shown.
     fn shown(screen: &mut StartScreen, now: Instant) -> Option<Start> {
         screen.review(now, false, None, || "n:1".to_owned());
         let shown = screen.0.as_ref().unwrap();
@@ -308,7 +309,7 @@ mod tests {
         News::Waiting(RoundId { term: Term(1), round: Round(1) }, reason)
     }
 
-    /// The start is shown until workers run, and again after they have ended; nothing is asked meanwhile.
+    /// The start is shown until workers run, and again after they have ended. Meanwhile nothing is asked.
     #[tokio::test]
     async fn start_is_shown_while_no_workers_run() {
         let now = clock::now();
@@ -331,7 +332,7 @@ mod tests {
         assert_eq!(screen.poll_timeout(), Some(later + SECOND / 2));
     }
 
-    /// A node that does not wait for the next round shows no start: a spare, one whose workers have succeeded, one that leaves.
+    /// A node shows no start if it does not wait for the next round: it is a spare, its workers have succeeded, or it leaves.
     #[test]
     fn other_waits_are_not_shown() {
         let now = clock::now();
@@ -348,7 +349,7 @@ mod tests {
         }
     }
 
-    /// A node that has lost the coordinator shows the cause, and when it gives up, counted from the loss.
+    /// A node that has lost the coordinator shows the reason, and when it gives up, counted from the loss.
     #[test]
     fn outage_is_shown() {
         let now = clock::now();
@@ -363,7 +364,7 @@ mod tests {
         assert!(matches!(stage, StartStage::Registered { job: None, .. }), "{stage:?}");
     }
 
-    /// In a large job, only the agent that hosts the coordinator asks, and each asks again after more than a second.
+    /// In a large job, only the agent that hosts the coordinator asks. Each agent asks again after more than a second.
     #[test]
     fn questions_are_bounded() {
         let now = clock::now();

@@ -1,4 +1,4 @@
-//! The streams to the coordinator: registers on them, handles their messages, and follows redirects.
+//! Registers on the streams to the coordinator, handles their messages, and follows redirects.
 
 use std::{net::SocketAddr, time::Instant};
 
@@ -46,7 +46,7 @@ impl NodeDriver<'_> {
             }
             // The stream was dropped in the meantime.
             StreamEvent::Message(..) => {}
-            // The attempt was abandoned in the meantime, or has led to another coordinator.
+            // The attempt was abandoned in the meantime, or it has led to another coordinator.
             StreamEvent::Ended(stream, _) if !self.tasks.contains_key(&stream) => {}
             StreamEvent::Ended(stream, error) => {
                 let was_registered = self.node.is_registered();
@@ -92,7 +92,7 @@ impl NodeDriver<'_> {
             waited: self.spec.waited(),
             protocol_version: PROTOCOL_VERSION,
             run_id: self.spec.run_id.clone(),
-            // Under a new node id, the agent is a new node to the job.
+            // Under a new node id, the agent is a new node of the job.
             job_uid: job_uid.filter(|_| self.proof.newest().is_some()),
             stream,
             node,
@@ -150,7 +150,7 @@ impl NodeDriver<'_> {
         let is_newly_led = welcome.term > self.node.agent().term();
         let counts = self.node.handle_welcome(now, stream, welcome);
         if welcome.term >= self.node.agent().term() && self.proof.handle_welcome(proof) {
-            // At once: the keeper needs it even if the agent is killed a moment later.
+            // At once, because the keeper needs it even if the agent is killed a moment later.
             self.set_death_notice(None);
         }
         if !counts {
@@ -169,7 +169,7 @@ impl NodeDriver<'_> {
                 endpoint, run_id = %self.spec.run_id, term = welcome.term.0, "registered"
             );
             if is_first {
-                // The host reaches itself at a loopback address, which the user has not given.
+                // The host reaches itself at a loopback address, which is not what the user gave.
                 let given = self.spec.not_here.borrow().endpoint.clone();
                 let is_fixed = !self.spec.destination.is_elected() && !given.is_empty();
                 let line = self.spec.lines.registered(if is_fixed { &given } else { &endpoint });
@@ -186,7 +186,7 @@ impl NodeDriver<'_> {
         });
     }
 
-    /// Notes the voters of the job, if there are any, so that this agent dials them and its keeper informs them.
+    /// Notes the voters of the job, if any, so that this agent dials them and its keeper informs them.
     fn handle_voter_list(&mut self, voters: &[VoterAddress]) {
         if self.spec.destination.uses_etcd() {
             return;
@@ -205,8 +205,8 @@ impl NodeDriver<'_> {
         }
     }
 
-    /// Applies a change of the list of voters that the voter of this process has received: the leader may be lost before this
-    /// agent receives the list from it.
+    /// Applies a list of voters that the voter of this process has received. The leader may be lost before this agent receives the list
+    /// from it.
     pub(super) fn handle_own_copy(&mut self) {
         let newest = self.spec.leadership.as_ref().and_then(Leadership::newest_list);
         if let Some((_, voters)) =
@@ -216,7 +216,7 @@ impl NodeDriver<'_> {
         }
     }
 
-    /// Returns the job that this process knows to have a round.
+    /// Returns the job that this process knows, if it has a round.
     fn known_job(&self, known_round: &KnownRound) -> Option<KnownJob> {
         let own = self.spec.leadership.as_ref().and_then(Leadership::known_job);
         if own.is_some() || known_round.round.round == Round(0) {
@@ -227,7 +227,7 @@ impl NodeDriver<'_> {
         uid.filter(|_| !voters.is_empty()).map(|uid| KnownJob { uid, voters, leads: None })
     }
 
-    /// Reports to the choice of the coordinator that this agent is not registered any more.
+    /// Reports to the leadership that this agent is no longer registered.
     pub(super) fn review_registration(&mut self) {
         if self.is_registered
             && !self.node.is_registered()
@@ -237,7 +237,7 @@ impl NodeDriver<'_> {
         }
     }
 
-    /// Ends this agent's part, because the job does not go on in this process. The coordinator of a job closes it instead.
+    /// Ends this agent's part, because the job does not continue in this process. If this process leads, its coordinator closes the job.
     pub(super) fn handle_superseded(&mut self, superseded: Superseded) {
         let now = clock::now();
         match superseded {
@@ -251,12 +251,11 @@ impl NodeDriver<'_> {
         }
     }
 
-    /// Registers again if the coordinator does not know this machine's present addresses. It must
-    /// have them before this node is ready for the next round, whose store refuses all others.
+    /// Registers again if the coordinator does not know the current addresses of this machine. It needs them before
+    /// this node is ready for the next round, because the round's store refuses all others.
     ///
-    /// A registration carries everything that a coordinator needs to know of a node, so no other
-    /// message has to carry the addresses; the old stream has ended before this node reports ready
-    /// on any.
+    /// A registration carries everything that a coordinator needs to know of a node, so no other message has to carry
+    /// the addresses. The old stream has ended before this node reports ready on any.
     pub(super) fn refresh_addresses(&mut self) {
         let Some(stream) = self.node.current().filter(|_| self.node.is_registered()) else {
             return;
@@ -279,7 +278,7 @@ impl NodeDriver<'_> {
         }
     }
 
-    /// Ends a stream, or the attempt to open it.
+    /// Ends a stream, or the attempt to open one.
     pub(super) fn forget(&mut self, stream: StreamNumber) {
         self.streams.remove(&stream);
         self.remotes.remove(&stream);
@@ -290,7 +289,7 @@ impl NodeDriver<'_> {
         }
     }
 
-    /// Registers under a new node id, because the present one belongs to another agent. If this
+    /// Registers under a new node id, because the current one belongs to another agent. If this
     /// agent's proof arrived after the registration was sent, only drops this stream.
     pub(super) fn become_another(&mut self, now: Instant, stream: StreamNumber) {
         if self.proof.handle_refused(stream, self.node.is_registered()) {
@@ -342,8 +341,7 @@ impl NodeDriver<'_> {
         self.spec.not_here.send_modify(|known| known.endpoint = endpoint.to_string());
         self.spec.destination.replace(endpoint);
         self.proof.discard();
-        // The address used as a host, possibly loopback, need not lead to the new
-        // coordinator.
+        // This agent's address as a host may be a loopback address, which need not reach the new coordinator.
         self.spec.node.address = self.spec.local_addr.clone().unwrap_or_default();
         self.spec.state_file = None;
     }

@@ -53,15 +53,15 @@ impl WorkersDriver {
         }
     }
 
-    /// Reports to the agent the worker that failed first, by the error files of all workers.
+    /// Reports to the agent which worker failed first, by the error files of all workers.
     ///
-    /// A file counts only if it was written before the group began to stop: later ones are
-    /// consequences of that.
+    /// A file counts only if it was written before the group began to stop. Later failures are
+    /// consequences of the stop.
     pub(super) async fn report_cause(&self, end: GroupEnd) {
         let Some(group) = self.group.as_ref().filter(|_| end == GroupEnd::Stopped) else {
             return;
         };
-        // Both at once: the files may be examined much later.
+        // Both times are read at once, because the files may be examined much later.
         let (now, wall_now) = (clock::now(), clock::wall_time());
         let stopped = group.stopped.unwrap_or(now);
         let files = group.workers.iter().filter_map(|(&local_rank, worker)| {
@@ -75,7 +75,7 @@ impl WorkersDriver {
             return;
         }
         let ended = group.workers.get(&local_rank).and_then(|worker| worker.end.clone());
-        // A worker whose end was not reported was killed with its keeper.
+        // A worker without a reported end was killed with its keeper.
         let (end, at) = ended.unwrap_or((WorkerEnd::KeeperLost, now));
         let mut cause = self.failure(local_rank, end).await;
         cause.age = now.saturating_duration_since(at);
@@ -84,8 +84,8 @@ impl WorkersDriver {
     }
 }
 
-/// Returns the worker whose error file is the oldest, and its age at `wall_now`; `None` if there is no such file,
-/// or the disk does not answer in time.
+/// Returns the worker with the oldest error file, and the file's age at `wall_now`. Returns `None` if there is no such file, or if the disk
+/// does not answer in time.
 async fn oldest_error_file(
     files: Vec<(LocalRank, PathBuf)>,
     wall_now: Duration,
@@ -94,14 +94,13 @@ async fn oldest_error_file(
         let ages = files
             .into_iter()
             .filter_map(|(rank, path)| Some((rank, error_file::age(&path, wall_now)?)));
-        // The lowest rank of several with the same age.
+        // If several have the same age, the lowest rank counts.
         ages.rev().max_by_key(|(_, age)| *age)
     });
     timeout(limits::FAILURE_OUTPUT_TIMEOUT, looking).await.ok()?.ok().flatten()
 }
 
-/// Reads the message in a worker's error file; `None` if there is none, or the disk does not answer
-/// in time.
+/// Reads the message in a worker's error file. Returns `None` if there is none, or if the disk does not answer in time.
 async fn read_message(path: PathBuf) -> Option<String> {
     let reading = spawn_blocking(move || error_file::message(&path));
     timeout(limits::FAILURE_OUTPUT_TIMEOUT, reading).await.ok()?.ok().flatten()

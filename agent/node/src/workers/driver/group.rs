@@ -1,4 +1,4 @@
-//! The workers of one round, and the state of each.
+//! Keeps the workers of one round, and the state of each.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 
@@ -23,13 +23,13 @@ pub(super) struct WorkerGroup {
     pub(super) admission: Admission,
     pub(super) job_uid: JobUid,
     pub(super) workers: BTreeMap<LocalRank, Worker>,
-    /// The filters for lines of all workers, and their files: of stdout, of stderr.
+    /// The filters for lines of all workers, and their files: first stdout, then stderr.
     pub(super) choices: [Option<Choice>; 2],
     pub(super) hang: Option<HangWatch>,
     pub(super) steps: StepWatch,
     pub(super) is_looking: bool,
     pub(super) keeper: KeeperWatch,
-    /// The time at which it began to stop.
+    /// The time at which the group began to stop.
     pub(super) stopped: Option<Instant>,
     /// The signal on which the workers are to end, and the time at which it was sent.
     pub(super) signaled: Option<(Signal, Instant)>,
@@ -42,17 +42,17 @@ pub(super) struct Worker {
     /// True if it was started from a standby.
     pub(super) was_standby: bool,
     pub(super) state: WorkerState,
-    /// Its end, and the time at which that was reported.
+    /// The worker's end, and the time of its report.
     pub(super) end: Option<(WorkerEnd, Instant)>,
     pub(super) folder: Option<WorkerFolder>,
     pub(super) stderr: StderrTail,
-    /// The ends of its streams in which training steps are searched.
+    /// The ends of the worker's streams, which are searched for training steps.
     pub(super) searched: Vec<SharedTail>,
-    /// Finds the steps in them; `None` if output is not searched.
+    /// Finds training steps in `searched`; `None` if output is not searched.
     pub(super) finder: Option<StepFinder>,
-    /// The last status line that it sent.
+    /// The last status line that the worker sent.
     pub(super) status: Option<String>,
-    /// The file with its stack, if it hung.
+    /// The file with the worker's stack, if it hung.
     pub(super) stack: Option<PathBuf>,
 }
 
@@ -77,7 +77,7 @@ impl WorkerGroup {
         watch.poll_timeout().filter(|_| self.machine.is_running())
     }
 
-    /// Takes the workers that wait, if all of `size` workers have returned or succeeded.
+    /// Takes the waiting workers once all `size` workers have returned or succeeded.
     pub(super) fn take_returned(&mut self, size: u32) -> Vec<LocalRank> {
         let has_returned = |worker: &Worker| worker.state == WorkerState::Returned;
         let is_done = |worker: &Worker| {

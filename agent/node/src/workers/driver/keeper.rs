@@ -1,4 +1,4 @@
-//! The keeper of the workers: handles its reports, sends it orders, and checks that it responds.
+//! Handles reports of the keeper, sends it orders, and checks that it responds.
 
 use std::{os::fd::OwnedFd, time::Instant};
 
@@ -105,10 +105,10 @@ impl WorkersDriver {
             }
             KeeperReport::Quiet => self.input(Input::Quiet),
             KeeperReport::Reaped { number } if number == self.cleanups => self.input(Input::Reaped),
-            // A cleanup that the keeper began by itself; the cleanup ordered since is reported as well.
+            // The keeper began this cleanup by itself. It also reports the cleanup that was ordered since.
             KeeperReport::Reaped { .. } => {}
             KeeperReport::LeaseOver => {
-                // The warning is the node driver's.
+                // The node driver prints the warning.
                 info!("the lease has ended; the keeper kills the workers");
                 self.report(SupervisorEvent::LeaseExpired).await;
                 self.input(Input::Kill);
@@ -160,9 +160,9 @@ impl WorkersDriver {
         }
     }
 
-    /// Lets the keeper's workers run until this time.
+    /// Allows the keeper's workers to run until this time.
     pub(super) fn renew(&mut self, until: Option<Instant>) {
-        // The boot clock first: a pause between the two must not lengthen the lease.
+        // The boot clock is read first, so that a pause between the two readings cannot lengthen the lease.
         let boot = clock::boot_time();
         let left = until.map(|until| until.saturating_duration_since(clock::now()));
         let until_ns = left.map(|left| boot.saturating_add(left).as_nanos());

@@ -1,4 +1,4 @@
-//! The messages between the supervisor and the agent.
+//! Defines the messages between the supervisor and the agent.
 
 use std::{
     path::PathBuf,
@@ -16,37 +16,37 @@ use tokio::sync::mpsc;
 /// A command to the supervisor.
 #[derive(Debug)]
 pub enum SupervisorCommand {
-    /// Start the workers of a round; the previous group has finished.
+    /// Start the workers of a round. The previous group has finished.
     Start {
         /// The admission of the node.
         admission: Box<Admission>,
-        /// The run to which the round belongs.
+        /// The run of the job.
         job_uid: JobUid,
     },
-    /// End the group; its workers have `grace` to end.
+    /// End the group.
     Stop {
         /// The signal for its workers.
         signal: signal::Signal,
-        /// The time that they have.
+        /// The time that its workers have to end.
         grace: Duration,
     },
-    /// Forward a signal to the workers, which go on.
+    /// Forward a signal to the workers, which continue.
     Forward(Signal),
     /// End the group at once.
     Kill,
-    /// Let workers run until this time unless it is renewed; without a limit if they need no lease.
+    /// Allow workers to run until this time; without a limit if they need no lease.
     Renew(Option<Instant>),
-    /// Set the death notice that the keeper sends if the agent dies, and its destinations.
+    /// Set the death notice that the keeper sends if the agent dies, and its recipients.
     SetDeathNotice {
         /// The id of the agent's node.
         node_id: String,
-        /// The addresses of the coordinator.
+        /// The addresses of the coordinator and the voters.
         coordinators: Vec<std::net::SocketAddr>,
-        /// The newest round that ran here.
+        /// The newest round that ran on this node.
         round: Round,
         /// The proof of the agent's node id; `None` until the first welcome.
         proof: Option<ragent_proto::Proof>,
-        /// The state file of the coordinator that this agent hosts, if it does.
+        /// The state file of the coordinator, if this agent hosts it.
         state_file: Option<PathBuf>,
     },
 }
@@ -54,16 +54,15 @@ pub enum SupervisorCommand {
 /// A report of the supervisor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SupervisorEvent {
-    /// The group's first failure; the other workers are being stopped.
+    /// The first failure of the group. The other workers are being stopped.
     Failed(Box<WorkerFailure>),
-    /// The failure with the oldest error file of all workers in the group; sent before the end of
-    /// the group.
+    /// The failure with the oldest error file of all workers in the group. It is sent before the end of the group.
     Cause(Box<WorkerFailure>),
     /// The group has ended, and none of its processes is left.
     Finished(GroupEnd),
     /// The keeper kills the workers because their lease has expired.
     LeaseExpired,
-    /// A worker has sent this signal to its parent, and means this process.
+    /// A worker has sent this signal to its parent. It is meant for this process.
     SignalOfWorker(Signal),
     /// The status line of a worker.
     Progress(String),
@@ -71,14 +70,14 @@ pub enum SupervisorEvent {
     Steps(NodeSteps),
     /// The standbys of this node.
     Standbys(StandbyCounts),
-    /// All standbys are ready, or cannot be started; sent once with `--standby`.
+    /// All standbys are ready, or cannot be started. Sent once with `--standby`.
     StandbysSettled,
 }
 
 /// A running supervisor.
 #[derive(Debug)]
 pub struct SupervisorHandle {
-    /// Commands; dropping this ends the supervisor, its keeper and everything below.
+    /// Commands. Dropping this ends the supervisor, its keeper and all processes below.
     pub commands: mpsc::Sender<SupervisorCommand>,
     /// Reports of the supervisor.
     pub events: mpsc::Receiver<SupervisorEvent>,

@@ -36,7 +36,7 @@ pub(super) enum HeldStandbys {
     Enabled(Box<Enabled>),
 }
 
-/// The standbys of a node, whose interpreter runs the hook.
+/// The standbys of a node with an interpreter that runs the hook.
 pub(super) struct Enabled {
     machine: Standbys,
     hook: Hook,
@@ -47,7 +47,7 @@ pub(super) struct Enabled {
 }
 
 impl HeldStandbys {
-    /// Starts to test the interpreter of the workers, if they are to have standbys.
+    /// Starts to test the interpreter of the workers, if they should have standbys.
     pub(super) fn prepare(spec: &SupervisorSpec) -> Self {
         let Some(standby) = spec.standby.clone() else { return Self::Disabled };
         let command = spec.command.clone();
@@ -66,7 +66,7 @@ impl HeldStandbys {
         }
     }
 
-    /// Waits for the result of the test; forever if there is none.
+    /// Waits for the result of the test. Never returns if there is none.
     pub(super) async fn probed(&mut self) -> Result<Hook, String> {
         match self {
             Self::Probing(probed) => {
@@ -104,7 +104,7 @@ impl WorkersDriver {
                 HeldStandbys::Disabled
             }
         };
-        // The workers of a round that has started in the meantime are not waited for.
+        // The workers of a round may have started meanwhile, and are not waited for.
         if self.group.as_ref().is_some_and(|group| !group.workers.is_empty()) {
             self.standby_input(Input::RoundStarted);
         }
@@ -130,7 +130,7 @@ impl WorkersDriver {
                     self.order(Order::DismissStandby { local_rank: slot.0 }, Vec::new()).await;
                 }
                 Effect::ReadMemory => {
-                    // A system that does not report it sets no limit.
+                    // A system that does not report its memory sets no limit.
                     let available = memory::available().unwrap_or(u64::MAX);
                     self.standby_input(Input::Memory { available });
                 }
@@ -154,7 +154,7 @@ impl WorkersDriver {
         });
         let Counts { ready, importing, size, .. } = counts;
         let event = SupervisorEvent::Standbys(StandbyCounts { ready, importing, size, obstacle });
-        // If the queue is full, they are reported after the next event.
+        // If the queue is full, the counts are reported after the next event.
         if self.reports_to_agent.try_send(event).is_ok() {
             enabled.reported = counts;
         }
@@ -174,7 +174,7 @@ impl WorkersDriver {
         let spec = &self.spec;
         let shown_rank = spec.environment.shown_rank(slot);
         let args = spec.arguments.of_standby(&spec.command, slot, shown_rank);
-        // Without the socket for heartbeats: they would count for the worker that runs.
+        // Without the socket for heartbeats, which would count for the running worker.
         let program = self.program(slot, args, spec.environment.of_standby(slot));
         self.order(Order::StartStandby { program, hook }, Vec::new()).await;
     }
@@ -188,7 +188,7 @@ impl WorkersDriver {
         });
     }
 
-    /// Handles a report that the standby of `slot` has sent.
+    /// Handles a report of the standby of `slot`.
     pub(super) async fn handle_standby(&mut self, slot: LocalRank, text: &str) {
         match StandbyReport::parse(text) {
             Some(StandbyReport::Ready(ready)) => self.handle_ready(slot, ready).await,
@@ -245,8 +245,8 @@ impl WorkersDriver {
     }
 }
 
-/// Returns those of the `reported` modules that are not in `known` yet, and adds them to it. A report may name any modules; only
-/// those that standbys import count.
+/// Returns the `reported` modules that are not in `known` yet, and adds them to it. A report may name any module, but only modules count
+/// that standbys import.
 fn first_missing(
     known: &mut BTreeSet<String>,
     modules: &[String],
@@ -287,7 +287,7 @@ fn announce(news: &StandbyNews) {
     }
 }
 
-/// Returns the reason for which standbys are missing, as a sentence.
+/// Returns the reason why standbys are missing, as a sentence.
 fn text_of(obstacle: &Obstacle) -> String {
     match obstacle {
         Obstacle::Ends { slot, reason } => format!(
@@ -314,7 +314,7 @@ fn text_of(obstacle: &Obstacle) -> String {
 mod tests {
     use super::*;
 
-    /// Whatever standbys report, each module that they import is named at most once.
+    /// For any reports of standbys, each module that they import is named at most once.
     #[test]
     fn few_missing_modules_are_named() {
         let modules = ["torch", "apex"].map(str::to_owned);

@@ -98,7 +98,7 @@ impl WorkersDriver {
         Ok(())
     }
 
-    /// Starts the workers of the group, unless it has been stopped in the meantime.
+    /// Starts the workers of the group, unless it was stopped meanwhile.
     pub(super) async fn start_workers(&mut self, prepared: Prepared) {
         let Some(group) = self.group.as_mut().filter(|group| group.machine.is_running()) else {
             return;
@@ -164,7 +164,7 @@ impl WorkersDriver {
         Ok(())
     }
 
-    /// The variables of a worker that name files of its node.
+    /// Returns the variables of a worker that name files of its node.
     pub(super) fn variables_of_node(&self, local_rank: LocalRank) -> Vec<(String, OsString)> {
         let mut env = Vec::new();
         if let Some(pipe) = &self.spec.timer_pipe {

@@ -30,7 +30,7 @@ use crate::workers::{
 };
 
 impl WorkersDriver {
-    /// Kills the workers whose timers have expired; their ends are reported like any other.
+    /// Kills the workers whose timers have expired. Their ends are reported like any other.
     pub(super) fn kill_expired(&mut self) {
         for Expired { pid, scope_id, signal } in self.timers.expired(clock::now()) {
             let pid = Pid::from_raw(pid);
@@ -70,7 +70,7 @@ impl WorkersDriver {
             self.standby_input(standby::Input::Progress);
         }
         let (now, Some(group)) = (clock::now(), &mut self.group) else { return };
-        // From another worker, it would be an uncharged failure at will.
+        // Only a standby may report this: any other worker could cause failures that are not charged.
         let was_standby = group.workers.get(&local_rank).is_some_and(|worker| worker.was_standby);
         if let Some(Unfit { modules, reason }) = report.unfit.filter(|_| was_standby) {
             let end = WorkerEnd::StandbyUnfit(reason.as_str().into());
@@ -92,17 +92,17 @@ impl WorkersDriver {
         }
         if let Some(text) = report.status {
             group.workers.entry(local_rank).or_default().status = Some(text.clone());
-            // One line per node: that of the first worker that has one.
+            // There is one line per node, from the first worker that has one.
             let first = group.workers.iter().find(|(_, worker)| worker.status.is_some());
             if first.is_some_and(|(first, _)| *first == local_rank) {
-                // If the queue is full, a later line suffices.
+                // If the queue is full, a later line is enough.
                 let _ = self.reports_to_agent.try_send(SupervisorEvent::Progress(text));
             }
         }
         self.take_stacks(hang);
     }
 
-    /// Notes that the function of a worker has returned; the worker does not end before those of the others have.
+    /// Notes that the function of a worker has returned. The worker ends only after all others have returned.
     fn handle_returned(&mut self, local_rank: LocalRank) {
         if let Some(group) = &mut self.group {
             let worker = group.workers.entry(local_rank).or_default();
@@ -116,7 +116,7 @@ impl WorkersDriver {
         self.release_returned();
     }
 
-    /// Lets workers end if all have returned or ended.
+    /// Allows workers to end once all have returned or ended.
     pub(super) fn release_returned(&mut self) {
         let size = self.spec.environment.local_world_size;
         let returned = self.group.as_mut().map(|group| group.take_returned(size));
@@ -127,14 +127,14 @@ impl WorkersDriver {
         }
     }
 
-    /// Notes that a worker has written output in which a training step may be.
+    /// Notes that a worker has written output that may contain a training step.
     pub(super) fn handle_output(&mut self) {
         if let Some(group) = &mut self.group {
             group.steps.handle_output(clock::now());
         }
     }
 
-    /// Searches new output for training steps, and passes the steps of the workers on if they have changed.
+    /// Searches new output for training steps, and passes the workers' steps on if they have changed.
     pub(super) fn pass_steps_on(&mut self) {
         let (now, Some(group)) = (clock::now(), &mut self.group) else { return };
         if group.steps.handle_timeout(now) {
@@ -147,12 +147,12 @@ impl WorkersDriver {
             }
         }
         if let Some(steps) = group.steps.take_changed() {
-            // If the queue is full, later steps suffice.
+            // If the queue is full, later steps are enough.
             let _ = self.reports_to_agent.try_send(SupervisorEvent::Steps(steps));
         }
     }
 
-    /// Takes the stacks of the group if it hangs; it is killed afterwards.
+    /// Takes the stacks of the group if it hangs. The group is killed afterwards.
     pub(super) fn take_stacks(&self, hang: Option<Hang>) {
         let (Some(hang), Some(group), Some(spec)) = (hang, &self.group, &self.spec.hang) else {
             return;
@@ -191,7 +191,7 @@ pub(super) fn open_report_sockets(spec: &SupervisorSpec) -> Option<ReportSockets
         .ok()
 }
 
-/// Waits for the next report of a worker; forever if workers cannot send any.
+/// Waits for the next report of a worker. Never returns if workers cannot send any.
 pub(super) async fn next_worker_report(
     sockets: &mut Option<ReportSockets>,
 ) -> (LocalRank, WorkerReport) {
@@ -204,7 +204,7 @@ pub(super) async fn next_worker_report(
     future::pending().await
 }
 
-/// Waits for the next request for a timer; forever if workers cannot set any.
+/// Waits for the next request for a timer. Never returns if workers cannot set any.
 pub(super) async fn next_timer(pipe: &mut Option<TimerPipe>) -> TimerRequest {
     if let Some(open) = pipe {
         match open.next().await {

@@ -1,9 +1,10 @@
-//! Waits for GPUs that processes of an earlier round still hold: a driver needs time to free the
-//! memory of a killed process, and the next worker would find it full.
+//! Waits for GPUs that processes of an earlier round still hold.
 //!
-//! No worker of this agent is alive during the wait, so only processes that have ended are waited
-//! for: the driver is still freeing their memory, or is stuck. In a container, where the driver's
-//! process numbers are meaningless, there is no wait.
+//! A driver needs time to free the memory of a killed process, and the next worker would find the
+//! GPU full. No worker of this agent is alive during the wait, so only ended processes are waited
+//! for: the driver is still freeing their memory, or is stuck.
+//!
+//! In a container there is no wait, because the driver's process ids have no meaning there.
 
 use std::{
     collections::BTreeSet,
@@ -24,12 +25,12 @@ use tracing::{info, warn};
 
 use crate::workers::limits;
 
-/// The GPUs of this node; their driver is opened on first use.
+/// The GPUs of this node. Their driver is opened at the first use.
 #[derive(Debug)]
 pub(crate) struct HeldGpus {
     timeout: Duration,
     driver: OnceLock<Option<Nvml>>,
-    /// True if the driver has not answered; it is not asked again.
+    /// True if the driver has not answered in time. It is not asked again.
     is_stuck: AtomicBool,
 }
 
@@ -61,12 +62,12 @@ struct Holder {
 }
 
 impl HeldGpus {
-    /// Creates a handle whose waits last at most `timeout`.
+    /// Creates a handle. Each wait lasts at most `timeout`.
     pub(crate) fn new(timeout: Duration) -> Self {
         Self { timeout, driver: OnceLock::new(), is_stuck: AtomicBool::new(false) }
     }
 
-    /// Waits until no process that has ended holds a GPU, or until the timeout.
+    /// Waits until no ended process holds a GPU, or until the timeout.
     pub(crate) async fn wait(self: Arc<Self>) {
         if self.timeout.is_zero() || self.is_stuck.load(Ordering::Relaxed) {
             return;
@@ -83,7 +84,7 @@ impl HeldGpus {
     }
 
     fn wait_blocking(&self) {
-        // Without a driver, this only returns an error.
+        // Without a driver, this returns an error at once.
         let open = || is_on_the_host().then(|| Nvml::init().ok()).flatten();
         let Some(driver) = self.driver.get_or_init(open) else { return };
         let deadline = clock::now_blocking() + self.timeout;
@@ -92,7 +93,7 @@ impl HeldGpus {
             let holders = match holders(driver) {
                 Ok(holders) if holders.is_empty() => return,
                 Ok(holders) => holders,
-                // Waiting is not possible; workers will see by themselves if memory is short.
+                // Waiting is not possible. Workers notice by themselves if memory is short.
                 Err(error) => return warn!(%error, "failed to list the processes on the GPUs"),
             };
             if clock::now_blocking() >= deadline {
@@ -133,12 +134,12 @@ fn holders(driver: &Nvml) -> Result<Vec<Holder>, NvmlError> {
     Ok(holders)
 }
 
-/// Returns true if there is no such process, or if it is a zombie.
+/// Returns true if the process is gone or a zombie.
 fn has_ended(pid: u32) -> bool {
     match kill(Pid::from_raw(pid.cast_signed()), None) {
         Err(Errno::ESRCH) => true,
         Ok(()) => proc::start_time(pid).is_none(),
-        // The process of another user.
+        // The process belongs to another user.
         Err(_) => false,
     }
 }

@@ -7,8 +7,7 @@ use ragent_base::sys::{proc, tree};
 use ragent_core::hang::Activity;
 use ragent_rendezvous::ids::LocalRank;
 
-/// Returns the activity so far of each worker, given by its process, with all processes below it.
-/// Blocks.
+/// Returns the activity of each worker so far, with all processes below it. `workers` are process ids. Blocks.
 pub(crate) fn activities(workers: &BTreeMap<LocalRank, u32>) -> BTreeMap<LocalRank, Activity> {
     workers.iter().map(|(&local_rank, &pid)| (local_rank, activity(pid))).collect()
 }
@@ -25,7 +24,7 @@ fn activity(worker: u32) -> Activity {
     })
 }
 
-/// Returns the processor time of a process and of its reaped children; zero if it is gone.
+/// Returns the processor time of a process and its reaped children; zero if it is gone.
 fn cpu(pid: u32) -> Duration {
     let ticks = proc::stat(pid).map_or(0, |stat| stat.cpu_ticks);
     let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten();

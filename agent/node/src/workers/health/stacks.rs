@@ -1,4 +1,4 @@
-//! Writes the stacks of hung workers to files, before they are killed.
+//! Writes the stacks of hung workers to files before they are killed.
 
 use std::{
     collections::BTreeMap,
@@ -28,11 +28,11 @@ use crate::workers::limits;
 pub(crate) struct StackTools {
     /// py-spy, if it is installed.
     pub(crate) py_spy: Option<PathBuf>,
-    /// The signal at which a worker prints its own stack, if the user named one.
+    /// The signal that makes a worker print its own stack, if the user named one.
     pub(crate) signal: Option<Signal>,
 }
 
-/// A worker whose stack is to be taken, and the file for it.
+/// A hung worker, and the file for its stack.
 #[derive(Clone, Debug)]
 pub(crate) struct Hung {
     pub(crate) local_rank: LocalRank,
@@ -40,14 +40,14 @@ pub(crate) struct Hung {
     pub(crate) file: Option<PathBuf>,
 }
 
-/// Takes the stacks of all `workers`; returns the files that were written. Bounded in time.
+/// Takes the stacks of all `workers`, in a limited time. Returns the files that were written.
 pub(crate) async fn take(tools: StackTools, workers: Vec<Hung>) -> BTreeMap<LocalRank, PathBuf> {
     let mut tasks = JoinSet::new();
     if let Some(signal) = tools.signal {
         for worker in &workers {
             ask(worker.pid, signal);
         }
-        // The end of their printing is not reported, so it is given a fixed time.
+        // The end of the printing is not reported, so the workers get a fixed time.
         tasks.spawn(clock::until(Some(clock::now() + limits::STACK_SIGNAL_TIME)));
     }
     let files: Vec<_> = workers.iter().map(|hung| (hung.local_rank, hung.file.clone())).collect();
@@ -66,7 +66,7 @@ pub(crate) async fn take(tools: StackTools, workers: Vec<Hung>) -> BTreeMap<Loca
 /// Asks a worker to print its own stack.
 fn ask(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid.cast_signed());
-    // Each worker leads a session of its own; a process that has reused its number does not.
+    // Each worker leads a session of its own. A process that has reused its number does not.
     if getsid(Some(pid)) == Ok(pid) {
         let _ = kill(pid, signal);
     }
@@ -103,7 +103,7 @@ async fn run_py_spy(py_spy: &Path, pid: u32, file: File) -> io::Result<()> {
     if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
 }
 
-/// Writes the kernel's view of the threads of a worker and of all processes below it. Blocks.
+/// Writes the kernel's view of the threads of a worker and of all its descendants. Blocks.
 fn write_kernel_view(path: &Path, pid: u32) -> io::Result<File> {
     let mut file = files::append(path)?;
     let worker = Pid::from_raw(pid.cast_signed());

@@ -1,7 +1,7 @@
-//! Timers that workers set with torch's `FileTimerClient`: a worker that neither ends nor renews a
-//! timer in time is killed.
+//! Kills workers whose timers expire. Workers set timers with torch's `FileTimerClient`, and must
+//! end or renew them in time.
 //!
-//! Torchrun's server for these timers kills its own agent together with the worker; here the
+//! Torchrun's server for these timers kills its own agent together with the worker. Here the
 //! worker's end is a failure like any other.
 
 use std::{
@@ -24,13 +24,13 @@ use crate::workers::limits;
 /// A worker's request, in torch's format.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub(crate) struct TimerRequest {
-    /// The process to be killed.
+    /// The process to kill.
     pid: i32,
     /// The name of the timer in that process.
     scope_id: String,
-    /// Seconds since 1970; a negative value ends the timer.
+    /// Seconds since 1970. A negative value ends the timer.
     expiration_time: f64,
-    /// The signal for the process; zero or less for none.
+    /// The signal for the process. Zero or less means none.
     signal: i32,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Expired {
     pub(crate) signal: i32,
 }
 
-/// The name of a timer: its process and its name there.
+/// The identity of a timer: its process, and its name in that process.
 type TimerId = (i32, String);
 
 /// The running timers.
@@ -50,12 +50,12 @@ type TimerId = (i32, String);
 pub(crate) struct HealthTimers {
     /// The time at which each timer expires, and its signal.
     running: BTreeMap<TimerId, (Instant, i32)>,
-    /// The same timers, the earliest first.
+    /// The same timers, earliest first.
     by_time: BTreeSet<(Instant, TimerId)>,
 }
 
 impl HealthTimers {
-    /// Sets or ends a timer; `wall_time` is the time since 1970 at `now`.
+    /// Sets or ends a timer. `wall_time` is the time since 1970 at `now`.
     pub(crate) fn handle(&mut self, now: Instant, wall_time: Duration, request: TimerRequest) {
         let TimerRequest { pid, scope_id, expiration_time, signal } = request;
         if pid <= 1 || scope_id.len() > limits::MAX_TIMER_REQUEST {
@@ -102,10 +102,10 @@ impl HealthTimers {
     }
 }
 
-/// One year, the maximum time of a timer.
+/// The maximum time of a timer: one year.
 const MAX_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
 
-/// The pipe to which workers write; dropping this removes it.
+/// The pipe that workers write to. Dropping this removes it.
 #[derive(Debug)]
 pub struct TimerPipe {
     path: PathBuf,
@@ -114,11 +114,11 @@ pub struct TimerPipe {
 }
 
 impl TimerPipe {
-    /// Creates the pipe; replaces the pipe of an earlier agent.
+    /// Creates the pipe. Replaces the pipe of an earlier agent.
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal, or `AlreadyExists` if the path is not a pipe.
+    /// Returns the system's error, or `AlreadyExists` if the path is not a pipe.
     pub fn make(path: &Path) -> io::Result<Self> {
         match fs::symlink_metadata(path) {
             Ok(there) if there.file_type().is_fifo() => fs::remove_file(path)?,
@@ -127,17 +127,17 @@ impl TimerPipe {
             Err(error) => return Err(error),
         }
         unistd::mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR)?;
-        // Opened in both directions, so that it does not reach its end after each client.
+        // It is opened in both directions, so that it does not reach its end after each client.
         let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(path)?;
         Ok(Self { path: path.to_owned(), pipe, unread: BytesMut::new() })
     }
 
-    /// The path of the pipe.
+    /// Returns the path of the pipe.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the next request; ignores malformed ones.
+    /// Returns the next request. Ignores malformed requests.
     ///
     /// # Cancel safety
     ///
@@ -163,7 +163,7 @@ impl TimerPipe {
 
 impl Drop for TimerPipe {
     fn drop(&mut self) {
-        // It may have been removed already.
+        // The file may have been removed already.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -184,7 +184,7 @@ mod tests {
         timers.expired(now).into_iter().map(|expired| expired.scope_id).collect()
     }
 
-    /// A timer expires when its time has come, unless it was ended or renewed.
+    /// A timer expires at its time, unless it was ended or renewed.
     #[test]
     fn timers_expire_in_order() {
         let now = clock::now_blocking();
@@ -222,8 +222,7 @@ mod tests {
         assert_eq!(timers.poll_timeout(), None);
     }
 
-    /// Requests arrive one per line, through a pipe that outlives its clients and is removed at the
-    /// end.
+    /// Requests arrive one per line, through a pipe that outlives its clients. The pipe is removed at the end.
     #[tokio::test]
     async fn requests_come_through_the_pipe() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,15 @@
-//! Receives the progress reports of workers: `sd_notify`'s protocol, on a socket for each worker.
+//! Receives reports of workers: the protocol of `sd_notify`, on a socket for each worker.
 //!
-//! `X_RAGENT_STEP=` is the training step, and `X_RAGENT_STEPS=` the number of all steps. `WATCHDOG=1` is a heartbeat,
-//! `WATCHDOG=trigger` reports a hang, and `STATUS=` is a line for users. `X_RAGENT_UNFIT=` is sent by the hook of standbys,
-//! `X_RAGENT_RETURNED=1` by a worker that waits for an answer. All other lines are accepted and ignored.
+//! | line | meaning |
+//! |---|---|
+//! | `WATCHDOG=1` | a heartbeat |
+//! | `WATCHDOG=trigger` | the worker reports a hang |
+//! | `STATUS=` | a line for users |
+//! | `X_RAGENT_STEP=`, `X_RAGENT_STEPS=` | the training step, and the number of all steps |
+//! | `X_RAGENT_RETURNED=1` | the worker has returned, and waits for an answer |
+//! | `X_RAGENT_UNFIT=` | the hook of standbys reports that the script does not fit |
+//!
+//! All other lines are ignored.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -31,11 +38,11 @@ pub(crate) struct WorkerReport {
     pub(crate) status: Option<String>,
     pub(crate) step: Option<Step>,
     pub(crate) unfit: Option<Unfit>,
-    /// The worker has returned, and waits for the others of its node.
+    /// True if the worker has returned, and waits for the others of its node.
     pub(crate) has_returned: bool,
 }
 
-/// The report of the hook that the script changes a variable which modules of its standby had read.
+/// A report of the hook: the script changes a variable that modules of its standby had already read.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Unfit {
     pub(crate) modules: Vec<String>,
@@ -84,7 +91,7 @@ fn short(text: &str) -> String {
     short
 }
 
-/// The sockets of this node's workers; dropping this removes them.
+/// The sockets of this node's workers. Dropping this removes them.
 #[derive(Debug)]
 pub(crate) struct ReportSockets {
     folder: PathBuf,
@@ -100,7 +107,7 @@ impl ReportSockets {
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal.
+    /// Returns the system's error.
     pub(crate) fn open(dir: &Path, local_world_size: u32) -> io::Result<Self> {
         PrivateFolder::make(dir)?;
         remove_left(dir);
@@ -117,7 +124,7 @@ impl ReportSockets {
         Ok(opened)
     }
 
-    /// Drops all reports that have not been taken: those of the last round, none of whose processes is left.
+    /// Drops all reports that were not taken. They are from the last round, and no process of it is left.
     pub(crate) fn forget(&mut self) {
         self.stop();
         let mut datagram = [0; 1];
@@ -146,12 +153,12 @@ impl ReportSockets {
         }
     }
 
-    /// The `RAGENT_SOCKET` of the worker with `local_rank`.
+    /// Returns the path for `RAGENT_SOCKET` of a worker.
     pub(crate) fn path(&self, local_rank: LocalRank) -> PathBuf {
         self.folder.join(local_rank.to_string())
     }
 
-    /// Lets a worker end that has returned: sends it a datagram, to the socket that it has opened next to its own one.
+    /// Allows a worker to end that has returned: sends a datagram to the second socket that the worker has opened.
     pub(crate) fn release(&self, local_rank: LocalRank) {
         let mut path = self.path(local_rank).into_os_string();
         path.push(HELD);
@@ -173,7 +180,7 @@ impl ReportSockets {
 impl Drop for ReportSockets {
     fn drop(&mut self) {
         self.stop();
-        // The folder has no other files; if it stays, it is harmless.
+        // The folder has no other files. If it stays, it does no harm.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -185,14 +192,14 @@ fn remove_left(dir: &Path) {
         if is_old(&entry, PREFIX)
             && let Ok(_lock) = lock(&folder)
         {
-            // A folder that stays is harmless.
+            // A folder that stays does no harm.
             let _ = fs::remove_dir_all(&folder);
         }
     }
 }
 
 const PREFIX: &str = "sockets-";
-/// The end of the name of the socket on which a worker waits until the others have returned.
+/// The suffix of the socket on which a worker waits until the others have returned.
 const HELD: &str = ".held";
 
 async fn receive(
@@ -202,7 +209,7 @@ async fn receive(
 ) {
     let mut datagram = vec![0; limits::MAX_WORKER_REPORT];
     while let Ok(len) = socket.recv(&mut datagram).await {
-        // Workers wait if the queue is full, as they would for a service manager.
+        // If the queue is full, workers wait, as they would for a service manager.
         if reports.send((local_rank, WorkerReport::parse(&datagram[..len]))).await.is_err() {
             return;
         }
@@ -213,7 +220,7 @@ async fn receive(
 mod tests {
     use super::*;
 
-    /// Heartbeats and status lines are parsed, alone and together; everything else is ignored.
+    /// Heartbeats and status lines are parsed, alone and together. Everything else is ignored.
     #[test]
     fn notices_are_sd_notifys() {
         let parse = |text: &str| WorkerReport::parse(text.as_bytes());
@@ -226,8 +233,7 @@ mod tests {
         assert_eq!(WorkerReport::parse(b"\xff\xfe=\0"), WorkerReport::default());
     }
 
-    /// A training step is parsed, in any order with the number of all steps; numbers that are malformed or out of range are
-    /// ignored.
+    /// A training step is parsed, in any order with the number of all steps. Numbers that are malformed or out of range are ignored.
     #[test]
     fn steps_are_parsed() {
         let step = |text: &str| WorkerReport::parse(text.as_bytes()).step;
@@ -244,7 +250,7 @@ mod tests {
         assert_eq!(step("X_RAGENT_STEP=99999999999999999999999"), None);
     }
 
-    /// The hook's report names modules and a reason, which are short; a malformed one is ignored.
+    /// The hook's report names modules and a reason, which are shortened. A malformed report is ignored.
     #[test]
     fn unfit_modules_are_parsed() {
         let unfit = |text: &str| WorkerReport::parse(text.as_bytes()).unfit;
@@ -257,7 +263,7 @@ mod tests {
         assert!(long.reason.len() <= PROGRESS_MAX);
     }
 
-    /// A status line for other nodes is short, and has no control characters.
+    /// A status line for other nodes is shortened, and has no control characters.
     #[test]
     fn status_is_bounded() {
         let report =
@@ -266,7 +272,7 @@ mod tests {
         assert!(status.len() <= PROGRESS_MAX && status.starts_with("[2Jä"), "{status}");
     }
 
-    /// Reports that the last round has left are dropped, and later ones are received.
+    /// Reports from the last round are dropped. Later ones are received.
     #[tokio::test]
     async fn notices_of_the_last_round_are_dropped() {
         let folder = tempfile::tempdir().unwrap();
@@ -288,8 +294,8 @@ mod tests {
         assert_eq!(sockets.next().await.unwrap().1.step, Step::new(9, None));
     }
 
-    /// The sockets of a killed agent are removed. Those of a running one are kept however old they are, although its process id
-    /// is that of another process, or unknown, in another container.
+    /// The sockets of a killed agent are removed. Those of a running agent are kept, however old they are, even if another process has its
+    /// process id, or if the id is unknown because the agent is in another container.
     #[tokio::test]
     async fn only_sockets_of_killed_agents_are_removed() {
         let temp = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The arguments of a worker: its own, and additions of the launch method.
+//! Builds the arguments of a worker: its own, and additions of the launch method.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -11,13 +11,13 @@ use ragent_rendezvous::{
     message::Admission,
 };
 
-/// The arguments that are added to those of workers; the same in every round.
+/// The arguments that are added for all workers, in every round.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ArgumentSpec {
     method: LaunchMethod,
-    /// The prefix of the paths of the files through which workers meet, if any.
+    /// The path prefix of the files through which workers meet, if any.
     shared_file: Option<PathBuf>,
-    /// The arguments that all workers get, after all others.
+    /// The arguments that all workers get at the end.
     shared: Vec<OsString>,
 }
 
@@ -26,11 +26,11 @@ pub struct ArgumentSpec {
 pub struct WorkerContext<'a> {
     /// The admission of its node.
     pub admission: &'a Admission,
-    /// The run to which the round belongs.
+    /// The run of the job.
     pub job_uid: &'a JobUid,
     /// Its local rank on the node.
     pub local_rank: LocalRank,
-    /// The local rank that it gets.
+    /// The local rank that the worker sees.
     pub shown_rank: LocalRank,
 }
 
@@ -50,7 +50,7 @@ impl ArgumentSpec {
         Self { method: method.clone(), shared_file: files.shared_file(method), shared }
     }
 
-    /// Returns the arguments of the worker with `context`, which runs `command`.
+    /// Returns the arguments of the worker with `context`. It runs `command`.
     pub fn of_worker(&self, command: &WorkerCommand, context: &WorkerContext<'_>) -> Vec<OsString> {
         let of_round = match self.method {
             LaunchMethod::Basic { .. } => self.basic(context),
@@ -59,8 +59,8 @@ impl ArgumentSpec {
         self.with(command, context.local_rank, context.shown_rank, of_round)
     }
 
-    /// Returns the arguments of a worker as far as they are known before a round: all of them,
-    /// unless the launch method passes ranks as arguments.
+    /// Returns the arguments of a worker that are known before a round: all of them, unless the
+    /// launch method passes ranks as arguments.
     pub(crate) fn of_standby(
         &self,
         command: &WorkerCommand,
@@ -100,8 +100,8 @@ impl ArgumentSpec {
         args
     }
 
-    /// Returns `file://` with a path that no other round of any run has: torch's `FileStore` must
-    /// not be used twice.
+    /// Returns `file://` with a path that no other round of any run has, because torch's
+    /// `FileStore` must not be used twice.
     fn init_method(&self, context: &WorkerContext<'_>) -> Option<OsString> {
         let WorkerContext { job_uid, admission: Admission { round, .. }, .. } = context;
         let suffix = format!("-{job_uid}-{}-{}", round.term, round.round);
@@ -166,8 +166,8 @@ mod tests {
         );
     }
 
-    /// With `deepspeed`, the local rank precedes the script's arguments, as with DeepSpeed's
-    /// launcher, and equals that of the environment.
+    /// With `deepspeed`, the local rank comes before the script's arguments, as with DeepSpeed's
+    /// launcher. It equals the one in the environment.
     #[test]
     fn deepspeed() {
         let config = Some("ds.json".into());
@@ -181,8 +181,7 @@ mod tests {
         );
     }
 
-    /// The paths of the job are the same for all workers, with any method; macros in them are not
-    /// expanded.
+    /// The paths of the job are the same for all workers, with any method. Macros in them are not expanded.
     #[test]
     fn paths_of_the_job() {
         let files = JobFiles {

@@ -1,4 +1,4 @@
-//! The environment of a worker: the agent's own, and the variables that torchrun adds.
+//! Builds the environment of a worker: the agent's own, and the variables that torchrun adds.
 
 use std::{ffi::OsString, path::Path, time::Duration};
 
@@ -8,7 +8,7 @@ use ragent_rendezvous::{
     message::Admission,
 };
 
-/// The job's settings for the environment of workers; the same in every round.
+/// The job's settings for the environment of workers, the same in every round.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EnvironmentSpec {
     /// `TORCHELASTIC_RUN_ID`.
@@ -29,14 +29,14 @@ pub struct EnvironmentSpec {
     pub master_address: Option<String>,
     /// `TORCHELASTIC_USE_AGENT_STORE`.
     pub shares_store: bool,
-    /// The device of each worker, if each sees only one.
+    /// The device of each worker, if each worker sees only one.
     pub virtual_devices: Option<VirtualDevices>,
-    /// True if the variables that DeepSpeed's launcher sets in addition to torch's are set.
+    /// True if the additional variables of DeepSpeed's launcher are set.
     pub is_deepspeed: bool,
 }
 
-/// Returns the variables through which a worker reports its progress. If hangs are detected, two more are named as systemd
-/// names them; programs that find these behave differently, so that they are absent otherwise.
+/// Returns the variables through which a worker reports its progress. If hangs are detected, there are two more, under systemd's names.
+/// Programs that find these behave differently, so they are absent otherwise.
 pub(crate) fn of_reports(socket: &Path, hang_timeout: Option<Duration>) -> Vec<(String, OsString)> {
     let mut env = vec![("RAGENT_SOCKET".to_owned(), socket.into())];
     if let Some(timeout) = hang_timeout {
@@ -46,8 +46,12 @@ pub(crate) fn of_reports(socket: &Path, hang_timeout: Option<Duration>) -> Vec<(
     env
 }
 
-/// Variables for the agent alone: of systemd, of the Python module, the socket of an agent whose worker this one is, for the
-/// authentication of the job and of etcd, and for the port of the metrics, which an agent that a worker starts could not use.
+/// Variables for the agent alone, which workers do not inherit:
+///
+/// - of systemd and of the Python module,
+/// - the socket of the agent above this one, if this agent runs in a worker,
+/// - for the authentication of the job and of etcd,
+/// - for the port of the metrics: an agent that a worker starts could not use the same port.
 pub(crate) const NOT_INHERITED: [&str; 21] = [
     "CREDENTIALS_DIRECTORY",
     "LISTEN_FDNAMES",
@@ -73,13 +77,12 @@ pub(crate) const NOT_INHERITED: [&str; 21] = [
 ];
 
 impl EnvironmentSpec {
-    /// `LOCAL_RANK`.
+    /// Returns `LOCAL_RANK`.
     pub(crate) fn shown_rank(&self, local_rank: LocalRank) -> LocalRank {
         if self.virtual_devices.is_some() { LocalRank(0) } else { local_rank }
     }
 
-    /// Returns the variables of the worker with `local_rank`, in a round to which its node was
-    /// admitted.
+    /// Returns the variables of the worker with `local_rank`, in a round with this admission.
     pub fn of_worker(
         &self,
         admission: &Admission,
@@ -148,9 +151,8 @@ impl EnvironmentSpec {
         env
     }
 
-    /// The names of the variables that only a round defines: a module that reads one of them while
-    /// it is imported cannot be imported before the round. `RAGENT_SOCKET` is one of them, as the reports of a standby
-    /// would count for the worker that runs.
+    /// The names of the variables that only a round defines. A module that reads one of them while it is imported cannot be imported before
+    /// the round. `RAGENT_SOCKET` is included, because the reports of a standby would count for the running worker.
     pub(crate) const OF_ROUND: [&str; 13] = [
         "CROSS_RANK",
         "CROSS_SIZE",
@@ -250,8 +252,8 @@ mod tests {
         assert_eq!(env, expected);
     }
 
-    /// With the static backend, the master is the address that the user typed; a worker that sees a
-    /// single device has local rank 0.
+    /// With the static backend, the master is the address that the user gave. A worker that sees
+    /// one device has local rank 0.
     #[test]
     fn environment_by_other_flags() {
         let devices = VirtualDevices { visible: vec!["5".into(), "3".into()], hip: true };
@@ -283,7 +285,7 @@ mod tests {
         assert_eq!(env, environment(&spec()));
     }
 
-    /// The variables that only a round defines are those that a standby does not have.
+    /// Exactly the variables that only a round defines are missing in a standby.
     #[test]
     fn variables_of_a_round() {
         let spec = EnvironmentSpec { is_deepspeed: true, ..spec() };

@@ -19,17 +19,16 @@ pub(crate) fn message(path: &Path) -> Option<String> {
     Some(parse(&text))
 }
 
-/// Returns the age that the error file at `path` had at `wall_now`, a time of this machine's wall clock; `None` if it does
-/// not exist, zero if it was written later.
+/// Returns the age of the error file at `path` at the wall-clock time `wall_now`. `None` if it does not exist; zero if it was written
+/// later.
 pub(crate) fn age(path: &Path, wall_now: Duration) -> Option<Duration> {
     let written = fs::metadata(path).ok()?.modified().ok()?;
     let written = written.duration_since(UNIX_EPOCH).unwrap_or_default();
     Some(wall_now.saturating_sub(written))
 }
 
-/// Extracts the message. torch writes
-/// `{"message": {"message": …, "extraInfo": {"py_callstack": …}}}`, and also reads
-/// `{"message": "…"}`; any other text is the message itself.
+/// Extracts the message. torch writes `{"message": {"message": …, "extraInfo": {"py_callstack":
+/// …}}}`, and also reads `{"message": "…"}`. Any other text is the message itself.
 fn parse(text: &str) -> String {
     let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
     let message = &value["message"];
@@ -54,7 +53,7 @@ fn shorten(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The age does not depend on the time at which the file is examined, only on the given one.
+    /// The age depends on the given time, not on the time at which the file is examined.
     #[test]
     fn age_is_that_of_a_given_time() {
         let folder = tempfile::tempdir().unwrap();

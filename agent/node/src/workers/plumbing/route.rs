@@ -9,8 +9,7 @@ pub(super) enum LogFile<F> {
     Disabled,
     /// The folder of the worker's files could not be created.
     NoFolder,
-    /// The folder exists, and the stream has no file in it: none is wanted, or it could not be
-    /// opened.
+    /// The folder exists, but the stream has no file in it: none is wanted, or it could not be opened.
     NoFile,
     /// The file is open.
     Open(F),
@@ -19,22 +18,22 @@ pub(super) enum LogFile<F> {
 /// The destinations of a stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Route<F> {
-    /// The agent's own stream, which the worker inherits.
+    /// The agent's own stream, inherited by the worker.
     Inherited,
     /// None: the output is discarded.
     Null,
-    /// The console; copied unchanged.
+    /// The console, copied unchanged.
     Console,
-    /// A file; copied unchanged.
+    /// A file, copied unchanged.
     File(F),
     /// The console, line by line with a prefix, and optionally a file, unchanged.
     Lines(Option<F>),
 }
 
-/// Returns the destinations of `stream`, for which `sink` was configured.
+/// Returns the destinations of `stream`, configured as `sink`.
 ///
-/// Without its file, output goes to the console. A stderr is copied even if it goes to the console
-/// only, as its last lines are part of a failure's report, unless the console is a terminal.
+/// If the file is missing, output goes to the console. stderr is copied even if it goes only to the
+/// console, because its last lines are part of a failure's report. The exception is a terminal.
 pub(super) fn route<F>(stream: Stream, sink: Sink, log: LogFile<F>, is_terminal: bool) -> Route<F> {
     match (sink, log) {
         (Sink::Lines, _) | (Sink::Tee, LogFile::NoFile) => Route::Lines(None),
@@ -71,8 +70,7 @@ mod tests {
             .map(|stream| route(stream, output.sink(LocalRank(0), stream), log, is_terminal))
     }
 
-    /// `--redirects` and `--tee` select file, console or both for each stream; only a tee adds a
-    /// prefix.
+    /// `--redirects` and `--tee` select file, console or both for each stream. Only a tee adds a prefix.
     #[test]
     fn flags_select_file_and_console() {
         const BOTH: Route<()> = Route::Lines(Some(()));
@@ -95,8 +93,7 @@ mod tests {
         }
     }
 
-    /// Without a file, redirected output goes to the console; a tee keeps its prefix if only the
-    /// file is missing.
+    /// Without a file, redirected output goes to the console. A tee keeps its prefix if only the file is missing.
     #[test]
     fn output_without_a_file_goes_to_the_console() {
         let console = [Route::Inherited, Route::Console];
@@ -109,8 +106,8 @@ mod tests {
         assert_eq!(routes(("0", "3"), LogFile::NoFile, false), [Route::Lines(None); 2]);
     }
 
-    /// A stderr on a terminal is inherited, since programs behave differently on a terminal; if it
-    /// also goes to a file, it is copied.
+    /// A stderr on a terminal is inherited, because programs behave differently on a terminal. If
+    /// it also goes to a file, it is copied.
     #[test]
     fn stderr_on_a_terminal_is_inherited() {
         assert_eq!(routes(("0", "0"), LogFile::NoFile, true), [Route::Inherited; 2]);

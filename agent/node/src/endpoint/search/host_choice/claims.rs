@@ -1,4 +1,4 @@
-//! Hosts that other agents name: which of them are tried, continued, or asked to step down.
+//! Decides which of the hosts that other agents name are tried, continued, or asked to step down.
 
 use std::{net::SocketAddr, time::Instant};
 
@@ -6,8 +6,7 @@ use super::{ChoiceState, Effect, HostChoice, NamedHost, Sources};
 use crate::endpoint::{limits, search::places::PlaceChoice};
 
 impl HostChoice {
-    /// Continues the host of this machine if an agent that names it is present: it may have been killed. Repeated datagrams are
-    /// no reason to host.
+    /// Continues the host of this machine, which may have been killed, if a present agent names it. Replayed datagrams are not enough.
     pub(super) fn judge_own_places(&mut self, now: Instant) {
         for at in self.own_places.iter().copied().collect::<Vec<_>>() {
             let named = self.claims.iter().filter(|(_, claim)| claim.host == at);
@@ -46,7 +45,7 @@ impl HostChoice {
                     PlaceChoice::Ignore => {}
                 }
             }
-            // It hosts in a moment, and learns of the other host after that.
+            // This agent hosts in a moment. It learns of the other host after that.
             ChoiceState::Chosen => {}
             ChoiceState::Found { at, is_host, next_answer, .. } => {
                 let (at, is_host) = (*at, *is_host);
@@ -58,8 +57,7 @@ impl HostChoice {
                     if is_host {
                         self.effects.push_back(Effect::AskRival(host));
                     }
-                    // The sender and the other host may have no other way to learn of this agent's
-                    // host.
+                    // The sender and the other host may have no other way to learn of this host.
                     self.answer(peer);
                     if host.ip() != peer.ip() {
                         self.answer((host.ip(), peer.port()).into());
@@ -69,7 +67,7 @@ impl HostChoice {
         }
     }
 
-    /// Remembers a claim; if there are many, those of absent agents are forgotten first. Returns true if there was room.
+    /// Remembers a claim. If there are many, a claim of an absent agent makes room. Returns true if there was room.
     pub(super) fn note_claim(&mut self, by: u64, claim: NamedHost) -> bool {
         if !self.claims.contains_key(&by) && self.claims.len() >= limits::MAX_CLAIMS {
             let absent = |number: &&u64| self.claimants.is_absent(**number);
@@ -97,7 +95,7 @@ impl HostChoice {
         }
     }
 
-    /// Returns true if another host is to be asked now; if so, it is not asked again for a while.
+    /// Returns true if another host should be asked now. It is then not asked again for a while.
     pub(super) fn is_due(&mut self, now: Instant, host: SocketAddr) -> bool {
         self.rivals.retain(|_, until| now < *until);
         let is_due = !self.rivals.contains_key(&host) && self.rivals.len() < limits::MAX_RIVALS;

@@ -1,4 +1,6 @@
-//! Questions to agents that this one waits for: one that does not answer is passed over.
+//! Asks the agents that this one waits for whether they are present.
+//!
+//! An agent that does not answer is passed over.
 
 use std::{ops::Bound, time::Instant};
 
@@ -34,12 +36,12 @@ impl HostChoice {
         }
     }
 
-    /// Asks agents that this one waits for at `at`, unless it does so earlier.
+    /// Plans to ask agents at `at`, unless an earlier time is planned.
     pub(super) fn doubt_at(&mut self, at: Instant) {
         self.next_doubt = Some(self.next_doubt.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// Asks agents that this one waits for whether they are present.
+    /// Asks the agents that this one waits for whether they are present.
     pub(super) fn doubt(&mut self, now: Instant) {
         self.next_doubt = None;
         for number in self.claims.keys().copied().collect::<Vec<_>>() {
@@ -57,7 +59,7 @@ impl HostChoice {
         }
     }
 
-    /// Sends a question, if there is one to send; the next one is due at `renewal`.
+    /// Sends a question, if there is one. Plans the next one for `renewal`.
     pub(super) fn note_question(
         &mut self,
         now: Instant,
@@ -68,7 +70,7 @@ impl HostChoice {
         if let Some(nonce) = nonce {
             self.send_question(number, nonce);
         }
-        // If it is due already, it waits for the end of another question.
+        // If it is already due, it waits for the end of another question.
         if let Some(at) = renewal.filter(|at| *at > now) {
             self.doubt_at(at);
         }
@@ -83,19 +85,19 @@ impl HostChoice {
         }
     }
 
-    /// Returns the agents that look and that this one waits for, each with the time of its first datagram.
+    /// Returns the searching agents that this one waits for, each with the time of its first datagram.
     pub(super) fn doubtful(&self) -> Vec<(u64, Instant)> {
         let is_not_absent =
             |(by, _): &(&Candidate, &OtherSearcher)| !self.challenges.is_absent(by.number);
         let entry = |(by, other): (&Candidate, &OtherSearcher)| (by.number, other.since);
         let most = match self.eligible {
             Eligible::IfLowest => limits::MAX_CHALLENGES,
-            // It waits for none, but others wait for the candidate that it reports.
+            // This agent waits for none itself, but others wait for the candidate that it reports.
             Eligible::Always | Eligible::Never => 1,
         };
         let mut lower = Vec::new();
         for candidate in self.lower().filter(is_not_absent) {
-            // A present one is enough to wait for: it waits for the lower ones, or hosts.
+            // One present agent is enough to wait for: it waits for the lower ones, or it hosts.
             if self.challenges.is_present(candidate.0.number) {
                 return vec![entry(candidate)];
             }
@@ -109,8 +111,8 @@ impl HostChoice {
         lower
     }
 
-    /// Returns the agents that do not agree that this one is the lowest candidate, because they do not know it, or know a lower
-    /// one than it does.
+    /// Returns the agents that do not agree that this one is the lowest candidate: they do not know it, or know a lower one, which is
+    /// unknown here.
     pub(super) fn disagreeing(&self) -> impl Iterator<Item = (&Candidate, &OtherSearcher)> {
         self.others.iter().filter(|(_, other)| {
             let is_known = |lowest: Candidate| self.others.contains_key(&lowest);
@@ -120,7 +122,7 @@ impl HostChoice {
         })
     }
 
-    /// Returns the candidates below this agent, from the lowest one.
+    /// Returns the candidates below this agent, lowest first.
     pub(super) fn lower(&self) -> impl Iterator<Item = (&Candidate, &OtherSearcher)> {
         let may_host = self.eligible != Eligible::Never;
         let end = if may_host { Bound::Excluded(self.own) } else { Bound::Unbounded };

@@ -1,25 +1,25 @@
-//! The intervals and time limits of an election.
+//! Sets the intervals and time limits of the choice of a host.
 
 use std::time::Duration;
 
-/// The intervals and time limits of an election.
+/// The intervals and time limits of the choice of a host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Pace {
-    /// The time for which no lower candidate may be seen before a candidate hosts.
+    /// Time without a lower candidate before a candidate hosts.
     pub agreement: Duration,
-    /// The pause between two datagrams until there could be agreement; afterwards it doubles.
+    /// The first pause between two datagrams. It doubles once there could be agreement.
     pub first_pause: Duration,
     /// The longest pause between two datagrams.
     pub last_pause: Duration,
-    /// A candidate that was silent for this long is gone.
+    /// Silence after which a candidate counts as gone.
     pub patience: Duration,
-    /// Minimum interval between two answers to agents that look.
+    /// Minimum interval between two answers to searching agents.
     pub answer: Duration,
-    /// The time after which an agent that is waited for is asked whether it is present. It then has [`Self::agreement`] to answer.
+    /// Time after which an agent that is waited for is asked whether it is present. It then has [`Self::agreement`] to answer.
     pub doubt: Duration,
     /// Minimum interval between two datagrams that answer these questions.
     pub presence: Duration,
-    /// The time for which an agent continues after a place has refused it: another one may be that of its job.
+    /// Time that an agent continues to search after a refusal. Another place may be the host of its job.
     pub refusal: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Single choices, and networks that lose datagrams.
+//! Choices of one agent, and of agents on networks that lose datagrams.
 
 use proptest::prelude::*;
 use ragent_base::sys::clock;
@@ -16,7 +16,7 @@ fn address(number: u64) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, number as u8], 29400))
 }
 
-/// Agents on one network, each started at its own time.
+/// Agents on one network. Each starts at its own time.
 struct World {
     start: Instant,
     now: Instant,
@@ -26,16 +26,16 @@ struct World {
     loss: u32,
     in_flight: Vec<(Instant, usize, SearchMessage, SocketAddr)>,
     messages: usize,
-    /// The only agents that receive datagrams sent to all; `None`: all agents.
+    /// The only agents that receive broadcasts; `None`: all agents.
     listed: Option<Vec<u64>>,
-    /// Attempts at addresses without a host, with their ends.
+    /// Attempts at addresses without a host, and the end of each.
     trials: Vec<(Instant, usize, SocketAddr)>,
-    /// Datagrams that an attacker sends to all, again and again, from an address of its own.
+    /// Datagrams that an attacker broadcasts again and again, from an address of its own.
     repeated: Vec<SearchMessage>,
     next_repeat: Instant,
 }
 
-/// The time for which an attempt at an address without a host lasts.
+/// The duration of an attempt at an address without a host.
 const TRIAL: Duration = Duration::from_secs(10);
 /// The interval at which an attacker sends its datagrams.
 const REPEAT: Duration = Duration::from_millis(30);
@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// Returns true if a datagram of `from` to all reaches `to`.
+    /// Returns true if a broadcast of `from` reaches `to`.
     fn gets_through(&self, from: usize, to: usize) -> bool {
         from == to
             || self.listed.as_ref().is_none_or(|listed| listed.contains(&self.agents[to].number))
@@ -258,7 +258,7 @@ impl World {
     }
 }
 
-/// Agents that start at once agree on the lowest of them, for any number and order of agents.
+/// Agents that start at the same time agree on the lowest of them, for any number and order of agents.
 #[test]
 fn lowest_of_those_at_once_hosts() {
     for seed in 0..50 {
@@ -274,7 +274,7 @@ fn lowest_of_those_at_once_hosts() {
     }
 }
 
-/// An agent that starts after there is a host joins it, even if it is lower.
+/// An agent that starts when there is already a host joins it, even if it is lower.
 #[test]
 fn late_comers_join() {
     let mut world = World::new(1, 0);
@@ -332,14 +332,13 @@ fn members_remember_the_endpoint() {
     world.run(Duration::from_secs(10));
     let (_, agent, tried) = world.trials[0];
     assert_eq!((agent, tried), (2, address(1)));
-    // It does not host as long as members that are present name the endpoint.
+    // It does not host while members are present that name the endpoint.
     world.run(Duration::from_secs(60));
     assert_eq!(world.hosts(), [0; 0]);
     assert!(world.agents[2].trials <= 8, "{}", world.agents[2].trials);
 }
 
-/// Two hosts of one job learn of each other, and one of them steps down; after that the other meets
-/// none.
+/// Two hosts of one job learn of each other, and one of them steps down. After that, the other one meets no host.
 #[test]
 fn two_hosts_become_one() {
     for seed in 0..50 {
@@ -355,8 +354,7 @@ fn two_hosts_become_one() {
     }
 }
 
-/// Each other host is met once in three seconds, however often it is named, and the number of
-/// meetings is bounded.
+/// Each other host is met once in three seconds, however often it is named. The number of meetings is limited.
 #[test]
 fn rivals_are_met_now_and_then() {
     let now = clock::now_blocking();
@@ -384,7 +382,7 @@ fn rivals_are_met_now_and_then() {
     assert_eq!(requests.count(), limits::MAX_RIVALS);
 }
 
-/// Two agents that answer each other's datagrams do not do so for ever.
+/// Two agents do not answer each other's answers for ever.
 #[test]
 fn answers_are_not_answered() {
     let now = clock::now_blocking();
@@ -404,8 +402,8 @@ fn answers_are_not_answered() {
     assert_eq!(count, 3);
 }
 
-/// A list of one or two hosts suffices for all agents, even if another agent is the lowest: agents
-/// on no list receive its datagrams only as answers.
+/// A list of one or two hosts is enough for all agents, even if another agent is the lowest. Agents
+/// that are on no list receive its datagrams only as answers.
 #[test]
 fn list_of_a_few_does() {
     for seed in 0..100 {
@@ -435,8 +433,8 @@ fn many_do_not_shout() {
     assert!(world.messages < before + 40, "{}", world.messages - before);
 }
 
-/// Datagrams of a candidate that are repeated delay the start by little: it does not answer. Others that report it do not
-/// delay it either.
+/// Replayed datagrams of a candidate hardly delay the start, because the candidate does not answer. Other agents that report it do not
+/// delay the start either.
 #[test]
 fn repeated_candidates_are_passed_over() {
     for seed in 0..20 {
@@ -454,7 +452,7 @@ fn repeated_candidates_are_passed_over() {
     }
 }
 
-/// Many candidates that are repeated, all at once or in turn, delay the start by a bounded time.
+/// Many replayed candidates, all at once or in turn, delay the start by a limited time.
 #[test]
 fn many_repeated_candidates_do_not_prevent_the_start() {
     let looking = |number: u64| {
@@ -479,7 +477,7 @@ fn many_repeated_candidates_do_not_prevent_the_start() {
     assert_eq!(world.hosts(), [101]);
 }
 
-/// An agent waits for a lower candidate as long as that one answers, and not longer.
+/// An agent waits for a lower candidate while that one answers, and no longer.
 #[test]
 fn present_candidates_are_waited_for() {
     let start = clock::now_blocking();
@@ -510,7 +508,7 @@ fn present_candidates_are_waited_for() {
     assert!(questions < 30, "{questions}");
 }
 
-/// Questions to an agent whose datagrams are repeated from another address reach that agent.
+/// Questions reach an agent even if its datagrams are replayed from another address.
 #[test]
 fn questions_reach_the_agent() {
     let start = clock::now_blocking();
@@ -520,7 +518,7 @@ fn questions_reach_the_agent() {
     let mut questions = 0;
     for step in 0..200 {
         let now = start + MILLIS * 10 * step;
-        // The attacker sends more datagrams, the first and the last of them all.
+        // The attacker sends more datagrams than the agent, including the first and the last one.
         let peer = if step % 10 == 5 { address(1) } else { address(250) };
         agent.handle_message(now, &looking, peer);
         agent.handle_timeout(now);
@@ -536,7 +534,7 @@ fn questions_reach_the_agent() {
     assert_eq!(questions, 1);
 }
 
-/// Datagrams that name hosts where there are none delay neither the start of a job, nor the search for its host.
+/// Datagrams that name false hosts delay neither the start of a job nor the search for its host.
 #[test]
 fn false_hosts_do_not_delay_the_search() {
     for seed in 0..20 {
@@ -556,7 +554,7 @@ fn false_hosts_do_not_delay_the_search() {
     }
 }
 
-/// The addresses that are tried at once are bounded, however many datagrams name.
+/// The number of addresses that are tried at once is limited, however many datagrams name.
 #[test]
 fn trials_are_bounded() {
     let now = clock::now_blocking();
@@ -580,7 +578,7 @@ fn trials_are_bounded() {
     assert_eq!(tried.len(), limits::MAX_PLACES);
 }
 
-/// An agent that the host of its job refuses ends, if the agent that names that host is present; a moment later, so that another
+/// An agent ends if the host of its job refuses it, and if the agent that names that host is present. It waits a moment, so that another
 /// place has time to answer.
 #[test]
 fn refusal_ends_the_search() {
@@ -610,8 +608,8 @@ fn refusal_ends_the_search() {
     }
 }
 
-/// An agent continues the host of its own machine if an agent that names it is present, and not because of repeated datagrams. If it
-/// cannot listen there, it continues to look.
+/// An agent continues the host of its own machine if a present agent names it, but not because of replayed datagrams. If it cannot listen
+/// there, it continues to search.
 #[test]
 fn own_place_is_continued() {
     let start = clock::now_blocking();
@@ -650,7 +648,7 @@ fn own_place_is_continued() {
     }
 }
 
-/// Questions are answered in every state, with a bounded number of datagrams; others are not.
+/// Questions are answered in every state, in a limited number of datagrams. Questions to other agents are not answered.
 #[test]
 fn questions_are_answered() {
     let start = clock::now_blocking();
@@ -684,7 +682,7 @@ fn questions_are_answered() {
     }
 }
 
-/// Agents of an earlier version, which do not answer questions, and of this one become one job.
+/// Agents of this version and of an earlier version, which does not answer questions, become one job.
 #[test]
 fn older_agents_take_part() {
     for seed in 0..100 {
@@ -707,8 +705,8 @@ fn older_agents_take_part() {
 }
 
 proptest! {
-    /// With any datagrams at any time, an agent that searches has no deadline in the past after it was handled, asks a bounded
-    /// number of agents, and an agent that may host does so within a bounded time after the last datagram.
+    /// With any datagrams at any time, a searching agent handles every deadline, and asks a limited number of agents. An agent that may
+    /// host does so within a limited time after the last datagram.
     #[test]
     fn elections_end(
         steps in proptest::collection::vec((0..6_u8, 0..12_u64, 0..12_u64, 0..900_u32), 1..150),
@@ -753,7 +751,7 @@ proptest! {
     }
 }
 
-/// An agent that must host prevails over agents that may, so that there is one job.
+/// An agent that must host wins against agents that may, so that there is one job.
 #[test]
 fn who_must_host_does() {
     for seed in 0..20 {
