@@ -103,7 +103,7 @@ const GPUS: Rule = Rule {
     holds: |text| text.parse::<u32>().is_ok_and(|n| n > 0),
 };
 const BACKEND: Rule = Rule {
-    expected: "`etcd` or `etcd-v2`; without it, the first pod hosts the coordinator",
+    expected: "`etcd` or `etcd-v2`; without it, one of the first pods runs the coordinator",
     holds: |text| ["etcd", "etcd-v2"].contains(&text),
 };
 const PATH: Rule = Rule { expected: "a path", holds: |text| !text.is_empty() };
@@ -226,8 +226,8 @@ const CONF: &str = "PET_RDZV_CONF";
 /// Returns the backend of etcd and its members, if both are given.
 fn etcd(args: &K8sArgs) -> Result<Option<(String, String)>, UsageError> {
     let hint = "give `--rdzv-backend etcd` and the members of etcd as `--rdzv-endpoint`, or neither: \
-                then the first pod hosts the coordinator, or with `--env PET_RDZV_CONF=voters=3` \
-                the first three elect it";
+                then the first pods elect the coordinator from `--nnodes 2:3` up, and in smaller \
+                jobs the first pod hosts it";
     match (checked("--rdzv-backend", &args.rdzv_backend, &BACKEND)?, &args.rdzv_endpoint) {
         (Some(backend), Some(members)) => Ok(Some((backend, members.clone()))),
         (None, None) => Ok(None),
