@@ -112,7 +112,7 @@ mod tests {
         Stage::Waiting { cause: Some("refused".to_owned()) }
     }
 
-    /// A registered agent is asked, whatever other agents of its job do. An unregistered one is reported.
+    /// A registered agent is asked, independently of other agents of its job. An unregistered one is reported.
     #[test]
     fn agents_of_this_machine() {
         let error = |agents: Vec<RunningAgent>| of_this_machine(agents).unwrap_err().to_string();

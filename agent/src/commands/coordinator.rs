@@ -104,7 +104,7 @@ fn settings(run_id: RunId, coordinator: String, voter_count: VoterCount) -> Sett
         coordinator,
         host: None,
         shared: None,
-        // Whatever chooses the coordinator knows them.
+        // They are known to the part that decides who coordinates.
         voters: Vec::new(),
         voter_count,
         keeps_charges: ThisHost.service_dir().is_some(),

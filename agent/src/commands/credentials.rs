@@ -15,8 +15,7 @@ use ragent_leadership::state_file::{self, RegisteredCredentials, RunningAgent};
 /// The credentials of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct AskerCredentials {
-    /// The credentials that the user gives. Without any, those of an agent of the job on this machine, or else those that a new agent would
-    /// have.
+    /// The user's own choice. By default, the credentials of an agent of the job on this machine, or else those of a new agent.
     pub(crate) own: Credentials,
     /// The credentials of all jobs of this user on this machine. They are tried in turn if a process does not accept `own`. Empty if the
     /// user gives some.

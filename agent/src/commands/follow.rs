@@ -12,7 +12,7 @@ use super::{
     find_coordinator::{FoundJob, find_coordinator},
 };
 
-/// How long a command that ends without a coordinator waits for the next one. An election takes seconds.
+/// The longest wait for the next coordinator, in commands that end without one. An election takes seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The first pause before the command asks for the next coordinator again. A random part of up to a half is subtracted.
@@ -29,7 +29,7 @@ pub(super) trait Reader {
     /// A part of the stream.
     type Part;
 
-    /// How long to wait for the next coordinator. No limit if `None`.
+    /// The longest wait for the next coordinator. No limit if `None`.
     const PATIENCE: Option<Duration>;
 
     /// Opens the stream. Returns `None` if the process no longer coordinates the job.

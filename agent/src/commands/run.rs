@@ -58,7 +58,7 @@ use super::{
     runtime::{block_on, watch_signals},
 };
 
-/// How long the keeper may take to end.
+/// The time that the keeper may take to end.
 const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The end of a job that has succeeded.

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use crate::commands::doctor::CheckVerdict;
 
-    /// One endpoint is a risk if there are enough nodes for two jobs. Three endpoints are no risk.
+    /// One endpoint is a risk if there are enough nodes for two jobs. Three endpoints are safe.
     #[test]
     fn second_jobs_are_judged() {
         let one = |text: &str| AskedEndpoint::At(JobEndpoint::One(text.parse().unwrap()));

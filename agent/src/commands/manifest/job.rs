@@ -16,7 +16,7 @@ use k8s_openapi::{
 
 use super::{ManifestSpec, access, container, metadata, metrics};
 
-/// How much longer an agent may need than its own workers and those of the other nodes need to stop: for leases, last messages, and a
+/// The time that an agent may need after its own workers and those of the other nodes have stopped: for leases, last messages, and a
 /// reserve.
 const STOP_MARGIN: Duration = Duration::from_secs(30);
 
