@@ -28,8 +28,8 @@ pub enum Bug {
     DeathNoticeOfPlace,
     /// A coordinator continues after the end of its grant. Breaks rules b, d and f.
     Overtime,
-    /// A winner does not take over the state of the voters. Breaks rule d. Also breaks rule g, because it takes members for members of
-    /// another job.
+    /// A winner does not take over the state of the voters. Breaks rule d or, because it takes members for members of
+    /// another job, rule g.
     IgnoredReplica,
     /// No keeper kills workers at the end of a lease. Breaks rules b and 5.
     NoKeeper,

@@ -55,7 +55,7 @@ pub(super) struct Candidate {
     pub(super) claim: Claim,
     /// The numbers of changes of the state that are being stored. Each has a number of the claim and a number of the coordinator.
     storing: Vec<(u64, u64)>,
-    /// When the last content of the key arrived, so that contents arrive in order.
+    /// The arrival of the last content of the key, so that contents arrive in order.
     watched_at: Instant,
     /// The process does not reach the store until then.
     cut_until: Instant,

@@ -44,7 +44,7 @@ pub(super) struct Host {
     pub(super) file: Option<StateFile>,
     /// True if the machine never returns.
     pub(super) is_lost: bool,
-    /// When a process that leaves is started again, and true if its state is lost.
+    /// The time after which a process that leaves is started again, and true if its state is lost.
     pub(super) returns: Option<(Duration, bool)>,
     /// The end of its last freeze.
     pub(super) thawed: Option<Instant>,

@@ -25,7 +25,7 @@ pub(super) struct Link {
     has_answered: bool,
     /// The time since which a request has no answer.
     unanswered: Option<Instant>,
-    /// When the newest message arrives, so that messages arrive in order.
+    /// The arrival of the newest message, so that messages arrive in order.
     free_at: Instant,
 }
 

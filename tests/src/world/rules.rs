@@ -48,7 +48,7 @@ pub(super) struct Record {
     started: BTreeMap<Round, Term>,
     /// The round whose workers begin to succeed.
     pub(super) succeeded: Option<RoundId>,
-    /// When the newest renewal was sent that the voter at an address has granted in a term.
+    /// The time at which the newest renewal was sent that the voter at an address has granted in a term.
     grants: BTreeMap<(Term, VoterAddress), Instant>,
     /// The newest state that a majority has.
     copied: Option<JobState>,
@@ -454,7 +454,7 @@ impl World {
         Ok(false)
     }
 
-    /// Returns what those processes know that can find the job. For these, some listed host or voter is not lost.
+    /// Returns what the processes know that can still find the job: at least one voter in their lists is not lost.
     fn finding(&self) -> impl Iterator<Item = &Replica> {
         let is_there = |slot: &VoterSlot| {
             let host = host_of(&slot.address).and_then(|host| self.hosts.get(host));
