@@ -34,8 +34,7 @@ TORCHRUN = Path(sys.executable).with_name("torchrun")
 AGENTS = 1000
 # About as many as 20,000 descriptors allow, with the observers.
 OBSERVED_AGENTS, READERS = 9000, 64
-# With one connection both stores wait for the kernel; half of the slices on an idle machine differ
-# by more than this.
+# With one connection, both stores wait for the kernel. On an idle machine, half of the slices differ by more than this.
 NOISE = 0.05
 # The goal for this many connections; docs/performance.md explains why it is not reached.
 MANY, MANY_TIMES = 1000, 1.4

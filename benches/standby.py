@@ -213,7 +213,7 @@ SCENARIOS = {
     "first": Scenario("both nodes registered, all 4 train", 0.5, None, Training.first_starts_ms),
     "gpu": Scenario(f"worker killed, {GPUS} with a GPU train", None, None, Training.gpu_kills_ms),
 }
-# Those that need no GPU.
+# Scenarios that need no GPU.
 ON_PROCESSORS = [name for name in SCENARIOS if name != "gpu"]
 # Most of its jobs do not train again, or only after a minute: see benches/recovery.py.
 OF_TORCHRUN = ("kill", "gpu")

@@ -40,14 +40,14 @@ SERVER_CPU, LOAD_CPU = (sorted(os.sched_getaffinity(0)) * 2)[:2]
 # On the shared CPU, the process started with this runs first; its children do not inherit that.
 FIRST = ["chrt", "--reset-on-fork", "--fifo", "1"]
 ROUNDS = 9
-# Connections at a time, and the factor for the rounds of each: the latency of one connection
-# consists mostly of wake-ups by the kernel, which vary most.
+# The numbers of connections, each with the factor for its rounds. The latency of one connection consists mostly of
+# wake-ups by the kernel, which vary most.
 CONNECTIONS = {1: 3, 64: 1, 256: 1, 1000: 1, 4000: 1}
 EXCHANGES = ("get", "set", "add", "check")
 SLICE_S = 0.12
 MEASURED = (("connect", 1000), ("init", 10_000), ("wait-fanout", 1000), ("wait-fanout", 4000))
 STORM = 4000
-# Share of the time in which a process waited for its CPU; wake-ups alone account for some of it.
+# Share of the time in which a process waited for its CPU. Wake-ups alone account for some of it.
 DISTURBED = 0.08
 # Longest time for which the disturbed rounds of one figure are repeated.
 REPEATS_S = 8

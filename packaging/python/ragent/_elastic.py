@@ -132,8 +132,8 @@ class elastic_launch:
 
 
 def _command(args: List[str], name: Optional[str] = None) -> Command:
-    # By the name of torchrun, the program has no subcommands, does not use values of Slurm or MPI, and prints warnings and
-    # errors only.
+    # By the name of torchrun, the program has no subcommands. It does not use values of Slurm or MPI, and prints only
+    # warnings and errors.
     return Command(args, "torchrun", removed=_REPLACED, name=name)
 
 
@@ -146,7 +146,7 @@ def _pickled(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
     from multiprocessing import spawn
 
     preparation = spawn.get_preparation_data("ragent-worker")
-    # Pickling refuses the key, and a worker has no use for it.
+    # Pickling refuses the key, and a worker does not need it.
     preparation.pop("authkey", None)
     call = (function, tuple(args))
     # A new process cannot import what an interactive session has defined, and pickle does not find that out.

@@ -97,7 +97,7 @@ class Command:
                 code = self._wait(program, [*flags, *self.args], signals)
                 report = file.read()
         if code == 0 and report is not None:
-            # If the caller ignores SIGCHLD, the code is lost, and counts as 0.
+            # If the caller ignores SIGCHLD, the code is lost and counts as 0.
             code = report.exit_code
         if code:
             raise _error(code, report, self.name)
@@ -125,7 +125,7 @@ class Command:
                 stdout=copies.stdout,
                 stderr=copies.stderr,
                 # In a session of its own, the program does not receive Ctrl-C a second time from the terminal. If no
-                # signal is passed on, it must receive it from there.
+                # signal is passed on, it must receive Ctrl-C from there.
                 start_new_session=signals.is_installed,
             )
         except OSError as error:
@@ -145,8 +145,8 @@ def _end_of(process: subprocess.Popen[bytes], signals: Forwarding) -> int:
     """Waits for the end of the program, and returns its exit code."""
     if not signals.is_installed:
         return process.wait()
-    # A signal that arrives immediately before the main thread blocks does not interrupt it, and its handler is called only
-    # when the thread continues. So another thread waits, and the main one continues once a second.
+    # A signal that arrives just before the main thread blocks does not interrupt it. Its handler is called only when
+    # the thread continues. So another thread waits, and the main one continues once a second.
     end = threading.Event()
 
     def wait() -> None:

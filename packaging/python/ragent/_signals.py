@@ -24,7 +24,7 @@ class Forwarding:
         self._others = set(others) - self._ending
         self._former: dict[signal.Signals, Any] = {}
         self._received: list[signal.Signals] = []
-        # Those that were received before there is a process.
+        # Signals that were received before there is a process.
         self._pending: list[signal.Signals] = []
         self._process: Optional[subprocess.Popen[bytes]] = None
 
