@@ -76,7 +76,7 @@ class Row:
 
     @classmethod
     def without_standbys(cls, outcome):
-        """Returns the time without standbys; its ratio is that to the time with standbys."""
+        """Returns the time without standbys. Its ratio compares it with the time with standbys."""
         median = statistics.median(outcome.cold)
         ratio = median / statistics.median(outcome.standby)
         return cls("  with --standby=none", "ms", median, max(outcome.cold), None, ratio, "slower",

@@ -144,7 +144,7 @@ def join(demo, name, event_name):
 
 
 class DidNotHappen(Exception):
-    """An expected step did not happen; the text names it."""
+    """An expected step did not happen. The text names it."""
 
 
 @dataclass
@@ -245,7 +245,7 @@ class Demo:
         )
 
     def train_without_failures(self):
-        """Trains in a job of its own, as fast as it can; returns the last epoch."""
+        """Trains in a job of its own, as fast as it can. Returns the last epoch."""
         epochs = []
         agent = self._start(
             "alone", lambda _, text: epochs.extend(epochs_in(text)),

@@ -169,7 +169,7 @@ def send_heartbeat():
 
 
 def report_step(step, steps):
-    """Reports the training step to ragent, if that is the launcher; while its agent is busy, reports are skipped."""
+    """Reports the training step to ragent, if that is the launcher. While its agent is busy, reports are skipped."""
     if path := os.environ.get("RAGENT_SOCKET"):
         with contextlib.suppress(OSError):
             AGENT.sendto(f"X_RAGENT_STEP={step}\nX_RAGENT_STEPS={steps}".encode(), path)

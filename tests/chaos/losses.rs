@@ -15,7 +15,8 @@ use crate::{
     support::{Network, PATIENCE, let_pass},
 };
 
-/// The time for which all voters must have answered before the next loss. By then, a leader that was just elected knows which of them do not answer.
+/// The time for which all voters must have answered before the next loss. By then, a leader that was just elected knows which of them
+/// do not answer.
 const STEADY: Duration = Duration::from_secs(2);
 
 /// A voter that has not answered for this time is lost.

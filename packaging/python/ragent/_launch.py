@@ -1,4 +1,4 @@
-"""The start of the program as a child process, and its result as an exception."""
+"""Starts the program as a child process, and turns its result into an exception."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _end_of(process: subprocess.Popen[bytes], signals: Forwarding) -> int:
 
 
 def _stop(process: subprocess.Popen[bytes], signals: Forwarding) -> None:
-    """Ends the program and waits for it; after a second exception it is killed, and its processes with it."""
+    """Ends the program and waits for it. After a second exception it is killed, and its processes with it."""
     process.terminate()
     try:
         _end_of(process, signals)
@@ -205,7 +205,7 @@ class _ReportFile:
             return parse(file.read())
 
     def _state(self) -> object:
-        """Returns a value that differs after each change of a regular file; `None` for others, such as pipes."""
+        """Returns a value that differs after each change of a regular file. `None` for others, such as pipes."""
         if not os.path.isfile(self.path):
             return None
         status = os.stat(self.path)

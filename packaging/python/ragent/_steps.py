@@ -1,4 +1,4 @@
-"""Progress reports from a training script."""
+"""Reports progress from a training script."""
 
 from __future__ import annotations
 

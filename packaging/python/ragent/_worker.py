@@ -1,4 +1,4 @@
-"""The process of a worker that runs a function.
+"""Runs a function in the process of a worker.
 
 It is started as a script and imports nothing of this package, whose folder need not be in its path:
 `python .../ragent/_worker.py FOLDER`.
