@@ -163,7 +163,7 @@ class Job:
         return len(left) < int(self.nnodes.split(":")[0])
 
     def running(self, nodes, since_ns=0, limit_s=TIMEOUT_S):
-        """Waits until all workers of `nodes` nodes have been started after `since_ns`; returns
+        """Waits until all workers of `nodes` nodes have been started after `since_ns`. Returns
         their stamps."""
         ranks = set(range(nodes * self.worker.per_node))
         start = time.monotonic()
@@ -246,7 +246,7 @@ class Elastic:
         return since(since_ns, job.running(nodes, since_ns, self.limit_s))
 
     def restarts_ms(self, nnodes, nodes, kills):
-        """Kills a worker, `kills` times; yields each time until all run again."""
+        """Kills a worker, `kills` times. Yields each time until all run again."""
         while kills > 0:
             with self.job(nnodes, nodes) as job:
                 group = job.running(nodes)
@@ -260,7 +260,7 @@ class Elastic:
                     kills -= 1
 
     def joins_ms(self, times):
-        """Adds a third node to two, `times` times; yields each time from the start of its agent
+        """Adds a third node to two, `times` times. Yields each time from the start of its agent
         until all three run, less the deliberate wait for further nodes."""
         for _ in range(times):
             with self.job("2:3", 2) as job:
@@ -269,19 +269,19 @@ class Elastic:
                 yield self.back_ms(job, 3, started_ns) - self.launcher.join_settle_s * 1e3
 
     def silent_loss_ms(self):
-        """Freezes one of three nodes; returns the time until the two others run."""
+        """Freezes one of three nodes. Returns the time until the two others run."""
         with self.job("2:3", 3) as job:
             self.pause()
             return self.back_ms(job, 2, job.freeze_node(self.guest(job)))
 
     def killed_loss_ms(self):
-        """Kills the agent of one of three nodes; returns the time until the two others run."""
+        """Kills the agent of one of three nodes. Returns the time until the two others run."""
         with self.job("2:3", 3) as job:
             self.pause()
             return self.back_ms(job, 2, job.kill_agent(self.guest(job)))
 
     def replacement_ms(self):
-        """Kills the agent of one of three nodes while a fourth waits; returns the time until
+        """Kills the agent of one of three nodes while a fourth waits. Returns the time until
         three run."""
         with self.job("3:3", 3) as job:
             guest = self.guest(job)
@@ -291,7 +291,7 @@ class Elastic:
             return self.back_ms(job, 3, job.kill_agent(guest))
 
     def host_restart_ms(self):
-        """Kills the agent that hosts the job and starts it again; returns the time from its start
+        """Kills the agent that hosts the job and starts it again. Returns the time from its start
         until all three nodes run."""
         with self.job("3", 3) as job:
             self.pause()

@@ -92,7 +92,7 @@ def host_loss(fault):
 
 
 def terminate(job, agent):
-    """Asks an agent to leave, as a service manager does; returns the time of that."""
+    """Asks an agent to leave, as a service manager does. Returns the time of that."""
     at_ns = time.monotonic_ns()
     agent.terminate()
     return at_ns
@@ -159,7 +159,7 @@ def seconds(value):
 
 
 def cell(found):
-    """Returns the median; or the outcome of the job, and its frequency."""
+    """Returns the median, or the outcome of the job with its frequency."""
     measured = [outcome for outcome in found if isinstance(outcome, float)]
     failed = [outcome for outcome in found if isinstance(outcome, NotRunning)]
     if not found:

@@ -34,8 +34,7 @@ TORCHRUN = Path(sys.executable).with_name("torchrun")
 AGENTS = 1000
 # About as many as 20,000 descriptors allow, with the observers.
 OBSERVED_AGENTS, READERS = 9000, 64
-# With one connection both stores wait for the kernel; half of the slices on an idle machine differ
-# by more than this.
+# With one connection, both stores wait for the kernel. On an idle machine, half of the slices differ by more than this.
 NOISE = 0.05
 # The goal for this many connections; docs/performance.md explains why it is not reached.
 MANY, MANY_TIMES = 1000, 1.4
@@ -77,7 +76,7 @@ class Row:
 
     @classmethod
     def without_standbys(cls, outcome):
-        """Returns the time without standbys; its ratio is that to the time with standbys."""
+        """Returns the time without standbys. Its ratio compares it with the time with standbys."""
         median = statistics.median(outcome.cold)
         ratio = median / statistics.median(outcome.standby)
         return cls("  with --standby=none", "ms", median, max(outcome.cold), None, ratio, "slower",

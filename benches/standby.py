@@ -52,7 +52,7 @@ GPUS = len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
 class TrainingJob(Job):
-    """A job whose workers train; its agents log in JSON."""
+    """A job whose workers train. Its agents log in JSON."""
 
     def lines(self, agent):
         """Returns the log of an agent so far."""
@@ -117,7 +117,7 @@ class Training:
                 job.end()
 
     def started(self, job, nodes):
-        """Waits until the workers of a new job train; returns their stamps."""
+        """Waits until the workers of a new job train. Returns their stamps."""
         try:
             return job.running(nodes)
         except NotRunning as why:
@@ -136,7 +136,7 @@ class Training:
         return group
 
     def kills_ms(self, workers=4, backend="gloo"):
-        """Kills workers of a node one after another; yields each time until all train again."""
+        """Kills workers of a node one after another. Yields each time until all train again."""
         with self.job("1", workers, backend) as job:
             job.start_host()
             group = self.started(job, 1)
@@ -152,7 +152,7 @@ class Training:
         return self.kills_ms(GPUS, "nccl")
 
     def takeovers_ms(self):
-        """Kills the agent of one of two nodes while a spare waits; yields the time from its detection
+        """Kills the agent of one of two nodes while a spare waits. Yields the time from its detection
         until all train."""
         with self.job("2", 2) as job:
             job.start_host()
@@ -165,7 +165,7 @@ class Training:
             yield since(job.logged_ns(0, "node lost"), group)
 
     def joins_ms(self):
-        """Adds a second node; yields the time from its readiness until all train, less the deliberate
+        """Adds a second node. Yields the time from its readiness until all train, less the deliberate
         wait for further nodes."""
         ready = "all standbys are ready" if self.has_standbys else "registered"
         with self.job("1:2", 2) as job:
@@ -177,7 +177,7 @@ class Training:
             yield since(job.logged_ns(1, ready), group) - self.launcher.join_settle_s * 1e3
 
     def first_starts_ms(self):
-        """Starts two agents, and the coordinator when the standbys of both are ready; yields the time
+        """Starts two agents, and the coordinator when the standbys of both are ready. Yields the time
         from the second registration until all train."""
         with self.job("2", 2) as job:
             for _ in range(2):
@@ -213,7 +213,7 @@ SCENARIOS = {
     "first": Scenario("both nodes registered, all 4 train", 0.5, None, Training.first_starts_ms),
     "gpu": Scenario(f"worker killed, {GPUS} with a GPU train", None, None, Training.gpu_kills_ms),
 }
-# The scenarios without a GPU.
+# Scenarios that need no GPU.
 ON_PROCESSORS = [name for name in SCENARIOS if name != "gpu"]
 # Most of its jobs do not train again, or only after a minute: see benches/recovery.py.
 OF_TORCHRUN = ("kill", "gpu")

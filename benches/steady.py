@@ -24,7 +24,7 @@ PROGRESS_S = 60
 
 
 def measure(jobs, seconds):
-    """Runs a job for `seconds`; returns true if it has neither another round nor another coordinator."""
+    """Runs a job for `seconds`. Returns true if it has neither another round nor another coordinator."""
     with jobs.job("2:3", VOTERS) as job:
         wait_for_voters(job, VOTERS)
         first, begin, used = status(job), time.monotonic(), cpu_times()

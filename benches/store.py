@@ -40,14 +40,14 @@ SERVER_CPU, LOAD_CPU = (sorted(os.sched_getaffinity(0)) * 2)[:2]
 # On the shared CPU, the process started with this runs first; its children do not inherit that.
 FIRST = ["chrt", "--reset-on-fork", "--fifo", "1"]
 ROUNDS = 9
-# Connections at a time, and the factor for the rounds of each: the latency of one connection
-# consists mostly of wake-ups by the kernel, which vary most.
+# The numbers of connections, each with the factor for its rounds. The latency of one connection consists mostly of
+# wake-ups by the kernel, which vary most.
 CONNECTIONS = {1: 3, 64: 1, 256: 1, 1000: 1, 4000: 1}
 EXCHANGES = ("get", "set", "add", "check")
 SLICE_S = 0.12
 MEASURED = (("connect", 1000), ("init", 10_000), ("wait-fanout", 1000), ("wait-fanout", 4000))
 STORM = 4000
-# Share of the time in which a process waited for its CPU; wake-ups alone account for some of it.
+# Share of the time in which a process waited for its CPU. Wake-ups alone account for some of it.
 DISTURBED = 0.08
 # Longest time for which the disturbed rounds of one figure are repeated.
 REPEATS_S = 8
@@ -98,7 +98,7 @@ class Comparison(NamedTuple):
 
 
 def compare(ours, rounds=ROUNDS):
-    """Starts our server with the command `ours`, and the others; yields `Comparison`s.
+    """Starts our server with the command `ours`, and the others. Yields `Comparison`s.
 
     The operation `all` is every exchange together, in equal shares of the time.
     """
@@ -130,7 +130,7 @@ def exchanges(servers, connections, rounds):
 
 
 def calm(rounds, round):
-    """Calls `round` `rounds` times; disturbed rounds are repeated, for a limited time."""
+    """Calls `round` `rounds` times. Disturbed rounds are repeated, for a limited time."""
     done = []
     end = None
     for n in range(2 * rounds):
@@ -146,7 +146,7 @@ def calm(rounds, round):
 
 
 def mean(reports):
-    """Merges reports; the CPU time is weighted by the number of requests."""
+    """Merges reports. The CPU time is weighted by the number of requests."""
     total = sum(report["ops_per_s"] for report in reports)
     cpu = sum(report["server_cpu_us"] * report["ops_per_s"] for report in reports) / total
     quantiles = {name: statistics.mean(report[name] for report in reports)
@@ -164,7 +164,7 @@ def measurements(servers, op, connections, rounds):
 
 
 def storm(servers, rounds):
-    """One client sends requests while the others connect; it has precedence over them on the CPU
+    """One client sends requests while the others connect. It has precedence over them on the CPU
     that they share, so that only the server can delay it."""
     first = FIRST if may_go_first() else ()
     reports = calm(rounds, lambda: [server.load(["storm"], STORM, 0.3, first)

@@ -45,7 +45,7 @@ def addresses(node, count):
 
 @contextlib.contextmanager
 def network(count):
-    """Connects namespaces through a bridge; each has `count` addresses."""
+    """Connects namespaces through a bridge. Each has `count` addresses."""
     hub = f"{PREFIX}hub"
     made = []
     try:
@@ -71,7 +71,7 @@ def network(count):
 
 @contextlib.contextmanager
 def job(ragent, access, workers, folder):
-    """Runs a job with `workers` on each node; yields the port of its store."""
+    """Runs a job with `workers` on each node. Yields the port of its store."""
     agents = []
     try:
         for node in range(1, NODES + 1):

@@ -12,7 +12,7 @@ class Column(NamedTuple):
 
 
 class Table:
-    """A table; its heading is printed when it is created."""
+    """A table. Its heading is printed when it is created."""
 
     def __init__(self, columns, is_markdown=False):
         self.columns = columns

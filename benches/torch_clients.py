@@ -49,7 +49,7 @@ def client(address):
 
 
 def use(store, key, seconds):
-    """Sets, gets, adds and checks; `get` sends a separate request to wait first."""
+    """Sets, gets, adds and checks. `get` sends a separate request to wait first."""
     begin = time.monotonic()
     count = 0
     while time.monotonic() < begin + seconds:

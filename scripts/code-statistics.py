@@ -94,7 +94,7 @@ class Source:
 
     @property
     def own_lines(self):
-        """The lines that are not those of tests."""
+        """The lines outside of tests."""
         return 0 if self.is_test else self.lines - self.test_lines
 
     def lengths(self, with_tests):
@@ -165,7 +165,7 @@ def tree(tokens, at, above, paths):
 
 
 def imports(source, crate, modules):
-    """The modules, other than itself, those above and those inside of it, that a file names a path of; a path starts at its crate."""
+    """The modules, other than itself, those above and those inside of it, that a file names a path of. A path starts at its crate."""
     tokens = [*TOKEN.findall(VISIBILITY.sub("", source.code)), "", ""]
     paths, at = [], 0
     while at < len(tokens) - 2:
@@ -189,7 +189,7 @@ def module_of(source, crate):
 
 
 def circles(pairs, modules):
-    """The sets of modules each of which imports from all others of the set, directly or not; the largest first."""
+    """The sets of modules that all import from each other, directly or not. The largest set is first."""
     reached = {module: {to for start, to in pairs if start == module} for module in modules}
     for middle in modules:
         for start in modules:

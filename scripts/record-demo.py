@@ -54,7 +54,7 @@ def color(line):
 
 
 def svg(lines):
-    """The picture: each line is shown from its time on; older ones scroll out."""
+    """The picture: each line is shown from its time on. Older ones scroll out."""
     lines = [(0.3, f"$ {COMMAND}"), *lines]
     total = lines[-1][0] + END_S
     width, height = COLUMNS * CHAR_W + 2 * MARGIN, ROWS * LINE_H + 2 * MARGIN

@@ -25,7 +25,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 CARGO = os.environ.get("CARGO", "cargo")
-# These take longest and are started first. The simulation only computes, and `partition` mostly waits, so they fit together.
+# These take longest and are started first. The simulation only computes, and `partition` mostly waits, so they fit
+# together.
 SLOWEST = ["partition", "simulation", "multi_node", "standbys", "torch", "attacks", "etcd", "schedulers", "ssh", "conformance",
            "search", "single_node", "chaos"]
 SHOWN = 20

@@ -16,7 +16,7 @@ root=$(cd "$(dirname "$0")/.." && pwd -P)
 folder=$root/.work/tools/$1-$version
 if [ ! -x "$folder/bin/$1" ]; then
     echo "installing $1 $version: a few minutes the first time" >&2
-    # Without optimization: each runs for seconds.
+    # Without optimization, since each runs for seconds.
     env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS cargo install --quiet --locked --debug --root "$folder" --version "$version" "$1" >&2
 fi
 echo "$folder/bin/$1"

@@ -33,7 +33,7 @@ ready() { [ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = 
         "name one of: $(cd "$root/scripts/requirements" && echo *.txt | sed 's/\.txt//g')"
 ready && exit 0
 
-# Two concurrent runs would delete each other's work: the second waits, and finds it completed.
+# Two concurrent runs would delete each other's work. The second one waits, and finds it completed.
 mkdir -p "$root/.work" "$(dirname "$venv")"
 if command -v flock >/dev/null; then
     exec 9>"$root/.work/setup-venv.lock"

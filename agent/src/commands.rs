@@ -1,6 +1,6 @@
-//! The commands of the program, with a file or a folder each, and the errors that they report.
+//! Runs the commands of the program, with a file or a folder for each, and reports their errors.
 //!
-//! [`run`] starts this node's part of a job; [`ssh`] is `ragent launch`.
+//! [`run`] starts this node's part of a job. [`ssh`] is `ragent launch`.
 
 mod asked_job;
 mod assumed_host;

@@ -1,4 +1,4 @@
-//! The program `ragent`.
+//! Runs the program `ragent`: reads the command line, starts the log, and runs one command.
 
 use std::{
     io::{self, Write},
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            // A closed console does not change the exit code.
+            // The exit code is the same if stderr is closed.
             let _ = writeln!(io::stderr(), "{}", error.report());
             error.exit_code(name)
         }
@@ -96,7 +96,7 @@ fn serving(
     logged(LogFormat::Text, DefaultLines::Info, ProgramName::Ragent, |_| command())
 }
 
-/// Runs `command` with log lines on stderr, all of which are written when it returns.
+/// Runs `command` with log lines on stderr. All of them are written when it returns.
 fn logged(
     format: LogFormat,
     default: DefaultLines,

@@ -1,4 +1,4 @@
-//! The hot paths of the pure core, without socket, process or runtime.
+//! Measures the hot paths of the pure core, without socket, process or runtime.
 
 use std::{
     hint::black_box,

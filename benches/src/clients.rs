@@ -1,5 +1,4 @@
-//! Many clients on one thread, with a minimal epoll loop: a generator that costs more than the
-//! server would measure itself.
+//! Runs many clients on one thread, with a minimal epoll loop. If it cost more than the server, it would measure itself.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -28,8 +27,7 @@ pub struct LoadClients {
 }
 
 impl LoadClients {
-    /// Opens `count` connections at once and sends `words` on each; returns once each has received
-    /// `answer_len` bytes.
+    /// Opens `count` connections at once and sends `words` on each. Returns once each has received `answer_len` bytes.
     ///
     /// # Errors
     ///
@@ -150,7 +148,7 @@ impl LoadClients {
         bail!("no answer within {limit:?}")
     }
 
-    /// Reads once; returns true if the answer is complete.
+    /// Reads once. Returns true if the answer is complete.
     fn receive(&mut self, n: usize, answer_len: usize) -> Result<bool> {
         match (&self.streams[n]).read(&mut self.room) {
             Ok(0) => bail!("the server closed a connection"),
@@ -165,13 +163,12 @@ impl LoadClients {
     }
 }
 
-/// Begins to connect; returns true if that completed at once, as it usually does on loopback.
+/// Begins to connect. Returns true if that completed at once, as it usually does on loopback.
 fn begin(address: SocketAddr) -> Result<(TcpStream, bool)> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK, SockProtocol::Tcp)?;
     setsockopt(&socket, sockopt::TcpNoDelay, &true)?;
-    // Closing by reset leaves no port in TIME_WAIT; otherwise, after some rounds, the search for a
-    // free port would be measured.
+    // Closing by reset leaves no port in TIME_WAIT. Otherwise, after some rounds, the search for a free port would be measured.
     let linger = nix::libc::linger { l_onoff: 1, l_linger: 0 };
     setsockopt(&socket, sockopt::Linger, &linger)?;
     let connected = match connect(socket.as_raw_fd(), &SockaddrStorage::from(address)) {

@@ -1,4 +1,4 @@
-//! Code shared by the load generators: the clock, the CPU time of processes, and many clients.
+//! Provides what the load generators share: the clock, the CPU time of processes, and many clients.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! Clients that observe a job: readers of its page, a scraper of its metrics, and small requests whose times show how long the
-//! coordinator's thread is busy.
+//! Observes a job: readers of its page, a scraper of its metrics, and small requests whose times show how long the coordinator's thread is
+//! busy.
 
 use std::{
     io::{Read, Write},
@@ -23,7 +23,7 @@ use tokio::{
 
 use crate::now;
 
-/// Reads a page over HTTP; returns the time until its last byte, and its body.
+/// Reads a page over HTTP. Returns the time until its last byte, and its body.
 ///
 /// # Errors
 ///

@@ -34,12 +34,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 WORKERS_PER_AGENT = 2
-# Three of the 360 test images: the failures change the number of workers, and with it the batch.
+# Three of the 360 test images. The failures change the number of workers, and with it the batch.
 ACCURACY_TOLERANCE = 0.01
 # Long enough for five waits for standbys.
 EPOCHS = 70
 EPOCH_S = 2.5
-# On two cores, the import of torch in six workers takes most of the time; the limits are generous.
+# On two cores, the import of torch in six workers takes most of the time. The limits are generous.
 WHOLE_DEMO_S = 360
 ONE_WAIT_S = 60
 POLL_S = 0.005
@@ -65,7 +65,7 @@ def main():
 
 
 def tell_story(demo):
-    # Two of three voters elect a coordinator; they wait 3 s for the third one.
+    # Two of three voters elect a coordinator. They wait 3 s for the third one.
     demo.say("agents A and B start")
     with demo.event("A and B start", workers=4, restarts=0, round_before=0):
         demo.start_agent("A")
@@ -113,7 +113,7 @@ def tell_story(demo):
                   seconds=EPOCHS * EPOCH_S + ONE_WAIT_S)
         code = agent.process.returncode
         demo.check(f"agent {agent.name} exits with 0 (it was {code})", code == 0)
-    # Waits for output still in the pipes; a process left that holds a pipe open is detected below.
+    # Waits for output that is still in the pipes. A process that is left and holds a pipe open is detected below.
     for agent in demo.agents:
         agent.reader.join(timeout=2)
     demo.close_page()
@@ -144,7 +144,7 @@ def join(demo, name, event_name):
 
 
 class DidNotHappen(Exception):
-    """An expected step did not happen; the text names it."""
+    """An expected step did not happen. The text names it."""
 
 
 @dataclass
@@ -228,7 +228,7 @@ class Demo:
         self.page = None
         self.epochs = []
         self.rows = []
-        # Without proxies: the environment may name one, and it could not reach our loopback address.
+        # The environment may name a proxy, and that could not reach our loopback address.
         self.http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def start_agent(self, name):
@@ -245,7 +245,7 @@ class Demo:
         )
 
     def train_without_failures(self):
-        """Trains in a job of its own, as fast as it can; returns the last epoch."""
+        """Trains in a job of its own, as fast as it can. Returns the last epoch."""
         epochs = []
         agent = self._start(
             "alone", lambda _, text: epochs.extend(epochs_in(text)),
@@ -270,7 +270,7 @@ class Demo:
             "TMPDIR": str(self.folder),
             "XDG_RUNTIME_DIR": str(self.folder),
         }
-        # In its own session, so that Ctrl-C reaches the demo only, which then ends the agent.
+        # In its own session, so that Ctrl-C reaches only the demo, which then ends the agent.
         process = subprocess.Popen(
             [self.ragent, *words], env=environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
@@ -454,8 +454,7 @@ class Demo:
 
         self.wait(f"{name}: all {workers} workers run in a new round", all_running)
         running = time.monotonic()
-        # The processes in /proc must agree with the status. A standby that still imports becomes a
-        # worker later.
+        # The processes in /proc must agree with the status. A standby that still imports becomes a worker later.
         self.wait(f"{name}: there are {workers} worker processes",
                   lambda: len(self.processes(workers_only=True)) == workers)
         epoch = self.wait(

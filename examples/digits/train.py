@@ -31,7 +31,7 @@ AGENT = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
 
 def main():
     args = parse_args()
-    # Several workers share the machine: one thread each. A fixed seed makes the first weights equal.
+    # Several workers share the machine, so each has one thread. A fixed seed makes the first weights equal.
     torch.set_num_threads(1)
     torch.manual_seed(0)
     device = join_process_group()
@@ -69,7 +69,7 @@ def main():
         time.sleep(max(0.0, start + args.seconds_per_epoch - time.monotonic()))
 
     dist.destroy_process_group()
-    # Every worker has the same weights and so the same accuracy: all come to the same verdict.
+    # Every worker has the same weights and so the same accuracy. All come to the same verdict.
     if accuracy < args.min_accuracy:
         verdict = f"accuracy {accuracy:.4f} is below --min-accuracy {args.min_accuracy:.4f}"
         sys.exit(verdict if rank == 0 else 1)
@@ -169,7 +169,7 @@ def send_heartbeat():
 
 
 def report_step(step, steps):
-    """Reports the training step to ragent, if that is the launcher; while its agent is busy, reports are skipped."""
+    """Reports the training step to ragent, if that is the launcher. While its agent is busy, reports are skipped."""
     if path := os.environ.get("RAGENT_SOCKET"):
         with contextlib.suppress(OSError):
             AGENT.sendto(f"X_RAGENT_STEP={step}\nX_RAGENT_STEPS={steps}".encode(), path)

@@ -1,4 +1,4 @@
-//! The attacker's tools.
+//! Provides the attacker's tools.
 
 use std::{
     fs::File,

@@ -1,4 +1,4 @@
-//! Attacks on a job whose nodes have certificates, by processes whose certificate is not accepted, or that have none.
+//! Attacks a job whose nodes have certificates. The attacker has no certificate, or a wrong one.
 
 use std::{
     io::{BufRead, BufReader},
@@ -19,7 +19,7 @@ use crate::{
 const PATHS: [&str; 6] =
     ["/status", "/v1/reach", "/", "/v1/watch", "/metrics", "/ragent.v1.Coordination/Attend"];
 
-/// Requests without TLS, and with it; the answer is the code, or `refused`.
+/// Sends requests without TLS, and with it. The answer is the code, or `refused`.
 const ASK: &str = "
 import socket, ssl
 def request(stream, path):
@@ -40,8 +40,8 @@ def secure(path, files=None):
     except (ssl.SSLError, ConnectionError): return 'refused'
 ";
 
-/// 1: without a certificate, no client reads the job's state or uses its nodes, but this user on a host of the job, who may
-/// read the page, the state and the metrics.
+/// 1: without a certificate, no client reads the job's state or uses its nodes. Only this user on a host of the job may read the page, the
+/// state and the metrics.
 #[test]
 fn pages_without_a_certificate() {
     let Some((mut victim, _)) = Victim::certified("cpages") else { return };
@@ -55,13 +55,13 @@ fn pages_without_a_certificate() {
         assert_eq!(codes(1, OTHER, host), "200 403 403 403 403 403 403");
         assert_eq!(codes(1, 0, host), "200 200 403 200 200 200 403");
     }
-    // A member's host is not its user.
+    // The user of a member's host is not this user.
     assert_eq!(codes(2, 0, "10.77.0.1"), "200 403 403 403 403 403 403");
     victim.assert_unharmed();
 }
 
-/// 2: a client without a certificate, with one of another authority or with another name gets no page, not even as this
-/// user on the host; one that is accepted gets it.
+/// 2: a client with an accepted certificate gets a page. A client without one, or with one of another authority or another name, gets none,
+/// not even as this user on the host.
 #[test]
 fn clients_whose_certificate_is_not_accepted() {
     let Some((mut victim, authority)) = Victim::certified("cert") else { return };
@@ -98,8 +98,7 @@ fn clients_whose_certificate_is_not_accepted() {
     assert!(line.contains("10.77.0.3"), "{line}");
 }
 
-/// 2: nobody registers without a certificate: a node with none or with one of another authority exits, and the job is
-/// unharmed.
+/// 2: no node registers without a certificate of the job's authority. It exits, and the job is unharmed.
 #[test]
 fn registration_without_a_certificate() {
     let Some((mut victim, authority)) = Victim::certified("cregister") else { return };
@@ -118,7 +117,7 @@ fn registration_without_a_certificate() {
     victim.assert_unharmed();
 }
 
-/// 15: a flood of handshakes without a certificate does not disturb the job, and a process with one is served meanwhile.
+/// 15: a flood of handshakes without a certificate does not disturb the job. A process with a certificate is served meanwhile.
 #[test]
 fn handshakes_without_a_certificate() {
     let Some((mut victim, _)) = Victim::certified("cshake") else { return };
@@ -135,7 +134,7 @@ fn handshakes_without_a_certificate() {
     victim.assert_unharmed();
 }
 
-/// A process that has taken the endpoint: it names certificates in its identity, and has one itself.
+/// A process that has taken the endpoint. It names certificates in its identity, and has one itself.
 struct Impostor {
     process: Child,
     address: SocketAddr,
@@ -185,9 +184,8 @@ impl Drop for Impostor {
     }
 }
 
-/// 6, 7, 8: a process that has taken the endpoint starts no worker on a node with certificates: neither one that denies
-/// that there are certificates or has no TLS, nor one with a certificate of another authority, of another name, or that has
-/// expired.
+/// 6, 7, 8: a process that has taken the endpoint starts no worker on a node with certificates. It may deny that there are certificates, or
+/// have no TLS. Its certificate may be of another authority, of another name, or have expired.
 #[test]
 fn impostor_without_a_certificate() {
     let sandbox = Sandbox::new();

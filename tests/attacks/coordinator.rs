@@ -1,4 +1,4 @@
-//! Fake coordinators.
+//! Attacks nodes by fake coordinators.
 
 use std::{net::SocketAddr, pin::Pin, sync::mpsc, thread};
 
@@ -130,8 +130,7 @@ pub(crate) fn serve_as(fake: Fake, more: serde_json::Value) -> SocketAddr {
     address.recv().unwrap()
 }
 
-/// 9: a welcome with an endless lease, or with an agent's lease that is longer than the coordinator's,
-/// is refused, and no worker starts.
+/// 9: a welcome is refused if its lease is endless, or if the agent's lease is longer than the coordinator's. No worker starts.
 #[test]
 fn endless_leases() {
     for (agent_lease_ms, coordinator_lease_ms) in
@@ -150,8 +149,7 @@ fn endless_leases() {
     }
 }
 
-/// 6, 8: a process that has taken the endpoint starts no worker on a node with a secret: neither one that denies that
-/// there is a secret, nor one that names it.
+/// 6, 8: a process that has taken the endpoint starts no worker on a node with a secret. It may deny that there is a secret, or name it.
 #[test]
 fn impostor_without_the_secret() {
     let sandbox = Sandbox::new();
@@ -173,7 +171,7 @@ fn impostor_without_the_secret() {
     denied.assert_stderr(&["has no secret; this one has one", "--auth none"]);
     let named = run(serde_json::json!({ "auth": "secret", "ids": [id] }));
     named.assert_stderr(&["has not authenticated itself"]);
-    // Without a secret it succeeds, as far as the master's address shows.
+    // Without a secret it would have success, as the master's address shows.
     let address = serve(short_lease());
     let words = format!(
         "--nnodes 1 --auth none --rdzv-id job --rdzv-endpoint {address} --rdzv-conf is_host=0 \

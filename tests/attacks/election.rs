@@ -1,4 +1,4 @@
-//! 26: messages of the election of the coordinator, sent by processes that are not voters.
+//! Attacks the election of the coordinator, by messages from processes that are not voters (26).
 
 use std::thread;
 
@@ -28,7 +28,7 @@ use crate::{
 
 const VOTERS: [&str; 3] = ["10.77.0.1:29400", "10.77.0.2:29400", "10.77.0.3:29400"];
 const LIST: &str = "10.77.0.1,10.77.0.2,10.77.0.3:29400";
-/// A node that is not a voter's.
+/// A node without a voter.
 const STRANGER: u32 = 4;
 const VOTER_PROTOCOL: u8 = 0xee;
 
@@ -42,12 +42,12 @@ struct Elected {
 }
 
 impl Elected {
-    /// Starts a job without a secret; `None` if networks cannot be made.
+    /// Starts a job without a secret. Returns `None` if networks cannot be made.
     fn new(name: &str) -> Option<Self> {
         may_make_networks().then(|| Self::start(name, Sandbox::new(), "--auth none"))
     }
 
-    /// Starts a job with a secret; `None` if networks cannot be made.
+    /// Starts a job with a secret. Returns `None` if networks cannot be made.
     fn secured(name: &str) -> Option<Self> {
         if !may_make_networks() {
             return None;
@@ -89,9 +89,8 @@ impl Elected {
         NodeId::new(node["node_id"].as_str().unwrap())
     }
 
-    /// Sends each text on a separate connection, from a process of `uid` on `node`. Returns the bytes of each answer,
-    /// or "open" if the connection was not closed. With `ends`, the process closes a connection itself when it has an
-    /// answer.
+    /// Sends each text on a separate connection, from a process of `uid` on `node`. Returns the bytes of each answer, or "open" if the
+    /// connection was not closed. With `ends`, the process closes a connection itself when it has an answer.
     fn send(&self, (node, uid): (u32, u32), to: u32, texts: &[Vec<u8>], ends: bool) -> Vec<String> {
         let texts: Vec<String> = texts.iter().map(|text| format!("'{}'", hex(text))).collect();
         let (texts, address) = (texts.join(","), Network::address(to));
@@ -197,7 +196,7 @@ fn renewal(term: u64) -> Request {
     Request::Renew { term: Term(term), replica: Box::new(Replica::default()), is_copied: false }
 }
 
-/// Well-formed messages of every kind to the voter on node `to`, in a made-up name and in that of the leader.
+/// Well-formed messages of every kind to the voter on node `to`, in a made-up name and in the leader's.
 fn messages(job: &Elected, to: u32) -> Vec<Vec<u8>> {
     let term = job.before["term"].as_u64().unwrap();
     let mut texts = Vec::new();
@@ -241,8 +240,8 @@ fn malformed() -> Vec<Vec<u8>> {
     ]
 }
 
-/// 26: messages of the election from another user of a voter's host are not read: the connection is closed without an
-/// answer. Those from a host that is not a voter's have no effect: the leader stays.
+/// 26: another user of a voter's host sends messages of the election. They are not read: the connection is closed without an answer.
+/// Messages from a host without a voter have no effect, so the leader stays.
 #[test]
 fn election_messages_of_strangers() {
     let Some(job) = Elected::new("elect") else { return };
@@ -269,7 +268,7 @@ fn election_messages_of_strangers() {
     job.assert_unharmed();
 }
 
-/// A voter of an older version shows that it has a job of this name: no other one begins, although nothing else can be read from its
+/// A voter of an older version shows that it has a job of this name. No other job begins, although nothing else can be read from its
 /// messages.
 #[test]
 fn job_of_another_version_prevents_a_second_one() {
@@ -307,7 +306,7 @@ time.sleep(1000)
     }
 }
 
-/// 26: a thousand connections, silent or with the beginning of a message, keep no voter from another one.
+/// 26: a thousand connections, silent or with the beginning of a message, do not separate one voter from another.
 #[test]
 fn flood_of_election_connections() {
     let Some(job) = Elected::new("eflood") else { return };
@@ -334,8 +333,8 @@ time.sleep(1000)
     job.assert_unharmed();
 }
 
-/// 26: with a secret, another user of a voter's host opens connections to the other voters as fast as it can. They do
-/// not replace the connections of its voter, which are authenticated.
+/// 26: with a secret, another user of a voter's host opens connections to the other voters as fast as it can. The connections of the voter
+/// stay, because they are authenticated.
 #[test]
 fn flood_from_the_host_of_a_voter() {
     let Some(job) = Elected::secured("ehost") else { return };
@@ -375,9 +374,8 @@ print(count)
     }
 }
 
-/// 26: a process of the agents' own user may take part in the election. Malformed messages, silence and a renewal in
-/// the name of a process that was not elected have no effect. The highest possible term ends the leadership, and the job
-/// continues under the next leader.
+/// 26: a process of the agents' own user may take part in the election. Malformed messages, silence, and a renewal in the name of a process
+/// that was not elected have no effect. The highest possible term ends the leadership, and the job continues under the next leader.
 #[test]
 fn election_messages_of_the_same_user() {
     let Some(mut job) = Elected::new("eown") else { return };

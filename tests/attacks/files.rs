@@ -1,4 +1,4 @@
-//! Planting files where other users may write.
+//! Attacks a job by files in places where other users may write.
 
 use std::{
     fs::{self, Permissions},
@@ -70,8 +70,7 @@ fn far(text: &str) -> String {
 
 const TELL_ROUND: &str = "echo restarts $TORCHELASTIC_RESTART_COUNT";
 
-/// 17: Python does not read the hook of standbys from a folder in whose place another user could put one; the job runs without
-/// standbys.
+/// 17: Python does not read the hook of standbys from a folder that another user could replace. The job runs without standbys.
 #[test]
 fn hook_in_a_folder_that_others_can_replace() {
     for (mode, is_used) in [(0o777, false), (0o1777, true)] {
@@ -86,8 +85,8 @@ fn hook_in_a_folder_that_others_can_replace() {
     }
 }
 
-/// 17: a state folder that another user has made, or can write to, is neither read nor written; in
-/// the user's own folder, a foreign, linked, special or huge file is ignored.
+/// 17: a state folder that another user has made, or can write to, is neither read nor written. In the user's own folder, a foreign,
+/// linked, special or huge file is ignored.
 #[test]
 fn planted_state_folder() {
     if !may_attack() {

@@ -1,4 +1,4 @@
-//! Floods of a process without the secret: they cost the coordinator little memory, and no member its lease.
+//! Floods a process without having the secret. It costs the coordinator little memory, and no member its lease.
 
 use std::fs;
 
@@ -10,8 +10,11 @@ use crate::{
 /// The memory that a flood may cost.
 const MEMORY_MAX: u64 = 64 << 20;
 
-/// Sends as many bytes as the port takes, for some seconds, in each way that keeps them in memory: heads and bodies that never end,
-/// over HTTP/1.1 and HTTP/2, as first request and after an answer, messages of gRPC that are as long as they may be, and beginnings of TLS.
+/// Sends as many bytes as the port takes, for some seconds, in each way that keeps them in memory:
+///
+/// - heads and bodies that never end, over HTTP/1.1 and HTTP/2, as first request and after an answer
+/// - messages of gRPC of the maximum length
+/// - beginnings of TLS
 const FLOOD: &str = "
 import resource, selectors, socket, struct, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))

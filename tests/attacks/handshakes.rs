@@ -1,4 +1,4 @@
-//! Handshakes by a process that has recorded the first message of a member, but does not have the secret.
+//! Attacks by handshakes. The attacker has recorded the first message of a member, but does not have the secret.
 
 use std::{
     io::{Read, Write},
@@ -32,7 +32,7 @@ fn record_server_name(victim: &Victim) -> String {
     })
 }
 
-/// Returns the server name in the first message on a connection; `None` if the connection ends without one.
+/// Returns the server name in the first message on a connection. Returns `None` if the connection ends without one.
 fn server_name_of(mut stream: TcpStream) -> Option<String> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let (mut message, mut part) = (Vec::new(), [0; 4096]);
@@ -58,9 +58,8 @@ fn ask(config: Arc<ClientConfig>, server_name: &str) -> Result<String, std::io::
     Ok(answer)
 }
 
-/// 15: the name of the server that a member sends does not open the job to a process that repeats it with a key of
-/// its own, or without one. A flood of such handshakes, for each of which the server signs, does not disturb the
-/// job, and a process with the secret is served meanwhile.
+/// 15: a process repeats the server name that a member sends, with a key of its own or without one. The job does not open for it. A flood
+/// of such handshakes does not disturb the job, although the server signs for each, and a process with the secret is served meanwhile.
 #[test]
 fn handshakes_with_the_right_server_name() {
     let Some(mut victim) = Victim::secured("sni") else { return };
@@ -71,7 +70,7 @@ fn handshakes_with_the_right_server_name() {
         let error = here(&victim.network, ATTACKER, || ask(config, &server_name)).unwrap_err();
         let error = error.to_string();
         assert!(error.contains("received fatal alert"), "{error}");
-        // The server has answered with its own key, which it does only if it knows the name.
+        // The server has answered with its own key. It does so only if it knows the name.
         assert_eq!(verifier.servers(), 1);
     }
     thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Attacks on a job: a real attacker against the real program, as another user of the host or from
-//! another host, a network namespace. Each attack must fail.
+//! Attacks a job with a real attacker, as another user of the host or from another host, which is a network namespace. Each attack must
+//! fail.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
 mod attacker;

@@ -1,4 +1,4 @@
-//! Messages in the name of a member of the job.
+//! Attacks a job by messages in the name of a member.
 
 use std::{
     io::Read,
@@ -65,8 +65,7 @@ fn death_notice_with_the_proof_of_another() {
     victim.assert_unharmed();
 }
 
-/// 5: a registration under the id of a member is refused, even with a high number, and the member
-/// goes on.
+/// 5: a registration under the id of a member is refused, even with a high number, and the member goes on.
 #[test]
 fn stream_of_a_member_is_not_taken_over() {
     let Some(mut victim) = Victim::new("take") else { return };
@@ -108,7 +107,7 @@ fn far_claims() {
             far.known_round.as_mut().unwrap().round = Some(round);
             (far.restarts_used, far.charged_through) = (99, 1 << 61);
             while_registered(ENDPOINT, far, |answer| match answer.message {
-                // Without the proof an agent is a newcomer: it is welcomed, and its claims are ignored.
+                // Without the proof, an agent is a newcomer. It is welcomed, and its claims are ignored.
                 Some(Message::Refusal(_)) => assert!(!uid.is_empty()),
                 Some(Message::Welcome(welcome)) => {
                     assert!(uid.is_empty() && welcome.term < 100, "{welcome:?}");
@@ -116,7 +115,7 @@ fn far_claims() {
                 answer => panic!("{answer:?}"),
             });
         }
-        // Nor do those of a newcomer that has registered before and has a proof of its own.
+        // Claims of a newcomer that has registered before, with a proof of its own, have no effect either.
         let own = registration("evil_2", "10.77.0.3", 1);
         let proof = while_registered(ENDPOINT, own, |answer| match answer.message {
             Some(Message::Welcome(welcome)) => welcome.proof,
@@ -134,8 +133,7 @@ fn far_claims() {
     victim.assert_unharmed();
 }
 
-/// 21: agents cannot be made to scan ports: an address that a node merely announces is not
-/// connected to.
+/// 21: agents cannot be made to scan ports. They do not connect to an address that a node merely announces.
 #[test]
 fn reach_is_no_port_scanner() {
     let Some(mut victim) = Victim::new("reach") else { return };

@@ -1,4 +1,4 @@
-//! A process between an agent and its coordinator that ends TLS on both sides, with keys of its own.
+//! Attacks from between an agent and its coordinator: a process ends TLS on both sides, with keys of its own.
 
 use std::{
     io::{self, ErrorKind, Read},
@@ -91,8 +91,8 @@ fn pass_on(client: TcpStream, coordinator: TcpStream) {
     }
 }
 
-/// 7: a process between an agent and its coordinator that ends TLS with keys of its own is accepted by neither, and reads
-/// nothing. A client that accepts all keys is deceived by it, but not the coordinator.
+/// 7: a process in the middle that ends TLS with its own keys is accepted by neither side, and reads nothing. It deceives a client that
+/// accepts all keys, but not the coordinator.
 #[test]
 fn own_keys_in_the_middle() {
     let sandbox = Sandbox::new();

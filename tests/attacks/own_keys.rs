@@ -1,4 +1,4 @@
-//! Both ends of TLS with a key of the attacker, which accept all keys of the other side.
+//! Provides both ends of TLS with a key of the attacker. They accept all keys of the other side.
 
 use std::sync::{
     Arc,

@@ -1,4 +1,4 @@
-//! Floods and odd requests.
+//! Attacks the port by floods and odd requests.
 
 use crate::{
     attacker::{OTHER, python},
@@ -21,8 +21,8 @@ def ask(words):
     return answer
 ";
 
-/// 14: thousands of connections without a request, or with half of one, do not keep members or
-/// newcomers out, even if the agent may open few files.
+/// 14: thousands of connections without a request, or with half of one, do not keep members or newcomers out, even if the agent may open
+/// few files.
 #[test]
 fn idle_connections() {
     if !may_make_networks() {
@@ -74,7 +74,7 @@ time.sleep(1000)
     assert!(!text.contains("node lost"), "{text}");
 }
 
-/// 16: ambiguous requests and floods of frames: no desync, and no effect on other connections.
+/// 16: ambiguous requests and floods of frames do not desynchronize a connection, and do not affect others.
 #[test]
 fn smuggling_and_floods() {
     let Some(mut victim) = Victim::new("smug") else { return };
@@ -140,7 +140,7 @@ print(code('GET /status', own), code('GET /status', 'Host: evil.example'),
     victim.assert_unharmed();
 }
 
-/// In a user namespace in which the agent has the uid that all unknown users have, no other user counts as the agent's own.
+/// In a user namespace, the agent may have the uid of all unknown users. Other users do not count as its own even then.
 #[test]
 fn other_user_has_the_overflow_uid() {
     if !may_make_networks() || !is_there("unshare") {

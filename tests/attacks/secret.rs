@@ -1,4 +1,4 @@
-//! Attacks on a job whose nodes share a secret, by processes that do not know it.
+//! Attacks a job whose nodes share a secret. The attacker does not have it.
 
 use std::{
     collections::BTreeMap,
@@ -36,8 +36,8 @@ def code(request, host='10.77.0.1'):
     return stream.recv(100)[9:12].decode()
 ";
 
-/// 1: without the secret, nobody reads the job's state or uses its nodes, but this user on a host of the job, who may
-/// read the page, the state and the metrics.
+/// 1: without the secret, no client reads the job's state or uses its nodes. Only this user on a host of the job may read the page, the
+/// state and the metrics.
 #[test]
 fn pages_for_strangers() {
     let Some(mut victim) = Victim::secured("pages") else { return };
@@ -53,13 +53,13 @@ fn pages_for_strangers() {
         assert_eq!(codes(1, OTHER, host), "200 403 403 403 403 403 403");
         assert_eq!(codes(1, 0, host), "200 200 403 200 200 200 403");
     }
-    // A member's host is not its user.
+    // The user of a member's host is not this user.
     assert_eq!(codes(2, 0, "10.77.0.1"), "200 403 403 403 403 403 403");
     victim.assert_unharmed();
 }
 
-/// The port of the metrics serves strangers that page and nothing else. A flood of connections to it disturbs neither the job nor
-/// other clients of the page, and does not use up the agent's descriptors.
+/// The port of the metrics serves strangers that page and nothing else. A flood of connections to it disturbs neither the job nor other
+/// clients of the page, and does not use up the agent's descriptors.
 #[test]
 fn port_of_the_metrics() {
     let Some(mut victim) = Victim::scraped("scrape") else { return };
@@ -87,7 +87,7 @@ print(code, int(files[0]) < 200)
     victim.assert_unharmed();
 }
 
-/// 2: without the secret, nobody registers.
+/// 2: without the secret, no node registers.
 #[test]
 fn registration_without_the_secret() {
     let Some(mut victim) = Victim::secured("regist") else { return };
@@ -100,7 +100,7 @@ fn registration_without_the_secret() {
     assert!(status.lines().any(|line| line == row), "{status}");
 }
 
-/// Registers without TLS; the refusal must contain `hint`.
+/// Registers without TLS. The refusal must contain `hint`.
 pub(crate) fn register_without_tls(victim: &Victim, hint: &str) {
     for node in [ATTACKER, 1] {
         here(&victim.network, node, || {
@@ -120,8 +120,7 @@ pub(crate) fn register_without_tls(victim: &Victim, hint: &str) {
     }
 }
 
-/// 2, 15: a flood of handshakes with another secret neither succeeds nor disturbs the job, and a process with the secret
-/// is served meanwhile.
+/// 2, 15: a flood of handshakes with another secret fails, and does not disturb the job. A process with the secret is served meanwhile.
 #[test]
 fn handshakes_with_another_secret() {
     let Some(mut victim) = Victim::secured("shake") else { return };
@@ -152,7 +151,7 @@ print({shake(names[number % 3]) for number in range(3000)})
     victim.assert_unharmed();
 }
 
-/// 13: the store on the endpoint's port, which cannot authenticate its clients, is closed.
+/// 13: the store on the endpoint's port is closed, because it cannot authenticate its clients.
 #[test]
 fn plain_store_is_closed() {
     let script = "
@@ -173,8 +172,8 @@ except OSError:
     }
 }
 
-/// Without a secret, another user of the machine neither reads the state of a job at a loopback address nor registers in
-/// it, unless the job is for all.
+/// Without a secret, another user of the machine cannot read the state of a job at a loopback address, or register in it, unless the job is
+/// for all users.
 #[test]
 fn loopback_endpoint_is_of_its_user() {
     if !geteuid().is_root() {
@@ -245,8 +244,8 @@ fn relay(to: String) -> (String, Arc<Mutex<Vec<u8>>>) {
     (address, recorded)
 }
 
-/// 7: a process that relays the connections of a member reads neither the job's name nor its nodes' roles; without a secret,
-/// both can be read.
+/// 7: a process that relays the connections of a member reads neither the job's name nor its nodes' roles. Without a secret, it could read
+/// both.
 #[test]
 fn relayed_connections_are_unreadable() {
     const NAMES: [&str; 2] = ["relayed-job", "relayed-role"];
@@ -277,7 +276,7 @@ fn relayed_connections_are_unreadable() {
     }
 }
 
-/// The bytes of all files below a folder, by path; pipes and sockets are left out.
+/// The bytes of all files below a folder, by path. Pipes and sockets are left out.
 fn files_below(folder: &Path, files: &mut BTreeMap<String, Vec<u8>>) {
     for entry in fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
@@ -322,8 +321,8 @@ print(answer.status, (answer.getheader('Set-Cookie') or '').split(';')[0])"
     victim.assert_unharmed();
 }
 
-/// 23: the secret is in its file and, if it has none, in the registration of the agent; not in an argument, a variable,
-/// another file, a log line or the status.
+/// 23: the secret is in its file or, without a file, in the registration of the agent. It is not in an argument, a variable, another file,
+/// a log line or the status.
 #[test]
 fn secret_is_nowhere_else() {
     let sandbox = Sandbox::new();
@@ -382,8 +381,8 @@ fn secret_is_nowhere_else() {
     assert_eq!(holding.len(), 1, "only its file is left");
 }
 
-/// 24: while a job runs, its secret file becomes accessible to others, a pipe, huge or binary. The job goes on with the secret
-/// that it has: processes with that one are served, those with another one are refused, and no reading of the file blocks the port.
+/// 24: while a job runs, its secret file becomes accessible to others, a pipe, huge or binary. The job goes on with the secret that it has.
+/// Processes with that secret are served, those with another one are refused, and no reading of the file blocks the port.
 #[test]
 fn secret_file_becomes_unsound() {
     let Some(mut victim) = Victim::secured("unsound") else { return };
@@ -418,8 +417,8 @@ fn secret_file_becomes_unsound() {
     victim.assert_unharmed();
 }
 
-/// 25: another user has taken the loopback endpoint of a job first, with a coordinator for all users. An agent does not join it, and
-/// starts no worker.
+/// 25: another user has taken the loopback endpoint of a job first, with a coordinator for all users. An agent does not join it, and starts
+/// no worker.
 #[test]
 fn loopback_endpoint_of_another_user() {
     if !geteuid().is_root() {
@@ -443,7 +442,7 @@ fn loopback_endpoint_of_another_user() {
         "hint: choose another port",
     ]);
     assert!(!refused.stderr.contains("worker started"), "{}", refused.stderr);
-    // Without the guard, the agent joins the job.
+    // Without this check, the agent joins the job.
     let joined = sandbox.ragent(&words("none")).run();
     joined.assert_code(0);
 }

@@ -1,4 +1,4 @@
-//! Reading and writing the stores of a job.
+//! Attacks the stores of a job, by reading and writing.
 
 use std::{fs, os::unix::fs::PermissionsExt, thread};
 
@@ -94,8 +94,8 @@ fn store_from_another_uid_of_a_member() {
     }
 }
 
-/// With `--store-access user`, a user of a member's host who opens connections as fast as it can does not keep that
-/// host's workers from the store.
+/// With `--store-access user`, a user of a member's host opens connections as fast as it can. That does not keep the host's workers from
+/// the store.
 #[test]
 fn check_is_not_blocked() {
     let Some(mut victim) = Victim::with_user_check("flood", false) else { return };
@@ -142,8 +142,7 @@ while refused < 20000:
     victim.assert_unharmed();
 }
 
-/// 12: a connection that is closed before it is accepted has no effect, although the kernel reports user 0
-/// for it.
+/// 12: a connection that is closed before it is accepted has no effect, although the kernel reports user 0 for it.
 #[test]
 fn closed_connection_has_no_effect() {
     let Some(mut victim) = Victim::new("gone") else { return };
@@ -165,7 +164,7 @@ for turn in range(300):
 "
     );
     python(&victim.network, 1, OTHER, &script);
-    // The number of keys after all earlier connections: they are accepted in order.
+    // Earlier connections are accepted first, so this is the number of keys after all of them.
     let count = format!("{PING}\nprint(ping('127.0.0.1', {port}, b'\\x07').encode())");
     let count = python(&victim.network, 1, 0, &count);
     assert_eq!(count.trim(), format!("b'{}'", "\\x00".repeat(8)));

@@ -1,4 +1,4 @@
-//! Agents and coordinators with different versions of the protocol: neither takes part in the other's job.
+//! Checks that agents and coordinators with different versions of the protocol take no part in each other's job.
 
 use nix::sys::signal::Signal;
 use ragent_proto::v1::{
@@ -43,7 +43,7 @@ fn agents_of_other_versions() {
     }
 }
 
-/// An agent that an older or a newer coordinator refuses names both versions and the remedy, and starts no worker.
+/// An agent that an older or a newer coordinator refuses names both versions and what to do. It starts no worker.
 #[test]
 fn coordinators_of_other_versions() {
     for version in OTHERS {

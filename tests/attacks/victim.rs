@@ -1,5 +1,4 @@
-//! The target of an attack: a job of two agents on two nodes of a network, with a third node for
-//! the attacker.
+//! Runs the target of an attack: a job of two agents on two nodes of a network, with a third node for the attacker.
 
 use std::{io::Read, net::TcpStream, path::PathBuf};
 
@@ -46,7 +45,7 @@ pub(crate) fn make_secret(sandbox: &Sandbox) -> PathBuf {
 }
 
 impl Victim {
-    /// Starts a job; `None` if networks cannot be made.
+    /// Starts a job. Returns `None` if networks cannot be made.
     pub(crate) fn new(name: &str) -> Option<Self> {
         Self::with(name, "")
     }
@@ -56,14 +55,14 @@ impl Victim {
         may_make_networks().then(|| Self::start(Sandbox::new(), name, flags))
     }
 
-    /// Starts a job whose nodes share a secret; `None` if networks cannot be made.
+    /// Starts a job whose nodes share a secret. Returns `None` if networks cannot be made.
     pub(crate) fn secured(name: &str) -> Option<Self> {
         let sandbox = Sandbox::new();
         let flags = format!("--secret-file {}", make_secret(&sandbox).display());
         may_make_networks().then(|| Self::start(sandbox, name, &flags))
     }
 
-    /// Starts a job whose nodes share a secret and have a port for the metrics; `None` if networks cannot be made.
+    /// Starts a job whose nodes share a secret and have a port for the metrics. Returns `None` if networks cannot be made.
     pub(crate) fn scraped(name: &str) -> Option<Self> {
         let sandbox = Sandbox::new();
         let secret = make_secret(&sandbox);
@@ -71,7 +70,7 @@ impl Victim {
         may_make_networks().then(|| Self::start(sandbox, name, &flags))
     }
 
-    /// Starts a job whose members confirm the users of the clients of the store; `None` if networks cannot be made.
+    /// Starts a job whose members confirm the users of the store's clients. Returns `None` if networks cannot be made.
     pub(crate) fn with_user_check(name: &str, has_secret: bool) -> Option<Self> {
         let sandbox = Sandbox::new();
         let mut flags = "--store-access user".to_owned();
@@ -81,7 +80,7 @@ impl Victim {
         may_make_networks().then(|| Self::start(sandbox, name, &flags))
     }
 
-    /// Starts a job whose nodes have certificates of the authority that is returned; `None` if networks cannot be made.
+    /// Starts a job whose nodes have certificates, and returns their authority too. Returns `None` if networks cannot be made.
     pub(crate) fn certified(name: &str) -> Option<(Self, Authority)> {
         let sandbox = Sandbox::new();
         let authority = Authority::new("ca");

@@ -1,5 +1,4 @@
-//! The history of a job: the files of its workers, the logs of its agents, and the faults that were
-//! injected.
+//! Collects the history of a job: the files of its workers, the logs of its agents, and the faults that were injected.
 
 use std::{
     collections::BTreeMap, fs, ops::RangeInclusive, path::Path, str::FromStr, time::Duration,
@@ -108,7 +107,7 @@ pub(crate) fn read_processes(node: u32, folder: &Path) -> Vec<Process> {
     texts.filter_map(|text| process(node, &text)).collect()
 }
 
-/// Parses a process; `None` if its facts are incomplete.
+/// Parses a process. Returns `None` if its facts are incomplete.
 fn process(node: u32, text: &str) -> Option<Process> {
     // A line that is being written has no newline yet.
     let (text, _) = text.rsplit_once('\n')?;
@@ -167,7 +166,7 @@ fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(text.parse().ok()?).ok()
 }
 
-/// The time since boot, from the clock that workers read: no other one is free for them.
+/// The time since boot, from the clock that workers read. No other clock is free for them.
 pub(crate) fn now() -> Duration {
     let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
     text.split(' ').next().and_then(seconds).expect("Linux reports its uptime")

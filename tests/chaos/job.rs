@@ -1,4 +1,4 @@
-//! A job on five nodes, from its start to its end, with the faults between.
+//! Runs a job on five nodes from its start to its end, with the faults between.
 
 use std::{
     fs,
@@ -31,7 +31,7 @@ const MAX_RESTARTS: u32 = 1_000;
 /// A machine without an agent, whose link is never cut.
 const OBSERVER: u32 = NODES + 1;
 
-/// The network of the nodes: a namespace for each, or only loopback if none can be made. Then links cannot be cut, and
+/// The network of the nodes: a namespace for each. If none can be made, they share the loopback interface. Then links cannot be cut, and
 /// the job has one endpoint.
 #[derive(Debug)]
 pub(crate) struct Site {
@@ -62,7 +62,7 @@ impl Site {
         self.endpoint.contains(',')
     }
 
-    /// Returns the status of the job; null if no coordinator answers.
+    /// Returns the status of the job. Null if no coordinator answers.
     pub(crate) fn status(&self) -> Value {
         let words = format!("status --json --rdzv-endpoint {}", self.endpoint);
         let answer = self.ragent(&self.observer, OBSERVER, &words).run().stdout;
@@ -123,8 +123,7 @@ impl Summary {
     }
 }
 
-/// Runs a job through its schedule and checks its history. The logs are kept if a rule was broken,
-/// or if it `is_wanted`.
+/// Runs a job through its schedule and checks its history. Keeps the logs if a rule was broken, or if it `is_wanted`.
 pub(crate) fn run(
     schedule: &Schedule,
     worker: WorkerProgram,
@@ -143,7 +142,7 @@ pub(crate) fn run(
             scope.spawn(move || Node::live(node, start, newcomers));
         }
         let end = if site.is_elected() { losses.bring_about(&schedule.losses) } else { Ok(()) };
-        // If a loss did not take place, the job ends with all nodes nevertheless.
+        // If a loss did not take place, the job still ends with all nodes.
         newcomers.call();
         end
     });

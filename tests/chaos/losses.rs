@@ -1,4 +1,4 @@
-//! The losses of voters. Other faults hit nodes that the seed chooses, these the hosts that lead or vote at that moment.
+//! Causes the losses of voters. They hit the hosts that lead or vote at that moment, unlike other faults, whose nodes the seed chooses.
 
 use std::{
     sync::{Mutex, MutexGuard},
@@ -15,8 +15,8 @@ use crate::{
     support::{Network, PATIENCE, let_pass},
 };
 
-/// The time for which all voters must have answered before the next loss: by then a leader that was just elected knows
-/// which of them do not answer.
+/// The time for which all voters must have answered before the next loss. By then, a leader that was just elected knows which of them
+/// do not answer.
 const STEADY: Duration = Duration::from_secs(2);
 
 /// A voter that has not answered for this time is lost.
@@ -62,7 +62,7 @@ impl Voters {
 }
 
 impl<'n, 'a> Losses<'n, 'a> {
-    /// Brings about one loss after another. Afterwards it is the same job.
+    /// Causes one loss after another. The job must be the same afterwards.
     ///
     /// # Errors
     ///
@@ -166,7 +166,7 @@ impl<'n, 'a> Losses<'n, 'a> {
         }
     }
 
-    /// Waits for the end of the present fault of the leader's node, and returns the node if it leads still.
+    /// Waits for the end of the present fault of the leader's node. Returns the node if it still leads.
     fn lock_leader(&self) -> Result<MutexGuard<'n, Node<'a>>, String> {
         let mut locked = None;
         self.wait("a node leads for a while", |voters| {
@@ -184,8 +184,8 @@ impl<'n, 'a> Losses<'n, 'a> {
         Ok(leader)
     }
 
-    /// Waits for the end of the present fault of a voter's node, and returns its endpoint and the node: the one at a
-    /// place in the list without the endpoint `except`.
+    /// Waits for the end of the present fault of a voter's node, and returns its endpoint and the node. `place` counts in the list without
+    /// the endpoint `except`.
     fn lock_voter(
         &self,
         place: usize,

@@ -1,14 +1,14 @@
-//! Jobs of five nodes with faults of all kinds at once, chosen by a seed: agents, keepers and workers are killed, frozen
-//! and asked to leave, links are cut, nodes join. In half of the jobs three or five nodes elect the coordinator; there the
-//! hosts of the leader, of voters one after another, and any host with its state are lost as well, and the agent of a further node
-//! may be started at that moment. The workers
-//! record their environment and the times at which they were alive; the rules of `docs/rendezvous.md` are checked on these
-//! records.
+//! Runs jobs of five nodes with faults of all kinds at once, chosen by a seed.
+//!
+//! - Agents, keepers and workers are killed, frozen and asked to leave. Links are cut, and nodes join.
+//! - In half of the jobs, three or five nodes elect the coordinator. There, the hosts of the leader, of one voter after another, and any
+//!   host with its state are lost as well. The agent of another node may be started at that moment.
+//! - The workers record their environment and when they were alive. The rules of `docs/rendezvous.md` are checked on these records.
 //!
 //! With `WORKER=python` the workers are started from standbys, and a run in which none was used fails.
 //!
-//! `SEED` runs one seed, `CHAOS_SECONDS` runs one seed after the other for that time, and both
-//! together repeat the same seed: it determines the faults, but not the speed of the machine.
+//! `SEED` runs one seed. `CHAOS_SECONDS` runs one seed after the other for that time. Both together repeat the same seed. It determines the
+//! faults, but not the speed of the machine.
 
 use std::{
     any::Any,
@@ -43,8 +43,7 @@ const SPAN: Duration = Duration::from_secs(12);
 /// The number of seeds of a default run.
 const SEEDS: u64 = 5;
 
-/// The number of jobs at the same time. More would starve each other of CPU time, and miss their
-/// leases.
+/// The number of jobs at the same time. If there were more, they would take each other's CPU time and miss their leases.
 const LANES: u64 = 3;
 
 /// A number from the environment.
@@ -53,7 +52,7 @@ fn given(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Runs the job of a seed; returns the number of standbys used, or the broken rules as an error.
+/// Runs the job of a seed. Returns the number of standbys used, or the broken rules as an error.
 #[expect(clippy::print_stderr, reason = "a long run reports its progress")]
 fn run(seed: u64, worker: WorkerProgram) -> Result<usize, String> {
     let schedule = Schedule::new(seed, SPAN);

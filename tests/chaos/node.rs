@@ -1,4 +1,4 @@
-//! A node of a job, with a service manager that restarts its agent.
+//! Runs a node of a job, with a service manager that restarts its agent.
 
 use std::{
     fs::{self, File},
@@ -79,7 +79,7 @@ impl Newcomers {
 }
 
 impl<'a> Node<'a> {
-    /// A node whose agent is not started yet; `words` are the flags of all nodes.
+    /// A node whose agent is not started yet. `words` are the flags of all nodes.
     pub(crate) fn new(
         number: u32,
         site: &'a Site,
@@ -109,7 +109,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Runs the node's plan, which begins at `start`; leaves an agent running.
+    /// Runs the node's plan, which begins at `start`. Leaves an agent running.
     pub(crate) fn live(node: &Mutex<Self>, start: Duration, newcomers: &Newcomers) {
         let plan = lock(node).plan;
         let_pass((start + plan.joins).saturating_sub(history::now()));
@@ -178,7 +178,7 @@ impl<'a> Node<'a> {
         self.note("is over");
     }
 
-    /// Kills all processes of the node, as the loss of its power does. [`Self::start_again`] follows.
+    /// Kills all processes of the node, as a loss of power does. [`Self::start_again`] follows.
     pub(crate) fn kill_all(&mut self) {
         self.revive();
         self.note("all processes are killed");
@@ -206,7 +206,7 @@ impl<'a> Node<'a> {
         self.note("the state is removed");
     }
 
-    /// Stops every process of the node, even if it is just being started; returns all of them.
+    /// Stops every process of the node, even while it is being started. Returns all of them.
     fn stop_all(&self) -> Vec<u32> {
         let agent = self.agent().pid();
         let first: Vec<u32> = [agent].into_iter().chain(find_keeper(agent)).collect();

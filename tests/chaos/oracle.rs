@@ -1,5 +1,4 @@
-//! The rules that must always hold, as checks of a job's history. They are those of
-//! `docs/rendezvous.md`, with the same numbers.
+//! Checks a job's history by the rules that must always hold. They are the rules of `docs/rendezvous.md`, with the same numbers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,8 +7,7 @@ use std::{
 
 use crate::history::{Death, History, Process, Whose, WorkerEnvironment};
 
-/// The time that a frozen machine needs after it has resumed to kill its processes: the documented
-/// limit of the lease.
+/// The time that a machine needs to kill its processes after it was frozen: the documented limit of the lease.
 const SLIVER: Duration = Duration::from_millis(100);
 
 /// The time that the processes of a dead agent or keeper may take to die.
@@ -39,9 +37,8 @@ pub(crate) fn violations(history: &History) -> Vec<String> {
 /// The processes of one round, by the time of their start.
 type Round<'a> = Vec<&'a Process>;
 
-/// Rounds in order of their start. A round has its own store, and so its own master, but a port may
-/// be used again: processes with the same master belong to one round only if no other round has
-/// started between them.
+/// Rounds in order of their start. A round has its own store, and so its own master, but a port may be used again. So processes with the
+/// same master belong to one round only if no other round has started between them.
 fn rounds(history: &History) -> Vec<Round<'_>> {
     let mut processes: Vec<&Process> = history.processes.iter().collect();
     processes.sort_by_key(|process| process.started);
@@ -69,8 +66,8 @@ fn name(process: &Process) -> String {
     format!("{what} {rank} (pid {pid}, agent {agent} of node {node}, master {master})")
 }
 
-/// Within a round no rank occurs twice, none is out of range, and a node has consecutive ranks; a
-/// round that has started completely has all ranks.
+/// Within a round no rank occurs twice, none is out of range, and a node has consecutive ranks. A round that has started completely has all
+/// ranks.
 fn ranks_are_dense(history: &History) -> Result<(), String> {
     for round in rounds(history) {
         let workers = workers(&round);
@@ -216,8 +213,8 @@ fn nothing_outlives_its_agent(history: &History) -> Result<(), String> {
     Ok(())
 }
 
-/// Restarts that were charged stay charged, and are within the budget. If all agents of a round have ended, the next one
-/// may belong to a job that was launched again, with a full budget.
+/// Restarts that were charged stay charged, and are within the budget. If all agents of a round have ended, the next round may belong to a
+/// job that was launched again, with a full budget.
 fn restarts_are_bounded(history: &History) -> Result<(), String> {
     let mut charged = 0;
     let mut last = Round::new();
@@ -354,7 +351,7 @@ mod tests {
     const ORPHANS: &str = "6, nothing outlives its agent";
     const RESTARTS: &str = "7, restarts are bounded and never forgotten";
 
-    /// A correct history breaks no rule; nor does a round that has started only in part.
+    /// A correct history breaks no rule. A round that has started only in part breaks none either.
     #[test]
     fn good_histories_are_good() {
         assert_eq!(broken(|_| {}), [""; 0]);
@@ -401,8 +398,7 @@ mod tests {
         assert_eq!(broken(|h| h.admissions[2].terms.2 = "m:3".to_owned()), [ALIKE]);
     }
 
-    /// A worker, or its child, that is alive after the next round has begun is found, and so is a
-    /// worker that starts late.
+    /// A worker, or its child, that is alive after the next round has begun is found. A worker that starts late is found too.
     #[test]
     fn overlapping_rounds_are_noticed() {
         assert_eq!(broken(|h| h.processes[1].beats.push(ms(2_010))), [ONE_AT_ONCE]);

@@ -1,4 +1,4 @@
-//! The faults of a job, on each of its nodes, all chosen by a seed.
+//! Chooses the faults of a job on each of its nodes, by a seed.
 
 use std::{fmt, time::Duration};
 
@@ -7,11 +7,11 @@ use crate::random::Random;
 /// The number of nodes of every job.
 pub(crate) const NODES: u32 = 5;
 
-/// The least time between the end of one fault on a node and the next: an agent and a keeper that
-/// are killed at the same instant leave processes, unless they have a delegated cgroup.
+/// The least time between the end of one fault on a node and the next. An agent and a keeper that are killed at the same instant leave
+/// processes, unless they have a delegated cgroup.
 pub(crate) const RECOVERY: Duration = Duration::from_millis(700);
 
-/// The least time between two agents that are asked to leave: if all are leaving, the job is over.
+/// The least time between two agents that are asked to leave. If all are leaving, the job is over.
 const BETWEEN_LEAVERS: Duration = Duration::from_secs(4);
 
 /// The number of losses of voters in a job.
@@ -30,8 +30,8 @@ pub(crate) enum Fault {
     KillAgent(Duration),
     /// While the link is cut, the agent is killed and started again.
     KillAgentOffline(Duration),
-    /// All processes of the node are killed, its state is removed, and its agent is started again after a while. Not on the host of the
-    /// only endpoint: its job is lost if it returns while all other agents are being restarted.
+    /// All processes of the node are killed, its state is removed, and its agent is started again after a while. The host of the only
+    /// endpoint has no such fault: its job is lost if it returns while all other agents are being restarted.
     LoseState(Duration),
     /// The keeper is killed.
     KillKeeper,
@@ -78,22 +78,20 @@ impl Fault {
     }
 }
 
-/// The loss of voters, in a job whose coordinator is elected. It hits the hosts that lead or vote at that moment, and
-/// is over when all voters answer again.
+/// The loss of voters, in a job whose coordinator is elected. It hits the hosts that lead or vote at that moment, and is over when all
+/// voters answer again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Loss {
     /// All processes of the leader's host are killed, and its agent is started again after a while.
     Leader(Duration),
-    /// All processes of a voter's host are killed. When its agent has returned after a while, those of another voter's
-    /// host are.
+    /// All processes of a voter's host are killed. When its agent has returned, all processes of another voter's host are killed.
     NextAfterReturn {
-        /// The places of the two voters: in the list, and in the list without the first one.
+        /// The places of the two voters. The second place is in the list without the first voter.
         places: [usize; 2],
         /// The time until each agent is started again.
         pause: Duration,
     },
-    /// The same, but the first voter has been replaced by a member before the second is lost. Then both agents are
-    /// started again.
+    /// The same, but a member replaces the first voter before the second is lost. Then both agents are started again.
     NextAfterReplacement([usize; 2]),
     /// All processes of a host are killed. Its agent is started again after a while, without its state.
     State {
@@ -107,7 +105,7 @@ pub(crate) enum Loss {
 }
 
 impl Loss {
-    /// Returns a random loss in a job with this number of voters, one of which can be replaced if it `has_spares`.
+    /// Returns a random loss in a job with this number of voters. One of them can be replaced if the job `has_spares`.
     fn any(dice: &mut Random, voters: u32, has_spares: bool) -> Self {
         let pause = dice.millis(0, 4_000);
         let last = u64::from(voters) - 1;
@@ -208,9 +206,8 @@ impl Schedule {
         let plans = (0..NODES).map(|index| Self::plan(dice, index < min_nodes)).collect();
         let (losses, ending) = (Vec::new(), Ending::Leave);
         let mut schedule = Self { seed, min_nodes, plans, voters: 1, losses, ending };
-        // Faults of the host affect all nodes, so half of all jobs have none on the host; and as
-        // many faults mean that nothing is charged, some jobs have failing workers and few other
-        // faults.
+        // Faults of the host affect all nodes, so half of all jobs have none on the host. Many faults mean that nothing is charged, so some
+        // jobs have failing workers and few other faults.
         let (is_quiet, is_calm) = (dice.chance(50), dice.chance(35));
         let (most, rest) = if is_calm { (1, 3_000) } else { (3, 2_500) };
         let mut leaves = Duration::ZERO;
@@ -242,7 +239,7 @@ impl Schedule {
             let has_spares = self.voters == 3 && self.min_nodes < 3;
             let loss = |_| (dice.millis(0, 3_000), Loss::any(dice, self.voters, has_spares));
             self.losses = (0..LOSSES).map(loss).collect();
-            // These losses are random ones of one host at a time instead: the loss of the state of a majority ends the job.
+            // These losses become random losses of one host at a time. The loss of the state of a majority would end the job.
             for (_, fault) in self.plans.iter_mut().flat_map(|plan| &mut plan.faults) {
                 if let Fault::LoseState(pause) = *fault {
                     *fault = Fault::KillAgent(pause);

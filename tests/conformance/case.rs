@@ -1,11 +1,11 @@
-//! One line of the table: a command line, and the intended differences.
+//! Describes one line of the table: a command line, and the intended differences.
 
 use std::{collections::BTreeMap, fmt::Write};
 
 use super::traces::Traces;
 
-/// The difference that a standby may make, depending on how far its imports have come: torch._dynamo sets
-/// this variable (docs/standbys.md, "How it differs from a new process").
+/// The difference that a standby may make, if its imports have come far enough: torch._dynamo sets this variable (docs/standbys.md, "How it
+/// differs from a new process").
 const SET_BY_AN_IMPORT: &str = "env TORCHINDUCTOR_CACHE_DIR";
 
 /// A command line that both launchers get.
@@ -13,8 +13,8 @@ const SET_BY_AN_IMPORT: &str = "env TORCHINDUCTOR_CACHE_DIR";
 pub(crate) struct Case {
     /// A short description.
     pub(crate) name: &'static str,
-    /// The arguments of each node. `{port}` is a free port, `{python}` the interpreter with torch.
-    /// Arguments are separated by spaces; `␣` is a space within one.
+    /// The arguments of each node. `{port}` is a free port, `{python}` the interpreter with torch. Arguments are separated by spaces. `␣`
+    /// is a space within one.
     pub(crate) nodes: Vec<&'static str>,
     /// Environment variables of the launcher.
     pub(crate) environment: Vec<(&'static str, &'static str)>,

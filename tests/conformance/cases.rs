@@ -1,4 +1,4 @@
-//! The table: one line a case, followed by the intended differences, each with its reason.
+//! Contains the table: one line for each case, followed by the intended differences, each with its reason.
 
 use super::case::{Case, case};
 

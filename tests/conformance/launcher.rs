@@ -1,4 +1,4 @@
-//! The two launchers, started in the same way.
+//! Starts the two launchers in the same way.
 
 use std::{
     cell::RefCell,
@@ -39,7 +39,7 @@ pub(crate) trait Launcher {
 pub(crate) trait Running {
     fn signal(&self, signal: Signal);
 
-    /// Waits for its end; returns its exit code, or a negative signal number if it was killed.
+    /// Waits for its end. Returns its exit code, or a negative signal number if it was killed.
     fn end(self: Box<Self>) -> i32;
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Process {
 
 impl Launcher for Process {
     fn start(&self, sandbox: &Sandbox, run: &Run) -> Box<dyn Running> {
-        // The same as torchrun's server does in its fork.
+        // torchrun's server does the same in its fork.
         let mut start = sandbox.program("/usr/bin/env");
         for name in &run.ignored {
             start = start.arg(format!("--ignore-signal={}", &name[3..]));

@@ -1,9 +1,9 @@
-//! The real torchrun and ragent run the same command line with the same worker.
-//! Everything that is visible to the worker, its user or a surrounding program is compared.
+//! Runs the same command line with the real torchrun and with ragent, with the same worker. Compares everything that is visible to the
+//! worker, its user or a surrounding program.
 //!
-//! The table is in `cases.rs`. A difference that the table does not name is a failure, and so is a
-//! named difference that is not found. `CASE=word` runs the cases whose name contains that word.
-//! Under `PET_STANDBY=1` the workers of ragent are started from standbys.
+//! The table is in `cases.rs`. A difference that the table does not name is a failure. So is a named difference that is not found.
+//!
+//! `CASE=word` runs the cases whose name contains that word. Under `PET_STANDBY=1` the workers of ragent are started from standbys.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
 mod case;
@@ -38,10 +38,10 @@ use self::{
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// The number of cases at once: each spends most of its time waiting for processes.
+/// The number of cases at once. Each spends most of its time waiting for processes.
 const THREADS: usize = 3;
 
-/// The folder of the Python environment with torch; `None` if there is none.
+/// The folder of the Python environment with torch. `None` if there is none.
 fn venv() -> Option<PathBuf> {
     let venv = PathBuf::from(format!("{REPOSITORY}/.venv")).canonicalize().ok();
     let venv = venv.filter(|venv| venv.join("bin/torchrun").exists());
@@ -94,8 +94,7 @@ fn both_worlds() {
     assert!(!must_use || standbys > 0, "no worker was started from a standby");
 }
 
-/// A fork of a process that has imported torch behaves like the program torchrun: both leave the
-/// same traces.
+/// A fork of a process that has imported torch leaves the same traces as the program torchrun.
 #[test]
 fn fork_is_torchrun() {
     let Some(venv) = venv() else { return };

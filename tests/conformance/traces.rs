@@ -1,5 +1,4 @@
-//! The traces of a launcher and its workers: everything visible, without the parts that differ
-//! between any two runs.
+//! Collects what a launcher and its workers leave visible, without the parts that differ between any two runs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -213,8 +212,7 @@ impl Plain<'_> {
                 "<free>".to_owned()
             }
             "TORCHELASTIC_RUN_ID" if is_id(value) => "<random>".to_owned(),
-            // The name and the addresses of loopback count as equal: torchrun uses a name where
-            // ragent uses an address.
+            // The name and the addresses of loopback count as equal, because torchrun uses a name where ragent uses an address.
             "MASTER_ADDR" if !self.case.has_fixed_master => {
                 let is_here = ["localhost", "127.0.0.1", "::1"].contains(&value);
                 if is_here { "<here>".to_owned() } else { value.to_owned() }

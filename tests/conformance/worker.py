@@ -69,7 +69,7 @@ def wait():
 
 
 def meet():
-    """Rank 0 waits until all other ranks of this attempt have called this; these do not wait."""
+    """Rank 0 waits until all other ranks of this attempt have called this. The others do not wait."""
     path = f"{os.environ['READY']}.{attempt}"
     try:
         os.mkfifo(path)

@@ -1,4 +1,4 @@
-//! Users and certificates of etcd.
+//! Tests users and certificates of etcd.
 
 use std::fs;
 
@@ -20,8 +20,8 @@ fn refused(sandbox: &Sandbox, etcd: &Cluster<'_>, env: &[(&str, String)], words:
     end
 }
 
-/// A user with a wrong password, an unknown one, one without permission and none at all are refused at once. The right
-/// one is not, and logs in again when etcd no longer accepts its token.
+/// Users with a wrong password, unknown users, users without permission, and clients without a user are refused at once. The right user is
+/// not, and logs in again when etcd no longer accepts its token.
 #[test]
 fn users_log_in() {
     let sandbox = Sandbox::new();
@@ -64,8 +64,7 @@ fn users_log_in() {
     job.end();
 }
 
-/// Agents connect by TLS, with a certificate of their own. Without it, without TLS, or with another authority, they do
-/// not reach etcd.
+/// Agents connect by TLS, with a certificate of their own. They do not reach etcd without it, without TLS, or with another authority.
 #[test]
 fn certificates_are_used() {
     let sandbox = Sandbox::new();

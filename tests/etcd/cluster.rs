@@ -1,4 +1,4 @@
-//! An etcd cluster of one or three members, on free ports of the loopback interface.
+//! Runs an etcd cluster of one or three members, on free ports of the loopback interface.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::{Program, Sandbox, Start, free_port, is_there};
 
-/// A running cluster. Its processes end with the sandbox, and its data are in there.
+/// A running cluster. Its processes end with the sandbox, and its data is in there.
 #[derive(Debug)]
 pub(crate) struct Cluster<'a> {
     sandbox: &'a Sandbox,
@@ -31,13 +31,12 @@ pub(crate) const KEY: &str = "/ragent/j/leader";
 pub(crate) const AUTHORITY: &str = "ca.pem";
 
 impl<'a> Cluster<'a> {
-    /// Starts a cluster; `None` if etcd is not installed.
+    /// Starts a cluster. Returns `None` if etcd is not installed.
     pub(crate) fn start(sandbox: &'a Sandbox, members: usize) -> Option<Self> {
         Self::of(sandbox, members, false)
     }
 
-    /// Starts a cluster of one member that requires certificates from its clients; `None` if etcd or openssl are not
-    /// installed.
+    /// Starts a cluster of one member that requires certificates from its clients. Returns `None` if etcd or openssl are not installed.
     pub(crate) fn with_tls(sandbox: &'a Sandbox) -> Option<Self> {
         if !is_there("openssl") {
             return None;
@@ -106,8 +105,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Requires users to log in, from now on: `root` and `trainer`, who may use the keys of ragent. Their passwords
-    /// are their names.
+    /// Requires users to log in from now on. They are `root` and `trainer`, who may use the keys of ragent. Their passwords are their
+    /// names.
     pub(crate) fn authenticate(&mut self) {
         for words in [
             "user add root:root",
@@ -238,8 +237,8 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Makes an authority, and certificates for a server on the loopback interface and for a client; another authority has
-/// signed none of them.
+/// Makes two authorities. The first has signed certificates for a server on the loopback interface and for a client, the second has signed
+/// none.
 fn make_certificates(sandbox: &Sandbox) {
     for name in ["ca", "other-ca"] {
         openssl(

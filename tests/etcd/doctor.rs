@@ -1,4 +1,4 @@
-//! `ragent doctor` examines the cluster and the record of a job.
+//! Tests the findings of `ragent doctor` about the cluster and the record of a job.
 
 use std::fs;
 
@@ -41,7 +41,7 @@ fn assert_check(end: &End, name: &str, verdict: &str, part: &str) {
     assert!(text.contains(part), "no `{part}` in: {text}");
 }
 
-/// Each member has its verdict and version; the record names the leader, which answers, and whose nodes are asked.
+/// Each member has its verdict and version. The record names the leader. It answers, and its nodes are asked.
 #[test]
 fn members_and_record_are_examined() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! A job whose coordinator is chosen through etcd. Its workers record when they run.
+//! Runs a job whose coordinator is chosen through etcd. Its workers record when they run.
 
 use std::{collections::BTreeMap, thread};
 

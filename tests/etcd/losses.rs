@@ -1,4 +1,4 @@
-//! The key of the job is deleted or overwritten, or etcd comes back empty.
+//! Tests what happens if the key of the job is deleted or overwritten, or etcd comes back empty.
 
 use nix::sys::signal::Signal;
 
@@ -9,7 +9,7 @@ use crate::{
     takeovers::FLAGS,
 };
 
-/// The number of renewals that take longer than the lease of a leader, and than a silence.
+/// The number of renewals that take longer than a leader's lease, and longer than a silence.
 const LONG: usize = 16;
 
 /// The warning about a value that is not a record.
@@ -27,7 +27,7 @@ fn assert_undisturbed(job: &mut Job<'_>) {
     }
 }
 
-/// Waits for the next round. It follows the last one: its coordinator has the state of the job.
+/// Waits for the next round. It follows the last one, because its coordinator has the state of the job.
 #[track_caller]
 fn continues(job: &mut Job<'_>) {
     let before = job.round.number;
@@ -47,8 +47,8 @@ fn replace_leader(job: &mut Job<'_>) {
     assert!(!logs.contains("began elsewhere"), "{logs}");
 }
 
-/// The leader writes its record again each time that the key is deleted, and no worker notices. The job has its state
-/// when the leader is lost later.
+/// The leader writes its record again whenever the key is deleted, and no worker notices. The state of the job survives a later loss of the
+/// leader.
 #[test]
 fn key_is_deleted() {
     let sandbox = Sandbox::new();
@@ -90,8 +90,8 @@ fn job_ends_after_its_key_was_deleted() {
     assert!(found.stdout.contains("job `j` has ended"), "{}", found.stdout);
 }
 
-/// The key is deleted while the leader does not reach etcd: another agent leads with the state of the job, when the lease
-/// of the leader is over. The restart is not charged.
+/// The key is deleted while the leader does not reach etcd. Another agent leads with the state of the job when the leader's lease is over.
+/// The restart is not charged.
 #[test]
 fn key_is_deleted_while_the_leader_is_unreachable() {
     let sandbox = Sandbox::new();
@@ -114,8 +114,8 @@ fn key_is_deleted_while_the_leader_is_unreachable() {
     job.end();
 }
 
-/// etcd comes back empty, once before the lease of the leader is over, and once afterwards. The job goes on with its
-/// state; the restarts are not charged.
+/// etcd comes back empty, once before the leader's lease is over, and once afterwards. The job goes on with its state, and the restarts are
+/// not charged.
 #[test]
 fn etcd_comes_back_empty() {
     let sandbox = Sandbox::new();
@@ -138,7 +138,7 @@ fn etcd_comes_back_empty() {
     job.end();
 }
 
-/// The leader replaces a value that is not a record, also a large one, and reports that once. No worker notices.
+/// The leader replaces a value that is not a record, even a large one, and reports that once. No worker notices.
 #[test]
 fn garbage_is_replaced() {
     let sandbox = Sandbox::new();
@@ -169,8 +169,8 @@ fn job_begins_in_spite_of_garbage() {
     job.end();
 }
 
-/// The record of another version of ragent is not replaced: that version may lead the job. A job that runs stops, and ends
-/// after `join_timeout`.
+/// The record of another version of ragent is not replaced, because that version may lead the job. A job that runs stops, and ends after
+/// `join_timeout`.
 #[test]
 fn record_of_another_version_is_kept() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! etcd, or a part of it, is away.
+//! Tests jobs while etcd, or a part of it, is away.
 
 use nix::sys::signal::Signal;
 
@@ -9,7 +9,7 @@ use crate::{
     takeovers::FLAGS,
 };
 
-/// Any one of three members may be lost: the leader renews its record through another one, and no worker notices.
+/// Any one of three members may be lost. The leader renews its record through another one, and no worker notices.
 #[test]
 fn member_is_lost() {
     let sandbox = Sandbox::new();
@@ -32,8 +32,8 @@ fn member_is_lost() {
     job.end();
 }
 
-/// The leader's agent no longer reaches etcd, but the other agents: its lease ends, another agent leads, and no worker of
-/// its own runs at the same time. It joins again when it reaches etcd.
+/// The leader's agent no longer reaches etcd, but reaches the other agents. Its lease ends, another agent leads, and none of its own
+/// workers runs at the same time. It joins again when it reaches etcd.
 #[test]
 fn leader_loses_etcd() {
     let sandbox = Sandbox::new();
@@ -56,8 +56,8 @@ fn leader_loses_etcd() {
     job.end();
 }
 
-/// The majority of etcd is lost: the workers of all nodes are stopped, and start again without a charge when one of
-/// its members is back.
+/// The majority of etcd is lost. The workers of all nodes are stopped. They start again without a charge when one of the lost members is
+/// back.
 #[test]
 fn majority_is_lost() {
     let sandbox = Sandbox::new();
@@ -75,8 +75,8 @@ fn majority_is_lost() {
     job.end();
 }
 
-/// etcd does not answer (SIGSTOP), and later is killed and started again: each time the workers are stopped when the
-/// leader's lease has ended, which the leader reports, and start again when etcd answers.
+/// etcd does not answer (SIGSTOP), and later is killed and started again. Each time, the workers are stopped when the leader's lease has
+/// ended, which the leader reports. They start again when etcd answers.
 #[test]
 fn etcd_is_away() {
     let sandbox = Sandbox::new();
@@ -101,7 +101,7 @@ fn etcd_is_away() {
     job.end();
 }
 
-/// If etcd stays away, the agents end after `join_timeout`, with the code after which a restart helps.
+/// If etcd stays away, the agents end after `join_timeout`. Their exit code is the one after which a restart helps.
 #[test]
 fn etcd_stays_away() {
     let sandbox = Sandbox::new();
@@ -119,7 +119,7 @@ fn etcd_stays_away() {
     job.end();
 }
 
-/// The first coordinator of a job leads after a silence. This does not count for `join_timeout`.
+/// The first coordinator of a job leads after a silence. That time does not count for `join_timeout`.
 #[test]
 fn silence_is_no_part_of_join_timeout() {
     let sandbox = Sandbox::new();
@@ -131,8 +131,8 @@ fn silence_is_no_part_of_join_timeout() {
     }
 }
 
-/// An agent that reaches no member of etcd ends after `join_timeout`, with the code after which a restart helps, and
-/// names the cause.
+/// An agent that reaches no member of etcd ends after `join_timeout` and names the cause. Its exit code is the one after which a restart
+/// helps.
 #[test]
 fn etcd_is_not_there() {
     let sandbox = Sandbox::new();

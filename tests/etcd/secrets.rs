@@ -1,4 +1,4 @@
-//! Agents whose secrets differ.
+//! Tests agents whose secrets differ.
 
 use std::path::PathBuf;
 
@@ -7,14 +7,14 @@ use ragent_base::secret::{Secret, file};
 
 use crate::{cluster::Cluster, job::Job, support::Sandbox, takeovers::FLAGS};
 
-/// Makes a file with a secret; returns its path and the id.
+/// Makes a file with a secret. Returns its path and the id.
 fn secret_file(sandbox: &Sandbox, name: &str) -> (PathBuf, String) {
     let (path, secret) = (sandbox.path(name), Secret::random().unwrap());
     file::create(&path, &secret).unwrap();
     (path, secret.id().to_string())
 }
 
-/// An agent with another secret ends with an error that names both, and the job continues, also while its leader is lost.
+/// An agent with another secret ends with an error that names both secrets. The job continues, even when its leader is lost meanwhile.
 #[test]
 fn another_secret_is_an_error() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! The leader is lost.
+//! Tests the loss of the leader.
 
 use nix::sys::signal::Signal;
 
@@ -12,7 +12,7 @@ use crate::{
 pub(crate) const FLAGS: &str = "--nnodes 2:3 --max-restarts 0 --rdzv-conf \
                                 last_call_timeout=3600,shrink_timeout=0,join_settle=0";
 
-/// The record of a job that has succeeded does not bind another job of the same name, which begins with a budget of its own.
+/// The record of a job that has succeeded does not bind another job of the same name. That job has a budget of its own.
 #[test]
 fn next_job_of_the_name_begins() {
     let sandbox = Sandbox::new();
@@ -63,7 +63,7 @@ fn stopped_agent_finds_the_outcome() {
     assert_eq!(end.stderr.matches("worker started").count(), 1, "{}", end.stderr);
 }
 
-/// A job of one node without a name gets one of its own, so that others do not take part in it.
+/// A job of one node without a name gets its own name, so that others do not take part in it.
 #[test]
 fn job_of_one_node_without_a_name() {
     let sandbox = Sandbox::new();
@@ -80,8 +80,8 @@ fn job_of_one_node_without_a_name() {
     assert!(names[0] != names[1] && !names.contains(&"none\n".to_owned()), "{names:?}");
 }
 
-/// The leader's agent is killed: its keeper reports that to the members with the lowest ranks, one of which leads. The
-/// others continue at once and without a charge, and a new agent joins them.
+/// The leader's agent is killed. Its keeper reports that to the members with the lowest ranks, and one of them leads. The others continue
+/// at once and without a charge, and a new agent joins them.
 #[test]
 fn leader_is_killed() {
     let sandbox = Sandbox::new();
@@ -111,8 +111,7 @@ fn leader_is_killed() {
     job.end();
 }
 
-/// The leader's agent is stopped (SIGSTOP): another one leads when its lease must be over, and it joins again as a
-/// member when it continues.
+/// The leader's agent is stopped (SIGSTOP). Another one leads when its lease must be over. It joins again as a member when it continues.
 #[test]
 fn leader_is_frozen() {
     let sandbox = Sandbox::new();
@@ -130,7 +129,7 @@ fn leader_is_frozen() {
     job.end();
 }
 
-/// The leader's agent leaves: it leads until its workers have ended, and then another one does.
+/// The leader's agent leaves. It leads until its workers have ended, and then another one does.
 #[test]
 fn leader_leaves() {
     let sandbox = Sandbox::new();
@@ -147,8 +146,8 @@ fn leader_leaves() {
     job.end();
 }
 
-/// All agents are killed: a job of the same name that is started later waits for the end of the lease of the old
-/// leader, and continues after its last round.
+/// All agents are killed. A job of the same name that is started later waits for the end of the old leader's lease, and continues after its
+/// last round.
 #[test]
 fn all_agents_are_killed() {
     let sandbox = Sandbox::new();

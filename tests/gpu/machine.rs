@@ -1,4 +1,4 @@
-//! The GPUs of this machine, and the jobs that use them.
+//! Finds the GPUs of this machine, and starts the jobs that use them.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ const DEVICES: &str = "/dev/nvidia";
 /// Variables by which CUDA finds its libraries and GPUs.
 const INHERITED: [&str; 3] = ["LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
 
-/// Lets one test at a time use the GPUs: tests measure their memory.
+/// Lets only one test at a time use the GPUs, because tests measure their memory.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A Python with torch, and the number of workers that it can run on devices of their own.
@@ -33,7 +33,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// The GPUs that torch can use; `None`, and prints why, if there are none.
+    /// The GPUs that torch can use. If there are none, prints why and returns `None`.
     #[expect(
         clippy::print_stderr,
         reason = "the output of `make test-gpu` must show what was not tested"
@@ -58,7 +58,7 @@ impl Machine {
         Some(Self { workers, _turn: Some(turn), ..machine })
     }
 
-    /// Two workers on processors; `None`, and prints why, without torch.
+    /// Two workers on processors. Without torch, prints why and returns `None`.
     pub(crate) fn with_processors() -> Option<Self> {
         let python = format!("{REPOSITORY}/.venv/bin/python");
         if !Path::new(&python).exists() {

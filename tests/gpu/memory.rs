@@ -1,4 +1,4 @@
-//! GPU memory that a killed worker held.
+//! Tests GPU memory that a killed worker held.
 
 use nix::sys::signal::Signal;
 
@@ -7,8 +7,8 @@ use crate::{
     support::{Sandbox, field, kill},
 };
 
-/// After a worker with most of a GPU's memory was killed, the next round's worker can allocate the
-/// same amount: it starts when the driver has freed the memory.
+/// A worker that used most of a GPU's memory was killed. The next round's worker can allocate the same amount, because it starts when the
+/// driver has freed the memory.
 #[test]
 fn memory_of_a_killed_worker_is_free_again() {
     let Some(machine) = Machine::with_gpus() else { return };

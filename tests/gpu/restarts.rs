@@ -1,4 +1,4 @@
-//! Restarts of workers that train.
+//! Tests restarts of workers that train.
 
 use std::fs::{File, OpenOptions};
 
@@ -12,7 +12,7 @@ use crate::{
 /// The failures of the job, each of which is followed by a restart.
 const FAILURES: u32 = 2;
 
-/// The growth of a GPU's memory in MiB that is not a CUDA context, which takes hundreds.
+/// Growth of a GPU's memory up to this, in MiB, is not a CUDA context. A context takes hundreds.
 const NOISE_MIB: u64 = 64;
 
 /// A job whose workers run `train.py`.
@@ -59,8 +59,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Workers fail twice, and each time the standbys continue the training; `watch` inspects workers and
-/// standbys of each round.
+/// Workers fail twice, and each time the standbys continue the training. `watch` inspects workers and standbys of each round.
 fn restart_twice(machine: &Machine, mut watch: impl FnMut(Moment, &[u32])) {
     let sandbox = Sandbox::new();
     let mut job = Job::start(machine, &sandbox);
@@ -93,8 +92,8 @@ enum Moment {
     Standbys,
 }
 
-/// With NCCL, standbys continue the training after each of two failures. While they wait they have no
-/// device open, and neither they nor a process of theirs uses memory of a GPU.
+/// With NCCL, standbys continue the training after each of two failures. While they wait, they have no device open. Neither they nor their
+/// processes use GPU memory.
 #[test]
 fn standbys_continue_and_use_no_gpu_before() {
     let Some(machine) = Machine::with_gpus() else { return };

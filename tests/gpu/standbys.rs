@@ -1,4 +1,4 @@
-//! Modules that use a GPU while they are imported.
+//! Tests modules that use a GPU while they are imported.
 
 use std::fs;
 

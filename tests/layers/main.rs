@@ -1,10 +1,10 @@
-//! Files that import from each other in a circle can only be understood together, so there are few such circles, each with a
+//! Finds files that import from each other in a circle. They can only be understood together, so there are few such circles, each with a
 //! reason. Cargo enforces that crates form no circle.
 //!
-//! A path that begins with `crate`, `self` or `super` imports from the file in which it ends. A file and the modules inside of it
-//! may name each other, and tests may import from all files.
+//! A path that begins with `crate`, `self` or `super` imports from the file in which it ends. A file and the modules inside it may name
+//! each other, and tests may import from all files.
 //!
-//! Code that decides which peers are accepted over TLS has its modules, too.
+//! It also checks which modules decide what peers are accepted over TLS.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,9 +28,9 @@ const CRATES: [&str; 10] = [
 
 /// The circles that stay.
 const CIRCLES: &[(&str, &[&str])] = &[
-    // Before a connection, a process asks which secret the other one has; the question is sent over a connection, too.
+    // Before a connection, a process asks which secret the other one has. It sends that question over a connection, too.
     ("agent/base", &["net::authentication", "net::http_client", "net::secure_stream"]),
-    // The sizes of the parts depend on the state, and the state on the number of lines that fit.
+    // The sizes of the parts depend on the state, and the state depends on the number of lines that fit.
     (
         "agent",
         &[
@@ -42,7 +42,7 @@ const CIRCLES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// There are no other circles of files, and none of these has gone.
+/// There are no other circles of files, and all of these still exist.
 #[test]
 fn circles_of_files_have_a_reason() {
     let mut found = Vec::new();
@@ -62,8 +62,8 @@ const SETS_VERIFIER: &[&str] = &["agent/base: secret::tls"];
 const IS_VERIFIER: &[&str] =
     &["agent/base: secret::tls", "agent/base: secret::certificates::verifier"];
 
-/// Only the modules above replace the verification of rustls: a verifier that accepts too much would let any process into a
-/// job, and a reader of these modules is to have seen all of them.
+/// Only the modules above replace the verification of rustls. A verifier that accepts too much would let any process into a job, so
+/// there must be few places to read.
 #[test]
 fn verifiers_have_their_modules() {
     let mut found: [BTreeSet<String>; 2] = Default::default();
@@ -155,7 +155,7 @@ fn files_of(name: &str) -> Vec<(Vec<String>, String)> {
     files
 }
 
-/// Lists the modules below `folder`, whose path is `at`, with their sources; but not the roots of the crate.
+/// Lists the modules below `folder`, whose path is `at`, with their sources. Leaves out the roots of the crate.
 fn list(folder: &Path, at: &mut Vec<String>, files: &mut Vec<(Vec<String>, String)>) {
     for entry in fs::read_dir(folder).expect("the folder is there") {
         let path = entry.expect("it can be read").path();
@@ -236,7 +236,7 @@ fn tokens(text: &str) -> Vec<&str> {
     tokens
 }
 
-/// Returns the paths that begin with `crate`, `self` or `super`; each branch of an import is one.
+/// Returns the paths that begin with `crate`, `self` or `super`. Each branch of an import is one.
 fn paths<'a>(tokens: &[&'a str]) -> Vec<Vec<&'a str>> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -253,8 +253,7 @@ fn paths<'a>(tokens: &[&'a str]) -> Vec<Vec<&'a str>> {
     found
 }
 
-/// Adds to `found` the paths, all below `above`, of the tree at the start of `tokens`, and returns
-/// the number of its tokens.
+/// Adds to `found` the paths of the tree at the start of `tokens`. All of them are below `above`. Returns the number of its tokens.
 fn tree<'a>(tokens: &[&'a str], above: &mut Vec<&'a str>, found: &mut Vec<Vec<&'a str>>) -> usize {
     let depth = above.len();
     let mut at = 0;
@@ -282,7 +281,7 @@ fn tree<'a>(tokens: &[&'a str], above: &mut Vec<&'a str>, found: &mut Vec<Vec<&'
     at
 }
 
-/// Returns the names from the root of the crate on that `path` leads to from `module`.
+/// Returns the names to which `path` leads from `module`, beginning at the root of the crate.
 fn absolute(module: &[String], path: &[&str]) -> Vec<String> {
     let mut absolute: Vec<String> = match path.first() {
         Some(&"crate") => Vec::new(),

@@ -1,4 +1,4 @@
-//! Input that makes no manifest is reported before anything is printed: exit code 2, no file.
+//! Tests that bad input makes no manifest: it is reported before anything is printed, with exit code 2 and without a file.
 
 use std::fs;
 
@@ -59,7 +59,7 @@ fn mistakes() {
     }
 }
 
-/// An unknown target, or none, is reported with the list of targets.
+/// An unknown or missing target is reported with the list of targets.
 #[test]
 fn targets() {
     let sandbox = Sandbox::new();
@@ -83,8 +83,8 @@ fn help() {
     assert!(end.stdout.contains("- t.py\n"), "{}", end.stdout);
 }
 
-/// A variable that has no effect because a flag of the manifest sets the same is refused with that
-/// flag, and so is a value that would end every pod.
+/// A variable is refused if the manifest passes the same flag, and the error names that flag. A value that would end every pod is refused
+/// too.
 #[test]
 fn variables_of_agents() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! `ragent manifest k8s`: its output is valid by the official schemas of Kubernetes.
+//! Tests that the output of `ragent manifest k8s` is valid by the official schemas of Kubernetes.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
 mod bad_input;
@@ -15,7 +15,7 @@ const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// The oldest version that has all used fields, and the newest one with schemas.
 const VERSIONS: &str = "1.33,1.37";
 
-/// The Python with the schemas; `None` if it is missing.
+/// The Python with the schemas. `None` if it is missing.
 fn python() -> Option<PathBuf> {
     let folder = PathBuf::from(format!("{REPOSITORY}/.venv"));
     let libraries = fs::read_dir(folder.join("lib")).into_iter().flatten().flatten();
@@ -27,8 +27,7 @@ fn python() -> Option<PathBuf> {
     None
 }
 
-/// Makes a manifest of each of these command lines, validates every document, and returns the
-/// documents of each manifest.
+/// Makes a manifest of each of these command lines, and validates every document. Returns the documents of each manifest.
 fn manifests(sandbox: &Sandbox, lines: &[&str]) -> Option<Vec<Vec<Value>>> {
     let python = python()?;
     let script = format!("{REPOSITORY}/tests/manifest/validate.py");
@@ -118,8 +117,8 @@ fn every_manifest_is_valid() {
     }
 }
 
-/// With a port for the metrics, pods have its annotations, and the network policy admits the pods of the cluster to that port, or
-/// only those of `--allow-from`. The profile `restricted` stays held.
+/// With a port for the metrics, pods have its annotations. The network policy admits the pods of the cluster to that port, or only those of
+/// `--allow-from`. The pods still comply with the profile `restricted`.
 #[test]
 fn metrics_are_scraped() {
     let sandbox = Sandbox::new();
@@ -155,8 +154,8 @@ fn metrics_are_scraped() {
     assert_eq!(annotated(&manifests[2]), Value::Null);
 }
 
-/// Pods share a secret that agents accept, admit connections of the job only, and with a user hold the profile
-/// `restricted`. Two prints are equal, so the manifest can be applied twice.
+/// Pods share a secret that agents accept, and admit connections of the job only. With a user, they comply with the profile `restricted`.
+/// Two prints are equal, so the manifest can be applied twice.
 #[test]
 fn pods_are_restricted() {
     let sandbox = Sandbox::new();
@@ -200,7 +199,7 @@ fn pods_are_restricted() {
     );
 }
 
-/// Pods find the first one by the name that the service gives it, and the service selects the pods.
+/// Pods find the first pod by the name that the service gives it, and the service selects the pods.
 #[test]
 fn first_pod_is_found() {
     let sandbox = Sandbox::new();
@@ -239,7 +238,7 @@ fn first_pods_are_voters() {
     ]);
 }
 
-/// Pods find their coordinator through etcd, if that is given, and not at the first pod.
+/// If etcd is given, pods find their coordinator through it, and not at the first pod.
 #[test]
 fn etcd_is_used() {
     let sandbox = Sandbox::new();
@@ -391,7 +390,7 @@ fn output_file() {
     assert_eq!(mode(), 0o600, "it contains a secret");
 }
 
-/// The schemas are strict: an unknown field is found, and so is a number in place of a string.
+/// The schemas are strict: they find an unknown field, and a number in place of a string.
 #[test]
 fn schemas_are_strict() {
     let Some(python) = python() else { return };

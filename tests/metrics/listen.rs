@@ -1,4 +1,4 @@
-//! The port of `--metrics-listen`.
+//! Tests the port of `--metrics-listen`.
 
 use std::net::TcpStream;
 
@@ -10,8 +10,7 @@ use crate::{
     support::{Sandbox, free_port},
 };
 
-/// In a job with a secret, the port serves the metrics to a client that does not prove anything, whatever name it uses for this
-/// machine, and it serves nothing else.
+/// In a job with a secret, the port serves the metrics to a client without any proof, by any name of this machine. It serves nothing else.
 #[test]
 fn only_the_metrics_are_served() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Metrics of real jobs: their port, their values, and the files of `packaging` that use them.
+//! Tests metrics of real jobs: their port, their values, and the files of `packaging` that use them.
 
 mod listen;
 mod packaging;

@@ -1,4 +1,4 @@
-//! The dashboard and the rules of `packaging`.
+//! Tests the dashboard and the rules of `packaging`.
 
 use std::{collections::BTreeSet, fs};
 
@@ -12,8 +12,8 @@ use crate::{
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging");
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
 
-/// Each metric of the dashboard and of the rules exists in a running job, with the labels that they select by, and each metric of
-/// a job has a row in `docs/metrics.md`.
+/// Each metric of the dashboard and of the rules exists in a running job, with the labels that they use. Each metric of a job has a row in
+/// `docs/metrics.md`.
 #[test]
 fn files_use_metrics_that_exist() {
     let sandbox = Sandbox::new();
@@ -40,7 +40,7 @@ fn files_use_metrics_that_exist() {
     });
     let missing: Vec<_> = families.filter(|family| !rows.contains(family)).collect();
     assert!(missing.is_empty(), "no row in docs/metrics.md: {missing:?}");
-    // Values of labels that the rules select by.
+    // Values of labels that the rules use.
     for series in [
         "ragent_phase{phase=\"gathering\"}",
         "ragent_phase{phase=\"recovering\"}",
@@ -88,7 +88,7 @@ fn dashboard_is_complete() {
     }
 }
 
-/// `promtool` accepts the rules, and each alert fires for the values that it is for.
+/// `promtool` accepts the rules, and each alert fires for its values.
 #[test]
 fn rules_hold() {
     if !is_there("promtool") {
@@ -133,8 +133,8 @@ fn sample_names(Metrics(text): &Metrics) -> Vec<String> {
     samples.filter_map(|line| Some(line.split(['{', ' ']).next()?.to_owned())).collect()
 }
 
-/// Returns the metrics in the older text format, which has no units, no info and no end, and the suffixes of counters in the
-/// names of families.
+/// Returns the metrics in the older text format. It has no units, no info and no end, and the suffixes of counters are in the names of
+/// families.
 fn in_text_format(Metrics(text): &Metrics) -> String {
     let lines = text.lines().filter(|line| !line.starts_with("# UNIT") && *line != "# EOF");
     let types = |line: &str| {

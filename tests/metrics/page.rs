@@ -1,4 +1,4 @@
-//! Requests to the port of the metrics.
+//! Sends requests to the port of the metrics.
 
 use std::{
     io::{Read, Write},
@@ -19,7 +19,7 @@ pub(crate) fn address_of(program: &mut Program) -> SocketAddr {
     address.parse().expect("an address")
 }
 
-/// Sends a request, in the version of HTTP whose answers have no chunks; returns the status and the body of the answer.
+/// Sends a request, in the version of HTTP without chunks in answers. Returns the status and the body of the answer.
 #[track_caller]
 pub(crate) fn answer(address: SocketAddr, request: &str, host: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("the port is open");
@@ -71,7 +71,7 @@ pub(crate) fn wait_for_steps(addresses: &[SocketAddr]) {
     let has_steps = |address: &SocketAddr| metrics_at(*address).contains("\nragent_step_seconds ");
     while !addresses.iter().any(has_steps) {
         assert!(clock::now_blocking() < deadline, "the metrics have no time of a step");
-        // Steps arrive with keep-alives, and nothing reports that they did.
+        // Steps arrive with keep-alives, and nothing reports their arrival.
         let_pass(Duration::from_millis(50));
     }
 }

@@ -1,4 +1,4 @@
-//! A Prometheus server that scrapes a job.
+//! Tests a Prometheus server that scrapes a job.
 
 use std::{fs, net::SocketAddr};
 
@@ -12,7 +12,7 @@ use crate::{
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging");
 
-/// A running Prometheus server, whose files are in the sandbox and which ends with it.
+/// A running Prometheus server. Its files are in the sandbox, and it ends with the sandbox.
 struct Prometheus {
     address: SocketAddr,
     _program: Program,
@@ -63,7 +63,7 @@ impl Prometheus {
         answer["data"]["result"].as_array().cloned().expect("a vector")
     }
 
-    /// Repeats a query until it has this many results: a scrape is reported nowhere else.
+    /// Repeats a query until it has this many results. Nothing else reports a scrape.
     #[track_caller]
     fn wait_for(&self, query: &str, count: usize) -> Vec<Value> {
         let deadline = clock::now_blocking() + PATIENCE;

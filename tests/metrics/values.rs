@@ -1,4 +1,4 @@
-//! The values of metrics in a job that restarts.
+//! Tests the values of metrics in a job that restarts.
 
 use std::fs;
 
@@ -9,8 +9,8 @@ use crate::{
     support::{Program, READY, Sandbox, Start, free_port, is_there, keeper_of, kill},
 };
 
-/// Workers are counted by how they were started and how they ended, and keep-alives, requests to the store and inputs of the
-/// coordinator are counted at the processes that have them.
+/// Workers are counted by how they were started and how they ended. Keep-alives, requests to the store and inputs of the coordinator are
+/// counted at their process.
 #[test]
 fn restart_is_counted() {
     let sandbox = Sandbox::new();
@@ -45,7 +45,7 @@ fn restart_is_counted() {
     assert!(of_guest.find("ragent_coordinator_loop_seconds_count").is_none(), "{of_guest:?}");
 }
 
-/// A voter that takes a job over counts that; the first leader of the job has no takeover.
+/// A voter that takes over a job counts the takeover. The first leader of the job counts none.
 #[test]
 fn takeover_is_counted() {
     let sandbox = Sandbox::new();
@@ -74,7 +74,7 @@ fn takeover_is_counted() {
     assert_eq!(counts.sum::<f64>(), 1.0);
 }
 
-/// A worker that was a standby is counted as such. Workers that end with their keeper have an end of their own.
+/// A worker that was a standby is counted as one. Workers that end with their keeper have an end of their own.
 #[test]
 fn standby_and_keeper_are_counted() {
     if !is_there("python3") {

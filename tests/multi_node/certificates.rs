@@ -1,4 +1,4 @@
-//! Jobs whose nodes have certificates, and nodes whose certificates are not accepted.
+//! Tests jobs whose nodes have certificates, and nodes whose certificates are not accepted.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -18,7 +18,7 @@ use crate::{
 };
 const NAME: &str = "job.example";
 
-/// Writes the files of a process into the folder `name`; returns their paths.
+/// Writes the files of a process into the folder `name`. Returns their paths.
 fn files(
     sandbox: &Sandbox,
     name: &str,
@@ -29,8 +29,8 @@ fn files(
     write_certificates(&sandbox.path(name), trusted, &by.issue(issue))
 }
 
-/// Three nodes with certificates of one authority run a job, however the files are given. Its user needs no flag to look at
-/// it, and workers do not get the variables.
+/// Three nodes with certificates of one authority run a job, with every way to give the files. Its user needs no flag to look at it, and
+/// workers do not get the variables.
 #[test]
 fn nodes_with_certificates_run_a_job() {
     let sandbox = Sandbox::new();
@@ -95,8 +95,8 @@ fn wait_for_log(job: &Job<'_>, agent: &mut Program, text: &str) {
     }
 }
 
-/// While a job runs, its authority is replaced: nodes with a certificate of the new one join, also one that has restarted.
-/// A file that is half written changes nothing.
+/// While a job runs, its authority is replaced. Nodes with a certificate of the new authority join, even a node that has restarted. A file
+/// that is half written changes nothing.
 #[test]
 fn certificates_are_renewed_while_a_job_runs() {
     let sandbox = Sandbox::new();
@@ -142,8 +142,8 @@ fn certificates_are_renewed_while_a_job_runs() {
     assert_eq!(warnings, 1, "{}", host.text(Stream::Stderr));
 }
 
-/// A coordinator that is replaced by one whose certificate is not accepted, or that does not accept that of the agent, does
-/// not end the job: the agent states the reason, and registers with the next one.
+/// The coordinator is replaced. If the agent does not accept its certificate, or it does not accept the agent's, the job does not end. The
+/// agent states the reason, and registers with the next coordinator.
 #[test]
 fn coordinators_are_verified_again() {
     let sandbox = Sandbox::new();
@@ -220,8 +220,7 @@ fn check(case: &Case<'_>) {
     guest.worker();
 }
 
-/// A process with certificates and one without get an error that names both sides, at once and with exit code 9; the job is
-/// not disturbed.
+/// A process with certificates and one without get an error that names both sides, at once and with exit code 9. The job is not disturbed.
 #[test]
 fn certificates_and_secrets_do_not_mix() {
     let sandbox = Sandbox::new();
@@ -264,8 +263,8 @@ fn certificates_and_secrets_do_not_mix() {
     }
 }
 
-/// Certificates that one side does not accept are an error that names both, at once and with exit code 9. The clock is
-/// named where the time is the reason.
+/// Certificates that one side does not accept are an error that names both, at once and with exit code 9. If the time is the reason, the
+/// error names the clock.
 #[test]
 fn certificates_must_be_accepted() {
     let sandbox = Sandbox::new();
@@ -348,7 +347,7 @@ fn certificates_must_be_accepted() {
     }
 }
 
-/// Certificates are given as a whole and alone, in files that only their owner can change; else the exit code is 2.
+/// Certificates are given as a whole and alone, in files that only their owner can change. Otherwise the exit code is 2.
 #[test]
 fn unusable_certificates_are_usage_errors() {
     let sandbox = Sandbox::new();

@@ -1,5 +1,4 @@
-//! The coordinator's process is lost and started again: the other agents stay, and one round
-//! follows.
+//! Tests the loss and the restart of the coordinator's process: the other agents stay, and one round follows.
 
 use std::{
     fs,
@@ -15,8 +14,8 @@ use crate::{
     support::{PATIENCE, Program, Sandbox, Stream, keeper_of, kill, let_pass},
 };
 
-/// The agent with the coordinator is killed and started again. The other agent stays; one new round
-/// follows under a higher term; the number of restarts and the budget are kept.
+/// The agent with the coordinator is killed and started again. The other agent stays. One new round follows under a higher term. The number
+/// of restarts and the budget are kept.
 #[test]
 fn killed_host_comes_back() {
     let sandbox = Sandbox::new();
@@ -49,8 +48,8 @@ fn killed_host_comes_back() {
     sandbox.assert_nothing_left();
 }
 
-/// A host that comes back without its state file, as after a reboot, continues the job of the nodes
-/// that waited for it: none is refused, and the round number and the restarts used continue.
+/// A host comes back without its state file, as after a reboot. It continues the job of the nodes that waited for it. No node is refused,
+/// and the round number and the restarts used continue.
 #[test]
 fn host_without_its_state_adopts_the_job() {
     let sandbox = Sandbox::new();
@@ -75,7 +74,7 @@ fn host_without_its_state_adopts_the_job() {
     assert!(!stderr.contains("refuses this node"), "{stderr}");
 }
 
-/// The same if its state file is malformed, which it reports once with the path.
+/// The same with a malformed state file. The host reports it once, with the path.
 #[test]
 fn host_with_a_bad_state_file_adopts_the_job() {
     for bad in [&b""[..], b"{\"schema\":1", &[0xFF; 4096]] {
@@ -103,7 +102,7 @@ fn host_with_a_bad_state_file_adopts_the_job() {
     }
 }
 
-/// A host that cannot write its state file reports that once with the path, although it tries again with each round, and its job runs.
+/// A host cannot write its state file. It reports that once with the path, although it tries again with each round, and its job runs.
 #[test]
 fn host_that_cannot_write_its_state_reports_it_once() {
     let sandbox = Sandbox::new();
@@ -129,8 +128,8 @@ fn assert_one_warning(agent: &Program, path: &str, cause: &str) {
     assert_eq!(warnings.next(), None);
 }
 
-/// Without a death notice of the old agent, because its keeper was killed too, the coordinator waits
-/// for the leases: workers of the old agent might be alive.
+/// The keeper of the old agent was killed too, so there is no death notice. The coordinator waits for the leases, because workers of the
+/// old agent might be alive.
 #[test]
 fn host_that_was_killed_with_its_keeper_is_waited_for() {
     let sandbox = Sandbox::new();
@@ -146,15 +145,14 @@ fn host_that_was_killed_with_its_keeper_is_waited_for() {
     let started = clock::now_blocking();
     let mut host = job.host("--no-python stay.sh");
     host.logs("recovered");
-    // The coordinator's lease, which nothing can shorten here.
+    // The coordinator's lease. Nothing can shorten it here.
     assert!(clock::now_blocking() - started >= Duration::from_secs(3));
     assert_eq!(numbers(&workers([&mut host, &mut guest]), "rank"), [0, 1]);
     let stderr = host.text(Stream::Stderr);
     assert!(!stderr.contains("all of its processes have ended"), "{stderr}");
 }
 
-/// If `ragent coordinator` is killed, or asked to end, and started again, no agent ends, and one
-/// new round follows.
+/// If `ragent coordinator` is killed, or asked to end, and started again, no agent ends, and one new round follows.
 #[test]
 fn coordinator_alone_comes_back() {
     for signal in [Signal::SIGKILL, Signal::SIGTERM] {
@@ -174,9 +172,8 @@ fn coordinator_alone_comes_back() {
     }
 }
 
-/// While a host is frozen, its own workers and those of the other nodes end with their leases. When
-/// it resumes it evicts no node because of its own pause: one new round of the same nodes follows,
-/// for free.
+/// While a host is frozen, its own workers and those of the other nodes end with their leases. When it resumes, it evicts no node because
+/// of its own pause. One new round of the same nodes follows, without a charge.
 #[test]
 fn frozen_host_evicts_nobody() {
     let sandbox = Sandbox::new();
@@ -196,8 +193,8 @@ fn frozen_host_evicts_nobody() {
     assert!(!stderr.contains("node lost"), "{stderr}");
 }
 
-/// A coordinator that is frozen for longer than its lease of nodes evicts none of them, even if it
-/// happens repeatedly: each time one round of all nodes follows, for free.
+/// A coordinator is frozen for longer than its lease of nodes, even repeatedly. It evicts no node. Each time one round of all nodes
+/// follows, without a charge.
 #[test]
 fn frozen_coordinator_evicts_nobody() {
     let sandbox = Sandbox::new();
@@ -223,8 +220,8 @@ fn frozen_coordinator_evicts_nobody() {
     assert!(!stderr.contains("node lost"), "{stderr}");
 }
 
-/// A job whose agents were all killed and started again runs again once all leases are over, in a
-/// later round, although no member of the last round is left.
+/// All agents of a job were killed and started again. The job runs again once all leases are over, in a later round, although no member of
+/// the last round is left.
 #[test]
 fn job_that_was_killed_as_a_whole_starts_again() {
     let sandbox = Sandbox::new();
@@ -247,8 +244,8 @@ fn job_that_was_killed_as_a_whole_starts_again() {
     assert!(after["term"].as_u64() > before["term"].as_u64(), "{before} {after}");
 }
 
-/// Restarts used by a run whose agents were all killed are not charged when the same command is run
-/// again; they are if a service manager restarts the agent.
+/// All agents of a run were killed. Its restarts are not charged when the same command is run again. They are charged if a service manager
+/// restarts the agent.
 #[test]
 fn budget_of_a_killed_run_is_not_charged_to_the_next() {
     for (is_service, restarts) in [(false, 0), (true, 1)] {
@@ -287,8 +284,7 @@ fn state_files_of_forgotten_jobs_are_removed() {
     }
 }
 
-/// A coordinator's state is removed at the end of its job: a later job with the same name neither
-/// waits for it nor is charged for it.
+/// A coordinator's state is removed at the end of its job. A later job with the same name neither waits for it nor is charged for it.
 #[test]
 fn job_that_is_over_leaves_nothing_to_the_next() {
     let sandbox = Sandbox::new();
@@ -303,8 +299,7 @@ fn job_that_is_over_leaves_nothing_to_the_next() {
     }
 }
 
-/// While the coordinator is gone, workers run no longer than the lease, and the agent logs the
-/// endpoint that it waits for.
+/// Without a coordinator, workers run no longer than the lease. The agent logs the endpoint that it waits for.
 #[test]
 fn workers_do_not_run_on_without_a_coordinator() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! A failure of one worker is reported by every node in the same words.
+//! Tests the failure of one worker. Every node reports it in the same words.
 
 use nix::sys::signal::Signal;
 
@@ -28,8 +28,7 @@ fn every_node_prints_the_same_report() {
     sandbox.assert_nothing_left();
 }
 
-/// A listed exit code asks for no restart: the job closes on every node, even with restarts left.
-/// Other codes are restarted.
+/// After a listed exit code the job closes on every node, even with restarts left. After other codes it restarts.
 #[test]
 fn exit_code_asks_for_no_restart() {
     let sandbox = Sandbox::with_standbys();
@@ -54,8 +53,8 @@ fn exit_code_asks_for_no_restart() {
     sandbox.assert_nothing_left();
 }
 
-/// A job that has failed stays closed when a service manager starts its agents again, each on its
-/// own: they report its outcome, and start nothing.
+/// A job that has failed stays closed when a service manager starts its agents again, each on its own. They report its outcome, and start
+/// nothing.
 #[test]
 fn closed_job_stays_closed() {
     // A worker may be killed before it records that it was a standby.
@@ -99,7 +98,7 @@ fn closed_job_stays_closed() {
     guest.end().assert_code(1);
 }
 
-/// A worker that fails because it is stopped is not counted: only the first failure is reported.
+/// A worker that fails because it is stopped is not counted. Only the first failure is reported.
 #[test]
 fn victims_are_not_the_first_failure() {
     let sandbox = Sandbox::with_standbys();
@@ -118,8 +117,7 @@ fn victims_are_not_the_first_failure() {
     guest.end().assert_code(1);
 }
 
-/// The number of restarts belongs to the job: it is the same on every node after failures on any of
-/// them.
+/// The number of restarts belongs to the job. It is the same on every node after failures on any of them.
 #[test]
 fn restart_count_is_the_same_on_every_node() {
     let sandbox = Sandbox::with_standbys();
@@ -163,8 +161,8 @@ fn success_of_one_node_is_not_the_end() {
     sandbox.assert_nothing_left();
 }
 
-/// The next round begins only when the last process of the previous one is gone, on every node:
-/// here the worker of one node ignores SIGTERM for its grace period of a second.
+/// The next round begins only when the last process of the previous round is gone on every node. Here the worker of one node ignores
+/// SIGTERM for its grace period of a second.
 #[test]
 fn next_round_waits_for_the_last_process() {
     let sandbox = Sandbox::with_standbys();
@@ -179,8 +177,8 @@ fn next_round_waits_for_the_last_process() {
     guest.worker();
 }
 
-/// A failure is reported on every node even if its worker has written invalid UTF-8: that grows
-/// when it is converted to text, and must still fit the message.
+/// A failure is reported on every node even if its worker has written invalid UTF-8. That grows when it is converted to text, and must
+/// still fit the message.
 #[test]
 fn garbage_does_not_hide_a_failure() {
     for streams in ["", "--log-dir logs -r 2"] {
@@ -202,8 +200,8 @@ fn garbage_does_not_hide_a_failure() {
     }
 }
 
-/// The root cause is the worker that failed first, not the worker that exited first: its error file
-/// is older, even if it is on another node, and the worker exits late and is killed in the end.
+/// The root cause is the worker that failed first, not the worker that exited first. Its error file is older, even on another node, and the
+/// worker exits late and is killed in the end.
 #[test]
 fn oldest_error_file_is_the_root_cause() {
     let sandbox = Sandbox::with_standbys();
@@ -215,8 +213,7 @@ fn oldest_error_file_is_the_root_cause() {
     guest.workers(2);
     let write =
         |what: &str| format!("echo '{{\"message\": \"{what}\"}}' >$TORCHELASTIC_ERROR_FILE");
-    // Aged by two seconds: a file written milliseconds before a stop cannot be distinguished from
-    // its consequences.
+    // Aged by two seconds. A file that was written milliseconds before a stop could be a consequence of it.
     let age = "touch -d '2 seconds ago' $TORCHELASTIC_ERROR_FILE";
     orders[3].give(&format!("{}; {age}; echo first", write("CUDA out of memory")));
     guest.prints("first");

@@ -1,4 +1,4 @@
-//! The static backend: ranks and the address of rank 0 are as typed, in every round.
+//! Tests the static backend: ranks and the address of rank 0 are as typed, in every round.
 
 use std::{collections::BTreeSet, fs};
 
@@ -39,8 +39,8 @@ impl<'a> StaticJob<'a> {
     }
 }
 
-/// Ranks are as typed, independent of the order of arrival; all workers get the address and the
-/// port as typed, and reach the store of their round there.
+/// Ranks are as typed, in any order of arrival. All workers get the address and the port as typed, and reach the store of their round
+/// there.
 #[test]
 fn ranks_and_master_are_as_typed() {
     let sandbox = Sandbox::new();
@@ -77,7 +77,7 @@ fn variables_of_kubeflow_trainer_are_sufficient() {
     agents.into_iter().for_each(|agent| agent.end().assert_code(0));
 }
 
-/// The job waits for a replacement of a lost node, which gets its rank.
+/// The job waits for a replacement of a lost node. The replacement gets its rank.
 #[test]
 fn replacement_has_the_rank_of_the_lost() {
     let sandbox = Sandbox::new();
@@ -152,7 +152,7 @@ fn failure_restarts_all() {
     [host, guest].into_iter().for_each(|agent| agent.end().assert_code(0));
 }
 
-/// The rank of an active node is taken: a second node with it is refused, and ends.
+/// A second node with the rank of an active node is refused, and ends.
 #[test]
 fn second_node_of_a_rank_is_refused() {
     let sandbox = Sandbox::new();
@@ -168,7 +168,7 @@ fn second_node_of_a_rank_is_refused() {
     end.assert_stderr(&[&refusal, "hint: give each node a different rank"]);
 }
 
-/// Different backends at one endpoint are a mistake, and both are named.
+/// Different backends at one endpoint are a mistake. The error names both.
 #[test]
 fn other_backend_is_refused() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! One job: its endpoint, the flags that all its nodes share, and its agents.
+//! Runs one job: its endpoint, the flags that all its nodes share, and its agents.
 
 use std::{
     cell::Cell,
@@ -30,8 +30,8 @@ impl<'a> Job<'a> {
         Self { sandbox, endpoint, flags: flags.to_owned(), agents: Cell::new(0) }
     }
 
-    /// An agent that is not started yet; `words` are its own flags and its worker. Agents of the
-    /// first round get their ranks in the order of these calls.
+    /// An agent that is not started yet. `words` are its own flags and its worker. Agents of the first round get their ranks in the order
+    /// of these calls.
     pub(crate) fn agent(&self, words: &str) -> Start {
         let Self { endpoint, flags, agents, .. } = self;
         let rank = agents.replace(agents.get() + 1);
@@ -108,7 +108,7 @@ pub(crate) fn follow(port: u16, path: &str, mut each: impl FnMut(&str)) {
     body.filter(|line| !line.is_empty()).for_each(|line| each(&line));
 }
 
-/// Reads the state of the job at the port of each agent; all must have it.
+/// Reads the state of the job at the port of each agent. Each must serve it.
 #[track_caller]
 pub(crate) fn assert_served_everywhere(status: &Value) {
     for body in pages(status, "/status") {

@@ -1,4 +1,4 @@
-//! What has happened in a job: `ragent events`, `ragent explain`, `--journal`, and `GET /v1/events`.
+//! Tests the record of what has happened in a job: `ragent events`, `ragent explain`, `--journal`, and `GET /v1/events`.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::{
     support::{Program, Sandbox, free_port, listening_ports},
 };
 
-/// Reads events, which are in the order of their ids.
+/// Reads events. They are in the order of their ids.
 #[track_caller]
 fn events(lines: &str) -> Vec<Value> {
     let read = |line| serde_json::from_str::<Value>(line).expect("an event is JSON");
@@ -30,8 +30,7 @@ fn cause_of<'a>(events: &'a [Value], kind: &str) -> &'a str {
     cause.and_then(|cause| cause["kind"].as_str()).expect("it has a cause")
 }
 
-/// A failure is the cause of the restart; the same events are read from every agent, from the file, and as they
-/// happen.
+/// A failure is the cause of the restart. Every agent, the file and a reader that follows have the same events.
 #[test]
 fn failure_is_explained() {
     let sandbox = Sandbox::new();
@@ -152,8 +151,8 @@ fn failure_is_explained() {
     wait.assert_stderr(&["needs the current state of the job", "hint: with `--journal`"]);
 }
 
-/// After a takeover the journal begins with the loss of the coordinator, which is the cause of the restart; the time account
-/// goes on, and a reader that follows the journal reads on at the new coordinator.
+/// After a takeover, the journal begins with the loss of the coordinator, which is the cause of the restart. The time account goes on. A
+/// reader that follows the journal reads on at the new coordinator.
 #[test]
 fn journal_goes_on_after_a_takeover() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Agents that leave on a signal, as before a preemption.
+//! Tests agents that leave on a signal, as before a preemption.
 
 use nix::sys::signal::Signal;
 
@@ -7,8 +7,8 @@ use crate::{
     support::Sandbox,
 };
 
-/// A node that leaves lets its workers save, and ends with 1; the other nodes run on until then and
-/// continue without it at once, although they would wait an hour for a lost node.
+/// A node that leaves lets its workers save, and ends with 1. The other nodes run until then. They continue without it at once, although
+/// they would wait an hour for a lost node.
 #[test]
 fn node_leaves_in_order() {
     let sandbox = Sandbox::with_standbys();
@@ -30,8 +30,7 @@ fn node_leaves_in_order() {
     assert!(line.contains("has left"), "{line}");
 }
 
-/// While a node is leaving, the other nodes run on: their workers are not stopped before its own
-/// have ended.
+/// While a node is leaving, the other nodes run on. Their workers are stopped only after its own workers have ended.
 #[test]
 fn others_run_on_while_a_node_saves() {
     let sandbox = Sandbox::with_standbys();
@@ -72,7 +71,7 @@ fn all_nodes_leave() {
     sandbox.assert_nothing_left();
 }
 
-/// A host that leaves reports it to the other nodes; they stay, and go on after its return.
+/// A host that leaves reports it to the other nodes. They stay, and go on after its return.
 #[test]
 fn host_that_leaves_reports_it_and_may_return() {
     let sandbox = Sandbox::with_standbys();

@@ -1,4 +1,4 @@
-//! The lines that the agents of several nodes print by default.
+//! Tests the lines that the agents of several nodes print by default.
 
 use std::fs;
 
@@ -12,8 +12,8 @@ use crate::{
     support::Sandbox,
 };
 
-/// The lines of an agent without their times; warnings, workers' lines and those about a wait, which
-/// depend on the load of the machine, are not among them.
+/// The lines of an agent without their times. Leaves out warnings, workers' lines, and lines about a wait, which depend on the load of the
+/// machine.
 fn lines(stderr: &str) -> Vec<&str> {
     let own = stderr.lines().filter_map(|line| line.split_once("Z ragent: "));
     let is_other = |line: &&str| !line.starts_with("warning: ") && !line.contains(WAITS);
@@ -23,8 +23,8 @@ fn lines(stderr: &str) -> Vec<&str> {
 /// The end of a line about a wait, without the endpoint.
 const WAITS: &str = ", run id j)";
 
-/// A node that waits for others prints the reason after a while, with the endpoint and the run id, and
-/// so does a node whose workers have succeeded before those of another one.
+/// A node that waits for others prints the reason after a while, with the endpoint and the run id. So does a node whose workers have
+/// succeeded before the workers of another one.
 #[test]
 fn long_wait_has_a_line() {
     let sandbox = Sandbox::new();
@@ -106,13 +106,13 @@ fn lines_after(signal: Signal) -> (Vec<String>, String) {
     (own, error.unwrap_or_default().to_owned())
 }
 
-/// A host that is killed, or leaves, is reported by one line on each other node, although its stream
-/// breaks and attempts to connect fail. A second line follows if workers are killed because the lease ends.
+/// A host that is killed, or leaves, is reported by one line on each other node, although its stream breaks and attempts to connect fail. A
+/// second line follows if workers are killed because the lease ends.
 #[test]
 fn lost_host_is_one_line() {
     let (killed, error) = lines_after(Signal::SIGKILL);
     let [line, stop] = killed.as_slice() else { panic!("{killed:#?}") };
-    // The first attempt may still find the port open, so the cause may be that it broke, or that it was refused.
+    // The first attempt may still find the port open. So the cause may be a broken or a refused connection.
     assert!(line.starts_with("warning: cannot reach the coordinator at 127.0.0.1:"), "{line}");
     assert!(line.contains("; retrying for 4 s (workers are killed if it stays "), "{line}");
     assert!(stop.starts_with("warning: the lease has ended: the coordinator at 127."), "{stop}");

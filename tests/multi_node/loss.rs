@@ -1,4 +1,4 @@
-//! The loss of a node: its proof, and a free round of the other nodes.
+//! Tests the loss of a node: its proof, and a round of the other nodes without a charge.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::{
     support::{LEASE, Sandbox, is_alive, keeper_of, kill, let_pass},
 };
 
-/// A node whose agent was killed is lost by its keeper's death notice, before its lease ends; by then
-/// its workers are dead. The other nodes form a new round without it, and nothing is charged.
+/// The agent of a node is killed. The keeper's death notice makes the node lost before its lease ends, and its workers are dead by then.
+/// The other nodes form a new round without it, and nothing is charged.
 #[test]
 fn killed_agent_is_lost_by_its_death_notice() {
     let sandbox = Sandbox::with_standbys();
@@ -71,8 +71,8 @@ fn node_without_agent_and_keeper_is_lost_by_its_lease() {
     assert!(line.contains("no message within its lease"), "{line}");
 }
 
-/// A frozen node is evicted; its workers are dead before the next round starts, although its agent
-/// cannot kill them. When it resumes it is admitted again.
+/// A frozen node is evicted. Its workers are dead before the next round starts, although its agent cannot kill them. When it resumes, it is
+/// admitted again.
 #[test]
 fn frozen_node_is_evicted_and_comes_back() {
     let sandbox = Sandbox::with_standbys();
@@ -94,8 +94,7 @@ fn frozen_node_is_evicted_and_comes_back() {
     assert_eq!(numbers(&both, "group_rank"), [0, 1]);
 }
 
-/// A lost node can be replaced within the shrink timeout by an agent that is started again: one
-/// round follows, not two.
+/// A lost node can be replaced within the shrink timeout by an agent that is started again. One round follows, not two.
 #[test]
 fn restarted_agent_takes_its_place_again() {
     let sandbox = Sandbox::with_standbys();
@@ -115,7 +114,7 @@ fn restarted_agent_takes_its_place_again() {
     assert_eq!(job.status()["round"], 2);
 }
 
-/// A killed keeper is a failure of its node: charged, and followed by one round of all nodes.
+/// A killed keeper is a failure of its node. It is charged, and one round of all nodes follows.
 #[test]
 fn killed_keeper_is_a_failure_of_the_job() {
     let sandbox = Sandbox::with_standbys();
@@ -155,12 +154,11 @@ fn short_pauses_cost_nothing() {
     }
 }
 
-/// If the node with rank 0 is lost, a survivor gets that rank in the next round, never the
-/// replacement: that has no checkpoint to give to the others.
+/// If the node with rank 0 is lost, a survivor gets that rank in the next round, never the replacement. The replacement has no checkpoint
+/// to give to the others.
 #[test]
 fn rank_zero_is_a_survivor() {
-    // `ragent coordinator` serves the endpoint, so no gate delays the first round until standbys
-    // are ready.
+    // `ragent coordinator` serves the endpoint, so no gate delays the first round until standbys are ready.
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "--nnodes 3 --rdzv-conf shrink_timeout=3600");
     let _coordinator = job.coordinator();
@@ -170,7 +168,7 @@ fn rank_zero_is_a_survivor() {
     assert_eq!(numbers(&before, "group_rank"), [0, 1, 2]);
     agents[0].signal(Signal::SIGKILL);
     agents[1].logs("round has ended");
-    // The newcomer asks for rank 0, but only comes first among newcomers.
+    // The newcomer asks for rank 0, but it is only the first among newcomers.
     let mut newcomer = job.agent("--node-rank 0 --no-python stay.sh").start();
     let [_, second, third] = &mut agents;
     let after = workers([&mut newcomer, second, third]);
@@ -180,8 +178,8 @@ fn rank_zero_is_a_survivor() {
     assert_eq!(numbers(&after, "restart"), [0, 0, 0]);
 }
 
-/// A newcomer whose worker fails at once, as on a broken GPU, is quarantined: the other nodes go on
-/// without it, and nothing is charged, although no restart is left.
+/// A newcomer whose worker fails at once, as on a broken GPU, is quarantined. The other nodes go on without it. Nothing is charged,
+/// although no restart is left.
 #[test]
 fn broken_newcomer_is_quarantined() {
     let sandbox = Sandbox::with_standbys();
@@ -200,8 +198,8 @@ fn broken_newcomer_is_quarantined() {
     assert_eq!(status["nodes"][1]["state"], "quarantined", "{status}");
 }
 
-/// The workers of a frozen agent are killed at the end of its lease, while it is still frozen. When
-/// it resumes, the job goes on with a new round, and nothing is charged.
+/// The workers of a frozen agent are killed at the end of its lease, while it is still frozen. When it resumes, the job goes on with a new
+/// round, and nothing is charged.
 #[test]
 fn workers_do_not_outlive_the_lease_of_a_frozen_agent() {
     let sandbox = Sandbox::with_standbys();
@@ -222,8 +220,7 @@ fn workers_do_not_outlive_the_lease_of_a_frozen_agent() {
     sandbox.assert_nothing_left();
 }
 
-/// A keeper that is stopped when the lease of its node ends is killed, and so are its workers: they
-/// must not outlive the lease by a minute.
+/// A keeper that is stopped when the lease of its node ends is killed, and so are its workers. They must not outlive the lease by a minute.
 #[test]
 fn workers_of_a_frozen_keeper_die_with_the_lease() {
     let sandbox = Sandbox::with_standbys();

@@ -1,7 +1,7 @@
-//! Several nodes with real processes, all on this machine: the effects of a failure, a loss, a
-//! newcomer or a restart of the coordinator on each of them.
+//! Tests several nodes with real processes, all on this machine: how a failure, a loss, a newcomer or a restart of the coordinator affects
+//! each of them.
 //!
-//! Timeouts are set so that a test which would pass by waiting fails by its deadline instead.
+//! Timeouts are long, so that a test that would pass by waiting fails by its deadline instead.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
 mod certificates;

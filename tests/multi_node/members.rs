@@ -1,4 +1,4 @@
-//! Membership: newcomers, spares, and their effects on the other nodes.
+//! Tests membership: newcomers, spares, and their effects on the other nodes.
 
 use std::{
     fs,
@@ -14,8 +14,8 @@ use crate::{
     support::{READY, Sandbox, Stream, free_port, let_pass, skip},
 };
 
-/// A node that joins a running job with room is admitted by one new round, which is free; the
-/// members keep their ranks. Their earlier output stays in the same log file.
+/// A node joins a running job with room. One new round without a charge admits it, and the members keep their ranks. Their earlier output
+/// stays in the same log file.
 #[test]
 fn newcomer_is_taken_in() {
     let sandbox = Sandbox::with_standbys();
@@ -35,8 +35,8 @@ fn newcomer_is_taken_in() {
     assert_eq!(sizes, [false, true], "{text}");
 }
 
-/// A node for which there is no room waits as a spare and disturbs no other node; it replaces a
-/// lost member at once, although the job would wait an hour for that member.
+/// A node without room waits as a spare and disturbs no other node. It replaces a lost member at once, although the job would wait an hour
+/// for that member.
 #[test]
 fn spare_takes_the_place_of_a_lost_member() {
     let sandbox = Sandbox::with_standbys();
@@ -85,7 +85,7 @@ fn spare_succeeds_with_the_job() {
     sandbox.assert_nothing_left();
 }
 
-/// Nodes may have different numbers of workers; global ranks are dense in the order of the nodes.
+/// Nodes may have different numbers of workers. Global ranks have no gaps, in the order of the nodes.
 #[test]
 fn nodes_may_differ_in_size() {
     let sandbox = Sandbox::with_standbys();
@@ -184,8 +184,8 @@ fn whole_units_take_part() {
     assert_eq!(numbers(&all, "world_size"), [4; 4]);
 }
 
-/// A coordinator that does not answer for ten seconds, as while its machine is suspended, is not taken for
-/// another program: a new node warns, and registers when it answers again.
+/// A coordinator does not answer for ten seconds, as while its machine is suspended. It is not taken for another program. A new node warns,
+/// and registers when it answers again.
 #[test]
 fn newcomer_waits_for_a_paused_coordinator() {
     let sandbox = Sandbox::with_standbys();

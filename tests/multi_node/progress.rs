@@ -1,4 +1,4 @@
-//! The training step of a job, from its workers to `ragent status`.
+//! Tests the training step of a job, from its workers to `ragent status`.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     support::{PATIENCE, Sandbox, let_pass},
 };
 
-/// The interval between two requests for the status, which changes with keep-alives.
+/// The interval between two requests for the status. It changes with keep-alives.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 /// Waits until the status is as wanted, and returns it.
@@ -38,8 +38,8 @@ fn is_at(progress: &Value, source: &str, lowest: u64, highest: u64) -> bool {
     progress["source"] == source && progress["step"] == lowest && progress["highest"] == highest
 }
 
-/// Steps that workers report through their socket are in the status: the lowest and the highest of all nodes, also if they go
-/// back. A restart begins without a step.
+/// Steps that workers report through their socket are in the status: the lowest and the highest of all nodes, even if they go back. A
+/// restart begins without a step.
 #[test]
 fn reported_steps_are_in_the_status() {
     let sandbox = Sandbox::new();
@@ -75,8 +75,8 @@ fn reported_steps_are_in_the_status() {
     until(&job, |progress| is_at(progress, "reported", 30, 30));
 }
 
-/// Steps are read from captured output: of common frameworks, also from a progress bar whose line has no end, or with the pattern
-/// of the user. A step that a worker reports replaces those that are read.
+/// Steps are read from captured output: of common frameworks, from a progress bar whose line has no end, or with the pattern of the user.
+/// If a worker reports its step, that replaces the steps that are read.
 #[test]
 fn steps_are_read_from_output() {
     let sandbox = Sandbox::new();
@@ -116,7 +116,7 @@ fn line_for_users_needs_no_hang_timeout() {
     until(&job, |progress| is_at(progress, "reported", 1, 1));
 }
 
-/// With `--progress off` no output is searched; reported steps still count.
+/// With `--progress off` no output is searched. Reported steps still count.
 #[test]
 fn output_is_not_searched_if_switched_off() {
     let sandbox = Sandbox::new();
@@ -130,8 +130,7 @@ fn output_is_not_searched_if_switched_off() {
     until(&job, |progress| is_at(progress, "reported", 3, 3));
 }
 
-/// A flood of lines with steps is copied completely, its last step is read, and the steps are passed on at most ten times a
-/// second.
+/// A flood of lines with steps is copied completely, and its last step is read. The steps are passed on at most ten times a second.
 #[test]
 fn flood_of_steps_is_bounded() {
     const LINES: usize = 200_000;

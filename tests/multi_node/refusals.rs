@@ -1,5 +1,4 @@
-//! Nodes that do not belong to the job are refused at once, with the reason, and the job is not
-//! disturbed.
+//! Tests nodes that do not belong to the job. They are refused at once, with the reason, and the job is not disturbed.
 
 use std::{
     fs::{self, Permissions},
@@ -14,7 +13,7 @@ use crate::{
     support::{Sandbox, free_port},
 };
 
-/// Two agents with different `--nnodes`: the second is refused with both values, and the host and the status of the job name it.
+/// Two agents have different `--nnodes`. The second is refused with both values, and the host and the status of the job name it.
 #[test]
 fn different_numbers_of_nodes() {
     let sandbox = Sandbox::new();
@@ -62,8 +61,8 @@ fn other_run_id() {
     assert_eq!(end.stdout, "");
 }
 
-/// Two scripts at one endpoint are two jobs: the second one is refused, and both sides name both scripts. A node with a role of its
-/// own may run another script.
+/// Two scripts at one endpoint are two jobs. The second one is refused, and both sides name both scripts. A node with its own role may run
+/// another script.
 #[test]
 fn other_script() {
     let sandbox = Sandbox::new();
@@ -82,8 +81,8 @@ fn other_script() {
     workers([&mut host, &mut guest]);
 }
 
-/// An agent that has outlived its job is refused by the next job of the same name once that has
-/// formed a round: the agent's workers belong to another run.
+/// An agent that has outlived its job is refused by the next job of the same name, once that has formed a round. The agent's workers belong
+/// to another run.
 #[test]
 fn agent_of_an_earlier_run() {
     let sandbox = Sandbox::new();
@@ -111,8 +110,8 @@ fn agent_of_an_earlier_run() {
     end.assert_stderr(&["it belongs to an earlier run of the job", "hint: "]);
 }
 
-/// Agents of one machine need different ports for their workers' stores: an agent whose port is
-/// taken ends at once, and names the port and its setting.
+/// Agents of one machine need different ports for their workers' stores. An agent whose port is taken ends at once, and names the port and
+/// its setting.
 #[test]
 fn store_port_that_another_agent_has() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Jobs whose nodes share a secret, and nodes whose secrets differ.
+//! Tests jobs whose nodes share a secret, and nodes whose secrets differ.
 
 use std::{
     fs::{self, File},
@@ -15,7 +15,7 @@ use crate::{
     support::{End, Sandbox, Start, Stream},
 };
 
-/// Makes a file with a secret; returns its path and the id.
+/// Makes a file with a secret. Returns its path and the id.
 fn secret_file(sandbox: &Sandbox, name: &str) -> (PathBuf, String) {
     let path = sandbox.path(name);
     let secret = Secret::random().unwrap();
@@ -119,8 +119,7 @@ fn secret_comes_from_stdin() {
     elsewhere.assert_stderr(&[&id, "this one has none"]);
 }
 
-/// Every pair of nodes whose secrets differ gets an error that names both sides, at once and with exit code 9; the job
-/// is not disturbed.
+/// Every pair of nodes whose secrets differ gets an error that names both sides, at once and with exit code 9. The job is not disturbed.
 #[test]
 fn different_secrets_are_errors() {
     let sandbox = Sandbox::new();
@@ -168,7 +167,7 @@ fn different_secrets_are_errors() {
     }
 }
 
-/// While a job runs, its secret is replaced: nodes with the old one, the new one, or both join.
+/// While a job runs, its secret is replaced. Nodes with the old one, the new one, or both join.
 #[test]
 fn secrets_are_replaced_while_a_job_runs() {
     let sandbox = Sandbox::new();
@@ -189,7 +188,7 @@ fn secrets_are_replaced_while_a_job_runs() {
     let new = sandbox.path("new");
     let first = fs::read_to_string(&path).unwrap().lines().next().unwrap().to_owned();
     file::create(&new, &Secret::new(&first).unwrap()).unwrap();
-    // At once: the host reads its file at most once a second.
+    // At once, because the host reads its file at most once a second.
     let mut guests: Vec<_> = [&path, &new, &copy, &new].map(|path| agent(path).start()).into();
     for guest in &mut guests {
         guest.worker();
@@ -230,8 +229,8 @@ fn unusable_secrets_are_usage_errors() {
     required.assert_stderr(&["`--auth secret` requires a secret", "ragent secret --init"]);
 }
 
-/// A home folder of another user, as in a container with a foreign uid, does not keep a job from running; a required
-/// secret is not found there.
+/// The home folder belongs to another user, as in a container with a foreign uid. The job runs all the same. A required secret is not found
+/// there.
 #[test]
 fn home_of_another_user_is_not_searched() {
     if !nix::unistd::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! `ragent status` of a job of several nodes.
+//! Tests `ragent status` of a job of several nodes.
 
 use std::{sync::mpsc, thread};
 
@@ -27,7 +27,7 @@ fn status_names_the_reason_for_waiting() {
     assert_eq!(job.status()["incomplete"]["kind"], "last_call");
 }
 
-/// Every agent sends the state of the job again after each change, and the coordinator its end.
+/// Every agent sends the state of the job again after each change. The coordinator sends the end of the job.
 #[test]
 fn states_are_followed() {
     let sandbox = Sandbox::new();
@@ -67,8 +67,8 @@ fn states_are_followed() {
     assert_eq!(states[0].last().unwrap(), "closed", "{states:?}");
 }
 
-/// Members are listed first, in the order of their ranks, with the ranks of their workers; nodes in the same state share a
-/// row, unless each is asked for.
+/// Members are listed first, in the order of their ranks, with the ranks of their workers. Nodes in the same state share a row, unless you
+/// ask for each.
 #[test]
 fn status_lists_members_by_rank() {
     let sandbox = Sandbox::new();
@@ -107,7 +107,7 @@ fn status_lists_members_by_rank() {
     );
 }
 
-/// `ragent status --watch` prints each state until the job is closed, asked at any agent.
+/// `ragent status --watch` prints each state until the job is closed, from any agent.
 #[test]
 fn status_is_watched() {
     let sandbox = Sandbox::new();
@@ -131,8 +131,8 @@ fn status_is_watched() {
     assert!(watched.stdout.contains("job j  round 2  closed"), "{}", watched.stdout);
 }
 
-/// Every agent serves the same object to its user over HTTP, and metrics, also in a job with a secret; the one that
-/// coordinates has the metrics of the job.
+/// Every agent serves the same object to its user over HTTP, and metrics, even in a job with a secret. The agent that coordinates has the
+/// metrics of the job.
 #[test]
 fn status_over_http() {
     let sandbox = Sandbox::new();
@@ -196,8 +196,7 @@ fn status_of_a_job_that_has_succeeded() {
     host.end().assert_code(0);
 }
 
-/// Status may also be asked of an agent that does not host the coordinator: the request is
-/// redirected to the coordinator.
+/// You may ask an agent that does not host the coordinator. It redirects the request to the coordinator.
 #[test]
 fn status_follows_to_the_coordinator() {
     let sandbox = Sandbox::new();
@@ -217,8 +216,8 @@ fn status_follows_to_the_coordinator() {
     }
 }
 
-/// One voter that answers is enough, and an agent that does not coordinate the job redirects to the
-/// coordinator. If no voter answers, the error lists each of them with the cause.
+/// One voter that answers is enough. An agent that does not coordinate the job redirects to the coordinator. If no voter answers, the error
+/// lists each of them with the cause.
 #[test]
 fn status_of_voters() {
     let sandbox = Sandbox::new();
@@ -246,8 +245,7 @@ fn status_of_voters() {
     end.assert_stderr(&["from any of its voters", first, second, third, "hint: "]);
 }
 
-/// The registration of an agent contains the whole list of its voters, with which `ragent status`
-/// without arguments finds the job.
+/// The registration of an agent contains the whole list of its voters. `ragent status` without arguments finds the job by it.
 #[test]
 fn status_finds_a_job_with_voters() {
     let sandbox = Sandbox::new();
@@ -267,8 +265,7 @@ fn status_finds_a_job_with_voters() {
     end.assert_stderr(&[&format!("\n  run id j, endpoint {list}")]);
 }
 
-/// An agent that waits for its coordinator is a job of this machine: status shows what it waits
-/// for, and that it runs.
+/// An agent that waits for its coordinator is a job of this machine. Status shows what it waits for, and that it runs.
 #[test]
 fn status_of_an_agent_that_waits() {
     let sandbox = Sandbox::new();
@@ -300,7 +297,7 @@ fn status_of_an_agent_that_waits() {
         .assert_stderr(&["no job of this user is running on this machine"]);
 }
 
-/// The same holds for an agent that looks for the others; `auto` is not taken for a host name.
+/// The same holds for an agent that searches for the others. `auto` is not taken for a host name.
 #[test]
 fn status_of_an_agent_that_searches() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Jobs whose coordinator is elected: its loss costs one restart, on any host.
+//! Tests jobs whose coordinator is elected: its loss costs one restart, on any host.
 
 use std::collections::BTreeSet;
 
@@ -62,8 +62,9 @@ fn assert_round(agents: &mut [Program], world_size: u32) {
 
 const FLAGS: &str = "--max-restarts 0 --rdzv-conf shrink_timeout=0,last_call_timeout=3600";
 
-/// The leader's agent is killed: the others continue without it, and nothing is charged. A second loss leaves no
-/// majority of the voters: the workers stop, and the agents wait. Another agent at a listed endpoint ends the wait,
+/// The leader's agent is killed. The others continue without it, and nothing is charged.
+///
+/// A second loss leaves no majority of the voters. The workers stop, and the agents wait. Another agent at a listed endpoint ends the wait,
 /// although it has no state of the job.
 #[test]
 fn leader_is_killed() {
@@ -110,7 +111,7 @@ fn leader_is_killed() {
     sandbox.wait_until_nothing_left();
 }
 
-/// Another voter takes over from a leader that is stopped (SIGSTOP), which joins again when it continues.
+/// Another voter takes over from a leader that is stopped (SIGSTOP). The old leader joins again when it continues.
 #[test]
 fn leader_is_frozen() {
     let sandbox = Sandbox::with_standbys();
@@ -154,12 +155,12 @@ fn leader_leaves() {
         agent.end().assert_code(8);
     }
     sandbox.assert_nothing_left();
-    // The voter that has left was not replaced, so that the others may still need it; its file ages.
+    // The voter that has left was not replaced, so the others may still need it. Its file ages.
     assert_eq!(states(&sandbox).len(), 1);
 }
 
-/// A job that succeeds leaves no state, so that the next job of the same name starts from the beginning. A job also
-/// succeeds after a takeover, and the restarts that were charged before it still count.
+/// A job that succeeds leaves no state, so the next job of the same name starts from the beginning. A job also succeeds after a takeover,
+/// and the restarts that were charged before it still count.
 #[test]
 fn job_succeeds_after_a_takeover() {
     let sandbox = Sandbox::with_standbys();
@@ -183,8 +184,8 @@ fn job_succeeds_after_a_takeover() {
     sandbox.wait_until_nothing_left();
 }
 
-/// An agent without a majority of the voters for the join timeout names them, with the code after which a restart
-/// helps: before the job has begun, and after that.
+/// An agent is without a majority of the voters for the join timeout, before the job has begun or after that. It names them, and ends with
+/// the code after which a restart helps.
 #[test]
 fn voter_without_a_majority_gives_up() {
     let sandbox = Sandbox::new();
@@ -225,7 +226,7 @@ fn host_that_is_listed_twice_is_refused() {
 }
 
 /// The same command runs again after each kind of end, with a full budget. After a success or a failure it is another job. If all agents
-/// leave, the last ones may keep the state, since they do not know the end of the job: then it goes on.
+/// leave, the last ones may keep the state, since they do not know the end of the job. Then it goes on.
 #[test]
 fn same_command_runs_again_after_each_end() {
     for (order, code) in [(Some("exit 0"), 0), (Some("exit 7"), 1), (None, 8)] {
@@ -274,7 +275,7 @@ fn failed_job_ends_everywhere() {
     assert_no_state(&sandbox);
 }
 
-/// All voters may be without workers: `ragent coordinator` on three hosts, one of which is lost.
+/// All voters may be without workers: `ragent coordinator` runs on three hosts, and one of them is lost.
 #[test]
 fn coordinators_without_agents() {
     let sandbox = Sandbox::with_standbys();
@@ -304,8 +305,8 @@ fn coordinators_without_agents() {
     sandbox.wait_until_nothing_left();
 }
 
-/// Agents that name one voter, the leader or another one, and an agent that spells the list differently, take
-/// the list of voters from the welcome: they stay when the leader is lost, and report all voters when none leads.
+/// An agent may name only one voter, the leader or another one, or spell the list differently. It takes the list of voters from the
+/// welcome. So it stays when the leader is lost, and reports all voters when none leads.
 #[test]
 fn list_is_taken_from_the_welcome() {
     let sandbox = Sandbox::with_standbys();
@@ -340,8 +341,7 @@ fn list_is_taken_from_the_welcome() {
     }
 }
 
-/// A voter with another list is excluded from the election, which the others report, but its agent takes part in
-/// the job.
+/// A voter with another list is excluded from the election, and the others report that. Its agent takes part in the job.
 #[test]
 fn voter_with_another_list_is_excluded() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! The lines that an agent on a terminal shows while a job starts.
+//! Tests the lines that an agent on a terminal shows while a job starts.
 
 use std::fs;
 
@@ -14,10 +14,10 @@ use crate::{
 
 const ESCAPE: u8 = 0x1b;
 
-/// The end of a line about a wait, which depends on the load of the machine.
+/// The end of a line about a wait. Such lines depend on the load of the machine.
 const WAITS: &str = ", run id j)";
 
-/// The lines without their times, and without warnings and those about a wait.
+/// The lines without their times. Leaves out warnings and lines about a wait.
 fn lines(text: &str) -> Vec<&str> {
     let plain = |line| match str::split_once(line, " ragent: ") {
         Some((_, line)) => line,
@@ -33,8 +33,8 @@ fn on(terminal: &Terminal, agent: Start, term: &str) -> Start {
     agent.stdout(terminal.stdio()).stderr(terminal.stdio())
 }
 
-/// While a node waits for another one, its terminal shows the number of missing nodes and the reason. When the workers run, the
-/// terminal has the same lines as the output of an agent without one, whose output has no escape sequences.
+/// While a node waits for another one, its terminal shows the number of missing nodes and the reason. When the workers run, the terminal
+/// has the same lines as an agent without one. The output without a terminal has no escape sequences.
 #[test]
 fn wait_is_shown_and_removed() {
     let sandbox = Sandbox::new();
@@ -75,7 +75,7 @@ fn wait_is_shown_and_removed() {
     assert_eq!(of_guest, [shown[0], shown[1], shown[3]], "{}", guest.stderr);
 }
 
-/// The block appears again when the job has lost a node, names it, and damages neither an unfinished line of a worker nor the
+/// The block appears again when the job has lost a node, and names the node. It damages neither an unfinished line of a worker nor the
 /// output of the next workers.
 #[test]
 fn wait_after_a_loss_is_shown() {

@@ -1,4 +1,4 @@
-//! `ragent top` in a pseudo terminal.
+//! Tests `ragent top` in a pseudo terminal.
 
 use nix::sys::signal::Signal;
 
@@ -17,8 +17,8 @@ fn top(sandbox: &Sandbox, job: &Job<'_>, terminal: &ScreenTerminal) -> Program {
     start_in(terminal, sandbox.ragent(&format!("top --rdzv-endpoint {}", job.endpoint)))
 }
 
-/// The view shows nodes, a failure of a worker with the restart that follows from it, the details of a node, and the
-/// explanation; `q` restores the terminal.
+/// The view shows the nodes, a failure of a worker with the restart that follows, the details of a node, and the explanation. `q` restores
+/// the terminal.
 #[test]
 fn job_is_shown() {
     let sandbox = Sandbox::new();
@@ -74,7 +74,7 @@ fn outcome_is_shown() {
     terminal.shows("all workers of round 1 run");
     orders[1].give("exit 7");
     workers([&mut host, &mut guest]);
-    // The view receives the states of the job by now.
+    // By now the view has received the states of the job.
     terminal.shows("restarts 1/1");
     orders.iter().for_each(|orders| orders.give("exit 0"));
     host.end().assert_code(0);
@@ -87,7 +87,7 @@ fn outcome_is_shown() {
     terminal.assert_restored();
 }
 
-/// Without a coordinator, the last state is shown; the view goes on at the next coordinator.
+/// Without a coordinator, the last state is shown. The view goes on at the next coordinator.
 #[test]
 fn next_coordinator_is_found() {
     let sandbox = Sandbox::new();

@@ -39,7 +39,7 @@ def needs(*programs):
 
 
 def run(*words, code=0, **options):
-    """Runs a program, and returns its output; fails unless it exits with `code`."""
+    """Runs a program, and returns its output. Fails unless it exits with `code`."""
     options = {"stdin": subprocess.DEVNULL, "timeout": PATIENCE, **options}
     end = subprocess.run([str(word) for word in words], capture_output=True, text=True, **options)
     assert code is None or end.returncode == code, f"{words}: {end.returncode}\n{end.stdout}\n{end.stderr}"
@@ -61,6 +61,6 @@ def venv(tmp_path):
 
 @pytest.fixture
 def env(tmp_path):
-    """The environment of programs, without settings of the user; no environment is active."""
+    """The environment of programs, without settings of the user. No environment is active."""
     (tmp_path / "run").mkdir()
     return {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "run")}

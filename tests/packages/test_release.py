@@ -27,7 +27,7 @@ def release(folder, *words):
 
 
 def test_conditions(tmp_path):
-    """A release needs its tag, a section in the changelog, and a clean checkout; otherwise nothing is built."""
+    """A release needs its tag, a section in the changelog, and a clean checkout. Otherwise nothing is built."""
     copy = tmp_path / "copy"
     git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.com", "-C", copy]
     run("git", "init", "--quiet", copy)

@@ -7,7 +7,7 @@ from conftest import package, run
 
 
 def test_contents(env, tmp_path):
-    """The program runs where it is unpacked; the unit is that for /usr/local."""
+    """The program runs where it is unpacked. The unit has the paths of /usr/local."""
     file = package(f"ragent-*-{platform.machine()}-linux.tar.gz")
     with tarfile.open(file) as archive:
         members = archive.getmembers()

@@ -108,7 +108,7 @@ def test_contents(wheel):
 
 
 def test_installation_use_and_removal(wheel, venv, env, tmp_path):
-    """Installed next to torch, the program runs a job with the Python of its environment, which is not activated; so does the
+    """Installed next to torch, the program runs a job with the Python of its environment, which is not activated. So does the
     module. Without it, nothing is left."""
     put_torch(venv)
     before = files_below(venv)

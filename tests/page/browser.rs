@@ -1,4 +1,4 @@
-//! A headless Chromium, by its debugging protocol: JSON messages that end with NUL, on two pipes.
+//! Drives a headless Chromium by its debugging protocol: JSON messages that end with NUL, on two pipes.
 
 use std::{
     cell::RefCell,
@@ -15,7 +15,7 @@ use crate::support::{PATIENCE, Program, Sandbox, is_there};
 
 const CHROMIUM: &str = "chromium-headless-shell";
 
-/// Returns true if there is a browser; prints so if not, or fails under `CI=true`.
+/// Returns true if there is a browser. If not, prints so, or fails under `CI=true`.
 pub(crate) fn has_browser() -> bool {
     is_there(CHROMIUM)
 }
@@ -116,7 +116,7 @@ impl Browser {
         }
     }
 
-    /// Returns the value of an expression in the page; waits for it if it is a promise.
+    /// Returns the value of an expression in the page. If it is a promise, waits for it.
     #[track_caller]
     pub(crate) fn evaluate(&self, expression: &str) -> Value {
         let params = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
@@ -125,7 +125,7 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
-    /// Waits until an expression is true, which is evaluated after each change of the document.
+    /// Waits until an expression is true. It is evaluated after each change of the document.
     #[track_caller]
     pub(crate) fn wait_until(&self, expression: &str) {
         let timeout = PATIENCE.as_millis();

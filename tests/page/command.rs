@@ -1,4 +1,4 @@
-//! `ragent page`: the page of a job on this machine, for one browser.
+//! Tests `ragent page`: the page of a job on this machine, for one browser.
 
 use std::net::SocketAddr;
 
@@ -22,8 +22,8 @@ fn start_page(sandbox: &Sandbox, words: &str) -> (Program, SocketAddr, String) {
     (program, address.parse().expect("an address"), token.to_owned())
 }
 
-/// 22: the token opens the page once. Without the cookie that follows, with a used token, or with the name of another host, nothing
-/// is readable; and no request changes anything.
+/// 22: the token opens the page once. Nothing is readable without the cookie that follows, with a used token, or with the name of another
+/// host. No request changes anything.
 #[test]
 fn page_opens_once() {
     let sandbox = Sandbox::new();
@@ -87,7 +87,7 @@ fn failures_are_explained() {
     end.assert_stderr(&[&port.to_string(), "in use"]);
 }
 
-/// A browser opens the address that was printed; the page goes on when another agent takes over, and a reload needs no token.
+/// A browser opens the address that was printed. The page goes on when another agent takes over, and a reload needs no token.
 #[test]
 fn page_follows_the_coordinator() {
     if !has_browser() {

@@ -1,4 +1,4 @@
-//! The page with the keyboard alone, and without scripts.
+//! Tests the page with the keyboard alone, and without scripts.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::{
     support::{Sandbox, free_port},
 };
 
-/// Without scripts, the page is the text of the status; names are no markup.
+/// Without scripts, the page is the text of the status. Names are shown as text, even if they look like markup.
 #[test]
 fn page_without_scripts() {
     if !has_browser() {
@@ -24,7 +24,7 @@ fn page_without_scripts() {
     browser.open(&format!("http://{endpoint}/"));
     let text = browser.text();
     assert!(text.contains("job <b>run7  round 1  running  nodes 1  workers 1"), "{text}");
-    // With scripts, a name is no markup either.
+    // With scripts, names are shown as text too.
     browser.call("Emulation.setScriptExecutionDisabled", json!({"value": false}));
     browser.open(&format!("http://{endpoint}/"));
     browser.shows("<b>run7");

@@ -1,4 +1,4 @@
-//! The page of a job with 10,000 nodes, which are made up.
+//! Tests the page of a job with 10,000 nodes, which are made up.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::{
 /// The number of nodes.
 const NODES: usize = 10_000;
 
-/// The rows of the made-up nodes: one is lost, and one is quarantined.
+/// The rows of the made-up nodes. One is lost, and one is quarantined.
 fn rows() -> Vec<Value> {
     let row = |slot: usize| {
         let (state, reason) = match slot {
@@ -67,8 +67,7 @@ fn real_parts(sandbox: &Sandbox) -> (Vec<u8>, String) {
     (get(address, "/"), first)
 }
 
-/// The page reads and draws 10,000 nodes in less than a second of processor time. Keys select one of them, and find one by its
-/// host.
+/// The page reads and draws 10,000 nodes in less than a second of processor time. Keys select one of them, and find one by its host.
 #[test]
 #[expect(clippy::print_stderr, reason = "docs/performance.md names this figure")]
 fn ten_thousand_nodes_are_drawn() {
@@ -80,7 +79,7 @@ fn ten_thousand_nodes_are_drawn() {
     let address = serve(document, first_events(&event, Value::Null));
     let origin = format!("http://{address}");
     let browser = Browser::start(&sandbox);
-    // Times of the page's thread: a busy machine does not change them.
+    // These are times of the page's thread, so a busy machine does not change them.
     browser.call("Performance.enable", json!({"timeDomain": "threadTicks"}));
     browser.open(&origin);
     browser.shows("Nodes: 10,000");

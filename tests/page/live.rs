@@ -1,4 +1,4 @@
-//! The page of jobs with real processes.
+//! Tests the page of jobs with real processes.
 
 use nix::sys::signal::Signal;
 
@@ -30,8 +30,8 @@ impl Pair {
     }
 }
 
-/// A worker is killed, three times: the page shows each of these failures and the next round. It reports no error, and sends no
-/// request to another server.
+/// A worker is killed, three times. The page shows each of these failures and the next round. It reports no error, and sends no request to
+/// another server.
 #[test]
 #[expect(clippy::print_stderr, reason = "docs/performance.md names this figure")]
 fn killed_worker_is_shown() {
@@ -65,8 +65,8 @@ fn killed_worker_is_shown() {
     browser.assert_clean(&job.origin);
 }
 
-/// While the coordinator does not answer, another agent serves the document all the same: the page connects when there is a
-/// coordinator again.
+/// While the coordinator does not answer, another agent serves the document all the same. The page connects when there is a coordinator
+/// again.
 #[test]
 fn document_needs_no_coordinator() {
     if !has_browser() {
@@ -102,7 +102,7 @@ pub(crate) struct Voters {
 }
 
 impl Voters {
-    /// Returns the place of the agent that coordinates, according to the status behind the page that the browser shows.
+    /// Returns the index of the agent that coordinates, by the status in the browser's page.
     #[track_caller]
     pub(crate) fn leader(&self, browser: &Browser) -> usize {
         let leader =
@@ -149,7 +149,7 @@ fn page_survives_a_takeover() {
     browser.shows("live");
 }
 
-/// The page shows how a job has ended, with the first failure and its last output, and the end of the connection is no error.
+/// The page shows how a job has ended, with the first failure and its last output. It does not show the end of the connection as an error.
 #[test]
 fn end_is_shown() {
     if !has_browser() {

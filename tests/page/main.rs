@@ -1,4 +1,4 @@
-//! The page of a job in a real browser.
+//! Tests the page of a job in a real browser.
 
 mod browser;
 mod command;

@@ -1,4 +1,4 @@
-//! A made-up agent: the document of a real one, with events that the test has made.
+//! Serves the document of a real agent, with events that the test has made.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -18,8 +18,7 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> Vec<u8> {
     answer
 }
 
-/// Sends a request with these headers, in the version of HTTP whose answers have no chunks; returns the head and the body of the
-/// answer.
+/// Sends a request with these headers, in the version of HTTP without chunks in answers. Returns the head and the body of the answer.
 #[track_caller]
 pub(crate) fn ask(address: SocketAddr, request: &str, headers: &[&str]) -> (String, String) {
     let mut stream = TcpStream::connect(address).expect("the port is open");
@@ -32,7 +31,7 @@ pub(crate) fn ask(address: SocketAddr, request: &str, headers: &[&str]) -> (Stri
     (format!("{head}\r\n"), body.to_owned())
 }
 
-/// Serves the document, and to each request for events these ones; returns the address. The server ends with the test's process.
+/// Serves the document, and answers each request for events with these. Returns the address. The server ends with the test's process.
 #[track_caller]
 pub(crate) fn serve(document: Vec<u8>, events: String) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

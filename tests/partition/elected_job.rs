@@ -1,5 +1,5 @@
-//! A job whose coordinator is elected: five agents on a network with failures, of which the first three are
-//! voters, or which choose one of them through etcd. Their workers record when they run.
+//! Runs a job whose coordinator is elected: five agents on a network with failures. The first three are voters, or all of them choose a
+//! coordinator through etcd. Their workers record when they run.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, thread, time::Duration};
 
@@ -27,7 +27,7 @@ const VOTERS: [u32; 3] = [1, 2, 3];
 /// The node of etcd, if the job uses it.
 const ETCD: u32 = NODES + 1;
 
-/// A node that is not a voter: its agent survives the loss of any leader, and its log names each leader.
+/// A node that is not a voter. Its agent survives the loss of any leader, and its log names each leader.
 pub(crate) const WITNESS: u32 = 5;
 
 /// The log line of an agent that is elected.
@@ -57,7 +57,7 @@ pub(crate) struct ElectedJob {
     /// The last round that was waited for.
     round: RoundId,
     found_by: FoundBy,
-    /// The etcd through which the agents find their coordinator; `None` if voters elect it.
+    /// The etcd through which the agents find their coordinator. `None` if voters elect it.
     etcd: Option<Program>,
     /// The flags for the authentication of agents, and of `ragent status`.
     auth: String,
@@ -87,8 +87,8 @@ impl ElectedJob {
         Self::start_on(name, &Self::all())
     }
 
-    /// Starts a job of one round, whose agents wait for a coordinator for this number of seconds, and waits until all of
-    /// its workers run. They are shell scripts: the workers of the first round may start before there are standbys.
+    /// Starts a job of one round, and waits until all of its workers run. Its agents wait for a coordinator for this number of seconds. The
+    /// workers are shell scripts, because those of the first round may start before there are standbys.
     pub(crate) fn start_with_one_round(name: &str, join_timeout_s: u32) -> (Self, Round) {
         let mut job = Self::in_sandbox(Sandbox::new(), name, &Self::all());
         job.join_timeout_s = join_timeout_s;
@@ -131,8 +131,8 @@ impl ElectedJob {
         Self::with_agents(Self::new(name, nodes), nodes)
     }
 
-    /// Starts the job on all nodes, each after a shell has carried out `mounts`, which only its agent notices, and waits until its workers
-    /// run.
+    /// Starts the job on all nodes, and waits until its workers run. Before each agent, a shell carries out `mounts`. Only that agent
+    /// notices them.
     pub(crate) fn start_after(name: &str, mounts: &str) -> Self {
         let mut job = Self::in_sandbox(Sandbox::new(), name, &Self::all());
         for node in Self::all() {
@@ -154,15 +154,14 @@ impl ElectedJob {
         Self::with_agents(job, nodes)
     }
 
-    /// Starts a job on these nodes, whose agents find each other by a search, and waits until its workers run.
+    /// Starts a job on these nodes, and waits until its workers run. Its agents find each other by a search.
     pub(crate) fn start_by_search(name: &str, nodes: &[u32]) -> (Self, Round) {
         let mut job = Self::new(name, nodes);
         job.found_by = FoundBy::Search;
         Self::with_agents(job, nodes)
     }
 
-    /// Starts an etcd of one member, and the job, whose agents find their coordinator through it; waits until all of
-    /// its workers run.
+    /// Starts an etcd of one member, and a job whose agents find their coordinator through it. Waits until all of its workers run.
     pub(crate) fn start_with_etcd(name: &str) -> (Self, Round) {
         let mut job = Self::new(name, &Self::all());
         let url = format!("http://{}:2379", Network::address(ETCD));
@@ -218,8 +217,8 @@ impl ElectedJob {
         self.start_agent_after(node, "true");
     }
 
-    /// Starts the agent of a node after a shell has carried out `mounts`, which only this agent notices. `$XDG_RUNTIME_DIR` is the
-    /// runtime folder of the node.
+    /// Starts the agent of a node after a shell has carried out `mounts`. Only this agent notices them. `$XDG_RUNTIME_DIR` is the runtime
+    /// folder of the node.
     pub(crate) fn start_agent_after(&mut self, node: u32, mounts: &str) {
         let rendezvous = match (&self.etcd, self.found_by) {
             (Some(_), _) => {
@@ -459,7 +458,7 @@ impl ElectedJob {
         }
     }
 
-    /// Forgets the records of the job, whose agents have all ended, so that another one may begin. Fails if they break a rule.
+    /// Forgets the records of the job, so that another one may begin. All of its agents have ended. Fails if the records break a rule.
     #[track_caller]
     pub(crate) fn forget_records(&mut self) {
         assert!(self.agents.is_empty(), "an agent runs");

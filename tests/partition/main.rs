@@ -1,4 +1,4 @@
-//! Agents on a network with failures: real namespaces, real links, real time.
+//! Tests agents on a network with failures: real namespaces, real links, real time.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ fn three_agents(network: &Network, sandbox: &Sandbox) -> [Program; 3] {
     agents
 }
 
-/// Starts agents on `N` nodes, of which the first hosts, with one worker each, and waits until all
-/// are admitted. With standbys, the host is started when the other nodes have theirs.
+/// Starts agents with one worker each on `N` nodes, and waits until all are admitted. The first node hosts. With standbys, the host is
+/// started when the other nodes have theirs.
 fn agents<const N: usize>(network: &Network, sandbox: &Sandbox, nodes: &str) -> [Program; N] {
     let words = format!(
         "--nnodes {nodes} --max-restarts 1 --rdzv-endpoint {}:29400 \
@@ -49,8 +49,8 @@ fn agents<const N: usize>(network: &Network, sandbox: &Sandbox, nodes: &str) -> 
     agents
 }
 
-/// A node that is unreachable has killed its workers before the other nodes go on without it, and is
-/// admitted again when it is back. Nothing is charged.
+/// A node that is unreachable has killed its workers before the other nodes go on without it. It is admitted again when it is back. Nothing
+/// is charged.
 #[test]
 fn unreachable_node_is_left_out_and_taken_back() {
     if !may_make_networks() {
@@ -74,9 +74,9 @@ fn unreachable_node_is_left_out_and_taken_back() {
     }
 }
 
-/// Interruptions of half a second, a second and a second and a half have no effect: no node is
-/// lost, and no worker is stopped. The link stays up: if it went down, the addresses behind it would have to be resolved
-/// again, which takes longer.
+/// Interruptions of half a second, a second and a second and a half have no effect: no node is lost, and no worker is stopped.
+///
+/// The link stays up. Otherwise the addresses on it would have to be resolved again, which takes longer.
 #[test]
 fn blips_cost_nothing() {
     if !may_make_networks() {
@@ -101,9 +101,8 @@ fn blips_cost_nothing() {
     assert!(!blipping.end().stderr.contains("lease has ended"));
 }
 
-/// A link that is cut in one direction counts as cut: a node that receives no answer kills its
-/// workers although its messages arrive, and a node whose messages do not arrive is lost although
-/// it receives. In both cases the other nodes go on, and admit it again after the repair.
+/// A link that is cut in one direction counts as cut. A node that receives no answer kills its workers although its messages arrive. A node
+/// whose messages do not arrive is lost although it receives. In both cases the other nodes go on, and admit it again after the repair.
 #[test]
 fn link_that_is_cut_one_way() {
     if !may_make_networks() {
@@ -129,8 +128,8 @@ fn link_that_is_cut_one_way() {
     }
 }
 
-/// If half of the nodes are unreachable, their workers are dead before the other half goes on, which
-/// has the host; the nodes that are unreachable wait, and all train again after the repair.
+/// If half of the nodes are unreachable, their workers are dead before the other half goes on, which has the host. The unreachable nodes
+/// wait, and all train again after the repair.
 #[test]
 fn half_of_the_nodes_are_unreachable() {
     if !may_make_networks() {
@@ -162,8 +161,8 @@ fn half_of_the_nodes_are_unreachable() {
     }
 }
 
-/// A link that goes up and down repeatedly stops the other nodes only briefly: they go on without
-/// the node or with it, and all are members once the link stays up.
+/// A link that goes up and down repeatedly stops the other nodes only briefly. They go on without the node or with it, and all are members
+/// once the link stays up.
 #[test]
 fn flapping_link() {
     if !may_make_networks() {
@@ -191,8 +190,8 @@ fn flapping_link() {
     }
 }
 
-/// The store of a round accepts only its members: a worker of an older round, on a node that is not
-/// a member, cannot use it even if it knows the port.
+/// The store of a round accepts only its members. A worker of an older round, on a node that is not a member, cannot use it even if it
+/// knows the port.
 #[test]
 fn stale_worker_reaches_no_newer_store() {
     if !may_make_networks() {
@@ -216,8 +215,8 @@ fn stale_worker_reaches_no_newer_store() {
     }
 }
 
-/// If the coordinator's node is unreachable, no node trains without it, and all train again when it is
-/// back: in one new round of all, for free.
+/// If the coordinator's node is unreachable, no node trains without it. When it is back, one new round of all nodes trains again, without a
+/// charge.
 #[test]
 fn unreachable_host_is_waited_for() {
     if !may_make_networks() {
@@ -241,8 +240,8 @@ fn unreachable_host_is_waited_for() {
     }
 }
 
-/// A host whose endpoint is not an address of its own, as with a forwarded one, registers with its
-/// own coordinator anyway: it runs, and ends when it is asked to.
+/// A host whose endpoint is not its own address, such as a forwarded one, registers with its own coordinator anyway. It runs, and ends when
+/// it is asked to.
 #[test]
 fn host_of_an_address_that_is_not_its_own() {
     if !may_make_networks() {
@@ -262,8 +261,8 @@ fn host_of_an_address_that_is_not_its_own() {
     sandbox.assert_nothing_left();
 }
 
-/// Nodes of a running job are asked how they reach each other, and a broken connection is named by
-/// both ends, although the job itself does not need it.
+/// Nodes of a running job are asked how they reach each other. Both ends name a broken connection, although the job itself does not need
+/// it.
 #[test]
 fn doctor_names_the_broken_way() {
     if !may_make_networks() {
@@ -312,8 +311,8 @@ fn blocked_ports_are_named() {
     }
 }
 
-/// If a node gets another address while it is registered, and its system prefers that one from then
-/// on, the store of the next round accepts it.
+/// If a node gets another address while it is registered, and its system prefers that address from then on, the store of the next round
+/// accepts it.
 #[test]
 fn new_address_is_known_in_the_next_round() {
     if !may_make_networks() {
@@ -369,7 +368,7 @@ fn endpoint_on_a_container_bridge_is_warned_about() {
     }
 }
 
-/// A job of several machines without a secret warns on the host when it runs for the first time, not again; `--auth none` states that
+/// A job of several machines without a secret warns on the host when it runs for the first time, and not again. `--auth none` states that
 /// this is intended. The host prints the endpoint that was given.
 #[test]
 fn open_job_warns_once() {

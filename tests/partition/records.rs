@@ -1,5 +1,5 @@
-//! The records of workers, and the rules that hold for them: workers of two rounds never run at the same time,
-//! and later rounds have higher numbers.
+//! Reads the records of workers, and checks their rules: workers of two rounds never run at the same time, and later rounds have higher
+//! numbers.
 
 use std::{
     collections::BTreeMap,
@@ -44,7 +44,7 @@ pub(crate) struct Lifetime {
 }
 
 impl Lifetime {
-    /// Reads the record of a worker; `None` if the worker has been killed before it wrote a line.
+    /// Reads the record of a worker. Returns `None` if the worker was killed before it wrote a line.
     pub(crate) fn read(path: &Path) -> io::Result<Option<Self>> {
         /// More than two lines.
         const PART: u64 = 64;
@@ -55,7 +55,7 @@ impl Lifetime {
         let last = lines(&mut file)?.last().copied();
         return Ok(begin.zip(last).map(|(begin, last)| Self { begin, last }));
 
-        /// The complete lines of the next part; the first is truncated, except at the start of the file.
+        /// The complete lines of the next part. The first line is truncated, except at the start of the file.
         fn lines(file: &mut File) -> io::Result<Vec<Duration>> {
             let mut text = String::new();
             file.by_ref().take(PART).read_to_string(&mut text)?;

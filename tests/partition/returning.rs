@@ -1,4 +1,4 @@
-//! Hosts that lose their state, leave and return, in a job with one endpoint: they find their job again, and begin no second one.
+//! Tests hosts that lose their state, leave and return, in a job with one endpoint. They find their job again, and begin no second one.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::{
 /// The node of the only endpoint.
 const HOST: u32 = 1;
 
-/// Starts a job with one endpoint, and waits until members have become voters. Returns it with its leader, and a node that is neither
-/// a voter nor the witness.
+/// Starts a job with one endpoint, and waits until members have become voters. Returns it with its leader, and a node that is neither a
+/// voter nor the witness.
 fn job_with_voters(name: &str) -> (ElectedJob, Leader, u32) {
     let (mut job, _) = ElectedJob::start_at_one_endpoint(name);
     let leader = job.leader(WITNESS);
@@ -24,7 +24,7 @@ fn job_with_voters(name: &str) -> (ElectedJob, Leader, u32) {
     (job, leader, other)
 }
 
-/// Takes the host of the endpoint and another one away, without their state, and starts them again at once. They are MIN nodes.
+/// Takes away the host of the endpoint and another one, with their state, and starts them again at once. They are MIN nodes.
 fn two_hosts_lose_their_state(mut job: ElectedJob, other: u32) {
     for node in [HOST, other] {
         job.lose_host(node);
@@ -36,8 +36,8 @@ fn two_hosts_lose_their_state(mut job: ElectedJob, other: u32) {
     job.end();
 }
 
-/// The host of the endpoint, which leads, and another one lose their state and return at once: they join their job, although they
-/// could begin another one.
+/// The host of the endpoint, which leads, and another one lose their state and return at once. They join their job, although they could
+/// begin another one.
 #[test]
 fn leader_at_the_endpoint_loses_its_state() {
     if !may_make_networks() {
@@ -80,8 +80,8 @@ fn agents_are_restarted_one_after_another() {
     job.end();
 }
 
-/// The host of the endpoint loses its state while another voter is away, so that one of three is left: the host begins no job, although
-/// it and other nodes are MIN nodes, and all of them go on with their job when the other voter returns.
+/// The host of the endpoint loses its state while another voter is away, so one of three voters is left. The host begins no job, although
+/// it and other nodes are MIN nodes. All of them go on with their job when the other voter returns.
 #[test]
 fn host_loses_its_state_while_one_voter_is_left() {
     if !may_make_networks() {
@@ -103,7 +103,7 @@ fn host_loses_its_state_while_one_voter_is_left() {
     job.end();
 }
 
-/// All agents receive SIGTERM, with a pause between each and the next one, and the same command runs again on all nodes.
+/// All agents receive SIGTERM, one after another with pauses. Then the same command runs again on all nodes.
 #[test]
 fn agents_leave_one_after_another_and_return_together() {
     if !may_make_networks() {
@@ -128,9 +128,8 @@ fn agents_leave_one_after_another_and_return_together() {
     job.end();
 }
 
-/// The host of the endpoint is separated from its job, has lost its state, and begins another job with a new node. When
-/// the network is repaired, the younger job closes with the exit code 3, and its agents join the elder one when they
-/// are started again.
+/// The host of the endpoint is separated from its job, has lost its state, and begins another job with a new node. When the network is
+/// repaired, the younger job closes with exit code 3. Its agents join the elder job when they are started again.
 #[test]
 fn two_jobs_meet() {
     if !may_make_networks() {

@@ -1,4 +1,4 @@
-//! Voters whose state file, or the folder of it, cannot be used: their job goes on, and no second one begins.
+//! Tests voters that cannot use their state file or its folder. Their job goes on, and no second one begins.
 
 use std::{fs, path::Path};
 
@@ -21,7 +21,7 @@ enum Role {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Content {
     Empty,
-    /// Bytes that are no text.
+    /// Bytes that are not text.
     Garbage,
     /// The first bytes of the right content.
     Truncated,
@@ -90,7 +90,7 @@ fn assert_one_warning(agent: &mut Program, words: &str) {
 }
 
 /// Starts a job, kills the agent of a voter, and waits until the others run without it. Returns the job, its identity, the node of that
-/// voter, and that of another one which does not lead at first.
+/// voter, and the node of another voter that does not lead at first.
 fn job_without_a_voter(name: &str, role: Role) -> (ElectedJob, String, u32, u32) {
     let (mut job, _) = ElectedJob::start(name);
     let uid = job.uid();
@@ -122,7 +122,7 @@ fn bad_contents(role: Role) {
             _ => "ignored a state file that cannot be read or is malformed; the job continues",
         };
         assert_one_warning(job.agent(node), words);
-        // Its voter is another one now, and takes the place of the lost one.
+        // It has another voter now, which takes the place of the lost one.
         let leader = job.leader(WITNESS);
         job.agent(leader.node).logs("the voters have changed");
         job.end();
@@ -156,13 +156,13 @@ fn outdated_file(name: &str, role: Role) {
     };
     let file = job.state_file(node);
     let outdated = fs::read(&file).expect("the voter has written it");
-    // The first change: the host of a voter is lost with its state, and returns.
+    // The first change: a voter's host is lost with its state, and returns.
     job.lose_host(other);
     job.runs_on(&ElectedJob::without(&[other]));
     job.start_agent(other);
     let line = job.agent(leader.node).logs("the voters have changed");
     job.runs_on(&ElectedJob::all());
-    // The second one: the voter that is there now leaves.
+    // The second change: the present voter leaves.
     let stay = [leader.node, node];
     let is_voter = |other: &u32| line.contains(&format!("{}:", Network::address(*other)));
     let other =
@@ -253,7 +253,7 @@ fn job_starts_without_files() {
     }
 }
 
-/// Converts a state file to that of another job with the same name and hosts, which was born this number of milliseconds later.
+/// Converts a state file into a file of another job with the same name and hosts. That job was born this number of milliseconds later.
 fn of_another_job(path: &Path, later_ms: i64) {
     let text = fs::read_to_string(path).expect("the voter has written it");
     let mut state: Value = serde_json::from_str(&text).expect("it is JSON");
@@ -287,13 +287,14 @@ fn file_of_another_job(name: &str, role: Role, later_ms: i64) {
     job.end();
 }
 
-/// A leader that returns with the state file of a younger job of the same name ends, and its next agent joins the job that goes on.
+/// A leader returns with the state file of a younger job of the same name. It ends, and its next agent joins the job that goes on.
 #[test]
 fn leader_returns_with_the_file_of_a_younger_job() {
     file_of_another_job("syounger", Role::Leader, 10_000);
 }
 
-/// The same for a voter that did not lead, and the file of an elder job, whose leader might come back: it ends after 30 s.
+/// A voter that did not lead returns with the file of an elder job. The leader of that job might come back, so the voter ends only after 30
+/// s.
 #[test]
 fn follower_returns_with_the_file_of_an_elder_job() {
     file_of_another_job("selder", Role::Follower, -10_000);

@@ -1,9 +1,9 @@
-//! Many takeovers in succession, each with the time until the job runs again: `make takeovers`.
+//! Causes many takeovers in succession, and measures each until the job runs again: `make takeovers`.
 //!
 //! Voters elect the coordinator, or the agents choose it through etcd.
 //!
-//! `TAKEOVERS` is the number of takeovers. `TAKEOVERS_FILE` is a file to which each result is appended; a run
-//! continues after the results that are already there.
+//! `TAKEOVERS` is the number of takeovers. `TAKEOVERS_FILE` is a file to which each result is appended. A run continues after the results
+//! that are already there.
 
 use std::{
     fmt,
@@ -28,21 +28,19 @@ use crate::{
 /// The number of takeovers without `TAKEOVERS`.
 const DEFAULT: usize = 20;
 
-/// The number of takeovers in one job: two of them are silent, so no node is quarantined, as it would be after three
-/// disconnections.
+/// The number of takeovers in one job. Two of them are silent. Three disconnections would quarantine a node.
 const PER_JOB: usize = 10;
 
-/// One of this number of takeovers is caused by a fault that no message reports.
+/// One out of this number of takeovers is caused by a fault that no message reports.
 const SILENT_EVERY: usize = 5;
 
-/// The range of pauses before faults: longer than the interval of renewals, so that faults occur at any time
-/// between two of them.
+/// The range of pauses before faults. It is longer than the interval of renewals, so that faults occur at any time between two of them.
 const PAUSE: Duration = Duration::from_millis(400);
 
 /// A fault of the leader.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Fault {
-    /// The agent is killed, which its keeper reports to the voters.
+    /// The agent is killed. Its keeper reports that to the voters.
     Killed,
     /// The link of the host is taken down.
     Silent,
@@ -199,7 +197,7 @@ fn by_voters() {
     }
 }
 
-/// Nor when another agent becomes the leader through etcd.
+/// The same, when another agent becomes the leader through etcd.
 #[test]
 #[ignore = "takes up to hours; `make takeovers BY=etcd` runs it"]
 fn by_etcd() {

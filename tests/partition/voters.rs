@@ -1,4 +1,4 @@
-//! Voters on a network with failures. In each test, no two rounds of the job run at the same time.
+//! Tests voters on a network with failures. In each test, no two rounds of the job run at the same time.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::{
     support::{Network, Stream, is_there, let_pass, may_make_networks},
 };
 
-/// The leader's host is lost without a message: another voter leads, and the other nodes run without the host once
-/// its workers are dead. When the host is back, its node is admitted again, and its voter is a follower.
+/// The leader's host is lost without a message. Another voter leads, and the other nodes run without the host once its workers are dead.
+/// When the host is back, its node is admitted again, and its voter is a follower.
 #[test]
 fn leaders_host_is_lost() {
     if !may_make_networks() {
@@ -29,8 +29,8 @@ fn leaders_host_is_lost() {
     job.end();
 }
 
-/// The leader's agent is killed: another voter leads, and the node is admitted again with a new agent, which is a
-/// voter: it may lead when the successor is lost.
+/// The leader's agent is killed. Another voter leads, and the node is admitted again with a new agent. That agent is a voter, so it may
+/// lead when the successor is lost.
 #[test]
 fn leaders_agent_is_killed() {
     if !may_make_networks() {
@@ -50,8 +50,8 @@ fn leaders_agent_is_killed() {
     job.end();
 }
 
-/// All processes of the leader's host are killed at once: its connections end, but no process reports that its
-/// workers are dead, so another voter leads after the lease.
+/// All processes of the leader's host are killed at once. Its connections end, but no process reports that its workers are dead, so another
+/// voter leads after the lease.
 #[test]
 fn leaders_processes_are_killed() {
     if !may_make_networks() {
@@ -68,8 +68,8 @@ fn leaders_processes_are_killed() {
     job.end();
 }
 
-/// The records reveal that workers of two rounds have run at the same time: here because the keeper, which would
-/// kill the workers after the lease, is stopped as well.
+/// The records reveal that workers of two rounds have run at the same time. Here the keeper, which would kill the workers after the lease,
+/// is stopped as well.
 #[test]
 fn overlap_is_found() {
     if !may_make_networks() {
@@ -84,8 +84,8 @@ fn overlap_is_found() {
     assert!(violations.iter().any(|what| what.contains(" overlap by ")), "{violations:?}");
 }
 
-/// A voter that is absent when the job starts is replaced by a member after the first round, and is a member itself when
-/// it comes later. Then two of three voters are left when another one is lost: a majority.
+/// A voter is absent when the job starts. A member replaces it after the first round, and it is a member itself when it comes later. So two
+/// of three voters are left when another one is lost, which is a majority.
 #[test]
 fn voter_is_absent_at_the_start() {
     if !may_make_networks() {
@@ -105,8 +105,8 @@ fn voter_is_absent_at_the_start() {
     job.end();
 }
 
-/// Hosts are lost one after another, each time that of the leader, until MIN nodes are left: each loss costs one
-/// restart, since members have replaced the voters that were lost before.
+/// Hosts are lost one after another, each time the leader's, until MIN nodes are left. Each loss costs one restart, because members have
+/// replaced the voters that were lost before.
 #[test]
 fn hosts_are_lost_one_after_another() {
     if !may_make_networks() {
@@ -130,8 +130,8 @@ fn hosts_are_lost_one_after_another() {
     }
 }
 
-/// A job with one endpoint does not depend on its host: when that is lost, a member leads. The host returns without its state,
-/// while the job runs, and joins it as a member. Once another voter has replaced the lost one, the next leader can be lost.
+/// A job with one endpoint does not depend on its host. When the host is lost, a member leads. The host returns without its state while the
+/// job runs, and joins it as a member. Once another voter has replaced the lost one, the next leader can be lost.
 #[test]
 fn host_of_the_only_endpoint_is_lost() {
     if !may_make_networks() {
@@ -156,8 +156,8 @@ fn host_of_the_only_endpoint_is_lost() {
     job.runs_on(&ElectedJob::without(&[next.node]));
 }
 
-/// A job whose agents find each other by a search does not depend on the host that was found: when that is lost, another
-/// member leads. The host returns without its state, finds the job by a search, and joins it as a member.
+/// The agents find each other by a search, and the job does not depend on the host that was found. When it is lost, another member leads.
+/// The host returns without its state, finds the job by a search, and joins it as a member.
 #[test]
 fn host_found_by_search_is_lost() {
     if !may_make_networks() {
@@ -180,8 +180,8 @@ fn host_found_by_search_is_lost() {
     job.end();
 }
 
-/// The agent of the host that was found by a search is killed: another member leads, and a new agent of that host is the voter
-/// that the first one was. It may lead when the successor is lost.
+/// The agent of the host that was found by a search is killed. Another member leads. A new agent of that host is the same voter as the
+/// first one, and may lead when the successor is lost.
 #[test]
 fn agent_of_the_host_found_by_search_is_killed() {
     if !may_make_networks() {
@@ -204,7 +204,7 @@ fn agent_of_the_host_found_by_search_is_killed() {
     job.end();
 }
 
-/// An agent that is started after the host that was found first is lost finds the present leader by a search.
+/// The host that was found first is lost. An agent that is started later finds the present leader by a search.
 #[test]
 fn agent_searches_after_a_takeover() {
     if !may_make_networks() {
@@ -227,7 +227,7 @@ fn agent_searches_after_a_takeover() {
     job.end();
 }
 
-/// The leader's agent leaves the job: another voter leads, and another agent of that host is admitted later.
+/// The leader's agent leaves the job. Another voter leads, and another agent of that host is admitted later.
 #[test]
 fn leader_leaves() {
     if !may_make_networks() {
@@ -244,8 +244,7 @@ fn leader_leaves() {
     job.end();
 }
 
-/// The leader's agent is stopped: its keeper kills its workers, another voter leads, and the agent does not lead
-/// when it continues.
+/// The leader's agent is stopped. Its keeper kills its workers, another voter leads, and the agent does not lead when it continues.
 #[test]
 fn leaders_agent_is_stopped() {
     if !may_make_networks() {
@@ -263,7 +262,7 @@ fn leaders_agent_is_stopped() {
     job.end();
 }
 
-/// A follower is unreachable: its node is lost and admitted again like any other node, and no election takes place.
+/// A follower is unreachable. Its node is lost and admitted again like any other node, and no election takes place.
 #[test]
 fn follower_is_unreachable() {
     if !may_make_networks() {
@@ -283,8 +282,8 @@ fn follower_is_unreachable() {
     job.end();
 }
 
-/// The network is divided: the leader and another node, enough for a round, are on the side without a majority
-/// of the voters, and only the other side continues.
+/// The network is divided. The leader and another node, enough for a round, are on the side without a majority of the voters. Only the
+/// other side continues.
 #[test]
 fn network_is_divided() {
     if !may_make_networks() {
@@ -310,7 +309,7 @@ fn network_is_divided() {
     job.end();
 }
 
-/// A third of all packets is lost for some time: rounds may end, but never overlap, and the job runs as before afterwards.
+/// A third of all packets is lost for some time. Rounds may end, but never overlap, and afterwards the job runs as before.
 #[test]
 fn packets_are_lost() {
     if !may_make_networks() || !is_there("nft") {
@@ -320,7 +319,7 @@ fn packets_are_lost() {
     for node in ElectedJob::all() {
         job.network.lose(node, 30);
     }
-    // Less than a node needs to be lost three times, and to be quarantined.
+    // A node that is lost three times is quarantined. This time is too short for that.
     let_pass(Duration::from_secs(7));
     for node in ElectedJob::all() {
         job.network.lose_nothing(node);
@@ -332,7 +331,7 @@ fn packets_are_lost() {
     job.end();
 }
 
-/// The packets of the leader are lost, but it receives those of the others: another voter leads.
+/// The leader's packets are lost, but it receives those of the others. Another voter leads.
 #[test]
 fn leader_is_mute() {
     if !may_make_networks() {
@@ -350,7 +349,7 @@ fn leader_is_mute() {
     job.end();
 }
 
-/// The leader receives nothing, but the others receive its packets: another voter leads.
+/// The leader receives nothing, but the others receive its packets. Another voter leads.
 #[test]
 fn leader_is_deaf() {
     if !may_make_networks() {
@@ -368,8 +367,8 @@ fn leader_is_deaf() {
     job.end();
 }
 
-/// Without a majority of the voters, all workers stop, and the agents log the cause and wait. The job continues when
-/// a new agent is started at the address of one of the two lost voters, while the other one is still unreachable.
+/// Without a majority of the voters, all workers stop, and the agents log the cause and wait. The job continues when a new agent is started
+/// at the address of one of the two lost voters, while the other one is still unreachable.
 #[test]
 fn two_voters_of_three_are_lost() {
     if !may_make_networks() {
@@ -415,8 +414,8 @@ fn host_returns_without_its_state() {
     job.end();
 }
 
-/// Two of three voters lose their state at the same time: they do not begin another job, although they are MIN nodes. The
-/// third one reports that the state is lost, and all agents give up after the join timeout.
+/// Two of three voters lose their state at the same time. They do not begin another job, although they are MIN nodes. The third one reports
+/// that the state is lost, and all agents give up after the join timeout.
 #[test]
 fn majority_loses_its_state() {
     if !may_make_networks() {

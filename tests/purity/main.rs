@@ -1,4 +1,4 @@
-//! The state machines link nothing that could do I/O, wait, or read a clock.
+//! Tests that the state machines link nothing that could do I/O, wait, or read a clock.
 
 use std::{fs, process::Command};
 
@@ -48,7 +48,7 @@ fn machines_next_to_their_driver_are_pure() {
     ] {
         let text = fs::read_to_string(format!("{sources}/{machine}")).expect("it is there");
         for forbidden in ["tokio", "tonic", "ragent_proto", "async ", "now()"] {
-            // Tests follow the machine in the file, and read a clock once.
+            // Tests are after the machine in the file, and read a clock once.
             let machine_itself = text.split("#[cfg(test)]").next().unwrap_or_default();
             assert!(!machine_itself.contains(forbidden), "{machine} has `{forbidden}`");
         }

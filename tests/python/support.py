@@ -56,7 +56,7 @@ class Sandbox:
         return str(file)
 
     def start(self, *command, env=None, python=sys.executable, **options):
-        """Starts Python with these arguments; the first one is a script's text if it has several lines."""
+        """Starts Python with these arguments. The first one is a script's text if it has several lines."""
         command = [str(word) for word in command]
         if "\n" in command[0]:
             command[0] = self.write("main.py", command[0])
@@ -175,7 +175,7 @@ class Run:
 
 
 def needs(module):
-    """Skips the test if a module is missing; under CI=true, fails instead."""
+    """Skips the test if a module is missing. Under CI=true, fails instead."""
     try:
         importlib.import_module(module)
     except ImportError as error:
@@ -192,7 +192,7 @@ def free_port():
 
 
 def wait_until(condition, message):
-    """Waits until the condition is true; it is a state of the system, which sends no event."""
+    """Waits until the condition is true. It is a state of the system, which sends no event."""
     end = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < end, message()

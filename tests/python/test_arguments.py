@@ -12,7 +12,7 @@ SHORT_WITH_VALUE = re.compile(r"^ {2,6}(-[a-zA-Z])(?:, --[a-z-]+)? <")
 
 @pytest.mark.parametrize("command", [[], ["launch"]])
 def test_switches_are_those_of_the_program(sandbox, command):
-    """The flags without a value are those of the program's help; otherwise the word after such a flag would be skipped."""
+    """The list of flags without a value agrees with the program's help. Otherwise the word after such a flag would be skipped."""
     lines = sandbox.run("-m", "ragent", *command, "--help").succeeds().stdout.splitlines()
     flags = dict(match.groups() for match in map(FLAG.match, lines) if match)
     switches = {flag for flag, rest in flags.items() if not rest.startswith(" <")}

@@ -168,7 +168,7 @@ def test_exceptions(sandbox):
 
 @pytest.mark.parametrize("end, code", [("sys.exit(0)", 0), ("sys.exit()", 0), ("sys.exit(5)", 5), ("os._exit(6)", 6)])
 def test_exits(sandbox, end, code):
-    """A function that exits with 0 has the value None; another code is that of the failure."""
+    """A function that exits with 0 has the value None. With another code, it is a failure with that code."""
     sandbox.run(
         f"""
         import os, sys

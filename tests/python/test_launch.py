@@ -46,7 +46,7 @@ def test_success(sandbox):
 
 
 def test_failed_worker(sandbox):
-    """A failed worker is a ChildFailedError with torch's attributes, the report, and its text; it can be copied."""
+    """A failed worker is a ChildFailedError with torch's attributes, the report, and its text. It can be copied."""
     script = sandbox.write("worker.py", FAILING)
     run = sandbox.run(
         f"""
@@ -356,7 +356,7 @@ def test_killed_process(sandbox):
 
 
 def test_over_ssh(sandbox):
-    """A launch over ssh gets no file for its report, as the agents of all hosts would write it; a failure is a LaunchError."""
+    """A launch over ssh gets no file for its report, as the agents of all hosts would write it. A failure is a LaunchError."""
     hosts = sandbox.write("hosts", "localhost\n")
     code = f"import ragent\nragent.run(['launch', '--hostfile', {hosts!r}, '--dry-run', 'train.py'])"
     run = sandbox.run(code).succeeds()
@@ -390,7 +390,7 @@ def test_ignored_sigchld(sandbox):
 
 
 def test_invalid_command_line(sandbox):
-    """An invalid command line is a ValueError, as with torchrun; by `main`, it ends the process with 2 and no traceback."""
+    """An invalid command line is a ValueError, as with torchrun. By `main`, it ends the process with 2 and no traceback."""
     sandbox.run(
         """
         import ragent

@@ -62,7 +62,7 @@ def test_places(sandbox, bare_python, place):
 
 
 def test_missing_program(sandbox, bare_python):
-    """Without a program, the error names the folders that were searched; the exit code is 1."""
+    """Without a program, the error names the folders that were searched. The exit code is 1."""
     sandbox.program.unlink()
     run = sandbox.run("-m", "ragent", "x.py", python=bare_python)
     assert run.code == 1

@@ -31,7 +31,7 @@ def call(sandbox):
 
 
 def test_running_job(sandbox, call):
-    """The state of a running job has its nodes and the reported step; by default it is the job of this user."""
+    """The state of a running job has its nodes and the reported step. By default it is the job of this user."""
     endpoint = f"127.0.0.1:{free_port()}"
     os.mkfifo(sandbox.work / "fifo")
     script = sandbox.write("worker.py", WORKER)

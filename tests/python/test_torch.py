@@ -14,7 +14,7 @@ WORKER = """
 
 
 def test_torchs_exception(sandbox):
-    """torch's handlers catch the exception, and its functions read it; `@record` passes it on."""
+    """torch's handlers catch the exception, and its functions read it. `@record` passes it on."""
     run = sandbox.run(
         """
         import copy, json, os, pickle
@@ -49,7 +49,7 @@ def test_torchs_exception(sandbox):
 
 
 def test_failures_without_an_error_file(sandbox):
-    """A worker that was killed has no error file; torch's formatter and `@record` accept it."""
+    """A worker that was killed has no error file. Torch's formatter and `@record` accept it."""
     script = sandbox.write("worker.py", "import os; os.kill(os.getpid(), 9)")
     sandbox.run(
         f"""

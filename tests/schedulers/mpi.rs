@@ -1,4 +1,4 @@
-//! The real Open MPI and MPICH: ranks on this machine, and agents on hosts of a network of namespaces.
+//! Tests the real Open MPI and MPICH: ranks on this machine, and agents on hosts of a network of namespaces.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -42,8 +42,8 @@ fn installed() -> impl Iterator<Item = Mpi> {
 }
 
 impl Mpi {
-    /// Runs ranks that end at once. On a busy machine Hydra's mpiexec is killed by SIGPIPE in one
-    /// of twenty such runs, with any program; such a run is repeated.
+    /// Runs ranks that end at once. On a busy machine, SIGPIPE kills Hydra's mpiexec in one of twenty such runs, with any program. Such a
+    /// run is repeated.
     fn run_short(self, start: impl Fn() -> Start) -> End {
         let mut runs = (0..5).map(|_| start().run());
         runs.find(|end| end.signal != Some(Signal::SIGPIPE as i32)).expect("mpiexec lives")
@@ -144,7 +144,7 @@ impl Hosts {
         Self { network, shell }
     }
 
-    /// Returns `mpirun` on the first host, which starts one agent on each.
+    /// Returns `mpirun` on the first host. It starts one agent on each host.
     fn agents(&self, sandbox: &Sandbox, mpi: Mpi, words: &str) -> Start {
         let hosts = [1, 2, 3].map(Network::address).join(",");
         let Mpi { program, lenient, one_a_node, reach, hosts: flag } = mpi;
@@ -166,8 +166,8 @@ fn assert_places(end: &End) {
     }
 }
 
-/// One agent per node, without flags for nodes, names or addresses: the job has as many nodes as
-/// mpirun has started agents, in the launcher's order, with the endpoint at the first rank's host.
+/// One agent per node forms one job, without flags for nodes, names or addresses. The job has as many nodes as mpirun has started agents,
+/// in the launcher's order. The endpoint is at the first rank's host.
 #[test]
 fn agents_on_three_hosts_are_one_job() {
     if !may_make_networks() {

@@ -1,4 +1,4 @@
-//! `ragent rank`, with the environments of launchers.
+//! Tests `ragent rank`, with the environments of launchers.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,8 @@ fn variables(end: &End) -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// The program is the same process, with the same command line, from one rank to a hundred
-/// thousand: only a few digits in its environment grow.
+/// The program is the same process, with the same command line, from one rank to a hundred thousand. Only a few digits in its environment
+/// grow.
 #[test]
 fn command_line_does_not_grow() {
     let sandbox = Sandbox::new();
@@ -50,7 +50,7 @@ fn command_line_does_not_grow() {
     assert!(length(&last) < length(&one) + 100);
 }
 
-/// The exit code is the program's: `ragent rank` is replaced by it.
+/// The exit code is the program's, because the program replaces `ragent rank`.
 #[test]
 fn becomes_the_program() {
     let sandbox = Sandbox::new();
@@ -110,7 +110,7 @@ fn master_must_mean_something() {
     assert_eq!(variables(&start.run())["MASTER_ADDR"], "127.0.0.1");
 }
 
-/// An unknown flag is refused, not executed; all arguments after the program belong to it.
+/// An unknown flag is refused, not executed. All arguments after the program belong to it.
 #[test]
 fn flags_stand_before_the_program() {
     let sandbox = Sandbox::new();
@@ -130,7 +130,7 @@ fn flags_stand_before_the_program() {
     }
 }
 
-/// Hints fit this command: they name the interpreter of a script, and no flags of an agent.
+/// Hints fit this command. They name the interpreter of a script, and no flags of an agent.
 #[test]
 fn hints_are_those_of_a_rank() {
     let sandbox = Sandbox::new();

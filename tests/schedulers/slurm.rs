@@ -1,8 +1,8 @@
-//! Agents in the environment that `srun` gives to the tasks of a step.
+//! Tests agents in the environment that `srun` gives to the tasks of a step.
 
 use crate::support::{Sandbox, Start};
 
-/// The task `task` of a step with `tasks` tasks, one per node, whose first node is this machine.
+/// The task `task` of a step with `tasks` tasks, one per node. Its first node is this machine.
 fn in_step(sandbox: &Sandbox, task: u32, tasks: u32, words: &str) -> Start {
     // No other running test has the same number.
     let job = std::process::id().to_string();
@@ -21,8 +21,8 @@ fn in_step(sandbox: &Sandbox, task: u32, tasks: u32, words: &str) -> Start {
     pairs.iter().fold(start, |start, (name, value)| start.env(name, value))
 }
 
-/// The tasks of a step are one job without any flag: as many nodes as tasks, in their order, with
-/// the endpoint at the step's first node, the step's name, and a worker for each allocated GPU.
+/// The tasks of a step are one job without any flag. It has as many nodes as tasks, in their order, with the endpoint at the step's first
+/// node, the step's name, and a worker for each allocated GPU.
 #[test]
 fn tasks_of_a_step_are_one_job() {
     let sandbox = Sandbox::new();
@@ -116,8 +116,7 @@ fn contradictions_are_reported() {
     }
 }
 
-/// A first agent that is not on the first node of the list fails at once: no other agent would
-/// host, and all would wait.
+/// The first agent fails at once if it is not on the first node of the list. Otherwise no agent would host, and all would wait.
 #[test]
 fn first_agent_elsewhere_is_reported() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! The real Slurm: a controller and three nodes on this machine.
+//! Tests the real Slurm: a controller and three nodes on this machine.
 
 use std::fs;
 
@@ -12,8 +12,7 @@ use crate::support::{
     may_make_networks, skip,
 };
 
-/// A controller and its nodes `n1` to `n3`, whose names resolve in the programs of the cluster: to
-/// this machine, or to nodes of a network.
+/// A controller and its nodes `n1` to `n3`. In the programs of the cluster, these names resolve to this machine, or to nodes of a network.
 struct Cluster<'a> {
     sandbox: &'a Sandbox,
     network: Option<&'a Network>,
@@ -25,7 +24,7 @@ struct Cluster<'a> {
 const HEAD: u32 = 4;
 
 impl<'a> Cluster<'a> {
-    /// Starts a cluster that accepts jobs; `None` if Slurm is not installed.
+    /// Starts a cluster that accepts jobs. Returns `None` if Slurm is not installed.
     fn start(sandbox: &'a Sandbox) -> Option<Self> {
         Self::start_on(sandbox, None)
     }
@@ -102,8 +101,7 @@ fn configure(sandbox: &Sandbox, has_network: bool, first_job: u16) {
     fs::write(sandbox.path("hosts"), hosts).unwrap();
 }
 
-/// A program that has the configuration of the cluster and the names of its nodes; `at` is the node of
-/// a network that runs it.
+/// A program that has the configuration of the cluster and the names of its nodes. The node `at` of a network runs it.
 fn in_cluster(sandbox: &Sandbox, at: Option<(&Network, u32)>, words: &str) -> Start {
     let path = sandbox.environment().into_iter().find(|(name, _)| name == "PATH").unwrap().1;
     let start = match at {
@@ -191,8 +189,7 @@ fn cancelled_job_leaves_nothing() {
     end.assert_stderr(&["signal received; leaving the job"]);
 }
 
-/// With `voters=3`, the agents of a step elect their coordinator. The one that coordinates the job is
-/// killed, and the job goes on with the others.
+/// With `voters=3`, the agents of a step elect their coordinator. The coordinator's agent is killed, and the job goes on with the others.
 #[test]
 fn step_survives_its_coordinator() {
     if !may_make_networks() {
@@ -228,7 +225,7 @@ fn step_survives_its_coordinator() {
     for order in &orders[..2] {
         order.give("exit 0");
     }
-    // The exit code is that of the agent that was killed, and `srun` may omit the last lines.
+    // The exit code comes from the agent that was killed, and `srun` may omit the last lines.
     let end = job.end();
     let report = fs::read_to_string(sandbox.path("report")).unwrap();
     assert!(report.contains("\"succeeded\""), "{report}\n{}", end.stderr);

@@ -1,4 +1,4 @@
-//! Datagrams of agents with another secret, or of other programs.
+//! Tests datagrams of agents with another secret, or of other programs.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::{
     support::{Network, Program, Sandbox, Stream, may_make_networks},
 };
 
-/// Makes a file with a secret; returns the flag and the id.
+/// Makes a file with a secret. Returns the flag and the id.
 fn secret_file(sandbox: &Sandbox, name: &str) -> (String, String) {
     let (path, secret): (PathBuf, Secret) =
         (sandbox.path(name), Secret::random().expect("the system has random bytes"));
@@ -18,7 +18,7 @@ fn secret_file(sandbox: &Sandbox, name: &str) -> (String, String) {
     (format!("--secret-file {}", path.display()), secret.id().to_string())
 }
 
-/// Agents with one secret find each other. Agents with another one or without any do not find them, and each side learns why.
+/// Agents with one secret find each other. Agents with another secret, or without any, do not find them, and each side learns why.
 #[test]
 fn agents_with_one_secret_find_each_other() {
     if !may_make_networks() {
@@ -51,8 +51,7 @@ fn agents_with_one_secret_find_each_other() {
     assert!(!text.contains("no other agent of job"), "{text}");
 }
 
-/// A process that sends datagrams of others again, every 30 ms until it is ended, and whose TCP port accepts connections
-/// without an answer.
+/// A process that sends datagrams of others again, every 30 ms until it is ended. Its TCP port accepts connections without an answer.
 const REPEATS: &str = "
 import hashlib, json, socket, time
 GROUP, PORT, OWN = '239.255.82.71', 29400, '10.77.0.3'
@@ -84,7 +83,7 @@ fn attacker(network: &Network, sandbox: &Sandbox, lines: &str) -> Program {
     network.program(sandbox, 3, "/usr/bin/python3").arg("-c").arg(&script).start()
 }
 
-/// Records a datagram of an agent that is killed after that; the attacker sends it from then on.
+/// Records a datagram of an agent that is killed after that. The attacker sends it from then on.
 fn recorded(network: &Network, sandbox: &Sandbox, flags: &str, kind: &str) -> Program {
     let mut attacker = attacker(network, sandbox, &format!("repeat(recorded(b'{kind}'))"));
     let words = format!("{flags} --nnodes 2 --node-rank 0");
@@ -96,7 +95,7 @@ fn recorded(network: &Network, sandbox: &Sandbox, flags: &str, kind: &str) -> Pr
     attacker
 }
 
-/// 20: repeated datagrams of a candidate that comes before all others do not keep agents from starting, with and without a
+/// 20: a candidate that comes before all others has its datagrams repeated. They do not keep agents from starting, with and without a
 /// secret.
 #[test]
 fn repeated_candidates_do_not_delay_the_start() {
@@ -116,8 +115,8 @@ fn repeated_candidates_do_not_delay_the_start() {
     }
 }
 
-/// 20: repeated datagrams that name a host which does not answer do not keep agents from starting, or from finding the real
-/// host within three seconds, with and without a secret.
+/// 20: datagrams that name a host which does not answer are repeated. They do not keep agents from starting, or from finding the real host
+/// within three seconds, with and without a secret.
 #[test]
 fn repeated_hosts_do_not_delay_the_search() {
     if !may_make_networks() {
@@ -132,8 +131,8 @@ fn repeated_hosts_do_not_delay_the_search() {
     }
 }
 
-/// 20: forged datagrams of a lower candidate, and of hosts at addresses that accept no connection or do not answer, do not keep
-/// agents from starting, with and without a secret.
+/// 20: forged datagrams come from a lower candidate, and from hosts at addresses that accept no connection or do not answer. They do not
+/// keep agents from starting, with and without a secret.
 #[test]
 fn forged_datagrams_do_not_delay_the_search() {
     if !may_make_networks() {

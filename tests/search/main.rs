@@ -1,5 +1,4 @@
-//! Agents without a known address, on networks of namespaces: found by multicast, and by a list of
-//! hosts.
+//! Tests agents that know no address, on networks of namespaces. They find each other by multicast, or by a list of hosts.
 
 use nix::sys::signal::Signal;
 use support::{
@@ -57,8 +56,8 @@ fn agents_find_each_other() {
     assert_eq!(hosts.count(), 1);
 }
 
-/// Agents with certificates find each other, and connect only to an agent that has an accepted one. An agent of the same job
-/// without a certificate exits with the reason.
+/// Agents with certificates find each other, and connect only to agents with an accepted one. An agent of the same job without a
+/// certificate exits with the reason.
 #[test]
 fn agents_with_certificates_find_each_other() {
     if !may_make_networks() {
@@ -76,8 +75,8 @@ fn agents_with_certificates_find_each_other() {
     stranger.assert_stderr(&["requires a certificate, and this one has none", "--tls-ca"]);
 }
 
-/// An agent that finds no other one prints that by default: one that may host, once it hosts, and one
-/// that may not, after a few seconds.
+/// An agent that finds no other agent prints that by default. If it may host, it does so once it hosts. If it may not, it does so after a
+/// few seconds.
 #[test]
 fn lonely_agent_is_reported() {
     if !may_make_networks() {
@@ -132,8 +131,7 @@ fn first_rank_hosts_and_may_be_last() {
     }
 }
 
-/// A host that is killed and started again learns its previous endpoint from the other agents, and
-/// the job goes on.
+/// A host that is killed and started again learns its previous endpoint from the other agents, and the job goes on.
 #[test]
 fn restarted_host_is_found_again() {
     if !may_make_networks() {
@@ -157,9 +155,8 @@ fn restarted_host_is_found_again() {
     }
 }
 
-/// If the network comes up after the agents, each part of it has its own host by then: they become
-/// one job, its members move to one of the hosts, and every agent knows its address. A restarted host is found again through
-/// the members, even if they moved to it.
+/// The network comes up after the agents, so each part of it has its own host. They become one job: its members move to one of the hosts,
+/// and every agent knows its address. A restarted host is found again through the members, even if they have moved to it.
 #[test]
 fn parts_become_one_job() {
     if !may_make_networks() {
@@ -176,8 +173,8 @@ fn parts_become_one_job() {
     }
 }
 
-/// Parts of the network, each with a first voter of its own, become one job with voters from all parts: it does not depend on
-/// the host that was left.
+/// Parts of the network, each with its own first voter, become one job with voters from all parts. The job does not depend on the host that
+/// was left.
 #[test]
 fn parts_become_one_job_with_voters() {
     if !may_make_networks() {
@@ -198,8 +195,8 @@ fn parts_become_one_job_with_voters() {
     assert_admitted(&mut agents);
 }
 
-/// Starts agents on four nodes, of which the first two reach no other, and waits until they are one job after they do. Returns
-/// them and the place of the host.
+/// Starts agents on four nodes. The first two reach no other. Waits until all are one job after they do. Returns the agents and the place
+/// of the host.
 fn united(network: &Network, sandbox: &Sandbox, words: &str) -> (Vec<Program>, usize) {
     let settled = |node: u32| {
         let mut agent = agent(network, sandbox, node, "job", words).start();
@@ -263,8 +260,8 @@ fn agent_follows_its_host_later() {
     assert_admitted(&mut agents);
 }
 
-/// The host is killed before the first round, when it is the only voter: the others wait for it, and the next agent of its machine
-/// hosts at the same endpoint.
+/// The host is the only voter, and is killed before the first round. The others wait for it, and the next agent of its machine hosts at the
+/// same endpoint.
 #[test]
 fn first_voter_is_restarted_before_the_first_round() {
     if !may_make_networks() {
@@ -286,8 +283,8 @@ fn first_voter_is_restarted_before_the_first_round() {
     assert_admitted(&mut agents);
 }
 
-/// Several agents of one machine share its state folder: another one leads when the first voter is killed, and the next agent
-/// continues as that voter.
+/// Several agents of one machine share its state folder. Another one leads when the first voter is killed, and the next agent continues as
+/// that voter.
 #[test]
 fn agents_of_one_machine_elect() {
     if !may_make_networks() {
@@ -315,8 +312,8 @@ fn agents_of_one_machine_elect() {
     }
 }
 
-/// All processes of all nodes are killed: the next agents continue the job after its last round, and find each other although
-/// not all of them were voters.
+/// All processes of all nodes are killed. The next agents continue the job after its last round, and find each other although not all of
+/// them were voters.
 #[test]
 fn killed_job_continues() {
     if !may_make_networks() {
@@ -348,7 +345,7 @@ fn killed_job_continues() {
     }
 }
 
-/// A job that has begun is kept; another host brings the nodes that it has gathered to that job.
+/// A job that has begun is kept. Another host brings the nodes that it has gathered to that job.
 #[test]
 fn running_job_takes_in_what_another_host_has_gathered() {
     running_job_takes_in("begun", "voters=1");
@@ -387,8 +384,8 @@ fn running_job_takes_in(name: &str, voters: &str) {
     assert!((1..=4).all(lists), "{}", status.stdout);
 }
 
-/// Two jobs with voters, which have begun in two parts of the network, find each other when it is whole again: the younger one closes,
-/// and its agents join the elder one when they are started again.
+/// Two jobs with voters have begun in two parts of the network. They find each other when the network is whole again. The younger one
+/// closes, and its agents join the elder one when they are started again.
 #[test]
 fn younger_job_with_voters_closes() {
     if !may_make_networks() {
@@ -459,8 +456,7 @@ fn without_ipv4() {
     }
 }
 
-/// If the network has no multicast, a list of hosts is sufficient; without a list the agent fails
-/// at once.
+/// If the network has no multicast, a list of hosts is sufficient. Without a list the agent fails at once.
 #[test]
 fn list_of_hosts_does_without_multicast() {
     if !may_make_networks() {

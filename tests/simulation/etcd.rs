@@ -1,4 +1,4 @@
-//! Jobs whose coordinator is chosen through etcd, each in a world whose seed determines its faults.
+//! Tests jobs whose coordinator is chosen through etcd. Each runs in a world whose seed determines its faults.
 
 use ragent_tests::world::{Bug, World};
 

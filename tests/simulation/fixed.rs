@@ -1,4 +1,4 @@
-//! Jobs that have one endpoint, each in a world whose seed determines its faults.
+//! Tests jobs with one endpoint. Each runs in a world whose seed determines its faults.
 
 use ragent_tests::world::{Bug, World};
 
@@ -30,8 +30,7 @@ fn fixed_worlds_are_repeatable() {
     }
 }
 
-/// The worlds contain enough of the events that the rules are about: an uneventful world breaks
-/// none.
+/// The worlds contain enough of the events that the rules are about. An uneventful world would break none.
 #[test]
 fn fixed_worlds_are_eventful() {
     let (mut rounds, mut terms, mut charges, mut successes) = (0, 0, 0, 0);

@@ -1,4 +1,4 @@
-//! Thousands of jobs, each with a seed that determines its faults.
+//! Tests thousands of jobs, each with a seed that determines its faults.
 //!
 //! A failure prints the command that replays it.
 
@@ -23,21 +23,19 @@ const SEEDS_TO_FIND_A_BUG: u64 = 31_300;
 /// Creates the world of a seed.
 type Create = fn(u64, Bug) -> World;
 
-/// Runs a world to its end, or to the first rule that is broken.
+/// Runs a world to its end, or until the first rule is broken.
 fn run(world: &mut World) -> Result<Totals, String> {
     while world.step()? {}
     Ok(world.totals())
 }
 
-/// A number from the environment: `SEED`, to replay a failure, or `SEEDS`, `ETCD_SEEDS` and
-/// `TAKEOVER_SEEDS`, to run more of them.
+/// A number from the environment: `SEED` to replay a failure, or `SEEDS`, `ETCD_SEEDS` and `TAKEOVER_SEEDS` to run more of them.
 #[expect(clippy::disallowed_methods, reason = "the user of the simulation selects its worlds")]
 fn given(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// The lowest of `seeds` that breaks a rule, with the reason; the seeds are divided among all
-/// processors.
+/// The lowest of `seeds` that breaks a rule, with the reason. All processors share the seeds.
 fn first_broken(seeds: Range<u64>, create: Create, bug: Bug) -> Option<(u64, String)> {
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     // Once a seed is known to break a rule, higher seeds are skipped.
@@ -58,8 +56,8 @@ fn first_broken(seeds: Range<u64>, create: Create, bug: Bug) -> Option<(u64, Str
     })
 }
 
-/// Fails if a rule is broken, with the story of the world and the command that replays it. The variable sets the number of
-/// worlds, which is `count` otherwise.
+/// Fails if a rule is broken, with the story of the world and the command that replays it. `variable` sets the number of worlds. Without
+/// it, the number is `count`.
 fn assert_rules_hold(create: Create, variable: &str, count: u64, test: &str) {
     let seeds = match given("SEED") {
         Some(seed) => seed..seed.saturating_add(1),
@@ -73,8 +71,8 @@ fn assert_rules_hold(create: Create, variable: &str, count: u64, test: &str) {
     }
 }
 
-/// Fails unless each bug is noticed by one of its rules. A bug comes with these rules, and with the first seed that is
-/// tried: most seeds do not trigger a rare bug.
+/// Fails unless each bug is noticed by one of its rules. A bug comes with these rules and with the first seed to try, because most seeds do
+/// not trigger a rare bug.
 #[expect(clippy::print_stdout, reason = "shows the first seeds with `--nocapture`")]
 fn assert_noticed(create: Create, bugs: &[(Bug, &str, u64)]) {
     let is_expected = |rules: &str, noticed: &Option<(u64, String)>| {

@@ -1,4 +1,4 @@
-//! The cost of a thousand nodes for the coordinator, counted in effects: benches measure time.
+//! Counts what a thousand nodes cost the coordinator, in effects. Benches measure the time.
 
 use std::{
     iter,
@@ -117,7 +117,7 @@ fn thousand_nodes_cost_a_few_messages_each() {
         rendezvous.handle_registration(now, registration(n));
         let sent = effects(&mut rendezvous);
         let is_last = n + 1 == NODES;
-        // Welcome and wait; the last node completes the round: welcome, state file, all admitted.
+        // Each node is welcomed and waits. The last node completes the round: welcome, state file, all admitted.
         assert_eq!(sent.len(), if is_last { 2 + NODES as usize } else { 2 });
         for effect in sent {
             if let Effect::Send {
@@ -151,6 +151,6 @@ fn thousand_nodes_cost_a_few_messages_each() {
         rendezvous.handle_message(now, peer(n), FromNode::NodeReport(ready));
         count += effects(&mut rendezvous).len();
     }
-    // Each node waits and is admitted, except the last, which does not wait; the state file twice.
+    // Each node waits and is admitted, except the last, which does not wait. The state file is written twice.
     assert_eq!(count, 2 * NODES as usize - 1 + 2);
 }

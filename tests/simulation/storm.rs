@@ -1,9 +1,9 @@
-//! Thousands of real links and a coordinator of finite speed that is paused: no retry outgrows the
-//! work.
+//! Tests that retries do not overload a coordinator that was paused. There are thousands of real links, and the coordinator has a finite
+//! speed.
 //!
-//! The coordinator serves one input after another and takes a fixed time for each. While it is paused,
-//! kernels accept connections for it and its queue fills up. Afterwards the queue must drain and
-//! every node must register again, for jobs of any size.
+//! 1. The coordinator serves one input after another, and takes a fixed time for each.
+//! 2. While it is paused, kernels accept connections for it and its queue fills up.
+//! 3. Afterwards the queue must drain and every node must register again, in jobs of any size.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -25,7 +25,7 @@ const CLOSED_COST: Duration = Duration::from_micros(25);
 const KEEP_ALIVE_COST: Duration = Duration::from_micros(50);
 /// The latency of a packet.
 const LATENCY: Duration = Duration::from_micros(500);
-/// The pause in a small job; it is longer in larger jobs, like all intervals.
+/// The pause in a small job. It is longer in larger jobs, like all intervals.
 const PAUSE: Duration = Duration::from_millis(1_400);
 
 /// A bug to plant.
@@ -243,8 +243,7 @@ impl Storm {
     }
 }
 
-/// Runs a job of `nodes` through a pause; returns an error if nodes do not recover within two
-/// leases.
+/// Runs a job of `nodes` through a pause. Returns an error if nodes do not recover within two leases.
 fn survive(nodes: usize, bug: Bug) -> Result<(), String> {
     let mut storm = Storm::new(nodes, bug);
     storm.run(storm.leases.agent * 2);
@@ -278,8 +277,8 @@ fn survive(nodes: usize, bug: Bug) -> Result<(), String> {
     Ok(())
 }
 
-/// After a pause of the coordinator every node registers again within two leases, with at most two
-/// connections for it and without losing its lease, in small and in large jobs.
+/// After a pause of the coordinator, every node registers again within two leases. It opens at most two connections for that and does not
+/// lose its lease, in small and in large jobs.
 #[test]
 fn load_falls_after_a_pause() {
     for nodes in [10, 100, 1_000, 3_000, 10_000] {

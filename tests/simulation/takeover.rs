@@ -1,5 +1,4 @@
-//! Jobs with voters, in which the real machines elect, take over and recover, each in a world whose seed determines its
-//! faults.
+//! Tests jobs with voters, in which the real machines elect, take over and recover. Each runs in a world whose seed determines its faults.
 
 use ragent_tests::world::{Bug, Totals, World};
 
@@ -11,8 +10,8 @@ const SEEDS: u64 = 300;
 /// The variable that sets the number of seeds.
 const VARIABLE: &str = "TAKEOVER_SEEDS";
 
-/// No fault leads to two leaders, or to workers of two rounds at the same time; after the last fault the job runs again,
-/// or has ended with one outcome.
+/// No fault leads to two leaders, or to workers of two rounds at the same time. After the last fault the job runs again, or has ended with
+/// one outcome.
 #[test]
 fn takeover_rules_hold_in_every_world() {
     assert_rules_hold(World::new, VARIABLE, SEEDS, "takeover_rules");
@@ -24,8 +23,8 @@ fn rules_hold_under_faults_aimed_at_voters() {
     assert_rules_hold(World::with_aimed_faults, VARIABLE, SEEDS, "aimed");
 }
 
-/// No two groups train at the same time, and a process that returns is registered soon, if hosts lose their state at any moment,
-/// leave, and are started late.
+/// If hosts lose their state at any moment, leave, and are started late, no two groups train at the same time, and a process that returns
+/// is registered soon.
 #[test]
 fn one_job_rules_hold_whatever_hosts_lose() {
     assert_rules_hold(World::with_lost_states, VARIABLE, SEEDS, "one_job");

@@ -1,4 +1,4 @@
-//! Failures of the machine: disks, descriptors, forks, clocks and names fail, and workers run on.
+//! Tests failures of the machine: disks, descriptors, forks, clocks and names fail, and workers run on.
 
 use std::fs;
 
@@ -14,8 +14,7 @@ fn ends_well(agent: Program) -> String {
     end.stderr
 }
 
-/// If the disk of the logs is full, workers go on; their further output is lost, and the agent logs
-/// that.
+/// If the disk of the logs is full, workers go on. Their further output is lost, and the agent logs that.
 #[test]
 fn full_disk_ends_no_worker() {
     for streams in ["-r 3", "-t 3"] {
@@ -36,8 +35,7 @@ fn full_disk_ends_no_worker() {
     }
 }
 
-/// If the folder for logs becomes unwritable, the logs are lost, but not the next round: the output
-/// of workers goes to the console.
+/// If the folder for logs becomes unwritable, the logs are lost, but not the next round. The output of workers goes to the console.
 #[test]
 fn lost_log_folder_ends_no_worker() {
     let sandbox = Sandbox::new();
@@ -60,8 +58,7 @@ fn no_temporary_folder() {
     assert!(stderr.contains("failed to create a folder for log files"), "{stderr}");
 }
 
-/// A missing folder for temporary files is not created: a file system may be about to be mounted
-/// there.
+/// A missing folder for temporary files is not created, because a file system may be about to be mounted there.
 #[test]
 fn temporary_folder_that_is_not_there() {
     let sandbox = Sandbox::new();
@@ -92,8 +89,7 @@ fn signals_that_a_parent_ignores_or_blocks() {
     sandbox.assert_nothing_left();
 }
 
-/// On a machine whose loopback is down, an agent does not reach even its own coordinator: it logs
-/// that, and ends when it is asked to.
+/// If the machine's loopback is down, an agent does not reach even its own coordinator. It logs that, and ends when it is asked to.
 #[test]
 fn no_loopback() {
     if !may_make_networks() {
@@ -109,7 +105,7 @@ fn no_loopback() {
     end.assert_stderr(&["coordinator has finished"]);
 }
 
-/// A limit for the size of files ends no worker and no agent: it is treated like a full disk.
+/// A limit for the size of files ends no worker and no agent. It is treated like a full disk.
 #[test]
 fn files_that_may_not_grow() {
     let sandbox = Sandbox::new();
@@ -146,8 +142,7 @@ fn closed_console_ends_no_worker() {
     assert_eq!(fs::read_to_string(sandbox.path("saved")).unwrap(), "saved\n");
 }
 
-/// A fork that is refused for lack of process numbers is retried; if it is refused for long, that
-/// is reported as a failure.
+/// A fork that is refused for lack of process numbers is retried. If it is refused for long, that is reported as a failure.
 #[test]
 fn refused_fork_is_tried_again() {
     let sandbox = Sandbox::new();
@@ -167,8 +162,8 @@ fn refused_fork_is_tried_again() {
     sandbox.assert_nothing_left();
 }
 
-/// An agent whose limit of open files is too low fails before anything starts, with the number that
-/// it needs; with that number it runs its workers.
+/// An agent whose limit of open files is too low fails before anything starts, with the number that it needs. With that number it runs its
+/// workers.
 #[test]
 fn few_descriptors() {
     let sandbox = Sandbox::new();
@@ -222,8 +217,8 @@ fn stepped_clock_changes_nothing() {
     assert!(!stderr.contains("lease"), "{stderr}");
 }
 
-/// A slow disk under log files and state file delays a round, but ends no lease: a round whose
-/// files each take longer than a lease starts when they exist, and no node is lost meanwhile.
+/// A slow disk under log files and state file delays a round, but ends no lease. If each file takes longer than a lease, the round starts
+/// when they exist, and no node is lost meanwhile.
 #[test]
 fn slow_disk_costs_no_lease() {
     let sandbox = Sandbox::new();
@@ -250,8 +245,7 @@ fn slow(sandbox: &Sandbox, name: &str) -> String {
     sandbox.path("slow").join(name).display().to_string()
 }
 
-/// If the resolver is dead, an agent finds a coordinator that is still at its address; a new agent
-/// names the host that it cannot resolve.
+/// If the resolver is dead, an agent finds a coordinator that is still at its address. A new agent names the host that it cannot resolve.
 #[test]
 fn dead_resolver() {
     let sandbox = Sandbox::new();

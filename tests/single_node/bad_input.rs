@@ -1,5 +1,5 @@
-//! Mistakes in arguments and on the machine are reported before anything else happens: one message
-//! with the mistake and its reason, exit code 2, no log line, no network, no worker.
+//! Tests that mistakes in arguments and on the machine are reported before anything else happens: one message with the mistake and its
+//! reason, exit code 2, no log line, no network, no worker.
 
 use std::{
     fs::{self, Permissions},

@@ -1,4 +1,4 @@
-//! The findings of `ragent doctor` on a real machine.
+//! Tests the findings of `ragent doctor` on a real machine.
 
 use std::{
     fs::{self, File},
@@ -58,7 +58,7 @@ fn two_versions_are_named() {
     assert!(text(&found).ends_with(&format!("{} is 0.0.9", old.display())), "{found}");
 }
 
-/// A module `ragent` of another project, which Python finds first, is named; this project's own module is not.
+/// A module `ragent` of another project is named if Python finds it first. This project's own module is not.
 #[test]
 fn foreign_modules_are_named() {
     let sandbox = Sandbox::new();
@@ -78,8 +78,7 @@ fn foreign_modules_are_named() {
     }
 }
 
-/// Results are printed while a check waits: an interpreter that does not answer hides no other
-/// result.
+/// Results are printed while a check waits. An interpreter that does not answer hides no other result.
 #[test]
 fn lines_are_printed_as_they_become_known() {
     let sandbox = Sandbox::new();
@@ -101,8 +100,7 @@ fn full_disk_is_reported() {
     }
 }
 
-/// A port is reported as free, as held by a process, or as served by a job, with the name of
-/// either.
+/// A port is reported as free, as held by a process, or as served by a job. The process or the job is named.
 #[test]
 fn endpoint_is_looked_at() {
     let sandbox = Sandbox::new();
@@ -230,7 +228,7 @@ fn loopback_that_is_down() {
     );
 }
 
-/// The nodes of a job are asked how they reach each other; without a job, the check fails.
+/// The nodes of a job are asked how they reach each other. Without a job, the check fails.
 #[test]
 fn peers_are_asked() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! An endpoint that cannot have a coordinator is named within seconds; no agent hangs silently.
+//! Tests endpoints that cannot have a coordinator. They are named within seconds, and no agent hangs silently.
 
 use std::{
     io::{Read, Write},
@@ -21,8 +21,8 @@ fn guest_of(endpoint: &str, join_timeout: u32) -> String {
     )
 }
 
-/// Runs an agent at an endpoint with another server. The join timeout is an hour, so the agent ends
-/// because it recognises the server, not because of the timeout.
+/// Runs an agent at an endpoint with another server. The join timeout is an hour, so the agent ends because it recognises the server, not
+/// because of the timeout.
 #[track_caller]
 fn joining_a_foreign_server_at(port: u16) -> End {
     let sandbox = Sandbox::new();
@@ -69,8 +69,7 @@ fn listener_that_resets(words: &'static str) -> u16 {
     port
 }
 
-/// Text that was received before a reset counts: an agent does not wait for an sshd, and `ragent
-/// status` reports it in the same words.
+/// Text that was received before a reset counts. An agent does not wait for an sshd, and `ragent status` reports it in the same words.
 #[test]
 fn server_that_answers_and_resets() {
     let port = listener_that_resets("SSH-2.0-OpenSSH_9.2\r\n");

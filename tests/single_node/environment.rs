@@ -1,4 +1,4 @@
-//! The environment of a worker.
+//! Tests the environment of a worker.
 
 use std::{collections::BTreeMap, fs};
 
@@ -26,7 +26,7 @@ fn worker_gets_torchruns_variables_and_nothing_else() {
     let end = sandbox.ragent(words).env("MINE", "kept").run();
     end.assert_code(0);
     for (rank, mut environment) in environments(&end) {
-        // Those of the sandbox, and the shell's.
+        // The variables of the sandbox and of the shell.
         for name in [
             "PATH",
             "XDG_RUNTIME_DIR",
@@ -119,8 +119,8 @@ fn service_managers_variables_are_not_inherited() {
     );
 }
 
-/// Descriptors that the agent inherited are not open in its workers, and neither is its raised
-/// limit of open files inherited: workers have the limit that the agent was started with.
+/// Descriptors that the agent inherited are not open in its workers. Workers have the limit of open files that the agent was started with,
+/// not its raised one.
 #[test]
 fn workers_get_no_foreign_descriptors_and_the_old_limit() {
     let sandbox = Sandbox::new();
@@ -135,8 +135,8 @@ fn workers_get_no_foreign_descriptors_and_the_old_limit() {
     assert_eq!(end.stdout, "0\n1\n2\n500\n");
 }
 
-/// The agent and its keeper run with a higher priority where they may; workers and standbys have the agent's former
-/// priority. A start with a low priority that cannot be raised is warned of.
+/// The agent and its keeper run with a higher priority if they may. Workers and standbys have the agent's former priority. A warning
+/// reports a low priority at the start that cannot be raised.
 #[test]
 fn priority_is_raised_for_the_agent_alone() {
     if !nix::unistd::geteuid().is_root() {

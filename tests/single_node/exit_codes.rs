@@ -1,4 +1,4 @@
-//! Runs the tables of `docs/exit-codes.md`: every row can be provoked, and prints its reason.
+//! Runs the tables of `docs/exit-codes.md`. Every row can be provoked, and prints its reason.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use crate::support::{
 /// The runs that provoke a row, one or several.
 type Provocation = fn(&Sandbox) -> Vec<End>;
 
-/// The number of rows that are provoked at the same time: most of them wait for timeouts.
+/// The number of rows that are provoked at the same time. Most of them wait for timeouts.
 const ROWS_AT_ONCE: usize = 6;
 
 const PROVOCATIONS: [(&str, Provocation); 54] = [
@@ -540,7 +540,7 @@ fn launch(sandbox: &Sandbox, hosts: &str, words: &str) -> End {
     sandbox.ragent(&format!("launch --hostfile hosts {words}")).run()
 }
 
-/// The rows of all tables, which are ordered by code: the exit code and its cause.
+/// The rows of all tables: the exit code and its cause. They are ordered by code.
 fn table() -> Vec<(i32, &'static str)> {
     let text = include_str!("../../docs/exit-codes.md");
     let row = |line: &'static str| {

@@ -1,4 +1,4 @@
-//! Workers that make no progress.
+//! Tests workers that make no progress.
 
 use std::{
     fs::{File, OpenOptions},
@@ -37,9 +37,8 @@ fn agent(sandbox: &Sandbox, words: &str) -> Program {
     sandbox.ragent(&format!("{words} --no-python beat.py")).start()
 }
 
-/// Workers that do nothing have failed, without any change to their code: they are killed although
-/// they ignore signals and have a shutdown timeout of five minutes; the job is restarted, and
-/// finally closed. The report has the reason and the path of the stacks.
+/// Workers that do nothing have failed, without any change to their code. They are killed although they ignore signals and have a shutdown
+/// timeout of five minutes. The job is restarted, and finally closed. The report has the reason and the path of the stacks.
 #[test]
 fn idle_workers_have_failed() {
     let sandbox = Sandbox::new();
@@ -81,8 +80,8 @@ fn busy_workers_do_not_hang() {
     }
 }
 
-/// A worker that sends heartbeats is judged by them alone: it may be idle between them, and it may
-/// not spin without them. `ragent status` shows its own description of its progress.
+/// A worker that sends heartbeats is judged by them alone. It may be idle between them, and it may not spin without them. `ragent status`
+/// shows its own description of its progress.
 #[test]
 fn heartbeats_are_progress() {
     let sandbox = Sandbox::new();
@@ -112,9 +111,8 @@ fn worker_asks_to_be_taken_for_hung() {
     assert!(end.report().contains("it reported a hang"), "{}", end.report());
 }
 
-/// Sockets of a killed agent, and a folder with the mode of a loose umask, do not disable the
-/// reports to the next agent; a folder that others can write to is not used, and workers start
-/// without a socket.
+/// Sockets of a killed agent, and a folder with the mode of a loose umask, do not disable the reports to the next agent. A folder that
+/// others can write to is not used, and workers start without a socket.
 #[test]
 fn folder_of_the_sockets() {
     let sandbox = Sandbox::new();

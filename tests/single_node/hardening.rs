@@ -1,4 +1,4 @@
-//! Protection of a launch from other users of the machine.
+//! Tests the protection of a launch from other users of the machine.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
@@ -8,8 +8,8 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// Logs, reports and events are never world-writable, with any umask: text of other users there
-/// would be quoted as output of the workers.
+/// Logs, reports and events are never world-writable, with any umask. Otherwise text of other users there would be quoted as output of the
+/// workers.
 #[test]
 fn nothing_is_writable_for_all() {
     let sandbox = Sandbox::new();
@@ -38,7 +38,7 @@ fn core_limit(pid: u32) -> String {
     line.split_ascii_whitespace().nth(4).unwrap().to_owned()
 }
 
-/// Agent and keeper write no core dump, which would contain secrets; workers keep their limit.
+/// Agent and keeper write no core dump, because it would contain secrets. Workers keep their limit.
 #[test]
 fn only_workers_dump_core() {
     let sandbox = Sandbox::new();

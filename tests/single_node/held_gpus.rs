@@ -1,4 +1,4 @@
-//! GPUs that are held by other processes when workers are to start. The driver's library is a fake.
+//! Tests GPUs that other processes hold when workers are to start. The driver's library is a fake.
 
 use std::{
     fs,
@@ -56,8 +56,7 @@ fn held_gpu_is_waited_for() {
     agent.end().assert_code(0);
 }
 
-/// A GPU that stays held is named, and the job goes on; with a timeout of 0 the agent does not
-/// wait.
+/// A GPU that stays held is named, and the job goes on. With a timeout of 0 the agent does not wait.
 #[test]
 fn gpu_that_stays_held_is_named() {
     for (seconds, is_reported) in [("0.2", true), ("0", false)] {

@@ -1,4 +1,4 @@
-//! The arguments that workers get from `--launch-method` and from the paths of the job.
+//! Tests the arguments that workers get from `--launch-method` and from the paths of the job.
 
 use std::{collections::BTreeMap, fs};
 
@@ -66,8 +66,7 @@ fn shared_file_is_fresh() {
     assert!(sandbox.path("shared").is_dir());
 }
 
-/// With `deepspeed` workers get the arguments and variables of DeepSpeed's launcher: the local rank
-/// first, and the configuration last.
+/// With `deepspeed`, workers get the arguments and variables of DeepSpeed's launcher: the local rank first, and the configuration last.
 #[test]
 fn deepspeed_contract() {
     let sandbox = Sandbox::new();
@@ -95,8 +94,7 @@ fn deepspeed_contract() {
     }
 }
 
-/// Paths of the job contain its name, and are the same in each round; a job without a name gets a
-/// new folder each time.
+/// Paths of the job contain its name, and are the same in each round. A job without a name gets a new folder each time.
 #[test]
 fn paths_of_the_job() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! The lines that an agent prints by default.
+//! Tests the lines that an agent prints by default.
 
 use std::{fs, path::Path};
 
@@ -75,8 +75,7 @@ fn stopped_job_keeps_no_log() {
     assert_eq!(sandbox.files_below("tmp"), Vec::<String>::new());
 }
 
-/// If the output of workers goes to files of a temporary folder, one line names it; a folder that the user
-/// gave has none.
+/// If the output of workers goes to files of a temporary folder, one line names it. No line names a folder that the user gave.
 #[test]
 fn temporary_log_folder_is_named_once() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! The output of workers, and its destinations: torchrun's layout, prefixes and rules.
+//! Tests the output of workers, and its destinations: torchrun's layout, prefixes and rules.
 
 use std::{fs, path::Path};
 
@@ -184,9 +184,8 @@ fn killed_agent_loses_no_output() {
     }
 }
 
-/// If an agent is killed at any point, every line that its worker has written is on the console and
-/// in the log file once, in order: the part copied by the agent and the part copied by its keeper
-/// join without a gap.
+/// If an agent is killed at any point, every line that its worker has written is on the console and in the log file once, in order. The
+/// part that the agent copied and the part that its keeper copied join without a gap.
 #[test]
 fn killed_agent_neither_loses_nor_repeats_output() {
     for lines in (1..=8).map(|round| round * 97) {

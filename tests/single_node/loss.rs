@@ -1,4 +1,4 @@
-//! The processes of a node whose agent or keeper is lost do not outlive it.
+//! Tests that the processes of a node do not outlive its agent or keeper.
 
 use nix::sys::signal::Signal;
 
@@ -23,8 +23,7 @@ fn nothing_outlives_a_killed_agent() {
     sandbox.assert_nothing_left();
 }
 
-/// If the keeper is killed, the kernel kills the workers and the agent kills the rest; the report
-/// names the cause.
+/// If the keeper is killed, the kernel kills the workers and the agent kills the rest. The report names the cause.
 #[test]
 fn nothing_outlives_a_killed_keeper() {
     if !is_there("setsid") {
@@ -43,8 +42,7 @@ fn nothing_outlives_a_killed_keeper() {
     sandbox.assert_nothing_left();
 }
 
-/// A keeper that was killed is replaced, and the job continues with exactly one further round: the
-/// new keeper has the lease.
+/// A keeper that was killed is replaced. The new keeper has the lease, so the job continues with exactly one further round.
 #[test]
 fn killed_keeper_is_replaced() {
     let sandbox = Sandbox::new();
@@ -79,8 +77,7 @@ fn workers_do_not_outlive_agent_and_keeper() {
     sandbox.assert_nothing_left();
 }
 
-/// A single-node job has no lease: while its agent is stopped no other process can start a second
-/// group, so its workers keep running.
+/// A single-node job has no lease. While its agent is stopped, no other process can start a second group, so its workers keep running.
 #[test]
 fn frozen_agent_of_a_single_node_keeps_its_workers() {
     let sandbox = Sandbox::new();

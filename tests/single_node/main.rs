@@ -1,4 +1,4 @@
-//! One node with real processes: ends, leftovers, output, exit codes.
+//! Tests one node with real processes: ends, leftovers, output, exit codes.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
 mod adversity;

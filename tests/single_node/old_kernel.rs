@@ -1,4 +1,4 @@
-//! The oldest kernel that the documentation names.
+//! Tests the oldest kernel that the documentation names.
 
 use crate::support::{Sandbox, Start};
 
@@ -8,8 +8,8 @@ fn on_old_kernel(sandbox: &Sandbox) -> Start {
     sandbox.program("/usr/bin/python3").arg(FILTER)
 }
 
-/// With the system calls of Linux 4.18 alone, workers are restarted after a failure, and descendants that they have left are
-/// killed. `pidfd_open` shows that newer calls fail.
+/// With only the system calls of Linux 4.18, workers are restarted after a failure, and descendants that they have left are killed.
+/// `pidfd_open` shows that newer calls fail.
 #[test]
 fn calls_of_linux_4_18() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Processes that are hard to kill, and losses of the processes that should kill them.
+//! Tests processes that are hard to kill, and losses of the processes that should kill them.
 
 use nix::sys::signal::Signal;
 

@@ -1,5 +1,4 @@
-//! Files that programs read: the report of a job, events, and torch's error file for the process
-//! that has started the agent.
+//! Tests files that programs read: the report of a job, events, and torch's error file for the process that has started the agent.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! `ragent store`, `ragent coordinator` and `ragent status`.
+//! Tests `ragent store`, `ragent coordinator` and `ragent status`.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
@@ -23,7 +23,7 @@ fn store_serves_until_a_signal() {
     }
 }
 
-/// Without `--host` a store listens on loopback only, as it admits all connections.
+/// Without `--host`, a store listens only on loopback, because it admits all connections.
 #[test]
 fn store_listens_on_loopback_by_default() {
     let sandbox = Sandbox::new();
@@ -143,8 +143,7 @@ fn status_finds_no_job_that_has_ended() {
     status.assert_stderr(&["no job of this user is running", "hint: ", "--rdzv-endpoint"]);
 }
 
-/// If several jobs run, they are listed and one must be named; several agents of a job count as
-/// one.
+/// If several jobs run, they are listed and you must name one. Several agents of a job count as one.
 #[test]
 fn status_asks_which_job() {
     let sandbox = Sandbox::new();

@@ -1,5 +1,4 @@
-//! Notices to a service manager, through a socket like systemd's; and the unit file of this
-//! repository.
+//! Tests notices to a service manager, through a socket like systemd's, and the unit file of this repository.
 
 use std::{fs, os::unix::net::UnixDatagram, process::Command};
 
@@ -33,8 +32,8 @@ impl Notices {
     }
 }
 
-/// An agent reports that it is ready once it has registered, then the state of its job, and that it
-/// stops; its workers do not get the socket.
+/// An agent reports that it is ready once it has registered. Then it reports the state of its job, and that it stops. Its workers do not
+/// get the socket.
 #[test]
 fn job_is_reported() {
     let sandbox = Sandbox::new();
@@ -71,8 +70,7 @@ fn failure_is_reported() {
     agent.end().assert_code(8);
 }
 
-/// Watchdog notices are sent more often than required, by the main loop: a stopped agent sends
-/// none.
+/// Watchdog notices are sent more often than required. The main loop sends them, so a stopped agent sends none.
 #[test]
 fn watchdog_is_fed() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Ways to end a job from outside; no process of it remains.
+//! Tests the ways to end a job from outside. No process of it remains.
 
 use std::{
     fs::{self, OpenOptions, Permissions},
@@ -14,8 +14,8 @@ use nix::sys::signal::Signal;
 
 use crate::support::{Sandbox, is_there, keeper_of, kill};
 
-/// The agent forwards its signal to the workers, which may save their work; it ends as soon as they
-/// have ended, although it would wait for 5 minutes.
+/// The agent forwards its signal to the workers, which may save their work. It ends as soon as they have ended, although it would wait for
+/// 5 minutes.
 #[test]
 fn workers_receive_the_signal_and_may_save() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
@@ -131,7 +131,7 @@ fn agent_leaves_when_its_parent_ends() {
     sandbox.wait_until_nothing_left();
 }
 
-/// A value that is not the id of the parent is an error: the parent may have ended before the agent has started.
+/// A value that is not the id of the parent is an error, because the parent may have ended before the agent has started.
 #[test]
 fn wrong_parents() {
     let sandbox = Sandbox::new();
@@ -221,8 +221,8 @@ fn second_sigterm_does_not_shorten_the_grace() {
     sandbox.assert_nothing_left();
 }
 
-/// Under `nohup` an agent goes on when its terminal is gone; its workers have SIGHUP at its
-/// default, so that it can still be used to make them reload.
+/// Under `nohup`, an agent goes on when its terminal is gone. Its workers have SIGHUP at its default, so that it can still be used to make
+/// them reload.
 #[test]
 fn ignored_signal_stays_ignored_by_the_agent_alone() {
     let sandbox = Sandbox::with_standbys();
@@ -241,8 +241,7 @@ fn ignored_signal_stays_ignored_by_the_agent_alone() {
     sandbox.assert_nothing_left();
 }
 
-/// After a failure the other workers have the same grace period; only the first failure is
-/// reported.
+/// After a failure the other workers have the same grace period. Only the first failure is reported.
 #[test]
 fn stubborn_worker_does_not_outlive_a_failure() {
     let sandbox = Sandbox::with_standbys();
@@ -398,7 +397,7 @@ fn signals_to_the_keeper_end_nothing() {
     let mut agent = sandbox.ragent("--no-python obey.sh").start();
     agent.worker();
     let keeper = keeper_of(agent.pid());
-    // All but SIGKILL and SIGSTOP, which cannot be ignored; real-time signals start at 34.
+    // All but SIGKILL and SIGSTOP, which cannot be ignored. Real-time signals start at 34.
     for signal in (1..=31).chain(34..=64).filter(|signal| ![9, 19].contains(signal)) {
         let words = [format!("-{signal}"), keeper.to_string()];
         let sent = Command::new("/bin/kill").args(words).status();
@@ -411,8 +410,7 @@ fn signals_to_the_keeper_end_nothing() {
     assert!(!end.stderr.contains("the keeper has ended"), "{}", end.stderr);
 }
 
-/// Workers start with every signal at its default, even if the agent's parent ignores some; libc
-/// reserves 32 and 33.
+/// Workers start with every signal at its default, even if the agent's parent ignores some. libc reserves 32 and 33.
 #[test]
 fn workers_ignore_no_signal() {
     // The target `standbys` compares the signals of workers that are started from standbys.
@@ -433,8 +431,8 @@ fn workers_ignore_no_signal() {
     assert_eq!(mask & !(0b11 << 31), 0, "{mask:x}");
 }
 
-/// A signal that a worker, or a process below it, sends to its parent has the effect that it has on torchrun: the workers may
-/// save, and the agent ends.
+/// A signal that a worker, or a process below it, sends to its parent has the same effect as with torchrun: the workers may save, and the
+/// agent ends.
 #[test]
 fn signal_of_a_worker_to_its_parent() {
     for (send, name) in [

@@ -1,4 +1,4 @@
-//! Timers of workers, as torch's `FileTimerClient` sets them.
+//! Tests timers of workers, as torch's `FileTimerClient` sets them.
 
 use std::fs;
 
@@ -13,8 +13,7 @@ fn worker(pid: &str) -> String {
     )
 }
 
-/// A worker with an expired timer is killed, which counts as any other failure: the agent goes on,
-/// and restarts within the budget.
+/// A worker with an expired timer is killed. That counts as any other failure: the agent goes on, and restarts within the budget.
 #[test]
 fn overdue_worker_is_killed() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! The program by the name of torchrun, and the link that `ragent install-torchrun` creates.
+//! Tests the program by the name of torchrun, and the link that `ragent install-torchrun` creates.
 
 use std::{
     fs,
@@ -36,7 +36,7 @@ fn install(sandbox: &Sandbox, folder: &Path, path: &str) -> End {
     sandbox.ragent("install-torchrun").arg(folder).env("PATH", path).run()
 }
 
-/// The link replaces the torchrun of its folder, names the programs that it shadows and those that precede it, and is undone
+/// The link replaces the torchrun of its folder. It names the programs that it hides and the programs that come before it, and is undone
 /// completely.
 #[test]
 fn link_is_made_and_undone() {
@@ -77,7 +77,7 @@ fn link_is_made_and_undone() {
     end.assert_stderr(&["is not a link to ragent", "nothing was changed"]);
 }
 
-/// A link in an empty folder is removed again; a folder that does not exist, or files in the way, are errors.
+/// A link in an empty folder is removed again. A folder that does not exist, or files in the way, are errors.
 #[test]
 fn wrong_folders() {
     let sandbox = Sandbox::new();
@@ -130,8 +130,7 @@ fn torchruns_behaviour() {
     sandbox.assert_nothing_left();
 }
 
-/// Two nodes that give only an endpoint use torchrun's default, `static`: its host and port are `MASTER_ADDR` and
-/// `MASTER_PORT`.
+/// Two nodes that give only an endpoint use torchrun's default, `static`. Its host and port are `MASTER_ADDR` and `MASTER_PORT`.
 #[test]
 fn default_backend() {
     let sandbox = Sandbox::new();

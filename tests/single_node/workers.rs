@@ -1,4 +1,4 @@
-//! Local workers: detection of their ends, and the reports of them.
+//! Tests local workers: detection of their ends, and the reports of them.
 
 use std::fs;
 
@@ -107,8 +107,8 @@ fn error_file_is_in_the_report() {
     assert!(report.contains("attempt_0/0/error.json"), "{report}");
 }
 
-/// A traceback that the script has written both to its error file and to stderr, as torch's `@record`
-/// does, is in the report once; other output on stderr is not omitted.
+/// A traceback that the script has written both to its error file and to stderr, as torch's `@record` does, is in the report once. Other
+/// output on stderr is not omitted.
 #[test]
 fn traceback_is_in_the_report_once() {
     let sandbox = Sandbox::new();
@@ -154,8 +154,7 @@ fn worker_that_cannot_be_started_ends_the_job() {
     sandbox.assert_nothing_left();
 }
 
-/// An idle keeper sleeps in a single wait without a time limit: the kernel reports the ends of
-/// processes, the keeper does not poll.
+/// An idle keeper sleeps in a single wait without a time limit. The kernel reports the ends of processes, so the keeper does not poll.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn keeper_waits_without_a_time_limit() {
@@ -163,7 +162,7 @@ fn keeper_waits_without_a_time_limit() {
     let mut agent = sandbox.ragent("--no-python stay.sh").start();
     agent.worker();
     let path = format!("/proc/{}/syscall", keeper_of(agent.pid()));
-    // The line shows poll(fds, 3, -1); the last argument is the limit.
+    // The line shows poll(fds, 3, -1). The last argument is the limit.
     let is_endless = |call: &str| {
         let words: Vec<&str> = call.split_ascii_whitespace().collect();
         matches!(words.as_slice(), ["7", _, "0x3", "0xffffffff" | "0xffffffffffffffff", ..])
@@ -217,8 +216,8 @@ fn signals_of_a_new_worker() {
     assert_eq!(end.stdout, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
 }
 
-/// A script that `--run-path` runs does not end before those of the other workers have returned, or ended. The failure of
-/// another one ends it.
+/// A script that `--run-path` runs does not end before the scripts of the other workers have returned, or ended. The failure of another one
+/// ends it.
 #[test]
 fn scripts_of_run_path_end_together() {
     if !is_there("python3") {

@@ -1,4 +1,4 @@
-//! The events in a world that the rules need.
+//! Records the events in a world that the rules need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use ragent_rendezvous::{
 /// The events so far.
 #[derive(Debug, Default)]
 pub struct Chronicle {
-    /// Every round, with the members that were admitted to it and their admissions.
+    /// Every round, with its members and their admissions.
     pub rounds: BTreeMap<RoundId, Vec<Member>>,
     /// The newest round when the last one began.
     pub before_newest: RoundId,
@@ -19,8 +19,7 @@ pub struct Chronicle {
     pub newest: RoundId,
     /// Members that got two different admissions to one round.
     pub contradictions: Vec<String>,
-    /// The round that each node runs since its last admission, until it gets another assignment or
-    /// stops.
+    /// The round that each node runs. It runs from the admission until the node gets another assignment or stops.
     pub running: BTreeMap<NodeId, RoundId>,
     /// Nodes that were assigned to wait while they were members.
     pub waiting_members: Vec<NodeId>,
@@ -28,7 +27,7 @@ pub struct Chronicle {
     pub job_states: Vec<JobState>,
     /// Rounds in which a worker has failed.
     pub failed_rounds: BTreeSet<Round>,
-    /// The outcome of the job, once any node has received it.
+    /// The outcome of the job, once a node has received it.
     pub outcome: Option<Outcome>,
     /// True if an event was added since the rules were last checked.
     pub has_news: bool,
@@ -78,7 +77,7 @@ impl Chronicle {
         }
         let members = self.rounds.entry(round).or_default();
         match members.iter().find(|member| member.node == *node) {
-            // A repeated admission on a new stream; the node may have stopped since.
+            // The admission was repeated on a new stream. The node may have stopped since.
             Some(member) if member.admission == *admission => {}
             Some(_) => {
                 self.contradictions.push(format!("{node} received two admissions to {round}"))

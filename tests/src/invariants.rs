@@ -1,8 +1,9 @@
-//! The rules that must always hold, each in its own file.
+//! Checks the rules that must always hold, each in its own file.
 //!
-//! Their numbers are those of the table "Rules and their tests" in `docs/rendezvous.md`. Rule 6
-//! needs real processes, and rule 9 real bytes: other tests check these. Rule 10, that no retry
-//! outgrows the work, is checked by `tests/simulation/storm.rs`.
+//! Their numbers are those of the table "Rules and their tests" in `docs/rendezvous.md`. Some rules are checked elsewhere:
+//!
+//! - Rule 6 needs real processes, and rule 9 needs real bytes.
+//! - `tests/simulation/storm.rs` checks rule 10, that retries do not overload the coordinator.
 
 mod charged_once;
 mod job_heals;

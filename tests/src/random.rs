@@ -1,4 +1,4 @@
-//! Random numbers: small, seeded, and the same on every machine and in every version.
+//! Makes random numbers: seeded, and the same on every machine and in every version.
 
 use std::time::Duration;
 

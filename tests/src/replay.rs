@@ -1,4 +1,4 @@
-//! The state of a job, from its events alone.
+//! Rebuilds the state of a job from its events alone.
 
 use ragent_rendezvous::{
     event::{Event, EventId, EventKind},
@@ -94,14 +94,14 @@ impl Replay {
         }
     }
 
-    /// Returns the difference from the state of the machine, if there is one.
+    /// Returns a description of the difference from the state of the machine. `None` if they agree.
     pub fn difference(&self, snapshot: &Snapshot) -> Option<String> {
         if let Some(broken) = &self.broken {
             return Some(broken.clone());
         }
         let members = snapshot.nodes.iter().filter(|node| node.group_rank.is_some()).count();
         let members = u32::try_from(members).unwrap_or(u32::MAX);
-        // The table of a round that an earlier coordinator completed is unknown.
+        // A round that an earlier coordinator completed has no known table.
         let members = if snapshot.world_size == 0 { self.members } else { members };
         let machine = (snapshot.phase, snapshot.round, members, snapshot.restarts_used);
         let replayed = (self.phase, self.round, self.members, self.restarts_used);

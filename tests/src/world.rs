@@ -1,10 +1,12 @@
-//! A job in a simulated world: the real machines of every host, and the takeovers between them.
+//! Simulates a job: the real machines of every host, and the takeovers between them.
 //!
-//! The coordinator is elected among voters, or it is always the process on the first host (`fixed.rs`), or it is chosen
-//! through etcd (`etcd.rs`). Each voter's host has the real `Election`, and the real `Rendezvous` while its election leads,
-//! driven as the program drives them: effects wait until a majority has the state, and registrations are held until a
-//! leader is known. Each host has the real `Node` and `Supervisor`, and dials the voter that the real `Targets` selects.
-//! Clocks drift; network, keepers and faults are models.
+//! A coordinator is chosen in one of three ways: elected among voters, always on the first host (`fixed.rs`), or through etcd (`etcd.rs`).
+//!
+//! - Each voter's host has the real `Election`. While its election leads, it also has the real `Rendezvous`.
+//! - Both are driven as the program drives them: effects wait until a majority has the state, and registrations are held until a leader is
+//!   known.
+//! - Each host has the real `Node` and `Supervisor`, and dials the voter that the real `Targets` selects.
+//! - Clocks drift. Network, keepers and faults are models.
 
 mod aimed;
 mod bug;
@@ -69,7 +71,7 @@ pub struct World {
     bug: Bug,
     timers: Timers,
     shared: SharedSettings,
-    /// The number of hosts whose endpoints the user gave.
+    /// The number of hosts that the user gave as endpoints.
     listed: usize,
     hosts: Vec<Host>,
     processes: BTreeMap<NodeId, Process>,
@@ -82,23 +84,23 @@ pub struct World {
     events_scheduled: u64,
     /// The times until which messages from one host to another are lost.
     cuts: BTreeMap<(usize, usize), Instant>,
-    /// The share of all messages that is lost, in percent, and the time until which they are lost.
+    /// The percentage of all messages that is lost, and until when.
     loss: (u64, Instant),
-    /// The process that is to die, and the number of effects that it carries out before.
+    /// The process that is to die, and the number of effects that it still carries out.
     dies_after: Option<(NodeId, u64)>,
     /// True if a voter may return without its state file.
     forgets: bool,
     /// True if faults are aimed at the voters.
     is_aimed: bool,
-    /// True if any host may lose its state, also those of a majority of the voters.
+    /// True if any host may lose its state, even a majority of the voters.
     loses_states: bool,
     /// True if the world continues until lost voters must have been replaced.
     checks_voters: bool,
     stage: Stage,
     record: Record,
-    /// The store through which the processes choose the coordinator; `None` if they do not.
+    /// The store through which the processes choose the coordinator. `None` if they do not.
     etcd: Option<Box<Etcd>>,
-    /// The parts of a job that has one endpoint; `None` for other jobs.
+    /// The parts of a job that has one endpoint. `None` for other jobs.
     fixed: Option<Box<Fixed>>,
     /// The events of such a job that its rules need.
     pub chronicle: Chronicle,
@@ -144,7 +146,7 @@ enum Input {
     Request(Box<Incoming>),
     /// The answer of the voter at this address, on the connection with this number.
     Answer(VoterAddress, u64, Box<VoterMessage<Answer>>),
-    /// The store has made the change of the key with this number, or not.
+    /// The store has made the change of the key with this number, or has refused it.
     Changed(u64, Box<ChangeOutcome>),
     /// The key has this content.
     Watched(Box<KeyContent>),
@@ -156,7 +158,7 @@ enum Input {
     Voters(Vec<VoterAddress>),
     /// The other jobs of this name have changed.
     OtherJobs(Vec<String>),
-    /// The job of this process does not go on, because another one does, which is led at this address.
+    /// The job of this process does not go on, because another one does. That one is led at this address.
     Yield(Seniority, VoterAddress),
     /// The job of this process has ended without it.
     Outlived(Option<Box<JobOutcome>>),
@@ -166,7 +168,7 @@ enum Input {
     Up(Peer, Up),
     /// A keeper's death notice.
     DeathNotice(NodeId, Round),
-    /// The agent has ended, and the process is to end.
+    /// The agent has ended, so the process is to end.
     Shutdown,
     /// The last messages are sent, and the process ends.
     Exit,
@@ -294,7 +296,7 @@ impl World {
         }
     }
 
-    /// Handles the next event; returns false at the end of the world: the job runs after the last fault, or has ended.
+    /// Handles the next event. Returns false at the end of the world: the job runs after the last fault, or has ended.
     ///
     /// # Errors
     ///
@@ -366,7 +368,7 @@ impl World {
         }
     }
 
-    /// Gives an input to a process, now or when it is not frozen any more.
+    /// Gives an input to a process, now or when it is no longer frozen.
     fn give(&mut self, id: NodeId, input: Input) {
         let Some(process) = self.processes.get(&id) else { return };
         let frozen = process.frozen_until(input.part()).max(self.hosts[process.host].suspended);
@@ -409,7 +411,7 @@ impl World {
         self.schedule(delay, Event::Process(id.clone(), input));
     }
 
-    /// Passes an input from one part of a process to another; they arrive in order.
+    /// Passes an input from one part of a process to another. Inputs arrive in order.
     fn pass(&mut self, id: &NodeId, input: Input) {
         let delay = if self.random.chance(3) {
             self.random.millis(0, 50)

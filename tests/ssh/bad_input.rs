@@ -1,5 +1,4 @@
-//! Mistakes in arguments and on this host are reported before any host is reached, with exit code
-//! 2.
+//! Tests that mistakes in arguments and on this host are reported before any host is reached, with exit code 2.
 
 use std::fs;
 

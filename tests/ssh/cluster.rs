@@ -1,4 +1,4 @@
-//! Hosts with an sshd each, and another host from which jobs are launched.
+//! Runs hosts with an sshd each, and another host from which jobs are launched.
 
 use std::{fs, path::Path, process::Command};
 
@@ -24,7 +24,7 @@ pub(crate) struct Cluster {
 const SSHD: &str = "/usr/sbin/sshd";
 
 impl Cluster {
-    /// Starts a cluster. Returns `None`, and prints why, if that is impossible.
+    /// Starts a cluster. If that is impossible, prints why and returns `None`.
     pub(crate) fn new(name: &str, hosts: u32) -> Option<Self> {
         if !may_make_networks() || !is_there("ssh") || !is_there("ssh-keygen") {
             return None;
@@ -57,7 +57,7 @@ impl Cluster {
         fs::write(self.sandbox.path(name), text).unwrap();
     }
 
-    /// Writes the configuration of ssh; `first` takes precedence.
+    /// Writes the configuration of ssh. `first` takes precedence.
     pub(crate) fn write_client_config(&self, first: &str) {
         let path = |name| self.sandbox.path(name).display().to_string();
         let hosts: String = (1..=9)
@@ -73,7 +73,7 @@ impl Cluster {
         self.write("ssh_config", &text);
     }
 
-    /// Starts an sshd on a host; `first` takes precedence in its configuration.
+    /// Starts an sshd on a host. In its configuration, `first` takes precedence.
     pub(crate) fn serve(&mut self, node: u32, port: u16, first: &str) {
         let path = |name| self.sandbox.path(name).display().to_string();
         let environment: Vec<String> = self

@@ -1,4 +1,4 @@
-//! After any end of a launch, no process is left on any host.
+//! Tests that after any end of a launch, no process is left on any host.
 
 use std::io::Read;
 
@@ -85,8 +85,7 @@ fn killed_launch_leaves_nothing() {
     cluster.wait_until_nothing_left();
 }
 
-/// If a relay is killed, so is its agent; a job that needs this host is ended everywhere, and the
-/// host is named.
+/// If a relay is killed, so is its agent. A job that needs this host is ended everywhere, and the host is named.
 #[test]
 fn killed_relay_is_a_lost_host() {
     let Some(cluster) = Cluster::new("relay", 4) else { return };

@@ -1,4 +1,4 @@
-//! Jobs that are started over ssh: a real sshd in a namespace for each host, real ssh, real time.
+//! Tests jobs that are started over ssh: a real sshd in a namespace for each host, real ssh, real time.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
 mod bad_input;

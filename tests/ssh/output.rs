@@ -1,4 +1,4 @@
-//! The output of all hosts on one console.
+//! Tests the output of all hosts on one console.
 
 use nix::sys::signal::Signal;
 
@@ -25,8 +25,7 @@ fn lines_stay_whole() {
     assert!(end.stdout.lines().all(|line| line.starts_with("[node")), "{}", end.stdout);
 }
 
-/// A client that the store of a round refuses is one warning on the console; the other agents only
-/// log it.
+/// A client that the store of a round refuses is one warning on the console. The other agents only log it.
 #[test]
 fn refused_client_is_one_warning() {
     let Some(cluster) = Cluster::new("client", 2) else { return };

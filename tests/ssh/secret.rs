@@ -1,4 +1,4 @@
-//! The secret of a launch.
+//! Tests the secret of a launch.
 
 use std::{fs, path::PathBuf};
 
@@ -26,7 +26,7 @@ fn running(cluster: &Cluster, words: &str) -> Program {
     launch
 }
 
-/// The registration of a launch; `None` if it has none.
+/// The registration of a launch. `None` if it has none.
 fn registration(cluster: &Cluster, launch: &Program) -> Option<Value> {
     let start = format!("agent-{}-", launch.pid());
     let mut entries = fs::read_dir(folder(cluster).join("ragent")).ok()?.flatten();
@@ -40,8 +40,8 @@ fn status(cluster: &Cluster, words: &str) -> End {
     start.env("XDG_RUNTIME_DIR", folder(cluster)).run()
 }
 
-/// Each launch makes a secret for its agents. It is in no argument and no variable, and in no file but registrations;
-/// `ragent status` finds it on the launching host.
+/// Each launch makes a secret for its agents. It is in no argument, no variable and no file except registrations. `ragent status` finds it
+/// on the launching host.
 #[test]
 fn launch_makes_a_secret() {
     let Some(cluster) = Cluster::new("lsec", 2) else { return };
@@ -76,7 +76,7 @@ fn launch_makes_a_secret() {
     assert_ne!(registered["credentials"]["secret"], secret, "it is made for one launch");
 }
 
-/// A secret that is given to the launch is read on the launching host; with `--auth none` there is none.
+/// A secret that is given to the launch is read on the launching host. With `--auth none` there is none.
 #[test]
 fn launch_takes_a_secret() {
     let Some(cluster) = Cluster::new("ltake", 2) else { return };

@@ -1,4 +1,4 @@
-//! The agents of a launch, their hosts, and their arguments and environment.
+//! Tests the agents of a launch, their hosts, and their arguments and environment.
 
 use nix::sys::signal::Signal;
 
@@ -7,8 +7,7 @@ use crate::{
     support::{Network, Start, command_line, is_there},
 };
 
-/// Every host gets an agent, with as many workers as it has slots, ranked in the order of the list;
-/// all lines have host and rank.
+/// Every host gets an agent, with as many workers as it has slots, ranked in the order of the list. All lines have host and rank.
 #[test]
 fn all_hosts_take_part() {
     let Some(cluster) = Cluster::new("all", 4) else { return };
@@ -46,8 +45,7 @@ fn end_of_the_job_is_the_end_of_the_launch() {
     assert_eq!(cluster.left(), Vec::<String>::new());
 }
 
-/// Hosts get the chosen variables, and the folder; the values are not visible in a list of
-/// processes.
+/// Hosts get the chosen variables, and the folder. The values are not visible in a list of processes.
 #[test]
 fn environment_and_folder() {
     let Some(cluster) = Cluster::new("env", 4) else { return };
@@ -102,8 +100,8 @@ fn fixed_ranks() {
     }
 }
 
-/// The agents of a launch find their coordinator through etcd, with a user whose name and password file are passed on.
-/// The loss of its host does not end the launch.
+/// The agents of a launch find their coordinator through etcd. The user's name and password file are passed on. The loss of the
+/// coordinator's host does not end the launch.
 #[test]
 fn coordinator_is_found_through_etcd() {
     let Some(cluster) = Cluster::new("etcd", 3) else { return };

@@ -1,4 +1,4 @@
-//! Hosts that are reached through other hosts.
+//! Tests hosts that are reached through other hosts.
 
 use crate::{cluster::Cluster, support::Network};
 
@@ -18,8 +18,8 @@ fn hosts_reach_others() {
     }
 }
 
-/// A host that cannot be reached through another one is reached directly, and so are the hosts
-/// below it. By default, the cause is a warning.
+/// A host that cannot be reached through another one is reached directly, and so are the hosts below it. By default, the cause is a
+/// warning.
 #[test]
 fn direct_way_is_the_second_one() {
     let Some(cluster) = Cluster::new("second", 4) else { return };

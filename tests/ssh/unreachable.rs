@@ -1,4 +1,4 @@
-//! Hosts that cannot be reached, or cannot start their agent.
+//! Tests hosts that cannot be reached, or cannot start their agent.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -35,7 +35,7 @@ fn too_few_hosts_are_reached() {
     assert_eq!(cluster.left(), Vec::<String>::new());
 }
 
-/// The user is not asked for a password: a host that needs one is named, with a hint.
+/// The user is not asked for a password. A host that needs one is named, with a hint.
 #[test]
 fn password_is_not_asked_for() {
     let Some(mut cluster) = Cluster::new("password", 4) else { return };

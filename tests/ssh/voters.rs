@@ -1,4 +1,4 @@
-//! Jobs that survive the loss of hosts: voters on the hosts of a launch, and hosts below a lost relay.
+//! Tests jobs that survive the loss of hosts: voters on the hosts of a launch, and hosts below a lost relay.
 
 use nix::sys::signal::Signal;
 
@@ -72,8 +72,8 @@ fn succeeds_with(mut launch: Program, orders: &[Orders], host: u32) {
     launch.end().assert_code(0);
 }
 
-/// After the loss of a relay's host, the host below it is reached directly, and takes part again, also as a
-/// voter: without it there would be no majority.
+/// After the loss of a relay's host, the host below it is reached directly. It takes part again, also as a voter. Without it, no majority
+/// would be left.
 #[test]
 fn voter_below_a_lost_relay_returns() {
     let Some(cluster) = Cluster::new("vbelow", 4) else { return };
@@ -106,7 +106,7 @@ fn relay_that_notices_nothing_is_replaced() {
     succeeds_with(launch, &orders, 4);
 }
 
-/// A relay that receives a signal ends its own agent only: the host below it is reached directly.
+/// A relay that receives a signal ends only its own agent. The host below it is reached directly.
 #[test]
 fn signalled_relay_leaves_the_others() {
     let Some(cluster) = Cluster::new("sigrelay", 4) else { return };

@@ -1,4 +1,4 @@
-//! `--standby`, and jobs that cannot have standbys.
+//! Tests `--standby`, and jobs that cannot have standbys.
 
 use crate::{
     job::{Job, READY, used_standbys, write},
@@ -40,7 +40,7 @@ fn workers_without_standbys() {
     }
 }
 
-/// `PET_STANDBY` is the same as the flag, which overrides it.
+/// `PET_STANDBY` is the same as the flag. The flag overrides it.
 #[test]
 fn variable() {
     let sandbox = Sandbox::new();

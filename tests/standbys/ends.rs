@@ -1,4 +1,4 @@
-//! Ends of standbys, agents and keepers, at every moment in the life of a standby.
+//! Tests the ends of standbys, agents and keepers, at every moment in the life of a standby.
 
 use std::{fs, path::PathBuf};
 
@@ -60,7 +60,7 @@ fn stored_hook(standby: u32) -> PathBuf {
     path.split(':').next().unwrap().into()
 }
 
-/// A rank whose standbys keep ending has none, and the job runs without.
+/// A rank whose standbys keep ending has no more standbys, and the job runs without.
 #[test]
 fn standbys_that_keep_ending_are_given_up() {
     let sandbox = Sandbox::new();
@@ -90,7 +90,7 @@ fn standbys_are_started_after_a_shortage_of_processes() {
     let first = ready_standby(node.pid());
     limit.set(keeper_of(node.pid()), "1");
     kill(first, Signal::SIGKILL);
-    // The warning follows the third failure; three ends would have given the slot up.
+    // The warning follows the third failure. After three ends, the slot would have no more standbys.
     let line = node.logs("failed to start a standby: ");
     assert!(line.contains("trying again"), "{line}");
     limit.set(keeper_of(node.pid()), "max");
@@ -123,8 +123,7 @@ impl ProcessLimit {
         None
     }
 
-    /// Limits the number of processes to `number`, counting `pid` and those that it starts from now
-    /// on.
+    /// Limits the number of processes to `number`. `pid` counts, and so do its children from now on.
     #[track_caller]
     fn set(&self, pid: u32, number: &str) {
         fs::write(self.0.join("pids.max"), number).unwrap();
@@ -187,8 +186,7 @@ fn import_continues_in_the_round() {
     assert_eq!(end.stdout, format!("rank 0 of {standby}\nFalse\n"));
 }
 
-/// A signal to the agent ends a worker whose standby still imports at once: no line of the script
-/// has run that could save anything.
+/// A signal to the agent ends a worker at once if its standby still imports. No line of the script has run that could save anything.
 #[test]
 fn importing_worker_has_no_grace() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
@@ -216,8 +214,7 @@ fn importing_worker_has_no_grace() {
     }
 }
 
-/// A standby that was stopped while it waited is a worker that does not run; the agent ends it like
-/// one that still imports.
+/// A standby that was stopped while it waited is a worker that does not run. The agent ends it like a standby that still imports.
 #[test]
 fn stopped_standby_is_ended() {
     let sandbox = Sandbox::new();
@@ -234,7 +231,7 @@ fn stopped_standby_is_ended() {
     sandbox.wait_until_nothing_left();
 }
 
-/// A standby ignores signals, as those of a terminal or a service manager; its worker does not.
+/// A standby ignores signals, as from a terminal or a service manager. Its worker does not.
 #[test]
 fn signals_to_standbys_are_ignored() {
     let sandbox = Sandbox::new();
@@ -250,7 +247,7 @@ os.kill(os.getpid(), signal.SIGTERM)
     write(&sandbox, "train.py", script);
     let node = job.ready_node("--standby=json train.py");
     let standby = ready_standby(node.pid());
-    // All but SIGKILL and SIGSTOP; 32 and 33 are reserved by libc, and faults are not sent.
+    // All but SIGKILL and SIGSTOP. libc reserves 32 and 33, and faults are not sent.
     let faults = [4, 5, 6, 7, 8, 9, 11, 19, 31];
     for signal in (1..=31).chain(34..=64).filter(|signal| !faults.contains(signal)) {
         let words = [format!("-{signal}"), standby.to_string()];
@@ -267,7 +264,7 @@ os.kill(os.getpid(), signal.SIGTERM)
     assert_eq!(standby_lines, cold.stdout);
 }
 
-/// A handler that a module sets while it is imported is that of the worker.
+/// If a module sets a handler while it is imported, the worker has that handler.
 #[test]
 fn handler_of_a_module() {
     let sandbox = Sandbox::new();
@@ -342,7 +339,7 @@ fn nothing_is_left(moment: Moment, has_cgroup: bool, victims: impl Fn(u32, u32) 
     sandbox.wait_until_nothing_left();
 }
 
-/// If an agent is killed, no standby is left, whatever the standby does.
+/// If an agent is killed, no standby is left, in any state of the standby.
 #[test]
 fn killed_agent_leaves_no_standby() {
     for moment in MOMENTS {
@@ -351,7 +348,7 @@ fn killed_agent_leaves_no_standby() {
     }
 }
 
-/// Nor if a keeper is killed.
+/// The same if a keeper is killed.
 #[test]
 fn killed_keeper_leaves_no_standby() {
     for moment in MOMENTS {
@@ -360,7 +357,7 @@ fn killed_keeper_leaves_no_standby() {
     }
 }
 
-/// Nor if both are killed at the same instant.
+/// The same if both are killed at the same instant.
 #[test]
 fn killed_agent_and_keeper_leave_no_standby() {
     for moment in MOMENTS {

@@ -1,4 +1,4 @@
-//! A worker that was a standby differs from any other in nothing that it can find out.
+//! Tests that a worker that was a standby differs from any other in nothing that it can find out.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ fn script() {
     assert_equal(&sandbox, "portrait.py");
 }
 
-/// So has a module.
+/// A module has the same.
 #[test]
 fn module() {
     let sandbox = Sandbox::new();
@@ -69,7 +69,7 @@ fn module() {
     assert_equal(&sandbox, "-m package.portrait");
 }
 
-/// So has a folder.
+/// A folder has the same.
 #[test]
 fn folder() {
     let sandbox = Sandbox::new();
@@ -77,7 +77,7 @@ fn folder() {
     assert_equal(&sandbox, "folder");
 }
 
-/// So has a script that `runpy` runs.
+/// A script that `runpy` runs has the same.
 #[test]
 fn run_path() {
     let sandbox = Sandbox::new();

@@ -1,5 +1,4 @@
-//! Modules that must not be imported before the round: the worker runs as without standbys, and the
-//! module is named once.
+//! Tests modules that must not be imported before the round. The worker runs as without standbys, and the module is named once.
 
 use std::{
     fs::{File, FileTimes},
@@ -18,8 +17,7 @@ fn named(end: &End, module: &str, reason: &str) -> usize {
     lines.inspect(|line| assert!(line.contains(reason), "{line}")).count()
 }
 
-/// A module that reads the rank while it is imported is not imported early: all workers have their
-/// own rank.
+/// A module that reads the rank while it is imported is not imported early. All workers have their own rank.
 #[test]
 fn module_that_reads_the_rank() {
     let readers = [
@@ -87,8 +85,7 @@ print('set')
     assert!(cold.stdout.contains("'WORLD_SIZE': '2'"), "{}", cold.stdout);
 }
 
-/// A module that changes the working directory while it is imported is left out: the worker starts in
-/// the folder of the agent.
+/// A module that changes the working directory while it is imported is left out. The worker starts in the folder of the agent.
 #[test]
 fn module_that_changes_the_folder() {
     let sandbox = Sandbox::new();
@@ -117,8 +114,7 @@ fn module_with_an_odd_error() {
     assert!(used_standbys(&end));
 }
 
-/// If a module removes a variable of the worker while it is imported, the round would set it again:
-/// a new process becomes the worker.
+/// A module removes a variable of the worker while it is imported. The round would set it again, so a new process becomes the worker.
 #[test]
 fn module_that_removes_a_variable() {
     for removal in ["del os.environ['LOCAL_WORLD_SIZE']", "os.environ.pop('LOCAL_WORLD_SIZE')"] {
@@ -140,8 +136,7 @@ print(before, os.environ.get('LOCAL_WORLD_SIZE'))
     }
 }
 
-/// A module that reads stdin while it is imported finds it empty; the message to the standby is not
-/// taken from it.
+/// A module that reads stdin while it is imported finds it empty. It does not take the message to the standby.
 #[test]
 fn module_that_reads_stdin() {
     let sandbox = Sandbox::new();
@@ -177,8 +172,7 @@ sys.stdout.write('hash %s\\n' % hash('a'))
     }
 }
 
-/// A module that opens a GPU while it is imported is not imported early, and no standby that has
-/// imported it waits.
+/// A module that opens a GPU while it is imported is not imported early, and no standby that has imported it waits.
 #[test]
 fn module_that_opens_a_device() {
     if !nix::unistd::geteuid().is_root() {
@@ -196,7 +190,7 @@ fn module_that_opens_a_device() {
         "train.py",
         "import sys\nprint('opener' in sys.modules, 'json' in sys.modules)",
     );
-    // A /dev of its own, which has what Python needs.
+    // A /dev of its own, with everything that Python needs.
     let script = format!(
         "mount --make-rprivate / && mkdir dev && mount -t tmpfs none dev && \
          for name in null urandom zero; do touch dev/$name && mount --bind /dev/$name dev/$name; done && \
@@ -220,8 +214,7 @@ fn module_that_opens_a_device() {
     assert!(used_standbys(&end));
 }
 
-/// A module beside the script hides one that standbys import; the worker imports that of the
-/// script.
+/// A module in the script's folder hides a module that standbys import. The worker imports the script's module.
 #[test]
 fn module_beside_the_script() {
     let cases = [("", "__main__.py"), ("folder/", "folder"), ("folder/", "link.py")];
@@ -248,7 +241,7 @@ fn imported_module_beside_the_script() {
     write(&sandbox, "modules/outer.py", "import helper\n");
     write(&sandbox, "modules/helper.py", "OWN = False\n");
     write(&sandbox, "helper.py", "OWN = True\n");
-    // It is left out before the round: the standby becomes the worker.
+    // It is left out before the round, and the standby becomes the worker.
     let script = "import sys\nassert 'json' in sys.modules\nimport outer\nprint(outer.helper.OWN)";
     write(&sandbox, "train.py", script);
     let end = job.finish(job.ready_node("--standby=outer,json train.py"));
@@ -265,7 +258,7 @@ fn module_written_beside_the_script_later() {
     let Some(job) = Job::new(&sandbox) else { return };
     write(&sandbox, "modules/helper.py", "OWN = False\n");
     write(&sandbox, "train.py", "import helper\nprint(helper.OWN)");
-    // The file system may measure times in seconds: the folder seems to be unchanged.
+    // The file system may measure times in seconds, so the folder seems unchanged.
     let folder = File::open(sandbox.path("")).unwrap();
     let node = job.ready_node("--standby=helper,json train.py");
     let times = FileTimes::new().set_modified(folder.metadata().unwrap().modified().unwrap());

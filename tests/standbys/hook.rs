@@ -1,4 +1,4 @@
-//! The hook alone: these tests are its keeper.
+//! Tests the hook alone. These tests play its keeper.
 
 use std::{
     fs::File,
@@ -65,7 +65,7 @@ impl Standby {
         String::from_utf8(report[..len].to_vec()).unwrap()
     }
 
-    /// Starts the round with `variables`; returns the next report, and what the script prints.
+    /// Starts the round with `variables`. Returns the next report, and the output of the script.
     fn run(mut self, variables: &[u8]) -> (String, String) {
         let (mut stdout, theirs) = pipe().unwrap();
         let null = File::open("/dev/null").unwrap();

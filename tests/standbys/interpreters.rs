@@ -1,4 +1,4 @@
-//! Interpreters, and what users have installed in them.
+//! Tests interpreters, and what users have installed in them.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -43,8 +43,7 @@ fn without_standbys(text: &str, words: &str) -> Option<End> {
     Some(end)
 }
 
-/// An interpreter that ignores PYTHONPATH or `sitecustomize` has no standbys, which one warning
-/// states; the script runs once, in its round.
+/// An interpreter that ignores PYTHONPATH or `sitecustomize` has no standbys. One warning states that. The script runs once, in its round.
 #[test]
 fn interpreters_that_ignore_the_hook() {
     for flag in ["-I", "-E", "-S", "-IS"] {
@@ -64,7 +63,7 @@ fn interpreters_that_ignore_the_hook() {
     }
 }
 
-/// A wrapper may run the hook for some commands only: the command of the worker decides.
+/// A wrapper may run the hook only for some commands. The command of the worker decides.
 #[test]
 fn wrappers_that_run_the_hook_for_other_commands() {
     let cases = [
@@ -97,7 +96,7 @@ fn wrapper_with_a_child() {
     sandbox.wait_until_nothing_left();
 }
 
-/// A worker is started as a new process by a wrapper that names no path.
+/// If a wrapper names no path, the worker is started as a new process.
 #[test]
 fn wrapper_that_searches_the_interpreter() {
     let sandbox = Sandbox::new();
@@ -203,8 +202,7 @@ fn no_pythonpath() {
     }
 }
 
-/// If the `sitecustomize` of the user fails, workers are started without standbys: Python prints the
-/// error and runs the script.
+/// If the `sitecustomize` of the user fails, workers are started without standbys. Python prints the error and runs the script.
 #[test]
 fn failing_sitecustomize_of_the_user() {
     let sandbox = Sandbox::new();

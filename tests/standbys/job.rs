@@ -1,4 +1,4 @@
-//! A job whose first round starts when the test allows it.
+//! Runs a job whose first round starts when the test allows it.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -14,7 +14,7 @@ use ragent_base::sys::clock;
 use crate::support::{End, PATIENCE, Program, Sandbox, Start, free_port, is_alive, is_there};
 pub(crate) use crate::support::{READY, field, wait_for_standbys};
 
-/// A job of two nodes. The test adds the second one, and thereby starts the first round.
+/// A job of two nodes. When the test adds the second one, the first round starts.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     sandbox: &'a Sandbox,
@@ -22,8 +22,7 @@ pub(crate) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// Returns a job whose first node finds modules in the folder `modules`; `None`, and prints
-    /// why, without Python.
+    /// Returns a job whose first node finds modules in the folder `modules`. Without Python, prints why and returns `None`.
     pub(crate) fn new(sandbox: &'a Sandbox) -> Option<Self> {
         // Several jobs may share a sandbox.
         let _ = fs::create_dir(sandbox.path("modules"));
@@ -82,8 +81,7 @@ pub(crate) fn write(sandbox: &Sandbox, name: &str, text: &str) {
     fs::rename(draft, path).unwrap();
 }
 
-/// Waits until an agent has one standby that has imported its modules: its name changes after its
-/// report.
+/// Waits until an agent has one standby that has imported its modules. Its name changes after its report.
 #[track_caller]
 pub(crate) fn ready_standby(agent: u32) -> u32 {
     wait_for_standbys(agent, |standbys| standbys.len() == 1)[0]

@@ -1,4 +1,4 @@
-//! Standbys: real agents whose workers start from interpreters that have already imported modules.
+//! Tests standbys: real agents start workers from interpreters that have already imported modules.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
 mod arguments;

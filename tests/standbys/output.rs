@@ -1,4 +1,4 @@
-//! What modules print while standbys import them is output of the worker.
+//! Tests that the worker's output contains everything that modules print while standbys import them.
 
 use crate::{
     job::{Job, ready_standby, used_standbys, wait_for_standbys, write},
@@ -41,7 +41,7 @@ fn printed_lines_arrive_once() {
     assert_eq!(end.stderr.matches("written to 2").count(), 1, "{}", end.stderr);
 }
 
-/// An interpreter that was built for an old glibc, which lacks `memfd_create`, can be a standby, too.
+/// An interpreter that was built for an old glibc has no `memfd_create`. It can be a standby, too.
 #[test]
 fn python_for_an_old_glibc() {
     let sandbox = Sandbox::new();

@@ -7,7 +7,7 @@ import sys
 DESCRIPTORS = sorted(os.listdir("/proc/self/fd"), key=int)
 MAIN = sorted(globals())
 
-# A standby has imported these, and those that it needs itself.
+# A standby has imported these, and what it needs itself.
 import _signal
 import _socket
 import ctypes

@@ -1,4 +1,4 @@
-//! Processes that modules start while they are imported.
+//! Tests processes that modules start while they are imported.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::{
     support::{Cgroup, Sandbox, kill},
 };
 
-/// Writes the module `starter`, which starts a process by this command; `PID` is its process id.
+/// Writes the module `starter`, which starts a process by this command. `PID` is its process id.
 pub(crate) fn write_starter(sandbox: &Sandbox, command: &str) {
     let module = format!(
         "\
@@ -70,8 +70,7 @@ fn daemon_ends_with_the_standby() {
     assert_eq!(cgroup.below(), Vec::<String>::new());
 }
 
-/// If a new process replaces a standby whose round has started, the processes that its modules have
-/// started end.
+/// A new process replaces a standby whose round has started. The processes that the standby's modules have started end.
 #[test]
 fn process_ends_with_a_refused_standby() {
     let sandbox = Sandbox::new();

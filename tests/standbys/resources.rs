@@ -1,4 +1,4 @@
-//! Memory and files of standbys.
+//! Tests memory and files of standbys.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::{
 
 const SCRIPT: &str = "print('score', open('/proc/self/oom_score_adj').read())";
 
-/// The kernel kills standbys first if memory is short; a worker has the score of its agent.
+/// The kernel kills standbys first if memory is short. A worker has the score of its agent.
 #[test]
 fn score_of_standbys() {
     let sandbox = Sandbox::new();
@@ -30,7 +30,7 @@ fn score_of_standbys() {
     assert!(end.stdout.contains("score 321\n"), "{}", end.stdout);
 }
 
-/// In a cgroup with too little memory, no standby is started, which one warning states.
+/// In a cgroup with too little memory, no standby is started. One warning states that.
 #[test]
 fn short_memory() {
     let Some(cgroup) = Cgroup::delegated("memory") else { return };
@@ -60,7 +60,7 @@ fn short_memory() {
     assert_eq!(end.stderr.matches("no standbys are started").count(), 1, "{}", end.stderr);
 }
 
-/// After the end, the stored hook is all that remains; a second job uses the same file.
+/// After the end, only the stored hook remains. A second job uses the same file.
 #[test]
 fn stored_hook_remains() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Standbys between rounds, and of nodes that join.
+//! Tests standbys between rounds, and of nodes that join.
 
 use std::time::Duration;
 
@@ -11,8 +11,7 @@ use crate::{
     support::{Cgroup, End, Sandbox, Start, is_alive, let_pass},
 };
 
-/// Sends heartbeats until it receives an order; then it leaves a process and fails. After a restart it
-/// succeeds.
+/// Sends heartbeats until it receives an order. Then it leaves a process and fails. After a restart it succeeds.
 const SCRIPT: &str = "\
 import os, select, socket, subprocess, sys
 if os.environ['TORCHELASTIC_RESTART_COUNT'] != '0':
@@ -33,9 +32,8 @@ subprocess.run(words)
 sys.exit(7)
 ";
 
-/// Standbys of the next round start when a round is older than ten seconds and makes progress. The
-/// cleanup after a failure kills what workers have left, and spares the standbys: they become the
-/// workers of the next round.
+/// Standbys of the next round start when a round is older than ten seconds and makes progress. The cleanup after a failure kills what
+/// workers have left, but not the standbys. They become the workers of the next round.
 fn restart(sandbox: &Sandbox, modules: &str, ragent: impl Fn(&Sandbox, &str) -> Start) -> End {
     write(sandbox, "train.py", SCRIPT);
     let orders = pipe(&sandbox.path("orders"));
@@ -71,8 +69,8 @@ fn restart_uses_standbys() {
     restart(&Sandbox::new(), "json", |sandbox, words| sandbox.ragent(words));
 }
 
-/// The same holds in a delegated cgroup. There, the cleanup also spares the processes that the
-/// modules of a standby have started, and they remain in the cgroup of the worker.
+/// The same holds in a delegated cgroup. There, the cleanup also spares the processes that the modules of a standby have started. They
+/// remain in the cgroup of the worker.
 #[test]
 fn restart_in_a_cgroup_uses_standbys() {
     let Some(cgroup) = Cgroup::delegated("restart") else { return };

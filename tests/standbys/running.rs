@@ -1,5 +1,4 @@
-//! Ends of agents and keepers while workers run and standbys of the next round import modules or
-//! wait.
+//! Tests the ends of agents and keepers while workers run and standbys of the next round import modules or wait.
 
 use std::thread;
 
@@ -73,7 +72,7 @@ fn killed_agent_leaves_nothing() {
     nothing_is_left_of_both(|agent, _| vec![agent]);
 }
 
-/// The same holds if a keeper is killed, which is a failure of the job.
+/// The same holds if a keeper is killed. That is a failure of the job.
 #[test]
 fn killed_keeper_leaves_nothing() {
     nothing_is_left_of_both(|_, keeper| vec![keeper]);

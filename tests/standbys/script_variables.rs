@@ -1,4 +1,4 @@
-//! A script that changes a variable which modules of its standby have read: it runs as in a new process.
+//! Tests scripts that change a variable which modules of the standby have read. They run as in a new process.
 
 use std::process::Command;
 
@@ -27,8 +27,8 @@ fn warnings(end: &End) -> Vec<&str> {
     end.stderr.lines().filter(|line| line.contains("the workers start again")).collect()
 }
 
-/// The workers start again without a charge, and the script sees what it would see in a new process. One warning names
-/// the module, the variable and the line of the script.
+/// The workers start again without a charge, and the script sees what it would see in a new process. One warning names the module, the
+/// variable and the line of the script.
 #[test]
 fn variable_set_before_the_import() {
     let changes = [
@@ -65,8 +65,7 @@ fn variable_set_before_the_import() {
     }
 }
 
-/// A function of another module, which the script calls, is the script's line as well; and so is a module that imports
-/// the reader.
+/// A function of another module that the script calls counts as the script's line. So does a module that imports the reader.
 #[test]
 fn variable_set_by_a_function() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! A cgroup for one test, as a service manager makes for a unit.
+//! Makes a cgroup for one test, as a service manager makes for a unit.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use super::{Sandbox, Start, is_there, kill, skip};
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Creates a cgroup. Returns `None`, and prints why, if that is impossible.
+    /// Creates a cgroup. If that is impossible, prints why and returns `None`.
     pub fn delegated(name: &str) -> Option<Self> {
         /// The number of cgroups that this process has created: tests run at the same time.
         static CREATED: AtomicU32 = AtomicU32::new(0);
@@ -88,7 +88,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Bounded: all processes in it were started by this test and die at once.
+        // Bounded, since all processes in it were started by this test and die at once.
         for _ in 0..10_000 {
             let _ = fs::write(self.0.join("cgroup.kill"), "1");
             for path in tree(&self.0) {
@@ -102,7 +102,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Returns all cgroups below `path`, the lowest ones first, and `path` itself.
+/// Returns all cgroups below `path`, the lowest ones first, and then `path` itself.
 fn tree(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let below = entries.map(|entry| entry.path()).filter(|path| path.is_dir());

@@ -1,4 +1,4 @@
-//! System failures: `faults.c`, between ragent and the C library.
+//! Makes system calls fail, by `faults.c` between ragent and the C library.
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -12,8 +12,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Builds the library; no failure is set yet. Returns `None`, and prints why, without a C
-    /// compiler.
+    /// Builds the library, without any failure yet. Without a C compiler, prints why and returns `None`.
     pub fn new(sandbox: &Sandbox) -> Option<Self> {
         if !is_there("cc") {
             return None;
@@ -36,7 +35,7 @@ impl Faults {
 
     /// Sets a failure from now on.
     pub fn set(&self, name: &str, number: i64) {
-        // Renamed, so that a reader never sees half of it.
+        // Renamed into place, so that a reader never sees half of it.
         let draft = self.folder.join("draft");
         fs::write(&draft, number.to_string()).expect("our folder");
         fs::rename(draft, self.folder.join(name)).expect("our folder");

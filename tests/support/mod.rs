@@ -1,8 +1,7 @@
-//! The parts that tests with real processes share: a sandbox for each test, programs that run in
-//! it, and their output.
+//! Provides what tests with real processes share: a sandbox for each test, programs that run in it, and their output.
 //!
-//! Nothing here waits for time to pass. A test waits for a line, for a pipe to close or for a
-//! process to end; a deadline only makes it fail.
+//! Nothing here waits for time to pass. A test waits for a line, for a pipe to close or for a process to end. A deadline only makes it
+//! fail.
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses its part")]
 
 mod cgroup;
@@ -42,15 +41,13 @@ pub(crate) use ragent_base::secret::testing::{
     Authority, Issue, Issued, write as write_certificates,
 };
 
-/// The deadline for an expected event. It is not a measure of the usual duration: a busy machine
-/// may need most of it.
+/// The deadline for an expected event. It does not measure how long the event usually takes, because a busy machine may need most of it.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Longer than the leases: the time after which a silent node is lost, and for which workers run
-/// without a coordinator.
+/// Longer than the leases. After this time a silent node is lost, and workers without a coordinator have ended.
 pub const LEASE: Duration = Duration::from_millis(3200);
 
-/// Returns true if `program` is in PATH. If not, prints so, or fails under `CI=true`.
+/// Returns true if `program` is in PATH. Otherwise prints so, or fails under `CI=true`.
 pub fn is_there(program: &str) -> bool {
     let found = ThisHost.find_program(program.as_ref()).is_some();
     if !found {
@@ -59,7 +56,7 @@ pub fn is_there(program: &str) -> bool {
     found
 }
 
-/// Prints why a test is skipped; fails under `CI=true`.
+/// Prints why a test is skipped. Fails under `CI=true`.
 #[expect(clippy::print_stderr, reason = "whoever runs the tests wants to know")]
 pub fn skip(reason: &str) {
     let must_run = ThisHost.env("CI").is_some_and(|ci| ci == "true");

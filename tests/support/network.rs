@@ -1,4 +1,4 @@
-//! A network of nodes for one test: a namespace for each, with a link to one bridge.
+//! Makes a network of nodes for one test: a namespace for each, with a link to one bridge.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use ragent_base::sys::host::{Host, ThisHost};
 
 use super::{Sandbox, Start, is_there, kill, skip};
 
-/// Returns true if networks can be made here; prints the reason if not.
+/// Returns true if networks can be made here. Otherwise prints the reason.
 pub fn may_make_networks() -> bool {
     if !geteuid().is_root() {
         skip("network namespaces want root");
@@ -27,7 +27,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Creates a network of `nodes`; its namespaces are named after `name` and this process.
+    /// Creates a network of `nodes`. Its namespaces are named after `name` and this process.
     pub fn new(name: &str, nodes: u32) -> Self {
         let prefix = format!("ragent-{name}-{}", std::process::id());
         let network = Self { prefix, nodes };
@@ -54,14 +54,13 @@ impl Network {
         format!("10.77.0.{node}")
     }
 
-    /// Returns `ragent` with these arguments on a node. Each node has its own runtime folder, as a
-    /// machine of its own would.
+    /// Returns `ragent` with these arguments on a node. Each node has its own runtime folder, like a machine of its own.
     pub fn ragent(&self, sandbox: &Sandbox, node: u32, words: &str) -> Start {
         self.ragent_after(sandbox, node, "true", words)
     }
 
-    /// The same, after a shell has carried out `mounts` in the runtime folder of the node. No other process notices these mounts, which
-    /// end with the agent and its children.
+    /// The same, after a shell has carried out `mounts` in the runtime folder of the node. No other process notices these mounts. They end
+    /// with the agent and its children.
     pub fn ragent_after(&self, sandbox: &Sandbox, node: u32, mounts: &str, words: &str) -> Start {
         let runtime_dir = sandbox.path(&format!("run{node}"));
         fs::create_dir_all(&runtime_dir).expect("the sandbox is writable");
@@ -90,8 +89,7 @@ impl Network {
         ip(&format!("-n {} link set port{node} up", self.hub()));
     }
 
-    /// Makes the switch drop all traffic of a node whose link is up, as a real one does for half a
-    /// minute after a link comes up.
+    /// Makes the switch drop all traffic of a node although its link is up. A real switch does so for half a minute after a link comes up.
     pub fn block(&self, node: u32) {
         ip(&format!("-n {} link set port{node} nomaster", self.hub()));
     }
@@ -159,7 +157,7 @@ impl Network {
         ip(&format!("-n {} link del br1", self.hub()));
     }
 
-    /// Drops all packets that a node sends, where they are received; the senders notice nothing.
+    /// Drops all packets that a node sends, at their receivers. The senders notice nothing.
     pub fn mute(&self, node: u32) {
         for other in self.others(node) {
             self.drop_received(other, &Self::address(node));
@@ -173,7 +171,7 @@ impl Network {
         }
     }
 
-    /// Drops all packets that a node receives; the senders notice nothing.
+    /// Drops all packets that a node receives. The senders notice nothing.
     pub fn deafen(&self, node: u32) {
         self.drop_received(node, "0.0.0.0/0");
     }
@@ -188,7 +186,7 @@ impl Network {
     }
 
     fn drop_received(&self, node: u32, from: &str) {
-        // A rule only comes before the one of local addresses if that one makes room.
+        // The rule for local addresses is always first, so it has to move before another rule can be.
         self.ip(node, "rule add pref 2 table local");
         self.ip(node, "rule del pref 0");
         self.ip(node, &format!("rule add pref 1 iif eth0 from {from} blackhole"));
@@ -207,7 +205,7 @@ impl Network {
         String::from_utf8_lossy(&output).lines().filter_map(|pid| pid.trim().parse().ok()).collect()
     }
 
-    /// Kills all processes on a node, as the loss of its power does.
+    /// Kills all processes on a node, as a loss of power does.
     pub fn kill_all(&self, node: u32) {
         // Stopped first, so that none of them reports the end of another one.
         for signal in [Signal::SIGSTOP, Signal::SIGKILL] {

@@ -1,4 +1,4 @@
-//! Ports for tests that have to name one.
+//! Finds ports for tests that have to name one.
 
 use std::{
     iter,
@@ -13,11 +13,10 @@ use nix::sys::socket::{
     sockopt::ReuseAddr,
 };
 
-/// Returns a port on which no process listens. It lies below the range from which the kernel picks
-/// ports for others.
+/// Returns a port on which no process listens. It is below the range from which the kernel picks ports for others.
 ///
-/// The socket that tries the port never listens. A process that another thread forks holds a copy of
-/// that socket until it executes its program, and a copy that listens would keep the port in use.
+/// The socket that tries the port never listens. A process that another thread forks holds a copy of that socket until it executes its
+/// program. A copy that listens would keep the port in use.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = u16::try_from(std::process::id() % 1000).expect("less than 1000") * 10;
@@ -33,8 +32,8 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// Returns a listener at which connections hang as if packets were lost: its queue is full, so the
-/// kernel drops further requests. The streams that fill the queue must be kept.
+/// Returns a listener at which connections hang as if packets were lost. Its queue is full, so the kernel drops further requests. Keep the
+/// streams, because they fill the queue.
 pub fn swallowing_listener() -> (TcpListener, Vec<TcpStream>, SocketAddr) {
     let listener = one_place_listener();
     let address = listener.local_addr().expect("a listener has an address");

@@ -1,4 +1,4 @@
-//! Processes, as `/proc` shows them.
+//! Looks at processes, as `/proc` shows them.
 
 use std::{collections::BTreeSet, fs};
 
@@ -13,7 +13,7 @@ pub fn kill(pid: u32, signal: Signal) {
     let _ = signal::kill(Pid::from_raw(pid.cast_signed()), signal);
 }
 
-/// The fields of `/proc/<pid>/stat` after the name; `None` if there is no such process.
+/// The fields of `/proc/<pid>/stat` after the name. `None` if there is no such process.
 fn stat(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may contain any character, and ends at the last parenthesis.
@@ -51,7 +51,7 @@ pub fn keeper_of(agent: u32) -> u32 {
     find_keeper(agent).expect("an agent has a keeper")
 }
 
-/// The keeper of an agent; `None` while the agent is starting, or if its keeper is gone.
+/// The keeper of an agent. `None` while the agent is starting, or if its keeper is gone.
 pub fn find_keeper(agent: u32) -> Option<u32> {
     let is_keeper = |pid: &u32| is_alive(*pid) && command_line(*pid).ends_with("__keeper");
     children(agent).into_iter().find(is_keeper)

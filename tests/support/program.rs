@@ -1,4 +1,4 @@
-//! A program that a test runs, and its output.
+//! Runs a program for a test, and reads its output.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +41,7 @@ impl Start {
         Self { command, stdout: None, stderr: None, gate: None }
     }
 
-    /// Adds an argument; it may contain spaces.
+    /// Adds an argument. It may contain spaces.
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.command.arg(arg);
         self
@@ -64,7 +64,7 @@ impl Start {
         self.env("LIFELINE", lifeline.path())
     }
 
-    /// Sets the gate of its job, which opens when an agent that it starts has a standby.
+    /// Sets the gate of its job. The gate opens when an agent that it starts has a standby.
     pub fn gated_by(mut self, gate: Option<Gate>) -> Self {
         self.gate = gate;
         self
@@ -76,13 +76,13 @@ impl Start {
         self
     }
 
-    /// Replaces the pipe that stdout is read from.
+    /// Replaces the pipe from which the test reads stdout.
     pub fn stdout(mut self, stdout: impl Into<Stdio>) -> Self {
         self.stdout = Some(stdout.into());
         self
     }
 
-    /// Replaces the pipe that stderr is read from.
+    /// Replaces the pipe from which the test reads stderr.
     pub fn stderr(mut self, stderr: impl Into<Stdio>) -> Self {
         self.stderr = Some(stderr.into());
         self
@@ -137,7 +137,7 @@ fn read_lines(pipe: impl Read + Send + 'static, stream: Stream, events: Sender<E
     });
 }
 
-/// Reports the end of a process and does not reap it, so that its pid is not reused until then.
+/// Reports the end of a process without reaping it, so that its pid is not reused until then.
 fn wait_for(pid: u32, events: Sender<Event>) {
     thread::spawn(move || {
         let pid = Pid::from_raw(pid.cast_signed());
@@ -167,7 +167,7 @@ enum Event {
 struct Line {
     stream: Stream,
     text: String,
-    /// True if a test has waited for the line; it is not matched again.
+    /// True if a test has waited for the line. It is not matched again.
     taken: bool,
 }
 
@@ -259,13 +259,13 @@ impl Program {
         lines.map(|line| format!("{}\n", line.text)).collect()
     }
 
-    /// Waits until both streams are closed: no process that inherited them is alive.
+    /// Waits until both streams are closed. Then no process that inherited them is alive.
     #[track_caller]
     pub fn wait_until_silent(&mut self) {
         self.receive_until("its streams to close", |program| program.open.is_empty().then_some(()));
     }
 
-    /// Waits for its end, and for that of all processes that inherited its streams.
+    /// Waits for its end, and for the end of all processes that inherited its streams.
     #[track_caller]
     pub fn end(mut self) -> End {
         self.receive_until("its end", |program| program.has_ended.then_some(()));
@@ -286,7 +286,7 @@ impl Program {
         })
     }
 
-    /// Waits for a line with `part`, and takes it; if there is none, for one on stderr with one of `others`, and returns it as the
+    /// Waits for a line with `part`, and takes it. If there is a line on stderr with one of `others` instead, returns that line as the
     /// error.
     #[track_caller]
     pub fn prints_unless(

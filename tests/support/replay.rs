@@ -1,14 +1,13 @@
 //! Runs fuzz targets without the fuzzer: on their corpus, and on random inputs derived from it.
 //!
-//! `CASES` is the number of random inputs per target, `SEED` the seed of the first; a failure
-//! prints how to repeat it.
+//! `CASES` is the number of random inputs per target, `SEED` the seed of the first. A failure prints how to repeat it.
 
 use std::{
     fs, panic,
     path::{Path, PathBuf},
 };
 
-/// The name of a target, the target, and the cost of an input relative to other targets, which get more inputs.
+/// The name of a target, the target, and the cost of an input. Targets with cheaper inputs get more of them.
 pub(crate) type Target = (&'static str, fn(&[u8]), u64);
 
 /// The number of inputs of each target's corpus, at least.
@@ -93,7 +92,7 @@ impl Dice {
             if self.below(4) == 0 {
                 input.extend((0..self.below(100)).map(|_| self.throw() as u8));
             } else if let Some(part) = corpus.get(self.below(corpus.len())) {
-                // Half of the parts start at the beginning, since the rest means little without it.
+                // Half of the parts start at the beginning, because the rest means little without it.
                 let start = if self.below(2) == 0 { 0 } else { self.below(part.len()) };
                 let end = part.len() - self.below(part.len() - start) / 2;
                 input.extend_from_slice(&part[start..end]);

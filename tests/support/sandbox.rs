@@ -1,4 +1,4 @@
-//! A sandbox for one test: its folders, and a mark on every process that it starts.
+//! Makes a sandbox for one test: its folders, and a mark on every process that it starts.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -28,7 +28,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Creates an empty sandbox, whose workers are the programs that a test names.
+    /// Creates an empty sandbox. Its workers are the programs that a test names.
     pub fn new() -> Self {
         Self::with_workers(WorkerProgram::Shell)
     }
@@ -150,14 +150,14 @@ impl Sandbox {
         wait_until_ended(&self.marker());
     }
 
-    /// Creates a pipe that fake workers and their descendants hold open; `LIFELINE` is its path.
+    /// Creates a pipe that fake workers and their descendants hold open. `LIFELINE` is its path.
     pub fn lifeline(&self, name: &str) -> Lifeline {
         let path = self.path(name);
         unistd::mkfifo(&path, Mode::S_IRWXU).expect("a fresh folder takes a pipe");
         let (broken, is_broken) = mpsc::channel();
         let pipe = path.clone();
         thread::spawn(move || {
-            // Opening waits for the first holder; the end of file comes after the last.
+            // Opening waits for the first holder. The end of file comes after the last one.
             let mut pipe = File::open(pipe)?;
             pipe.read_to_end(&mut Vec::new())?;
             // The test may be over.
@@ -178,8 +178,7 @@ impl Sandbox {
     }
 }
 
-/// Waits until no process that has `marker` is alive. The ends of processes that are not children
-/// are not reported, so this polls.
+/// Waits until no process that has `marker` is alive. Nothing reports the ends of processes that are not children, so this polls.
 #[track_caller]
 pub fn wait_until_ended(marker: &str) {
     let deadline = clock::now_blocking() + PATIENCE;

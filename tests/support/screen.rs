@@ -1,4 +1,4 @@
-//! A pseudo terminal for a program that draws on its whole screen, and the text on that screen.
+//! Shows a program that draws on its whole screen a pseudo terminal, and reads the text on the screen.
 
 use std::{
     fs::File,
@@ -87,8 +87,8 @@ impl ScreenTerminal {
         }
     }
 
-    /// Fails unless the settings are those from before the program, the cursor is shown, and the program's own screen is
-    /// left. Waits for the output of a program that has ended.
+    /// Fails unless the settings are those from before the program, the cursor is shown, and the program's own screen is left. Waits for
+    /// the output of a program that has ended.
     #[track_caller]
     pub fn assert_restored(&mut self) {
         let deadline = clock::now_blocking() + PATIENCE;
@@ -104,7 +104,7 @@ impl ScreenTerminal {
     }
 }
 
-/// The cells of a screen. Only what ragent writes is understood: text, positions, clearing, and the two screens.
+/// The cells of a screen. It understands only what ragent writes: text, positions, clearing, and the two screens.
 #[derive(Debug)]
 struct Screen {
     cells: Vec<Vec<char>>,
@@ -135,7 +135,7 @@ impl Screen {
         }
     }
 
-    /// Handles the first character or sequence. Returns its length; `None` if it is not complete.
+    /// Handles the first character or sequence. Returns its length, or `None` if it is not complete.
     fn write_first(&mut self) -> Option<usize> {
         match *self.pending.first()? {
             0x1b => {

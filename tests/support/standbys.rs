@@ -1,4 +1,4 @@
-//! Standbys that wait, and the variable that gives them to the jobs of a whole target.
+//! Waits for standbys, and reads the variable that gives them to the jobs of a whole target.
 
 use std::{ffi::OsString, fs, time::Duration};
 
@@ -9,7 +9,7 @@ use ragent_base::sys::{
 
 use super::{PATIENCE, children, find_keeper, let_pass};
 
-/// The variable that programs of a test inherit: all jobs of the target then have standbys.
+/// The variable that programs of a test inherit. With it, all jobs of the target have standbys.
 pub const PET_STANDBY: &str = "PET_STANDBY";
 
 /// The log line after which every local rank of a node has a standby.
@@ -37,7 +37,7 @@ pub fn standbys_of(agent: u32) -> Vec<u32> {
     children.into_iter().filter(|pid| is_standby(*pid)).collect()
 }
 
-/// Waits until an agent has standbys that fulfil a condition; no event reports later ones.
+/// Waits until an agent has standbys that fulfil a condition. No event reports later standbys, so this polls.
 #[track_caller]
 pub fn wait_for_standbys(agent: u32, is_met: impl Fn(&[u32]) -> bool) -> Vec<u32> {
     let deadline = clock::now_blocking() + PATIENCE;

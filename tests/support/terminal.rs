@@ -1,4 +1,4 @@
-//! A pseudo terminal in which a test runs a program, and the text that it shows.
+//! Runs a program in a pseudo terminal, and reads the text that it shows.
 
 use std::{
     fs::File,
@@ -17,7 +17,7 @@ use super::PATIENCE;
 /// A pseudo terminal.
 #[derive(Debug)]
 pub struct Terminal {
-    /// The end of the programs; `None` once the test has closed it.
+    /// The end of the programs. `None` once the test has closed it.
     programs: Option<OwnedFd>,
     output: Receiver<Vec<u8>>,
     bytes: Vec<u8>,
@@ -69,7 +69,7 @@ impl Terminal {
         self.receive_until("another text", |terminal| is_so(&terminal.text()));
     }
 
-    /// The text that the terminal shows, with the lines that have left it at the top.
+    /// The text that the terminal shows, with the lines that have scrolled out at the top.
     pub fn text(&self) -> String {
         self.grid.text()
     }
@@ -115,7 +115,7 @@ struct Grid {
     rows: usize,
     lines: Vec<Vec<u8>>,
     row: usize,
-    /// The column of the cursor: the number of columns if the next character begins another row.
+    /// The column of the cursor. It is the number of columns if the next character begins another row.
     column: usize,
     /// The bytes of an escape sequence that is not complete.
     escape: Vec<u8>,

@@ -1,5 +1,4 @@
-//! The program of fake workers, which `WORKER` selects: a shell script, or Python that becomes the
-//! script and can be started from a standby.
+//! Chooses the program of fake workers by `WORKER`: a shell script, or Python that becomes the script and can be started from a standby.
 
 use std::net::TcpListener;
 
@@ -10,7 +9,7 @@ use ragent_base::sys::{
 
 use super::{PATIENCE, children, free_port, is_alive, is_standby, let_pass};
 
-/// The modules that standbys of fake workers import; `exec.py` recognises a standby by `decimal`.
+/// The modules that standbys of fake workers import. `exec.py` recognises a standby by `decimal`.
 const MODULES: &str = "json,decimal";
 
 /// The program of fake workers.
@@ -44,16 +43,15 @@ impl WorkerProgram {
     }
 }
 
-/// The port of a job's endpoint, which is in use until the first agent has a standby. That agent
-/// cannot host the job before then, so its first round uses a standby.
+/// The port of a job's endpoint. It is in use until the first agent has a standby. That agent cannot host the job before then, so its first
+/// round uses a standby.
 #[derive(Debug)]
 pub struct Gate(TcpListener);
 
 impl Gate {
     /// Translates the arguments of an agent for Python workers, and closes the gate of its job.
     ///
-    /// A job without an endpoint gets one. Returns no gate if the endpoint is already in use, or in
-    /// another network namespace.
+    /// A job without an endpoint gets one. Returns no gate if the endpoint is already in use, or in another network namespace.
     pub(super) fn close(words: &str) -> (String, Option<Self>) {
         let words = WorkerProgram::Python.translate(words);
         let mut rest = words.split_ascii_whitespace().skip_while(|word| *word != "--rdzv-endpoint");

@@ -26,7 +26,7 @@ def main():
         torch.save({"steps": done + 1}, args.checkpoint_path)
     dist.barrier()
     if attempt == "0":
-        # Not a clean end: the file of this round stays, and the next round must not read it.
+        # An unclean end. The file of this round stays, and the next round must not read it.
         os._exit(1)
     dist.destroy_process_group()
 

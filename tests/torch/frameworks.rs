@@ -1,4 +1,4 @@
-//! Frameworks that are commonly launched by torchrun: each trains a tiny model on two workers.
+//! Tests frameworks that are commonly launched by torchrun. Each trains a tiny model on two workers.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// The number of steps of the bar that scripts draw before the training. It has no description.
 const PREPARATION: u64 = 28;
 
-/// An agent with two workers; `script` is the name of a script in the folder `frameworks`, and its arguments.
+/// An agent with two workers. `script` is the name of a script in the folder `frameworks`, and its arguments.
 fn agent(sandbox: &Sandbox, python: &str, flags: &str, script: &str) -> Start {
     let script = format!("{REPOSITORY}/tests/torch/frameworks/{script}");
     let start = sandbox.ragent(&format!("--nproc-per-node 2 {flags} {script}"));
@@ -43,7 +43,7 @@ fn train(python: &str, framework: &str, fails: &str) -> End {
     end
 }
 
-/// The framework uses both workers and trains; an exception in one of them is in the report.
+/// The framework uses both workers and trains. An exception in one of them is in the report.
 fn trains(python: &str, framework: &str) {
     let end = train(python, framework, "");
     end.assert_code(0);
@@ -63,7 +63,7 @@ struct Training<'a> {
 }
 
 impl Training<'_> {
-    /// Waits until there is a result, and returns it; fails if the agent ends before.
+    /// Waits until there is a result, and returns it. Fails if the agent ends before.
     #[track_caller]
     fn until<T>(&mut self, mut result: impl FnMut() -> Result<T, String>) -> T {
         let deadline = clock::now_blocking() + PATIENCE;
@@ -119,7 +119,7 @@ fn steps_read(log: &str) -> Vec<(u64, u64, Option<u64>)> {
     numbers.collect()
 }
 
-/// Starts a training whose output is read, and which draws its bars at every step, as trainings with longer steps do.
+/// Starts a training whose output is read. It draws its bars at every step, as trainings with longer steps do.
 fn stopping<'a>(sandbox: &'a Sandbox, python: &str, flags: &str, script: &str) -> Training<'a> {
     let start = agent(sandbox, python, &format!("-t 1 {flags}"), script);
     let start =
@@ -237,7 +237,7 @@ fn other_frameworks_show_progress() {
     }
 }
 
-/// A worker gets the same from DeepSpeed's own launcher; runs if `FRAMEWORKS` contains `deepspeed`.
+/// DeepSpeed's own launcher gives a worker the same. Runs if `FRAMEWORKS` contains `deepspeed`.
 #[test]
 fn deepspeeds_contract() {
     let frameworks = ThisHost.env("FRAMEWORKS").unwrap_or_default();

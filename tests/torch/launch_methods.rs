@@ -1,4 +1,4 @@
-//! Scripts that need more than torchrun's environment, with the real torch.
+//! Tests scripts that need more than torchrun's environment, with the real torch.
 
 use super::{
     REPOSITORY,
@@ -6,8 +6,7 @@ use super::{
     venv,
 };
 
-/// Workers meet at a shared file that is a new one after a failure, and find the checkpoint at the
-/// same path.
+/// Workers meet at a shared file. After a failure it is a new one, and the checkpoint is at the same path.
 #[test]
 fn basic_uses_a_shared_file() {
     let Some(python) = venv("python") else { return };

@@ -1,5 +1,4 @@
-//! The real torch: its client with our store, its collectives under our agents, and its launcher
-//! compared with ours.
+//! Tests the real torch: its client with our store, its collectives under our agents, and its launcher compared with ours.
 
 use std::path::PathBuf;
 
@@ -16,7 +15,7 @@ mod versions;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// A program of the Python environment that `scripts/setup-venv.sh` makes; `None` if it is missing.
+/// A program of the Python environment that `scripts/setup-venv.sh` makes. `None` if it is missing.
 fn venv(name: &str) -> Option<String> {
     let path = PathBuf::from(format!("{REPOSITORY}/.venv/bin/{name}"));
     if path.exists() {
@@ -26,7 +25,7 @@ fn venv(name: &str) -> Option<String> {
     None
 }
 
-/// The Python of another environment that this script makes; `None` if it is missing.
+/// The Python of another environment that this script makes. `None` if it is missing.
 fn python_of(environment: &str) -> Option<String> {
     let path = PathBuf::from(format!("{REPOSITORY}/.venvs/{environment}/bin/python"));
     if path.exists() {
@@ -72,8 +71,8 @@ fn torch_client_is_served() {
     store.end().assert_code(0);
 }
 
-/// DistributedDataParallel on gloo continues from its checkpoint after a worker was killed, with a
-/// store without keys of the previous round, and succeeds on both nodes.
+/// DistributedDataParallel on gloo continues from its checkpoint after a worker was killed. Its store has no keys of the previous round,
+/// and it succeeds on both nodes.
 #[test]
 fn training_survives_a_killed_worker() {
     let Some(python) = venv("python") else { return };

@@ -1,4 +1,4 @@
-//! Workers with the real torch that are started from standbys.
+//! Tests workers with the real torch that are started from standbys.
 
 use nix::sys::signal::Signal;
 
@@ -8,8 +8,7 @@ use super::{
     venv,
 };
 
-/// The standbys of two nodes, which wait for their coordinator, become the workers of the first round,
-/// and train together.
+/// The standbys of two nodes wait for their coordinator, become the workers of the first round, and train together.
 #[test]
 fn first_round_trains_from_standbys() {
     let Some(python) = venv("python") else { return };

@@ -43,7 +43,7 @@ def connect(**options):
 
 
 def impatient(timeout=SHORT):
-    """A client whose operations time out soon; connecting may take longer on a busy machine."""
+    """A client whose operations time out soon. Connecting may take longer on a busy machine."""
     store = connect()
     store.set_timeout(timeout)
     return store
@@ -65,7 +65,7 @@ def expect_raises(kind, words, function, *args):
 
 
 def in_thread(function, *args):
-    """Starts `function` in a thread; `join` of that thread re-raises its exception."""
+    """Starts `function` in a thread. `join` of that thread re-raises its exception."""
 
     class Beside(threading.Thread):
         error = None
@@ -109,7 +109,7 @@ def set_get(store):
 
 @rule
 def large_values(store):
-    """A value of 8 MiB is stored; with one byte more the client is disconnected."""
+    """A value of 8 MiB is stored. With one byte more the client is disconnected."""
     blob = random.Random(1).randbytes(8 << 20)
     store.set("large", blob)
     expect(store.get("large") == blob, True)
@@ -126,7 +126,7 @@ def large_values(store):
 
 @rule
 def long_keys(store):
-    """A key of 8192 bytes, with torch's slash, is accepted; a longer one is not."""
+    """A key of 8192 bytes, with torch's slash, is accepted. A longer one is not."""
     store.set("l" * 8191, "v")
     expect(store.get("l" * 8191), b"v")
     store.delete_key("l" * 8191)
@@ -298,7 +298,7 @@ def clones(store):
 
 @rule
 def barrier(store):
-    """A barrier ends for all clients when the last arrives; its key counts and serves once."""
+    """A barrier ends for all clients when the last arrives. Its key counts and serves once."""
     other = connect()
     first = in_thread(other.barrier, "bar", 2)
     store.barrier("bar", 2)

@@ -1,5 +1,5 @@
-//! Gloo workers, with all events after which torchrun 2.15 loses the job or hangs: after each event
-//! all workers take a training step together again.
+//! Tests gloo workers with all events after which torchrun 2.15 loses the job or hangs. After each event, all workers take a training step
+//! together again.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// Creates a job; `None` without torch.
+    /// Creates a job. Returns `None` without torch.
     fn new(sandbox: &'a Sandbox, flags: &str) -> Option<Self> {
         let python = venv("python")?;
         Some(Self { sandbox, python, port: free_port(), flags: flags.to_owned() })
@@ -50,8 +50,8 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Waits until each node's worker has taken a step in a group of `world_size`, in a round that is
-/// newer than `before`; returns the pids of the workers.
+/// Waits until each node's worker has taken a step in a group of `world_size`, in a round that is newer than `before`. Returns the pids of
+/// the workers.
 #[track_caller]
 fn step(agents: &mut [&mut Program], world_size: u32, restart: u32, before: &[u32]) -> Vec<u32> {
     let pid = |agent: &mut &mut Program| loop {
@@ -202,8 +202,7 @@ fn failure_is_everybodys() {
     assert!(host.report().contains("killed by SIGKILL"), "{}", host.report());
 }
 
-/// A hung worker is found and killed; py-spy, which is installed next to its Python, reports the
-/// function in which it hung.
+/// A hung worker is found and killed. py-spy, which is installed next to its Python, reports the function in which it hung.
 #[test]
 fn hung_worker_reports_its_stack() {
     let sandbox = Sandbox::new();

@@ -1,5 +1,4 @@
-//! Workers with other releases of torch: the usual operations of training scripts work, or the
-//! client is refused.
+//! Tests workers with other releases of torch: the usual operations of training scripts work, or the client is refused.
 
 use ragent_base::sys::host::{Host, ThisHost};
 
@@ -60,7 +59,7 @@ fn older_torch() {
     }
 }
 
-/// An older client uses other operation codes: it is refused at once, and the log has the reason.
+/// An older client uses other operation codes. It is refused at once, and the log has the reason.
 fn is_refused(python: &str) {
     let sandbox = Sandbox::new();
     let end = agent(&sandbox, python, "", "collectives.py").run();

@@ -1,8 +1,7 @@
 #!/bin/bash
-# Writes its identity and the times at which it runs, until it is killed or $SCRATCH/done exists: a file of its own in
-# $SCRATCH/history, with a line of facts and then the time since boot, in seconds, again and again.
-# With $1 = `stubborn` it ignores all signals that can be ignored; with `family` it starts such a
-# process in a session of its own.
+# Records its identity, and when it runs, until it is killed or $SCRATCH/done exists. It writes a file of its own in
+# $SCRATCH/history: a line of facts, and then the time since boot, in seconds, again and again. With $1 = `stubborn` it
+# ignores all signals that can be ignored. With `family` it starts such a process in a session of its own.
 read -r now _ </proc/uptime
 exec 7<>"$SCRATCH/never" 8>>"$SCRATCH/history/$MASTER_PORT.$$"
 echo "started=$now agent=$AGENT kind=${2:-worker} pid=$$ keeper=${KEEPER:-$PPID} run_id=$TORCHELASTIC_RUN_ID" \

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Writes numbered lines to stdout until it is killed, some of them in two halves, and stores the
-# number of the last line that was written completely.
+# Writes numbered lines to stdout until it is killed, some of them in two halves. Stores the number of the last line
+# that was written completely.
 . "${0%/*}/prelude.sh"
 exec python3 -u - "$SCRATCH/noted" <<'PY'
 import os, sys

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Starts processes that no process waits for: a child in the background, another in a session of its
-# own, an orphan, and a process that ignores signals. Then runs its arguments.
+# Starts processes that no process waits for: a child in the background, another in a session of its own, an orphan, and
+# a process that ignores signals. Then runs its arguments.
 . "${0%/*}/prelude.sh"
 sleep infinity &
 setsid sleep infinity &

@@ -3,8 +3,8 @@
 . "${0%/*}/prelude.sh"
 announce
 exec 8<>"$SCRATCH/orders.$RANK"
-# A signal just before `read` starts to wait does not interrupt it; the trap runs after the timeout, which may cut a line in
-# two.
+# A signal just before `read` starts to wait does not interrupt it. The trap runs after the timeout, which may cut a
+# line in two.
 line=
 while :; do
     if read -r -t 0.5 order <&8; then

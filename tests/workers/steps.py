@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the orders that it reads, line by line, from the pipe $SCRATCH/orders.$RANK, as Python; `report` sends a datagram
+"""Runs the orders that it reads, line by line, from the pipe $SCRATCH/orders.$RANK, as Python. `report` sends a datagram
 to the agent."""
 
 import os

@@ -1,6 +1,6 @@
-//! The command line: subcommands and flags, with torchrun's names in both of its spellings.
+//! Defines the command line: subcommands and flags, with torchrun's names in both of its spellings.
 //!
-//! Values are neither checked nor replaced by defaults here; `spec` interprets them.
+//! Values are not checked here, and get no defaults. `spec` interprets them.
 
 mod auth;
 mod coordinator;
@@ -50,7 +50,7 @@ pub use self::{
     store::StoreArgs,
 };
 
-/// The versions of the program and of the protocol between agents, and the commit of a release build.
+/// The versions of the program and of the protocol between agents. A release build adds its commit.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let commit = option_env!("RAGENT_COMMIT").map(|commit| format!("commit {commit}, "));
     let commit = commit.unwrap_or_default();
@@ -90,7 +90,7 @@ by that of the environment in which ragent is installed, else by that of the act
 their level."
 )]
 pub struct Cli {
-    /// The subcommand, which must be the first word; None for a launch.
+    /// The subcommand, which must be the first word. `None` for a launch.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// The flags of the launch.
@@ -117,8 +117,7 @@ struct AsTorchrun {
 }
 
 impl Cli {
-    /// Parses a command line, whose first word is the program's name. Called as `torchrun`, the program has no
-    /// subcommands.
+    /// Parses a command line, which begins with the program's name. Called as `torchrun`, the program has no subcommands.
     ///
     /// # Errors
     ///
@@ -183,8 +182,8 @@ impl Cli {
     }
 }
 
-/// Removes a `--` directly after the script, as argparse does. `words` is the whole command line,
-/// which ends with the script and its arguments.
+/// Removes a `--` directly after the script, as argparse does. `words` is the whole command line. It ends with the script and its
+/// arguments.
 fn drop_separator(script: &mut Vec<OsString>, words: &[OsString]) {
     let before = words.len().checked_sub(script.len() + 1).and_then(|at| words.get(at));
     if before.is_some_and(|word| word != "--") && script.get(1).is_some_and(|word| word == "--") {
@@ -192,10 +191,10 @@ fn drop_separator(script: &mut Vec<OsString>, words: &[OsString]) {
     }
 }
 
-/// Names the word that is not UTF-8, with its flag: clap's error lacks it.
+/// Adds the word that is not UTF-8, and its flag, to clap's error, which lacks them.
 fn naming_the_word(error: clap::Error, words: &[OsString]) -> clap::Error {
     let mut invalid = words.iter().enumerate().filter(|(_, word)| word.to_str().is_none());
-    // Of several ones, some may be paths or arguments of the script, which need not be UTF-8.
+    // If there are several, some may be paths or arguments of the script. These need not be UTF-8.
     let (Some((at, word)), None) = (invalid.next(), invalid.next()) else { return error };
     if error.kind() != ErrorKind::InvalidUtf8 {
         return error;
@@ -206,8 +205,8 @@ fn naming_the_word(error: clap::Error, words: &[OsString]) -> clap::Error {
     clap::Error::raw(ErrorKind::InvalidUtf8, format!("`{}` is not valid UTF-8\n", given.trim()))
 }
 
-/// Removes clap's suggestion to write an unknown flag after `--`, where it would be taken for the
-/// script, and suggestions that hardly resemble the flag. Explains how to replace `--use-env`.
+/// Removes clap's useless suggestions: to write an unknown flag after `--`, which would make it the script, and flags that hardly resemble
+/// the unknown one. Explains how to replace `--use-env`.
 fn without_wrong_tip(mut error: clap::Error) -> clap::Error {
     let text = |value: Option<&ContextValue>| match value {
         Some(ContextValue::String(text)) => text.replace('_', "-"),
@@ -247,7 +246,7 @@ pub(crate) fn similar_command(word: &str) -> Option<String> {
 /// A subcommand.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Host the endpoint of one job, without workers, until SIGTERM
+    /// Run the coordinator of one job, without workers, until SIGTERM
     Coordinator(CoordinatorArgs),
     /// Check this node, and the connections between the nodes of a job, for common problems
     Doctor(DoctorArgs),
@@ -263,8 +262,7 @@ pub enum Command {
     Manifest(ManifestArgs),
     /// Serve the page of a job to a browser on this machine, and print its address
     Page(PageArgs),
-    /// Run the program of one rank under mpirun or srun, with PyTorch's variables set from the
-    /// launcher's
+    /// Run a program as one rank under mpirun or srun, with PyTorch's variables set from those of the launcher
     Rank(RankArgs),
     /// Print a new secret, or write it to a file, for `--secret-file`
     Secret(SecretArgs),
@@ -275,7 +273,7 @@ pub enum Command {
     /// Show a job in the terminal, as it changes: progress, lost time, nodes and events
     #[cfg(feature = "top")]
     Top(TopArgs),
-    /// The process that holds the workers of one agent.
+    /// The process that starts the workers of one agent, and ends them if the agent is gone.
     #[command(name = "__keeper", hide = true)]
     Keeper,
     /// The process that starts the agent of one host for `ragent launch`.

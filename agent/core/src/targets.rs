@@ -85,12 +85,12 @@ impl<T: Clone + PartialEq> Targets<T> {
     /// down for another job, and terms of two jobs cannot be compared.
     pub fn handle_stepped_down(&mut self, voter: &T, leader: T) -> bool {
         let is_leader = |(known, _): &(T, Term)| known == voter && *known != leader;
-        let gives_way = self.leader.as_ref().is_some_and(is_leader);
-        if gives_way {
+        let steps_down = self.leader.as_ref().is_some_and(is_leader);
+        if steps_down {
             self.leader = Some((leader, Term(0)));
             self.has_failed = false;
         }
-        gives_way
+        steps_down
     }
 
     /// Returns the newest known leader.
@@ -167,7 +167,7 @@ mod tests {
 
     /// The leader itself names another one, in any term; other voters cannot.
     #[test]
-    fn leader_gives_way() {
+    fn leader_steps_down() {
         let mut targets = Targets::new(vec![0, 1], Some(0));
         assert!(!targets.handle_stepped_down(&0, 3), "no leader is known");
         targets.handle_welcome(1, Term(9));

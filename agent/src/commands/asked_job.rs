@@ -1,4 +1,4 @@
-//! The job that a command asks: the one of its arguments, or the only one with agents on this machine.
+//! Chooses the job that a command asks: the job of its arguments, or the only job with agents on this machine.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +48,7 @@ fn of_this_machine(agents: Vec<RunningAgent>) -> Result<JobEndpoint, LaunchError
                 .iter()
                 .map(|agent| {
                     let RunningAgent { run_id, endpoint, pid, .. } = agent;
-                    // The words of the agent name the script.
+                    // The script is in the command line of the agent.
                     let words = proc::read(&format!("{pid}/cmdline")).unwrap_or_default();
                     let words: Vec<&str> =
                         words.split('\0').skip(1).filter(|word| !word.is_empty()).collect();
@@ -67,7 +67,7 @@ fn of_this_machine(agents: Vec<RunningAgent>) -> Result<JobEndpoint, LaunchError
     }
 }
 
-/// The characters of the command line of an agent that are shown: those of a line of a terminal.
+/// The number of characters that are shown of an agent's command line, as many as fit on a line of a terminal.
 const WORDS_SHOWN: usize = 100;
 
 /// Returns one agent for each job: a registered one, if there is one.
@@ -112,8 +112,7 @@ mod tests {
         Stage::Waiting { cause: Some("refused".to_owned()) }
     }
 
-    /// A registered agent is asked, independently of other agents of its job; an unregistered one
-    /// is reported.
+    /// A registered agent is asked, independently of other agents of its job. An unregistered one is reported.
     #[test]
     fn agents_of_this_machine() {
         let error = |agents: Vec<RunningAgent>| of_this_machine(agents).unwrap_err().to_string();

@@ -1,5 +1,6 @@
-//! A host that has everything: the job's flags are checked on it before any host is reached. Checks
-//! that depend on a host are left to that host.
+//! Pretends a host that has everything, so that the job's flags can be checked before any host is reached.
+//!
+//! Checks that depend on a host are left to that host.
 
 use std::{
     ffi::OsString,
@@ -8,7 +9,7 @@ use std::{
 
 use ragent_base::sys::host::{Gpu, Host, numa::CpuSet};
 
-/// A host that has everything, and the variables that agents are given.
+/// A host that has everything, with the variables that agents are given.
 pub(crate) struct AssumedHost<'a>(pub(crate) &'a [(String, OsString)]);
 
 /// Variables whose meaning depends on the host.
@@ -17,12 +18,11 @@ const OF_A_HOST: [&str; 3] = ["PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_VIRTUA
 impl Host for AssumedHost<'_> {
     fn env(&self, name: &str) -> Option<OsString> {
         let is_flag = name.starts_with("PET_") || name.starts_with("TORCH");
-        // Variables of the launcher that started this process, and of this machine's devices, do
-        // not apply to the hosts.
+        // The hosts do not have the variables of the launcher that started this process, nor the devices of this machine.
         if !is_flag || OF_A_HOST.contains(&name) {
             return None;
         }
-        // The last one takes precedence, as in the agents.
+        // The last one counts, as in the agents.
         let given = self.0.iter().rev().find(|(given, _)| given == name);
         given.map(|(_, value)| value.clone())
     }

@@ -1,4 +1,4 @@
-//! `--print-completion`: generates completion scripts for shells.
+//! Prints completion scripts for shells: `--print-completion`.
 
 use std::{
     io::{self, Write},
@@ -38,7 +38,7 @@ fn script(shell: Shell, name: ProgramName) -> Vec<u8> {
     script
 }
 
-/// Returns the command without hidden subcommands, which the scripts would offer too. torchrun has none.
+/// Returns the command without hidden subcommands, which the scripts would offer too. torchrun has no subcommands.
 fn offered(name: ProgramName) -> Command {
     let all = Cli::command();
     let commands = all

@@ -1,4 +1,4 @@
-//! `ragent coordinator`: a coordinator alone, without an agent.
+//! Runs a coordinator alone, without an agent: `ragent coordinator`.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -97,14 +97,14 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
     })?
 }
 
-/// Returns the settings of a coordinator without an agent. The nodes that register bring the shared ones.
+/// Returns the settings of a coordinator without an agent. The nodes that register bring the settings of the job.
 fn settings(run_id: RunId, coordinator: String, voter_count: VoterCount) -> Settings {
     Settings {
         run_id,
         coordinator,
         host: None,
         shared: None,
-        // The choice of the coordinator knows them.
+        // They are known to the part that decides who coordinates.
         voters: Vec::new(),
         voter_count,
         keeps_charges: ThisHost.service_dir().is_some(),
@@ -164,7 +164,7 @@ fn vote(
         let coordinator = OwnCoordinator {
             settings: settings(RunId::new(&args.rdzv_id), process.to_string(), count),
             endpoint: own.endpoint,
-            // It has no agent.
+            // There is no agent in this process.
             registered: watch::Sender::new(NotHere::unknown()),
         };
         let spec = HostedVoterSpec {
@@ -191,7 +191,7 @@ fn vote(
         };
         tokio::select! {
             ended = tokio::time::timeout(limits::COORDINATOR_END_MARGIN, voter.end(how, None)) => {
-                // After this time it is considered stuck.
+                // After this time the coordinator is considered stuck.
                 let _ = ended;
             }
             signal = signals.recv() => info!(?signal, "signal received again; ending at once"),

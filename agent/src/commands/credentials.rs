@@ -1,4 +1,4 @@
-//! The credentials of a command that asks a job for its state.
+//! Chooses the credentials of a command that asks a job for its state.
 
 use ragent_base::{
     cli::AuthArgs,
@@ -15,16 +15,15 @@ use ragent_leadership::state_file::{self, RegisteredCredentials, RunningAgent};
 /// The credentials of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct AskerCredentials {
-    /// Those that the user gives, else those of an agent of the job on this machine, else those that a new agent would
-    /// have.
+    /// The user's own choice. By default, the credentials of an agent of the job on this machine, or else those of a new agent.
     pub(crate) own: Credentials,
-    /// Those of all jobs of this user on this machine, which are tried in turn if a process does not accept `own`; none if
-    /// the user gives some.
+    /// The credentials of all jobs of this user on this machine. They are tried in turn if a process does not accept `own`. Empty if the
+    /// user gives some.
     pub(crate) registered: Vec<Credentials>,
 }
 
 impl AskerCredentials {
-    /// Puts the credentials of this machine's jobs in the place of `own`, if a process at one of `endpoints` accepts those alone.
+    /// Replaces `own` by the credentials of one of this machine's jobs, if a process at one of `endpoints` accepts only those.
     pub(super) async fn for_processes_at(self, endpoints: &[Endpoint]) -> Self {
         if self.registered.is_empty() {
             return self;
@@ -100,7 +99,7 @@ fn credentials_of(secrets: Vec<Secret>, origin: Origin) -> Option<Credentials> {
     (!secrets.is_empty()).then(|| Credentials::new(secrets, origin))
 }
 
-/// Returns the credentials of an agent; none if it has none.
+/// Returns the credentials of an agent, if it has any.
 fn credentials_of_agent(agent: &RunningAgent) -> Result<Credentials, PlacesError> {
     Ok(match certificates_of(&agent.credentials) {
         Some(request) => Credentials::with_certificates(request.clone())?,
@@ -117,7 +116,7 @@ fn certificates_of(registered: &RegisteredCredentials) -> Option<&CertificateReq
     }
 }
 
-/// Returns the secrets of an agent, none if it has none.
+/// Returns the secrets of an agent, if it has any.
 fn secrets_of(agent: &RunningAgent) -> Result<Vec<Secret>, FileError> {
     match &agent.credentials {
         RegisteredCredentials::None | RegisteredCredentials::Certificates(_) => Ok(Vec::new()),

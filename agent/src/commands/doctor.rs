@@ -1,8 +1,7 @@
-//! `ragent doctor`: checks for common problems before a job runs into them.
+//! Checks for common problems before a job meets them: `ragent doctor`.
 //!
-//! Each check prints one line as soon as it is complete: the verdict, the finding, and a hint if
-//! there is a problem. Modules measure; pure functions of numbers judge the measurements. Every
-//! check has a timeout, because a component that does not answer is one of the problems.
+//! Each check prints one line as soon as it is complete: the verdict, the finding, and a hint if there is a problem. Modules measure, and
+//! pure functions judge the numbers. Every check has a timeout, because a component that does not answer is one of the problems.
 
 mod child;
 mod endpoint;
@@ -149,7 +148,7 @@ async fn workers(
     findings: &mut Findings,
 ) -> Result<Option<NonZeroU32>, LaunchError> {
     let typed = args.nproc_per_node.clone();
-    // For `gpu` and `auto`, the driver is asked for the number of GPUs.
+    // For `gpu` and `auto`, the number of GPUs comes from the driver.
     match within("gpu", || spec::asked_workers(typed, &ThisHost)).await {
         Ok(workers) => Ok(workers?),
         Err(silent) => {
@@ -217,14 +216,12 @@ async fn at_endpoint(job: &JobEndpoint, credentials: &Credentials, findings: &mu
     }
 }
 
-/// Runs a check that may wait for a driver or a file system. Returns a failed finding if these do
-/// not answer.
+/// Runs a check that may wait for a driver or a file system. Returns a failed finding if these do not answer in time.
 async fn within<T: Send + 'static>(
     check: &'static str,
     look: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Finding> {
-    // A thread that hangs in the kernel does not prevent the process from ending: see
-    // `runtime::block_on`.
+    // A thread that hangs in the kernel does not keep the process from ending: see `runtime::block_on`.
     match timeout(limits::CHECK_TIMEOUT, spawn_blocking(look)).await {
         Ok(Ok(found)) => Ok(found),
         Ok(Err(error)) => Err(Finding::fail(

@@ -1,4 +1,4 @@
-//! Every way in which a launch can fail, with its message and exit code.
+//! Lists every way in which a command can fail, with its message and exit code.
 
 use std::{
     borrow::Cow,
@@ -35,7 +35,7 @@ use ragent_rendezvous::{
 /// The exit code of a program that needs a port which another program has.
 pub(crate) const PORT_IN_USE: u8 = 10;
 
-/// The reason for which a launch failed.
+/// The reason why a launch failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// The system refused something that every launch needs.
@@ -50,7 +50,7 @@ pub enum LaunchError {
     /// The job, or this node's part in it, did not succeed.
     #[error("the job did not succeed")]
     Ended(Box<Ended>),
-    /// A service manager starts this agent again, and its job was closed as failed.
+    /// A service manager starts this agent again, but its job has already failed.
     #[error("the job was already closed as failed")]
     StaysClosed {
         /// The outcome of the job.
@@ -155,8 +155,7 @@ impl LaunchError {
         ExitCode::from(self.code(name))
     }
 
-    /// Returns the exit code as a number. torchrun has no other codes than 1 and 2, and tools that start it may not know
-    /// any.
+    /// Returns the exit code as a number. torchrun has only the codes 1 and 2, and tools that start it may not know others.
     pub(crate) fn code(&self, name: ProgramName) -> u8 {
         match (name, self.own_code()) {
             (ProgramName::Torchrun, code) if code != 2 => 1,
@@ -227,7 +226,7 @@ impl LaunchError {
 
     /// Returns the message for the user: the operation, the cause and a hint.
     pub fn report(&self) -> String {
-        // It may quote text that was received or read from a file.
+        // The report may quote text that was received or read from a file.
         printable(&self.raw_report())
     }
 
@@ -298,7 +297,7 @@ impl LaunchError {
     }
 }
 
-/// Describes the state of an agent that has not found its job.
+/// Describes why an agent has not found its job yet.
 fn waits(agent: &RunningAgent) -> String {
     let RunningAgent { endpoint, pid, stage, .. } = agent;
     match stage {
@@ -344,7 +343,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 fn usage(errors: &[UsageError]) -> String {
     let one = |(index, error): (usize, &UsageError)| {
-        // A hint of several errors in a row follows the last one.
+        // If several errors in a row have the same hint, it follows the last one.
         let next = errors.get(index + 1).and_then(UsageError::hint);
         let hint = error.hint().filter(|hint| Some(*hint) != next);
         with_hint(format!("error: {error}"), hint)
@@ -352,8 +351,7 @@ fn usage(errors: &[UsageError]) -> String {
     errors.iter().enumerate().map(one).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns a hint if the first failure is that of an interpreter which lacks a module: it may not be the one that the user
-/// expects.
+/// Returns a hint if the first failure is an interpreter that lacks a module. The user may expect another interpreter.
 fn missing_module(outcome: &Outcome, interpreter: Option<&Path>) -> Option<String> {
     let last = outcome.first_failure.as_ref()?.stderr_tail.trim_end().lines().next_back()?;
     let module = last.trim().strip_prefix("ModuleNotFoundError: No module named ")?;

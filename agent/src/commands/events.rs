@@ -1,4 +1,4 @@
-//! `ragent events`: prints the journal of a job.
+//! Prints the journal of a job: `ragent events`.
 
 mod entry;
 mod file;
@@ -55,7 +55,7 @@ fn print_file(path: &str, json: bool) -> Result<(), LaunchError> {
     let mut job_uid = None;
     while let Some((entry, line)) = lines.next().map_err(|error| file::unreadable(path, &error))? {
         if job_uid.as_ref() != Some(&entry.job_uid) {
-            // Other runs have the same ids.
+            // Another run may have events with the same ids.
             printer = Printer::new(json);
             job_uid = Some(entry.job_uid.clone());
         }
@@ -91,7 +91,7 @@ pub(super) async fn all(found: &FoundJob) -> Result<Vec<JournalEntry>, LaunchErr
         })?;
         match part.map_err(|error| found.failed(error))? {
             Some(part) if received.add(&part) => {}
-            // The end, or more than any coordinator keeps.
+            // The journal is read, or it is longer than any coordinator keeps.
             Some(_) | None => return Ok(received.entries),
         }
     }
@@ -101,7 +101,7 @@ pub(super) async fn all(found: &FoundJob) -> Result<Vec<JournalEntry>, LaunchErr
 #[derive(Default)]
 struct Received {
     entries: Vec<JournalEntry>,
-    /// The number of lines, including those that are not events.
+    /// The number of lines, including lines that are not events.
     lines: usize,
     bytes: usize,
 }
@@ -109,7 +109,7 @@ struct Received {
 impl Received {
     /// Adds a part. Returns false, without adding it, if the journal would exceed its limits.
     fn add(&mut self, part: &str) -> bool {
-        // A part without lines counts as well, so that an answer of such parts ends.
+        // A part without lines counts as well, so that an answer of such parts has an end.
         self.lines += part.lines().count().max(1);
         self.bytes += part.len();
         let is_within = self.lines <= ENTRIES_MAX && self.bytes <= BYTES_MAX;
@@ -123,10 +123,10 @@ impl Received {
 /// The longest wait for the next part of a journal.
 const PART_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The most lines that are read: twice as many as a coordinator keeps.
+/// The number of lines that are read at most, twice as many as a coordinator keeps.
 const ENTRIES_MAX: usize = 20_000;
 
-/// The size of the events that are read: four times what a coordinator keeps. The details of an event can take 16 times as much
+/// The size of the events that are read at most, four times what a coordinator keeps. The details of an event can take 16 times as much
 /// memory as its line.
 pub(super) const BYTES_MAX: usize = 16 << 20;
 
@@ -169,7 +169,7 @@ impl Reader for Printer {
     }
 
     async fn end(&mut self, failure: Option<&LaunchError>) -> ControlFlow<()> {
-        // A journal that was not read is not over.
+        // The journal may go on if it was not read to its end.
         if self.is_over && failure.is_none() {
             ControlFlow::Break(())
         } else {
@@ -218,7 +218,7 @@ mod tests {
         (count, received)
     }
 
-    /// A journal without end is read up to a number of lines and of bytes, also if its lines are not events.
+    /// An endless journal is read up to a number of lines and of bytes, also if its lines are not events.
     #[test]
     fn journal_without_end_is_cut() {
         let (parts, received) = accepted("no event\n{}\n", 2 * ENTRIES_MAX);

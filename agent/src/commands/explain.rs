@@ -1,4 +1,4 @@
-//! `ragent explain`: what a job waits for, why it was restarted, what that cost, and what would help.
+//! Explains what a job waits for, why it restarted, what that cost, and what would help: `ragent explain`.
 
 mod advice;
 mod answer;

@@ -1,4 +1,4 @@
-//! Asks for the state of a job: at its endpoint, or at all of its voters at once.
+//! Asks for the state of a job, at its endpoint or at all of its voters at once.
 
 use std::error::Error;
 
@@ -14,8 +14,8 @@ use tokio::task::JoinSet;
 
 use crate::commands::{credentials::AskerCredentials, error::LaunchError};
 
-/// Asks at the endpoint, or at all voters until one of them has answered with the state. An agent
-/// that does not coordinate the job names the coordinator, which is asked instead.
+/// Asks at the endpoint, or at all voters until one of them answers with the state. If an agent does not coordinate the job, it names the
+/// coordinator, and that is asked instead.
 ///
 /// # Errors
 ///
@@ -27,7 +27,7 @@ pub(crate) async fn ask(
     find_coordinator(job, credentials).await.map(|found| found.snapshot)
 }
 
-/// The state of a job, and the process that has answered with it.
+/// The state of a job, and the process that answered with it.
 #[derive(Clone)]
 pub(crate) struct FoundJob {
     /// The state.
@@ -39,7 +39,7 @@ pub(crate) struct FoundJob {
 }
 
 impl FoundJob {
-    /// Asks the process for a page; `None` if it does not coordinate the job any more.
+    /// Requests a page from the process. Returns `None` if it no longer coordinates the job.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl FoundJob {
     }
 }
 
-/// Asks for the state of a job in the same way, and returns its coordinator, too.
+/// Asks for the state of a job in the same way. Also returns its coordinator.
 ///
 /// # Errors
 ///
@@ -75,7 +75,7 @@ pub(crate) async fn find_coordinator(
     }
 }
 
-/// The reason for which a process did not answer with the state of a job.
+/// The reason why a process did not answer with the state of a job.
 #[derive(Debug)]
 enum FindFailure {
     /// The process at `endpoint` did not answer.
@@ -95,7 +95,7 @@ impl FindFailure {
         }
     }
 
-    /// Describes the failure in one line, after the name of the voter that was asked.
+    /// Describes the failure in one line, which begins with the voter.
     fn line(&self, voter: &Endpoint) -> String {
         match self {
             Self::Asked { endpoint, source } if endpoint == voter => one_line(source),
@@ -126,7 +126,7 @@ fn one_line(error: &dyn Error) -> String {
     text
 }
 
-/// Asks all voters at once. Most answer with the same coordinator; the first state counts.
+/// Asks all voters at once. The first state counts, since most answer with the same coordinator.
 async fn ask_voters(
     voters: &VoterList,
     credentials: &AskerCredentials,
@@ -152,7 +152,7 @@ async fn ask_voters(
     Err(LaunchError::StatusOfVoters { failures, agent: local_agent(&voters.to_string()) })
 }
 
-/// Asks at `endpoint`, or at the coordinator's endpoint if the answer contains that.
+/// Asks at `endpoint`. If the answer contains the coordinator's endpoint, asks there.
 async fn ask_one(
     endpoint: &Endpoint,
     credentials: &AskerCredentials,
@@ -167,7 +167,8 @@ async fn ask_one(
     }
 }
 
-/// Asks at `endpoint`, and returns the credentials with which it has answered. A process that is silent, or does not use this protocol, is identified.
+/// Asks at `endpoint`, and returns the credentials that were accepted. If a process is silent or uses another protocol, finds out what it
+/// is.
 async fn ask_at(
     endpoint: &Endpoint,
     credentials: &AskerCredentials,

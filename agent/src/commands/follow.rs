@@ -1,4 +1,4 @@
-//! Following a stream of a job from one coordinator to the next.
+//! Follows a stream of a job from one coordinator to the next.
 
 use std::{ops::ControlFlow, time::Duration};
 
@@ -12,16 +12,16 @@ use super::{
     find_coordinator::{FoundJob, find_coordinator},
 };
 
-/// The time for which the next coordinator is awaited by commands that end without one: an election takes seconds.
+/// The longest wait for the next coordinator, in commands that end without one. An election takes seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The first pause before a question for the next coordinator. A random part of up to a half is subtracted.
+/// The first pause before the command asks for the next coordinator again. A random part of up to a half is subtracted.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 
 /// The longest such pause.
 const PAUSE_LONGEST: Duration = Duration::from_secs(8);
 
-/// A reader of a stream that each coordinator of a job serves.
+/// Reads a stream that each coordinator of a job serves.
 pub(super) trait Reader {
     /// The open stream.
     type Stream;
@@ -29,29 +29,29 @@ pub(super) trait Reader {
     /// A part of the stream.
     type Part;
 
-    /// The time for which the next coordinator is awaited; without a limit if `None`.
+    /// The longest wait for the next coordinator. No limit if `None`.
     const PATIENCE: Option<Duration>;
 
-    /// Opens the stream; `None` if the process does not coordinate the job any more.
+    /// Opens the stream. Returns `None` if the process no longer coordinates the job.
     async fn open(&mut self, at: &FoundJob) -> Result<Option<Self::Stream>, LaunchError>;
 
     /// Returns the next part; `None` at the end.
     async fn next(stream: &mut Self::Stream) -> Result<Option<Self::Part>, StreamError>;
 
-    /// Handles a part; `Break` if it is the last one.
+    /// Handles a part. Returns `Break` if it is the last one.
     async fn receive(&mut self, part: Self::Part) -> Result<ControlFlow<()>, LaunchError>;
 
-    /// Handles the end of the stream at one coordinator, or the failure to open it or to find a coordinator; `Break` if no
-    /// other one is to be asked.
+    /// Handles the end of the stream, or the failure to open it or to find a coordinator. Returns `Break` to stop, and otherwise the next
+    /// coordinator is asked.
     async fn end(&mut self, failure: Option<&LaunchError>) -> ControlFlow<()>;
 }
 
-/// Reads a stream at the coordinator `found`, and at each later one.
+/// Reads a stream at the coordinator `found`, and then at each later one.
 ///
 /// # Errors
 ///
-/// If the patience of the reader has a limit: returns [`LaunchError`] if the stream cannot be opened at the first coordinator, or
-/// at no other one in time.
+/// Only if the reader's patience is limited: returns [`LaunchError`] if the stream cannot be opened at the first coordinator, or at no
+/// other one in time.
 pub(super) async fn follow<R: Reader>(
     job: &JobEndpoint,
     credentials: &AskerCredentials,
@@ -72,7 +72,7 @@ pub(super) async fn follow<R: Reader>(
         let failure = match opened {
             Ok(None) => None,
             Ok(Some(mut stream)) => {
-                // The next coordinator has the later parts if the connection breaks.
+                // If the connection breaks, the next coordinator has the later parts.
                 while let Ok(Some(part)) = R::next(&mut stream).await {
                     if reader.receive(part).await?.is_break() {
                         return Ok(());

@@ -1,4 +1,4 @@
-//! `ragent install-torchrun`: a link by the name of torchrun, for tools that start `torchrun`.
+//! Puts a link named `torchrun` into a folder, for tools that start `torchrun`: `ragent install-torchrun`.
 
 use std::{
     fmt::Write,
@@ -19,11 +19,11 @@ use ragent_base::{
 
 use super::error::{LaunchError, system};
 
-/// The name of the program that the link replaces, which `--undo` restores.
+/// The new name of the program that the link replaces. `--undo` restores it.
 const REPLACED: &str = "torchrun.replaced-by-ragent";
-/// The name under which the link is created, before it replaces a file.
+/// The name under which the link is created, before it is renamed over the old file.
 const NEW: &str = ".torchrun.new";
-/// The name of this program's file, by which its links are recognised.
+/// The name of this program's file. A link to such a file counts as ragent's own.
 const OWN_NAME: &str = "ragent";
 
 /// Creates the link, or removes it, and prints what has changed.
@@ -43,12 +43,12 @@ pub fn run(args: &InstallTorchrunArgs) -> Result<ExitCode, LaunchError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An existing file by the name of torchrun.
+/// An existing file named `torchrun`.
 #[derive(Debug, Eq, PartialEq)]
 enum Existing {
     /// There is none.
     Nothing,
-    /// A link to ragent, which may be another installation, or be removed by now.
+    /// A link to ragent. It may lead to another installation, or to a file that is gone.
     Own(PathBuf),
     /// Another program.
     Other,
@@ -86,7 +86,7 @@ fn install(folder: &Path) -> Result<String, LaunchError> {
             put(&program, folder, |new| {
                 fs::rename(&link, &replaced)?;
                 fs::rename(new, &link).inspect_err(|_| {
-                    // The error of the attempt is reported.
+                    // Only the error of the attempt is reported.
                     let _ = fs::rename(&replaced, &link);
                 })
             })?;
@@ -109,8 +109,7 @@ fn install(folder: &Path) -> Result<String, LaunchError> {
     Ok(text)
 }
 
-/// Returns the target of a link in `folder`: the name alone if this program is in the same folder, so that the folder may be
-/// moved.
+/// Returns the target of a link in `folder`. It is only a name if this program is in the same folder, so that the folder may be moved.
 fn program_for(folder: &Path) -> Result<PathBuf, UsageError> {
     let folders = ThisHost.program_folders();
     let found =
@@ -123,14 +122,14 @@ fn program_for(folder: &Path) -> Result<PathBuf, UsageError> {
     Ok(if is_same.is_some_and(|own| own == folder) { OWN_NAME.into() } else { program })
 }
 
-/// Creates the link under another name, and lets `rename` put it in its place.
+/// Creates the link under another name, and then renames it over the old file.
 fn put(
     program: &Path,
     folder: &Path,
     rename: impl FnOnce(&Path) -> io::Result<()>,
 ) -> Result<(), LaunchError> {
     let new = folder.join(NEW);
-    // One that an interrupted call has left.
+    // An interrupted call may have left one.
     let _ = fs::remove_file(&new);
     let done = symlink(program, &new).and_then(|()| rename(&new));
     if done.is_err() {
@@ -157,7 +156,7 @@ fn undo(folder: &Path) -> Result<String, LaunchError> {
     Ok(format!("removed {link_text}\n"))
 }
 
-/// Describes which of the programs in the folders of `PATH` a shell starts for `torchrun`.
+/// Describes which of the programs in `PATH` a shell starts for `torchrun`.
 fn order(folder: &Path, found: &[PathBuf]) -> String {
     let mut text = String::new();
     let Some(at) = found.iter().position(|it| it == folder) else {
@@ -187,7 +186,7 @@ fn order(folder: &Path, found: &[PathBuf]) -> String {
 mod tests {
     use super::*;
 
-    /// A folder before that of the link in `PATH` is a warning, one after it is shadowed.
+    /// A folder before the link's in `PATH` is a warning. A folder after it is hidden by the link.
     #[test]
     fn order_of_folders() {
         let found: Vec<PathBuf> = ["/a", "/b", "/c"].map(PathBuf::from).into();

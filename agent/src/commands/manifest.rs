@@ -1,8 +1,10 @@
-//! `ragent manifest k8s`: generates the manifest with which Kubernetes runs a job.
+//! Generates the manifest with which Kubernetes runs a job: `ragent manifest k8s`.
 //!
-//! The arguments become a `ManifestSpec`, or all mistakes in them at once. The spec becomes
-//! objects with the types of Kubernetes, and these become text. No cluster is contacted, and no
-//! file is read but DeepSpeed's configuration.
+//! 1. The arguments become a `ManifestSpec`, or all mistakes in them are reported at once.
+//! 2. The spec becomes objects with the types of Kubernetes.
+//! 3. The objects become text.
+//!
+//! No cluster is contacted, and no file is read except DeepSpeed's configuration.
 
 mod access;
 mod container;
@@ -55,7 +57,7 @@ pub fn print(args: ManifestArgs, host: &impl Host) -> Result<ExitCode, LaunchErr
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a manifest, which only this user can read if it contains a secret.
+/// Writes a manifest. If it contains a secret, only this user can read it.
 fn write(path: &str, text: &str, is_secret: bool) -> io::Result<()> {
     let mode = if is_secret { 0o600 } else { 0o666 };
     let mut options = OpenOptions::new();
@@ -66,11 +68,11 @@ fn write(path: &str, text: &str, is_secret: bool) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// Returns the manifest for Kubernetes, YAML documents, and true if it contains a secret.
+/// Returns the manifest for Kubernetes as YAML documents, and true if it contains a secret.
 fn k8s(args: K8sArgs, host: &impl Host) -> Result<(String, bool), LaunchError> {
     let spec = ManifestSpec::resolve(args, host)?;
     if let Some(warning) = majority_warning(spec.voters, spec.nodes, "to begin and to continue") {
-        // A closed console does not change the manifest.
+        // The manifest is the same if stderr is closed.
         let _ = writeln!(io::stderr(), "ragent: warning: {warning}");
     }
     if let Some(note) = spec.secret.note(spec.namespace.as_deref()) {

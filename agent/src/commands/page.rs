@@ -1,4 +1,4 @@
-//! `ragent page`: serves the page of a job, which may be on another machine, to one browser of this machine.
+//! Serves the page of a job to one browser on this machine: `ragent page`. The job may be on another machine.
 
 mod gate;
 
@@ -41,10 +41,10 @@ use super::{
 /// The shortest time between two searches for the coordinator.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The connections of the browser: some for each of its pages.
+/// The number of connections of the browser, some for each of its pages.
 const CONNECTIONS_MAX: usize = 256;
 
-/// Serves the page until a signal; the only line on stdout is its address.
+/// Serves the page until a signal. Its address is the only line on stdout.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub fn serve(args: &PageArgs) -> Result<ExitCode, LaunchError> {
         let (listener, address) = bind(&Ipv4Addr::LOCALHOST.to_string(), args.port)?;
         let gate = Gate::new(address.port()).map_err(system("make a token"))?;
         print_address(address, &found, gate.token())?;
-        // The cookie alone is not enough: browsers send it to the other ports of this machine as well.
+        // The cookie alone is not enough, because browsers send it to the other ports of this machine as well.
         let others = Router::new().fallback(async || (StatusCode::FORBIDDEN, gate::OTHER_USER));
         let protocols = PortProtocols::private(pages(job, credentials, found, gate), others);
         tokio::select! {
@@ -71,7 +71,7 @@ pub fn serve(args: &PageArgs) -> Result<ExitCode, LaunchError> {
     })?
 }
 
-/// Prints the address of the page on stdout, and what it is for on stderr.
+/// Prints the address of the page on stdout, and its purpose on stderr.
 fn print_address(address: SocketAddr, found: &FoundJob, token: &str) -> Result<(), LaunchError> {
     let run_id = ragent_proto::printable(found.snapshot.run_id.as_str());
     let note = format!(
@@ -86,7 +86,7 @@ fn print_address(address: SocketAddr, found: &FoundJob, token: &str) -> Result<(
     print().map_err(system("print the address of the page"))
 }
 
-/// Returns the pages of a job, behind the gate.
+/// Returns the pages of a job, which only the browser with the token or the cookie can read.
 fn pages(job: JobEndpoint, credentials: AskerCredentials, found: FoundJob, gate: Gate) -> Router {
     let (known, role) = watch::channel(not_here(&found));
     let finder = Finder { job, credentials, known, last: Mutex::new(clock::now()) };
@@ -99,7 +99,7 @@ fn not_here(found: &FoundJob) -> NotHere {
     NotHere { term: found.snapshot.term, endpoint: found.endpoint.to_string() }
 }
 
-/// Finds the coordinator of the job, each time that the last one does not answer.
+/// Finds the coordinator of the job again whenever the last one does not answer.
 struct Finder {
     job: JobEndpoint,
     credentials: AskerCredentials,
@@ -124,7 +124,7 @@ impl Finder {
     }
 }
 
-/// Answers a request again if the coordinator has not answered, and may be another process by now.
+/// Repeats a request if the coordinator has not answered. Another process may coordinate by now.
 async fn follow(State(finder): State<Arc<Finder>>, request: Request, next: Next) -> Response {
     let (parts, _) = request.into_parts();
     let again = Request::from_parts(parts.clone(), Body::empty());

@@ -1,4 +1,4 @@
-//! Ends a launch with its parent process.
+//! Ends a launch when its parent process ends.
 
 use nix::{
     sys::{prctl, signal::Signal},
@@ -8,11 +8,10 @@ use ragent_base::{spec::Argument, sys::host::Host};
 
 use super::error::{LaunchError, system};
 
-/// The variable with the process id of the parent. The Python module sets it, so that a job does not outlive the
-/// program that has started it.
+/// The variable with the process id of the parent. The Python module sets it, so that a job does not outlive the program that started it.
 pub(super) const VARIABLE: &str = "RAGENT_EXIT_WITH_PARENT";
 
-/// Ends this launch, as SIGTERM does, when the parent ends that `RAGENT_EXIT_WITH_PARENT` names.
+/// Ends this launch as SIGTERM does, when the parent that `RAGENT_EXIT_WITH_PARENT` names ends.
 ///
 /// # Errors
 ///
@@ -31,8 +30,8 @@ pub fn watch(host: &impl Host) -> Result<(), LaunchError> {
     Err(error.with_hint(hint).into())
 }
 
-/// Requests SIGTERM for this process at the end of the thread of `parent` that has started it. Returns false if `parent` is not,
-/// or no longer, its parent.
+/// Requests SIGTERM for this process when the thread of `parent` that started it ends. Returns false if `parent` is not the parent of this
+/// process, or is gone.
 ///
 /// # Errors
 ///

@@ -1,7 +1,9 @@
-//! `ragent rank`: starts one rank, under a launcher that starts every rank itself.
+//! Starts one rank under a launcher that starts every rank itself: `ragent rank`.
 //!
-//! Translates the launcher's variables into PyTorch's, and executes the program. No argument grows
-//! with the size of the job.
+//! 1. Translates the launcher's variables into PyTorch's.
+//! 2. Executes the program.
+//!
+//! No argument grows with the size of the job.
 
 use std::{
     collections::BTreeMap, ffi::OsString, io, os::unix::process::CommandExt, path::Path,
@@ -25,8 +27,7 @@ use super::{error::LaunchError, runtime};
 /// Returns [`LaunchError`] if no launcher provides the rank, or there is no such program.
 pub fn become_program(args: &RankArgs) -> Result<std::process::ExitCode, LaunchError> {
     let environment = environment(args, &ThisHost)?;
-    // The user's own address is not checked: it may reach this machine by a route that is not
-    // visible here.
+    // An address that the user gives is not checked. It may reach this machine by a route that is not visible here.
     if args.master_addr.is_none() && set(&ThisHost, "MASTER_ADDR").is_none() {
         check_master(&environment)?;
     }
@@ -49,16 +50,15 @@ fn not_executed(program: &Path, error: &io::Error) -> UsageError {
     message
 }
 
-/// Rank 0 serves the store at the master's address, which must therefore be this machine's:
-/// otherwise all other ranks would wait in vain. A name that does not resolve here is left to the
-/// program.
+/// Fails if the master's address is not this machine's. Rank 0 serves the store there, and otherwise all other ranks would wait in vain. A
+/// name that does not resolve here is left to the program.
 fn check_master(environment: &BTreeMap<&'static str, OsString>) -> Result<(), UsageError> {
     if environment["RANK"] != "0" {
         return Ok(());
     }
     let master = environment["MASTER_ADDR"].to_string_lossy().into_owned();
     let endpoint = Endpoint { host: master.clone(), port: 0 };
-    // Without a runtime, the address is not checked.
+    // If there is no runtime, the address is not checked.
     if runtime::block_on(net::may_lead_here(&endpoint)).unwrap_or(true) {
         return Ok(());
     }
@@ -96,7 +96,7 @@ fn environment(
         ("ROLE_NAME", "default".into()),
         ("MASTER_ADDR", master),
         ("MASTER_PORT", port),
-        // Rank 0 serves the workers' store, not an agent.
+        // The workers' store is served by rank 0, not by an agent.
         ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
         ("TORCHELASTIC_RESTART_COUNT", number(0)),
         ("TORCHELASTIC_MAX_RESTARTS", number(0)),
@@ -114,7 +114,7 @@ fn environment(
     Ok(variables)
 }
 
-/// Returns the place of this rank, as the launcher's variables describe it.
+/// Returns the place of this rank, by the launcher's variables.
 fn placement(host: &impl Host) -> Result<Placement, UsageError> {
     let found = Placement::find(host).map_err(|error| {
         UsageError::new(error.to_string()).with_hint(
@@ -157,7 +157,7 @@ fn given_port(args: &RankArgs, host: &impl Host) -> Result<Option<u16>, UsageErr
     };
     let flag = Argument::of_flag("--master-port", &args.master_port);
     let Some(given) = flag.or_else(variable) else { return Ok(None) };
-    // As Python's `int`, PyTorch ignores surrounding white space.
+    // PyTorch ignores surrounding white space, as Python's `int` does.
     match given.text.trim().parse() {
         Ok(port @ 1..) => Ok(Some(port)),
         Ok(0) | Err(_) => Err(given
@@ -166,7 +166,7 @@ fn given_port(args: &RankArgs, host: &impl Host) -> Result<Option<u16>, UsageErr
     }
 }
 
-/// Returns the address of rank 0 that follows from the launcher.
+/// Returns the address of rank 0, by the launcher's variables.
 fn implied_master(placement: &Placement) -> Result<OsString, UsageError> {
     match &placement.head {
         Head::Here => Ok("127.0.0.1".into()),
@@ -238,8 +238,7 @@ mod tests {
         );
     }
 
-    /// The user's values are kept; it is an error if neither user nor launcher provides the host of
-    /// rank 0.
+    /// The user's values are kept. It is an error if neither user nor launcher provides the host of rank 0.
     #[test]
     fn master_is_given_or_known() {
         let mut env = LAST_OF_MANY.to_vec();

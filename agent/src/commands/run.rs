@@ -1,4 +1,4 @@
-//! The course of a launch, from a [`JobSpec`] to an exit code.
+//! Launches this node's part of a job, from a [`JobSpec`] to an exit code.
 
 mod result_file;
 
@@ -58,7 +58,7 @@ use super::{
     runtime::{block_on, watch_signals},
 };
 
-/// The time for the keeper to end.
+/// The time that the keeper may take to end.
 const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The end of a job that has succeeded.
@@ -90,7 +90,7 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
     }
     let closed = ClosedJob::of(&spec.run_id, &spec.rendezvous);
     if spec.rendezvous == RendezvousMethod::Standalone {
-        // As torchrun does: no other node can take part, so none needs the name.
+        // As torchrun does. No other node can take part, so none needs the name.
         spec.run_id = own_id;
     }
     for (flag, folder) in spec.files.folders(&spec.launch_method) {
@@ -117,7 +117,7 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
     result.map(|_| ExitCode::SUCCESS)
 }
 
-/// Returns the result of a job that has ended without this agent: success, or an error with the recorded failure.
+/// Returns the result of a job that ended before this agent started: success, or an error with the recorded failure.
 fn had_ended(spec: &JobSpec, closed: &ClosedJob, outcome: Outcome) -> Result<Success, LaunchError> {
     let path = closed.path();
     if outcome.result == JobResult::Succeeded {
@@ -132,8 +132,8 @@ fn had_ended(spec: &JobSpec, closed: &ClosedJob, outcome: Outcome) -> Result<Suc
     Err(LaunchError::StaysClosed { outcome: Box::new(outcome), title, path })
 }
 
-/// Records that the job has succeeded or failed, for the next agent that a service manager starts on this machine. Returns
-/// the result; a job that had succeeded before this agent registered is a success.
+/// Records that the job has succeeded or failed, for the next agent that a service manager starts on this machine. Returns the result. It
+/// is a success if the job had succeeded before this agent registered.
 fn remember_end(
     spec: &JobSpec,
     closed: &ClosedJob,
@@ -223,7 +223,7 @@ fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Success
     }
     let metrics = spec.metrics_listen.map(MetricsPort::open).transpose()?;
     proc::check_children().map_err(system("list the descendants of this process"))?;
-    // Orphans of a killed keeper become children of this process, and are killed.
+    // If the keeper is killed, its orphans become children of this process, which kills them.
     nix::sys::prctl::set_child_subreaper(true)
         .map_err(|errno| system("become a subreaper")(errno.into()))?;
     temp_folders::clean(&ThisHost.temp_dir());
@@ -260,7 +260,7 @@ fn launch_with_logs(spec: &JobSpec, core_dump: u64, log: &Log) -> Result<Success
     block_on(launch_on_runtime(spec, given, logs, log, metrics.as_ref()))?
 }
 
-/// Limits that this process has changed for itself; workers get the original values.
+/// Limits that this process has changed for itself. Workers get the original values.
 #[derive(Clone, Copy, Debug)]
 struct GivenLimits {
     open_files: u64,
@@ -285,7 +285,7 @@ async fn launch_on_runtime(
     let forwarding = tokio::spawn(forward(forwarded, supervisor.commands.clone()));
     let outcome = take_part(spec, &mut supervisor, &mut signals, log, (metrics, measures)).await;
     keep_log(spec, log, &outcome).await;
-    // Otherwise it would keep the supervisor running.
+    // It would keep the supervisor running.
     forwarding.abort();
     // Ends the keeper, and with it all remaining processes.
     let SupervisorHandle { commands, events, task } = supervisor;
@@ -315,8 +315,8 @@ async fn launch_on_runtime(
     }
 }
 
-/// Writes the recent log lines to a file unless the job has succeeded or was stopped by signals:
-/// before the end of the supervisor, which removes a temporary folder without files.
+/// Writes the recent log lines to a file, unless the job has succeeded or was stopped by signals. It must come before the end of the
+/// supervisor, which removes a temporary folder without files.
 async fn keep_log(spec: &JobSpec, log: &Log, outcome: &Result<agent_driver::NodeEnd, LaunchError>) {
     let is_well = |ending: &Ending| match ending {
         Ending::Closed(outcome) => {
@@ -331,7 +331,7 @@ async fn keep_log(spec: &JobSpec, log: &Log, outcome: &Result<agent_driver::Node
         log.discard();
     }
     let log = log.clone();
-    // A disk that does not answer is waited for on another thread.
+    // Another thread waits for the disk, which may not answer.
     let _ = tokio::task::spawn_blocking(move || log.settle(limits::FLUSH_TIMEOUT)).await;
 }
 
@@ -381,7 +381,7 @@ async fn take_part(
     };
     let mut services = tokio::select! {
         services = host_or_join(spec, &stores, waits) => services?,
-        // No coordinator knows this node yet, so it leaves at once.
+        // No coordinator knows this node yet, so it can leave at once.
         Some(signal) = signals.recv() => {
             let signal = ragent_core::signal::Signal(signal as i32);
             let ending = Ending::Left(signal);
@@ -431,7 +431,7 @@ async fn take_part(
     })
 }
 
-/// Updates the coordinator's endpoint in the registration, for `ragent status` on this machine.
+/// Keeps the coordinator's endpoint in the registration up to date, for `ragent status` on this machine.
 async fn keep_registered(
     registration: Option<&AgentFile>,
     spec: &JobSpec,
@@ -458,8 +458,8 @@ fn looking(spec: &JobSpec, cause: Option<&str>) -> RunningAgent {
     RunningAgent::this(&spec.run_id, endpoint, stage, &spec.credentials)
 }
 
-/// Returns the registration of this agent, whose coordinator is at `endpoint`. It contains all voters,
-/// since any of them can answer, and another one may coordinate the job later.
+/// Returns the registration of this agent. `endpoint` is the coordinator's, and the registration lists all voters, since any of them can
+/// answer and another one may coordinate the job later.
 fn registered(spec: &JobSpec, endpoint: &str) -> RunningAgent {
     let text = match &spec.rendezvous {
         RendezvousMethod::Voters(voters) => voters.to_string(),
@@ -493,12 +493,12 @@ async fn wait_for_hosted(
             }
         }
     };
-    // After the limit, which is the time that the other agents may take to stop, it is considered stuck.
+    // The other agents may take this long to stop. After that, it is considered stuck.
     let _ = tokio::time::timeout(limit, goes).await;
 }
 
-/// Returns how the coordinator or voter in this process ends after the agent. A coordinator that no other process can replace also
-/// ends if it has refused its own agent.
+/// Returns how the coordinator or voter in this process ends after the agent. A coordinator that no other process can replace also ends if
+/// it has refused its own agent.
 fn end_of(ending: Option<&Ending>, is_fixed: bool) -> HostEnd {
     match ending {
         Some(Ending::Closed(_)) => HostEnd::Closed,
@@ -598,10 +598,10 @@ fn timer_pipe(file: Option<&TimerFile>) -> Result<Option<TimerPipe>, LaunchError
     };
     TimerPipe::make(&path).map(Some).map_err(unwritable("TORCHELASTIC_TIMER_FILE", &path))
 }
-/// Leaves the block of a start where it is on the terminal when this process continues after a stop: the shell has written below
-/// it.
+/// Stops updating the lines of a start on the terminal when this process continues after a stop. The shell has written below them, and they
+/// stay where they are.
 async fn leave_block_when_continued(log: Log) {
-    // Without the signal, a line of the shell may be erased.
+    // If the signal cannot be watched, a line of the shell may be erased.
     let Ok(mut continued) = watch_signals(&[Signal::SIGCONT]) else { return };
     while continued.recv().await.is_some() {
         log.leave_block();

@@ -1,4 +1,4 @@
-//! The runtime of a command, and its signals.
+//! Runs the futures of a command, and receives its signals.
 
 use nix::sys::signal::Signal;
 use ragent_base::{limits, sys::host::ThisHost};
@@ -15,15 +15,15 @@ pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, LaunchError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(system("start the runtime"))?;
     let output = runtime.block_on(future);
-    // A look-up that hangs in a resolver must not delay the end of the process.
+    // A name lookup may hang in a resolver. It must not delay the end of the process.
     runtime.shutdown_background();
     Ok(output)
 }
 
 /// Returns a queue for all signals on which the agent shuts down.
 ///
-/// If SIGHUP was ignored at the start, it stays ignored, as `nohup` requires. SIGINT does not:
-/// shells ignore it in every job that a script puts into the background.
+/// If SIGHUP was ignored at the start, it stays ignored, as `nohup` requires. SIGINT does not stay ignored, because shells ignore it in
+/// every job that a script puts into the background.
 pub(crate) fn watch_signals(signals: &[Signal]) -> Result<mpsc::Receiver<Signal>, LaunchError> {
     let (sender, queue) = mpsc::channel(limits::STREAM_QUEUE);
     let is_watched = |signal: &&Signal| **signal != Signal::SIGHUP || !ThisHost.ignores(**signal);

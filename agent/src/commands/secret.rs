@@ -1,4 +1,4 @@
-//! `ragent secret`: makes a secret for the nodes of a job.
+//! Makes a secret for the nodes of a job: `ragent secret`.
 
 use std::{io, path::PathBuf, process::ExitCode};
 

@@ -1,4 +1,4 @@
-//! The address of a service that is hosted without an agent, and the signals that end it.
+//! Prints the address of a service that is hosted without an agent, and waits for the signals that end it.
 
 use std::{
     io::{self, Write},

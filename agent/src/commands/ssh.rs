@@ -1,4 +1,4 @@
-//! `ragent launch`: starts an agent on every host of a list, over ssh, from one host.
+//! Starts an agent on every host of a list, over ssh, from one host: `ragent launch`.
 //!
 //! ```text
 //!  this host                     node1                          node2
@@ -10,10 +10,13 @@
 //!                               └─ ssh ─▶ further hosts, if there are many
 //! ```
 //!
-//! `plan` determines the command of each host, without network access; `machine` makes the
-//! decisions at run time; `connection` is one ssh, which starts a `relay` on its host. Agents find
-//! each other by themselves: ssh carries orders and output only, so a broken connection ends only
-//! the agents that are reached through it, of which those on other hosts are started again.
+//! 1. `plan` determines the command of each host, without network access.
+//! 2. `machine` decides at run time which hosts to reach, and when to start and stop.
+//! 3. Each `connection` is one ssh, which starts a `relay` on its host.
+//! 4. The relay starts the agent.
+//!
+//! Agents find each other by themselves. ssh carries only orders and output, so a broken connection ends only the agents that are reached
+//! through it. Those on hosts further down are started again.
 
 mod agent_process;
 mod branches;
@@ -101,7 +104,7 @@ pub fn launch(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
     }
 }
 
-/// Reads the input of the plan on this host: the given files, the folder and the program's path.
+/// Reads what the plan needs from this host: the given files, the folder and the program's path.
 fn read(args: &LaunchOverSshArgs) -> Result<Here, Vec<UsageError>> {
     let mut errors = UsageErrors::default();
     let mut text = |flag, path: &String| {
@@ -123,7 +126,7 @@ fn read(args: &LaunchOverSshArgs) -> Result<Here, Vec<UsageError>> {
     })
 }
 
-/// Returns the secret of a launch: that of the given file, else a new one. With certificates there is none.
+/// Returns the secret of a launch: from the given file, or a new one. With certificates there is none.
 fn secret(args: &LaunchOverSshArgs) -> Result<LaunchSecret, UsageError> {
     let request = spec::auth_request(&args.launch.auth, &ThisHost)?;
     if let Some(certificates) = request.certificates {
@@ -149,8 +152,7 @@ fn read_list(path: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// Returns the current folder by the user's path to it (`PWD`): the targets of its symbolic links
-/// may differ on other hosts.
+/// Returns the current folder by the user's path to it (`PWD`). Its symbolic links may lead to other targets on other hosts.
 fn current_folder() -> PathBuf {
     let real = ThisHost.current_dir();
     let called = ThisHost.env("PWD").map(PathBuf::from).filter(|path| path.is_absolute());

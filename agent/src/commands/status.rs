@@ -1,4 +1,4 @@
-//! `ragent status`: prints the state of a job, as text or JSON.
+//! Prints the state of a job, as text or JSON: `ragent status`.
 
 use std::{
     io::{self, IsTerminal},
@@ -41,7 +41,7 @@ pub fn print(args: &StatusArgs) -> Result<ExitCode, LaunchError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the state in the form that the flags select.
+/// Returns the state in the format that the flags select.
 fn rendered(args: &StatusArgs, snapshot: &Snapshot) -> String {
     if args.json {
         let json = serde_json::to_string(snapshot).expect("a snapshot has no odd keys");

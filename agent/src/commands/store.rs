@@ -1,4 +1,4 @@
-//! `ragent store`: a store alone, without an agent.
+//! Serves a store alone, without an agent: `ragent store`.
 
 use std::{io, process::ExitCode};
 
@@ -12,7 +12,7 @@ use super::{
     serve::{SIGNALS, bind, print_address},
 };
 
-/// Serves a store until a signal; the first line on stdout is the address that it listens on.
+/// Serves a store until a signal. The first line on stdout is the address at which it listens.
 ///
 /// # Errors
 ///

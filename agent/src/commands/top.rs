@@ -1,7 +1,6 @@
-//! `ragent top`: shows a job in the terminal, as it changes.
+//! Shows a job in the terminal, as it changes: `ragent top`.
 //!
-//! `model` is the state of the view, and `view` draws it; both are pure. The loop here reads keys and the streams of the
-//! job.
+//! `model` is the state of the view, and `view` draws it. Both are pure. The loop here reads keys and the streams of the job.
 
 mod cursor;
 mod events;
@@ -52,10 +51,10 @@ use super::{
     runtime,
 };
 
-/// The states and events that wait for the view; when it is full, the streams wait.
+/// The states and events that wait for the view. When the queue is full, the streams wait.
 const QUEUE: usize = 16;
 
-/// The interval in which ages are drawn again: they are shown in seconds.
+/// The interval at which ages are drawn again. They are shown in seconds.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Shows a job until its user quits.
@@ -119,7 +118,7 @@ async fn run(
             }
             () = clock::until(Some(clock::now() + TICK)) => Input::Tick,
         };
-        // All that waits is drawn at once.
+        // Everything that waits is drawn at once.
         for _ in 0..=QUEUE {
             if let ControlFlow::Break(()) = model.update(input, clock::now()) {
                 return Ok(ExitCode::SUCCESS);
@@ -132,7 +131,7 @@ async fn run(
     }
 }
 
-/// Returns the exit code after a signal, which is that of a shell for a process that the signal has killed.
+/// Returns the exit code after a signal. It is the code that a shell reports for a process that the signal has killed.
 fn code_after(signal: Signal) -> ExitCode {
     ExitCode::from(128_u8.saturating_add(u8::try_from(signal as i32).unwrap_or(0)))
 }

@@ -1,13 +1,15 @@
 //! Registers many agents with one coordinator at once, and prints a line of JSON about it.
 //!
-//! The coordinator is a separate process, or one of several that elect it. The agents are tasks in this one; each drives the
-//! library's real agent over its own connection, with a listening worker store. Only the workers
-//! are missing: their supervisor receives commands and starts nothing. The job needs all agents, so
-//! its round completes when the last has joined. The time from the first dial until every agent has
-//! been admitted is measured. Then one agent may fail, and the time until all that are left have
-//! been admitted to the next round is measured; or the coordinator is killed, and the time until another
-//! one has admitted all of them; or nothing happens for a while, and the coordinator's resource usage is
-//! measured.
+//! The coordinator is a separate process, or one of several that elect it. The agents are tasks in this process. Each drives the library's
+//! real agent over its own connection, with a listening worker store. Only the workers are missing: their supervisor receives commands and
+//! starts nothing.
+//!
+//! 1. The job needs all agents, so its round completes when the last one has joined. The time from the first dial until every agent has
+//!    been admitted is measured.
+//! 2. Then one of three things is measured:
+//!     - One agent fails, and the others are admitted to the next round.
+//!     - The coordinator is killed, and another one admits all agents.
+//!     - Nothing happens for a while, and the coordinator uses resources.
 
 use std::{
     collections::BTreeSet,
@@ -83,8 +85,8 @@ struct Args {
     /// Seconds for which the idle coordinator is measured.
     #[arg(long)]
     hold: Option<u64>,
-    /// A shell command that runs while the idle coordinator is measured, with the endpoints as further arguments: for
-    /// example a flood of connections by another user.
+    /// A shell command that runs while the idle coordinator is measured, for example a flood of connections by another user. It gets the
+    /// endpoints as further arguments.
     #[arg(long, requires = "hold")]
     meanwhile: Option<String>,
     /// Number of readers of the job's page while the idle coordinator is measured. Each agent then reports
@@ -94,9 +96,8 @@ struct Args {
     /// Seconds between two scrapes of the coordinator's metrics meanwhile.
     #[arg(long, requires = "readers")]
     scrape: Option<u64>,
-    /// Milliseconds for which the coordinator is stopped after all agents have been admitted;
-    /// measures the time until every lease is renewed, and the number of connections opened for
-    /// that.
+    /// Milliseconds for which the coordinator is stopped after all agents have been admitted. Measures the time until every lease is
+    /// renewed, and the number of connections opened for that.
     #[arg(long)]
     pause: Option<u64>,
 }
@@ -128,8 +129,7 @@ async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> 
         "without three voters, no other coordinator can be elected"
     );
     let count = usize::from(args.agents);
-    // Each thread has its own descriptors, too many for one thread per agent with thousands of
-    // agents.
+    // Each thread has descriptors of its own. With thousands of agents, one thread per agent would need too many.
     let (files, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let has_listeners = (count * FILES_PER_AGENT) as u64 + OTHER_FILES < files;
     let mut thread = Arc::new(StoreThread::start("stores")?);
@@ -148,7 +148,7 @@ async fn measure(args: &Args, coordinators: &mut Coordinators) -> Result<Value> 
         fixed_ranks: false,
         store_access: StoreAccess::Members,
     };
-    // Of several, the first; they have different costs.
+    // The first of several. They have different costs.
     let pid = coordinators.processes[0].id();
     let (start, opened) = (now(), connections_opened()?);
     let mut crowd = Crowd::start(coordinators, shared, stores, args.readers.is_some());
@@ -233,7 +233,7 @@ fn status_kb(pid: u32, field: &str) -> Result<u64> {
 /// Agents whose stores share a thread: at most as many as may wait to be opened by it.
 const AGENTS_PER_THREAD: usize = 32;
 
-/// Returns the stores of an agent; without a listener if all agents together have too few descriptors for one each.
+/// Returns the stores of an agent. They have no listener if there are too few descriptors for one in each agent.
 fn open_stores(thread: Arc<StoreThread>, has_listener: bool) -> WorkerStores {
     let reach = Reach::Loopback(Ipv4Addr::LOCALHOST.into());
     let mode = if has_listener {
@@ -276,7 +276,7 @@ impl Crowd {
         Self { agents, admissions, renewed, last }
     }
 
-    /// Waits until `count` agents have been admitted to one round; returns the sorted times.
+    /// Waits until `count` agents have been admitted to one round. Returns the sorted times.
     async fn admitted(&mut self, count: usize) -> Result<Vec<Instant>> {
         timeout(TIMEOUT, self.gather(count))
             .await
@@ -339,7 +339,7 @@ impl Crowd {
         std::iter::from_fn(|| self.admissions.try_recv().ok()).count()
     }
 
-    /// Waits for `time`; returns an error if an agent ends.
+    /// Waits for `time`. Returns an error if an agent ends.
     async fn rest(&mut self, time: Duration) -> Result<()> {
         match timeout(time, self.agents.join_next()).await {
             Ok(Some(ended)) => ended?,
@@ -399,7 +399,7 @@ async fn supervise(
                     let _ = reports.send(SupervisorEvent::Finished(GroupEnd::Stopped)).await;
                 }
                 Some(SupervisorCommand::Renew(_)) => {
-                    // Used by the measurement of a pause only; the next renewal follows soon.
+                    // Only the measurement of a pause uses it, and the next renewal follows soon.
                     let _ = renewed.try_send(number);
                     if makes_steps && group.is_some() {
                         step += 1;
@@ -436,7 +436,7 @@ fn failure(admission: &Admission) -> WorkerFailure {
 }
 
 fn agent(number: u32, coordinators: &Coordinators, shared: SharedSettings) -> AgentSpec {
-    // One address per agent; they are never dialed.
+    // One address per agent. They are never dialed.
     let address: IpAddr = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + number).into();
     let node = NodeDescription {
         voter: None,
@@ -604,7 +604,7 @@ fn free_endpoints(count: usize) -> Result<Vec<String>> {
     listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string())).collect()
 }
 
-/// Raises the limit: an agent needs a stream, a listener, and its share of a thread of stores.
+/// Raises the limit. An agent needs a stream, a listener, and its share of a thread of stores.
 fn raise_limit_on_files() -> Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;

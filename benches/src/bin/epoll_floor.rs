@@ -1,8 +1,8 @@
-//! The least cost of a store: a minimal epoll loop that answers the requests of `store_load` with
-//! as many bytes as a store would, and neither decodes nor stores.
+//! Shows the least cost of a store: a minimal epoll loop that answers the requests of `store_load` with as many bytes as a store would. It
+//! neither decodes nor stores them.
 //!
-//! One read per event, one write per answer, one event queue: fewer system calls are impossible.
-//! Prints the address that it is bound to as its first line, and serves until it is killed.
+//! It has one read per event, one write per answer and one event queue. Fewer system calls are impossible. Its first line is the address
+//! that it is bound to, and it serves until it is killed.
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};

@@ -1,8 +1,7 @@
-//! A worker that reports the time of its start, and then waits until it is killed.
+//! Reports the time of its start as a worker, and then waits until it is killed.
 //!
-//! It sends one line, `GROUP_RANK RANK WORLD_SIZE PID NANOSECONDS`, as a datagram to the UNIX
-//! socket that `BENCH_STAMPS` names. The nanoseconds are those of `CLOCK_MONOTONIC`, which all
-//! processes of a machine share, so that they can be compared with the time of a fault.
+//! It sends one line, `GROUP_RANK RANK WORLD_SIZE PID NANOSECONDS`, as a datagram to the UNIX socket that `BENCH_STAMPS` names. All
+//! processes of a machine share `CLOCK_MONOTONIC`, from which the nanoseconds are. So they can be compared with the time of a fault.
 
 use std::{os::unix::net::UnixDatagram, process, time::Duration};
 

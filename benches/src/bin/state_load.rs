@@ -94,7 +94,7 @@ impl Times {
     }
 }
 
-/// Returns the time of a function in milliseconds, without that of dropping its result.
+/// Returns the time of a function in milliseconds. It excludes the time to drop the result.
 fn timed<T>(act: impl FnOnce() -> T) -> f64 {
     let begun = now();
     let result = act();

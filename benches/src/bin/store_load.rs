@@ -1,11 +1,14 @@
 //! Puts load on a server of the `TCPStore` protocol, and prints a line of JSON per operation.
 //!
-//! One thread, and one outstanding request per connection, as with torch's clients. A `SET` has no
-//! answer, so it is sent together with a `PING`, whose echo counts. `connect` measures the time
-//! until all connections are made and greeted; `init` until each has counted itself as well, as
-//! torch's clients do; `wait-fanout` the time from a `SET` until all clients that waited for the
-//! key are answered; `storm` the latency of one client while all others connect. `benches/store.py`
-//! runs it against several servers.
+//! It has one thread, and one outstanding request per connection, as torch's clients do. A `SET` has no answer, so it is sent together with
+//! a `PING`, whose echo counts.
+//!
+//! - `connect`: the time until all connections are made and greeted
+//! - `init`: the time until each has counted itself as well, as torch's clients do
+//! - `wait-fanout`: the time from a `SET` until all clients that waited for the key are answered
+//! - `storm`: the latency of one client while all others connect
+//!
+//! `benches/store.py` runs it against several servers.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -25,7 +28,7 @@ use serde_json::{Value, json};
 struct StoreLoadArgs {
     /// The address of the store.
     address: SocketAddr,
-    /// The operations, separated by commas; consecutive exchanges share their connections.
+    /// The operations, separated by commas. Consecutive exchanges share their connections.
     #[arg(value_delimiter = ',', required = true)]
     ops: Vec<Op>,
     /// Number of connections.

@@ -1,4 +1,4 @@
-"""Flags in a command line of the program."""
+"""Finds flags in a command line of the program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHORT = ("-r", "-t", "-x")
 
 
 def value_of(args: Sequence[str], flag: str) -> Optional[str]:
-    """Returns the last value of a flag before the script, which may be abbreviated; `None` if it is not given.
+    """Returns the last value of a flag before the script, which may be abbreviated. `None` if it is not given.
 
     `flag` is its name with dashes.
     """

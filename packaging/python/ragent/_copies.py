@@ -1,4 +1,4 @@
-"""The output of the program, if `sys.stdout` or `sys.stderr` is not that of the process."""
+"""Copies the output of the program, if `sys.stdout` or `sys.stderr` is not the stream of the process."""
 
 from __future__ import annotations
 

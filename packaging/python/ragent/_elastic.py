@@ -1,4 +1,4 @@
-"""The launch of functions, in place of torch's `elastic_launch`."""
+"""Launches functions, in place of torch's `elastic_launch`."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class LaunchConfig:
     nproc_per_node: Union[int, str] = 1
     """The number of workers on this node, or `auto`, `cpu`, `gpu`, `xpu`."""
     run_id: str = ""
-    """The name of the job; required with several nodes."""
+    """The name of the job. Required with several nodes."""
     role: str = "default_role"
     """The role of the workers."""
     rdzv_endpoint: str = ""
-    """The endpoint, or a list of voters; required with several nodes."""
+    """The endpoint, or a list of voters. Required with several nodes."""
     rdzv_backend: str = "c10d"
     """`c10d`, `static`, `etcd` or `etcd-v2`."""
     rdzv_configs: Dict[str, Any] = field(default_factory=dict)
-    """The settings of `--rdzv-conf`; `rank` is the rank of this node with `static`."""
+    """The settings of `--rdzv-conf`. `rank` is the rank of this node with `static`."""
     max_restarts: int = 3
     """The number of failures that are followed by another round."""
     monitor_interval: float = 0.1
@@ -57,7 +57,7 @@ class LaunchConfig:
     log_dir: Optional[str] = None
     """The folder of the log files."""
     redirects: Streams = 0
-    """The streams to write to files: 0 none, 1 stdout, 2 stderr, 3 both; also by local rank."""
+    """The streams to write to files: 0 none, 1 stdout, 2 stderr, 3 both, or a value for each local rank."""
     tee: Streams = 0
     """The streams to write to files and to the console."""
     local_ranks_filter: Optional[Sequence[int]] = None
@@ -132,8 +132,8 @@ class elastic_launch:
 
 
 def _command(args: List[str], name: Optional[str] = None) -> Command:
-    # By the name of torchrun, the program has no subcommands, does not use values of Slurm or MPI, and prints warnings and
-    # errors only.
+    # By the name of torchrun, the program has no subcommands. It does not use values of Slurm or MPI, and prints only
+    # warnings and errors.
     return Command(args, "torchrun", removed=_REPLACED, name=name)
 
 
@@ -146,7 +146,7 @@ def _pickled(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
     from multiprocessing import spawn
 
     preparation = spawn.get_preparation_data("ragent-worker")
-    # Pickling refuses the key, and a worker has no use for it.
+    # Pickling refuses the key, and a worker does not need it.
     preparation.pop("authkey", None)
     call = (function, tuple(args))
     # A new process cannot import what an interactive session has defined, and pickle does not find that out.
@@ -278,7 +278,7 @@ class _Settings:
         self._left = {each.name: each for each in dataclasses.fields(config)} if dataclasses.is_dataclass(config) else {}
 
     def take(self, name: str, default: Any = None) -> Any:
-        """Returns the value of a field; `default` if this configuration does not have it."""
+        """Returns the value of a field. `default` if this configuration does not have it."""
         self._left.pop(name, None)
         return getattr(self._config, name, default)
 

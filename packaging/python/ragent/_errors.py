@@ -1,4 +1,4 @@
-"""The exceptions of this module."""
+"""Defines the exceptions of this module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LaunchError(RuntimeError):
     __module__ = "ragent"
 
     exit_code: int
-    """The exit code of the program, as in docs/exit-codes.md; if a signal has killed it, its negative number."""
+    """The exit code of the program, as in docs/exit-codes.md, or the negative number of the signal that killed it."""
     report: Optional[Report]
     """The report of the job, if the program has written one."""
 
@@ -52,7 +52,7 @@ class StatusError(RuntimeError):
     __module__ = "ragent"
 
     exit_code: Optional[int]
-    """The exit code of the program; `None` if it did not end in time."""
+    """The exit code of the program. `None` if it did not end in time."""
 
     def __init__(self, text: str, exit_code: Optional[int] = None) -> None:
         super().__init__(text)
@@ -116,7 +116,7 @@ def child_failed_error(
 
 
 def torch_errors() -> Any:
-    """Returns torch's module of errors; `None` if torch is not loaded, since importing it takes seconds."""
+    """Returns torch's module of errors. `None` if torch is not loaded, since importing it takes seconds."""
     if "torch" not in sys.modules:
         return None
     from importlib import import_module

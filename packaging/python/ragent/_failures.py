@@ -1,4 +1,4 @@
-"""The failure of a worker, in the form of torch's exceptions."""
+"""Converts the failure of a worker to the form of torch's exceptions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ProcessFailure:
     pid: int
     """Its process id on its node."""
     exitcode: int
-    """Its exit code; the negative number of the signal that killed it."""
+    """Its exit code, or the negative number of the signal that killed it."""
     error_file: str
     """Its error file on this node, or `<N/A>`."""
     message: str

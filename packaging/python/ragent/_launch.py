@@ -1,4 +1,4 @@
-"""The start of the program as a child process, and its result as an exception."""
+"""Starts the program as a child process, and turns its result into an exception."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Command:
                 code = self._wait(program, [*flags, *self.args], signals)
                 report = file.read()
         if code == 0 and report is not None:
-            # If the caller ignores SIGCHLD, the code is lost, and counts as 0.
+            # If the caller ignores SIGCHLD, the code is lost and counts as 0.
             code = report.exit_code
         if code:
             raise _error(code, report, self.name)
@@ -125,7 +125,7 @@ class Command:
                 stdout=copies.stdout,
                 stderr=copies.stderr,
                 # In a session of its own, the program does not receive Ctrl-C a second time from the terminal. If no
-                # signal is passed on, it must receive it from there.
+                # signal is passed on, it must receive Ctrl-C from there.
                 start_new_session=signals.is_installed,
             )
         except OSError as error:
@@ -145,8 +145,8 @@ def _end_of(process: subprocess.Popen[bytes], signals: Forwarding) -> int:
     """Waits for the end of the program, and returns its exit code."""
     if not signals.is_installed:
         return process.wait()
-    # A signal that arrives immediately before the main thread blocks does not interrupt it, and its handler is called only
-    # when the thread continues. So another thread waits, and the main one continues once a second.
+    # A signal that arrives just before the main thread blocks does not interrupt it. Its handler is called only when
+    # the thread continues. So another thread waits, and the main one continues once a second.
     end = threading.Event()
 
     def wait() -> None:
@@ -160,7 +160,7 @@ def _end_of(process: subprocess.Popen[bytes], signals: Forwarding) -> int:
 
 
 def _stop(process: subprocess.Popen[bytes], signals: Forwarding) -> None:
-    """Ends the program and waits for it; after a second exception it is killed, and its processes with it."""
+    """Ends the program and waits for it. After a second exception it is killed, and its processes with it."""
     process.terminate()
     try:
         _end_of(process, signals)
@@ -205,7 +205,7 @@ class _ReportFile:
             return parse(file.read())
 
     def _state(self) -> object:
-        """Returns a value that differs after each change of a regular file; `None` for others, such as pipes."""
+        """Returns a value that differs after each change of a regular file. `None` for others, such as pipes."""
         if not os.path.isfile(self.path):
             return None
         status = os.stat(self.path)

@@ -1,4 +1,4 @@
-"""The conversion of torchrun's parsed arguments to a command line."""
+"""Converts torchrun's parsed arguments to a command line."""
 
 from __future__ import annotations
 

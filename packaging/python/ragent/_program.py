@@ -1,4 +1,4 @@
-"""The program `ragent` that belongs to this module."""
+"""Finds the program `ragent` that belongs to this module."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def find() -> str:
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment of the program: that of this process, and the interpreter for its workers."""
+    """Returns the environment of the program: the variables of this process, and the interpreter for its workers."""
     values = dict(os.environ)
     if sys.executable:
         values["RAGENT_PYTHON"] = sys.executable

@@ -24,7 +24,7 @@ def variant() -> Any:
 
 
 def read(kind: Type[_Record], value: object) -> Optional[_Record]:
-    """Returns the object as a dataclass; `None` if it is not an object.
+    """Returns the object as a dataclass. `None` if it is not an object.
 
     Fields that the dataclass does not have are ignored, and fields that the object does not have keep their defaults. A
     field `raw` contains the object itself.

@@ -21,7 +21,7 @@ class Failure:
     local_rank: int = 0
     """`LOCAL_RANK` of the worker."""
     pid: int = 0
-    """Its process id on its node; 0 if it could not be started."""
+    """Its process id on its node. 0 if it could not be started."""
     ended: str = ""
     """The end of the worker, as text."""
     exit_code: Optional[int] = None
@@ -47,13 +47,13 @@ class Report:
     script: str = ""
     """The script or program of the workers."""
     interpreter: Optional[str] = None
-    """The interpreter of the script on this node; `None` if the workers are programs."""
+    """The interpreter of the script on this node. `None` if the workers are programs."""
     result: str = ""
     """A stable word: `succeeded`, `budget_spent`, `left`, `refused`, …"""
     exit_code: int = 0
     """The exit code of the program."""
     text: str = ""
-    """The error message; empty after success."""
+    """The error message. Empty after success."""
     restarts_used: int = 0
     """The number of charged failures."""
     first_failure: Optional[Failure] = one(Failure)
@@ -67,7 +67,7 @@ class Report:
 
 
 def parse(text: str) -> Optional[Report]:
-    """Returns the report in the contents of a file; `None` if there is none."""
+    """Returns the report in the contents of a file. `None` if there is none."""
     import json
 
     try:

@@ -1,4 +1,4 @@
-"""Signals to this process while it waits for its child process."""
+"""Handles signals to this process while it waits for its child process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Forwarding:
         self._others = set(others) - self._ending
         self._former: dict[signal.Signals, Any] = {}
         self._received: list[signal.Signals] = []
-        # The signals received before there is a process.
+        # Signals that were received before there is a process.
         self._pending: list[signal.Signals] = []
         self._process: Optional[subprocess.Popen[bytes]] = None
 
@@ -92,7 +92,7 @@ class Forwarding:
 
 
 def named(text: str) -> list[signal.Signals]:
-    """Returns the signals in a list of names that can be handled; the program reports wrong names."""
+    """Returns the signals in a list of names that can be handled. The program reports wrong names."""
     names = (name.strip() for name in text.split(","))
     signals = [signal.Signals[name] for name in names if name in signal.Signals.__members__]
     return [number for number in signals if number not in (signal.SIGKILL, signal.SIGSTOP)]

@@ -1,4 +1,4 @@
-"""The state of a job, as `ragent status --json` prints it.
+"""Reads the state of a job, as `ragent status --json` prints it.
 
 Fields that an older program does not print are `None` or empty, and those that this module does not have are in `raw`.
 """

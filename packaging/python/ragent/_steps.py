@@ -1,4 +1,4 @@
-"""Progress reports from a training script."""
+"""Reports progress from a training script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _MAX = 2**53 - 1
 
 _get = os.environ.get
-# The socket of this process, and its process id: after a fork, the descriptor may have been closed and used again.
+# The socket of this process, and its process id. After a fork, the descriptor may have been closed and used again.
 _socket: tuple[Optional[socket.socket], int] = (None, 0)
 
 

@@ -1,4 +1,4 @@
-"""The process of a worker that runs a function.
+"""Runs a function in the process of a worker.
 
 It is started as a script and imports nothing of this package, whose folder need not be in its path:
 `python .../ragent/_worker.py FOLDER`.
@@ -16,8 +16,8 @@ CALL = "call"
 """The file in the folder with the state of the launching process, the function and its arguments."""
 
 _RESULT = "result-"
-# Variables that are the same on all workers of a node in a round; in another round, at least one of them differs, or all
-# workers have the same ranks as before.
+# Variables that are the same on all workers of a node in a round. In another round at least one of them differs, unless
+# all workers have the same ranks as before.
 _ROUND = ("GROUP_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -156,7 +156,7 @@ def _record(error: Exception) -> None:
 def read_results(folder: str) -> Dict[int, Any]:
     """Returns the values of the newest round by global rank."""
     paths = [entry.path for entry in os.scandir(folder) if entry.name.startswith(_RESULT) and not entry.name.endswith("~")]
-    # The round of the newest file is the last one: each round ends before the next one begins.
+    # Each round ends before the next one begins, so the round of the newest file is the last one.
     paths.sort(key=lambda path: os.stat(path).st_mtime_ns, reverse=True)
     values: Dict[int, Any] = {}
     newest: List[Any] = []

@@ -1,5 +1,4 @@
-//! Rule 7: restarts used never exceed `--max-restarts`; no round is charged twice, and none is
-//! charged in which no worker failed.
+//! Checks rule 7: no round is charged twice, and none is charged in which no worker failed. The charges never exceed `--max-restarts`.
 
 use ragent_rendezvous::settings::JobState;
 
@@ -15,7 +14,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
         return Err(format!("{} restarts of at most {max}", newest.restarts_used));
     }
     if before.closed.is_some() && newest.closed.is_none() && newest.restarts_used == 0 {
-        // No node was left of the run that had ended: another run has begun.
+        // The run of the state file has ended and none of its nodes is left, so another run has begun.
         return Ok(());
     }
     if world.planted().is_some() && newest.restarts_used == 0 && newest.charged_through.0 == 0 {

@@ -1,5 +1,5 @@
-//! Rule 8: once faults have stopped and at least `min_nodes` are alive, the job ends up running or
-//! closed; it never hangs. A deadline that was applied is not waited for again.
+//! Checks rule 8: when faults have stopped and at least `min_nodes` are alive, the job ends up running or closed. It never hangs, and a
+//! deadline that was applied is not waited for again.
 
 use crate::world::World;
 

@@ -1,4 +1,4 @@
-//! Rule 12: the events give the state of the machine, and each moment of the job is accounted for.
+//! Checks rule 12: the events give the state of the machine, and each moment of the job is accounted for.
 
 use ragent_rendezvous::account::TimeState;
 
@@ -12,7 +12,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
         return Err(difference);
     }
     let (counted, age) = (snapshot.time.age_ms(), world.accounted_ms());
-    // Each state is cut to whole milliseconds.
+    // Each state is rounded down to whole milliseconds.
     let rounding = TimeState::ALL.len() as u64;
     if snapshot.time.now.is_some() && !(counted..=counted + rounding).contains(&age) {
         return Err(format!("{counted} of {age} ms are accounted for: {:?}", snapshot.time));

@@ -1,4 +1,4 @@
-//! Rule 2: a node is in at most one round at a time, and never both a member and waiting.
+//! Checks rule 2: a node is in at most one round at a time, and never both a member and waiting.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,7 @@
-//! Rule 5: no process of round r runs on a node once round r+1 has started on any node that knows
-//! of that node or has outlived its lease. Checked in a stronger form: no two rounds have
-//! processes.
+//! Checks rule 5: when round r+1 starts on a node that knows another node, or has outlived its lease, no process of round r runs on that
+//! other node.
+//!
+//! This check is stricter: no two rounds have processes at the same time.
 
 use crate::world::World;
 

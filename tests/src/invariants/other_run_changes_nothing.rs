@@ -1,5 +1,6 @@
-//! Rule 11: a state file of another run, of which no node was a member, changes only numbers: the
-//! job begins with a full budget, and with as many nodes as a first round waits for.
+//! Checks rule 11: a state file of another run, of which no node was a member, changes only numbers.
+//!
+//! The job begins with a full budget, and with as many nodes as a first round waits for.
 
 use crate::world::World;
 

@@ -1,6 +1,6 @@
-//! Rule 1: within a round group ranks are `0..n`, global ranks `0..world_size`, without gaps or
-//! duplicates, and every member gets the same world size, master and restart count. Fixed ranks are
-//! as typed on each node.
+//! Checks rule 1: within a round, group ranks are `0..n` and global ranks `0..world_size`, without gaps or duplicates.
+//!
+//! Every member gets the same world size, master and restart count. Fixed ranks are as typed on each node.
 
 use crate::{chronicle::Member, world::World};
 
@@ -49,7 +49,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
     }
     let is_complete = members.len() == first.admission.group_world_size as usize;
     let workers: u32 = members.iter().map(|member| member.local_world_size).sum();
-    // A coordinator that died half-way has admitted some members only.
+    // A coordinator that was killed in between has admitted only some members.
     if is_complete && workers != first.admission.world_size {
         return Err(format!("{workers} workers in a world of {}", first.admission.world_size));
     }

@@ -1,5 +1,4 @@
-//! Rule 4: no round completes with fewer than `min_nodes` or more than `max_nodes`, or with a
-//! number of nodes that is not a multiple of their unit.
+//! Checks rule 4: no round has fewer than `min_nodes` or more than `max_nodes`, or a number of nodes that is not a multiple of their unit.
 
 use crate::world::World;
 

@@ -1,4 +1,4 @@
-//! Rule 3: (term, round) only grows, also across a restart of the coordinator.
+//! Checks rule 3: (term, round) only grows, also across a restart of the coordinator.
 
 use crate::world::World;
 

@@ -1,4 +1,4 @@
-//! Faults that are aimed at the voters: random ones rarely occur at the moment at which they could break a rule.
+//! Aims faults at the voters. Random faults rarely occur at the moment at which they could break a rule.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -21,7 +21,7 @@ impl World {
             let max = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
             self.shared.nodes = NodeRange::new(2, max).expect("there are two hosts");
             self.shared.timeouts.last_call = self.random.millis(100, 500);
-            // When the listed host loses power, it is not a voter any longer.
+            // By then, the listed host is no longer a voter, and loses power.
             self.aim_at(6_000, 10_000, Fault::Leave { victim: Victim::Leader });
             return self.aim_at(18_000, 35_000, Fault::LosePower);
         }
@@ -35,14 +35,12 @@ impl World {
         self.schedule(at, Event::Fault(fault));
     }
 
-    /// Returns true if no other faults occur: in another network, hosts that have lost their state files may begin a
-    /// second job.
+    /// Returns true if no other faults occur. In another network, hosts that have lost their state files may begin a second job.
     pub(super) fn is_calm(&self) -> bool {
         self.is_aimed && self.listed == 1
     }
 
-    /// Separates a leader, which begins a change of the voters, from the voters in the list before. They do not learn of
-    /// the change.
+    /// Separates a leader from the voters in the list before, when it begins a change of the voters. They do not learn of the change.
     pub(super) fn split_voters(&mut self, id: &NodeId) {
         let Some(own) = self.processes.get(id).map(|process| process.host) else { return };
         let Some(voter) = self.voter(id) else { return };
@@ -68,8 +66,8 @@ impl World {
         }
     }
 
-    /// Separates a voter from the leader; when its lease is over, another one returns without its state file, and so
-    /// has forgotten the lease that it has granted.
+    /// Separates a voter from the leader. When its lease is over, another voter returns without its state file, so it has forgotten the
+    /// lease that it granted.
     pub(super) fn forget_lease(&mut self) {
         let Some(leader) = self.leading_hosts().next() else { return };
         let voters = self.voting_hosts();
@@ -83,8 +81,8 @@ impl World {
         self.schedule(at, Event::Fault(Fault::Forget { victim: Victim::Host(forgetful) }));
     }
 
-    /// Switches off the hosts that the user gave and others, which return without their state files, as long as a
-    /// majority of the voters keeps them. The leader may be one of them.
+    /// Switches off the hosts that the user gave and others, possibly the leader. They return without their state files, as long as a
+    /// majority of the voters keeps them.
     pub(super) fn lose_power(&mut self) {
         if self.leading_hosts().next().is_none() {
             return;

@@ -1,10 +1,13 @@
-//! Bugs that can be planted between the machines of a world.
+//! Lists the bugs that can be planted between the machines of a world.
 //!
-//! Each of them breaks the rules that its comment names; `tests/simulation` verifies that they are found.
-//! Bugs from [`Bug::OnlyNewList`] on concern the changes of the voters, from [`Bug::SilenceBelowLease`] on etcd, from
-//! [`Bug::DoubleRank`] on a job with one endpoint. Lists that are ordered by a counter instead of
-//! the term are not planted: they are a part of the replica, and have no order of their own. A unit test of the election
-//! verifies that those of the later term count.
+//! Each bug breaks the rules in its comment, and `tests/simulation` verifies that they are found.
+//!
+//! - From [`Bug::OnlyNewList`] on, they concern the changes of the voters.
+//! - From [`Bug::SilenceBelowLease`] on, they concern etcd.
+//! - From [`Bug::DoubleRank`] on, they concern a job with one endpoint.
+//!
+//! No bug orders lists by a counter instead of the term. Lists are a part of the replica, and have no order of their own. A unit test of
+//! the election verifies that the later term counts.
 
 use std::time::Duration;
 
@@ -15,18 +18,18 @@ use ragent_election::election::timers::Timers;
 pub enum Bug {
     /// No bug: the machines as they are.
     None,
-    /// Workers run under a lease that the coordinator's does not bound. Breaks rules b and f.
+    /// Workers run under a lease that may outlast the coordinator's. Breaks rules b and f.
     UnchainedWorkers,
     /// A new coordinator does not wait for members that have not registered. Breaks rule b.
     NoWaitForOthers,
-    /// The effects of a change are carried out before a majority has the state. Breaks rule d.
+    /// Effects of a change are carried out before a majority has the state. Breaks rule d.
     EarlyEffects,
-    /// A death notice counts for the process that now runs on that host. Breaks rules a and b.
+    /// A death notice counts for the process that now runs on that host, not for its own. Breaks rules a and b.
     DeathNoticeOfPlace,
     /// A coordinator continues after the end of its grant. Breaks rules b, d and f.
     Overtime,
-    /// A winner does not take over the state of the voters. Breaks rule d, or g: it takes members for those of another
-    /// job.
+    /// A winner does not take over the state of the voters. Breaks rule d or, because it takes members for members of
+    /// another job, rule g.
     IgnoredReplica,
     /// No keeper kills workers at the end of a lease. Breaks rules b and 5.
     NoKeeper,
@@ -64,10 +67,10 @@ pub enum Bug {
     NewListAtOnce,
     /// A slot belongs to any voter at its address. Breaks rules a and d.
     SlotsByAddress,
-    /// The leases that members grant count before these members are voters. Breaks rules a and d.
+    /// The leases of members count before these members are voters. Breaks rules a and d.
     CountedNewcomer,
-    /// A candidate that knows less than a voter is not answered with the newer state. Breaks rules b and j: hosts without
-    /// a state file begin a second job.
+    /// A voter does not answer with its newer state if a candidate knows less. Breaks rules b and j: hosts without a state file begin a
+    /// second job.
     UnansweredCandidate,
     /// A candidate that knows less than a voter is elected. Breaks rule d.
     IgnorantCandidate,
@@ -82,11 +85,11 @@ pub enum Bug {
     OnlyLeadersShow,
     /// Both of two jobs that meet go on. Breaks rule k.
     NoYield,
-    /// A process that gives up its job for another one records the end of its own. Breaks rule n.
+    /// A process that gives up its job for another one records that its job has ended. Breaks rule n.
     YieldIsAnEnd,
     /// A process votes at once after its start. Breaks rules a and d.
     NoMute,
-    /// Nodes that were just started take part in a first round. Breaks rules b, j and l.
+    /// Nodes that have just started take part in a first round. Breaks rules b, j and l.
     YoungNodes,
     /// Requests of processes that are not known as voters are dropped. Breaks rules b, j and l.
     StrangersDropped,

@@ -1,7 +1,7 @@
-//! The planted bugs of the changes of the voters: forged messages and state files.
+//! Plants bugs in the changes of the voters, by forged messages and state files.
 //!
-//! A machine counts its voters itself. For a bug in counting, the world adds forged grants of all other voters to real
-//! ones as soon as these are a majority by the wrong count, and withholds refusals.
+//! A machine counts its voters itself, so the world cannot change how it counts. Instead, when the real grants are a majority by the wrong
+//! count, the world adds forged grants of all other voters, and withholds refusals.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,7 @@ use crate::addresses::Place;
 /// The addresses that have granted each of the newest requests of a voter.
 pub(super) type Tally = BTreeMap<u64, BTreeSet<VoterAddress>>;
 
-/// The number of requests whose grants are counted: those of a few seconds.
+/// The number of requests whose grants are counted, those of a few seconds.
 const TALLIED: usize = 32;
 
 impl Bug {
@@ -51,7 +51,7 @@ impl Bug {
         }
     }
 
-    /// Returns true if voters that are lost seem to grant requests, so that they are not replaced.
+    /// Returns true if lost voters seem to grant requests, so that they are not replaced.
     pub(super) fn forges_grants(self) -> bool {
         self == Self::SlotsByAddress || self.is_of_counting()
     }
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Records a grant, and adds those of all other voters if the bug counts it as that of a majority.
+    /// Records a grant. If the bug counts the grants as a majority, adds those of all other voters.
     fn tally(&mut self, id: &NodeId, sequence: u64, address: VoterAddress) {
         let bug = self.bug;
         let Some(host) = self.processes.get(id).map(|process| process.host) else { return };

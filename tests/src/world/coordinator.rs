@@ -1,4 +1,4 @@
-//! The coordinator of a process: it runs while the process leads.
+//! Runs the coordinator of a process while the process leads.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -36,15 +36,14 @@ pub(super) enum Coordination {
     Over,
 }
 
-/// The time for which a process that leaves waits until its voter is replaced.
+/// The time that a leaving process waits for another voter to replace its own.
 const REPLACED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The age at which a death notice is forgotten.
 const DEATH_NOTICE_AGE: Duration = Duration::from_secs(60);
 
 impl Bug {
-    /// Returns the time by which a coordinator outlasts its grant; `None` if it ends when its voter
-    /// does not lead any more.
+    /// Returns the time by which a coordinator outlasts its grant. `None` if it ends when its voter no longer leads.
     pub(super) fn overtime(self) -> Option<Duration> {
         match self {
             Self::Overtime => Some(Duration::from_secs(4)),
@@ -77,8 +76,7 @@ impl Coordination {
 }
 
 impl World {
-    /// Starts or ends the coordinator of a process, and informs its port, as the leader that its voter reports
-    /// requires it.
+    /// Starts or ends the coordinator of a process, and informs its port, according to the leader that its voter reports.
     pub(super) fn follow_leader(&mut self, id: &NodeId) {
         self.dial_own_leader(id);
         let overtime = self.bug.overtime();
@@ -213,7 +211,7 @@ impl World {
     /// Handles a death notice that a keeper has sent.
     pub(super) fn arrive_death_notice(&mut self, id: &NodeId, node: NodeId, round: Round) {
         let Some(local) = self.local(id) else { return };
-        // The proof of its node id cannot be verified without a job's state.
+        // A node id cannot be verified without a job's state.
         let has_job_state =
             self.processes.get(id).is_some_and(|process| process.job_state().is_some());
         let Some(port) = self.port(id) else { return };
@@ -240,7 +238,7 @@ impl World {
         let Some(process) = self.processes.get_mut(id) else { return };
         process.ending = Some(end);
         if self.fixed.is_some() {
-            // The coordinator of a job that has one endpoint goes on without the agent in its process.
+            // The coordinator of a job with one endpoint goes on without the agent in its process.
             if process.port.coordination.running().is_none() {
                 self.pass(id, Input::Exit);
             }
@@ -264,7 +262,7 @@ impl World {
         self.check_process_end(id);
     }
 
-    /// Ends a process whose job has ended, once its voter is not needed any more.
+    /// Ends a process after the end of its job, once its voter is no longer needed.
     pub(super) fn check_process_end(&mut self, id: &NodeId) {
         let Some(process) = self.processes.get(id) else { return };
         if process.ending != Some(ProcessEnd::Closed) {

@@ -1,4 +1,4 @@
-//! A coordinator as its driver runs it: most effects wait until the state is stored.
+//! Runs a coordinator as its driver does: most effects wait until the state is stored.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -55,11 +55,11 @@ pub(super) enum Waiting {
     Voters(Vec<VoterAddress>),
     OtherJobs(Vec<String>),
     Yield(Seniority, VoterAddress),
-    /// Extends the right to coordinate.
+    /// It only extends the right to coordinate.
     Nothing,
 }
 
-/// A deadline that was missed by more than this was missed because the process was paused.
+/// A deadline that was missed by more than this shows that the process was paused.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The time by which deadlines are postponed after a pause.
@@ -80,7 +80,7 @@ impl Coordinator {
         due.into_iter().chain(self.reports.poll_timeout()).min()
     }
 
-    /// Applies the deadlines that have passed; postpones them once if the process was paused.
+    /// Applies the deadlines that have passed. If the process was paused, postpones them once.
     fn time_out(&mut self, now: Instant) {
         let deadline = self.rendezvous.poll_timeout();
         let is_late = deadline.is_some_and(|deadline| deadline + PAUSE < now);
@@ -191,8 +191,7 @@ impl World {
         self.drive(id);
     }
 
-    /// Carries out the effects of a coordinator, unless they wait until the state is stored, and sets its
-    /// timer.
+    /// Carries out the effects of a coordinator, and sets its timer. Some effects wait until the state is stored.
     pub(super) fn drive(&mut self, id: &NodeId) {
         let bug = self.bug;
         while let Some(coordinator) = self.port(id).and_then(|port| port.coordination.coordinator())

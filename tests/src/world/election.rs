@@ -1,4 +1,4 @@
-//! The voter of a process, driven as its thread drives it.
+//! Runs the voter of a process as its thread does.
 
 use std::{collections::BTreeMap, mem, time::Instant};
 
@@ -27,12 +27,12 @@ pub(super) struct Voter {
     pub(super) registered: Option<usize>,
     /// Changes of the state that are being copied, in their order.
     copying: Vec<(Version, u64)>,
-    /// The grants of the newest requests, for bugs that count them differently.
+    /// The grants of the newest requests. Some bugs count them differently.
     pub(super) tally: Tally,
 }
 
 impl Voter {
-    /// Returns true if a process on that host may be a voter of the job: this process connects to it, or its agent is registered
+    /// Returns true if a process on that host may be a voter of the job. If so, this process connects to it, or its agent is registered
     /// there.
     pub(super) fn knows(&self, host: usize) -> bool {
         let connections = self.election.connections();

@@ -1,8 +1,9 @@
-//! Worlds of a job whose coordinator is chosen through etcd: the real `Claim` of each process, and a model of the store.
+//! Simulates jobs whose coordinator is chosen through etcd: the real `Claim` of each process, and a model of the store.
 //!
-//! Requests and answers are delayed or lost. A delayed request may be carried out long after its sender has given it up.
-//! The store is away for a while, and processes do not reach it. In half of the worlds others change the key: they delete
-//! it, write garbage to it, and empty the store or restore it from a copy. Restoring takes longer than all leases.
+//! - Requests and answers are delayed or lost. A delayed request may arrive long after its sender has given it up.
+//! - The store is away for a while, or processes do not reach it.
+//! - In half of the worlds, others change the key: they delete it, write garbage to it, empty the store, or restore it from a copy.
+//!   Restoring takes longer than all leases.
 
 mod store;
 
@@ -44,7 +45,7 @@ pub(super) struct Etcd {
     /// True if the job was forgotten, and no process that knew it could prevent that.
     has_forgotten: bool,
     last_term: Term,
-    /// The newest round whose state the store has had.
+    /// The newest round in the states that were stored.
     stored: Round,
 }
 
@@ -52,9 +53,9 @@ pub(super) struct Etcd {
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) claim: Claim,
-    /// The numbers of changes of the state that are being stored: those of the claim, and those of the coordinator.
+    /// The numbers of changes of the state that are being stored. Each has a number of the claim and a number of the coordinator.
     storing: Vec<(u64, u64)>,
-    /// The arrival of the last content of the key, so that they arrive in order.
+    /// The arrival of the last content of the key, so that contents arrive in order.
     watched_at: Instant,
     /// The process does not reach the store until then.
     cut_until: Instant,
@@ -78,7 +79,7 @@ pub(super) enum StoreEvent {
 /// A fault of the store.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum StoreFault {
-    /// It does not answer for a while; then the lease of the key may be over.
+    /// It does not answer for a while. After that, the lease of the key may be over.
     Away { time: Duration, loses: bool },
     /// A process does not reach it.
     Unreachable { victim: Victim, time: Duration },
@@ -89,10 +90,10 @@ pub(super) enum StoreFault {
 /// The deadline of a request.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// The time after a disturbance in which a process may still be late: its pause after failed requests, and a silence.
+/// The time after a disturbance in which a process may still be late, for its pause after failed requests, and for a silence.
 const LATE: Duration = Duration::from_secs(9);
 
-/// The time without the store while it is restored from a copy: longer than all leases.
+/// The time without the store while it is restored from a copy, longer than all leases.
 const RESTORING: Duration = Duration::from_millis(7_500);
 
 impl Bug {
@@ -283,7 +284,7 @@ impl World {
         let claimed = is_claim.then(|| (record.term, round_of(record.job_state.as_ref())));
         let outcome = etcd.store.change(expected, record);
         let is_made = matches!(outcome, ChangeOutcome::Made(_));
-        // A record that replaces an older one of a restored store, before the others have seen that.
+        // A record replaces an older one of a restored store, before the others have seen that.
         let is_older = |(term, round): (Term, Round)| {
             let is_older_round = known.1 <= round && round < etcd.stored;
             is_older_round || known.0 < term && term < etcd.last_term
@@ -364,7 +365,7 @@ impl World {
         }
     }
 
-    /// Returns true if a process does not receive this content of the key; notes it otherwise.
+    /// Returns true if a process does not receive this content of the key. Otherwise notes it.
     fn is_unread(&mut self, id: &NodeId, value: &KeyContent) -> bool {
         let (now, bug) = (self.now, self.bug);
         let Some(candidate) = self.candidate(id) else { return true };
@@ -379,7 +380,7 @@ impl World {
         false
     }
 
-    /// The error of [`Bug::StateDropped`], and of [`Bug::OutcomeIgnored`].
+    /// Commits the error of [`Bug::StateDropped`], and of [`Bug::OutcomeIgnored`].
     fn forget_claim(&mut self, id: &NodeId) {
         let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
         let Some(local) = self.local(id) else { return };
@@ -391,7 +392,7 @@ impl World {
         }
     }
 
-    /// The error of [`Bug::CreatorAtOnce`]: a placeholder is as good as a record that was released.
+    /// Commits the error of [`Bug::CreatorAtOnce`]: a placeholder counts as a record that was released.
     fn forge_value(&mut self, id: &NodeId, mut value: KeyContent) -> KeyContent {
         let is_bug = self.bug == Bug::CreatorAtOnce;
         let knows_record = self.candidate(id).is_some_and(|one| one.claim.record().is_some());
@@ -506,7 +507,7 @@ impl World {
         self.etcd.as_ref().is_some_and(|etcd| etcd.has_losses)
     }
 
-    /// Notes that the store has a job's state. The next job need not know one that has ended.
+    /// Notes that the store has a job's state. If the job has ended, the next job need not know it.
     pub(super) fn note_stored(&mut self, job_state: &JobState) {
         let Some(etcd) = &mut self.etcd else { return };
         if job_state.closed.is_some() {
@@ -525,8 +526,8 @@ impl World {
         until.is_none_or(|until| until + time < self.now)
     }
 
-    /// Returns the term and the round that the next leader must know: if others have changed the key, those that a process has
-    /// seen whose messages were in time.
+    /// Returns the term and the round that the next leader must know. If others have changed the key, they are taken from processes whose
+    /// messages were in time.
     fn known(&self) -> (Term, Round) {
         let none = (Term(0), Round(0));
         let Some(etcd) = self.etcd.as_ref().filter(|etcd| !etcd.has_forgotten) else { return none };
@@ -556,7 +557,7 @@ impl World {
         }
     }
 
-    /// Checks rule o for a process that does not lead any more.
+    /// Checks rule o for a process that no longer leads.
     fn check_followed(&mut self, id: &NodeId) {
         let Some(process) = self.processes.get(id) else { return };
         let (Leader::Here(leadership), Some(candidate)) =

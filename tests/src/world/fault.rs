@@ -1,4 +1,4 @@
-//! The faults of hosts, processes and the network, and their frequencies.
+//! Chooses and causes the faults of hosts, processes and the network.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{Event, World, etcd::StoreFault, losses::Way, node::AgentInput, rules
 /// A fault, or another event of a job.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
-    /// An agent is killed; its keeper kills the workers and sends a death notice.
+    /// An agent is killed. Its keeper kills the workers and sends a death notice.
     KillAgent { victim: Victim, down: Duration },
     /// An agent is killed while it carries out effects.
     DieHalfWay { victim: Victim, after: u64 },
@@ -19,7 +19,7 @@ pub(super) enum Fault {
     KillAll,
     /// A host is lost for ever.
     LoseHost { victim: Victim },
-    /// An agent's process is frozen; its keeper is not.
+    /// An agent's process is frozen, but not its keeper.
     Freeze { victim: Victim, time: Duration },
     /// A machine is suspended.
     Suspend { victim: Victim, time: Duration },
@@ -41,13 +41,13 @@ pub(super) enum Fault {
     ForgetLease,
     /// The hosts that the user gave, and others, lose power and their state files.
     LosePower,
-    /// A host and others go down, and return after `down` without their state.
+    /// A host and others go down. They return after `down` without their state.
     LoseState { victim: Victim, others: usize, way: Way, down: Duration },
     /// A host goes down, and returns after `down`.
     Return { victim: Victim, way: Way, down: Duration },
     /// Each host receives SIGTERM in turn, and is started again.
     Roll { down: Duration },
-    /// Each host receives SIGTERM, `pause` after the one before; when all agents have ended, they are started again.
+    /// Each host receives SIGTERM, `pause` after the one before. They are started again when all agents have ended.
     LeaveTogether { pause: Duration },
     /// A worker fails, and perhaps others because of it.
     WorkerFails,
@@ -199,7 +199,7 @@ impl World {
         self.hosts[host].file = None;
     }
 
-    /// Strikes within a few milliseconds of a change of the voters.
+    /// Causes a fault within a few milliseconds of a change of the voters.
     pub(super) fn note_change(&mut self) {
         if self.is_calm() || self.stage != Stage::Faulty || !self.random.chance(15) {
             return;

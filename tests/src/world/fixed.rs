@@ -1,7 +1,6 @@
-//! Worlds of a job that has one endpoint: the process on the first host coordinates it, and continues with its state file after a
-//! restart.
+//! Simulates a job with one endpoint. The process on the first host coordinates it, and continues with its state file after a restart.
 //!
-//! Their rules are in [`invariants`](crate::invariants). An agent runs in the coordinator's process in half of these worlds.
+//! Its rules are in [`invariants`](crate::invariants). In half of these worlds, an agent runs in the coordinator's process.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,11 +42,11 @@ pub(super) struct Fixed {
     /// The ranks of the hosts, if ranks are fixed.
     node_ranks: BTreeMap<usize, u32>,
     min_nodes: u32,
-    /// A deadline that has passed, was applied, and is still waited for.
+    /// A deadline that has passed and was applied, but is still waited for.
     overdue: Option<Instant>,
     /// The state of the job, from the journal alone.
     replay: Replay,
-    /// The start of the coordinator by its clock, and the time that the job had been accounted for then.
+    /// The start of the coordinator by its clock, and the time of the job that was accounted for at that moment.
     accounted_since: (Instant, u64),
     /// True if the job and its coordinator have ended.
     is_finished: bool,
@@ -56,8 +55,7 @@ pub(super) struct Fixed {
 /// The host of the coordinator.
 const HOST: usize = 0;
 
-/// The time within which a job runs or ends after the last fault: two join timeouts, and the time for a recovery, a grace
-/// period and the leases.
+/// The time within which a job runs or ends after the last fault: two join timeouts, a recovery, a grace period and the leases.
 const HEALS_WITHIN: Duration = Duration::from_secs(110);
 
 impl World {
@@ -94,7 +92,7 @@ impl World {
             is_finished: false,
         }));
         self.schedule(Duration::ZERO, Event::Start(HOST));
-        // If nothing else happens then, further nodes are still added.
+        // If nothing else happens then, more nodes are still added.
         self.schedule(super::FAULTY, Event::Start(HOST));
         for host in 1..self.hosts.len() {
             let delay = self.random.millis(1, 2_000);
@@ -163,7 +161,7 @@ impl World {
         agents.filter(|agent| !agent.node.agent().is_leaving()).map(|agent| &agent.description)
     }
 
-    /// Starts a process again that was killed; the workers of other nodes may fail because it is gone.
+    /// Starts a killed process again. Workers of other nodes may fail because it was gone.
     pub(super) fn return_after(&mut self, host: usize, mut down: Duration) {
         if self.fixed.is_some() {
             let round = self.alive().map(|(_, round)| round).next();
@@ -181,7 +179,7 @@ impl World {
         self.schedule(down, Event::Start(host));
     }
 
-    /// Describes the agent that starts on a host, as far as only such a world requires it.
+    /// Describes the agent that starts on a host, as far as only a world of this kind needs it.
     pub(super) fn describe(&mut self, host: usize, node: &mut NodeDescription) -> KnownRound {
         node.node_rank = self.node_rank(host);
         self.descriptions.insert(node.node_id.clone(), node.clone());
@@ -189,8 +187,8 @@ impl World {
         if host == HOST { fixed.known_round } else { KnownRound::default() }
     }
 
-    /// Returns the rank of a host, if ranks are fixed: permanent, and not that of another host if one is free. A surplus
-    /// host has the rank of another one by mistake.
+    /// Returns the rank of a host, if ranks are fixed. It never changes, and no other host has it while one is free. A surplus host has the
+    /// rank of another host by mistake.
     fn node_rank(&mut self, host: usize) -> Option<u32> {
         if !self.shared.fixed_ranks {
             return None;
@@ -224,14 +222,14 @@ impl World {
         }
         let mut job_state = fixed.job_state.clone();
         if let Some(host) = &mut job_state.host {
-            // A keeper leaves a mark when no process is left, unless it was killed too.
+            // A keeper leaves a mark when no process is left, unless the keeper was killed too.
             let keeper = self.keepers.get(&host.node);
             let is_gone = keeper.is_none_or(|keeper| keeper.workers.is_none());
             host.is_confirmed_dead |= is_gone && is_marked || self.bug == Bug::FalseDeathNotice;
         }
         let before = u64::try_from(job_state.time.age().as_millis()).unwrap_or(u64::MAX);
         fixed.accounted_since = (now, before);
-        // Assignments of its predecessor, which may never have arrived, do not bind the new one.
+        // Assignments of its predecessor may never have arrived, so they do not bind the new one.
         self.chronicle.running.clear();
         let leadership = NewLeadership {
             term: Term(0),
@@ -247,7 +245,7 @@ impl World {
         self.follow_leader(id);
     }
 
-    /// Returns true if charges in the state file are those of this job, as under a service manager.
+    /// Returns true if charges in the state file belong to this job, as under a service manager.
     pub(super) fn keeps_charges(&self) -> bool {
         self.planted().is_none() || self.bug == Bug::OthersCharges
     }
@@ -272,7 +270,7 @@ impl World {
         })
     }
 
-    /// Notes the deadline that the coordinator still waits for after it has applied all that have passed.
+    /// Notes the next deadline of the coordinator, after it has applied all that have passed.
     pub(super) fn note_deadline(&mut self, now: Instant, next: Option<Instant>) {
         if let Some(fixed) = &mut self.fixed {
             fixed.overdue = next.filter(|at| *at <= now);
@@ -333,12 +331,12 @@ impl World {
         Ok(!(is_finished || has_healed || self.is_stuck()))
     }
 
-    /// Checks the rules that have numbers. If other processes may coordinate, those for the members of a round.
+    /// Checks the rules that have numbers. If other processes may coordinate, checks only those for the members of a round.
     pub(super) fn check_invariants(&mut self) -> Result<(), String> {
         let has_news = mem::take(&mut self.chronicle.has_news);
         let is_fixed = self.fixed.is_some();
         for (name, check) in RULES {
-            // Most steps are keep-alives; rules that these cannot break are not checked.
+            // Most steps are keep-alives. Rules that these cannot break are not checked.
             let is_checked = match name.split(':').next() {
                 Some("5" | "8" | "12") => is_fixed,
                 Some("1" | "4") => has_news,
@@ -363,7 +361,7 @@ impl World {
         outcome.is_some_and(|outcome| outcome.result == JobResult::Succeeded)
     }
 
-    /// Returns the deadline that has passed, was applied, and is still waited for, if there is one.
+    /// Returns the deadline that has passed and was applied, but is still waited for. `None` without one.
     pub fn overdue(&self) -> Option<Duration> {
         let at = self.fixed.as_ref()?.overdue?;
         Some(at.saturating_duration_since(self.start))

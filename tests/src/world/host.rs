@@ -1,4 +1,4 @@
-//! The hosts: their clocks, the processes on them, and how these processes freeze and end.
+//! Simulates the hosts: their clocks, their processes, and how these freeze and end.
 
 use std::time::{Duration, Instant};
 
@@ -33,12 +33,12 @@ pub(super) struct Host {
     pub(super) process: Option<NodeId>,
     /// True while the machine has no power.
     pub(super) is_off: bool,
-    /// The machine is suspended until then; its clock goes on.
+    /// The machine is suspended until then. Its clock goes on.
     pub(super) suspended: Option<Instant>,
     suspended_since: Instant,
-    /// The jobs that have ended, and the times since which this host knows it.
+    /// The jobs that have ended, and since when this host knows it.
     pub(super) ended: Vec<(JobUid, Instant)>,
-    /// The port of its voter. It is a new one at each start without a state file, except on a listed host.
+    /// The port of its voter. It changes at each start without a state file, except on a listed host.
     port: u16,
     /// The voter's state file.
     pub(super) file: Option<StateFile>,
@@ -72,7 +72,7 @@ pub(super) struct Process {
 #[derive(Debug)]
 pub(super) struct PartState {
     frozen_until: Option<Instant>,
-    /// The time before which no further input of another part arrives, so that inputs arrive in order.
+    /// The earliest time for the next input from another part, so that inputs arrive in order.
     pub(super) free_at: Instant,
     timer: Option<Instant>,
 }
@@ -84,14 +84,14 @@ pub(super) enum ProcessEnd {
     Closed,
     /// It has left.
     Left,
-    /// It was refused, or could not reach a coordinator; a service manager starts it again.
+    /// It was refused, or could not reach a coordinator. A service manager starts it again.
     Other,
-    /// Another job goes on instead of its own; a service manager starts it again.
+    /// Another job goes on instead of its own. A service manager starts it again.
     Yielded,
 }
 
-/// The time after the last fault within which agents restart that have waited for a coordinator. An agent that knows
-/// only voters that are lost for ever restarts as long as the world lasts.
+/// The time after the last fault in which agents restart that have waited for a coordinator. An agent that knows only voters that are lost
+/// for ever restarts as long as the world lasts.
 const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
 
 /// The maximum drift of a clock, in millionths.
@@ -149,7 +149,7 @@ impl Host {
         self.suspended.is_some_and(|until| now < until)
     }
 
-    /// Stops the clock for the time for which the machine was suspended until `now`.
+    /// Stops the clock for the time that the machine was suspended until `now`.
     pub(super) fn stop_clock(&mut self, now: Instant) {
         self.stopped += now.saturating_duration_since(self.suspended_since).mul_f64(self.rate);
     }
@@ -186,7 +186,7 @@ impl World {
         }
         self.processes_started += 1;
         self.tell(|| format!("a process starts on host {host}"));
-        // While another host is lost for ever, the restart of an agent may take the majority of the voters away.
+        // While another host is lost for ever, the restart of an agent may cost the voters their majority.
         if let Stage::Healed(_, elections) = self.stage
             && self.elapsed() < super::FAULTY + RESTARTS_WITHIN
         {
@@ -303,7 +303,7 @@ impl World {
         }
     }
 
-    /// Stops a process for a while, as SIGSTOP does; its parts continue in any order.
+    /// Stops a process for a while, as SIGSTOP does. Its parts continue in any order.
     pub(super) fn freeze(&mut self, host: usize, time: Duration) {
         let Some(id) = self.hosts[host].process.clone() else { return };
         for part in [Part::Voter, Part::Coordinator, Part::Agent] {
@@ -360,7 +360,7 @@ impl World {
         }
     }
 
-    /// Kills a process that is to die after a number of effects, if that number is reached. Returns true if it is dead.
+    /// Kills a process if it has carried out the number of effects after which it is to die. Returns true if it is dead.
     pub(super) fn dies_now(&mut self, id: &NodeId) -> bool {
         let Some((_, left)) = self.dies_after.as_mut().filter(|(dying, _)| dying == id) else {
             return false;

@@ -1,15 +1,15 @@
-//! The rules of worlds in which a job may lose its state for ever, so that another job of the same name begins.
+//! Checks worlds in which a job may lose its state for ever, so that another job of the same name begins. The rules:
 //!
 //! - a: at no moment do two processes lead the same job.
-//! - b: no worker starts while a worker of another round runs on any host. Two jobs may break it only if the birth of one is
-//!   excused: see j.
-//! - j: no job is born while a voter of an unfinished job can reach its founder. A birth is excused if processes or the state files of
-//!   hosts that are down know such a job, and no process that knows it could reach the founder for as long as a founder must have waited.
+//! - b: no worker starts while a worker of another round runs on any host. Two jobs may break it only if the birth of one is excused: see
+//!   j.
+//! - j: no job is born while a voter of an unfinished job can reach its founder. The birth is excused if no process that knows such a job
+//!   could reach the founder for as long as a founder must have waited. State files of hosts that are down know jobs too.
 //! - k: the workers of two jobs do not run for longer than 15 s, if a listed host is there and nothing else happens.
-//! - l: a process that is started is registered within 10 s, if its job is led and nothing else happens. A process that knows another
-//!   job first waits for that one.
-//! - m: a job that has ended prevents the beginning of the next one for 10 s at most, if a process that knows the end is registered and
-//!   nothing else happens.
+//! - l: a process that is started is registered within 10 s, if its job is led and nothing else happens. A process that knows another job
+//!   first waits for that one.
+//! - m: a job that has ended prevents the next one for 10 s at most, if a process that knows the end is registered and nothing else
+//!   happens.
 //! - n: a host records the end of a job only if the job has an outcome.
 
 use std::{
@@ -36,7 +36,7 @@ pub(super) struct Jobs {
     ended: BTreeSet<JobUid>,
     /// The end of the last fault.
     disturbed_until: Option<Instant>,
-    /// The job that is led, and the time since which it is.
+    /// The job that is led, and since when.
     led: Option<(JobUid, Instant)>,
     /// The time since which the workers of two jobs run.
     two_run: Option<Instant>,
@@ -45,7 +45,7 @@ pub(super) struct Jobs {
 /// The time within which a process is registered after its start.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(10);
 
-/// The time within which the younger one of two jobs closes.
+/// The time within which the younger of two jobs closes.
 const ONE_JOB_WITHIN: Duration = Duration::from_secs(15);
 
 /// The time within which a leader learns of an end that a registered process knows.

@@ -1,4 +1,4 @@
-//! The keepers, which kill the workers of an agent that is gone or whose lease is over.
+//! Simulates the keepers, which kill the workers of an agent that is gone or whose lease is over.
 
 use std::time::{Duration, Instant};
 
@@ -163,12 +163,12 @@ impl World {
         }
     }
 
-    /// Models the keeper of an agent that was killed: it kills the workers, reaps them, and sends its death notice.
+    /// Models the keeper of an agent that was killed. It kills the workers, reaps them, and sends its death notice.
     pub(super) fn outlive_agent(&mut self, id: &NodeId) {
         let Some(keeper) = self.keepers.get_mut(id) else { return };
         let local = self.hosts[keeper.host].local(self.now);
         let left = keeper.lease.map_or(Duration::ZERO, |at| at.saturating_duration_since(local));
-        // A tree with much memory takes the kernel seconds to free.
+        // The kernel takes seconds to free a process tree with much memory.
         let takes = if self.random.chance(20) {
             self.random.millis(300, SLOW_KILLING_MS)
         } else {
@@ -202,7 +202,7 @@ impl World {
         self.wake_agent(id, Duration::ZERO, AgentInput::Group(round, report));
     }
 
-    /// Sends the death notice of an agent to all voters; it may arrive late, or twice.
+    /// Sends the death notice of an agent to all voters. It may arrive late, or twice.
     pub(super) fn send_death_notices(&mut self, id: &NodeId) {
         let Some(keeper) = self.keepers.get(id) else { return };
         let (host, round, voters) = (keeper.host, keeper.ran, keeper.voters.clone());

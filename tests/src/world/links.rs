@@ -1,8 +1,9 @@
-//! The connections between voters, as the program keeps them.
+//! Simulates the connections between voters, as the program keeps them.
 //!
-//! A voter opens one connection to each other voter, and sends its requests there. A connection is opened again after a pause when it
-//! is lost. Requests wait in its queue while it is being opened, and are dropped when it is open: they are outdated then. What is
-//! queued when the voter does not need the connection any more is still sent.
+//! 1. A voter opens one connection to each other voter, and sends its requests there.
+//! 2. Requests wait in a queue while a connection is being opened. They are dropped when it is open, because they are outdated then.
+//! 3. A connection that is lost is opened again after a pause.
+//! 4. When the voter no longer needs a connection, it still sends what is queued.
 
 use std::{mem, time::Duration, time::Instant};
 
@@ -24,7 +25,7 @@ pub(super) struct Link {
     has_answered: bool,
     /// The time since which a request has no answer.
     unanswered: Option<Instant>,
-    /// The time at which the newest message arrives, so that messages arrive in order.
+    /// The arrival of the newest message, so that messages arrive in order.
     free_at: Instant,
 }
 
@@ -227,10 +228,10 @@ impl World {
         let now = self.now;
         let Some(link) = self.voter(id).and_then(|voter| voter.links.get_mut(to)) else { return };
         link.state = State::Open(process.clone());
-        // What was sent on the connection before it may still be on its way.
+        // Data that was sent on the connection before this one may still be on its way.
         link.free_at = now;
         link.queue.clear();
-        // The other voter runs now, so the process that it has reached does not wait before its next attempt.
+        // The other voter runs now. So the process that it has reached does not wait before its next attempt.
         let back = self.place(from).address();
         let waiting = self.voter(&process).and_then(|voter| voter.links.get(&back));
         if let Some(link) = waiting.filter(|link| link.state == State::Waiting) {

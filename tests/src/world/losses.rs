@@ -1,7 +1,7 @@
-//! Worlds in which hosts lose their state, leave and return at any moment, and others are started late.
+//! Simulates hosts that lose their state, leave and return at any moment, or are started late.
 //!
-//! In these worlds a majority of the voters' files may be lost, so a job may end for ever and another one begin. Their rules are
-//! in [`jobs`](super::jobs): each concerns one job, or two that must not run at the same time.
+//! A majority of the voters' files may be lost in these worlds. So a job may end for ever, and another one begin. Their rules are in
+//! [`jobs`](super::jobs). Each concerns one job, or two that must not run at the same time.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::{
 /// The way in which a host goes down.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Way {
-    /// The agent is killed; its keeper kills the workers.
+    /// The agent is killed. Its keeper kills the workers.
     Kill,
     /// The machine loses power.
     Power,
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// Takes a host down, which returns after `down`; without its state if `loses`.
+    /// Takes down a host, which returns after `down`. It has no state then if `loses`.
     pub(super) fn go_down(&mut self, host: usize, way: Way, down: Duration, loses: bool) {
         self.hosts[host].returns = Some((down, loses));
         match way {
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// Takes down a host and others, which lose their state.
+    /// Takes down a host and others. They lose their state.
     pub(super) fn lose_state(&mut self, victim: usize, others: usize, way: Way, down: Duration) {
         let hosts = self.hosts.len();
         let others = (1..hosts).map(|step| (victim + step) % hosts).take(others);
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// Sends SIGTERM to all hosts, one after the other, the leader's first in half of the worlds.
+    /// Sends SIGTERM to all hosts, one after the other. In half of the worlds, the leader's host is the first.
     pub(super) fn roll(&mut self, down: Duration) {
         let first = match self.random.chance(50) {
             true => self.leading_hosts().next().unwrap_or_default(),
@@ -128,7 +128,7 @@ impl World {
         }
     }
 
-    /// Sends SIGTERM to all hosts, which are started again when all of them have ended.
+    /// Sends SIGTERM to all hosts. They are started again when all of them have ended.
     pub(super) fn leave_together(&mut self, pause: Duration) {
         let hosts = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
         for host in 0..hosts {

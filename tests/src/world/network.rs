@@ -1,4 +1,4 @@
-//! The network: messages between voters, which may be lost, and streams between agents and voters.
+//! Simulates the network: messages between voters, which may be lost, and streams between agents and voters.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::addresses::Place;
 
-/// A stream from an agent to a voter: messages arrive in order, and losses delay them.
+/// A stream from an agent to a voter. Messages arrive in order, and losses delay them.
 #[derive(Debug)]
 pub(super) struct Stream {
     /// The place of the voter.
@@ -53,7 +53,7 @@ const SYN_AGAIN: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_800);
 
 impl World {
-    /// Returns the time that a message between voters takes; `None` if it is lost.
+    /// Returns the time that a message between voters takes. `None` if it is lost.
     pub(super) fn transit(&mut self, from: usize, to: usize) -> Option<Duration> {
         let is_cut = self.cuts.get(&(from, to)).is_some_and(|until| self.now < *until);
         let (percent, until) = self.loss;
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// Returns the time at which a message on a stream arrives: what is lost is sent again.
+    /// Returns when a message on a stream arrives. If it is lost, it is sent again.
     pub(super) fn arrival(&mut self, from: usize, to: usize) -> Instant {
         let mut at = self.now + self.latency(from, to);
         if let Some(until) = self.cuts.get(&(from, to)).copied().filter(|until| self.now < *until) {
@@ -117,7 +117,7 @@ impl World {
         }
     }
 
-    /// Accepts or refuses a connection. The system accepts it for a process that is frozen.
+    /// Accepts or refuses a connection. The system accepts it even for a frozen process.
     pub(super) fn arrive_dial(&mut self, peer: Peer) {
         let Some(stream) = self.streams.get_mut(&peer).filter(|stream| stream.is_read) else {
             return;
@@ -163,7 +163,7 @@ impl World {
         self.schedule_at(at, Event::Process(peer.node.clone(), Input::Down(peer.clone(), message)));
     }
 
-    /// Ends a stream at the side of the voter: sent messages still arrive, and then its end.
+    /// Ends a stream at the side of the voter. Messages that were sent still arrive, and then its end.
     pub(super) fn hang_up(&mut self, peer: &Peer) {
         self.set_server(peer, Server::Closed);
         self.send_down(peer, Down::End);
@@ -193,7 +193,7 @@ impl World {
         Some(to)
     }
 
-    /// Ends all streams of a process that has ended; the other side learns of it unless the host has no power.
+    /// Ends all streams of a process that has ended. The other side learns it, unless the host has no power.
     pub(super) fn end_streams(&mut self, id: &NodeId, host: usize) {
         let is_off = self.hosts[host].is_off;
         for peer in self.streams.keys().cloned().collect::<Vec<_>>() {

@@ -1,4 +1,4 @@
-//! The agents: the real [`Node`] of each, driven as the program drives it.
+//! Runs the agents: the real [`Node`] of each, driven as the program drives it.
 
 use std::{
     collections::BTreeMap,
@@ -38,7 +38,7 @@ use super::{
 pub(super) struct Agent {
     pub(super) description: NodeDescription,
     pub(super) node: Node,
-    /// The worker group of the last round that it started, until that has ended.
+    /// The worker group of the last round that it started, until the group has ended.
     pub(super) group: Option<Group>,
     /// The times at which the keep-alives without an echo were sent.
     sent: BTreeMap<u64, Instant>,
@@ -53,7 +53,7 @@ pub(super) enum AgentInput {
     Prepared(RoundId),
     /// An input of the worker group of this round.
     Group(RoundId, supervisor::Input),
-    /// The keeper has found that the lease of this round's workers is over.
+    /// The keeper reports that the lease of this round's workers is over.
     LeaseExpired(RoundId),
     /// SIGTERM.
     Terminate,
@@ -219,7 +219,7 @@ impl World {
         }
     }
 
-    /// Changes what an agent receives so that the rest of the leadership counts from the receipt, and bounds its lease alone.
+    /// Changes the message for an agent, so that the rest of the leadership counts from the receipt and is the only bound of its lease.
     fn count_from_receipt(&mut self, id: &NodeId, message: &mut ToNode) {
         let Some(now) = self.local(id) else { return };
         let Some(agent) = self.agent(id) else { return };
@@ -263,7 +263,7 @@ impl World {
         slots.map(|slot| slot.address.clone()).collect()
     }
 
-    /// Lets the agent of a process dial the leader that its voter knows, if it is new to the agent.
+    /// Lets the agent of a process dial the leader that its voter knows, if the agent does not know it yet.
     pub(super) fn dial_own_leader(&mut self, id: &NodeId) {
         let Some(host) = self.processes.get(id).map(|process| process.host) else { return };
         let own = self.place(host);
@@ -435,7 +435,7 @@ impl World {
         self.open_stream(Peer { node: id.clone(), stream }, to);
     }
 
-    /// Ends a process whose job does not go on, or its job if it leads it.
+    /// Ends a process whose job does not go on. If it leads the job, ends the job.
     pub(super) fn yield_to(&mut self, id: &NodeId, other: Seniority, at: VoterAddress) {
         let Some(port) = self.port(id) else { return };
         if port.coordination.running().is_some() {
@@ -446,7 +446,7 @@ impl World {
         }
     }
 
-    /// Records that an agent has ended by itself; its process ends when its voter does.
+    /// Records that an agent has ended by itself. Its process ends when its voter does.
     fn end_agent(&mut self, id: &NodeId, ending: Ending) {
         let Some(process) = self.processes.get_mut(id) else { return };
         process.agent = None;

@@ -1,5 +1,8 @@
-//! The port of a voter: it passes registrations on to the coordinator of its process, holds them while no leader is
-//! known, and redirects them to the leader otherwise.
+//! Simulates the port of a voter. It treats a registration in one of three ways:
+//!
+//! - It passes it on to the coordinator of its process.
+//! - It holds it while no leader is known.
+//! - It redirects it to the leader.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -81,7 +84,7 @@ pub(super) enum Down {
     Connected,
     /// The answer begins.
     Accepted,
-    /// The process does not lead; the leader and its term, if known.
+    /// The process does not lead. The leader and its term, if they are known.
     NotHere(Option<Place>, Term),
     Message(Box<ToNode>),
     /// The stream has ended, or could not be opened.
@@ -206,7 +209,7 @@ impl World {
         }
     }
 
-    /// Sends an agent to the leader of a job that this process was shown, if there is one.
+    /// Sends an agent to the leader of a job that this process was shown. Returns false if there is none.
     fn send_to_other_job(&mut self, id: &NodeId, peer: &Peer) -> bool {
         let Some(voter) = self.voter(id) else { return false };
         let Some((leader, term)) = voter.election.other_jobs().find_map(|job| job.leader) else {
@@ -217,7 +220,7 @@ impl World {
         true
     }
 
-    /// Sends agents elsewhere that wait for a leader, if this process is not a voter any more, or was shown a job that is led.
+    /// Sends agents that wait for a leader elsewhere, if this process is no longer a voter, or was shown a job that is led.
     pub(super) fn release_held(&mut self, id: &NodeId) {
         let Some(voter) = self.voter(id) else { return };
         let replica = voter.election.replica();
@@ -252,7 +255,7 @@ impl World {
                 self.set_server(&peer, Server::Coordinator(term));
                 self.call_coordinator(id, Waiting::Registration(registration));
             }
-            // Its coordinator has just ended.
+            // The coordinator here has just ended.
             Elected::Here(_) => self.hang_up(&peer),
             Elected::There(address, term) => {
                 self.send_down(&peer, Down::NotHere(Place::of(&address), term));
@@ -286,8 +289,7 @@ impl World {
     }
 }
 
-/// Returns true if a port that knows this leader answers a registration of an agent that has lost the leader of the
-/// term `lost`.
+/// Returns true if a port that knows this leader answers a registration. The agent has lost the leader of the term `lost`.
 fn is_answered(elected: &Elected, lost: Term) -> bool {
     match elected {
         Elected::Unknown => false,

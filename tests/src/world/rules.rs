@@ -1,17 +1,17 @@
-//! The rules of a job whose coordinator is chosen by voters or through etcd.
+//! Checks a job whose coordinator is chosen by voters or through etcd. The rules:
 //!
 //! - a: at no moment do two processes lead.
 //! - b: no worker starts while a worker of another round runs on any host, or after the end of the job.
 //! - c: no term is won twice.
-//! - d: no round is completed below a round that a member knows; and unless a voter has lost its state file, no number
-//!   of a round repeats, and a leader begins with the state that a majority has.
+//! - d: no round is completed below a round that a member knows. Unless a voter has lost its state file, no number of a round repeats, and
+//!   a leader begins with the state that a majority has.
 //! - e: a majority has granted the leader renewals that were sent within its lease.
 //! - f: when a leader may assume that the workers of earlier leaders have ended, none runs on a node that has not registered with it.
-//! - g: after the last fault the job runs within a bounded time and keeps its leader, or has ended with one outcome;
-//!   no agent dials more often than its pauses allow.
+//! - g: after the last fault the job runs within a bounded time and keeps its leader, or has ended with one outcome. No agent dials more
+//!   often than its pauses allow.
 //! - h: a voter that has lost its state file begins no second job: see d.
 //! - i: after the last fault, each voter is alive, as far as there are enough nodes.
-//! - o: a leader that reaches etcd leads until it resigns or another process has put a record of a higher term into the key.
+//! - o: a leader that reaches etcd leads until it resigns, or until another process has put a record of a higher term into the key.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -48,18 +48,17 @@ pub(super) struct Record {
     started: BTreeMap<Round, Term>,
     /// The round whose workers begin to succeed.
     pub(super) succeeded: Option<RoundId>,
-    /// The time of sending of the newest renewal that the voter at an address has granted in a term.
+    /// The time at which the newest renewal was sent that the voter at an address has granted in a term.
     grants: BTreeMap<(Term, VoterAddress), Instant>,
     /// The newest state that a majority has.
     copied: Option<JobState>,
     /// True if a voter has lost its state file.
     pub(super) has_forgotten: bool,
-    /// True if a majority of the voters has lost its state files or its hosts: no process can continue the job, so the
-    /// world ends.
+    /// True if a majority of the voters has lost its state files or its hosts. Then no process can continue the job, so the world ends.
     pub(super) is_majority_lost: bool,
     outcome: Option<Outcome>,
-    /// True if another run has begun after the end of the job, whose outcome may differ: agents that were started too
-    /// late to receive the outcome begin one.
+    /// True if another run has begun after the end of the job. Agents begin one if they were started too late to receive the outcome, so
+    /// its outcome may differ.
     is_another_run: bool,
     pub(super) jobs: Jobs,
     /// The latest events, for a person who replays a seed.
@@ -92,27 +91,26 @@ pub(super) enum Stage {
     Closed(Instant),
 }
 
-/// The time within which the job runs after the last fault: late messages of 5 s, an election and a recovery of 10 s,
-/// the pause of agents that were refused (8 s), and the timeouts of a gathering.
+/// The time within which the job runs after the last fault. It covers late messages (5 s), an election and a recovery (10 s), the pause of
+/// agents that were refused (8 s), and the timeouts of a gathering.
 const RUNS_WITHIN: Duration = Duration::from_secs(60);
 
-/// The time within which late messages have arrived, and the time for which the leader must stay then.
+/// The time within which late messages have arrived. After that, the leader must stay for as long.
 const SETTLED_AFTER: Duration = Duration::from_secs(6);
-/// The same, if a request to etcd was delayed for 8 s, and a candidate waits for the end of a silence.
+/// The same with etcd. A request may be delayed for 8 s, and a candidate waits for the end of a silence.
 const SETTLED_IN_ETCD: Duration = Duration::from_secs(15);
 const STABLE_FOR: Duration = Duration::from_secs(10);
 
 /// The time within which lost voters are replaced, one after the other.
 const REPLACED_WITHIN: Duration = Duration::from_secs(46);
 
-/// The time within which all processes end after the job: an agent that has not learned of its end waits for the
-/// join timeout.
+/// The time within which all processes end after the job. An agent that has not learned the end waits for the join timeout.
 const ENDS_WITHIN: Duration = Duration::from_secs(100);
 
 /// The number of lines of the story that are kept.
 const STORY_LINES: usize = 60;
 
-/// The number of dials that an agent may make at once after its start; in addition, those of each second of its age.
+/// The number of dials that an agent may make at once after its start. More are allowed for each second of its age.
 const DIALS: u64 = 12;
 const DIALS_PER_SECOND: u64 = 3;
 
@@ -204,7 +202,7 @@ impl World {
 
     /// Checks rule e for a process that leads.
     fn check_grants(&self, host: usize, term: Term, voter: &Voter) -> Option<String> {
-        // A slow clock makes the lease longer.
+        // On a slow clock the lease is longer.
         let lease = self.timers.leader_lease.mul_f64(1.0 / 0.99) + Duration::from_micros(1);
         let lists = &voter.election.replica().lists;
         let list = lists.before.as_ref().unwrap_or(&lists.last);
@@ -266,9 +264,9 @@ impl World {
         // The charges of a job that has ended do not count for another run.
         let copied = self.record.copied.as_ref().filter(|copied| copied.closed.is_none());
         let (copied, taken) = (copied.map(value), leadership.job_state.as_ref().map(value));
-        // A host that returns without its state file may lead until it learns of the job, and completes no round.
+        // A host that returns without its state file may lead until it learns of the job. It completes no round.
         let has_round = taken.is_some_and(|(round, ..)| round > Round(0));
-        // A change that was not copied in time may have reached the winner, so it may know more.
+        // A change that was not copied in time may have reached the winner, so the winner may know more.
         if has_round && taken < copied {
             self.record.breaks(|| format!("rule d: {id} has {taken:?} instead of {copied:?}"));
         }
@@ -317,7 +315,7 @@ impl World {
             return;
         }
         let Record { outcome: first, is_another_run, .. } = &mut self.record;
-        // A run without a round, which a host had begun that did not know the job any more.
+        // A run without a round. A host had begun it that no longer knew the job.
         let is_of_empty_run =
             matches!(outcome.result, JobResult::JoinTimeout { after: Round(0), .. });
         let is_of_another_run = |first: &mut Outcome| {
@@ -398,7 +396,7 @@ impl World {
         };
         let is_voter =
             |file: &&&StateFile| file.replica.lists.slots().any(|slot| slot.voter == Some(file.id));
-        // Only a process that is no voter may know the end of a change; no voter asks it.
+        // Only a process that is not a voter may know the end of a change, and no voter asks it.
         let known = [newest(&mut files.iter()), newest(&mut files.iter().filter(is_voter))];
         let mut lists =
             known.iter().flatten().flat_map(|lists| lists.before.iter().chain([&lists.last]));
@@ -456,7 +454,7 @@ impl World {
         Ok(false)
     }
 
-    /// Returns what the processes know that can find the job: not all listed hosts and voters that they know are lost.
+    /// Returns what the processes know that can still find the job: at least one voter in their lists is not lost.
     fn finding(&self) -> impl Iterator<Item = &Replica> {
         let is_there = |slot: &VoterSlot| {
             let host = host_of(&slot.address).and_then(|host| self.hosts.get(host));
@@ -523,8 +521,7 @@ impl World {
         }
     }
 
-    /// Checks that no process is left when nothing happens any more: the job has ended, or all agents have left while
-    /// others were lost.
+    /// Checks that no process is left when nothing happens any more. The job has ended, or all agents have left while others were lost.
     pub(super) fn check_end(&self) -> Result<bool, String> {
         if matches!(self.stage, Stage::Closed(_) | Stage::Faulty) && self.processes.is_empty() {
             return Ok(false);

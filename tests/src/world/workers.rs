@@ -1,4 +1,4 @@
-//! The worker groups of agents: the real [`Supervisor`] of each.
+//! Runs the worker groups of agents: the real [`Supervisor`] of each.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ impl World {
         let is_cause = self.fixed.is_some() && end == GroupEnd::Stopped && self.random.chance(5);
         let Some(agent) = self.agent(id) else { return };
         if let Some(group) = agent.group.take().filter(|_| is_cause) {
-            // A worker other than the first to exit had written its error file before.
+            // This worker was not the first to exit, but it had written its error file before.
             let mut cause = failure(&agent.description, group.round, LocalRank(0), false);
             cause.error_file_age = Some(Duration::from_secs(3));
             agent.node.handle_cause(now, cause);
@@ -81,7 +81,7 @@ impl World {
         agent.node.handle_finished(now, end);
     }
 
-    /// Makes a worker of `round` fail on a node, if any runs there.
+    /// Makes a worker of `round` fail on a node. Does nothing if none runs there.
     pub(super) fn fail_worker(&mut self, id: &NodeId, round: RoundId) {
         if self.runs_workers_of(id, round) {
             let ended = supervisor::Input::Ended(LocalRank(0), WorkerEnd::Exited(1));
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// Makes all workers of `round` exit with 0 on a node, if any run there.
+    /// Makes all workers of `round` exit with 0 on a node. Does nothing if none runs there.
     pub(super) fn finish_workers(&mut self, id: &NodeId, round: RoundId) {
         if !self.runs_workers_of(id, round) {
             return;

@@ -1,4 +1,4 @@
-"""A few steps with accelerate; prints its rank and the world size."""
+"""A few steps with accelerate. Prints its rank and the world size."""
 
 import os
 

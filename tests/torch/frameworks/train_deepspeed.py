@@ -1,4 +1,4 @@
-"""A few steps with DeepSpeed; prints its rank and the world size.
+"""A few steps with DeepSpeed. Prints its rank and the world size.
 
 A script for DeepSpeed's own launcher: it reads --local_rank and --deepspeed_config.
 """

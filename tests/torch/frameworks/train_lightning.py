@@ -1,4 +1,4 @@
-"""A few steps with lightning; prints its rank and the world size."""
+"""A few steps with lightning. Prints its rank and the world size."""
 
 import os
 

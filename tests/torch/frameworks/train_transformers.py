@@ -1,4 +1,4 @@
-"""A few steps with the Trainer of transformers; prints its rank and the world size."""
+"""A few steps with the Trainer of transformers. Prints its rank and the world size."""
 
 import os
 

@@ -1,4 +1,4 @@
-//! The flags for the authentication of a job.
+//! Defines the flags for the authentication of a job.
 
 use clap::Args;
 
@@ -7,12 +7,12 @@ use super::job::SECURITY;
 /// Flags of all commands that communicate with the processes of a job.
 #[derive(Args, Clone, Debug, Default)]
 pub struct AuthArgs {
-    /// Authentication of the job's processes: by certificates or a secret if there are some (`auto`), always by a
-    /// secret (`secret`) or by certificates (`tls`), or none (`none`) [default: auto]
+    /// Authentication between the processes of the job. `auto` uses certificates or a secret if you have one. `secret` and `tls` require a
+    /// secret or certificates. `none` uses neither [default: auto]
     #[arg(long, value_name = "MODE", help_heading = SECURITY, hide_short_help = true)]
     pub auth: Option<String>,
-    /// File with the secret, the same on all nodes; `-` is stdin [default: the credential ragent-secret
-    /// of a service, else ~/.config/ragent/secret]
+    /// File with the secret, the same on all nodes. `ragent secret` makes one. `-` is stdin [default: the credential ragent-secret of a
+    /// service, else ~/.config/ragent/secret]
     #[arg(
         long,
         alias = "secret_file",
@@ -21,7 +21,7 @@ pub struct AuthArgs {
         hide_short_help = true
     )]
     pub secret_file: Option<String>,
-    /// File with the certificates of the authorities that sign those of the nodes (PEM)
+    /// PEM file with the authorities that sign the certificates of the nodes
     #[arg(
         long,
         alias = "tls_ca",
@@ -30,7 +30,7 @@ pub struct AuthArgs {
         hide_short_help = true
     )]
     pub tls_ca: Option<String>,
-    /// File with the certificate of this node, followed by those between it and an authority (PEM)
+    /// PEM file with the certificate of this node, followed by intermediate certificates, if there are any
     #[arg(
         long,
         alias = "tls_cert",
@@ -39,7 +39,7 @@ pub struct AuthArgs {
         hide_short_help = true
     )]
     pub tls_cert: Option<String>,
-    /// File with the key of that certificate (PEM)
+    /// PEM file with the private key of that certificate
     #[arg(
         long,
         alias = "tls_key",
@@ -48,8 +48,8 @@ pub struct AuthArgs {
         hide_short_help = true
     )]
     pub tls_key: Option<String>,
-    /// DNS name or URI that the certificates of all other nodes must have [default: the first one of
-    /// this node's certificate]
+    /// DNS name or URI that the certificates of all other nodes must have, such as job.example [default: the first one in this node's
+    /// certificate]
     #[arg(
         long,
         alias = "tls_peer",

@@ -1,4 +1,4 @@
-//! The flags of `ragent coordinator`.
+//! Defines the flags of `ragent coordinator`.
 
 use clap::Args;
 
@@ -13,10 +13,10 @@ pub struct CoordinatorArgs {
     /// Port to listen on; 0 selects a free port
     #[arg(long, value_name = "PORT", default_value_t = 29400)]
     pub port: u16,
-    /// Name of the job
+    /// Name of the job, as given to its nodes
     #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none")]
     pub rdzv_id: String,
-    /// Hosts of the job's voters, as on its nodes; this host is one of them
+    /// Hosts of the job's voters, as given to its nodes, such as node0,node1,node2. This host must be one of them
     ///
     /// The coordinator takes part in the election, and coordinates the job while it is elected.
     #[arg(
@@ -24,17 +24,17 @@ pub struct CoordinatorArgs {
         conflicts_with_all = ["host", "port"]
     )]
     pub rdzv_endpoint: Option<String>,
-    /// Serve the metrics for Prometheus at this address too, to every client that reaches it, without
-    /// authentication; port 0 selects a free port [default: off]
+    /// Also serve the metrics for Prometheus at this address, such as 0.0.0.0:9400. Every client that reaches it can read them without
+    /// authentication. Port 0 selects a free port [default: off]
     #[arg(long, alias = "metrics_listen", value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<String>,
     /// The authentication of the job.
     #[command(flatten)]
     pub auth: AuthArgs,
-    /// File to which the events of the job are appended while this process coordinates it, as lines of JSON
+    /// Append the events of the job to this file while this process coordinates it, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub journal: Option<String>,
-    /// Numbers of nodes of the job, as on its nodes
+    /// Number of nodes, as given to the nodes of the job
     #[arg(long, value_name = "N or MIN:MAX", requires = "rdzv_endpoint")]
     pub nnodes: Option<String>,
 }

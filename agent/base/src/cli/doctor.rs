@@ -1,4 +1,4 @@
-//! The flags of `ragent doctor`.
+//! Defines the flags of `ragent doctor`.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ pub struct DoctorArgs {
     /// Endpoint or voters of the job, as given to its agents [default: check this machine only]
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT][,…]|auto[:PORT]")]
     pub rdzv_endpoint: Option<String>,
-    /// Rendezvous backend of the job; with `etcd`, the endpoint lists the members of etcd, and each is checked
+    /// Rendezvous backend of the job. With `etcd`, the endpoint lists the members of etcd, and each is checked
     #[arg(long, alias = "rdzv_backend", value_name = "NAME")]
     pub rdzv_backend: Option<String>,
     /// Name of the job whose record in etcd is checked [default: no record is checked]
@@ -21,20 +21,21 @@ pub struct DoctorArgs {
     /// Settings for the connection to etcd, as given to the agents
     #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…")]
     pub rdzv_conf: Option<String>,
-    /// Check whether two jobs of one name can begin with these nodes, as given to the agents [default: not checked]
+    /// Number of nodes, as given to the agents of the job. Checks whether two jobs of one name could begin with so many [default: not
+    /// checked]
     #[arg(long, value_name = "MIN:MAX")]
     pub nnodes: Option<String>,
     /// The authentication of the job.
     #[command(flatten)]
     pub auth: AuthArgs,
-    /// Let the nodes of the running job measure the connections between them
+    /// Ask the nodes of the running job to measure the connections between them
     #[arg(long)]
     pub peers: bool,
     /// Number of workers on this node, as for a launch [default: one for each GPU]
     #[arg(long, alias = "nproc_per_node", allow_negative_numbers = true, value_name = "N")]
     pub nproc_per_node: Option<String>,
-    /// Measure the time and memory of each of MODULES in a standby, and report those that cannot be
-    /// imported early; without a value: torch,torch._dynamo
+    /// Measure the time and memory that the import of each of MODULES takes in a standby. Reports modules that a standby cannot import
+    /// early. Without a value: torch,torch._dynamo
     #[arg(
         long,
         num_args = 0..=1,
@@ -43,7 +44,7 @@ pub struct DoctorArgs {
         value_name = "MODULES"
     )]
     pub standby: Option<String>,
-    /// Script of the job, for `--standby`: modules in its folder may hide others
+    /// Script of the job, for --standby. Modules in its folder can hide others
     #[arg(value_name = "SCRIPT")]
     pub script: Option<PathBuf>,
     /// Print one JSON object

@@ -1,10 +1,10 @@
-//! The flags of `ragent events` and `ragent explain`.
+//! Defines the flags of `ragent events` and `ragent explain`.
 
 use clap::Args;
 
 use super::AskedJobArgs;
 
-/// The flags that select a job, which a reader of a file does not ask.
+/// The flags that select a job. They contradict `--journal`, which reads a file.
 const OF_A_JOB: [&str; 7] =
     ["rdzv_endpoint", "auth", "secret_file", "tls_ca", "tls_cert", "tls_key", "tls_peer"];
 
@@ -14,16 +14,16 @@ pub struct EventsArgs {
     /// The job.
     #[command(flatten)]
     pub asked: AskedJobArgs,
-    /// Read the events from this file, which `--journal` of an agent has written; no process is asked
+    /// Read the events from this file, which an agent has written with --journal. No process is asked
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_A_JOB, conflicts_with_all = ["since", "follow"])]
     pub journal: Option<String>,
-    /// Print only the events after the one with this id
+    /// Print only the events after the one with this id, such as 1.42
     #[arg(long, value_name = "ID")]
     pub since: Option<String>,
-    /// Go on with new events until the job ends
+    /// Print new events as they happen, until the job ends
     #[arg(long, short)]
     pub follow: bool,
-    /// Print each event as a JSON object on a line
+    /// Print each event as a JSON object on a line of its own
     #[arg(long)]
     pub json: bool,
 }
@@ -31,13 +31,13 @@ pub struct EventsArgs {
 /// Flags of `ragent explain`.
 #[derive(Args, Clone, Debug)]
 pub struct ExplainArgs {
-    /// The part that is explained: `restart`, `time`, `wait`, `rank N` or `node HOST` [default: the job, in short]
+    /// Part of the job to explain: `restart`, `time`, `wait`, `rank N` or `node HOST` [default: the job, in short]
     #[arg(value_name = "TOPIC", num_args = 0..=2)]
     pub topic: Vec<String>,
     /// The job.
     #[command(flatten)]
     pub asked: AskedJobArgs,
-    /// Read the events from this file, which `--journal` of an agent has written; no process is asked
+    /// Read the events from this file, which an agent has written with --journal. No process is asked
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_A_JOB)]
     pub journal: Option<String>,
     /// Print one JSON object

@@ -1,4 +1,4 @@
-//! The words of a command line that are passed on to agents.
+//! Collects the words of a command line that are passed on to agents.
 
 use std::ffi::OsString;
 

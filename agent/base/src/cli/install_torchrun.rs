@@ -1,4 +1,4 @@
-//! The flags of `ragent install-torchrun`.
+//! Defines the flags of `ragent install-torchrun`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::Args;
 /// Flags of `ragent install-torchrun`.
 #[derive(Args, Clone, Debug)]
 pub struct InstallTorchrunArgs {
-    /// The folder for the link, such as the one that has torchrun now, or one that precedes it in PATH
+    /// Folder for the link: the folder of the present torchrun, or a folder before it in PATH
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
     /// Remove the link, and restore the torchrun that it replaced

@@ -1,4 +1,4 @@
-//! The flags of a job that all commands that start one have.
+//! Defines the flags that all commands have which start a job.
 
 use std::ffi::OsString;
 
@@ -7,8 +7,7 @@ use clap::Args;
 /// Flags that have the same meaning wherever a job runs.
 #[derive(Args, Clone, Debug, Default)]
 pub struct JobArgs {
-    /// Number of nodes: N, or MIN:MAX for an elastic job, or MIN:MAX:UNIT for a number that is
-    /// always a multiple of UNIT [default: 1]
+    /// Number of nodes: N, or MIN:MAX for an elastic job, such as 2:8, or MIN:MAX:UNIT to use only multiples of UNIT [default: 1]
     #[arg(long, value_name = "N|MIN:MAX[:UNIT]", help_heading = NODES)]
     pub nnodes: Option<String>,
     /// Number of workers on this node: a number, `auto`, `cpu`, `gpu` or `xpu` [default: 1]
@@ -26,8 +25,8 @@ pub struct JobArgs {
     /// Run SCRIPT as a Python module, as `python -m` does
     #[arg(short, long, help_heading = WORKERS)]
     pub module: bool,
-    /// Additional arguments and variables of workers: none (`torchrun`), rank and world size as
-    /// arguments (`basic`), or those of DeepSpeed's launcher (`deepspeed`) [default: torchrun]
+    /// Arguments and variables that workers get in addition: none with `torchrun`, rank and world size as arguments with `basic`, those of
+    /// DeepSpeed's launcher with `deepspeed` [default: torchrun]
     #[arg(
         long,
         alias = "launch_method",
@@ -36,8 +35,8 @@ pub struct JobArgs {
         hide_short_help = true
     )]
     pub launch_method: Option<String>,
-    /// Rendezvous file of the workers with `basic`, a new one for each round, whose name begins
-    /// with PATH; passed to them as --init_method
+    /// File through which the workers of `basic` find each other, which they get as `--init_method`. Each round has a new one, whose name
+    /// begins with PATH
     #[arg(
         long,
         alias = "shared_file",
@@ -46,7 +45,7 @@ pub struct JobArgs {
         hide_short_help = true
     )]
     pub shared_file: Option<String>,
-    /// JSON file for `deepspeed`, passed to all workers as --deepspeed_config
+    /// Configuration for `deepspeed`, a JSON file, which all workers get as `--deepspeed_config`
     #[arg(
         long,
         alias = "deepspeed_config",
@@ -55,7 +54,7 @@ pub struct JobArgs {
         hide_short_help = true
     )]
     pub deepspeed_config: Option<String>,
-    /// Folder of the job, passed to all workers as --save_path; `auto` creates one
+    /// Folder of the job, which all workers get as `--save_path`. `auto` creates one
     #[arg(
         long,
         alias = "save_path",
@@ -64,7 +63,7 @@ pub struct JobArgs {
         hide_short_help = true
     )]
     pub save_path: Option<String>,
-    /// File of the job, passed to all workers as --checkpoint_path; `auto` chooses a name
+    /// File of the job, which all workers get as `--checkpoint_path`. `auto` chooses a name
     #[arg(
         long,
         alias = "checkpoint_path",
@@ -73,7 +72,7 @@ pub struct JobArgs {
         hide_short_help = true
     )]
     pub checkpoint_path: Option<String>,
-    /// Seconds for workers to end after a signal, before they are killed [default: 30]
+    /// Seconds that workers have to end after a signal, before they are killed [default: 30]
     #[arg(
         long,
         alias = "shutdown_timeout",
@@ -83,7 +82,8 @@ pub struct JobArgs {
         hide_short_help = true
     )]
     pub shutdown_timeout: Option<String>,
-    /// Maximum number of failures after which a new round is started [default: 0]
+    /// Number of failures of workers after which the job is restarted. The next failure ends it. Nodes that join or are lost do not count
+    /// [default: 0]
     #[arg(
         long,
         alias = "max_restarts",
@@ -92,9 +92,9 @@ pub struct JobArgs {
         help_heading = FAILURES
     )]
     pub max_restarts: Option<String>,
-    /// Training script, and its arguments, which are passed unchanged
-    // All words from the script on are its own. Without `allow_hyphen_values`, a mistyped flag
-    // before it is refused, and not taken for the script.
+    /// Training script and its arguments. All flags of ragent come before it
+    // All words from the script on belong to it. `allow_hyphen_values` is not set, so a mistyped flag before the script is refused and not
+    // taken for the script.
     #[arg(value_names = ["SCRIPT", "ARGS"], trailing_var_arg = true)]
     pub script: Vec<OsString>,
 }

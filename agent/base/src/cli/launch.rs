@@ -1,4 +1,4 @@
-//! The flags of `ragent launch`.
+//! Defines the flags of `ragent launch`.
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -6,34 +6,38 @@ use clap::{Arg, Args};
 
 use super::LaunchArgs;
 
-/// Flags of `ragent launch`; those of the job go to the agents as they are.
+/// Flags of `ragent launch`. Those of the job go to the agents as they are.
 #[derive(Args, Clone, Debug)]
 #[command(
     override_usage = "ragent launch --hostfile FILE [OPTIONS] SCRIPT [ARGS]...",
     after_help = "Use --help for all flags.",
-    after_long_help = "Without --nnodes, the job needs all hosts. Without --rdzv-endpoint, the \
-                       first host coordinates the job, and the loss of that host ends it; with \
-                       --rdzv-conf voters=3, three of the hosts elect the coordinator, and any one \
-                       host may be lost except this one, which starts the job: its loss ends all \
-                       agents. Without --rdzv-id, the job gets a unique name. The lines of workers begin with host and rank, unless -t, -r or a \
-                       template changes that.",
+    after_long_help = "\
+Without --nnodes, the job needs all hosts. Without --rdzv-id, it gets a unique name. The lines of \
+workers begin with host and rank, unless -t, -r or a template changes that.
+
+Without --rdzv-endpoint, three of the hosts elect the coordinator from --nnodes 2:3 up, and five \
+from 3:5 up. Any one of them may be lost if MIN nodes are left. In smaller jobs, the first host \
+that is reached runs the coordinator, and its loss ends the job. --rdzv-conf voters=1, 3 or 5 \
+chooses another number of hosts.
+
+The loss of this host, which starts the job, always ends all agents.",
     mut_args(for_hosts)
 )]
 pub struct LaunchOverSshArgs {
-    /// List of hosts, one per line: `node1`, `node1:8`, `me@node1 slots=8`; slots are the number of
-    /// workers if --nproc-per-node is not given
+    /// File with a host on each line, such as `node1`, `node1:8` or `me@node1 slots=8`. The slots are the number of workers, unless you
+    /// give --nproc-per-node
     #[arg(long, value_name = "FILE", help_heading = OVER_SSH)]
     pub hostfile: String,
-    /// Use only these hosts: node1,node[3-5], or node1:0,2@node2 for accelerators of a host
+    /// Use only these hosts, such as node1,node[3-5], or only some accelerators of a host, such as node1:0,2@node2
     #[arg(long, value_name = "HOST,…", help_heading = OVER_SSH)]
     pub include: Option<String>,
-    /// Leave out these hosts, or accelerators of a host
+    /// Leave out these hosts or accelerators, in the form of --include
     #[arg(long, value_name = "HOST,…", help_heading = OVER_SSH)]
     pub exclude: Option<String>,
-    /// Set a variable on all hosts, to this value or the value on this host; may be repeated
+    /// Set a variable on all hosts. NAME alone takes its value on this host. May be repeated
     #[arg(short = 'x', value_name = "NAME[=VALUE]", help_heading = OVER_SSH)]
     pub export: Vec<String>,
-    /// Set the variables of a file on all hosts, one NAME=VALUE per line; may be repeated
+    /// Set the variables of a file on all hosts, one NAME=VALUE per line. May be repeated
     #[arg(
         long,
         alias = "env_file",
@@ -63,11 +67,10 @@ pub struct LaunchOverSshArgs {
         hide_short_help = true
     )]
     pub ssh: Option<String>,
-    /// Maximum number of connections from one host; with more hosts, these connect to further hosts
-    /// [default: 32]
+    /// Number of ssh connections that one host opens at most. With more hosts, the first ones connect to the others [default: 32]
     #[arg(long, value_name = "N", help_heading = OVER_SSH, hide_short_help = true)]
     pub fanout: Option<String>,
-    /// Timeout of a connection in seconds [default: 10]
+    /// Seconds to wait for a connection [default: 10]
     #[arg(
         long,
         alias = "connect_timeout",
@@ -82,7 +85,7 @@ pub struct LaunchOverSshArgs {
     /// The job.
     #[command(flatten)]
     pub launch: LaunchArgs,
-    /// The flags of the job that were given, as they are passed to agents.
+    /// The flags of the job that were given, in the form in which agents get them.
     #[arg(skip)]
     pub forwarded_flags: Vec<OsString>,
 }
@@ -90,17 +93,17 @@ pub struct LaunchOverSshArgs {
 /// The heading in the help for the flags of `ragent launch` that are not flags of the job.
 const OVER_SSH: &str = "Hosts";
 
-/// Corrects the help of flags of a job for a list of hosts.
+/// Replaces the help of those flags that mean something else for a list of hosts.
 fn for_hosts(arg: Arg) -> Arg {
     let help = match arg.get_id().as_str() {
-        // Each host gets its own rank, and completion scripts are those of `ragent`.
+        // Each host gets its own rank, and completion scripts are for `ragent` itself.
         "node_rank" | "print_completion" => return arg.hide(true),
         "master_addr" => {
             "Address of node 0, for `static` [default: the first host that is reached]"
         }
         "nnodes" => {
-            "Number of nodes: N, or MIN:MAX for an elastic job, or MIN:MAX:UNIT for a number that \
-             is always a multiple of UNIT [default: all hosts]"
+            "Number of nodes: N, or MIN:MAX for an elastic job, such as 2:8, or MIN:MAX:UNIT to use \
+             only multiples of UNIT [default: all hosts]"
         }
         "nproc_per_node" => {
             "Number of workers on each host: a number, `auto`, `cpu`, `gpu` or `xpu` [default: its \
@@ -111,9 +114,10 @@ fn for_hosts(arg: Arg) -> Arg {
              --master-addr or --master-port is given, else c10d]"
         }
         "rdzv_endpoint" => {
-            "Address of the coordinator, or of 3 or 5 voters, which elect it; with `auto`, nodes \
-             find each other on the local network by the name of the job [default: the first host \
-             that is reached]"
+            "Host at which the nodes of the job meet, such as node0 or node0:29400. If you list 3 \
+             or 5 hosts, such as node0,node1,node2, they elect the coordinator. With `auto`, nodes \
+             find each other on the local network by the name of the job. With `etcd`, list its \
+             members [default: hosts that are reached, as described below]"
         }
         "rdzv_id" => "Name of the job, the same on all of its nodes [default: a unique name]",
         _ => return arg,

@@ -1,4 +1,4 @@
-//! The man pages in `packaging/man`, which are generated from the help.
+//! Generates the man pages in `packaging/man` from the help.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -22,9 +22,9 @@ fn add(pages: &mut BTreeMap<String, String>, command: Command) {
     let hidden = |it: &&Command| it.is_hide_set();
     let below: Vec<Command> = command.get_subcommands().filter(|it| !hidden(it)).cloned().collect();
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
-    // Descriptions of flags that `-h` hides would be left out.
+    // Otherwise descriptions of flags that `-h` hides would be left out.
     let command = command.mut_args(|flag| flag.hide_short_help(false));
-    // The commit of a release build.
+    // The pages must not contain the commit of a release build.
     let command = command.long_version(None::<&str>);
     let man = Man::new(command).title(name.to_ascii_uppercase()).manual("ragent");
     let man = man.source(concat!("ragent ", env!("CARGO_PKG_VERSION")));
@@ -35,7 +35,7 @@ fn add(pages: &mut BTreeMap<String, String>, command: Command) {
     below.into_iter().for_each(|command| add(pages, command));
 }
 
-/// The man pages are those of the present commands and flags.
+/// The man pages agree with the commands and flags.
 #[test]
 fn man_pages_are_current() {
     let pages = pages();

@@ -1,4 +1,4 @@
-//! The flags of `ragent manifest`.
+//! Defines the flags of `ragent manifest`.
 
 use clap::{Arg, Args, Subcommand};
 
@@ -40,10 +40,10 @@ pub struct K8sArgs {
     /// Namespace of the job [default: the current namespace of kubectl]
     #[arg(long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Pull policy of the image: `Always`, `IfNotPresent` or `Never` [default: that of Kubernetes]
+    /// Pull policy of the image: `Always`, `IfNotPresent` or `Never` [default: chosen by Kubernetes]
     #[arg(long, alias = "image_pull_policy", value_name = "POLICY")]
     pub image_pull_policy: Option<String>,
-    /// Secret for pulling the image; may be repeated
+    /// Kubernetes Secret with the credentials to pull the image. May be repeated
     #[arg(long, alias = "image_pull_secret", value_name = "NAME")]
     pub image_pull_secret: Vec<String>,
     /// Number of whole GPUs of each pod [default: none]
@@ -52,34 +52,33 @@ pub struct K8sArgs {
     /// Resource name of a GPU in the cluster [default: nvidia.com/gpu]
     #[arg(long, alias = "gpu_resource", value_name = "NAME")]
     pub gpu_resource: Option<String>,
-    /// Another resource of each pod, such as cpu=8, memory=64Gi, nvidia.com/gpumem=8000; may be
-    /// repeated
+    /// Another resource of each pod, such as cpu=8, memory=64Gi or nvidia.com/gpumem=8000. May be repeated
     #[arg(long, value_name = "NAME=QUANTITY")]
     pub resource: Vec<String>,
-    /// Label that a machine must have; may be repeated
+    /// Label that a machine must have. May be repeated
     #[arg(long, alias = "node_selector", value_name = "LABEL=VALUE")]
     pub node_selector: Vec<String>,
-    /// Storage shared by all pods: pvc:CLAIM:/PATH or host:/FOLDER:/PATH; may be repeated
+    /// Storage shared by all pods: pvc:CLAIM:/PATH or host:/FOLDER:/PATH. May be repeated
     #[arg(long, value_name = "KIND:SOURCE:/PATH")]
     pub volume: Vec<String>,
-    /// Kubernetes Secret with the job's secret under the key `secret`; `new` prints one, `none` runs without
-    /// authentication [default: NAME-ragent, for several pods]
+    /// Kubernetes Secret with the job's secret under the key `secret`. `new` adds one to the manifest, `none` runs without authentication
+    /// [default: NAME-ragent, for several pods]
     #[arg(long, value_name = "NAME|new|none")]
     pub secret: Option<String>,
-    /// User and group of the pods, other than root [default: those of the image]
+    /// User and group that pods run as, such as 1000:1000, but not root [default: from the image]
     #[arg(long, alias = "run_as", value_name = "UID[:GID]")]
     pub run_as: Option<String>,
-    /// Namespace whose pods may connect to those of the job; may be repeated [default: only the job's own pods]
+    /// Namespace whose pods may connect to those of the job. May be repeated [default: only the job's own pods]
     #[arg(long, alias = "allow_from", value_name = "NAMESPACE")]
     pub allow_from: Vec<String>,
-    /// Serve the metrics for Prometheus at this port of each pod, without authentication, such as 0.0.0.0:9400
-    /// [default: off]
+    /// Serve the metrics for Prometheus at this port of each pod, such as 0.0.0.0:9400. Clients need no authentication [default: off]
     #[arg(long, alias = "metrics_listen", value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<String>,
-    /// Environment variable of the pods, including PET_ variables of ragent; may be repeated
+    /// Environment variable of the pods, also one for ragent, such as PET_STANDBY=1. May be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
-    /// `etcd`: pods find their coordinator through an etcd cluster [default: the first pod hosts it]
+    /// `etcd`: pods find their coordinator through an etcd cluster. Without it, the first three or five pods elect the coordinator from
+    /// --nnodes 2:3 up, and in smaller jobs the first pod runs it
     #[arg(long, alias = "rdzv_backend", value_name = "NAME")]
     pub rdzv_backend: Option<String>,
     /// Members of the etcd cluster, as pods reach them
@@ -99,22 +98,21 @@ pub struct K8sArgs {
     pub output: Option<String>,
 }
 
-/// Corrects the help of flags of a job for pods. All flags are shown in one list.
+/// Replaces the help of flags that mean something else for pods. All flags are shown in one list.
 fn for_pods(arg: Arg) -> Arg {
     let arg = arg.help_heading(None::<&str>).hide_short_help(false);
     let help = match arg.get_id().as_str() {
         "deepspeed_config" => {
-            "JSON file of this machine for `deepspeed`, which becomes part of the manifest"
+            "Configuration for `deepspeed`, a JSON file of this machine, which becomes part of the manifest"
         }
         "nnodes" => {
-            "Number of pods: N, or MIN:MAX for an elastic job, or MIN:MAX:UNIT [default: 1]"
+            "Number of pods: N, or MIN:MAX for an elastic job, such as 2:8, or MIN:MAX:UNIT [default: 1]"
         }
         "nproc_per_node" => {
             "Number of workers of each pod [default: its number of whole GPUs, else 1]"
         }
         "script" => {
-            "Path of the training script in the image, and its arguments, which are passed \
-             unchanged"
+            "Path of the training script in the image, and its arguments. All flags of ragent come before it"
         }
         _ => return arg,
     };

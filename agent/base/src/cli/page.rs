@@ -1,4 +1,4 @@
-//! The flags of `ragent page`.
+//! Defines the flags of `ragent page`.
 
 use clap::Args;
 
@@ -10,7 +10,7 @@ pub struct PageArgs {
     /// The job.
     #[command(flatten)]
     pub asked: AskedJobArgs,
-    /// Port on 127.0.0.1, such as the one that `ssh -L` forwards [default: a free port]
+    /// Port on 127.0.0.1, for example a port that `ssh -L` forwards [default: a free port]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub port: u16,
 }

@@ -1,18 +1,18 @@
-//! The name by which the program was called.
+//! Recognizes the name by which the program was called.
 
 use std::{ffi::OsString, path::Path};
 
-/// The name by which the program was called: with that of torchrun, it takes torchrun's place in tools that start it.
+/// The name by which the program was called. As `torchrun`, it replaces torchrun in tools that start it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum ProgramName {
-    /// Any name but that of torchrun.
+    /// Any name other than `torchrun`.
     #[default]
     Ragent,
-    /// `torchrun`: there are no subcommands, and the defaults are torchrun's.
+    /// `torchrun`. There are no subcommands, and the defaults are torchrun's.
     Torchrun,
 }
 
-/// The file name of torchrun, and of the link to this program that replaces it.
+/// The file name of torchrun, and of the link that replaces it.
 pub const TORCHRUN: &str = "torchrun";
 
 impl ProgramName {

@@ -1,4 +1,4 @@
-//! The flags of `ragent rank`.
+//! Defines the flags of `ragent rank`.
 
 use std::ffi::OsString;
 
@@ -14,7 +14,7 @@ pub struct RankArgs {
     #[arg(long, alias = "master_port", allow_negative_numbers = true, value_name = "PORT")]
     pub master_port: Option<String>,
     /// Program and its arguments
-    // As for a script, see `JobArgs`.
+    // The program's own flags belong to it, as in `JobArgs`.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub command: Vec<OsString>,
 }

@@ -1,4 +1,4 @@
-//! The flags of a launch: `ragent SCRIPT`.
+//! Defines the flags of a launch: `ragent SCRIPT`.
 
 use clap::Args;
 
@@ -17,9 +17,9 @@ pub struct LaunchArgs {
     /// The job.
     #[command(flatten)]
     pub job: JobArgs,
-    /// Address of the coordinator, which the node that owns the address hosts; or addresses of 3 or 5
-    /// voters, which elect it; with `auto`, nodes find each other on the local network by the name of
-    /// the job [default: localhost:29400]
+    /// Host at which the nodes of the job meet, such as node0 or node0:29400, the same on all nodes. The first coordinator runs there. If
+    /// you list 3 or 5 hosts, such as node0,node1,node2, they elect it. With `auto`, nodes find each other on the local network by the name
+    /// of the job. With `etcd`, list its members [default: localhost:29400]
     #[arg(
         long,
         alias = "rdzv_endpoint",
@@ -31,7 +31,7 @@ pub struct LaunchArgs {
     #[arg(long, alias = "rdzv_id", value_name = "ID", help_heading = NODES)]
     pub rdzv_id: Option<String>,
     /// Run the job on this node alone, with a free port of the loopback interface
-    // The abbreviations that torchrun accepts and `--standby` would make ambiguous.
+    // torchrun accepts these abbreviations, which `--standby` would make ambiguous.
     #[arg(long, aliases = ["stan", "stand"], help_heading = NODES)]
     pub standalone: bool,
     /// Rendezvous backend: `c10d`, `static` with fixed ranks, or `etcd` [default: static if --node-rank,
@@ -53,8 +53,8 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub rdzv_conf: Option<String>,
-    /// Rank of this node with `static`, where node 0 hosts the job; preferred position among new
-    /// nodes with `c10d` [default: 0]
+    /// Rank of this node. With `static` it is fixed, and node 0 hosts the job. With `c10d` it is the preferred position among new nodes
+    /// [default: 0]
     #[arg(
         long,
         alias = "node_rank",
@@ -93,8 +93,7 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub local_addr: Option<String>,
-    /// Hosts to ask for the other agents of the job, in addition to the local network, with
-    /// --rdzv-endpoint auto
+    /// Hosts to ask for the other agents, in addition to the local network. For --rdzv-endpoint auto
     #[arg(
         long,
         alias = "discover_hosts",
@@ -103,9 +102,8 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub discover_hosts: Option<String>,
-    /// Clients that may connect to the workers' store: `members` (addresses of the job's nodes, and
-    /// this user on the node that serves it), `user` (this user on all nodes) or `any`; the same
-    /// on all nodes [default: members]
+    /// Clients that may connect to the workers' store, the same on all nodes. `members` admits the addresses of the job's nodes, and only
+    /// your user on the node that serves it. `user` admits only your user, on all nodes. `any` admits all [default: members]
     #[arg(
         long,
         alias = "store_access",
@@ -153,15 +151,14 @@ pub struct LaunchArgs {
     /// Folder for log files and error files of the workers [default: a temporary folder]
     #[arg(long, alias = "log_dir", value_name = "DIR", help_heading = OUTPUT)]
     pub log_dir: Option<String>,
-    /// Streams to write to a file and, with a prefix, to the console; values as for --redirects
-    /// [default: 0]
+    /// Streams to write to a file and also to the console, with a prefix. Values are those of --redirects [default: 0]
     #[arg(short, long, value_name = "N|RANK:N,…", help_heading = OUTPUT)]
     pub tee: Option<String>,
-    /// Streams to write to a file: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:N,… [default: 0]
+    /// Streams to write to a file, not to the console: 0 none, 1 stdout, 2 stderr, 3 both. By local rank: 0:3,1:2 [default: 0]
     #[arg(short, long, alias = "re", value_name = "N|RANK:N,…", help_heading = OUTPUT)]
     pub redirects: Option<String>,
-    /// Prefix of the lines of --tee, in which ${role_name}, ${local_rank}, ${rank} and ${hostname}
-    /// are replaced [default: [${role_name}${local_rank}]:]
+    /// Prefix of the lines of --tee, with ${role_name}, ${local_rank}, ${rank} and ${hostname} replaced [default:
+    /// [${role_name}${local_rank}]:]
     #[arg(
         long,
         alias = "log_line_prefix_template",
@@ -188,8 +185,7 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub local_ranks_filter: Option<String>,
-    /// Copy lines of --tee's stdout that contain one of these texts to filtered_stdout.log; `,,` is
-    /// a comma
+    /// Copy stdout lines of --tee that contain one of these texts to filtered_stdout.log. Write `,,` for a comma
     #[arg(
         long,
         alias = "duplicate_stdout_filters",
@@ -199,7 +195,7 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub duplicate_stdout_filters: Option<String>,
-    /// Copy such lines of stderr to filtered_stderr.log
+    /// The same for stderr, to filtered_stderr.log
     #[arg(
         long,
         alias = "duplicate_stderr_filters",
@@ -222,14 +218,14 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub event_log_handler: Option<String>,
-    /// File to which the events of the job are appended while this agent coordinates it, as lines of JSON
+    /// Append the events of the job to this file while this agent coordinates it, one JSON object a line
     #[arg(long, value_name = "FILE", help_heading = OUTPUT, hide_short_help = true)]
     pub journal: Option<String>,
-    /// File for the outcome of the job, as JSON
+    /// Write the outcome of the job to this file, as JSON
     #[arg(long, value_name = "FILE", help_heading = OUTPUT, hide_short_help = true)]
     pub report: Option<String>,
-    /// Serve the metrics for Prometheus at this address too, to every client that reaches it, without
-    /// authentication; port 0 selects a free port [default: off]
+    /// Also serve the metrics for Prometheus at this address, such as 0.0.0.0:9400. Every client that reaches it can read them without
+    /// authentication. Port 0 selects a free port [default: off]
     #[arg(
         long,
         alias = "metrics_listen",
@@ -238,8 +234,8 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub metrics_listen: Option<String>,
-    /// Training step in the workers' captured output, for `ragent status`: `auto` for the formats of common frameworks,
-    /// `off`, or a regular expression with a group such as `(?<step>\d+)` and optionally `(?<steps>\d+)` [default: auto]
+    /// Training step in the workers' captured output, for `ragent status`. `auto` knows the formats of common frameworks, `off` reads
+    /// nothing. A regular expression has a group such as `(?<step>\d+)`, and optionally `(?<steps>\d+)` [default: auto]
     #[arg(
         long,
         value_name = "auto|off|PATTERN",
@@ -257,8 +253,8 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub log_format: Option<String>,
-    /// Seconds after which workers without progress are killed and count as failed: none of them
-    /// writes, computes, or sends a heartbeat (WATCHDOG=1 to NOTIFY_SOCKET) [default: never]
+    /// Seconds without progress after which workers are killed and count as failed. Workers make progress while one of them writes,
+    /// computes or sends a heartbeat (WATCHDOG=1 to NOTIFY_SOCKET) [default: never]
     #[arg(
         long,
         alias = "hang_timeout",
@@ -267,8 +263,8 @@ pub struct LaunchArgs {
         help_heading = FAILURES
     )]
     pub hang_timeout: Option<String>,
-    /// Signal on which hung workers print their stacks, sent before they are killed, such as
-    /// SIGQUIT with faulthandler [default: none]
+    /// Signal to hung workers before they are killed, on which they print their stacks. For example SIGQUIT with faulthandler [default:
+    /// none]
     #[arg(
         long,
         alias = "hang_signal",
@@ -277,7 +273,7 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub hang_signal: Option<String>,
-    /// Exit codes of workers after which the job is closed as failed, without a restart
+    /// Exit codes of workers after which the job fails without a restart, such as 3,42
     #[arg(
         long,
         alias = "no_restart_exit_codes",
@@ -286,8 +282,7 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub no_restart_exit_codes: Option<String>,
-    /// Seconds to wait for GPUs that ended processes of the last round still hold; 0 does not wait
-    /// [default: 30]
+    /// Seconds to wait for GPUs that ended processes of the last round still hold. 0 does not wait [default: 30]
     #[arg(
         long,
         alias = "held_gpu_timeout",
@@ -297,8 +292,8 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub held_gpu_timeout: Option<String>,
-    /// Hold for each worker an interpreter that has imported MODULES and waits for the next round,
-    /// which then starts without an import; without a value: torch,torch._dynamo [default: none]
+    /// Keep an interpreter for each worker that has imported MODULES and waits. The next round starts from it, without the import. Without
+    /// a value: torch,torch._dynamo [default: none]
     #[arg(
         long,
         num_args = 0..=1,
@@ -312,8 +307,7 @@ pub struct LaunchArgs {
     /// The authentication of the job.
     #[command(flatten)]
     pub auth: AuthArgs,
-    /// Bind each worker to processors near its accelerator: `node`, `socket`, `exclusive` or
-    /// `core-complex`
+    /// Bind each worker to processors near its accelerator: `node`, `socket`, `exclusive` or `core-complex`
     #[arg(
         long,
         alias = "numa_binding",
@@ -322,7 +316,7 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub numa_binding: Option<String>,
-    /// Make only its own accelerator visible to each worker, with local rank 0
+    /// Show each worker only its own accelerator, with local rank 0
     #[arg(
         long,
         alias = "virtual_local_rank",
@@ -330,7 +324,7 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub virtual_local_rank: bool,
-    /// Accepted for compatibility with torchrun; ragent does not poll
+    /// No effect, since ragent does not poll. Accepted for compatibility with torchrun
     #[arg(
         long,
         alias = "monitor_interval",
@@ -340,7 +334,7 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub monitor_interval: Option<String>,
-    /// Accepted for compatibility with torchrun; workers are always started as new processes
+    /// No effect, since workers are always new processes. Accepted for compatibility with torchrun
     #[arg(
         long,
         alias = "start_method",

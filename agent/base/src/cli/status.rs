@@ -1,4 +1,4 @@
-//! The flags of `ragent status`.
+//! Defines the flags of `ragent status`.
 
 use clap::Args;
 
@@ -7,8 +7,7 @@ use super::auth::AuthArgs;
 /// Flags that select the job of a command.
 #[derive(Args, Clone, Debug)]
 pub struct AskedJobArgs {
-    /// Endpoint of the job or of one of its agents, or the list of voters [default: the running job
-    /// of this user]
+    /// Endpoint of the job or of one of its agents, or the list of voters [default: your running job on this machine]
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT][,…]|auto[:PORT]")]
     pub rdzv_endpoint: Option<String>,
     /// The authentication of the job.
@@ -22,7 +21,7 @@ pub struct StatusArgs {
     /// The job.
     #[command(flatten)]
     pub asked: AskedJobArgs,
-    /// Print a row for each node, with its address; without it, nodes in the same state share a row
+    /// Print a row for each node, with its address. Otherwise nodes in the same state share a row
     #[arg(long, conflicts_with = "json")]
     pub nodes: bool,
     /// Print the status again after each change, until the job is closed

@@ -1,11 +1,11 @@
-//! The flags of `ragent store`.
+//! Defines the flags of `ragent store`.
 
 use clap::Args;
 
 /// Flags of `ragent store`.
 #[derive(Args, Clone, Debug)]
 pub struct StoreArgs {
-    /// Address to listen on; `::` accepts connections from all hosts that can reach this one
+    /// Address to listen on. `::` accepts connections from all hosts that can reach this one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub host: String,
     /// Port to listen on; 0 selects a free port

@@ -1,4 +1,4 @@
-//! Tests of the texts that users see.
+//! Tests the texts that users see.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
@@ -30,7 +30,7 @@ fn defaults_of_a_list_of_hosts() {
     }
 }
 
-/// The version of a program by the name of torchrun names both programs; that of the protocol is part of it.
+/// By the name of torchrun, the version names both programs. It includes the version of the protocol.
 #[test]
 fn versions() {
     let number = env!("CARGO_PKG_VERSION");
@@ -55,7 +55,7 @@ fn examples() {
     assert!(!printed("ragent -h").contains("Examples:"));
 }
 
-/// An unknown flag is not suggested as a script; similar flags are suggested.
+/// An unknown flag is not suggested as a script. Similar flags are suggested.
 #[test]
 fn tips_for_unknown_flags() {
     for line in ["ragent --bogus t.py", "ragent launch --hostfile h --bogus t.py"] {

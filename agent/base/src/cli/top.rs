@@ -1,4 +1,4 @@
-//! The flags of `ragent top`.
+//! Defines the flags of `ragent top`.
 
 use clap::Args;
 

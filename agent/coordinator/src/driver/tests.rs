@@ -290,7 +290,7 @@ async fn slow_reader_is_dropped() {
 
 /// A coordinator that steps down sends the new endpoint to all agents, and ends.
 #[tokio::test(start_paused = true)]
-async fn gives_way() {
+async fn steps_down() {
     let t = Fixture::new();
     let mut stream = t.register("a").await;
     stream.recv().await.expect("the node waits for others");
@@ -376,7 +376,7 @@ async fn time_of(kind: &str, reader: &mut JournalReader, after: &mut Option<Even
 /// An elected coordinator steps down in the same way. Others are redirected to the other endpoint even if this process's own agent did not
 /// receive it.
 #[tokio::test(start_paused = true)]
-async fn elected_coordinator_gives_way() {
+async fn elected_coordinator_steps_down() {
     let (leadership, _commands) = chosen_by_voters();
     let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
     let registered = watch::Sender::new(NotHere::unknown());

@@ -482,7 +482,7 @@ mod tests {
     /// An agent that knows no round follows its leader to another one, even in a lower term. No other process can send it there. An agent
     /// that is bound to a run does not follow.
     #[test]
-    fn leader_gives_way() {
+    fn leader_steps_down() {
         let own = (at("d:5"), at("127.0.0.1:5"));
         let mut destination =
             Destination::voters(vec![at("b:1")], Vec::new(), "b:1".to_owned(), own, 0);

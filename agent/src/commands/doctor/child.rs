@@ -1,4 +1,4 @@
-//! Runs programs that may not answer.
+//! Runs programs that may never answer.
 
 use std::{
     io,
@@ -21,12 +21,12 @@ use tokio::{
 
 use crate::commands::doctor::limits;
 
-/// The reason for which a program cannot be used.
+/// The reason why a program cannot be used.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Unusable {
     /// The error of the program or of the system.
     Broken(String),
-    /// The program has not answered for this time.
+    /// The program has printed nothing for this time.
     Silent(Duration),
 }
 
@@ -37,7 +37,7 @@ pub(super) async fn stdout_of(
     limit: Duration,
 ) -> Result<String, Unusable> {
     let by = clock::now() + limit;
-    // Starting it can also hang on a file system that does not answer.
+    // Starting it can hang too, on a file system that does not answer.
     let started = spawn_blocking(move || start(&program, args));
     let broken = |error: io::Error| Unusable::Broken(error.to_string());
     let mut child = match timeout(limit, started).await {
@@ -77,8 +77,7 @@ async fn text(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Kills and reaps the process with all its descendants. A process that hangs in the kernel dies
-/// when the kernel call returns.
+/// Kills and reaps the process with all its descendants. A process that hangs in the kernel dies when the kernel call returns.
 async fn end(child: &mut Child) {
     if let Some(pid) = child.id() {
         let root = Pid::from_raw(pid.cast_signed());
@@ -94,7 +93,7 @@ async fn end(child: &mut Child) {
 mod tests {
     use super::*;
 
-    /// The descendants of an abandoned interpreter are killed with it: no process holds its stdout.
+    /// The descendants of an abandoned interpreter are killed with it, so no process holds its stdout.
     #[tokio::test]
     async fn what_it_has_started_is_killed() {
         let script = "sleep 1000 & echo there; wait";

@@ -1,5 +1,4 @@
-//! Checks the names of this host and of the endpoint, the owner of the endpoint's address, the
-//! process that answers there, and its clock.
+//! Checks an endpoint: the names of this host and of the endpoint, the owner of the address, the process that answers there, and its clock.
 
 use std::{
     io::ErrorKind,
@@ -54,7 +53,7 @@ fn judge_own_name(name: &str, ips: &[IpAddr], is_own: impl Fn(IpAddr) -> bool) -
     Finding::pass("hostname", text)
 }
 
-/// The purpose of the process at an endpoint.
+/// The role of the process at an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     /// It coordinates the job.
@@ -98,7 +97,7 @@ pub(super) async fn examine(
                 if let Some(identity) = &identity {
                     findings.extend(secret::of_peer(credentials, *address, identity).await);
                 }
-                // A process with a secret or a certificate names its job and its time only to those of its job.
+                // A process with a secret or a certificate shows its job and its time only to processes of its own job.
                 let full = match ask(*address, credentials).await {
                     Ok(full) if credentials.is_secured() => full,
                     Ok(_) | Err(_) => answer,
@@ -158,7 +157,7 @@ fn port_here(number: u16) -> Finding {
     }
 }
 
-/// An answer, and the time that it took.
+/// An answer, and how long it took.
 struct TimedAnswer {
     received: Vec<u8>,
     sent_at: Duration,
@@ -221,7 +220,7 @@ fn version(identity: &Identity) -> Finding {
     Finding::pass("version", text)
 }
 
-/// Compares two clocks. The uncertainty is half the time that the answer took.
+/// Compares two clocks. They are uncertain by half the time that the answer took.
 fn clocks(theirs_ms: u64, ours: Duration, took: Duration) -> Finding {
     let offset = theirs_ms as f64 - ours.as_secs_f64() * 1000.0;
     let uncertain = took.as_secs_f64() * 500.0;
@@ -250,8 +249,7 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    /// A host name with only loopback addresses is a warning; one with only addresses of other
-    /// machines fails.
+    /// A host name with only loopback addresses is a warning. A name with only addresses of other machines fails.
     #[test]
     fn own_name_is_judged() {
         let judge = |texts: &[&str]| {
@@ -274,7 +272,7 @@ mod tests {
         assert_eq!(judge(999_998_500, 2000), CheckVerdict::Pass);
     }
 
-    /// Another protocol fails; another version is a warning.
+    /// Another protocol fails. Another version is a warning.
     #[test]
     fn versions_are_judged() {
         let judge = |ragent: &str, protocol| {

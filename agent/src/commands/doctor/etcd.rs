@@ -1,5 +1,4 @@
-//! Checks the etcd cluster through which the agents of a job find their coordinator: each member, and the record of
-//! the job.
+//! Checks the etcd cluster through which agents find their coordinator: each member, and the record of the job.
 
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use super::{
 /// The oldest version of etcd that ragent is tested with: major and minor.
 const OLDEST: (u32, u32) = (3, 4);
 
-/// Checks each member and the record; returns the endpoint of the leader if there is one that answers.
+/// Checks each member and the record. Returns the endpoint of the leader if a leader answers.
 pub(super) async fn examine(
     asked: &AskedEtcd,
     credentials: &Credentials,
@@ -99,7 +98,7 @@ fn parsed(version: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-/// An error that other members need not have is a warning.
+/// Judges an error of one member. It is a warning if the other members may work without that error.
 fn judge_error(error: EtcdError) -> Finding {
     let (text, is_permanent) = (error.to_string(), error.is_permanent());
     let check = if matches!(error, EtcdError::Record { .. }) { "record" } else { "member" };
@@ -110,7 +109,7 @@ fn judge_error(error: EtcdError) -> Finding {
     Finding::warn(check, text, away.hint())
 }
 
-/// Each answer is confirmed by a majority of the cluster.
+/// Judges the number of members that answer. etcd confirms each answer by a majority of the cluster.
 fn judge_count(answers: usize, all: usize) -> Finding {
     let text = format!("{answers} of {all} members answer");
     if answers == 0 {
@@ -156,7 +155,7 @@ mod tests {
     use super::*;
     use crate::commands::doctor::CheckVerdict;
 
-    /// A member is usable from version 3.4 on; a version that cannot be read does not matter.
+    /// A member is usable from version 3.4 on. A version that cannot be read does not matter.
     #[test]
     fn versions_are_judged() {
         let member: Endpoint = "e0:2379".parse().unwrap();

@@ -1,5 +1,4 @@
-//! The limits of `ragent doctor`, each with its reason. Sizes are in bytes; times, sizes and numbers
-//! are maxima unless stated otherwise.
+//! Limits `ragent doctor`. Each limit has its reason. Sizes are in bytes. Times, sizes and numbers are maxima unless stated otherwise.
 
 use std::time::Duration;
 
@@ -10,8 +9,8 @@ pub(crate) use ragent_base::limits::{
     OPEN_FILES_PER_WORKER, REACH_AT_ONCE,
 };
 
-/// The time for one check of `ragent doctor`: an interpreter on a cold network file system takes
-/// seconds, and so does a GPU driver at its first use since the machine was started.
+/// The time for one check. An interpreter on a cold network file system takes seconds, and so does a GPU driver at its first use after a
+/// boot.
 pub(crate) const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time for a killed process to be reaped, if nothing depends on it.
 pub(crate) const REAP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -19,7 +18,7 @@ pub(crate) const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) const REACH_PAUSE: Duration = Duration::from_millis(500);
 /// The time for a node to try all others, some of which may drop packets.
 pub(crate) const REACH_TIMEOUT: Duration = Duration::from_secs(60);
-/// The size of its report about them: some hundred bytes for each.
+/// The size of a node's report about the others: some hundred bytes for each.
 pub(crate) const MAX_REACH_LEN: usize = 256 * 1024;
-/// The number of findings about peers; further ones usually have the same cause.
+/// The number of findings about peers. Further ones usually have the same cause.
 pub(crate) const MAX_PEER_LINES: usize = 32;

@@ -1,4 +1,4 @@
-//! Checks that this machine reaches itself: agents and workers of one node meet there.
+//! Checks that this machine reaches itself, since agents and workers of one node meet there.
 
 use std::{
     io,
@@ -31,7 +31,7 @@ async fn reach(address: IpAddr) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Loopback accepts a connection; an address that belongs to no interface does not.
+    /// Loopback accepts a connection. An address that belongs to no interface does not.
     #[tokio::test]
     async fn addresses_are_tried() {
         assert!(reach(Ipv4Addr::LOCALHOST.into()).await.is_ok());

@@ -22,7 +22,7 @@ pub(super) async fn examine(workers: Option<NonZeroU32>, findings: &mut Findings
     let gpus = || ThisHost.gpu_count().map_or(1, |count| count.get());
     let workers = match workers {
         Some(workers) => workers.get(),
-        // The finding of the GPU check reports a driver that does not answer.
+        // If the driver does not answer, the finding of the GPU check reports it.
         None => within("gpu", gpus).await.unwrap_or(1),
     };
     for finding in resource_limits(workers) {
@@ -66,7 +66,7 @@ fn resource_limits(workers: u32) -> [Finding; 3] {
     ]
 }
 
-/// Checks the hard limit of open files: the agent raises its own limit to that.
+/// Checks the hard limit of open files. The agent raises its own limit to it.
 fn open_files(hard: u64, workers: u32) -> Finding {
     let needed = limits::MIN_OPEN_FILES + limits::OPEN_FILES_PER_WORKER * u64::from(workers);
     let text = format!("limit of open files: {}", number(hard));
@@ -74,7 +74,7 @@ fn open_files(hard: u64, workers: u32) -> Finding {
     if hard < needed {
         return Finding::fail("nofile", format!("{text}; {workers} workers need {needed}"), hint);
     }
-    // A worker with many data loader processes and connections to all others has thousands.
+    // A worker has thousands of files if it has many data loaders and connections to all other workers.
     if hard < COMFORTABLE_FILES {
         let text =
             format!("{text}; a worker with many data loaders needs up to {COMFORTABLE_FILES}");
@@ -230,7 +230,7 @@ mod tests {
         assert!(without_driver(&NvmlError::DriverNotLoaded).contains("driver"));
     }
 
-    /// A limit that is too small for the workers fails; a tight one is a warning.
+    /// A limit that is too small for the workers fails. A tight one is a warning.
     #[test]
     fn limits_are_judged() {
         assert_eq!(open_files(100, 8).verdict, CheckVerdict::Fail);

@@ -1,4 +1,4 @@
-//! Judges whether a second job of the same name can begin, from the endpoint and the number of nodes.
+//! Judges whether a second job of the same name could begin, by the endpoint and the number of nodes.
 
 use ragent_base::spec::{AskedEndpoint, JobEndpoint};
 use ragent_rendezvous::settings::NodeRange;
@@ -8,7 +8,7 @@ use super::Finding;
 /// The name of the check.
 const CHECK: &str = "one_job";
 
-/// Judges the command of a job; `None` if it is not known where its agents meet, or if they meet on this machine.
+/// Judges the command of a job. Returns `None` if its agents meet on this machine, or at an unknown place.
 pub(super) fn judge(asked: &AskedEndpoint, nodes: NodeRange) -> Option<Finding> {
     let (place, host) = match asked {
         AskedEndpoint::At(JobEndpoint::One(endpoint)) if endpoint.is_loopback() => return None,
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use crate::commands::doctor::CheckVerdict;
 
-    /// One endpoint is a risk if the nodes suffice for two jobs. Three are none.
+    /// One endpoint is a risk if there are enough nodes for two jobs. Three endpoints are safe.
     #[test]
     fn second_jobs_are_judged() {
         let one = |text: &str| AskedEndpoint::At(JobEndpoint::One(text.parse().unwrap()));

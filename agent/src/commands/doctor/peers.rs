@@ -1,5 +1,4 @@
-//! Checks how the nodes of a running job reach each other, and which of them differ from the
-//! others.
+//! Checks how the nodes of a running job reach each other, and which nodes differ from the rest.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -32,12 +31,12 @@ pub(super) async fn examine(job: JobEndpoint, credentials: &AskerCredentials) ->
     judge(&mesh)
 }
 
-/// The reports of all nodes about the others; none of a node that did not answer.
+/// The reports of all nodes about the others. A node that did not answer has none.
 #[derive(Debug, Default)]
 struct Mesh {
     /// Host names by node.
     hosts: BTreeMap<String, String>,
-    /// Milliseconds, or an error, by the asking and the asked node.
+    /// The time in milliseconds, or an error, by the asking and the asked node.
     pairs: BTreeMap<(String, String), Result<f64, String>>,
     /// The addresses of the endpoint on each node on which its name resolves.
     endpoint: BTreeMap<String, Vec<IpAddr>>,
@@ -78,7 +77,7 @@ async fn ask_all(snapshot: &Snapshot, credentials: &Credentials) -> Mesh {
             Err(why) => drop(mesh.silent.insert(from, why)),
         }
     }
-    // Results for the node itself and for lost nodes do not describe the network.
+    // A node's result for itself, or for a lost node, does not describe the network.
     let hosts = &mesh.hosts;
     mesh.pairs.retain(|(from, to), _| from != to && hosts.contains_key(to));
     mesh
@@ -103,7 +102,7 @@ async fn ask(node: &NodeSnapshot, credentials: &Credentials) -> Result<ReachRepo
         let HttpPage { status, body } = HttpPage::parse(&received).ok_or_else(invalid)?;
         match status {
             200 => return serde_json::from_str(body).map_err(|_| invalid()),
-            // Another client is asking the node.
+            // The node is measuring for another client.
             429 => clock::until(Some((clock::now() + limits::REACH_PAUSE).min(by))).await,
             _ => {
                 return Err(format!(
@@ -144,7 +143,7 @@ impl Mesh {
         self.hosts.get(node).unwrap_or(node)
     }
 
-    /// Returns a finding for each node on which the endpoint has other addresses than on most.
+    /// Returns a finding for each node on which the endpoint has other addresses than on most nodes.
     fn other_endpoint(&self) -> Vec<Finding> {
         let mut counts: BTreeMap<&[IpAddr], usize> = BTreeMap::new();
         for ips in self.endpoint.values() {
@@ -169,8 +168,7 @@ impl Mesh {
         .collect()
     }
 
-    /// Returns a finding for each node that half of the others do not reach, else one for each
-    /// pair.
+    /// Returns a finding for each node that half of the others do not reach. For all other failures, returns one for each pair of nodes.
     fn unreached(&self) -> Vec<Finding> {
         let failed: Vec<_> =
             self.pairs.iter().filter_map(|(pair, way)| Some((pair, way.as_ref().err()?))).collect();
@@ -201,8 +199,7 @@ impl Mesh {
         of_nodes.chain(of_pairs).take(limits::MAX_PEER_LINES).collect()
     }
 
-    /// Returns a finding for each node whose nearest peer is much farther away than is usual among
-    /// the nodes.
+    /// Returns a finding for each node that is much farther away from its nearest peer than is usual in this job.
     fn slow(&self) -> Vec<Finding> {
         let bests: Vec<(&String, f64)> =
             self.hosts.keys().filter_map(|node| Some((node, self.nearest(node)?))).collect();
@@ -220,8 +217,7 @@ impl Mesh {
         .collect()
     }
 
-    /// Returns the shortest time from or to `node`, so that one slow peer does not make all others
-    /// slow.
+    /// Returns the shortest time from or to `node`. It ignores all but the nearest peer, so one slow peer does not make all others slow.
     fn nearest(&self, node: &String) -> Option<f64> {
         let ways = self.pairs.iter().filter(|((from, to), _)| from == node || to == node);
         ways.filter_map(|(_, way)| way.as_ref().ok().copied()).reduce(f64::min)
@@ -267,8 +263,7 @@ mod tests {
         assert_eq!(findings(&mesh), [(CheckVerdict::Pass, text)]);
     }
 
-    /// A node that no other reaches is named once; a failing connection is reported with both
-    /// nodes.
+    /// A node that no other reaches is named once. A failing connection is reported with both nodes.
     #[test]
     fn unreached_nodes_and_ways() {
         let refused = || Err("refused".to_owned());
@@ -304,7 +299,7 @@ mod tests {
         assert!(lines[0].1.starts_with("host-b is 7.00 ms from its nearest peer"), "{lines:?}");
     }
 
-    /// A node that cannot be asked is named; a single node passes.
+    /// A node that cannot be asked is named. A single node passes.
     #[test]
     fn silent_and_single_nodes() {
         let mut mesh = mesh(|_, _| Ok(0.2));

@@ -14,7 +14,7 @@ use crate::commands::doctor::limits;
 /// The name of the check.
 const CHECK: &str = "program";
 
-/// A program, and the version that it prints, or the reason for which it prints none.
+/// A program, with the version that it prints or the reason why it prints none.
 type Found = (PathBuf, Result<String, String>);
 
 pub(super) async fn examine(findings: &mut Findings) {

@@ -63,12 +63,12 @@ fn torch(version: Option<String>) -> Finding {
 struct Versions {
     python: String,
     torch: Option<String>,
-    /// The file of a module `ragent` that is not this project's.
+    /// The file of a module `ragent` that belongs to another project.
     foreign: Option<String>,
 }
 
-/// Asks for the versions. Importing torch would take seconds, so only its metadata is read. A module `ragent` is not
-/// imported either: it may belong to another project in the public index.
+/// Asks an interpreter for the versions. Importing torch would take seconds, so only its metadata is read. A module `ragent` is not
+/// imported either, because it may belong to another project in the public index.
 async fn ask(interpreter: PathBuf, limit: Duration) -> Result<Versions, Unusable> {
     const QUESTION: &str = "\
 import os, platform, importlib.metadata as m, importlib.util as u
@@ -95,7 +95,7 @@ if not os.path.exists(os.path.join(os.path.dirname(origin), '_program.py')): pri
 mod tests {
     use super::*;
 
-    /// An interpreter that does not answer is abandoned after its time.
+    /// An interpreter that does not answer is abandoned after the time limit.
     #[tokio::test]
     async fn silence_has_an_end() {
         let stays = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/workers/stay.sh");

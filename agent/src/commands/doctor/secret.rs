@@ -1,4 +1,4 @@
-//! Checks the secret or the certificate of this node, and that the process at an endpoint agrees with it.
+//! Checks the secret or the certificate of this node, and whether the process at an endpoint has a matching one.
 
 use std::net::SocketAddr;
 
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use crate::commands::doctor::CheckVerdict;
 
-    /// A certificate outside of its time fails, with the clock of this machine.
+    /// A certificate fails before and after its time. The finding has the clock of this machine.
     #[test]
     fn certificates_are_judged() {
         let facts = CertificateFacts {

@@ -1,4 +1,4 @@
-//! Measures what standbys would import early: the time, the memory, and whether they can.
+//! Measures what standbys would import early: how long it takes, how much memory, and whether they can.
 
 use std::{
     collections::BTreeMap,
@@ -35,7 +35,7 @@ use crate::commands::doctor::limits;
 
 const CHECK: &str = "standby";
 
-/// Reports what each of `modules` costs; nothing if there are none.
+/// Reports what each of `modules` costs.
 pub(super) async fn examine(
     modules: Vec<String>,
     script: Option<&Path>,
@@ -113,7 +113,7 @@ fn program(command: &WorkerCommand) -> Program {
     }
 }
 
-/// The outcome of one standby.
+/// The result of one standby.
 enum StandbyOutcome {
     Ready(Ready),
     Refused(LeftOut),
@@ -165,11 +165,11 @@ fn import(program: Program, variables: Vec<(String, OsString)>) -> StandbyOutcom
     outcome.unwrap_or_else(|| StandbyOutcome::Ended(String::new()))
 }
 
-/// Waits until a standby reports something or has ended.
+/// Waits until a standby has a report or has ended.
 fn wait(standbys: &KeptStandbys, until: Instant) -> io::Result<()> {
     let left = until.saturating_duration_since(clock::now_blocking());
     let mut fds: Vec<_> = standbys.sockets().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-    // A socket that is closed is that of a process that is about to end.
+    // The process of a closed socket is about to end.
     let left = if fds.is_empty() { left.min(limits::REAP_TIMEOUT) } else { left };
     let limit = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
     match poll(&mut fds, limit) {
@@ -177,7 +177,7 @@ fn wait(standbys: &KeptStandbys, until: Instant) -> io::Result<()> {
             io::ErrorKind::TimedOut,
             format!("no report within {} s", limits::STANDBY_IMPORT_TIMEOUT.as_secs()),
         )),
-        // The end of another process interrupts the call; the caller waits again.
+        // The end of another process interrupts the call. The caller waits again.
         Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(errno) => Err(errno.into()),
     }

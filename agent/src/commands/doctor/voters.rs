@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::commands::doctor::CheckVerdict;
 
-    /// More than half of the voters must answer; the hint lists the absent ones.
+    /// More than half of the voters must answer. The hint lists the absent ones.
     #[test]
     fn majority_is_judged() {
         for (list, absent, verdict, count) in [

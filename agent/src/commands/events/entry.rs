@@ -1,11 +1,11 @@
-//! An event as it is read from a line of the journal.
+//! Reads events from the lines of a journal.
 
 use jiff::{Timestamp, tz::TimeZone};
 use ragent_rendezvous::event::EventId;
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Value;
 
-/// An event of a journal. Unknown fields are ignored: a later version may add some.
+/// An event of a journal. Unknown fields are ignored, because a later version may add some.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub(in crate::commands) struct JournalEntry {
     /// Its id.
@@ -19,7 +19,7 @@ pub(in crate::commands) struct JournalEntry {
     /// The identity of the run.
     #[serde(default)]
     pub(in crate::commands) job_uid: String,
-    /// The newest round at that time.
+    /// The newest round when the coordinator recorded it.
     pub(in crate::commands) round: u64,
     /// The name of its kind.
     pub(in crate::commands) kind: String,

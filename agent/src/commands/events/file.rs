@@ -1,4 +1,4 @@
-//! The events in a file of `--journal`.
+//! Reads the events in a file of `--journal`.
 
 use std::{
     collections::BTreeMap,
@@ -56,8 +56,8 @@ impl<R: BufRead> JournalLines<R> {
         Self { from, line: Vec::new(), others: 0 }
     }
 
-    /// Returns the next event with its line; `None` at the end. Lines that are not events are counted, except
-    /// a last one without an end, which may be incomplete.
+    /// Returns the next event with its line; `None` at the end. Lines that are not events are counted. A last line without an end is not,
+    /// since it may be incomplete.
     ///
     /// # Errors
     ///
@@ -112,8 +112,8 @@ impl RecordedRun {
         Ok(run)
     }
 
-    /// Collects the newest `most` events of the newest run, whose lines have `most_bytes` bytes together. Files of several
-    /// coordinators may have been joined in any order.
+    /// Collects the newest `most` events of the newest run. Their lines have at most `most_bytes` bytes together. The events may be in any
+    /// order, because files of several coordinators may have been joined.
     fn of(
         mut lines: JournalLines<impl BufRead>,
         most: usize,
@@ -171,7 +171,7 @@ mod tests {
         (run.entries.iter().map(|entry| format!("{}/{}", entry.job_uid, entry.id)).collect(), run)
     }
 
-    /// The events of the newest run are read in the order of their ids, each once, wherever in the file they are.
+    /// The events of the newest run are read in the order of their ids, each once, at any place in the file.
     #[test]
     fn newest_run_is_read() {
         let [a1, a2, b1, b2, b3] = [
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!((&ids[..], run.other_lines), (&["a/1.1".to_owned()][..], 1));
     }
 
-    /// Of a long journal the newest events are kept.
+    /// A long journal keeps only the newest events.
     #[test]
     fn old_events_are_omitted() {
         let text: String =

@@ -1,4 +1,4 @@
-//! Events as lines for people: the consequences of an event are indented.
+//! Prints events as lines for people. The consequences of an event are indented below it.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use ragent_rendezvous::event::EventId;
 
 use super::JournalEntry;
 
-/// The number of events whose depth is remembered: later events are caused by recent ones.
+/// The number of events whose depth is remembered. It is enough, since events are caused by recent ones.
 const REMEMBERED_MAX: usize = 1_000;
 
-/// The depth of the deepest lines; more would leave little room for text.
+/// The depth of the deepest lines. More would leave little room for text.
 const DEPTH_MAX: usize = 3;
 
 /// The depths of the events so far.

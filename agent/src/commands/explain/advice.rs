@@ -1,4 +1,4 @@
-//! The changes that the time account of a job suggests.
+//! Suggests changes to a job, by the numbers of its time account.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -17,14 +17,14 @@ pub(super) struct Advice {
     pub(super) text: String,
 }
 
-/// The least time that must be lost in a state before advice about it is given, in milliseconds.
+/// Less than this time, in milliseconds, lost in a state is worth no advice.
 const LOST_MIN_MS: u64 = 10_000;
 
-/// Returns the changes that the numbers of a job suggest; none that they do not carry.
+/// Returns the changes that the numbers of a job support.
 pub(super) fn of(snapshot: &Snapshot) -> Vec<Advice> {
     let time = &snapshot.time;
     let lost = time.known_ms().saturating_sub(time.of("productive")).saturating_add(time.redone_ms);
-    // A state that takes a quarter of the lost time is worth a change.
+    // A state is worth a change if it takes a quarter of the lost time.
     let weighs = |state: &str| {
         let ms = time.of(state);
         (ms >= LOST_MIN_MS && ms.saturating_mul(4) >= lost)
@@ -55,14 +55,14 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Advice> {
     advice
 }
 
-/// The number of nodes that are named for lost leases: those with the most.
+/// The number of nodes that are named for lost leases, those with the most lost leases first.
 const ADVICE_NODES_MAX: usize = 4;
 
-/// The number of lost leases from which a registered node is named.
+/// The number of lost leases at which a registered node is named.
 const LOST_LEASES_MIN: usize = 3;
 
-/// Returns the advice about nodes that have lost their lease again and again although they are registered: it is not their host
-/// that is lost.
+/// Returns the advice about nodes that lose their lease again and again although they are registered. Their host is not lost, so the cause
+/// is another one.
 pub(super) fn of_leases(snapshot: &Snapshot, entries: &[JournalEntry]) -> Vec<Advice> {
     let is_there = |node: &&NodeSnapshot| node.state != NodeStateName::Lost;
     let there = snapshot.nodes.iter().filter(is_there);
@@ -133,7 +133,7 @@ mod tests {
         );
     }
 
-    /// A node is named if it is there and has lost its lease repeatedly, not if it is gone or was lost otherwise.
+    /// A node that is there and loses its lease repeatedly is named. A node that is gone, or was lost for another reason, is not.
     #[test]
     fn node_that_loses_leases_is_named() {
         let mut nodes = nodes(3, 1);
@@ -161,7 +161,7 @@ mod tests {
         assert!(advice[0].text.starts_with(expected), "{advice:?}");
     }
 
-    /// Nothing is advised where little was lost, or where a restart would change nothing.
+    /// Nothing is advised if little time was lost, or if a restart would change nothing.
     #[test]
     fn no_advice_without_numbers() {
         assert_eq!(of(&job(&[("productive", 500), ("starting", 9)])), []);

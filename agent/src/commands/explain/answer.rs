@@ -1,4 +1,4 @@
-//! The explanations of parts of a job.
+//! Explains parts of a job, such as its restarts or one node.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::commands::events::JournalEntry;
 
-/// The restarts that are listed if they are asked for.
+/// The number of restarts in the answer to `ragent explain restart`.
 const RESTARTS_MAX: usize = 10;
 
 /// The explanation of a part of a job.
@@ -45,9 +45,9 @@ pub(super) enum ExplainAnswer {
     Wait {
         run_id: String,
         now: String,
-        /// The reason why the next round is not complete, if it is not.
+        /// The reason why the next round is not complete yet.
         waits_for: Option<String>,
-        /// The nodes whose workers do not run, and that are not ready for a round.
+        /// The nodes that the next round waits for: their workers do not run, and they are not ready.
         nodes: Vec<NodeSnapshot>,
         /// The voters that do not answer.
         silent_voters: Vec<String>,
@@ -74,7 +74,7 @@ pub(super) enum ExplainAnswer {
 }
 
 impl ExplainAnswer {
-    /// Explains a part of a job by its state and its journal, oldest event first.
+    /// Explains a part of a job by its state and its journal, which has the oldest event first.
     pub(super) fn new(topic: &Topic, snapshot: &Snapshot, entries: &[JournalEntry]) -> Self {
         let run_id = snapshot.run_id.to_string();
         match topic {
@@ -182,7 +182,7 @@ impl ExplainAnswer {
     }
 }
 
-/// Returns true for nodes whose workers do not run, and that are not ready for a round.
+/// Returns true if the next round waits for this node: its workers do not run, and it is not ready.
 fn is_missing(node: &NodeSnapshot) -> bool {
     match node.state {
         NodeStateName::Running

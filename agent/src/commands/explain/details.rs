@@ -1,4 +1,4 @@
-//! Everything that is known about a node, and the events of a node or worker.
+//! Describes a node with all of its known properties, and lists the events of a node or worker.
 
 use ragent_base::report::{status_text::table, time_text::short_time};
 use ragent_proto::printable;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::commands::events::JournalEntry;
 
-/// The events that are listed, newest first.
+/// The number of events in a list, newest first.
 const EVENTS_MAX: usize = 20;
 
 /// Returns a line for each known property of a node.
@@ -81,7 +81,7 @@ impl Happened {
             .collect()
     }
 
-    /// Returns events as lines below a title; empty without events.
+    /// Returns the events as lines below a title. Empty if there are none.
     pub(in crate::commands) fn list(events: &[Self]) -> String {
         if events.is_empty() {
             return String::new();

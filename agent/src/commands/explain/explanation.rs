@@ -1,4 +1,4 @@
-//! The explanation of a job, from its state and its journal.
+//! Explains a job by its state and its journal.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::advice::{self, Advice};
 use crate::commands::events::JournalEntry;
 
-/// The restarts that are listed; the sums count all of them.
+/// The number of restarts in the list. The sums count all of them.
 const RESTARTS_MAX: usize = 3;
 
 /// The explanation of a job.
@@ -25,7 +25,7 @@ pub(in crate::commands) struct JobExplanation {
     run_id: String,
     /// The current activity of the job.
     now: String,
-    /// The reason why it does not run, if it does not.
+    /// The reason why the job does not run.
     waits_for: Option<String>,
     /// The connections between nodes that could not be opened.
     unreached: Vec<Unreached>,
@@ -59,7 +59,7 @@ struct RestartStep {
 }
 
 impl JobExplanation {
-    /// Explains the state of a job by its journal, oldest event first.
+    /// Explains the state of a job by its journal, which has the oldest event first.
     pub(in crate::commands) fn new(snapshot: &Snapshot, entries: &[JournalEntry]) -> Self {
         Self {
             run_id: snapshot.run_id.to_string(),
@@ -136,12 +136,12 @@ pub(super) fn now(snapshot: &Snapshot) -> String {
     }
 }
 
-/// Returns the newest restarts, newest first.
+/// Returns at most `most` restarts, newest first.
 pub(super) fn restarts(entries: &[JournalEntry], most: usize) -> Vec<ExplainedRestart> {
     let placed = entries.iter().enumerate().rev();
     let ends = placed.filter(|(_, entry)| entry.round > 0 && begins_restart(entry));
     let restarts = ends.map(|(place, end)| (end, restart(end, &entries[place + 1..], entries)));
-    // A coordinator that has taken over may end the round itself, a moment later.
+    // After a takeover, the new coordinator may record the end of the round again, a moment later.
     let listed =
         restarts.filter(|(end, restart)| restart.steps.len() > 1 || end.kind == ROUND_ENDED);
     listed.map(|(_, restart)| restart).take(most).collect()
@@ -149,12 +149,12 @@ pub(super) fn restarts(entries: &[JournalEntry], most: usize) -> Vec<ExplainedRe
 
 const ROUND_ENDED: &str = "round_ended";
 
-/// Returns true for the end of a round: a lost coordinator does not record it, and the next one takes over.
+/// Returns true if a restart begins with this event. A lost coordinator cannot record the end of its round, so a takeover counts too.
 fn begins_restart(entry: &JournalEntry) -> bool {
     entry.kind == ROUND_ENDED || entry.kind == "coordinator_took_over"
 }
 
-/// Collects the causes of the end of a round, oldest first, the end itself, and what followed from it, out of the `later` entries.
+/// Describes a restart: the causes of the end of a round, oldest first, the end itself, and its consequences among the `later` events.
 fn restart(
     end: &JournalEntry,
     later: &[JournalEntry],
@@ -174,7 +174,7 @@ fn restart(
         cause = entry.cause.filter(|cause| *cause < entry.id);
     }
     let first = chain[0].at;
-    // Only until the next round ends: its events belong to the next restart.
+    // The events after the end of the next round belong to the next restart.
     let followed: Vec<&JournalEntry> = later
         .iter()
         .take_while(|entry| !begins_restart(entry))
@@ -202,7 +202,7 @@ fn is_stage(entry: &JournalEntry, end: &JournalEntry) -> bool {
     }
 }
 
-/// Returns the restarts so far by cause, as lines; empty without any.
+/// Returns a line for each cause of restarts. Empty if there were no restarts.
 pub(super) fn list_of_sums(by_cause: &[RestartsByCause]) -> String {
     if by_cause.is_empty() {
         return String::new();
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(text, expected);
     }
 
-    /// A restart after the loss of the coordinator begins with the takeover, and is apart from the restart before.
+    /// The restart after the loss of the coordinator begins with the takeover. It is apart from the restart before it.
     #[test]
     fn takeover_is_a_restart() {
         let entries = [
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(found, expected.map(|(len, text, cost)| (len, text.to_owned(), cost)));
     }
 
-    /// A restart that has just begun has no cost yet, and a circle of causes, which no coordinator sends, ends.
+    /// A restart that has just begun has no cost yet. A circle of causes ends, although no coordinator sends one.
     #[test]
     fn odd_journals_are_explained() {
         let entries = [

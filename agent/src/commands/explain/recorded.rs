@@ -1,4 +1,4 @@
-//! The explanation of a job from a file of `--journal`, which has no current state.
+//! Explains a job from a file of `--journal`, which has no current state.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -16,10 +16,10 @@ use super::{
 };
 use crate::commands::events::{JournalEntry, RecordedRun};
 
-/// The restarts that are listed if the job is explained.
+/// The number of restarts in the explanation of the job.
 const OF_JOB: usize = 3;
 
-/// The restarts that are listed if they are asked for.
+/// The number of restarts in the answer to `restart`.
 const OF_RESTART: usize = 10;
 
 /// The explanation of a recorded run.
@@ -206,7 +206,7 @@ mod tests {
         RecordedRun { entries, ..RecordedRun::default() }
     }
 
-    /// A recorded run is explained by its restarts and their sums; a cost that was replaced is not counted.
+    /// A recorded run is explained by its restarts and their sums. A cost that was replaced does not count.
     #[test]
     fn restarts_are_explained() {
         let text = Recorded::new(&Topic::Job, &run()).unwrap().text();
@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Workers and hosts have their events; what needs the state of the job is refused.
+    /// Workers and hosts have their events. Topics that need the state of the job are refused.
     #[test]
     fn parts_are_explained() {
         let text = |topic| Recorded::new(&topic, &run()).unwrap().text();

@@ -1,4 +1,4 @@
-//! The part of a job that is explained.
+//! Reads which part of a job is to be explained.
 
 use ragent_base::spec::UsageError;
 
@@ -52,7 +52,7 @@ mod tests {
         Topic::of(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
-    /// Each topic has its words; others are refused with the list of topics.
+    /// Each topic has its words. Other words are refused with the list of topics.
     #[test]
     fn topics_are_read() {
         for (text, expected) in [

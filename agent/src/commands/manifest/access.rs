@@ -1,4 +1,4 @@
-//! The access to a job: its secret, the network policy, and the restrictions of its pods.
+//! Protects a job: its secret, the network policy, and the restrictions of its pods.
 
 use std::collections::BTreeMap;
 
@@ -27,27 +27,27 @@ use super::{
     metrics, names,
 };
 
-/// The folder at which pods find the secret.
+/// The folder in which pods find the secret.
 pub(super) const SECRET_FOLDER: &str = "/etc/ragent-secret";
-/// The key of the secret in its object, and the file in that folder.
+/// The key of the secret in its object, which is also the name of its file in that folder.
 const KEY: &str = "secret";
 const VOLUME: &str = "secret";
 
 /// The secret that the pods share.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum JobSecret {
-    /// That of an object with this name, which the user makes.
+    /// The secret of an existing object, which the user makes.
     Named {
         /// The name of the object.
         name: String,
-        /// True if the user has not given it.
+        /// True if this name is the default.
         is_default: bool,
     },
-    /// A new one, which the manifest contains, in an object with this name.
+    /// A new secret, which the manifest contains in an object with this name.
     New(String, Secret),
-    /// None, as the user wants.
+    /// The user wants no secret.
     Declined,
-    /// No secret in the manifest: the job has one pod, or `--env` selects the authentication.
+    /// The manifest contains no secret, because the job has one pod, or because `--env` selects the authentication.
     NotNeeded,
 }
 
@@ -109,7 +109,7 @@ impl JobSecret {
         [("auth", is_declined.then(|| "none".to_owned())), ("secret-file", file)]
     }
 
-    /// Returns the note for the user of a default, with the command that makes the object.
+    /// Returns a note about a default name, with the command that makes the object.
     pub(super) fn note(&self, namespace: Option<&str>) -> Option<String> {
         let Self::Named { name, is_default: true } = self else { return None };
         let namespace = namespace.map(|name| format!(" --namespace {name}")).unwrap_or_default();
@@ -129,7 +129,7 @@ impl JobSecret {
         })
     }
 
-    /// Returns the volume of the secret. Its mode is one that agents accept, with `fsGroup` too.
+    /// Returns the volume of the secret. Agents accept its mode, also with `fsGroup`.
     pub(super) fn volume(&self) -> Option<Volume> {
         let source = SecretVolumeSource {
             secret_name: Some(self.object()?.to_owned()),
@@ -141,7 +141,7 @@ impl JobSecret {
 }
 
 impl RunAs {
-    /// Parses `UID` or `UID:GID`; the group has the number of the user by default.
+    /// Parses `UID` or `UID:GID`. Without a group, its number is that of the user.
     pub(super) fn resolve(args: &K8sArgs) -> Result<Option<Self>, UsageError> {
         let Some(given) = Argument::of_flag("--run-as", &args.run_as) else { return Ok(None) };
         let (uid, gid) = given.text.split_once(':').unwrap_or((&given.text, &given.text));
@@ -153,7 +153,7 @@ impl RunAs {
     }
 }
 
-/// Returns the object of a new secret. It cannot be changed: a second one would divide the job.
+/// Returns the object of a new secret. It is immutable, because a second secret would divide the job.
 pub(super) fn secret(spec: &ManifestSpec) -> Option<SecretObject> {
     let JobSecret::New(name, secret) = &spec.secret else { return None };
     Some(SecretObject {
@@ -165,7 +165,7 @@ pub(super) fn secret(spec: &ManifestSpec) -> Option<SecretObject> {
     })
 }
 
-/// Returns the policy that admits connections from pods of the job, and from the namespaces that the user names.
+/// Returns the policy that admits connections only from pods of the job, and from the namespaces that the user names.
 pub(super) fn network_policy(spec: &ManifestSpec) -> NetworkPolicy {
     let select = |labels| LabelSelector { match_labels: Some(labels), ..LabelSelector::default() };
     let own_pods = NetworkPolicyPeer {
@@ -194,8 +194,7 @@ pub(super) fn network_policy(spec: &ManifestSpec) -> NetworkPolicy {
     }
 }
 
-/// Restricts a pod to what an agent and its workers need. With a user that is not root, it complies with Kubernetes'
-/// profile `restricted`.
+/// Restricts a pod to what an agent and its workers need. With a user other than root, it complies with Kubernetes' profile `restricted`.
 pub(super) fn restrict(spec: &ManifestSpec, pod: PodSpec) -> PodSpec {
     let profile =
         SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() };
@@ -204,14 +203,14 @@ pub(super) fn restrict(spec: &ManifestSpec, pod: PodSpec) -> PodSpec {
         run_as_non_root: spec.run_as.map(|_| true),
         run_as_user: spec.run_as.map(|run_as| run_as.uid),
         run_as_group: spec.run_as.map(|run_as| run_as.gid),
-        // So that the secret and the volumes can be read.
+        // The group must be able to read the secret and the volumes.
         fs_group: spec.run_as.map(|run_as| run_as.gid),
         ..PodSecurityContext::default()
     };
     PodSpec { security_context: Some(context), ..pod }
 }
 
-/// Restricts the container in the same way. Root keeps its capabilities, which some drivers of networks need.
+/// Restricts the container in the same way. Root keeps its capabilities, because some network drivers need them.
 pub(super) fn restrict_container(spec: &ManifestSpec, container: Container) -> Container {
     let none = Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() };
     let context = SecurityContext {

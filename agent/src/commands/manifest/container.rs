@@ -1,4 +1,4 @@
-//! The container of a pod: one agent.
+//! Builds the container of a pod, which runs one agent.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(super) const CONFIG_FOLDER: &str = "/etc/ragent";
 /// The file in it that contains DeepSpeed's configuration.
 pub(super) const CONFIG_FILE: &str = "deepspeed.json";
 
-/// Variables that a script cannot determine by itself, and their sources in a pod.
+/// Variables whose values only the pod knows, and the fields that have them.
 const OF_THE_POD: [(&str, &str); 2] =
     [("NODE_NAME", "spec.nodeName"), ("POD_NAME", "metadata.name")];
 
@@ -85,8 +85,7 @@ pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
     flags.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// Returns the names of the first pods in the service: of the one that hosts the coordinator, or of all
-/// voters.
+/// Returns the names of the first pods in the service: of all voters, or of the only pod that hosts the coordinator.
 fn first_pods(spec: &ManifestSpec) -> String {
     let name = &spec.name;
     let pods: Vec<_> =
@@ -102,12 +101,12 @@ pub(super) fn agent_args(spec: &ManifestSpec) -> Vec<String> {
         ScriptKind::Program => Some("--no-python"),
         ScriptKind::Script => None,
     };
-    // After `--`, the agent takes no argument as its own flag.
+    // The agent takes no argument after `--` as its own flag.
     let rest = switch.into_iter().chain(["--"]).map(str::to_owned);
     flags.chain(rest).chain(spec.script.iter().cloned()).collect()
 }
 
-/// Escapes a text in which Kubernetes would replace `$(NAME)`, and `$$` by a dollar sign.
+/// Escapes a text in which Kubernetes would replace `$(NAME)`, and turn `$$` into a dollar sign.
 fn literal(text: &str) -> String {
     text.replace('$', "$$")
 }
@@ -133,7 +132,7 @@ fn env(spec: &ManifestSpec) -> Vec<EnvVar> {
     own.chain(users).collect()
 }
 
-/// Returns the resource limits; requests without a value are equal to them.
+/// Returns the resource limits. Kubernetes uses them as requests too.
 fn resources(resources: &BTreeMap<String, String>) -> Option<ResourceRequirements> {
     let amounts = resources.iter().map(|(name, amount)| (name.clone(), Quantity(amount.clone())));
     (!resources.is_empty()).then(|| ResourceRequirements {
@@ -142,7 +141,7 @@ fn resources(resources: &BTreeMap<String, String>) -> Option<ResourceRequirement
     })
 }
 
-/// The volumes of a pod that the user has asked for, with their names.
+/// The volumes that the user has asked for, with their names.
 fn shared(spec: &ManifestSpec) -> impl Iterator<Item = (String, &SharedVolume)> {
     spec.volumes.iter().enumerate().map(|(at, volume)| (format!("volume-{at}"), volume))
 }
@@ -195,7 +194,7 @@ fn volume(name: String, source: &VolumeSource) -> Volume {
             Volume { persistent_volume_claim: Some(claim), ..volume }
         }
         VolumeSource::HostFolder(path) => {
-            // If the folder does not exist, its file system is not mounted.
+            // If the folder does not exist, its file system is not mounted there.
             let type_ = Some("Directory".to_owned());
             let folder = HostPathVolumeSource { path: path.clone(), type_ };
             Volume { host_path: Some(folder), ..volume }

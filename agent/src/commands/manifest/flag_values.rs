@@ -1,4 +1,4 @@
-//! Reads the value of one flag.
+//! Reads and checks the value of one flag.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub(super) fn check(flag: &str, value: &str, rule: &Rule) -> Result<(), UsageErr
     if (rule.holds)(value) { Ok(()) } else { Err(Argument::new(flag, value).is_not(rule.expected)) }
 }
 
-/// Returns the valid value of a flag, if one was given.
+/// Returns the value of a flag if it is given, and an error if it is invalid.
 pub(super) fn checked(
     flag: &str,
     typed: &Option<String>,
@@ -41,7 +41,7 @@ pub(super) fn number(flag: &str, typed: &Option<String>, default: u32) -> Result
     Argument::of_flag(flag, typed).map_or(Ok(default), |given| given.number(0..=MAX))
 }
 
-/// Parses `NAME=VALUE` pairs; each name may occur once.
+/// Parses `NAME=VALUE` pairs. Each name may occur once.
 pub(super) fn pairs(
     flag: &str,
     typed: &[String],

@@ -1,4 +1,4 @@
-//! The Job: an agent in each pod, and the policies for pods that end.
+//! Builds the Job: an agent in each pod, and the policies for pods that end.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use k8s_openapi::{
 
 use super::{ManifestSpec, access, container, metadata, metrics};
 
-/// The time that an agent may need in addition to the stopping of its workers and of those of the
-/// nodes that it serves: leases, last messages, and a reserve.
+/// The time that an agent may need after its own workers and those of the other nodes have stopped: for leases, last messages, and a
+/// reserve.
 const STOP_MARGIN: Duration = Duration::from_secs(30);
 
 pub(super) fn job(spec: &ManifestSpec) -> Job {
@@ -50,9 +50,8 @@ fn count(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// Returns the policy for failed pods. An agent whose command line is wrong (2), or whose job is
-/// closed (4), would end the same way again; a pod that the cluster removes does not count as
-/// failed.
+/// Returns the policy for failed pods. The job fails at once if the agent's command line is wrong (2) or its job is closed (4), because the
+/// next pod would end the same way. A pod that the cluster removes does not count as failed.
 fn failure_policy() -> PodFailurePolicy {
     let codes = PodFailurePolicyOnExitCodesRequirement {
         container_name: Some(container::AGENT.to_owned()),
@@ -79,10 +78,14 @@ fn failure_policy() -> PodFailurePolicy {
     }
 }
 
-/// Returns the policy for success. Pods that were never scheduled are not waited for: the job has
-/// succeeded when the agent that hosts the coordinator, in the first pod, exits with 0, which it does
-/// once all agents know the outcome. With voters that is any one of them, and with etcd any agent: an
-/// agent exits with 0 only if the workers of all nodes have succeeded.
+/// Returns the policy for success. It counts one agent that exits with 0, which an agent does only if the workers of all nodes have
+/// succeeded.
+///
+/// - Without voters and etcd, it is the agent in the first pod. It hosts the coordinator, and exits once all agents know the outcome.
+/// - With voters, it is the agent of any voter.
+/// - With etcd, it is any agent.
+///
+/// So the Job does not wait for pods that were never scheduled.
 fn success_policy(spec: &ManifestSpec) -> SuccessPolicy {
     let rule = match spec.voters.number() - 1 {
         _ if spec.etcd.is_some() => {
@@ -104,14 +107,14 @@ fn pod(spec: &ManifestSpec) -> PodSpec {
     let secrets =
         spec.image_pull_secrets.iter().map(|name| LocalObjectReference { name: name.clone() });
     let secrets: Vec<_> = secrets.collect();
-    // A host that leaves waits for its own workers, and then for those of the other nodes.
+    // A host that leaves waits for its own workers, and then for the workers of the other nodes.
     let stop_time = spec.shutdown_timeout * 2 + STOP_MARGIN;
     let pod = PodSpec {
         containers: vec![container::container(spec)],
         volumes: Some(container::volumes(spec)),
-        // The domain of the service: pods find each other as NAME-NUMBER.NAME.
+        // The domain of the service. Pods find each other as NAME-NUMBER.NAME.
         subdomain: Some(spec.name.clone()),
-        // Required by policies for exit codes. A failed pod is replaced by another one.
+        // The policies for exit codes require it. Kubernetes replaces a failed pod by a new one.
         restart_policy: Some("Never".to_owned()),
         termination_grace_period_seconds: i64::try_from(stop_time.as_secs()).ok(),
         // A service named `master` would set MASTER_PORT.

@@ -1,4 +1,4 @@
-//! The names and labels of the objects of a job.
+//! Names and labels the objects of a job.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The port of the metrics: its annotations, and the connections to it.
+//! Opens the port of the metrics: its annotations, and the connections to it.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -16,8 +16,8 @@ use super::ManifestSpec;
 /// The name of the port.
 const NAME: &str = "metrics";
 
-/// Returns the address of `--metrics-listen`: all addresses of a pod, since its own one is not known yet, and a port that no other
-/// protocol of the pod uses.
+/// Returns the address of `--metrics-listen`. It is all addresses of a pod, since the pod's own address is not known yet. No other protocol
+/// of the pod uses the port.
 pub(super) fn address(typed: &Option<String>) -> Result<Option<SocketAddr>, UsageError> {
     let Some(given) = Argument::of_flag("--metrics-listen", typed) else { return Ok(None) };
     let address = given.listen_address()?;
@@ -47,7 +47,8 @@ pub(super) fn annotations(spec: &ManifestSpec) -> Option<BTreeMap<String, String
     Some(annotations.into_iter().map(annotation).collect())
 }
 
-/// Returns the rule that admits all pods of the cluster to the port, unless the user has named the namespaces that may connect.
+/// Returns the rule that admits all pods of the cluster to the port. If the user has named namespaces, only these may connect, and there is
+/// no such rule.
 pub(super) fn ingress(spec: &ManifestSpec) -> Option<NetworkPolicyIngressRule> {
     let address = spec.metrics_listen.filter(|_| spec.allow_from.is_empty())?;
     let all = NetworkPolicyPeer {

@@ -1,7 +1,6 @@
-//! The rules of Kubernetes for names, labels and amounts.
+//! Checks names, labels and amounts by the rules of Kubernetes.
 //!
-//! Its API server checks them too, but only after the manifest was submitted, and one mistake at a
-//! time.
+//! Its API server checks them too, but only after you submit the manifest, and one mistake at a time.
 
 /// A rule for a value.
 pub(super) struct Rule {
@@ -29,7 +28,7 @@ pub(super) const SECRET: Rule = Rule {
 };
 pub(super) const RESOURCE: Rule = Rule {
     expected: "a resource, such as `cpu`, `memory` or `nvidia.com/gpu`",
-    // Resources without a domain are those of Kubernetes itself.
+    // A resource without a domain belongs to Kubernetes itself.
     holds: |text| {
         let own = ["cpu", "memory", "ephemeral-storage"].contains(&text);
         own || (is_qualified(text) && (text.contains('/') || text.starts_with("hugepages-")))

@@ -1,4 +1,4 @@
-//! The objects of a job, as YAML documents.
+//! Writes the objects of a job as YAML documents.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::{
     metadata::{config_name, metadata, of_job},
 };
 
-/// Returns the manifest: the objects that the job needs first, the job last.
+/// Returns the manifest. The job comes last, after the objects that it needs.
 pub(super) fn text(spec: &ManifestSpec) -> Result<String, Error> {
     let config = config_map(spec).map(|config| yaml(&config)).transpose()?;
     let secret = access::secret(spec).map(|secret| yaml(&secret)).transpose()?;
@@ -29,8 +29,8 @@ pub(super) fn text(spec: &ManifestSpec) -> Result<String, Error> {
     Ok(documents.iter().map(|text| format!("---\n{}\n", text.trim_end())).collect())
 }
 
-/// Returns the text of an object, by way of an untyped value: serializing each type of Kubernetes
-/// as YAML would add 200 KB to the program.
+/// Returns the text of an object. It is converted to an untyped value first: serializing each type of Kubernetes as YAML would add 200 KB
+/// to the program.
 fn yaml(object: &impl Serialize) -> Result<String, Error> {
     let value = serde_json::to_value(object).expect("objects have no odd keys");
     serde_saphyr::to_string(&value)
@@ -45,8 +45,7 @@ fn config_map(spec: &ManifestSpec) -> Option<ConfigMap> {
     })
 }
 
-/// Returns the service, which gives each pod a name as soon as it exists: agents must find the
-/// first pod before it can be ready.
+/// Returns the service. It gives each pod a name as soon as the pod exists, because agents must find the first pod before it can be ready.
 fn service(spec: &ManifestSpec) -> Service {
     let port = ServicePort {
         name: Some(PORT_NAME.to_owned()),
@@ -55,7 +54,7 @@ fn service(spec: &ManifestSpec) -> Service {
         ..ServicePort::default()
     };
     let service = ServiceSpec {
-        // Headless: the name of a pod resolves to the pod's own address.
+        // A headless service: the name of a pod resolves to the pod's own address.
         cluster_ip: Some("None".to_owned()),
         publish_not_ready_addresses: Some(true),
         selector: Some(of_job(spec)),

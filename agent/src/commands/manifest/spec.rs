@@ -1,5 +1,4 @@
-//! The meaning of the flags: a [`ManifestSpec`] that is valid for Kubernetes, or all mistakes at
-//! once.
+//! Interprets the flags. They become a [`ManifestSpec`] that is valid for Kubernetes, or all mistakes in them are returned at once.
 
 use std::{collections::BTreeMap, ffi::OsString, net::SocketAddr, time::Duration};
 
@@ -23,7 +22,7 @@ use super::{
     variables,
 };
 
-/// The number of pods of a job: no more agents are supported.
+/// The number of pods of a job. ragent supports no more agents.
 const MAX_PODS: u32 = 10_000;
 
 /// A job for Kubernetes.
@@ -31,7 +30,7 @@ const MAX_PODS: u32 = 10_000;
 pub(crate) struct ManifestSpec {
     /// The name of the Kubernetes Job and of its service, and the run id.
     pub name: String,
-    /// The namespace; `None` for the default at the time when the manifest is applied.
+    /// The namespace. `None` for the current one when the manifest is applied.
     pub namespace: Option<String>,
     /// The image of the pods.
     pub image: String,
@@ -41,9 +40,9 @@ pub(crate) struct ManifestSpec {
     pub image_pull_secrets: Vec<String>,
     /// The number of pods.
     pub nodes: NodeRange,
-    /// The number of voters, which are the first pods; one with etcd.
+    /// The number of voters, which are the first pods. One with etcd.
     pub voters: VoterCount,
-    /// `--nproc-per-node`: a number, or a word that is resolved in the pod.
+    /// `--nproc-per-node`: a number, or a word whose meaning depends on the pod.
     pub workers_per_pod: String,
     /// The resources of a pod.
     pub resources: BTreeMap<String, String>,
@@ -55,7 +54,7 @@ pub(crate) struct ManifestSpec {
     pub etcd: Option<(String, String)>,
     /// The user's variables.
     pub env: BTreeMap<String, String>,
-    /// The number of failures of the job that are followed by a new round.
+    /// `--max-restarts`: the number of failures after which the job is restarted.
     pub max_restarts: u32,
     /// The number of times that a pod is replaced after its agent has failed.
     pub pod_restarts: u32,
@@ -75,7 +74,7 @@ pub(crate) struct ManifestSpec {
     pub ragent: String,
     /// The secret that the pods share.
     pub secret: JobSecret,
-    /// The user of the pods; `None` for that of the image.
+    /// The user of the pods. `None` for the user of the image.
     pub run_as: Option<RunAs>,
     /// The namespaces whose pods may connect to those of the job.
     pub allow_from: Vec<String>,
@@ -103,7 +102,7 @@ const GPUS: Rule = Rule {
     holds: |text| text.parse::<u32>().is_ok_and(|n| n > 0),
 };
 const BACKEND: Rule = Rule {
-    expected: "`etcd` or `etcd-v2`; without it, the first pod hosts the coordinator",
+    expected: "`etcd` or `etcd-v2`; without it, one of the first pods runs the coordinator",
     holds: |text| ["etcd", "etcd-v2"].contains(&text),
 };
 const PATH: Rule = Rule { expected: "a path", holds: |text| !text.is_empty() };
@@ -139,7 +138,7 @@ impl ManifestSpec {
         let env = errors.or_default(env);
         let etcd = errors.or_default(etcd(&args));
         let voters = match etcd {
-            // Any pod can lead. The agents' own parser refuses `voters`.
+            // Any pod can lead. The agents' own parser refuses `voters` later.
             Some(_) => VoterCount::One,
             None => errors.or_default(voters(&env, nodes)),
         };
@@ -188,7 +187,7 @@ impl ManifestSpec {
             metrics_listen: errors.or_default(metrics::address(&args.metrics_listen)),
             volumes,
         };
-        // The mistakes in variables depend on all other flags.
+        // Mistakes in variables depend on all other flags.
         if errors.is_empty() {
             variables::mistakes(&spec).into_iter().for_each(|error| errors.add(error));
         }
@@ -207,7 +206,7 @@ fn nodes(args: &K8sArgs) -> Result<NodeRange, UsageError> {
     Ok(nodes)
 }
 
-/// Returns the number of voters, which the variable for the settings of the rendezvous may contain.
+/// Returns the number of voters. The variable for the settings of the rendezvous may ask for one.
 fn voters(env: &BTreeMap<String, String>, nodes: NodeRange) -> Result<VoterCount, UsageError> {
     let conf = env.get(CONF).map_or("", String::as_str);
     let pods = nodes.max() as usize;
@@ -226,8 +225,8 @@ const CONF: &str = "PET_RDZV_CONF";
 /// Returns the backend of etcd and its members, if both are given.
 fn etcd(args: &K8sArgs) -> Result<Option<(String, String)>, UsageError> {
     let hint = "give `--rdzv-backend etcd` and the members of etcd as `--rdzv-endpoint`, or neither: \
-                then the first pod hosts the coordinator, or with `--env PET_RDZV_CONF=voters=3` \
-                the first three elect it";
+                then the first pods elect the coordinator from `--nnodes 2:3` up, and in smaller \
+                jobs the first pod hosts it";
     match (checked("--rdzv-backend", &args.rdzv_backend, &BACKEND)?, &args.rdzv_endpoint) {
         (Some(backend), Some(members)) => Ok(Some((backend, members.clone()))),
         (None, None) => Ok(None),
@@ -236,8 +235,7 @@ fn etcd(args: &K8sArgs) -> Result<Option<(String, String)>, UsageError> {
     }
 }
 
-/// Returns the name of the job. Pods use it with their number appended, also as host names; the
-/// service uses it as a domain.
+/// Returns the name of the job. With a number appended, it is the name of a pod and of its host. It is also the domain of the service.
 fn name(args: &K8sArgs, nodes: NodeRange) -> Result<String, UsageError> {
     const EXPECTED: &str = "a valid name of pods and of a service: lowercase letters, digits and \
                             `-`, beginning with a letter, not ending with `-`, at most 63 \
@@ -259,7 +257,7 @@ fn resources(args: &K8sArgs) -> Result<(Option<String>, BTreeMap<String, String>
         check(flag, amount, &names::WHOLE)?;
     }
     let gpus = checked("--gpus-per-pod", &args.gpus_per_pod, &GPUS)?;
-    // Without a sign and leading zeros.
+    // Removes a sign and leading zeros.
     let gpus = gpus.and_then(|gpus| Some(gpus.parse::<u32>().ok()?.to_string()));
     let name = checked("--gpu-resource", &args.gpu_resource, &names::RESOURCE)?;
     if gpus.is_none() && name.is_some() {
@@ -274,8 +272,7 @@ fn resources(args: &K8sArgs) -> Result<(Option<String>, BTreeMap<String, String>
     Ok((gpus, resources))
 }
 
-/// Returns a path in ragent's form; `auto` alone would be in the image of the pod, so it becomes a
-/// path on the first volume.
+/// Returns a path in ragent's form. `auto` becomes a path on the first volume, because the agent would choose one in the image of the pod.
 fn job_path(given: &Argument, volumes: &[SharedVolume]) -> Result<String, UsageError> {
     match (given.text.as_str(), volumes.first()) {
         ("auto", Some(volume)) => Ok(format!("auto:{}", volume.mount_path)),

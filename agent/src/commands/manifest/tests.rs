@@ -1,4 +1,4 @@
-//! One command line, one assertion.
+//! Tests manifests: one command line, one assertion.
 
 use std::ffi::OsString;
 
@@ -45,7 +45,7 @@ fn words_of_the_agent() {
     );
 }
 
-/// Several pods share a secret, unless the user has none or names it in variables.
+/// Several pods share a secret, unless the user declines it or names it in variables.
 #[test]
 fn secrets() {
     let flags = |line: &str| {
@@ -89,7 +89,7 @@ fn secrets() {
     assert!(error("--allow-from A t.py").starts_with("`--allow-from A` is not a namespace"));
 }
 
-/// The members of etcd take the place of the first pod.
+/// The members of etcd replace the first pod as the endpoint.
 #[test]
 fn members_of_etcd() {
     assert_eq!(
@@ -103,7 +103,7 @@ fn members_of_etcd() {
     );
 }
 
-/// With etcd any pod can lead, so one that succeeds is enough, and only `voters=1` is accepted.
+/// With etcd any pod can lead, so the first pod that succeeds is enough. Only `voters=1` is accepted.
 #[test]
 fn no_voters_with_etcd() {
     let etcd = "--nnodes 2:4 --rdzv-backend etcd-v2 --rdzv-endpoint e0,e1,e2";
@@ -115,7 +115,7 @@ fn no_voters_with_etcd() {
         let [rule] = &policy.rules[..] else { panic!("one rule") };
         assert_eq!((rule.succeeded_indexes.as_deref(), rule.succeeded_count), (None, Some(1)));
     }
-    // Also if there are too few pods for the voters.
+    // The same if there are too few pods for the voters.
     for voters in [3, 5] {
         let line = format!("--name a --image i {etcd} --env PET_RDZV_CONF=voters={voters} t.py");
         let errors = resolve(&line).unwrap_err();
@@ -129,8 +129,8 @@ fn no_voters_with_etcd() {
     }
 }
 
-/// The flags of a launch method reach the agent; `auto` becomes a path on the first volume, and a
-/// configuration the path at which the manifest mounts it.
+/// The flags of a launch method reach the agent. `auto` becomes a path on the first volume. A configuration becomes the path at which the
+/// manifest mounts it.
 #[test]
 fn launch_methods() {
     let basic = words(
@@ -150,7 +150,7 @@ fn launch_methods() {
     assert!(!words("--launch-method torchrun t.py").contains("--launch-method"));
 }
 
-/// The number of whole GPUs is the number of workers; that of shares is not.
+/// The number of whole GPUs is the number of workers. A number of shares of a GPU is not.
 #[test]
 fn resources() {
     let whole = spec("--gpus-per-pod 4 --gpu-resource amd.com/gpu --resource cpu=0.5 t.py");
@@ -163,8 +163,8 @@ fn resources() {
     assert_eq!(spec("--gpus-per-pod 4 --nproc-per-node gpu t.py").workers_per_pod, "gpu");
 }
 
-/// A job has succeeded if the agent of a voter has, tolerates the loss of pods above the minimum, fails on
-/// exit codes that would occur again, and ignores disruptions by the cluster.
+/// A job has succeeded if the agent of a voter has. It tolerates the loss of pods above the minimum, fails on exit codes that would occur
+/// again, and ignores disruptions by the cluster.
 #[test]
 fn policies() {
     let job = job::job(&spec("--nnodes 3:5 --pod-restarts 7 t.py")).spec.unwrap();
@@ -177,13 +177,13 @@ fn policies() {
     let codes = &rules[0].on_exit_codes.as_ref().unwrap().values;
     assert_eq!((rules[0].action.as_str(), codes.as_slice()), ("FailJob", &[2, 4][..]));
     assert_eq!(rules[1].action, "Ignore");
-    // Required by both policies.
+    // Both policies require it.
     let pod = job.template.spec.unwrap();
     assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
 }
 
-/// The first pods are the endpoints of the voters, as many as MIN allows or as `voters` asks for, and one of them that
-/// succeeds is enough; its agent is given the same number.
+/// The first pods are the endpoints of the voters, as many as MIN allows or as `voters` asks for. The first of them that succeeds is
+/// enough. The agents are given the same number.
 #[test]
 fn voters() {
     let endpoint = |line: &str| {
@@ -243,7 +243,7 @@ fn voters() {
     }
 }
 
-/// A pod has more time to stop than its agent needs, even if that waits for the workers of others.
+/// A pod has more time to stop than its agent needs, even if the agent waits for the workers of others.
 #[test]
 fn time_to_stop() {
     let grace = |line| {
@@ -376,7 +376,7 @@ fn all_mistakes_at_once() {
     );
 }
 
-/// The port of the metrics is passed to the agent; in a pod it is a port of all addresses.
+/// The port of the metrics is passed to the agent. In a pod it is a port of all addresses.
 #[test]
 fn metrics_of_pods() {
     assert!(

@@ -1,5 +1,4 @@
-//! Checks the variables from which agents read their flags: each must have an effect and a valid
-//! value.
+//! Checks the variables from which agents read their flags. Each must have an effect and a valid value.
 
 use std::ffi::OsString;
 
@@ -11,17 +10,16 @@ use ragent_base::{
 use super::{ManifestSpec, container};
 use crate::commands::assumed_host::AssumedHost;
 
-/// Returns an error for every variable that the agents of `spec` would ignore, and for every
-/// mistake in the others.
+/// Returns an error for every variable that the agents of `spec` would ignore, and for every mistake in the others.
 ///
-/// Unknown variables are accepted, as agents accept them: the script may use them.
+/// Unknown variables are accepted, as by agents, because the script may use them.
 pub(super) fn mistakes(spec: &ManifestSpec) -> Vec<UsageError> {
     let mut mistakes = without_effect(spec);
     mistakes.extend(meaningless(spec));
     mistakes
 }
 
-/// Finds variables that the manifest's own flags for agents override.
+/// Finds variables that have no effect, because the manifest passes the flag itself.
 fn without_effect(spec: &ManifestSpec) -> Vec<UsageError> {
     let variable = |flag: &str| format!("PET_{}", flag.replace('-', "_").to_ascii_uppercase());
     let flags = container::agent_flags(spec).into_iter().map(|(flag, _)| flag);
@@ -55,7 +53,7 @@ fn no_effect(spec: &ManifestSpec, variable: &str, flag: Option<&'static str>) ->
 /// Returns the manifest's flag for this flag of the agents, if there is one.
 fn own(flag: &'static str) -> Option<&'static str> {
     match flag {
-        // Without etcd, it has the names of the first pods in the service.
+        // Without etcd, it has the names of the first pods.
         "rdzv-endpoint" => None,
         "rdzv-id" => Some("name"),
         "auth" | "secret-file" => Some("secret"),
@@ -63,12 +61,12 @@ fn own(flag: &'static str) -> Option<&'static str> {
     }
 }
 
-/// Finds the mistakes that agents would report in the other variables, with the agents' own parser.
+/// Finds the mistakes that agents would report in the other variables. It uses the agents' own parser.
 fn meaningless(spec: &ManifestSpec) -> Vec<UsageError> {
     let mut words = container::agent_args(spec);
     let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
     let script = words.split_off(end);
-    // The files that they name are in the image, and the devices are those of the pod.
+    // Files are in the image, and devices are in the pod.
     let of_the_pod = |word: &String| {
         word.starts_with("--deepspeed-config=") || word.starts_with("--nproc-per-node=")
     };
@@ -80,7 +78,7 @@ fn meaningless(spec: &ManifestSpec) -> Vec<UsageError> {
         .filter(|(name, _)| name.as_str() != "PET_DEEPSPEED_CONFIG")
         .map(|(name, value)| (name.clone(), value.into()))
         .collect();
-    // All of these are flags of agents. Otherwise it would not be the fault of a variable.
+    // All of these are flags of agents. An error here is not the fault of a variable.
     let Ok(cli) = Cli::read(words.map(OsString::from)) else { return Vec::new() };
     JobSpec::resolve(cli.launch, &AssumedHost(&env)).err().unwrap_or_default()
 }

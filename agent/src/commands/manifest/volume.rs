@@ -1,4 +1,4 @@
-//! Reads volumes that all pods share.
+//! Reads the volumes that all pods share.
 
 use ragent_base::spec::{Argument, UsageError};
 
@@ -18,7 +18,7 @@ pub(crate) struct SharedVolume {
 pub(crate) enum VolumeSource {
     /// A claim, by its name.
     Claim(String),
-    /// A folder that exists on all machines, such as that of a network file system.
+    /// A folder that exists on all machines, for example on a network file system.
     HostFolder(String),
 }
 
@@ -54,7 +54,7 @@ impl SharedVolume {
         Ok(Self { source, mount_path: path.to_owned() })
     }
 
-    /// Parses all volumes; their paths must differ.
+    /// Parses all volumes. Their paths must differ.
     pub(super) fn parse_all(texts: &[String]) -> Result<Vec<Self>, UsageError> {
         let volumes = texts.iter().map(|text| Self::parse(text)).collect::<Result<Vec<_>, _>>()?;
         let is_first = |(at, volume): (usize, &Self)| {
@@ -67,8 +67,7 @@ impl SharedVolume {
     }
 }
 
-/// Returns true if the path is absolute, without `..`, which Kubernetes refuses, and without a
-/// slash at the end, so that each folder has one name.
+/// Returns true for an absolute path in its only spelling: without `..`, which Kubernetes refuses, and without a slash at the end.
 fn is_folder(path: &str) -> bool {
     path.starts_with('/')
         && path.split('/').all(|part| part != "..")

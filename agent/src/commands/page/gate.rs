@@ -1,5 +1,8 @@
-//! The gate of a page on this machine: other users and other programs must not read it. The address that opens it contains a
-//! token, which is accepted once; the browser that has used it has a cookie from then on.
+//! Keeps other users and programs of this machine from reading the page.
+//!
+//! 1. The printed address contains a token, which is accepted once.
+//! 2. The browser that uses it receives a cookie.
+//! 3. All later requests need that cookie.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +16,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ragent_base::secret::random_bytes;
 use sha2::{Digest, Sha256};
 
-/// The gate.
+/// The token and the cookie of a page.
 pub(super) struct Gate {
     token: String,
     /// True after the token was used.
@@ -23,14 +26,14 @@ pub(super) struct Gate {
     cookie: String,
 }
 
-/// The answer of the gate.
+/// The answer to a request.
 #[derive(Debug, Eq, PartialEq)]
 enum GateVerdict {
     /// The request has the cookie.
     Pass,
-    /// The request has the token: the browser receives the cookie, and is redirected to the page.
+    /// The request has the token. The browser receives the cookie, and is redirected to the page.
     Enter,
-    /// The request has the cookie and a token: the browser is redirected to the page.
+    /// The request has the cookie and also a token. The browser is redirected to the page.
     Return,
     /// The request has neither, for this reason.
     Refuse(&'static str),
@@ -89,7 +92,7 @@ fn random_text() -> Result<String, std::io::Error> {
     Ok(URL_SAFE_NO_PAD.encode(*bytes))
 }
 
-/// Compares two texts in a time that does not depend on the place of a difference.
+/// Compares two texts. The time does not depend on where they differ.
 fn is_same(left: &str, right: &str) -> bool {
     Sha256::digest(left) == Sha256::digest(right)
 }
@@ -99,7 +102,7 @@ fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     lines.flat_map(|line| line.split(';')).map(str::trim)
 }
 
-/// Passes on the requests of the browser that has opened the page, and only those that read.
+/// Passes on only requests that read, and only those of the browser that has opened the page.
 pub(super) async fn check(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     if request.method() != Method::GET {
         return (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET")]).into_response();
@@ -110,8 +113,8 @@ pub(super) async fn check(State(gate): State<Arc<Gate>>, request: Request, next:
         GateVerdict::Return => (StatusCode::SEE_OTHER, to_page).into_response(),
         GateVerdict::Enter => {
             let Gate { cookie_name, cookie, .. } = &*gate;
-            // Not `Strict`: the address may be clicked in another page, such as a terminal in the browser, and the redirect
-            // belongs to that navigation. Requests only read, and no other site can read the answers.
+            // Not `Strict`: the address may be clicked in another page, such as a terminal in the browser, and then the redirect is a part
+            // of that navigation. It is safe, because requests only read, and no other site can read the answers.
             let cookie = format!("{cookie_name}={cookie}; HttpOnly; SameSite=Lax; Path=/");
             (StatusCode::SEE_OTHER, to_page, [(header::SET_COOKIE, cookie)]).into_response()
         }
@@ -127,7 +130,7 @@ mod tests {
         HeaderMap::from_iter([(header::COOKIE, text.parse().unwrap())])
     }
 
-    /// The token opens the page once; the cookie does so again and again.
+    /// The token opens the page once. The cookie opens it again and again.
     #[test]
     fn token_is_accepted_once() {
         let gate = Gate::new(7).unwrap();

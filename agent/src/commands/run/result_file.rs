@@ -1,5 +1,4 @@
-//! Writes the result of the job to files: that of `--report`, for programs, and torch's own error
-//! file, for an elastic agent that has started this one.
+//! Writes the result of the job to files: the file of `--report`, and torch's own error file if an elastic agent has started this one.
 
 use std::{borrow::Cow, fs, io, path::Path};
 
@@ -18,19 +17,18 @@ use tracing::warn;
 use super::Success;
 use crate::commands::error::LaunchError;
 
-/// The contents of the file of `--report`. Fields are only ever added.
+/// The contents of the file of `--report`. Later versions only add fields.
 #[derive(Serialize)]
 struct Report<'a> {
     ragent: &'static str,
     run_id: &'a str,
     script: &'a str,
-    /// The interpreter of the script on this node; none if the workers are programs.
+    /// The interpreter of the script on this node. `None` if the workers are programs.
     interpreter: Option<Cow<'a, str>>,
-    /// A stable word: [`JobResult::kind`] of a job that has ended, else `left`, `refused`,
-    /// `unreachable` or `error`.
+    /// A stable word: [`JobResult::kind`] if the job has ended, else `left`, `refused`, `unreachable` or `error`.
     result: &'static str,
     exit_code: u8,
-    /// The error message; empty after success.
+    /// The error message. Empty after success.
     text: String,
     restarts_used: u32,
     first_failure: Option<Failure<'a>>,
@@ -48,7 +46,7 @@ struct Failure<'a> {
     global_rank: u32,
     local_rank: u32,
     pid: u32,
-    /// The end of the worker, as text.
+    /// The way in which the worker ended, as text.
     ended: String,
     exit_code: Option<i32>,
     signal: Option<i32>,
@@ -150,14 +148,13 @@ fn word(result: &Result<Success, LaunchError>) -> &'static str {
     }
 }
 
-/// Returns the first failure in the format of torch's `@record`, with the exit code that torchrun
-/// adds; `None` if the worker has written no message, or hung.
+/// Returns the first failure in the format of torch's `@record`, with the exit code that torchrun adds. Returns `None` if the worker has
+/// written no message, or hung.
 fn torch_error(failure: &WorkerFailure) -> Option<Value> {
     let is_hung = matches!(failure.end, WorkerEnd::Hung(_));
     let message = failure.message.as_deref().filter(|_| !is_hung)?;
     let exit_code = process_end::exit_code(&failure.end);
-    // The file itself, if it is on this node; workers on other nodes have sent the end of their
-    // message.
+    // The error file is read if it is on this node. Workers on other nodes have sent only the end of their message.
     let original = failure.error_file.as_deref().and_then(|path| {
         let size = fs::metadata(path).ok()?.len();
         let text = (size <= limits::MAX_ERROR_FILE).then(|| fs::read_to_string(path).ok())??;
@@ -176,7 +173,7 @@ fn torch_error(failure: &WorkerFailure) -> Option<Value> {
     Some(error)
 }
 
-/// Overwrites the file in place: the path may be a pipe.
+/// Overwrites the file in place, because the path may be a pipe.
 fn rewrite(path: &Path, text: &str) -> io::Result<()> {
     let mut file = files::rewrite(path)?;
     io::Write::write_all(&mut file, text.as_bytes())

@@ -1,4 +1,4 @@
-//! The agent that a relay has started, and its output.
+//! Runs the agent that a relay has started, and passes on its output.
 
 use std::{
     fs,
@@ -36,13 +36,12 @@ use crate::commands::ssh::limits;
 pub(super) struct AgentProcess {
     child: Child,
     readers: JoinSet<()>,
-    /// The time at which its streams are given up, once it has ended.
+    /// The time after which its streams are not read any more, once it has ended.
     drained_by: Option<Instant>,
 }
 
 impl AgentProcess {
-    /// Starts the agent of `host`, whose lines are sent to `reports`. `core_dump` is the inherited
-    /// limit.
+    /// Starts the agent of `host`. Its lines are sent to `reports`. `core_dump` is the inherited limit.
     ///
     /// # Errors
     ///
@@ -67,7 +66,7 @@ impl AgentProcess {
         command.arg0("ragent");
         let stdin = match &job.secret {
             Some(secret) => {
-                // Neither a list of processes nor a file contains it.
+                // So that the secret is in no list of processes and in no file.
                 command.arg("--secret-file=-");
                 pipe_with(secret).map_err(|error| format!("failed to send the secret: {error}"))?
             }
@@ -100,14 +99,14 @@ impl AgentProcess {
 
     /// Signals the agent, unless it has ended.
     pub(super) fn signal(&self, signal: i32) {
-        // The process id remains its own until it is reaped; afterwards there is none.
+        // The process id is not reused until the process is reaped. Then `id` returns `None`.
         if let (Some(pid), Ok(signal)) = (self.child.id(), Signal::try_from(signal)) {
             let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
         }
     }
 
-    /// Waits until the agent has ended, and then, at most as long as a cleanup may take, for its
-    /// keeper and all workers, which hold its streams.
+    /// Waits until the agent has ended. Then waits for its keeper and all workers, which hold its streams, at most for the time of a
+    /// cleanup.
     ///
     /// # Cancel safety
     ///
@@ -136,14 +135,13 @@ fn pipe_with(WrittenSecret(secret): &WrittenSecret) -> io::Result<Stdio> {
     Ok(read.into())
 }
 
-/// Returns the `PWD` of a shell that has changed to `folder`; `None` if it depends on symbolic
-/// links.
+/// Returns the `PWD` that a shell has after it changes to `folder`. Returns `None` if it depends on symbolic links.
 fn shells_name(folder: &Path) -> Option<PathBuf> {
     let is_plain = !folder.components().any(|part| part == Component::ParentDir);
     (is_plain && folder.is_absolute()).then(|| folder.components().collect())
 }
 
-/// Sends the lines of `pipe` to `reports`, and waits while that is full.
+/// Sends the lines of `pipe` to `reports`, and waits while the queue is full.
 async fn pass_on(
     mut pipe: impl AsyncRead + Unpin,
     host: HostNumber,

@@ -1,4 +1,4 @@
-//! The connections that one host opens, sends orders to, and closes.
+//! Opens the connections of one host, sends orders through them, and closes them.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -37,14 +37,14 @@ struct OpenBranch {
 }
 
 impl Branches {
-    /// Creates an empty set of connections; their reports will be sent to `reports`.
+    /// Creates an empty set of connections. Their reports will be sent to `reports`.
     pub(super) fn new(way: Way, launch: LaunchId, reports: mpsc::Sender<RelayReport>) -> Self {
         let permits = Arc::new(Semaphore::new(way.fanout.max(1) as usize));
         let (way, launch) = (Arc::new(way), Arc::new(launch));
         Self { way, launch, permits, reports, open: Vec::new(), tasks: JoinSet::new() }
     }
 
-    /// Reaches `hosts`; if there are many, as a tree.
+    /// Reaches `hosts`. Many hosts are reached as a tree.
     pub(super) fn reach(&mut self, hosts: Vec<TargetHost>) {
         for branch in tree::split(hosts, self.way.fanout) {
             self.open(branch);
@@ -74,7 +74,7 @@ impl Branches {
         self.tasks.spawn(connection.run());
     }
 
-    /// Starts the agents of `hosts`, each through the connection that leads to its host.
+    /// Starts the agents of `hosts`, each by an order to the connection that leads to its host.
     pub(super) fn start(&self, job: &Job, hosts: &[HostJob]) {
         for branch in &self.open {
             let below = |host: &&HostJob| branch.hosts.contains(&host.number);
@@ -92,8 +92,7 @@ impl Branches {
         }
     }
 
-    /// Ends all connections at once, and reports their hosts as lost for the reason `why`, so that the launching host
-    /// reaches them directly.
+    /// Ends all connections at once, and reports their hosts as lost for the reason `why`. The launching host then reaches them directly.
     pub(super) async fn abandon(mut self, why: &str) {
         self.tasks.shutdown().await;
         for host in self.open.into_iter().flat_map(|branch| branch.hosts) {
@@ -103,8 +102,7 @@ impl Branches {
         }
     }
 
-    /// Closes all connections, upon which the relays end their agents, and waits at most `limit`
-    /// for them to end.
+    /// Closes all connections, so that the relays end their agents. Waits at most `limit` for them to end.
     pub(super) async fn disconnect(mut self, limit: Duration) {
         self.open.clear();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
@@ -120,7 +118,7 @@ impl OpenBranch {
             Ok(order) => order,
             Err(error) => return warn!(%error, "failed to encode an order"),
         };
-        // A closed connection has been reported, and one with a full queue is not served.
+        // A closed connection has already been reported. A connection with a full queue misses this order.
         if let Err(error) = self.orders.try_send(order) {
             debug!(%error, "failed to send an order");
         }

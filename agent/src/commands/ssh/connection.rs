@@ -1,7 +1,6 @@
-//! One ssh: starts a relay on a host, sends it orders, and passes on the reports of the relay and
-//! of those below it.
+//! Runs one ssh: starts a relay on a host, sends it orders, and passes on the reports of that relay and of the relays below it.
 //!
-//! When it ends, for any reason, every host that it still leads to is reported as gone.
+//! When it ends, for any reason, it reports every host that it still leads to as gone.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -26,7 +25,7 @@ use super::{
 };
 use crate::commands::ssh::limits;
 
-/// A connection to one host, and through it to the hosts below.
+/// A connection to one host, and to the hosts below it.
 #[derive(Debug)]
 pub(super) struct HostConnection {
     pub(super) branch: Branch,
@@ -59,8 +58,8 @@ impl HostConnection {
         }
     }
 
-    /// Opens and serves the connection, and retries if the refusal may be temporary. Returns the
-    /// reason for its end, or `None` if it is no longer needed.
+    /// Opens the connection and serves it. Retries if the refusal may be temporary. Returns the reason for its end, or `None` if it is no
+    /// longer needed.
     async fn attempt(&mut self, open: &mut BTreeSet<HostNumber>) -> Option<String> {
         let mut attempts = 1;
         loop {
@@ -73,7 +72,7 @@ impl HostConnection {
             {
                 return Some(why);
             }
-            // Random, so that connections that were refused together are not retried together.
+            // Connections that were refused together must not retry together, so the wait is random.
             let wait =
                 limits::SSH_RETRY_INTERVAL.mul_f64(f64::from(attempts) + rand::random::<f64>());
             debug!(cause = why, "a connection was refused; retrying");
@@ -127,7 +126,7 @@ impl HostConnection {
         let writer = write(stdin, reach, keep_alive, &mut self.orders);
         let listen = listener.run(permit, deadline, &self.reports);
         tokio::pin!(writer, listen);
-        // The stream of orders may end first; later reports are still received.
+        // The stream of orders may end first. Later reports are still received.
         let received = tokio::select! {
             received = &mut listen => received,
             () = &mut writer => listen.await,
@@ -146,7 +145,7 @@ async fn write(
     let mut next = first;
     loop {
         if stdin.write_all(&next).await.is_err() {
-            // ssh has ended, which is also seen at its other streams.
+            // ssh has ended. Its other streams show that too.
             return;
         }
         next = match timeout(limits::ORDER_KEEP_ALIVE, orders.recv()).await {
@@ -165,11 +164,11 @@ async fn disconnect(
     received: Result<(), String>,
 ) -> String {
     if let Err(why) = received {
-        // After an invalid message ssh is ended, not waited for.
+        // After an invalid message, ssh is ended without a wait.
         return why;
     }
     let status = timeout(limits::DISCONNECT_TIMEOUT, process.ended()).await;
-    // A master connection of ssh may hold the stream longer.
+    // A master connection of ssh may hold the stream for longer.
     let _ = timeout(limits::FAILURE_OUTPUT_TIMEOUT, stderr).await;
     ssh_command::why(status.ok().flatten(), &ssh_output.text())
 }

@@ -1,5 +1,6 @@
-//! Carries out the decisions of a launch's machine, in one loop that never blocks. A slow console
-//! delays the hosts, not the loop: the next line is received when the previous one is written.
+//! Carries out the decisions of a launch's machine, in one loop that never blocks.
+//!
+//! The next line is received when the previous one is written. So a slow console delays the hosts, but not the loop.
 
 use std::{sync::Arc, time::Instant};
 
@@ -65,7 +66,7 @@ pub(super) async fn drive(plan: &Plan) -> Result<LaunchResult, LaunchError> {
             () = clock::until(deadline) => driver.machine.handle_timeout(clock::now()),
             () = write(&console, &driver.pending) => {
                 driver.pending = None;
-                // A console that accepts output is only slow.
+                // A console that accepts output is slow, but not blocked.
                 driver.hurry = driver.hurry.map(|_| clock::now() + limits::FLUSH_TIMEOUT);
             }
             () = clock::until(driver.hurry), if driver.pending.is_some() => driver.pending = None,
@@ -85,7 +86,7 @@ fn settings(plan: &Plan) -> LaunchSettings {
         names: plan.names(),
         min: plan.nodes.min() as usize,
         stop: plan.stop(),
-        // A relay may try one host after another, which are then tried directly.
+        // A relay may try one host after another. Those hosts are then tried directly.
         reach_silence: plan.way.greeting_timeout().saturating_mul(3),
         rendezvous: plan.rendezvous.clone(),
     }
@@ -102,8 +103,8 @@ struct LaunchDriver<'a> {
     registration: Option<AgentFile>,
     /// A line that is not yet written to the console.
     pending: Option<(Stream, Bytes)>,
-    /// The time from which a blocked console is not waited for, because the user has asked for an
-    /// end, and the ends of agents are reported after their lines.
+    /// From this time on, a blocked console is not waited for. It is set when the user has asked for an end, because agents report their
+    /// ends after their lines.
     hurry: Option<Instant>,
 }
 
@@ -118,7 +119,7 @@ impl LaunchDriver<'_> {
                 }
                 Effect::Start(hosts) => {
                     self.jobs = self.plan.host_jobs(&hosts);
-                    // Without it, `ragent status` needs the endpoint and the secret.
+                    // If it fails, `ragent status` needs the endpoint and the secret as flags.
                     self.registration = self
                         .plan
                         .registration(&hosts)

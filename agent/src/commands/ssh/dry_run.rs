@@ -1,4 +1,4 @@
-//! `--dry-run`: the commands of each host, in a form that can be run by hand.
+//! Prints the commands of each host in a form that you can run by hand: `--dry-run`.
 
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -11,7 +11,7 @@ use super::{
     tree::{self, Branch},
 };
 
-/// Returns the commands of each host. Names of variables are shown, not their values.
+/// Returns the commands of each host. They have the names of variables, but not their values.
 pub(super) fn text(plan: &Plan) -> String {
     let host_address = |host_name: &String| HostAddress {
         host_name: host_name.clone(),
@@ -55,8 +55,7 @@ pub(super) fn text(plan: &Plan) -> String {
     text
 }
 
-/// Returns the branches to `hosts`, which are reached from this host or from the host `by`, in
-/// reverse order.
+/// Returns the branches to `hosts` in reverse order. They are reached from this host or from the host `by`.
 fn branches(
     plan: &Plan,
     hosts: Vec<TargetHost>,

@@ -1,7 +1,8 @@
 //! Filters the hosts of a list: `--include` and `--exclude`.
 //!
-//! Hosts are separated by commas or, as with DeepSpeed, at signs; `node[1-4,7]` is a set of hosts.
-//! Slots follow a colon: `node1:0,2` takes the accelerators 0 and 2 of node1, with one worker each.
+//! - Hosts are separated by commas or, as with DeepSpeed, by at signs.
+//! - `node[1-4,7]` is a set of hosts.
+//! - Slots follow a colon: `node1:0,2` takes the accelerators 0 and 2 of node1, with one worker each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -76,7 +77,7 @@ fn chosen_host(host: &ListedHost, devices: Option<BTreeSet<u32>>) -> ChosenHost 
     }
 }
 
-/// Returns the slots of a host that remain without those of `without`.
+/// Returns the slots of a host without the slots in `without`.
 fn rest(
     host: &ListedHost,
     devices: Option<BTreeSet<u32>>,
@@ -96,12 +97,11 @@ fn rest(
     Ok(all.difference(without).copied().collect())
 }
 
-/// The hosts that a filter names, as the list spells them, each with its slots; `None` for the
-/// whole host.
+/// The hosts that a filter names, in the spelling of the list. Each has its slots, or `None` for the whole host.
 type Named = BTreeMap<String, Option<BTreeSet<u32>>>;
 
 fn read(flag: &'static str, text: &str, list: &HostList) -> Result<Named, UsageError> {
-    // As in the list, names are compared without case.
+    // Names are compared without case, as in the list.
     let hosts: BTreeMap<String, &ListedHost> =
         list.hosts().iter().map(|host| (host.name.to_ascii_lowercase(), host)).collect();
     let listed = |name: &str| hosts.get(&name.to_ascii_lowercase()).copied();
@@ -221,7 +221,7 @@ mod tests {
         Ok(hosts.iter().map(text).collect())
     }
 
-    /// Commas, at signs and ranges name hosts, which keep the order of the list.
+    /// Commas, at signs and ranges name hosts. They keep the order of the list.
     #[test]
     fn hosts_are_included() {
         let two = Ok(vec!["me@n1/4:".to_owned(), "n3/0:".to_owned()]);
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(chosen("N1:0,n1:2,FD00::1", "Fd00::1"), Ok(vec!["me@n1/2:0,2".to_owned()]));
     }
 
-    /// Slots are accelerators, with one worker each.
+    /// Slots are accelerators. Each has one worker.
     #[test]
     fn slots_of_a_host() {
         let expected = Ok(vec!["me@n1/2:0,2".to_owned(), "n10/4:4,5,6,7".to_owned()]);

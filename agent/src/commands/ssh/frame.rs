@@ -1,4 +1,4 @@
-//! The encoding of orders and reports: a length, a kind, and JSON or, for output, the line.
+//! Encodes orders and reports: a length, a kind, and JSON or, for output, the line.
 
 use std::marker::PhantomData;
 
@@ -32,7 +32,7 @@ pub(super) enum FrameError {
 
 /// A message that can be sent in a frame.
 pub(super) trait Message: Sized {
-    /// The maximum length of a frame: reports are short, orders may be long.
+    /// The maximum length of a frame. Reports are short, orders may be long.
     const LIMIT: usize;
 
     fn encode(&self) -> Result<Bytes, FrameError>;
@@ -96,8 +96,7 @@ impl<M: Message> Default for FrameDecoder<M> {
 }
 
 impl<M: Message> FrameDecoder<M> {
-    /// Takes one message from the front of `input`, or `None` if it has not been received
-    /// completely.
+    /// Takes one message from the front of `input`. Returns `None` if it has not been received completely.
     ///
     /// # Errors
     ///
@@ -161,7 +160,7 @@ mod tests {
         FrameDecoder::default().decode(&mut BytesMut::from(input))
     }
 
-    /// Orders are received as they were sent, with any bytes in them, also in the name of a folder.
+    /// Orders arrive as they were sent, with any bytes in them, also in the name of a folder.
     #[test]
     fn orders_arrive() {
         use std::os::unix::ffi::OsStringExt;
@@ -172,7 +171,7 @@ mod tests {
         assert_eq!(take::<RelayOrder>(&order.encode().unwrap()).unwrap(), Some(order));
     }
 
-    /// A length over the limit is refused before memory is reserved for it, by both sides.
+    /// Both sides refuse a length over the limit, before memory is reserved for it.
     #[test]
     fn long_messages_are_refused() {
         let head = [0, 2, 0, 0];
@@ -197,7 +196,7 @@ mod tests {
     }
 
     proptest! {
-        /// The same reports are received for every division of the bytes.
+        /// The same reports are received, however the bytes are divided.
         #[test]
         fn cut_anywhere(cuts in proptest::collection::vec(1usize..40, 0..20)) {
             let bytes: Vec<u8> = reports().iter().flat_map(|report| report.encode().unwrap()).collect();

@@ -1,11 +1,12 @@
-//! The first line of a relay, which distinguishes its messages from the output of a shell, and
-//! proves that both sides run the same program.
+//! Sends and recognizes the first line of a relay.
+//!
+//! It separates the relay's messages from the output of a shell, and proves that both sides run the same program.
 
 use bytes::{Buf, BytesMut};
 
 use crate::commands::ssh::limits;
 
-/// The beginning of the line; no start-up file of a shell prints a zero byte.
+/// The beginning of the line. No start-up file of a shell prints a zero byte.
 const MARK: &[u8] = b"\0ragent-relay ";
 
 /// Returns the line that a relay sends first.
@@ -35,13 +36,13 @@ pub(super) enum GreetingError {
 pub(super) struct Greeting {
     /// The place after the mark, if it was found.
     version_at: Option<usize>,
-    /// The length of the front of the input that is not searched again.
+    /// The length of the front of the input that need not be searched again.
     searched: usize,
 }
 
 impl Greeting {
-    /// Takes everything up to the end of the greeting from the front of `input`, to which only bytes at its end were added since
-    /// the last call. Returns false if the greeting has not been received completely.
+    /// Takes everything up to the end of the greeting from the front of `input`. Between calls, bytes may be added only at its end. Returns
+    /// false if the greeting has not been received completely.
     ///
     /// # Errors
     ///
@@ -86,8 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// Output of a shell before the greeting is skipped, and bytes after it are kept, for every
-    /// division of the input.
+    /// Output of a shell before the greeting is skipped, and bytes after it are kept, however the input is divided.
     #[test]
     fn greeting_among_noise() {
         let whole = [b"Welcome!\nragent-relay ", &line()[..], b"rest"].concat();
@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    /// Each byte is searched only a few times, before the mark and after it, however small the parts of the input are.
+    /// Each byte is searched only a few times, before and after the mark, even if the input arrives in small parts.
     #[test]
     fn input_is_not_searched_again() {
         let line = line();

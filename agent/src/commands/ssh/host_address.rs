@@ -1,4 +1,4 @@
-//! The address at which other hosts can reach this one: that at which ssh has reached it.
+//! Finds the address at which other hosts can reach this one: the address at which ssh has reached it.
 
 use std::net::{IpAddr, TcpListener};
 
@@ -10,8 +10,8 @@ use ragent_base::{
 
 use super::order::HostAddress;
 
-/// Returns the address of this host, and a listener that reserves the port for its agent until the
-/// agent is started; otherwise another launch might take it.
+/// Returns the address of this host, and a listener that reserves the port until the agent is started. Otherwise another launch might take
+/// the port.
 pub(super) fn host_address() -> (HostAddress, Option<TcpListener>) {
     let connection = ThisHost.env("SSH_CONNECTION").unwrap_or_default();
     let listen = |port| net::listen(Reach::Everywhere, port).ok();
@@ -25,16 +25,15 @@ pub(super) fn host_address() -> (HostAddress, Option<TcpListener>) {
     (host_address, held)
 }
 
-/// Returns the address as another host may have sent it, without a name that is too long or has other characters than
-/// names of hosts have: the name may become a part of the agents' command lines.
+/// Returns the address that another host has sent, without its name if the name is too long or cannot be a host name. The name may become a
+/// part of the agents' command lines.
 pub(super) fn checked(host_address: HostAddress) -> HostAddress {
     let is_valid = spec::is_host(&host_address.host_name);
     let host_name = if is_valid { host_address.host_name } else { String::new() };
     HostAddress { host_name, ..host_address }
 }
 
-/// Returns the address at which ssh has reached this host, if other hosts can use it: the third
-/// word of `SSH_CONNECTION`.
+/// Returns the address at which ssh has reached this host, if other hosts can use it. It is the third word of `SSH_CONNECTION`.
 fn own_address(connection: &str) -> Option<IpAddr> {
     let address: IpAddr = connection.split(' ').nth(2)?.parse().ok()?;
     let address = address.to_canonical();

@@ -1,7 +1,7 @@
 //! Parses lists of hosts: the hostfiles of Open MPI, MPICH and DeepSpeed, and plain lists.
 //!
-//! Each line names one host: `node1`, `user@node1`, `node1:8`, `node1 slots=8 max_slots=8`. Their
-//! order is that of the ranks. `#` begins a comment. No host is contacted.
+//! Each line names one host: `node1`, `user@node1`, `node1:8`, `node1 slots=8 max_slots=8`. The order of the lines is the order of the
+//! ranks. `#` begins a comment. No host is contacted.
 
 use std::{collections::BTreeMap, num::NonZeroU32, str::FromStr};
 
@@ -9,7 +9,7 @@ use crate::commands::ssh::limits;
 
 /// The hosts of a list.
 ///
-/// Invariant: there is at least one host, and no two have the same name, ignoring ASCII case.
+/// Invariant: there is at least one host, and no two have the same name. Names are compared without ASCII case.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct HostList {
     hosts: Vec<ListedHost>,
@@ -67,7 +67,7 @@ pub(crate) enum HostListError {
         /// The word, as written.
         name: String,
     },
-    /// A word that refers to a scheduler's list, such as `+n1` and `^node1`.
+    /// A word that refers to a scheduler's list, such as `+n1` or `^node1`.
     #[error("line {line}: `{word}` refers to another host list, which is not supported")]
     Relative {
         /// The line.
@@ -75,7 +75,7 @@ pub(crate) enum HostListError {
         /// The word, as written.
         word: String,
     },
-    /// A number of slots that is not a number or too large.
+    /// A number of slots that is too large, or not a number.
     #[error("line {line}: `{value}` is not a valid number of slots")]
     Slots {
         /// The line.
@@ -154,7 +154,7 @@ impl FromStr for HostList {
     }
 }
 
-/// Parses a line without its comment. Returns `None` if the line is blank.
+/// Parses a line without its comment. Returns `None` for a blank line.
 fn host(line: usize, text: &str) -> Result<Option<ListedHost>, HostListError> {
     // Open MPI allows white space around the sign.
     let spaced = text.replace('=', " = ");
@@ -180,7 +180,7 @@ fn host(line: usize, text: &str) -> Result<Option<ListedHost>, HostListError> {
                     Some(_) | None => {}
                 }
             }
-            // A limit for schedulers that start more workers on a host than it has slots.
+            // It limits schedulers that start more workers on a host than it has slots.
             "max_slots" | "max-slots" | "slots_max" | "slots-max" => {
                 slots(line, &host.name, value)?;
             }
@@ -211,7 +211,7 @@ fn named(line: usize, word: &str) -> Result<ListedHost, HostListError> {
     Ok(ListedHost { name: name.to_owned(), user: user.map(str::to_owned), slots })
 }
 
-/// Splits `text` into the name and the slots after a colon that is not part of an IPv6 address.
+/// Splits `text` into the name and the slots after a colon. A colon in an IPv6 address does not count.
 fn split_slots(text: &str) -> Option<(&str, Option<&str>)> {
     if let Some(rest) = text.strip_prefix('[') {
         let (name, rest) = rest.split_once(']')?;
@@ -226,7 +226,7 @@ fn split_slots(text: &str) -> Option<(&str, Option<&str>)> {
     }
 }
 
-/// Returns true if `text` can be passed to ssh as a host, and cannot be taken for an option.
+/// Returns true if `text` can be passed to ssh as a host, and ssh cannot take it for an option.
 fn is_host(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-:%".contains(c);
     !text.is_empty() && text.len() <= MAX_NAME && !text.starts_with('-') && text.chars().all(fits)
@@ -262,7 +262,7 @@ mod tests {
         text.parse::<HostList>().unwrap_err()
     }
 
-    /// The lists of all three programs are accepted; comments and blank lines are ignored.
+    /// The lists of all three programs are accepted. Comments and blank lines are ignored.
     #[test]
     fn grammars() {
         let text = "# all of them\nnode1\n\n  node2 slots=8  # eight\nnode3:4\n\
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(read(text), expected.map(|(name, slots)| (name.to_owned(), slots)));
     }
 
-    /// A host that is listed twice is refused, also with two users; the error names both lines.
+    /// A host that is listed twice is refused, even with two users. The error names both lines.
     #[test]
     fn duplicates() {
         let name = "a".to_owned();
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// A host with zero slots is an error; it is not silently left out.
+    /// A host with zero slots is an error. It is not silently left out.
     #[test]
     fn zero_slots() {
         let zero = HostListError::ZeroSlots { line: 2, name: "b".to_owned() };
@@ -328,7 +328,7 @@ mod tests {
         let word = "gpus=8".to_owned();
         assert_eq!(error("a gpus=8"), HostListError::Word { line: 1, word });
         assert_eq!(error("+n0"), HostListError::Relative { line: 1, word: "+n0".to_owned() });
-        // ssh could take the first ones for options; the others are not names of hosts.
+        // ssh could take the first ones for options. The others are not names of hosts.
         for name in ["-oProxyCommand=x", "-F", "me@-F", "-l@a", "a,b", "a;b", "$(a)"] {
             assert!(name.parse::<HostList>().is_err(), "{name}");
         }

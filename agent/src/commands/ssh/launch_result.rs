@@ -1,4 +1,4 @@
-//! The result of a launch, as an exit code and as a text.
+//! Turns the ends of the agents into the result of a launch: an exit code and a text.
 
 use std::fmt::Write;
 
@@ -15,9 +15,9 @@ pub(crate) enum LaunchResult {
     Succeeded,
     /// The job has failed.
     Failed {
-        /// The exit code that follows from those of the agents.
+        /// The exit code, by the exit codes of the agents.
         code: u8,
-        /// Hosts whose agents did not simply fail with the job, each with its end.
+        /// Hosts whose agents did not fail with the job, but in another way, each with its end.
         ends: Vec<(String, String)>,
     },
     /// The user has ended the launch.
@@ -25,7 +25,7 @@ pub(crate) enum LaunchResult {
         /// The signal.
         signal: Signal,
     },
-    /// Too few hosts were reached; no agent was started.
+    /// Too few hosts were reached. No agent was started.
     TooFewHosts {
         /// The number of hosts that were reached.
         reached: usize,
@@ -36,15 +36,13 @@ pub(crate) enum LaunchResult {
     },
 }
 
-/// The exit codes of agents in their order of precedence.
+/// The exit codes of agents, the most important first.
 const PRECEDENCE: [u8; 5] = [1, CLOSED_BEFORE, HOST_GONE, REFUSED, PORT_IN_USE];
 
-/// Returns the result that follows from the ends of all agents; `cause` is the signal by which the
-/// user has ended them.
+/// Returns the result by the ends of all agents. `cause` is the signal by which the user has ended them.
 ///
-/// An agent exits with 0 only if the job has succeeded, so one such exit code is enough: other
-/// agents may have left before. Otherwise the codes of a failed job take precedence over codes for a
-/// single host.
+/// One agent that exits with 0 is enough, because an agent does so only if the job has succeeded. Other agents may have left before.
+/// Without a success, the codes of a failed job take precedence over codes for a single host.
 pub(super) fn of_ends(
     ends: &[(String, Result<AgentEnd, String>)],
     cause: Option<Signal>,
@@ -62,9 +60,9 @@ pub(super) fn of_ends(
     if let Some(signal) = cause {
         return LaunchResult::Interrupted { signal };
     }
-    // Code 2 concerns one host. From `ragent launch` it would mean a mistake in its arguments.
+    // Code 2 means a mistake on one host. As the code of `ragent launch` it would mean a mistake in its own arguments.
     let code = PRECEDENCE.into_iter().find(|code| codes.contains(&i32::from(*code)));
-    // Without a signal from the user, agents have left because this launch has stopped them after a loss.
+    // The user has sent no signal, so agents left because this launch has stopped them after a loss.
     let code = code.unwrap_or(1);
     let own = |(name, end): &(String, Result<AgentEnd, String>)| {
         let how = match end {
@@ -108,7 +106,7 @@ impl LaunchResult {
                     unreachable.iter().filter_map(|(_, why)| ssh_command::hint(why)).collect();
                 hints.sort_unstable();
                 hints.dedup();
-                // At least one host must be reached for that.
+                // That hint needs at least one reached host.
                 if hints.is_empty() && *reached > 0 {
                     hints.push("give `--nnodes MIN:MAX` to start the job without the others");
                 }
@@ -122,7 +120,7 @@ impl LaunchResult {
     }
 }
 
-/// The maximum number of hosts in a report: if more have failed, they have similar reasons.
+/// The maximum number of hosts in a report. More hosts than that fail for similar reasons.
 const NAMED: usize = 20;
 
 fn list(hosts: &[(String, String)]) -> String {
@@ -147,8 +145,7 @@ mod tests {
         }
     }
 
-    /// One agent that exits with 0 is enough; otherwise the code of a failed job takes precedence
-    /// over that of a single host.
+    /// One agent that exits with 0 is enough. Otherwise the code of a failed job takes precedence over the code of a single host.
     #[test]
     fn codes_are_ranked() {
         assert_eq!(code(&[1, 0, 2]), 0);
@@ -159,7 +156,7 @@ mod tests {
         assert_eq!(code(&[]), 1);
     }
 
-    /// Hosts whose agents did not simply fail with the job are named; the others are not.
+    /// Hosts whose agents did not fail with the job, but in another way, are named. The others are not.
     #[test]
     fn odd_ends_are_named() {
         let ends = [

@@ -1,5 +1,4 @@
-//! The limits of `ragent launch`, each with its reason. Sizes are in bytes; times, sizes and numbers
-//! are maxima unless stated otherwise.
+//! Limits `ragent launch`. Each limit has its reason. Sizes are in bytes. Times, sizes and numbers are maxima unless stated otherwise.
 
 use std::time::Duration;
 
@@ -8,59 +7,54 @@ pub(crate) use ragent_base::limits::{
     MAX_LOCAL_WORLD_SIZE,
 };
 
-/// The size of a variable's value; Linux allows no longer arguments.
+/// The size of a variable's value. Linux allows no longer arguments.
 pub(crate) const MAX_VARIABLE: usize = 128 * 1024 - 1024;
-/// The number of hosts of one `ragent launch`: more agents than a coordinator accepts.
+/// The number of hosts of one `ragent launch`. A coordinator accepts fewer agents.
 pub(crate) const MAX_HOSTS: usize = 16_384;
 /// The size of a hostfile or a file of variables that is read.
 pub(crate) const MAX_LIST_FILE: u64 = 4 * 1024 * 1024;
-/// The number of ssh connections that one process opens at once without `--fanout`: an sshd with
-/// more refuses some (`MaxStartups`), and each costs a process here.
+/// The number of ssh connections that one process opens at once without `--fanout`. With more, an sshd refuses some (`MaxStartups`), and
+/// each costs a process here.
 pub(crate) const DEFAULT_FANOUT: u32 = 32;
 /// The maximum of `--fanout`.
 pub(crate) const MAX_FANOUT: u32 = 1024;
 /// The time for ssh to reach a host without `--connect-timeout`.
 pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time for a host to start ragent once it is reached: a login shell with its home on a slow
-/// disk takes seconds.
+/// The time for a host to start ragent once it is reached. A login shell with its home on a slow disk takes seconds.
 pub(crate) const GREETING_TIMEOUT: Duration = Duration::from_secs(30);
 /// The number of bytes that the shell of a host may print before ragent starts.
 pub(crate) const MAX_BANNER: usize = 64 * 1024;
-/// The size of a message between `ragent launch` and its relays: the environment and the arguments
-/// of a job, or all hosts of a tree, with each byte encoded in up to four.
+/// The size of a message between `ragent launch` and its relays. It has the environment and the arguments of a job, or all hosts of a tree,
+/// and each byte may take four bytes.
 pub(crate) const MAX_RELAY_FRAME: usize = 16 * 1024 * 1024;
-/// The length of a forwarded line of an agent: a line of a worker as the agent cuts it, with its
-/// prefix.
+/// The length of a forwarded line of an agent: the longest piece of a worker's line, with its prefix.
 pub(crate) const MAX_RELAYED_LINE: usize = ragent_base::output::limits::MAX_CONSOLE_LINE + 4096;
-/// The size of the prefixes within a line that returns to the left of the console, as a progress bar does: thousands of them.
+/// The size of the prefixes within a line that returns to the left of the console. A progress bar does so thousands of times.
 pub(crate) const MAX_INNER_PREFIXES: usize = 64 * 1024;
-/// Messages that wait for a relay, a connection or the console; senders wait while it is full.
+/// Messages that wait for a relay, a connection or the console. Senders wait while the queue is full.
 pub(crate) const RELAY_QUEUE: usize = 64;
-/// Orders that wait for one connection: a handful in all. Further ones are dropped.
+/// Orders that wait for one connection. There are only a handful in all. Further ones are dropped.
 pub(crate) const ORDER_QUEUE: usize = 64;
-/// The size of the end of ssh's output that the report of its failure contains.
+/// The size of the end of ssh's output in the report of its failure.
 pub(crate) const SSH_ERROR_LEN: usize = 1024;
 /// Interval of keep-alives to a relay from the process that sends its orders.
 pub(crate) const ORDER_KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// Silence after which a relay considers the launching host lost: long enough for a user who has
-/// stopped `ragent launch` with Ctrl-Z to continue it.
+/// Silence after which a relay considers the launching host lost. It is long enough for a user who stops `ragent launch` with Ctrl-Z and
+/// continues it.
 pub(crate) const ORDER_SILENCE: Duration = Duration::from_secs(300);
-/// The number of connections for which the usual limit of 1024 open files is enough: each has
-/// three.
+/// The number of connections for which the usual limit of 1024 open files is enough. Each has three.
 pub(crate) const PLAIN_CONNECTIONS: usize = 256;
-/// The number of attempts for a connection that was refused for a reason that may pass: by an sshd,
-/// especially of a jump host, that is busy with others (`MaxStartups`).
+/// The number of attempts for a connection that was refused for a reason that may pass. For example, the sshd of a jump host is busy with
+/// other connections (`MaxStartups`).
 pub(crate) const SSH_ATTEMPTS: u32 = 4;
-/// The unit of the increasing pauses between these attempts.
+/// The unit of the pauses between these attempts, which increase.
 pub(crate) const SSH_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// The number of hosts for which a launch warns that another host could not reach them: further
-/// ones usually have the same cause.
+/// The number of hosts for which a launch warns that another host could not reach them. Further ones usually have the same cause.
 pub(crate) const DIRECT_CONNECTION_WARNINGS: usize = 16;
 /// The time for connections to end after the last order.
 pub(crate) const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time for which agents may stay after one of them has reported that the job has succeeded:
-/// they learn it at once, or are evicted within a lease (3 s), and have nothing left to do.
+/// The time that agents may run after one of them has reported the success of the job. They learn it at once, or are evicted within a lease
+/// (3 s), and have nothing left to do.
 pub(crate) const SUCCESS_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time for which started hosts wait for each other if some were not reached: all of them start
-/// at the same moment.
+/// The time that started hosts wait for each other if some were not reached. All of them start at the same moment.
 pub(crate) const LAUNCH_LAST_CALL: Duration = Duration::from_secs(5);

@@ -1,7 +1,9 @@
 //! Splits a stream into lines of limited length, each with a line feed at its end.
 //!
-//! The codecs of tokio-util lose output: `LinesCodec` requires UTF-8 and removes carriage returns,
-//! and both it and `AnyDelimiterCodec` discard the rest of a line that is too long.
+//! The codecs of tokio-util would lose output:
+//!
+//! - `LinesCodec` requires UTF-8 and removes carriage returns.
+//! - It and `AnyDelimiterCodec` discard the rest of a line that is too long.
 
 use bytes::{Bytes, BytesMut};
 
@@ -22,9 +24,8 @@ impl Lines {
         &mut self.buffer
     }
 
-    /// Takes the next line, or a piece of a line that is too long. If `is_over`, also takes a last
-    /// line without a line feed. Each line and piece ends with a line feed, which is added if
-    /// missing.
+    /// Takes the next line, or a piece of a line that is too long. If `is_over`, also takes a last line without a line feed. A missing line
+    /// feed is added.
     pub(super) fn take(&mut self, is_over: bool) -> Option<Bytes> {
         // One byte less, for the line feed that is added to a piece.
         const LONGEST: usize = limits::MAX_RELAYED_LINE - 1;
@@ -81,7 +82,7 @@ mod tests {
     }
 
     proptest! {
-        /// The lines of a stream are the same for every division of its bytes.
+        /// The lines of a stream are the same, however its bytes are divided.
         #[test]
         fn cut_anywhere(text in "[ab\n]{0,60}", at in 0usize..60) {
             let (head, tail) = text.as_bytes().split_at(at.min(text.len()));

@@ -1,4 +1,4 @@
-//! Receives the reports of a relay and of those below it, and passes on the valid ones.
+//! Receives the reports of a relay and of the relays below it, and passes on the valid ones.
 
 use std::{collections::BTreeSet, time::Instant};
 
@@ -30,7 +30,7 @@ pub(super) struct Listener<'a> {
 }
 
 impl<'a> Listener<'a> {
-    /// Creates the listener to the relay of `head`, which leads to the hosts in `open`.
+    /// Creates the listener for the relay of `head`, which leads to the hosts in `open`.
     pub(super) fn new(
         stdout: ChildStdout,
         ssh_output: SshOutput,
@@ -45,7 +45,7 @@ impl<'a> Listener<'a> {
     ///
     /// # Errors
     ///
-    /// Returns what is wrong with the other side.
+    /// Returns a description of the mistake if the other side sends something invalid.
     pub(super) async fn run(
         mut self,
         permit: OwnedSemaphorePermit,
@@ -137,8 +137,7 @@ impl<'a> Listener<'a> {
     }
 }
 
-/// Returns a text of another host in a form that is safe to print: short, and without control
-/// characters.
+/// Returns a text of another host in a form that is safe to print: short, and without control characters.
 fn printable(text: &str) -> String {
     let text: String = text.chars().take(limits::SSH_ERROR_LEN).collect();
     ragent_proto::printable(&text).replace(['\n', '\t'], " ")

@@ -1,5 +1,4 @@
-//! Makes the decisions of a launch: which hosts to reach, when to start, when to give up, and the
-//! result.
+//! Makes the decisions of a launch: which hosts to reach, when to start, when to give up, and the result.
 //!
 //! ```text
 //! Reaching ── all have answered, enough of them ──▶ Running ── all have ended ──▶ Over
@@ -9,10 +8,11 @@
 //!                                                   Stopping ── all have ended, killed if they must be
 //! ```
 //!
-//! A host that another one could not reach is tried directly. If another one has lost it, with or without its
-//! own end, the host is reached directly as well, and its agent is started again. When one agent reports that the job
-//! has succeeded, the others have a few seconds to learn of it, and are then signalled to end. The
-//! output of workers is not handled here.
+//! - A host that another host could not reach is tried directly.
+//! - A host that another host has lost is reached directly as well, and its agent is started again.
+//! - When one agent reports that the job has succeeded, the others have a few seconds to learn it. Then they are signalled to end.
+//!
+//! The output of workers is handled elsewhere.
 
 mod hosts;
 
@@ -52,7 +52,7 @@ pub(super) struct LaunchSettings {
 pub(super) enum Effect {
     /// Reaches all hosts.
     Reach,
-    /// Reaches directly a host that could not be reached through another.
+    /// Reaches a host directly, because another host could not reach it.
     ReachDirectly(HostNumber),
     /// Starts the agents of these hosts.
     Start(Vec<(HostNumber, HostAddress)>),
@@ -77,7 +77,7 @@ enum LaunchPhase {
 pub(super) struct Machine {
     settings: LaunchSettings,
     hosts: Hosts,
-    /// The hosts of the job's voters, or of its only endpoint, if this launch has chosen them.
+    /// The hosts of the job's voters, or the host of its only endpoint, if this launch has chosen them.
     coordinators: Vec<HostNumber>,
     phase: LaunchPhase,
     /// The number of hosts that another host could not reach.
@@ -130,8 +130,7 @@ impl Machine {
         self.advance(now);
     }
 
-    /// Handles a signal: the first one is passed on, the second one kills the agents, the third one
-    /// ends the launch at once.
+    /// Handles a signal. The first one is passed on, the second one kills the agents, the third one ends the launch at once.
     pub(super) fn handle_signal(&mut self, now: Instant, signal: Signal) {
         match self.phase {
             LaunchPhase::Reaching { .. } => self.finish(LaunchResult::Interrupted { signal }),
@@ -215,8 +214,8 @@ impl Machine {
         matches!(self.phase, LaunchPhase::Running { .. }) && !self.hosts.have_success()
     }
 
-    /// Reaches a host directly that another host could not reach, or has lost. All such hosts may have the same
-    /// cause, so the number of warnings is limited.
+    /// Reaches a host directly that another host could not reach, or has lost. The number of warnings is limited, because all such hosts
+    /// may have the same cause.
     fn reach_directly(&mut self, host: HostNumber, why: &str, state: HostState) {
         let name = self.hosts.name(host);
         let what = match state {
@@ -248,7 +247,7 @@ impl Machine {
             "its ragent sent an invalid message: an agent has ended that was not started";
         match self.hosts.at(host) {
             HostState::Running => {}
-            // No later report of this host would be passed on, so it must not be waited for.
+            // No later report of this host would be passed on, so the launch must not wait for it.
             HostState::Reaching | HostState::Reached(_) => {
                 return self.unreachable(host, not_started.to_owned());
             }
@@ -264,7 +263,7 @@ impl Machine {
         self.hosts.set(host, HostState::Ended(end));
     }
 
-    /// Advances the phase according to the states of the hosts.
+    /// Advances the phase, by the states of the hosts.
     fn advance(&mut self, now: Instant) {
         match self.phase {
             LaunchPhase::Reaching { .. } => {
@@ -280,7 +279,7 @@ impl Machine {
             }
             LaunchPhase::Running { give_up_at, has_succeeded } => {
                 let due = self.gives_up_at(now);
-                // A deadline from before the success of the job is dropped once it has succeeded.
+                // Once the job has succeeded, a deadline from before that no longer counts.
                 let before = give_up_at.filter(|_| has_succeeded || !self.hosts.have_success());
                 let earliest = before.into_iter().chain(due).min();
                 let has_succeeded = self.hosts.have_success();
@@ -311,16 +310,16 @@ impl Machine {
         self.phase = LaunchPhase::Running { give_up_at: None, has_succeeded: false };
     }
 
-    /// Returns the time at which the remaining agents are signalled to end, because they would wait
-    /// in vain: now if a needed agent cannot return, else after the time to end by themselves.
+    /// Returns the time at which the remaining agents are signalled to end, because they would wait in vain. This is now if a needed agent
+    /// cannot return. Otherwise they first have the time to end by themselves.
     fn gives_up_at(&self, now: Instant) -> Option<Instant> {
         if self.hosts.have_success() {
-            // All agents learn of it, except agents that are separated from the job and would wait.
+            // All agents learn of it, except agents that have lost the job and would wait.
             return Some(now + limits::SUCCESS_TIMEOUT);
         }
         let majority = self.coordinators.len() / 2 + 1;
         let needed = if self.coordinators.is_empty() { 0 } else { majority };
-        // True if the job needs more hosts than are left. `left` counts all hosts, `is_left` selects those with a coordinator.
+        // True if the job needs more hosts than are left. `left` counts all hosts, and `is_left` selects the hosts with a coordinator.
         let too_few = |left: usize, is_left: fn(&HostState) -> bool| {
             let coordinators =
                 self.coordinators.iter().filter(|host| is_left(self.hosts.at(**host)));
@@ -362,7 +361,7 @@ impl Machine {
         self.conclude();
     }
 
-    /// Ends the launch with the result that follows from the ends of all agents.
+    /// Ends the launch with the result by the ends of all agents.
     fn conclude(&mut self) {
         let cause = match self.phase {
             LaunchPhase::Stopping { cause, .. } => cause,

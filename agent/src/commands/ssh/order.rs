@@ -1,8 +1,7 @@
-//! The messages between the launching host and its relays.
+//! Defines the messages between the launching host and its relays.
 //!
-//! A relay is the process that ssh starts on a host. It receives orders on stdin, so that neither
-//! the environment nor other data of the job is visible in a list of processes, and sends reports
-//! to stdout. Hosts are numbered in the order of the list.
+//! A relay is the process that ssh starts on a host. It receives orders on stdin, so that no list of processes shows the environment or
+//! other data of the job. It sends reports to stdout. Hosts are numbered in the order of the list.
 
 use std::{ffi::OsString, net::IpAddr, path::PathBuf};
 
@@ -27,8 +26,7 @@ pub(super) struct TargetHost {
 /// A message to a relay.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) enum RelayOrder {
-    /// Assigns the relay its number, ends an earlier relay of the launch on its host, and reaches the hosts
-    /// below it.
+    /// Assigns the relay its number. The relay ends an earlier relay of the launch on its host, and reaches the hosts below it.
     Reach {
         /// The launch.
         launch: LaunchId,
@@ -39,7 +37,7 @@ pub(super) enum RelayOrder {
         /// The way to reach them.
         way: Way,
     },
-    /// Starts the agents of the named hosts: that of this host and those below.
+    /// Starts the agents of the named hosts: of this host and of hosts below it.
     Start {
         /// The part that is the same on all hosts.
         job: Job,
@@ -55,7 +53,7 @@ pub(super) enum RelayOrder {
     KeepAlive,
 }
 
-/// The identity of a launch, by which two of its relays on one host find each other.
+/// The identity of a launch. Two relays of the launch on one host find each other by it.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct LaunchId {
     /// A name that no other launch has.
@@ -160,7 +158,7 @@ pub(super) enum AgentEnd {
     NotStarted(String),
 }
 
-/// The encoding of paths, which need not be UTF-8, as `serde` demands of a [`PathBuf`].
+/// Encodes paths that need not be UTF-8, since `serde` refuses such a [`PathBuf`].
 mod any_path {
     use std::{
         ffi::OsString,

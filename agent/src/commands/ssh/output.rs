@@ -27,9 +27,10 @@ impl Prefixes {
         Self { names, marks_workers }
     }
 
-    /// Returns the line with the name of its host in front, unless its agent has added it. So has each part of it that begins
-    /// at the left of the console: a host that sends several lines as one cannot print one with another name. Where the prefixes would
-    /// exceed [`limits::MAX_INNER_PREFIXES`], the parts are separated by spaces instead.
+    /// Returns the line with the name of its host in front, unless its agent has added it.
+    ///
+    /// Each part of a line that begins at the left of the console gets the name too. So a host that sends several lines as one cannot print
+    /// a line with another name. If the prefixes would exceed [`limits::MAX_INNER_PREFIXES`], the parts are separated by spaces instead.
     pub(super) fn mark(&self, host: HostNumber, line: Bytes) -> Bytes {
         let Some(name) = self.names.get(host as usize) else { return line };
         let own = format!("[{name}] ");
@@ -59,7 +60,7 @@ impl Prefixes {
     }
 }
 
-/// Returns the length of the prefix of a worker's line, as in `[node1:3] …`; `None` if it has none.
+/// Returns the length of the prefix of a worker's line, as in `[node1:3] …`. Returns `None` if there is no prefix.
 fn mark_of_worker(line: &[u8], opening: &str) -> Option<usize> {
     let rest = line.strip_prefix(opening.as_bytes())?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -99,7 +100,7 @@ mod tests {
         assert_eq!(mark("\r\n"), "[b] \r\n");
     }
 
-    /// A line that returns to the left again and again does not become much longer, and no part of it appears to be from another host.
+    /// A line that returns to the left again and again does not become much longer. No part of it seems to come from another host.
     #[test]
     fn prefixes_within_a_line_are_bounded() {
         let name = "b".repeat(253);
@@ -117,7 +118,7 @@ mod tests {
         }
     }
 
-    /// With the user's own prefixes every line begins with its host.
+    /// With the user's own prefixes, every line begins with its host.
     #[test]
     fn own_prefixes_stay() {
         let prefixes = Prefixes::new(vec!["a".to_owned()], false);

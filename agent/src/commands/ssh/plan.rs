@@ -1,5 +1,6 @@
-//! Makes the plan of a launch: derives the command line of each agent from the arguments, the list
-//! of hosts and this host's environment, without network access.
+//! Makes the plan of a launch, without network access.
+//!
+//! It derives the command line of each agent from the arguments, the list of hosts and this host's environment.
 
 use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, time::Duration};
 
@@ -26,7 +27,7 @@ use super::{
 };
 use crate::{commands::assumed_host::AssumedHost, commands::ssh::limits};
 
-/// The input of a plan in addition to the command line.
+/// The input of a plan besides the command line.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Here {
     /// The text of the hostfile.
@@ -46,7 +47,7 @@ pub(super) struct Here {
 /// The secret of the agents of a launch.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) enum LaunchSecret {
-    /// The agents have certificates, in these files of their own hosts.
+    /// The agents have certificates, in these files on their own hosts.
     Certificates(CertificateRequest),
     /// The user wants none.
     #[default]
@@ -58,7 +59,7 @@ pub(super) enum LaunchSecret {
 }
 
 impl LaunchSecret {
-    /// Returns the secret to send to agents with these variables, which may name another one.
+    /// Returns the secret to send to agents. If their variables name another one, there is none to send.
     fn sent(&self, env: &[variables::Variable]) -> Option<WrittenSecret> {
         let is_auth = |(name, _): &variables::Variable| AUTH_VARIABLES.contains(&name.as_str());
         match self {
@@ -70,9 +71,9 @@ impl LaunchSecret {
         }
     }
 
-    /// Replaces the flags for authentication in those of the launch by those of its agents.
+    /// Replaces the launch's flags for authentication by the flags for its agents.
     fn replace_flags(&self, flags: &mut Vec<OsString>, is_declined_by_flag: bool) {
-        // It is read on this host, and sent to the others.
+        // The file is read on this host, and its secret is sent to the others.
         flags.retain(|flag| !flag.as_encoded_bytes().starts_with(b"--secret-file="));
         match self {
             Self::Declined if !is_declined_by_flag => flags.push("--auth=none".into()),
@@ -97,7 +98,7 @@ impl LaunchSecret {
     }
 }
 
-/// Variables of agents by which they have other credentials than the secret of the launch.
+/// Variables that give agents other credentials than the secret of the launch.
 const AUTH_VARIABLES: [&str; 6] =
     ["PET_AUTH", "PET_SECRET_FILE", "PET_TLS_CA", "PET_TLS_CERT", "PET_TLS_KEY", "PET_TLS_PEER"];
 
@@ -120,7 +121,7 @@ pub(super) struct Plan {
     run_id: RunId,
     /// The endpoint that the user has given.
     endpoint: Option<String>,
-    /// True if the number of an agent's workers is the number of its host's slots.
+    /// True if an agent has as many workers as its host has slots.
     counts_slots: bool,
     /// True if workers' lines begin with host and rank.
     pub(super) marks_workers: bool,
@@ -130,8 +131,7 @@ pub(super) struct Plan {
     pub(super) forwarded: Vec<Signal>,
 }
 
-/// The signals that end a program at a terminal, and also a launch, regardless of
-/// `--signals-to-handle`.
+/// The signals that end a program at a terminal. They end a launch too, with any value of `--signals-to-handle`.
 const SIGNALS: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
 
 impl Plan {
@@ -150,7 +150,7 @@ impl Plan {
         let way = errors.ok(way(args, here, host));
         let env = variables_of(args, here, host, &mut errors);
         let text = conf_text(args, &env);
-        // A mistake in it is reported with those of the job.
+        // A mistake in it is reported with the mistakes of the job.
         let conf = Conf::new(&text, asked_voters(&text).ok().flatten());
         let spec = errors.all_ok(job_spec(args, here, &env, (hosts.len(), &conf)));
         check_meaning(args, hosts.len(), &mut errors);
@@ -182,7 +182,7 @@ impl Plan {
         let (way, (spec, rendezvous)) =
             errors.into_result(way.zip(spec.zip(rendezvous)))?.ok_or_else(Vec::new)?;
         let plan = Self::new(args, here, (hosts, way, env), &spec, rendezvous);
-        // The order to the first relay of a branch: the job, and a few flags for each host below.
+        // The order to the first relay of a branch has the job, and a few flags for each host below.
         let below = plan.hosts.len().div_ceil(plan.way.fanout as usize);
         let len = plan.job.len() + below * (HOST_WORDS + text.len());
         // Each byte may take four bytes in JSON.
@@ -224,8 +224,7 @@ impl Plan {
         let signals: BTreeSet<Signal> =
             handled.filter(|signal| !spec.forwarded.contains(signal)).collect();
         let timeouts = &spec.shared.timeouts;
-        // Time for its workers, and then for the coordinator that it may host, which waits for the
-        // other agents to end.
+        // Time for the agent's workers. Then time for the coordinator that it may host, which waits for the other agents to end.
         let stop = timeouts.stop_grace + timeouts.rejoin() + limits::COORDINATOR_END_MARGIN;
         Self {
             hosts,
@@ -270,8 +269,8 @@ impl Plan {
         LaunchId { name: self.launch_name.clone(), stop_ms: self.job.stop_ms }
     }
 
-    /// Returns the registration of this launch, with which `ragent status` on this host finds the job and its secret;
-    /// `None` if the launch sends none.
+    /// Returns the registration of this launch. `ragent status` on this host finds the job and its secret by it. Returns `None` if the
+    /// launch sends no secret.
     pub(super) fn registration(
         &self,
         reached: &[(HostNumber, HostAddress)],
@@ -282,7 +281,7 @@ impl Plan {
             endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(",")
         };
         let given = self.endpoint.as_ref().map(|text| {
-            // A name for a search, and members of etcd, are not endpoints of a job.
+            // A name for a search is not an endpoint of a job. Neither are members of etcd.
             let is_of_job = !self.rendezvous.is_in_etcd() && !text.trim().starts_with("auto");
             if is_of_job { text.clone() } else { String::new() }
         });
@@ -424,7 +423,7 @@ fn variables_of(
     host: &impl Host,
     errors: &mut UsageErrors,
 ) -> Vec<variables::Variable> {
-    // The lines of the agents are those that the user has selected here.
+    // The agents print only the lines that the user has selected here.
     let log = host.env("RAGENT_LOG").map(|levels| ("RAGENT_LOG".to_owned(), levels));
     let mut variables: Vec<_> = log.into_iter().collect();
     for (path, text) in &here.env_files {
@@ -434,7 +433,7 @@ fn variables_of(
     variables
 }
 
-/// Returns the value of `--rdzv-conf` that the agents would have: that of the flag, else of its variable.
+/// Returns the value of `--rdzv-conf` that the agents would have: from the flag, else from its variable.
 fn conf_text(args: &LaunchOverSshArgs, env: &[variables::Variable]) -> String {
     let variable = || Some(AssumedHost(env).env("PET_RDZV_CONF")?.to_string_lossy().into_owned());
     args.launch.rdzv_conf.clone().or_else(variable).unwrap_or_default()
@@ -461,7 +460,7 @@ fn check_voters(
     Ok(())
 }
 
-/// Resolves the job's flags on a machine that has everything. The voters are not chosen there.
+/// Resolves the job's flags on a machine that has everything. It does not choose the voters.
 fn job_spec(
     args: &LaunchOverSshArgs,
     here: &Here,
@@ -472,17 +471,17 @@ fn job_spec(
     launch.rdzv_conf = Some(conf.without_voters.clone());
     // The name that agents get if the user has given none.
     launch.rdzv_id.get_or_insert_with(|| here.generated_id.clone());
-    // A file on the hosts.
+    // The file is on the hosts.
     if launch.job.launch_method.as_deref() == Some("deepspeed") {
         launch.job.deepspeed_config = None;
     }
     launch.job.nnodes.get_or_insert_with(|| hosts.max(1).to_string());
-    // Mistakes in these two are reported separately.
+    // Mistakes in these two flags are reported separately.
     launch.standalone = false;
     launch.node_rank = None;
     // The secret is read separately, and certificates are on the hosts.
     launch.auth = AuthArgs::default();
-    // These depend on the devices of the hosts, which check them.
+    // The hosts check these by their devices.
     launch.numa_binding = None;
     launch.virtual_local_rank = false;
     let is_gpu = |text: &String| ["gpu", "xpu", "auto", "cpu"].contains(&text.as_str());

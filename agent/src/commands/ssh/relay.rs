@@ -1,10 +1,11 @@
-//! `ragent __relay`: the process that ssh starts on a host. It starts the host's agent when it is
-//! ordered to, passes on the agent's output, and does the same for the hosts below it.
+//! Runs on each host of a launch, started by ssh: `ragent __relay`.
 //!
-//! It runs as long as it receives orders. When they end (the launching host is done or gone, or ssh
-//! has lost its connection) or none is received for too long, it ends its agent with a signal, and
-//! the orders to the relays below end as well. Its loop never blocks on output: lines that are not
-//! read delay workers, not orders.
+//! It starts the host's agent when it is ordered to, and passes on the agent's output. It does the same for the hosts below it.
+//!
+//! It runs as long as it receives orders. They end if the launching host is done or gone, or if ssh has lost its connection. Then, or if
+//! none arrives for too long, it ends its agent with a signal, and the orders to the relays below end as well.
+//!
+//! Its loop never blocks on output. Lines that are not read delay workers, not orders.
 
 use std::{
     io::{self, Read, Write},
@@ -56,17 +57,17 @@ pub fn run() -> Result<(), LaunchError> {
         let mut relay = Relay::new(reports);
         let cause = relay.serve(orders, &mut signals).await;
         relay.leave(cause, &mut signals).await;
-        // Output that is not written by then has no reader.
+        // Nothing reads output that is not written by then.
         let _ = tokio::time::timeout(limits::FLUSH_TIMEOUT, written).await;
         Ok(())
     })?
 }
 
-/// The signals that end the relay and its agent. SIGHUP is one of them: there is no terminal.
+/// The signals that end the relay and its agent. SIGHUP is one of them, because there is no terminal.
 const SIGNALS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 
-/// Returns the queue of reports, and a receiver that completes when all are written. A thread
-/// writes them, because the other side may stop reading at any time.
+/// Returns the queue of reports, and a receiver that completes when all are written. A thread writes them, because the other side may stop
+/// reading at any time.
 fn write_reports() -> io::Result<(mpsc::Sender<RelayReport>, oneshot::Receiver<()>)> {
     let (sender, mut queue) = mpsc::channel::<RelayReport>(limits::RELAY_QUEUE);
     let (done, written) = oneshot::channel();
@@ -78,8 +79,8 @@ fn write_reports() -> io::Result<(mpsc::Sender<RelayReport>, oneshot::Receiver<(
     Ok((sender, written))
 }
 
-/// Writes all reports of `queue` to `output`. For one that cannot be encoded, such as a line that is too
-/// long, a warning is written instead: ssh passes the relay's stderr on to the launching host.
+/// Writes all reports of `queue` to `output`. If a report cannot be encoded, for example because its line is too long, a warning is written
+/// instead. ssh passes the relay's stderr on to the launching host.
 fn write_all_reports(
     queue: &mut mpsc::Receiver<RelayReport>,
     mut output: impl Write,
@@ -89,19 +90,19 @@ fn write_all_reports(
     while let Some(report) = queue.blocking_recv() {
         match report.encode() {
             Ok(frame) if has_reader => {
-                // Without a reader they are still taken: the agent must not block.
+                // Reports are still taken when nothing reads them, since the agent must not block.
                 has_reader = output.write_all(&frame).and_then(|()| output.flush()).is_ok();
             }
             Ok(_) => {}
             Err(error) => {
-                // A closed stderr has no reader either.
+                // If stderr is closed, nothing reads it either.
                 let _ = writeln!(warnings, "ragent: warning: failed to send a report: {error}");
             }
         }
     }
 }
 
-/// Returns the queue of orders, which ends with stdin or at an invalid order.
+/// Returns the queue of orders. It ends with stdin or at an invalid order.
 fn read_orders() -> io::Result<mpsc::Receiver<RelayOrder>> {
     let (sender, queue) = mpsc::channel(limits::ORDER_QUEUE);
     thread::Builder::new().name("orders".to_owned()).spawn(move || {
@@ -141,14 +142,14 @@ struct Relay {
     successors: Option<SuccessorSocket>,
 }
 
-/// The reason for which a relay ends.
+/// The reason why a relay ends.
 #[derive(Debug)]
 enum EndCause {
     /// Its orders have ended.
     NoOrders,
     /// It has received a signal.
     Signal,
-    /// Another relay serves this host. The connection to it is held until this one has ended.
+    /// Another relay serves this host. Its connection is held until this relay has ended.
     Successor { _stream: UnixStream },
 }
 
@@ -180,7 +181,7 @@ impl Relay {
         let mut silent_until = clock::now() + limits::ORDER_SILENCE;
         loop {
             tokio::select! {
-                // Orders before the deadline: after a freeze, orders may be waiting.
+                // Orders come before the deadline, since they may be waiting after a freeze.
                 biased;
                 _ = signals.recv() => return EndCause::Signal,
                 order = orders.recv() => {
@@ -209,7 +210,7 @@ impl Relay {
             RelayOrder::Reach { launch, me, below, way } => {
                 self.me = Some(me);
                 if below.len().min(way.fanout as usize) > limits::PLAIN_CONNECTIONS {
-                    // The agent and its workers inherit the new limit: it is raised only if needed.
+                    // The agent and its workers inherit the new limit, so it is raised only if needed.
                     ThisHost.raise_open_files();
                 }
                 let predecessor = succession::end_predecessor(launch.clone(), me);
@@ -243,7 +244,7 @@ impl Relay {
         self.stop = Duration::from_millis(job.stop_ms);
         self.held = None;
         if self.agent.is_some() {
-            // Cannot happen: an agent is ordered once only.
+            // Cannot happen, because an agent is ordered only once.
             return;
         }
         match AgentProcess::start(job, own, self.core_dump, &self.reports) {
@@ -252,7 +253,7 @@ impl Relay {
         }
     }
 
-    /// Reports that this host is reached, when no other relay of the launch is left on it.
+    /// Reports that this host is reached, once no other relay of the launch is left on it.
     fn report_reached(&mut self) {
         let Some(host) = self.me else { return };
         self.successors = Some(SuccessorSocket::listen(&self.launch, host));
@@ -267,7 +268,7 @@ impl Relay {
         }
     }
 
-    /// Sends a report as soon as there is room in the queue. A relay sends two in this way.
+    /// Sends a report as soon as there is room in the queue. A relay sends two reports in this way.
     fn send(&self, report: RelayReport) {
         let reports = self.reports.clone();
         tokio::spawn(async move {
@@ -276,8 +277,8 @@ impl Relay {
         });
     }
 
-    /// Ends the agent of this host and the connections to the hosts below. The agents of the hosts below end as
-    /// well, unless only this relay has to end: then the launching host starts them again.
+    /// Ends the agent of this host and the connections to the hosts below. Their agents end as well, unless only this relay has to end. In
+    /// that case the launching host starts them again.
     async fn leave(self, cause: EndCause, signals: &mut mpsc::Receiver<Signal>) {
         let deadline = clock::now() + self.stop;
         let agent = async {
@@ -288,7 +289,7 @@ impl Relay {
                 () = clock::until(Some(deadline)) => {}
                 _ = signals.recv() => {}
             }
-            // The agent's keeper kills all other processes, and is waited for.
+            // The agent's keeper kills all other processes. The relay waits for that.
             agent.signal(Signal::SIGKILL as i32);
             let _ = tokio::time::timeout(limits::CLEANUP_TIMEOUT, agent.ended()).await;
         };
@@ -304,7 +305,7 @@ impl Relay {
     }
 }
 
-/// Waits for the end of an earlier relay; never completes if none is waited for.
+/// Waits for the end of an earlier relay. Never completes if there is none.
 async fn predecessor_ended(predecessor: &mut Option<JoinHandle<()>>) {
     match predecessor {
         // A failed task waits for no relay.
@@ -321,7 +322,7 @@ async fn successor(socket: &Option<SuccessorSocket>) -> UnixStream {
     }
 }
 
-/// Waits for the end of the agent; never completes if there is none.
+/// Waits for the end of the agent. Never completes if there is none.
 async fn ended(agent: &mut Option<AgentProcess>) -> AgentEnd {
     match agent {
         Some(agent) => agent.ended().await,
@@ -335,7 +336,7 @@ mod tests {
 
     use super::*;
 
-    /// A report that cannot be encoded is replaced by a warning, and the following ones are written.
+    /// A report that cannot be encoded is replaced by a warning. The reports after it are written.
     #[test]
     fn report_that_is_too_long_is_reported() {
         let line = |len| RelayReport::Line {
@@ -356,7 +357,7 @@ mod tests {
         assert_eq!(warnings.lines().count(), 1);
     }
 
-    /// The relay ends if it receives no order for too long; keep-alives prevent that.
+    /// The relay ends if it receives no order for too long. Keep-alives prevent that.
     #[tokio::test(start_paused = true)]
     async fn silence_is_an_end() {
         let (reports, _heard) = mpsc::channel(1);

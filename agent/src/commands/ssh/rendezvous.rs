@@ -1,6 +1,7 @@
-//! Decides how the agents of a launch find each other if the user has not specified it: at the
-//! first host that is reached, or at voters that are chosen among the hosts, at the addresses at which
-//! ssh has reached them.
+//! Decides how the agents of a launch find each other, if the user has not specified it.
+//!
+//! They meet at the first host that is reached, or at voters that are chosen among the hosts. The addresses are those at which ssh has
+//! reached the hosts.
 
 use std::ffi::OsString;
 
@@ -51,21 +52,20 @@ impl Conf {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum RendezvousKind {
-    /// There is one node only.
+    /// There is only one node.
     Alone,
     /// At the endpoint or the voters that the user has given, or by search.
     Given,
-    /// At the first reached host with an address that other hosts can use, else the first one; or at
-    /// voters on several reached hosts.
+    /// At the first reached host that has an address for other hosts. If no host has one, at the first host. Or at voters on several
+    /// reached hosts.
     ReachedHosts,
     /// Through the etcd cluster that the user has given.
     Etcd,
-    /// With fixed ranks, at the node with rank 0. The address is given by the user, or is that of
-    /// the first reached host.
+    /// With fixed ranks, at the node with rank 0. Its address is given by the user, or is the address of the first reached host.
     Static { has_master: bool },
 }
 
-/// A setting that follows from the hosts that were reached.
+/// A setting that depends on the hosts that were reached.
 enum OwnConf {
     /// True if this host hosts the coordinator.
     IsHost(bool),
@@ -91,7 +91,7 @@ impl RendezvousPlan {
             RendezvousMethod::Standalone | RendezvousMethod::Endpoint { .. } if has_endpoint => {
                 RendezvousKind::Given
             }
-            // With more hosts than nodes the others are spares, which also need the endpoint.
+            // With more hosts than nodes, the others are spares. They need the endpoint too.
             RendezvousMethod::Standalone | RendezvousMethod::Endpoint { .. }
                 if nodes.max() == 1 && hosts < 2 =>
             {
@@ -133,9 +133,10 @@ impl RendezvousPlan {
         matches!(self.kind, RendezvousKind::Alone | RendezvousKind::ReachedHosts)
     }
 
-    /// Returns which of the reached hosts are to host the coordinator, if the user has not specified
-    /// it: the voters, or one host. These are chosen among the hosts with an address that other hosts can use,
-    /// or among all if there are too few. With fixed ranks it is always the first one.
+    /// Returns the reached hosts that are to host the coordinator, if the user has not specified them: the voters, or one host.
+    ///
+    /// They are chosen among the hosts with an address that other hosts can use. If there are too few of these, they are chosen among all.
+    /// With fixed ranks it is always the first host.
     pub(super) fn coordinators(&self, reached: &[(HostNumber, HostAddress)]) -> Vec<HostNumber> {
         let numbers = |hosts: Vec<&(HostNumber, HostAddress)>| -> Vec<HostNumber> {
             hosts.into_iter().map(|(host, _)| *host).collect()
@@ -174,8 +175,8 @@ impl RendezvousPlan {
         })
     }
 
-    /// Returns the endpoint at the host `name` for all hosts: the address at which ssh has reached
-    /// it, else its name; if all hosts are this machine, the loopback address.
+    /// Returns the endpoint at the host `name`, the same for all hosts. It has the address at which ssh has reached that host, else its
+    /// name. If all hosts are this machine, it has the loopback address.
     pub(super) fn endpoint(
         &self,
         name: &str,
@@ -217,8 +218,7 @@ impl RendezvousPlan {
         run_id.chain(backend).collect()
     }
 
-    /// Returns the flags of the agent with `rank` on one of `reached` hosts; the coordinator is, or is
-    /// elected, at `endpoints`.
+    /// Returns the flags of the agent with `rank` on one of `reached` hosts. The coordinator is at `endpoints`, or is elected there.
     pub(super) fn own_flags(
         &self,
         rank: usize,
@@ -272,7 +272,7 @@ impl RendezvousPlan {
             }
             OwnConf::Voters(voters) => Some(format!("voters={voters}")),
         };
-        // All reached hosts register at once, and no other host does.
+        // All reached hosts register at once, and no other host will.
         let is_short = reached < self.nodes.max() as usize && !has("last_call_timeout");
         let last_call = || format!("last_call_timeout={}", limits::LAUNCH_LAST_CALL.as_secs());
         let entries = given.into_iter().chain(own).chain(is_short.then(last_call));

@@ -1,12 +1,12 @@
-//! Splits and quotes words as a shell does: for `--ssh`, for commands on other hosts, for display.
+//! Splits and quotes words as a shell does, for `--ssh`, for commands on other hosts, and for display.
 
 use std::ffi::{OsStr, OsString};
 
 /// Splits a text into words as a POSIX shell does. Returns `None` if a quote is not closed.
 pub(super) use shlex::split;
 
-/// Quotes `word` so that every shell parses it as one word. `shlex` would also quote words with `=`,
-/// `,` and `%`, which are most of those that `--dry-run` prints.
+/// Quotes `word` so that every shell parses it as one word. `shlex` would also quote words with `=`, `,` and `%`, and so most words of
+/// `--dry-run`.
 pub(super) fn quote(word: &OsStr) -> String {
     let text = word.to_string_lossy();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
@@ -27,8 +27,7 @@ mod tests {
 
     use super::*;
 
-    /// Words are split as a shell splits them: a backslash in double quotes stays before a letter,
-    /// and `#` begins a comment.
+    /// Words are split as a shell splits them. A backslash in double quotes stays before a letter, and `#` begins a comment.
     #[test]
     fn words_are_cut() {
         let cut = |text| split(text).unwrap();

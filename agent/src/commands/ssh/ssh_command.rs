@@ -1,4 +1,4 @@
-//! The command line of ssh, and the interpretation of its messages.
+//! Builds the command line of ssh, and interprets its messages.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -27,18 +27,17 @@ pub(super) struct Way {
 impl Way {
     /// Returns the command that starts a relay on `target`.
     ///
-    /// The user's options come first and therefore take precedence. All other options are those of
-    /// ssh's configuration.
+    /// The user's options come first, so they take precedence. ssh takes all other options from its configuration.
     pub(super) fn command(&self, target: &str) -> Vec<OsString> {
         let connect_timeout = format!("ConnectTimeout={}", self.connect_timeout_s);
         let options = [
-            // No password can be typed.
+            // A password could not be typed.
             "BatchMode=yes",
             &connect_timeout,
             // A lost host is noticed within a minute.
             "ServerAliveInterval=15",
             "ServerAliveCountMax=4",
-            // Forwardings in the configuration are for interactive use, and several collide.
+            // Forwardings in the configuration are for interactive use, and would collide on several connections.
             "ClearAllForwardings=yes",
             "RemoteCommand=none",
         ];
@@ -71,7 +70,7 @@ pub(super) fn why(status: Option<ExitStatus>, output: &str) -> String {
 /// Returns a hint for a failure of ssh, if one is known.
 pub(super) fn hint(why: &str) -> Option<&'static str> {
     let hints = [
-        // Precedes the hints that its text would also match: no host has been contacted.
+        // It comes before the hints that its text would also match, because no host has been contacted.
         (
             "Can't open user config file",
             "that file is on this host: check the option `-F` in `--ssh`",
@@ -107,8 +106,7 @@ pub(super) fn hint(why: &str) -> Option<&'static str> {
     hints.into_iter().find(|(part, _)| why.contains(part)).map(|(_, hint)| hint)
 }
 
-/// Returns true if the failure may be temporary: an sshd with too many new connections drops some
-/// before it sends its banner.
+/// Returns true if the failure may be temporary. An sshd with too many new connections drops some before it sends its banner.
 pub(super) fn may_pass(why: &str) -> bool {
     ["kex_exchange_identification", "ssh_exchange_identification", "banner exchange"]
         .iter()
@@ -116,7 +114,7 @@ pub(super) fn may_pass(why: &str) -> bool {
         && !why.contains("timed out")
 }
 
-/// The number of ssh's last lines that are reported: a jump host and its target print one each.
+/// The number of ssh's last lines that are reported. A jump host and its target print one line each.
 const LAST_LINES: usize = 3;
 
 #[cfg(test)]
@@ -125,8 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// ssh never prompts, the user's options take precedence, and the command on the host is short and
-    /// always the same.
+    /// ssh never prompts, and the user's options take precedence. The command on the host is short and always the same.
     #[test]
     fn command_of_ssh() {
         let way = Way {
@@ -140,7 +137,7 @@ mod tests {
         assert!(command.ends_with(" -- me@node1 'exec '\\''/opt/my tools/ragent'\\'' __relay'"));
     }
 
-    /// The reason is ssh's output and its exit status; known failures have a hint.
+    /// The reason is ssh's output and its exit status. Known failures have a hint.
     #[test]
     fn words_of_ssh() {
         let denied = why(None, "Warning: x\r\n\nme@a: Permission denied (publickey,password).\r\n");

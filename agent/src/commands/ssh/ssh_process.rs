@@ -1,4 +1,4 @@
-//! The ssh process, and its own output.
+//! Runs the ssh process, and keeps its own output.
 
 use std::{
     ffi::OsString,
@@ -43,11 +43,10 @@ impl SshProcess {
         let (program, args) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // In a session of its own, ssh does not receive the terminal's Ctrl-C, which is passed on
-        // through the relays. The ssh of a jump host must not ask for a password either, on the
-        // terminal or in a window.
+        // ssh has its own session, so it does not receive the terminal's Ctrl-C, which is passed on through the relays. The ssh of a jump
+        // host must not ask for a password either, neither on the terminal nor in a window.
         unix::lead_session(&mut command);
-        // The agents of the hosts have other parents and interpreters; programs in place of ssh may pass variables on.
+        // The agents of the hosts have other parents and interpreters. A program in place of ssh may pass variables on.
         command.env_remove(parent::VARIABLE).env_remove(spec::OWN_PYTHON);
         let mut child = command.env("SSH_ASKPASS_REQUIRE", "never").kill_on_drop(true).spawn()?;
         match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
@@ -64,21 +63,20 @@ impl SshProcess {
 
 impl Drop for SshProcess {
     fn drop(&mut self) {
-        // The number of its process group, which includes the ssh of jump hosts, is not reused
-        // until ssh is reaped.
+        // The number of its process group is not reused until ssh is reaped. The group includes the ssh of jump hosts.
         if let Some(pid) = self.0.id() {
             let _ = killpg(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
         }
     }
 }
 
-/// The end of the output of ssh and of the host's shells before the relay's greeting.
+/// The end of what ssh and the host's shells have printed before the relay's greeting.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SshOutput(Arc<Mutex<OutputTail>>);
 
 #[derive(Debug, Default)]
 struct OutputTail {
-    /// The output on stderr; after the greeting only the newest line.
+    /// The output on stderr. After the greeting, only the newest line.
     text: Vec<u8>,
     /// The output on stdout, if there was no greeting.
     printed: Vec<u8>,
@@ -90,7 +88,7 @@ impl SshOutput {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the greeting, after which lines on stderr are shown to the user.
+    /// Records the greeting. Later lines on stderr are shown to the user.
     pub(super) fn greeted(&self) {
         *self.lock() = OutputTail { is_greeted: true, ..OutputTail::default() };
     }
@@ -100,8 +98,8 @@ impl SshOutput {
         self.lock().is_greeted
     }
 
-    /// Keeps the output on stdout if there was no greeting: a host that refuses a connection may
-    /// print the reason there, for example if the user has no shell.
+    /// Keeps the output on stdout if there was no greeting. A host that refuses a connection may print the reason there, for example if the
+    /// user has no shell.
     pub(super) fn printed(&self, stdout: &[u8]) {
         let surplus = stdout.len().saturating_sub(limits::SSH_ERROR_LEN);
         self.lock().printed = stdout[surplus..].to_vec();
@@ -120,8 +118,7 @@ impl SshOutput {
         *is_greeted
     }
 
-    /// Returns the output without control characters: that of stderr, else that of stdout, which
-    /// may only be a welcome message.
+    /// Returns the output without control characters: stderr if it is not empty, else stdout, which may be only a welcome message.
     pub(super) fn text(&self) -> String {
         let tail = self.lock();
         let has_errors = tail.text.iter().any(|byte| !byte.is_ascii_whitespace());

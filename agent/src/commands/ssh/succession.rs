@@ -1,9 +1,11 @@
-//! The succession of two relays of one launch on a host.
+//! Lets a relay replace an earlier relay of the same launch on its host.
 //!
-//! If the relay through which a host was reached is lost, the launching host reaches the host directly.
-//! The relay of the lost connection may still run there, with its agent: an ssh server does not notice for
-//! hours that the other side is gone. So the new relay connects to a socket of the old one, which then ends
-//! its agent and itself. The connection is closed when the old relay has ended.
+//! If the launching host loses a relay through which it reached a host, it reaches the host directly. The relay of the lost connection may
+//! still run there, with its agent, because an ssh server does not notice for hours that the other side is gone. So:
+//!
+//! 1. The new relay connects to a socket of the old one.
+//! 2. The old relay ends its agent, and then itself.
+//! 3. The connection closes with the old relay, so the new one knows that it has ended.
 
 use std::{future::pending, path::PathBuf, time::Duration};
 
@@ -18,14 +20,13 @@ use tracing::{debug, info};
 use super::order::{HostNumber, LaunchId};
 use crate::commands::ssh::limits;
 
-/// The socket at which a relay waits for its successor. It has a name in the abstract namespace, which exists
-/// for as long as the socket.
+/// The socket at which a relay waits for its successor. Its name is in the abstract namespace, and exists for as long as the socket.
 #[derive(Debug)]
 pub(super) struct SuccessorSocket(Option<UnixListener>);
 
 impl SuccessorSocket {
-    /// Listens for the successor of a launch's relay on `host`. If that is impossible, none can announce
-    /// itself, and this relay ends with its orders, as without a successor.
+    /// Listens for the successor of a launch's relay on `host`. If that is impossible, no successor can announce itself, and this relay
+    /// runs until its orders end.
     pub(super) fn listen(launch: &LaunchId, host: HostNumber) -> Self {
         let listener = UnixListener::bind(name(launch, host));
         let listener =
@@ -33,8 +34,8 @@ impl SuccessorSocket {
         Self(listener.ok())
     }
 
-    /// Waits for a successor, and returns the connection to it. Its peer considers this relay as running until
-    /// the connection is dropped.
+    /// Waits for a successor, and returns the connection to it. The successor considers this relay as running until the connection is
+    /// dropped.
     ///
     /// # Cancel safety
     ///
@@ -54,7 +55,7 @@ impl SuccessorSocket {
     }
 }
 
-/// Ends the relay of the same launch that runs on `host`, and waits for its end, if there is one.
+/// Ends the relay of the same launch that runs on `host`, if there is one, and waits for its end.
 pub(super) async fn end_predecessor(launch: LaunchId, host: HostNumber) {
     let Ok(mut stream) = UnixStream::connect(name(&launch, host)).await else { return };
     if !is_own(&stream) {
@@ -64,7 +65,7 @@ pub(super) async fn end_predecessor(launch: LaunchId, host: HostNumber) {
     let stop = Duration::from_millis(launch.stop_ms);
     let limit =
         stop.saturating_add(limits::CLEANUP_TIMEOUT).saturating_add(limits::DISCONNECT_TIMEOUT);
-    // Nothing is sent: any result is the end of the stream.
+    // Nothing is sent, so any result is the end of the stream.
     if timeout(limit, stream.read_u8()).await.is_err() {
         debug!("the relay of a lost connection did not end in time");
     }
@@ -75,8 +76,8 @@ fn name(launch: &LaunchId, host: HostNumber) -> PathBuf {
     format!("\0ragent-relay-{}-{host}", launch.name).into()
 }
 
-/// Returns true if the other side is a process of this user or of root: every user may connect, and any name may be
-/// taken by another user before a relay takes it.
+/// Returns true if the other side is a process of this user or of root. Every user may connect, and another user may take the name before a
+/// relay does.
 fn is_own(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| users::is_trusted(peer.uid()))
 }
@@ -114,8 +115,8 @@ mod tests {
         waiting.await.unwrap();
     }
 
-    /// Relays of other hosts and of other launches are left alone, and a relay that does not end is
-    /// waited for only for as long as its agent may take.
+    /// Relays of other hosts and of other launches are left alone. A relay that does not end is waited for only as long as its agent may
+    /// take.
     #[tokio::test(start_paused = true)]
     async fn others_are_not_concerned() {
         let launch = launch();
@@ -125,7 +126,7 @@ mod tests {
         let begun = clock::now();
         end_predecessor(launch.clone(), 7).await;
         assert!(clock::now() - begun >= Duration::from_secs(1));
-        // The name is taken.
+        // Another socket has the name.
         assert!(SuccessorSocket::listen(&launch, 7).0.is_none());
         drop(socket);
     }

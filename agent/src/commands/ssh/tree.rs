@@ -1,4 +1,4 @@
-//! Divides hosts into the branches of a tree, to limit the number of connections of each host.
+//! Divides hosts into the branches of a tree, so that each host has a limited number of connections.
 
 use super::order::TargetHost;
 
@@ -9,8 +9,7 @@ pub(super) struct Branch {
     pub(super) below: Vec<TargetHost>,
 }
 
-/// Splits `hosts` into at most `fanout` branches of about the same size, in their order. If there
-/// are at most `fanout` hosts, each is reached directly.
+/// Splits `hosts` into at most `fanout` branches of about the same size, in their order. Up to `fanout` hosts are each reached directly.
 pub(super) fn split(hosts: Vec<TargetHost>, fanout: u32) -> Vec<Branch> {
     let count = hosts.len().min(fanout.max(1) as usize);
     let len = hosts.len();
@@ -43,7 +42,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each host is in one branch, in order, and the branches differ by one host at most.
+        /// Each host is in one branch, in order. The branches differ by at most one host.
         #[test]
         fn branches_are_even(count in 0u32..200, fanout in 0u32..40) {
             let branches = split(hosts(count), fanout);

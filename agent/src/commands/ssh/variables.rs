@@ -1,7 +1,7 @@
 //! Parses the environment variables for agents: `-x NAME`, `-x NAME=VALUE`, `--env-file`.
 //!
-//! The crate `dotenvy` is not used: it expands variables in values, and its errors contain the text
-//! of a line, which may be a secret, and not its number.
+//! The crate `dotenvy` is not used. It expands variables in values. Its errors have the text of a line, which may be a secret, but not the
+//! line's number.
 
 use std::ffi::OsString;
 
@@ -15,9 +15,12 @@ use crate::commands::ssh::limits;
 /// The name and value of a variable for agents.
 pub(crate) type Variable = (String, OsString);
 
-/// Parses a file of variables: lines `NAME=VALUE`, with or without `export`; `NAME` alone takes the
-/// value of this process. Values may be quoted as in a shell; nothing in them is expanded. `#`
-/// begins a comment.
+/// Parses a file of variables.
+///
+/// - A line is `NAME=VALUE`, with or without `export`.
+/// - `NAME` alone takes the value of this process.
+/// - Values may be quoted as in a shell. Nothing in them is expanded.
+/// - `#` begins a comment.
 pub(super) fn of_file(
     path: &str,
     text: &str,
@@ -88,11 +91,10 @@ fn checked(source: &str, name: &str) -> Result<String, UsageError> {
     Err(UsageError::new(message).with_hint("give NAME, or NAME=VALUE"))
 }
 
-/// Returns a value without its quotes and without a trailing comment; `None` if a quote is not
-/// closed.
+/// Returns a value without its quotes and without a trailing comment. Returns `None` if a quote is not closed.
 fn unquoted(text: &str) -> Option<String> {
     let mut value = String::new();
-    // White space outside of quotes, which is kept only if other text follows.
+    // White space outside of quotes. It is kept only if other text follows.
     let mut blank = String::new();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
@@ -111,7 +113,7 @@ fn unquoted(text: &str) -> Option<String> {
     Some(value)
 }
 
-/// Takes the text up to the closing `quote`; returns `None` if it is not closed.
+/// Takes the text up to the closing `quote`. Returns `None` if it is not closed.
 fn quoted(quote: char, chars: &mut impl Iterator<Item = char>) -> Option<String> {
     let mut text = String::new();
     loop {
@@ -181,7 +183,7 @@ mod tests {
         );
     }
 
-    /// A flag gives a value, or takes it from this process; an error does not contain the value.
+    /// A flag gives a value, or takes it from this process. An error does not contain the value.
     #[test]
     fn flags() {
         let given = ["HERE", "A=b=c"].map(str::to_owned);

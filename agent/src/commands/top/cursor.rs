@@ -1,4 +1,4 @@
-//! The selected line of a list, and the part of the list that is shown.
+//! Moves the selected line of a list, and the part of the list that is shown.
 
 use super::keys::Key;
 
@@ -30,7 +30,7 @@ impl Cursor {
         true
     }
 
-    /// Keeps the selection in the list, and shows it.
+    /// Keeps the selection in the list, and the list at a place that shows it.
     pub(super) fn settle(&mut self, len: usize, height: usize) {
         self.selected = self.selected.min(len.saturating_sub(1));
         let most = len.saturating_sub(height);
@@ -39,7 +39,7 @@ impl Cursor {
     }
 }
 
-/// Moves the first line of a text that is shown. Returns false for other keys.
+/// Scrolls a text, whose first shown line is `first`. Returns false for other keys.
 pub(super) fn scroll(first: &mut usize, key: Key, len: usize, height: usize) -> bool {
     let most = len.saturating_sub(height);
     *first = match key {
@@ -60,7 +60,7 @@ pub(super) fn scroll(first: &mut usize, key: Key, len: usize, height: usize) -> 
 mod tests {
     use super::*;
 
-    /// The selected line is always shown, and the list is shown as far as it fits.
+    /// The selected line is always shown, with as much of the list as fits.
     #[test]
     fn selection_is_shown() {
         let mut cursor = Cursor::default();

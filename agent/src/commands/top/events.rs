@@ -1,12 +1,12 @@
-//! The list of events.
+//! Keeps the list of events.
 
 use super::{cursor::Cursor, keys::Key};
 use crate::commands::events::{BYTES_MAX, EventLines, JournalEntry};
 
-/// The events that are kept: as many as a coordinator keeps.
+/// The number of events that are kept, as many as a coordinator keeps.
 const ENTRIES_MAX: usize = 10_000;
 
-/// The events that are removed at once when there are too many.
+/// The number of events that are removed at once when there are too many.
 const ENTRIES_SPARE: usize = 1_000;
 
 /// The events so far, oldest first.
@@ -27,7 +27,7 @@ impl EventList {
     pub(super) fn add(&mut self, entries: Vec<JournalEntry>) {
         let follows = self.cursor.selected + 1 >= self.entries.len();
         for entry in entries {
-            // The last events may be repeated after a loss of the connection.
+            // After a loss of the connection, the last events may be repeated.
             if self.entries.last().is_some_and(|last| entry.id <= last.id) {
                 continue;
             }
@@ -95,7 +95,7 @@ mod tests {
         numbers.into_iter().map(event).collect()
     }
 
-    /// New events are followed, unless an older one is selected; repeated ones are ignored.
+    /// New events are followed, unless an older one is selected. Repeated events are ignored.
     #[test]
     fn newest_event_is_followed() {
         let mut list = EventList::default();
@@ -122,7 +122,7 @@ mod tests {
         list.add(events(ENTRIES_MAX + 1..=ENTRIES_MAX + ENTRIES_SPARE + 1));
         assert_eq!((list.entries.len(), list.depths.len()), (ENTRIES_MAX, ENTRIES_MAX));
         assert_eq!(list.selected(), Some(&selected));
-        // An event counts with the length of its line.
+        // Each event counts with the length of its line.
         let mut large = events(20_000..=20_019);
         large.iter_mut().for_each(|entry| entry.len = BYTES_MAX / 10);
         list.add(large);

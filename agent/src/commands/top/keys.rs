@@ -1,4 +1,4 @@
-//! The keys of the view.
+//! Defines the keys of the view.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -63,7 +63,7 @@ impl Key {
 mod tests {
     use super::*;
 
-    /// Characters with Ctrl or Alt are not those without, and a key has its meaning when it is pressed.
+    /// A character with Ctrl or Alt is another key. A key has its meaning when it is pressed, not when it is released.
     #[test]
     fn keys_have_meanings() {
         let key = |code, modifiers| Key::of(KeyEvent::new(code, modifiers));

@@ -1,4 +1,4 @@
-//! The parts of the screen.
+//! Divides the screen into its parts.
 
 use ratatui::layout::{Rect, Size};
 
@@ -7,13 +7,13 @@ use super::{
     view::header,
 };
 
-/// The least columns in which nodes and events are next to each other.
+/// From this number of columns on, nodes and events are next to each other.
 const WIDE: u16 = 120;
 
-/// The fewest lines in which both lists are shown.
+/// From this number of lines on, both lists are shown.
 const BOTH_LISTS: u16 = 12;
 
-/// The fewest lines of a list whose columns have names.
+/// From this number of lines on, a list has the names of its columns.
 const WITH_HEAD: u16 = 6;
 
 /// The parts of the screen.

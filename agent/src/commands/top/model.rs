@@ -1,4 +1,4 @@
-//! The state of the view, and how keys and news of the job change it.
+//! Keeps the state of the view, and changes it by keys and by news of the job.
 
 use std::{
     ops::ControlFlow,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::commands::{events::JournalEntry, explain::JobExplanation};
 
-/// The most characters of a host name that is searched for.
+/// The maximum length of the host name in a search, in characters.
 const PROMPT_MAX: usize = 64;
 
 /// A change.
@@ -31,7 +31,7 @@ pub(super) enum Input {
     State(Box<Snapshot>),
     /// Events of the job, oldest first.
     Events(Vec<JournalEntry>),
-    /// The coordinator has ended, or the connection to it is lost, or the next one was not found for this reason.
+    /// The coordinator has ended, or the connection to it is lost. Or no next coordinator was found, for this reason.
     Lost(Option<String>),
     /// Time has passed.
     Tick,
@@ -131,7 +131,7 @@ impl Model {
         model
     }
 
-    /// Handles a change; `Break` ends the view.
+    /// Handles a change. `Break` ends the view.
     pub(super) fn update(&mut self, input: Input, now: Instant) -> ControlFlow<()> {
         self.now = self.now.max(now);
         let flow = match input {
@@ -164,7 +164,8 @@ impl Model {
         flow
     }
 
-    /// Returns the time since the connection was lost, with the reason why there is no other one; `None` if there is one.
+    /// Returns the time since the connection was lost, with the reason why there is no other one yet. Returns `None` if there is a
+    /// connection.
     pub(super) fn lost_for(&self) -> Option<(Duration, Option<&str>)> {
         let Loss { since, why } = self.lost.as_ref()?;
         Some((self.now.saturating_duration_since(*since), why.as_deref()))
@@ -175,7 +176,7 @@ impl Model {
         self.snapshot.outcome.is_some()
     }
 
-    /// Returns the age of the state in milliseconds. It does not grow while there is no connection, or after the end of the job.
+    /// Returns the age of the state in milliseconds. It stops while there is no connection, and at the end of the job.
     pub(super) fn age_ms(&self) -> u64 {
         let until = self.lost.as_ref().map_or(self.now, |lost| lost.since);
         let age = until.saturating_duration_since(self.received);
@@ -299,7 +300,7 @@ impl Model {
         }
     }
 
-    /// Selects the next host with `text`, or with the text of the last search if it is empty.
+    /// Selects the next host with `text`. If it is empty, uses the text of the last search.
     fn find(&mut self, text: String) {
         if !text.is_empty() {
             self.searched = text;
@@ -348,7 +349,7 @@ impl Model {
         }
     }
 
-    /// Shows everything about what is selected.
+    /// Shows all details of what is selected.
     fn enter(&mut self) {
         match self.focus {
             Focus::Nodes => {
@@ -366,7 +367,7 @@ impl Model {
         }
     }
 
-    /// Keeps the selected lines and the shown parts of texts within their bounds.
+    /// Keeps the selected lines and the scrolled texts within their bounds.
     fn settle(&mut self) {
         let areas = Areas::of(self.size, self);
         self.nodes.cursor.settle(self.nodes.rows.len(), areas.rows_of_nodes());

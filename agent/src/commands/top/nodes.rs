@@ -1,4 +1,4 @@
-//! The list of nodes: a row for all nodes in the same state, or one for each of them.
+//! Lists the nodes, with a row for all nodes in the same state, or a row for each.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -19,7 +19,7 @@ pub(super) enum Filter {
     /// All.
     #[default]
     All,
-    /// Those whose state differs from that of most nodes, or is a fault.
+    /// Nodes whose state differs from the state of most nodes, or is a fault.
     Unusual,
 }
 
@@ -58,10 +58,10 @@ impl Sort {
     }
 }
 
-/// Nodes that do not differ in their state.
+/// Nodes in the same state.
 #[derive(Debug)]
 pub(super) struct NodeGroup {
-    /// The state that they have in common, which identifies the group in the next snapshot.
+    /// The state that they have in common. It identifies the group in the next snapshot.
     key: String,
     /// Their indexes in the snapshot, sorted.
     pub(super) members: Vec<usize>,
@@ -69,7 +69,7 @@ pub(super) struct NodeGroup {
     pub(super) cells: [String; 5],
     /// Their state.
     pub(super) state: NodeStateName,
-    /// True if their state is not that of most nodes, or is a fault.
+    /// True if their state is a fault, or not the state of most nodes.
     pub(super) is_unusual: bool,
     /// True if each of them has a row.
     pub(super) is_open: bool,
@@ -89,7 +89,7 @@ pub(super) enum Row {
     },
 }
 
-/// The identity of the selected row, which is the same in the next snapshot.
+/// Identifies the selected row, also in the next snapshot.
 #[derive(Debug)]
 enum Anchor {
     Group(String),
@@ -116,7 +116,7 @@ pub(super) struct NodeList {
 }
 
 impl NodeList {
-    /// Groups and sorts the nodes of a new snapshot. `before` are those of the last one.
+    /// Groups and sorts the nodes of a new snapshot. `before` are the nodes of the last one.
     pub(super) fn set_nodes(&mut self, before: &[NodeSnapshot], nodes: &[NodeSnapshot]) {
         let anchor = self.anchor(before);
         let usual = usual(nodes);
@@ -129,7 +129,7 @@ impl NodeList {
         self.arrange(nodes, anchor);
     }
 
-    /// Lists the other nodes, too, or only the unusual ones.
+    /// Lists only the unusual nodes, or all of them again.
     pub(super) fn toggle_filter(&mut self, nodes: &[NodeSnapshot]) {
         let anchor = self.anchor(nodes);
         self.filter = match self.filter {
@@ -146,7 +146,7 @@ impl NodeList {
         self.arrange(nodes, anchor);
     }
 
-    /// Lists each node of the selected group, or only the group. Returns the node if a single one is selected.
+    /// Opens or closes the selected group. Returns the node if a single node is selected.
     pub(super) fn enter(&mut self, nodes: &[NodeSnapshot]) -> Option<NodeId> {
         match *self.rows.get(self.cursor.selected)? {
             Row::Node { node, .. } => nodes.get(node).map(|node| node.node_id.clone()),
@@ -165,7 +165,7 @@ impl NodeList {
     pub(super) fn find(&mut self, text: &str, nodes: &[NodeSnapshot]) -> bool {
         let text = text.to_lowercase();
         let fits = |node: usize| nodes[node].host_name.to_lowercase().contains(&text);
-        // All nodes in the order of the list, beginning after the selected one.
+        // All nodes in the order of the list, from the one after the selected node.
         let all: Vec<(usize, usize)> = (self.groups.iter().enumerate())
             .flat_map(|(place, group)| group.members.iter().map(move |node| (place, *node)))
             .collect();
@@ -246,7 +246,7 @@ impl NodeList {
                     .rows
                     .iter()
                     .position(|row| matches!(row, Row::Node { node: other, .. } if *other == node));
-                // It may be a member of a group that is not open.
+                // The node may be in a group that is not open.
                 exact.or_else(|| {
                     let group =
                         self.groups.iter().position(|group| group.members.contains(&node))?;
@@ -271,7 +271,7 @@ fn usual(nodes: &[NodeSnapshot]) -> Option<NodeStateName> {
 
 type Weight = u8;
 
-/// Returns the place of a state in the list: faults first, then what a round waits for.
+/// Returns the place of a state in the list: faults first, then the states that a round waits for.
 fn weight(state: NodeStateName) -> Weight {
     match state {
         NodeStateName::Lost => 0,
@@ -288,7 +288,7 @@ fn weight(state: NodeStateName) -> Weight {
     }
 }
 
-/// Returns true for states that are unusual also if most nodes are in them.
+/// Returns true for states that are unusual even if most nodes are in them.
 fn is_fault(state: NodeStateName) -> bool {
     weight(state) <= weight(NodeStateName::Leaving)
 }
@@ -337,7 +337,7 @@ mod tests {
 
     use super::*;
 
-    /// The hosts of the rows; those of a group in parentheses.
+    /// The hosts of the rows. Hosts of a group are in parentheses.
     fn hosts(list: &NodeList, nodes: &[NodeSnapshot]) -> Vec<String> {
         let host = |row: &Row| match *row {
             Row::Group(group) => format!("({})", list.groups[group].cells[1]),
@@ -352,7 +352,7 @@ mod tests {
         list
     }
 
-    /// Nodes with a fault or an unusual state are listed first, and alone if the others are hidden.
+    /// Nodes with a fault or an unusual state are listed first. The others can be hidden.
     #[test]
     fn unusual_nodes_are_first() {
         let mut nodes = nodes(6, 2);
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(listed(&nodes).unusual, 8);
         nodes[0].state = NodeStateName::Running;
         nodes.truncate(2);
-        // Of two states that are equally frequent, the later one is usual.
+        // If two states are equally frequent, the later one is usual.
         assert_eq!(hosts(&listed(&nodes), &nodes), ["n1", "n0"]);
     }
 
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(hosts(&list, &nodes), ["(n[0-2])"]);
     }
 
-    /// The same node stays selected when others change, also if it moves to a group.
+    /// The same node stays selected when others change, even if it moves to a group.
     #[test]
     fn selection_stays() {
         let before = nodes(4, 0);
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(list.cursor.selected, 1, "its group");
     }
 
-    /// A host is found in a group that is not open, and among hidden ones; the next search goes on.
+    /// A host is found in a group that is not open, and among hidden ones. The next search goes on from there.
     #[test]
     fn hosts_are_found() {
         let mut nodes = nodes(30, 0);

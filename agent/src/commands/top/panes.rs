@@ -1,4 +1,4 @@
-//! The texts that are shown in place of the lists.
+//! Writes the texts that are shown in place of the lists.
 
 use ragent_base::report::outcome_text;
 use ragent_rendezvous::{event::EventId, snapshot::NodeSnapshot};
@@ -12,7 +12,7 @@ use crate::commands::{
     explain::{self, Happened},
 };
 
-/// Returns the title of the text that is shown; empty if none is.
+/// Returns the title of the text that is shown. Empty if there is no text.
 pub(super) fn title(model: &Model) -> String {
     match &model.pane {
         None => String::new(),

@@ -1,4 +1,4 @@
-//! The step rates that were seen so far.
+//! Keeps the step rates that were seen so far.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +11,7 @@ use ragent_rendezvous::{
     snapshot::{JobProgress, Snapshot},
 };
 
-/// The rates that are kept: as many as the widest line shows.
+/// The number of rates that are kept, as many as the widest line shows.
 const SAMPLES_MAX: usize = 240;
 
 /// The steps per second since the view was opened, oldest first.
@@ -45,14 +45,14 @@ impl Rates {
             return;
         }
         let time = reached.at.saturating_duration_since(last.at);
-        // After a restart, steps are done again.
+        // After a restart, steps are done again and have no rate.
         if is_comparable && step > last.step && time >= TIME_MIN {
             self.samples.push_back((step - last.step) as f64 / time.as_secs_f64());
             while self.samples.len() > SAMPLES_MAX {
                 self.samples.pop_front();
             }
         } else if is_comparable && step > last.step {
-            // The next state has a longer time, which is more exact.
+            // The next state covers a longer time, which is more exact.
             return;
         }
         self.last = Some(reached);
@@ -94,7 +94,7 @@ mod tests {
         Snapshot { round: Round(round), progress: Some(progress), ..empty_snapshot() }
     }
 
-    /// A rate is that between two steps, by the times at which they were reached; steps that are done again have none.
+    /// A rate is computed between two steps, from the times at which they were reached. Steps that are done again have no rate.
     #[test]
     fn rates_are_those_between_steps() {
         let start = clock::now();

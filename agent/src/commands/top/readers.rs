@@ -1,4 +1,4 @@
-//! The streams of the job, as inputs of the view.
+//! Reads the streams of the job, as inputs of the view.
 
 use std::{cell::Cell, error::Error, ops::ControlFlow, rc::Rc, time::Duration};
 

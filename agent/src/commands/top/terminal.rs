@@ -1,4 +1,4 @@
-//! The terminal, and its keys.
+//! Opens the terminal for the view, reads its keys, and restores it.
 
 use std::{
     io::{self, Stdout},
@@ -29,12 +29,12 @@ use super::{keys::Key, model::Input};
 /// True while the terminal shows the view.
 static IS_OPEN: AtomicBool = AtomicBool::new(false);
 
-/// The keys that wait for the view; when it is full, the terminal keeps them.
+/// The keys that wait for the view. When the queue is full, the terminal keeps them.
 const KEY_QUEUE: usize = 16;
 
-/// The terminal while it shows the view. Dropping it restores the terminal, and so does a panic, before its message.
+/// The terminal while it shows the view. It is restored on drop. A panic restores it too, before its message is printed.
 pub(super) struct TopScreen {
-    /// Not dropped: its destructor panics if the terminal is gone, and shows only the cursor, as [`restore`] does.
+    /// Never dropped, because its destructor panics if the terminal is gone. It would only show the cursor, which [`restore`] does.
     terminal: ManuallyDrop<Terminal<CrosstermBackend<Stdout>>>,
 }
 
@@ -67,7 +67,7 @@ impl TopScreen {
         self.terminal.size()
     }
 
-    /// Draws the view; only cells that have changed are written.
+    /// Draws the view. Only cells that have changed are written.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ fn restore() {
     }
 }
 
-/// Starts a thread that reads keys and the size of the terminal. It ends with the process, or with an error, which is sent.
+/// Starts a thread that reads keys and changes of the size. It ends with the process, or with an error, which it sends.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Text for the cells of a terminal.
+//! Fits text into the cells of a terminal.
 
 use ragent_proto::printable;
 use ratatui::text::Span;
@@ -8,13 +8,13 @@ pub(super) fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// Returns `text` in one line, without characters that a terminal interprets: it may come from an untrusted process.
+/// Returns `text` in one line, without characters that a terminal interprets. It may come from an untrusted process.
 pub(super) fn clean(text: &str) -> String {
     let line = |c: char| if matches!(c, '\n' | '\t') { ' ' } else { c };
     printable(text).chars().map(line).collect()
 }
 
-/// Returns `text` in one line of at most `max` columns. The last column of a longer text is `…`.
+/// Returns `text` in one line of at most `max` columns. A longer text ends with `…`.
 pub(super) fn fit(text: &str, max: usize) -> String {
     let text = clean(text);
     if width(&text) <= max {
@@ -47,14 +47,14 @@ pub(super) fn cell(text: &str, columns: usize) -> String {
     text
 }
 
-/// Returns the lines of `text`, each in at most `max` columns. The rest of a long line has the indentation of the line.
+/// Returns the lines of `text`, each in at most `max` columns. The rest of a long line is indented like the line.
 pub(super) fn wrap(text: &str, max: usize) -> Vec<String> {
     text.lines().flat_map(|line| wrap_line(&clean(line), max.max(1))).collect()
 }
 
 fn wrap_line(line: &str, max: usize) -> Vec<String> {
     let indent = line.len() - line.trim_start_matches(' ').len();
-    // Indentation that leaves little room is omitted.
+    // Indentation is omitted if it leaves little room.
     let (line, indent) = match indent * 2 < max {
         true => (line, " ".repeat(indent)),
         false => (&line[indent..], String::new()),
@@ -90,7 +90,7 @@ fn wrap_line(line: &str, max: usize) -> Vec<String> {
     lines
 }
 
-/// Returns a bar of `columns` columns, of which a part from 0 to 1 is filled.
+/// Returns a bar of `columns` columns. `part`, from 0 to 1, is filled.
 pub(super) fn bar(part: f64, columns: usize) -> String {
     const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
     let eighths = (part.clamp(0.0, 1.0) * columns as f64 * 8.0).round() as usize;
@@ -106,7 +106,7 @@ pub(super) fn bar(part: f64, columns: usize) -> String {
 mod tests {
     use super::*;
 
-    /// Texts of other processes cannot move the cursor, and are cut at a column, also if a character takes two.
+    /// Texts of other processes cannot move the cursor. They are cut at a column, even if a character takes two.
     #[test]
     fn text_fits() {
         assert_eq!(fit("a\nb\t\u{1b}[2Jc\u{202e}", 10), "a b [2Jc");

@@ -43,7 +43,7 @@ fn put(buffer: &mut Buffer, area: Rect, row: u16, line: &Line<'_>) {
     }
 }
 
-/// Returns the title of a part of the screen, with a rule that fills the line.
+/// Returns the title of a part of the screen, with a line that fills the width.
 fn title(what: &str, width: u16, palette: Palette, has_focus: bool) -> Line<'static> {
     let width = usize::from(width);
     let what = text::fit(what, width.saturating_sub(4));
@@ -74,7 +74,7 @@ fn draw_pane(buffer: &mut Buffer, areas: Areas, model: &Model, palette: Palette)
 fn draw_keys(buffer: &mut Buffer, area: Rect, model: &Model, palette: Palette) {
     let width = usize::from(area.width);
     let line = if let Some(text) = &model.prompt {
-        // The end of a long text is shown, where characters are added.
+        // Characters are added at the end, so the end of a long text is shown.
         let columns = width.saturating_sub(12);
         let skipped = text.chars().count().saturating_sub(columns);
         let shown: String = text.chars().skip(skipped).collect();
@@ -87,7 +87,7 @@ fn draw_keys(buffer: &mut Buffer, area: Rect, model: &Model, palette: Palette) {
     put(buffer, area, area.y, &line);
 }
 
-/// Returns as many of the keys as fit, the most important ones first; those for help and the end are always among them.
+/// Returns as many of the keys as fit, the most important ones first. The keys for help and quitting are always included.
 fn keys(model: &Model, width: usize) -> String {
     const LAST: [&str; 2] = ["? help", "q quit"];
     let first: &[&str] = match (&model.pane, model.focus) {

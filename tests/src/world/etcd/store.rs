@@ -1,4 +1,4 @@
-//! The store: one key, its history, and what others do to it.
+//! Models the store: one key, its history, and what others do to it.
 
 use ragent_election::claim::{ChangeOutcome, Entry, KeyContent, Record, Revision, Stamp};
 
@@ -10,7 +10,7 @@ pub(in crate::world) struct Store {
     /// The index of the first content since the store was emptied.
     begins: usize,
     revision: u64,
-    /// The number of times that it was restored or emptied; all leases are others afterwards.
+    /// The number of times that it was restored or emptied. Leases are others after each time.
     restored: i64,
 }
 
@@ -21,7 +21,7 @@ pub(in crate::world) enum Loss {
     Deleted,
     /// The store comes back empty, with its first revision.
     Wiped,
-    /// The store is restored from a copy: the one at this index, modulo their number.
+    /// The store is restored from the copy at this index, modulo their number.
     Restored(usize),
     /// The key receives a value that is not a record.
     Garbage,

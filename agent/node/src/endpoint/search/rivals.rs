@@ -81,7 +81,7 @@ mod tests {
 
     /// If both can step down, one does. If only one can, it does.
     #[test]
-    fn exactly_one_gives_way() {
+    fn exactly_one_steps_down() {
         for (one, other) in [
             (job("b"), job("a")),
             (job("a"), begun("b")),

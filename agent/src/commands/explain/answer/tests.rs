@@ -46,7 +46,7 @@ fn text(topic: Topic, snapshot: &Snapshot, entries: &[JournalEntry]) -> String {
     ExplainAnswer::new(&topic, snapshot, entries).text()
 }
 
-/// The restarts that are asked for are more than those of the short explanation.
+/// `explain restart` lists more restarts than the short explanation of a job.
 #[test]
 fn restarts_are_listed() {
     let entries: Vec<JournalEntry> =
@@ -74,7 +74,7 @@ Time: 1 min 40 s in all, 95.0 % productive; lost: starting 4.0 s, redone 1.0 s
     assert!(text(Topic::Time, &empty_snapshot(), &[]).ends_with("Time: none yet\n"));
 }
 
-/// Nodes that hold up the next round are listed by state, with the reason why it is not complete.
+/// Nodes that delay the next round are listed by state, with the reason why it is not complete.
 #[test]
 fn missing_nodes_are_listed() {
     let mut snapshot = job();
@@ -97,7 +97,7 @@ job has been forming its next round for 14.0 s; the last one was 8.
     assert!(running.ends_with("  it does not wait for nodes\n"), "{running}");
 }
 
-/// A worker is explained by its node and its own events, and a rank that no worker has by its events.
+/// A worker is explained by its node and its own events. A rank without a worker is explained by its events.
 #[test]
 fn worker_is_explained() {
     let entries = [
@@ -124,7 +124,7 @@ fn worker_is_explained() {
     assert_eq!(json["events"][0]["id"], "2.1");
 }
 
-/// A node is explained by all that is known about it, and the newest of its events.
+/// A node is explained by all of its known properties, and its newest events.
 #[test]
 fn node_is_explained() {
     let entries: Vec<JournalEntry> =

@@ -1,4 +1,4 @@
-//! The states of the hosts of a launch.
+//! Keeps the states of the hosts of a launch.
 
 use std::mem;
 
@@ -11,8 +11,8 @@ pub(super) enum HostState {
     Reached(HostAddress),
     Unreachable(String),
     Running,
-    /// Its agent was started, but the relay through which it was reached is lost. It is being reached
-    /// directly, and its agent is started again.
+    /// Its agent was started, but the relay through which it was reached is lost. It is being reached directly, and its agent will be
+    /// started again.
     Returning,
     Ended(AgentEnd),
     /// The relay of the host is gone, and its agent with it.
@@ -20,8 +20,7 @@ pub(super) enum HostState {
 }
 
 impl HostState {
-    /// Returns true if the host takes no part in the job any more, and its agent does not end by
-    /// itself.
+    /// Returns true if the host takes no part in the job any more, and its agent will not end by itself.
     pub(super) fn cannot_return(&self) -> bool {
         match self {
             Self::Unreachable(_)
@@ -36,10 +35,10 @@ impl HostState {
     }
 }
 
-/// The exit code of an agent whose host lacks something that its command line names.
+/// The exit code of an agent whose host lacks something in the command line.
 const USAGE: i32 = 2;
 
-/// The hosts of a launch, by number. Connections pass on reports of known hosts only.
+/// The hosts of a launch, by number. Connections pass on only reports of known hosts.
 #[derive(Debug)]
 pub(super) struct Hosts {
     names: Vec<String>,
@@ -47,7 +46,7 @@ pub(super) struct Hosts {
     counts: HostCounts,
 }
 
-/// The numbers of hosts in states that matter after each report.
+/// The numbers of hosts in the states that matter after each report.
 #[derive(Debug, Default)]
 struct HostCounts {
     reaching: usize,
@@ -75,7 +74,7 @@ impl HostCounts {
 }
 
 impl Hosts {
-    /// Creates the hosts, which are being reached.
+    /// Creates the hosts. They are being reached.
     pub(super) fn new(names: Vec<String>) -> Self {
         let counts = HostCounts { reaching: names.len(), ..HostCounts::default() };
         Self { states: vec![HostState::Reaching; names.len()], names, counts }
@@ -164,8 +163,7 @@ impl Hosts {
         })
     }
 
-    /// Returns the names of the hosts whose agents have ended, each with the end, or with the reason
-    /// for which the host was lost.
+    /// Returns the names of the hosts whose agents have ended or are lost, each with the end or the reason of the loss.
     pub(super) fn ends(&self) -> Vec<(String, Result<AgentEnd, String>)> {
         self.named(|state| match state {
             HostState::Ended(end) => Some(Ok(end.clone())),
@@ -178,7 +176,7 @@ impl Hosts {
         })
     }
 
-    /// Returns the results of `select` for all hosts that have one, with the names of the hosts.
+    /// Returns the names of all hosts for which `select` has a result, with that result.
     fn named<T>(&self, select: impl Fn(&HostState) -> Option<T>) -> Vec<(String, T)> {
         let named = self.names.iter().zip(&self.states);
         named.filter_map(|(name, state)| Some((name.clone(), select(state)?))).collect()

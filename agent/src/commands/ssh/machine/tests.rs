@@ -102,7 +102,7 @@ fn all_start_at_once() {
     assert_eq!(t.exited(2, 0), [Effect::Finish(LaunchResult::Succeeded)]);
 }
 
-/// The job starts without the hosts that cannot be reached if there are enough others.
+/// The job starts without the hosts that cannot be reached, if there are enough others.
 #[test]
 fn goes_on_without_the_unreachable() {
     let mut t = Fixture::new(3, 2);
@@ -134,8 +134,7 @@ fn second_way_is_the_direct_one() {
     assert_eq!(t.reached(1), [start(&[0, 1])]);
 }
 
-/// A host below a lost relay is reached directly, and its agent is started again. If that connection is lost as
-/// well, so is the host.
+/// A host below a lost relay is reached directly, and its agent is started again. If that connection is lost as well, the host is lost.
 #[test]
 fn hosts_below_a_lost_relay_return() {
     let mut t = Fixture::running(4, 2);
@@ -148,7 +147,7 @@ fn hosts_below_a_lost_relay_return() {
     assert_eq!(t.exited(0, 0), [Effect::Finish(LaunchResult::Succeeded)]);
 }
 
-/// A host that is being reached again counts as one that the job has, until it turns out to be lost.
+/// While a host is being reached again, the job still has it. That ends when it turns out to be lost.
 #[test]
 fn returning_hosts_count() {
     let mut t = Fixture::running(3, 3);
@@ -248,7 +247,7 @@ fn others_do_not_wait_for_what_never_comes() {
     assert_eq!(t.exited(0, 1), [failed(1, &[("n1", "it was lost: cut")])]);
 }
 
-/// The remaining agents continue if there are enough, but not without that of the coordinator.
+/// The remaining agents continue if there are enough, but not without the agent of the coordinator.
 #[test]
 fn enough_go_on() {
     let mut t = Fixture::running(3, 2);
@@ -259,8 +258,7 @@ fn enough_go_on() {
     assert_eq!(t.disconnected(0, true), [Effect::Signal(Signal::SIGTERM)]);
 }
 
-/// With voters, the agents continue without any one of their hosts, also the first one, but not without a
-/// majority.
+/// With voters, the agents continue without any one of their hosts, also the first one, but not without a majority.
 #[test]
 fn majority_of_the_voters_is_needed() {
     // The voters are on the hosts 0, 2 and 4.
@@ -299,9 +297,8 @@ fn failed_job_ends_by_itself() {
     assert_eq!(t.advance(40 * SECOND), [Effect::Signal(Signal::SIGTERM)]);
 }
 
-/// After success on one host the others have some seconds to end by themselves, also if another
-/// deadline was set before; then they are signalled to end. An agent that is unreachable does not block
-/// the launch.
+/// After success on one host, the others have some seconds to end by themselves, even if another deadline was set before. Then they are
+/// signalled to end. An agent that is unreachable does not block the launch.
 #[test]
 fn succeeded_job_is_not_kept_by_a_stuck_agent() {
     let mut t = Fixture::running(3, 3);
@@ -313,8 +310,8 @@ fn succeeded_job_is_not_kept_by_a_stuck_agent() {
     assert_eq!(t.exited(2, 1), [Effect::Finish(LaunchResult::Succeeded)]);
 }
 
-/// The end of an agent does not extend the time of the others, and an agent that does not end after
-/// a signal is killed; the job has still succeeded.
+/// The end of an agent does not extend the time of the others. An agent that does not end after a signal is killed. The job has still
+/// succeeded.
 #[test]
 fn end_of_a_succeeded_job_is_bounded() {
     let mut t = Fixture::running(4, 2);
@@ -328,8 +325,8 @@ fn end_of_a_succeeded_job_is_bounded() {
     assert_eq!(t.report(end), [Effect::Finish(LaunchResult::Succeeded)]);
 }
 
-/// A host whose relay reports the end of an agent that was not started takes no part in the job: the launch does not wait for
-/// an end that is never reported again.
+/// A host whose relay reports the end of an agent that was not started takes no part in the job. The launch does not wait for its end,
+/// which would never be reported again.
 #[test]
 fn end_before_the_start_is_invalid() {
     for is_reached in [false, true] {

@@ -49,7 +49,7 @@ fn agents(plan: &Plan, reached: &[HostNumber]) -> Vec<String> {
     jobs.iter().map(|job| shell_words::join(&plan.job.words(job))).collect()
 }
 
-/// Each agent gets the job's flags as typed, followed by its own.
+/// Each agent gets the job's flags as typed, and then its own flags.
 #[test]
 fn words_of_agents() {
     let plan = plan("-x SECRET --max_restarts 3 -m -r 0 train --lr 3 --hostfile x").unwrap();
@@ -87,7 +87,7 @@ fn lines_are_marked() {
     }
 }
 
-/// The first host that is reached is the endpoint; hosts that were not reached are not waited for.
+/// The first host that is reached is the endpoint. Hosts that were not reached are not waited for.
 #[test]
 fn first_reached_host_is_the_endpoint() {
     let plan = plan("--nnodes 2:3 --rdzv-conf join_timeout=60 t.py").unwrap();
@@ -97,8 +97,7 @@ fn first_reached_host_is_the_endpoint() {
     assert!(words[0].contains(conf), "{words:?}");
 }
 
-/// If the first host has no address that others can use, the next one hosts the coordinator; the
-/// ranks stay the same.
+/// If the first host has no address that others can use, the next one hosts the coordinator. The ranks stay the same.
 #[test]
 fn coordinator_has_an_address() {
     let plan = plan("t.py").unwrap();
@@ -108,8 +107,7 @@ fn coordinator_has_an_address() {
     assert!(words[0].contains("is_host=0") && words[1].contains("is_host=1"), "{words:?}");
 }
 
-/// Without addresses, hosts that are all this machine use the loopback address; others use the name
-/// of the first one.
+/// Hosts without addresses use the loopback address if all of them are this machine. Otherwise they use the name of the first host.
 #[test]
 fn hosts_without_an_address() {
     let plan = plan("t.py").unwrap();
@@ -151,8 +149,8 @@ fn given_endpoints_stay() {
     assert!(!agents(&alone, &[0])[0].contains("--rdzv-endpoint"));
 }
 
-/// With `voters=3`, the first, the middle and the last reached host are the voters, at their own addresses
-/// and ports; the agents get the number of voters that are in the list.
+/// With `voters=3`, the first, the middle and the last reached host are the voters, at their own addresses and ports. The agents get the
+/// number of voters that are in the list.
 #[test]
 fn voters_are_chosen_among_the_reached() {
     let own = |host: HostNumber| {
@@ -207,7 +205,7 @@ fn voters_are_chosen_among_the_reached() {
     assert_eq!(agents(&listed, &[0, 1, 2])[0].matches("--rdzv-conf=voters=3").count(), 1);
 }
 
-/// A number of voters that cannot be had is a mistake.
+/// A number of voters that the job cannot have is a mistake.
 #[test]
 fn mistakes_in_the_number_of_voters() {
     for (words, error) in [
@@ -275,8 +273,7 @@ fn mistakes_are_reported_at_once() {
     }
 }
 
-/// Defaults that depend on the job's name use the name that the launch assigns, and files on the
-/// hosts are not required on this host.
+/// Defaults that depend on the job's name use the name that the launch assigns. Files on the hosts are not required on this host.
 #[test]
 fn names_and_files_of_the_hosts() {
     for words in [
@@ -289,7 +286,7 @@ fn names_and_files_of_the_hosts() {
     }
 }
 
-/// Hosts beyond the number of nodes are spares of the same job, also if that number is one.
+/// Hosts beyond the number of nodes are spares of the same job, even if that number is one.
 #[test]
 fn more_hosts_than_one_node() {
     let words = agents(&plan("--nnodes 1 t.py").unwrap(), &[0, 1, 2]);
@@ -299,8 +296,8 @@ fn more_hosts_than_one_node() {
     assert!(!alone[0].contains("--rdzv-endpoint"), "{alone:?}");
 }
 
-/// A relative folder is resolved in this host's current folder, and variables that are passed to
-/// the hosts determine the time that agents may take to end.
+/// A relative folder is resolved in this host's current folder. Variables that are passed to the hosts determine the time that agents may
+/// take to end.
 #[test]
 fn folders_and_variables_mean_what_they_mean_here() {
     let relative = plan("--chdir sub t.py").unwrap();
@@ -318,7 +315,7 @@ fn signals_of_the_user() {
     assert!(plan.signals.contains(&Signal::SIGUSR2) && plan.signals.contains(&Signal::SIGINT));
 }
 
-/// A secret is sent to the agents unless the user wants none, or their variables name another one. It is not a flag.
+/// A secret is sent to the agents, unless the user declines it or their variables name another one. It is not a flag.
 #[test]
 fn secret_is_sent() {
     let flags = |words: &str| {
@@ -346,7 +343,7 @@ fn secret_is_sent() {
 /// Variables of agents that have certificates on their hosts.
 const CERTIFICATES: &str = "PET_TLS_CA=/ca -x PET_TLS_CERT=/cert -x PET_TLS_KEY=/key";
 
-/// With certificates no secret is sent. The agents get the flags, also for variables of the launching host.
+/// With certificates, no secret is sent. The agents get the flags, also for variables of the launching host.
 #[test]
 fn certificates_are_flags() {
     let certificates = || CertificateRequest {

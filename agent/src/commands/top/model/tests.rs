@@ -55,7 +55,7 @@ fn outcome() -> Outcome {
     }
 }
 
-/// `q` and Ctrl-C end the view, also while a text is shown; `q` is a letter where a host name is typed.
+/// `q` and Ctrl-C end the view, also while a text is shown. In the name of a host, `q` is a letter.
 #[test]
 fn view_is_quit() {
     let mut model = model(job(2, 0));
@@ -66,7 +66,7 @@ fn view_is_quit() {
     assert!(press(&mut model, &[Key::Interrupt]));
 }
 
-/// A row of several nodes is opened, and a node is shown with its newest state.
+/// A row of several nodes is opened. A node is shown with its newest state.
 #[test]
 fn node_is_shown() {
     let mut model = model(job(3, 0));
@@ -80,7 +80,7 @@ fn node_is_shown() {
     next.nodes[1].state = NodeStateName::Failed;
     assert!(model.update(Input::State(next), clock::now()).is_continue());
     assert_eq!(host(&model), ("n1".to_owned(), NodeStateName::Failed));
-    // The last state of a node that the job does not have any more stays.
+    // If the job no longer has a node, the last state of the node stays.
     assert!(model.update(Input::State(job(1, 0)), clock::now()).is_continue());
     assert_eq!(host(&model), ("n1".to_owned(), NodeStateName::Failed));
     assert!(panes::lines(&model, 80).concat().contains("does not have this node any more"));
@@ -88,7 +88,7 @@ fn node_is_shown() {
     assert_eq!(model.pane, None);
 }
 
-/// Tab changes the list that keys move in; an event is shown with its cause.
+/// Tab moves the keys to the other list. An event is shown with its cause.
 #[test]
 fn event_is_shown() {
     let mut model = model(job(3, 0));
@@ -103,7 +103,7 @@ fn event_is_shown() {
     assert_eq!(model.events.selected().unwrap().text, "t 28", "it did not move");
 }
 
-/// A host is searched for by a part of its name; without a text, the last search goes on.
+/// A host is searched for by a part of its name. Without a text, the last search goes on.
 #[test]
 fn host_is_found() {
     let mut model = model(job(30, 0));
@@ -124,7 +124,7 @@ fn host_is_found() {
     assert_eq!(model.prompt.unwrap().len(), PROMPT_MAX);
 }
 
-/// The loss of the coordinator is shown since its begin, and the state does not grow older; the next state ends it.
+/// The loss of the coordinator is shown with its beginning, and the state does not grow older. The next state ends it.
 #[test]
 fn loss_of_the_coordinator_is_shown() {
     let start = clock::now();
@@ -161,7 +161,7 @@ fn outcome_is_shown() {
     assert_eq!(Model::new(closed(), SIZE, clock::now()).pane, Some(Pane::Outcome));
 }
 
-/// The explanation is that of the newest state, and texts are scrolled to their last page.
+/// The explanation belongs to the newest state. Texts are scrolled to their last page.
 #[test]
 fn explanation_is_scrolled() {
     let mut model = model(job(2, 0));
@@ -180,7 +180,7 @@ fn explanation_is_scrolled() {
     assert_eq!(model.scrolled, 0);
 }
 
-/// Ten thousand nodes with ten thousand states, of any size of the terminal: each key keeps the selection in the list.
+/// Ten thousand nodes with ten thousand states, in a terminal of any size: each key keeps the selection in the list.
 #[test]
 fn large_jobs_are_shown() {
     let mut snapshot = job(9_000, 1_000);

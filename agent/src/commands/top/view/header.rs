@@ -1,4 +1,4 @@
-//! The state of the job, above the lists.
+//! Draws the state of the job, above the lists.
 
 use ragent_base::report::{status_text::progress, time_text::short_time};
 use ragent_rendezvous::snapshot::{JobProgress, NodeStateName, PhaseName, Snapshot};
@@ -10,7 +10,7 @@ use crate::commands::top::{model::Model, text};
 /// A terminal with fewer lines has a short header.
 const LOW: u16 = 14;
 
-/// The columns that other parts of the line leave for the step rates.
+/// The columns that are left for the step rates, at least.
 const BARS_MIN: usize = 8;
 
 /// A line of the header.
@@ -110,7 +110,7 @@ fn range(snapshot: &Snapshot) -> String {
     if min_nodes == max_nodes { min_nodes.to_string() } else { format!("{min_nodes}:{max_nodes}") }
 }
 
-/// Returns the number of nodes of the round, or of those for the next one.
+/// Returns the number of nodes in the round, or of nodes for the next round.
 fn present(snapshot: &Snapshot) -> usize {
     let is_present = |state| !matches!(state, NodeStateName::Lost | NodeStateName::Quarantined);
     let nodes = snapshot.nodes.iter().filter(|node| is_present(node.state));
@@ -124,7 +124,7 @@ fn present(snapshot: &Snapshot) -> usize {
 
 fn connection(model: &Model) -> Option<String> {
     let (lost, why) = model.lost_for()?;
-    // Whole seconds: the line changes once a second.
+    // Whole seconds, so that the line changes once a second.
     let time = match lost.as_secs() {
         seconds @ 0..60 => format!("{seconds} s"),
         seconds => short_time(seconds.saturating_mul(1000)),
@@ -144,7 +144,7 @@ fn step(progress: &JobProgress, model: &Model, width: usize) -> String {
         line += &format!(" of {}", progress::grouped(step.saturating_add(*left)));
     }
     let origin = progress::origin(*source);
-    // Where there is little room, its first word is enough.
+    // If there is little room, the first word is enough.
     let short = origin.split(' ').next().unwrap_or_default();
     let fits = |line: &str, part: &str| text::width(line) + text::width(part) <= room;
     let origin = [origin, short].map(|origin| format!(" ({origin})"));

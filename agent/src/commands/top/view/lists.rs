@@ -1,4 +1,4 @@
-//! The lists of nodes and of events.
+//! Draws the lists of nodes and of events.
 
 use std::array;
 
@@ -71,7 +71,7 @@ pub(super) fn draw_nodes(buffer: &mut Buffer, area: Rect, model: &Model, palette
     }
 }
 
-/// The columns of the marks in front of a row: selected, and whether it can be opened.
+/// The columns of the marks in front of a row. They show that it is selected, and that it can be opened.
 const MARKS: usize = 4;
 
 /// A row as it is shown.
@@ -124,7 +124,7 @@ impl ShownRow {
     }
 }
 
-/// Returns true if no message can come from nodes in this state, so that the time since the last one grows.
+/// Returns true if nodes in this state cannot send messages, so that the time since the last message grows.
 fn state_ages(state: NodeStateName) -> bool {
     state == NodeStateName::Lost
 }
@@ -133,7 +133,7 @@ fn seen(ms: u64) -> String {
     format!("{:.1} s ago", ms as f64 / 1000.0)
 }
 
-/// Returns the widths of columns; hidden ones have none. The state has the rest.
+/// Returns the widths of columns. Hidden ones have width 0. The state gets the rest.
 fn widths(rows: &[ShownRow], width: usize) -> [usize; 5] {
     let needed: [usize; 5] = array::from_fn(|place| {
         let cells = rows.iter().map(|row| text::width(&row.cells[place]));
@@ -149,7 +149,7 @@ fn widths(rows: &[ShownRow], width: usize) -> [usize; 5] {
     let used = widths.iter().sum::<usize>() + shown * GAP;
     widths[STATE] = width.saturating_sub(used);
     if !is_narrow {
-        // Room that the state does not need stays at the right.
+        // Room that the state does not need stays empty at the right.
         widths[STATE] = widths[STATE].min(needed[STATE]);
     }
     widths

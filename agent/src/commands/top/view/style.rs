@@ -1,4 +1,4 @@
-//! Colours. Each of them repeats what a word states.
+//! Chooses colours. Each of them repeats what a word states.
 
 use ragent_rendezvous::snapshot::NodeStateName;
 use ratatui::style::{Color, Modifier, Style};

@@ -110,7 +110,7 @@ fn press(model: &mut Model, keys: &[Key]) {
     }
 }
 
-/// The screen as text, without spaces at the ends of lines, and the times of events in UTC.
+/// The screen as text, without spaces at the ends of lines. The times of events are in UTC.
 fn screen(model: &Model, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, model, COLORS)).unwrap();
@@ -245,7 +245,7 @@ fn every_size_is_drawn() {
             assert_eq!(text.lines().count(), usize::from(height));
         }
     }
-    // The view may be drawn before it knows of a new size.
+    // The view may be drawn before it receives a new size.
     screen(&model(200, 60), 7, 3);
     screen(&model(7, 3), 200, 60);
 }
@@ -309,7 +309,7 @@ fn words_describe_the_connection_and_the_outcome() {
     assert!(!shown.contains("connection lost"), "{shown}");
 }
 
-/// Faults have a colour, in addition to their words; with `NO_COLOR`, nothing has.
+/// Faults have a colour in addition to their words. With `NO_COLOR`, nothing has a colour.
 #[test]
 fn colors_repeat_words() {
     let model = model(80, 24);
@@ -358,7 +358,7 @@ fn texts_are_printable() {
     }
 }
 
-/// Of ten thousand rows, those at the selected one are drawn.
+/// If there are ten thousand rows, only the rows near the selected one are drawn.
 #[test]
 fn large_job_is_drawn() {
     let mut snapshot = snapshot(48_210);
