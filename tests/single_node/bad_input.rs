@@ -163,6 +163,7 @@ fn watching_and_restarting() {
         "--hang-timeout soon",
         "--hang-timeout inf",
         "--hang-signal QUIT",
+        "--signal-workers all",
         "--signals-to-forward SIGTERM",
         "--signals-to-forward SIGKILL",
         "--signals-to-forward SIGUSR1,USR2",

@@ -17,3 +17,5 @@ pub(super) const STATE_FILE_INTERVAL: Duration = Duration::from_secs(10);
 /// Age at which a file without a job is removed from the folder of state files: longer than any process needs between two files that belong
 /// together.
 pub(super) const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
+/// The time since the last change for which a list of ended jobs is kept: longer than any job waits for its nodes.
+pub(super) const ENDED_JOBS_KEPT: Duration = Duration::from_secs(7 * 86_400);

@@ -34,6 +34,7 @@ pub fn clean(own: &Path) {
             FileKind::DeathNotice => {
                 !private.has(name_of(&path.with_extension("json"))) && is_forgotten(&path)
             }
+            FileKind::EndedJobs => age::changed(&path) > limits::ENDED_JOBS_KEPT,
             FileKind::Draft => is_forgotten(&path),
             FileKind::Other => false,
         };
@@ -52,7 +53,9 @@ enum FileKind {
     JobState,
     /// A death notice next to a state file.
     DeathNotice,
-    /// A temporary file of a process that was killed during a write, or a list of ended jobs. An old one is of no use.
+    /// A list of ended jobs.
+    EndedJobs,
+    /// A temporary file of a process that was killed during a write.
     Draft,
     /// Any other file.
     Other,
@@ -64,11 +67,14 @@ fn kind(path: &Path) -> FileKind {
     match path.extension().and_then(OsStr::to_str) {
         Some("json") if is_of_job => FileKind::JobState,
         Some("death-notice") if is_of_job => FileKind::DeathNotice,
-        Some("json") if name.starts_with("ended-") => FileKind::Draft,
-        Some("tmp") if is_of_job || name.starts_with("agent-") => FileKind::Draft,
+        Some("json") if name.starts_with("ended-") => FileKind::EndedJobs,
+        Some("tmp") if WRITTEN.iter().any(|start| name.starts_with(start)) => FileKind::Draft,
         Some(_) | None => FileKind::Other,
     }
 }
+
+/// How the names of files in the folder begin.
+const WRITTEN: [&str; 4] = ["job-", "agent-", "ended-", "warned"];
 
 fn is_outdated(path: &Path) -> bool {
     match age_of_job_state(path) {
@@ -84,7 +90,10 @@ fn is_forgotten(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, File};
+    use std::{
+        fs::{self, File},
+        time::SystemTime,
+    };
 
     use super::*;
     use crate::state_file::job_state::tests::write_aged;
@@ -108,12 +117,16 @@ mod tests {
             "job-old.death-notice",
             "job-lone.death-notice",
             "job-x.9.tmp",
+            "ended-x.json.9.tmp",
+            "ended-old.json",
             "else",
         ] {
             fs::write(path(name), "n 1").unwrap();
             set_modified(name, forgotten);
         }
         fs::write(path("job-new.death-notice"), "n 1").unwrap();
+        fs::write(path("ended-hours.json"), "[]").unwrap();
+        set_modified("ended-hours.json", SystemTime::now() - 2 * limits::FORGOTTEN_AFTER);
         fs::write(path("job-other.json"), "{}").unwrap();
         write_aged(&path("job-own.json"), 620, |_| {});
         clean(&path("job-own.json"));
@@ -124,6 +137,7 @@ mod tests {
         left.sort();
         let expected = [
             "else",
+            "ended-hours.json",
             "job-leaderless.json",
             "job-new.death-notice",
             "job-other.json",
