@@ -90,7 +90,7 @@ fn forwarded_signals_reach_the_interpreter() {
         return;
     }
     let sandbox = Sandbox::new();
-    fs::write(sandbox.path("loads.py"), &WITH_LOADER.replace("SIGTERM", "SIGUSR1")).unwrap();
+    fs::write(sandbox.path("loads.py"), WITH_LOADER.replace("SIGTERM", "SIGUSR1")).unwrap();
     let words = format!("--signals-to-forward SIGUSR1 {}", sandbox.path("loads.py").display());
     let mut agent = sandbox.ragent(&words).start();
     agent.prints("ready");
