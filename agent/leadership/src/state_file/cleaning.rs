@@ -90,10 +90,9 @@ fn is_forgotten(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        fs::{self, File},
-        time::SystemTime,
-    };
+    use std::fs::{self, File};
+
+    use ragent_base::sys::clock;
 
     use super::*;
     use crate::state_file::job_state::tests::write_aged;
@@ -126,7 +125,8 @@ mod tests {
         }
         fs::write(path("job-new.death-notice"), "n 1").unwrap();
         fs::write(path("ended-hours.json"), "[]").unwrap();
-        set_modified("ended-hours.json", SystemTime::now() - 2 * limits::FORGOTTEN_AFTER);
+        let hours = clock::wall_time() - 2 * limits::FORGOTTEN_AFTER;
+        set_modified("ended-hours.json", forgotten + hours);
         fs::write(path("job-other.json"), "{}").unwrap();
         write_aged(&path("job-own.json"), 620, |_| {});
         clean(&path("job-own.json"));
