@@ -60,13 +60,15 @@ fn coordinator_serves_metrics() {
     let sandbox = Sandbox::new();
     let listed = "--rdzv-endpoint 127.0.0.1,127.0.0.2,127.0.0.3:";
     let voter = format!("{listed}{} --nnodes 3", free_port());
-    for (words, line) in
-        [("--host 127.0.0.1 --port 0", "ragent_round 0"), (&voter, "process_open_fds ")]
-    {
+    for (words, log, line) in [
+        ("--host 127.0.0.1 --port 0", "coordinator started", "ragent_round 0"),
+        (&voter, "voter started", "process_open_fds "),
+    ] {
         let words = format!("coordinator {words} --metrics-listen 127.0.0.1:0");
         let mut coordinator = sandbox.ragent(&words).start();
         let address = address_of(&mut coordinator);
         coordinator.prints("127.0.0.1:");
+        coordinator.logs(log);
         let text = metrics_at(address);
         assert!(text.contains(line), "{text}");
         coordinator.signal(Signal::SIGTERM);

@@ -83,6 +83,58 @@ fn data_loader_outlives_its_worker() {
     }
 }
 
+/// Each process gets the signal of a stop once: also if a wrapper ends at once, and leaves the interpreter behind.
+#[test]
+fn signal_is_sent_once() {
+    if !is_there("python3") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let script = "import os, signal\n\
+                  signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n\
+                  os.write(1, b'ready\\n')\n\
+                  signal.sigwait([signal.SIGTERM])\n\
+                  again = signal.sigtimedwait([signal.SIGTERM], 1)\n\
+                  os.write(1, b'twice\\n' if again else b'once\\n')\n";
+    fs::write(sandbox.path("counts.py"), script).unwrap();
+    let program = format!("python3 {} & wait", sandbox.path("counts.py").display());
+    for flags in ["", "--signal-workers group", "--signal-workers main"] {
+        let words = format!("--shutdown-timeout 300 {flags} --no-python bash -c");
+        let mut agent = sandbox.ragent(&words).arg(&program).start();
+        agent.prints("ready");
+        agent.signal(Signal::SIGTERM);
+        let end = agent.end();
+        end.assert_code(8);
+        assert_eq!(end.stdout, "ready\nonce\n", "{flags}");
+        sandbox.assert_nothing_left();
+    }
+}
+
+/// A worker that waits for a process that it has started does not use up its time: after half of it, that process gets the signal as well.
+#[test]
+fn awaited_process_is_signaled_after_half_of_the_time() {
+    if !is_there("python3") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let script = "import os, signal, subprocess\n\
+                  child = subprocess.Popen(['sleep', 'infinity'])\n\
+                  def stop(number, frame):\n    \
+                      os.write(1, b'ended by %d\\n' % -child.wait())\n    \
+                      os._exit(0)\n\
+                  signal.signal(signal.SIGTERM, stop)\n\
+                  os.write(1, b'ready\\n')\n\
+                  signal.pause()\n";
+    fs::write(sandbox.path("waits.py"), script).unwrap();
+    let words = format!("--shutdown-timeout 4 {}", sandbox.path("waits.py").display());
+    let mut agent = sandbox.ragent(&words).start();
+    agent.prints("ready");
+    agent.signal(Signal::SIGTERM);
+    let end = agent.end();
+    end.assert_code(8);
+    assert_eq!(end.stdout, "ready\nended by 15\n");
+}
+
 /// A signal that is forwarded reaches the interpreter alone as well.
 #[test]
 fn forwarded_signals_reach_the_interpreter() {

@@ -387,10 +387,11 @@ impl<H: Host> Arguments<'_, H> {
         let Some(given) = self.argument("signal_workers", &self.args.signal_workers) else {
             return Ok(match self.args.name {
                 ProgramName::Torchrun => Signaled::Group,
-                ProgramName::Ragent => Signaled::Main,
+                ProgramName::Ragent => Signaled::Auto,
             });
         };
-        given.choice("`main` or `group`", |text| match text {
+        given.choice("`auto`, `main` or `group`", |text| match text {
+            "auto" => Some(Signaled::Auto),
             "main" => Some(Signaled::Main),
             "group" => Some(Signaled::Group),
             _ => None,

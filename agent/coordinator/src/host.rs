@@ -96,8 +96,8 @@ impl CoordinatorHost {
         let term = mandate.term();
         let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
         recent.pass_on(clock::now(), &inputs);
-        let coordination = self.coordination(mandate);
         self.elected.send_replace(ElectedCoordinator::Here(inputs.clone()));
+        let coordination = self.coordination(mandate);
         let coordinator = driver::drive(coordination, queue);
         tokio::pin!(coordinator);
         let end = loop {

@@ -10,7 +10,7 @@
 //!
 //! A group stops in three steps:
 //!
-//! 1. Every worker's process group gets the signal.
+//! 1. Every worker gets the signal. What its main process has started follows when that has ended, or after half of the time.
 //! 2. The processes of these groups have the grace period.
 //! 3. The keeper kills and reaps the whole tree, including processes that called `setsid`.
 //!
@@ -55,8 +55,10 @@ pub enum Input {
 pub enum Effect {
     /// Report the group's first failure to the agent.
     Failed(LocalRank, WorkerEnd),
-    /// Signal the process group of every worker.
+    /// Signal every worker.
     Signal(Signal),
+    /// Signal the processes of workers that have not received the signal yet.
+    SignalRest,
     /// Kill all remaining processes.
     CleanUp,
     /// Kill the keeper, which does not finish the cleanup. The kernel and the agent kill its descendants.
@@ -80,6 +82,8 @@ enum State {
     /// Workers were sent a signal to end.
     Stopping {
         deadline: Instant,
+        /// The time at which all processes of the workers get the signal, unless they have it.
+        rest_at: Option<Instant>,
     },
     /// The remaining processes are being killed. A keeper that exceeds the deadline, if any, is killed.
     CleaningUp {
@@ -127,8 +131,9 @@ impl Supervisor {
             }
             (Input::Stop { signal, grace }, State::Running) => self.stop(now, signal, grace),
             // A second request never extends the deadline of the first.
-            (Input::Stop { grace, .. }, State::Stopping { deadline }) => {
-                self.state = State::Stopping { deadline: deadline.min(now + grace) };
+            (Input::Stop { grace, .. }, State::Stopping { deadline, rest_at }) => {
+                let rest_at = rest_at.map(|at| at.min(now + grace / 2));
+                self.state = State::Stopping { deadline: deadline.min(now + grace), rest_at };
             }
             (Input::Kill, State::Running | State::Stopping { .. })
             | (Input::Quiet, State::Stopping { .. }) => self.clean_up(now, GroupEnd::Stopped),
@@ -148,7 +153,9 @@ impl Supervisor {
     /// Returns the deadline for stopping workers, or for the keeper's cleanup, if any.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
-            State::Stopping { deadline } => Some(deadline),
+            State::Stopping { deadline, rest_at } => {
+                Some(rest_at.map_or(deadline, |at| at.min(deadline)))
+            }
             State::CleaningUp { deadline, .. } => deadline,
             State::Running | State::Ended => None,
         }
@@ -160,6 +167,10 @@ impl Supervisor {
             return;
         }
         match self.state {
+            State::Stopping { deadline, .. } if now < deadline => {
+                self.effects.push_back(Effect::SignalRest);
+                self.state = State::Stopping { deadline, rest_at: None };
+            }
             State::Stopping { .. } => self.clean_up(now, GroupEnd::Stopped),
             State::CleaningUp { end, .. } => {
                 self.effects.push_back(Effect::KillKeeper);
@@ -191,7 +202,7 @@ impl Supervisor {
 
     fn stop(&mut self, now: Instant, signal: Signal, grace: Duration) {
         self.effects.push_back(Effect::Signal(signal));
-        self.state = State::Stopping { deadline: now + grace };
+        self.state = State::Stopping { deadline: now + grace, rest_at: Some(now + grace / 2) };
     }
 
     fn clean_up(&mut self, now: Instant, end: GroupEnd) {
@@ -289,13 +300,16 @@ mod tests {
         assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Stopped)]);
     }
 
-    /// A worker that ignores its signal is killed after its grace period, not before.
+    /// A worker that ignores its signal is killed after its grace period, not before. After half of it, all its processes get the signal.
     #[test]
     fn stubborn_worker_is_killed() {
         let mut t = Fixture::new();
         assert_eq!(t.handle(stop(3 * SECOND)), [Effect::Signal(Signal::INT)]);
-        assert_eq!(t.advance(2 * SECOND), []);
+        assert_eq!(t.advance(SECOND), []);
+        assert_eq!(t.advance(SECOND), [Effect::SignalRest]);
+        assert!(t.machine.is_stopping());
         assert_eq!(t.advance(SECOND), [Effect::CleanUp]);
+        assert!(!t.machine.is_stopping());
         assert_eq!(t.advance(SECOND), []);
         assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Stopped)]);
     }
@@ -328,9 +342,10 @@ mod tests {
         let mut t = Fixture::new();
         t.handle(stop(5 * SECOND));
         assert_eq!(t.handle(stop(GRACE)), []);
-        assert_eq!(t.machine.poll_timeout(), Some(t.now + 5 * SECOND));
+        assert_eq!(t.machine.poll_timeout(), Some(t.now + 5 * SECOND / 2));
         assert_eq!(t.handle(stop(SECOND)), []);
-        assert_eq!(t.machine.poll_timeout(), Some(t.now + SECOND));
+        assert_eq!(t.machine.poll_timeout(), Some(t.now + SECOND / 2));
+        assert_eq!(t.advance(SECOND), [Effect::CleanUp]);
     }
 
     /// A kill has no grace period.

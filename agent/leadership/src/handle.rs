@@ -234,7 +234,7 @@ pub enum LeadershipCommand {
     Highest(Term),
     /// The coordinator of this term has ended, and another process should lead.
     Resign(Term),
-    /// The job has ended in this term, and all nodes have its outcome, so its record in etcd is no longer needed.
+    /// The job has ended in this term, and all nodes have its outcome, so another job of its name may begin.
     JobOver(Term),
     /// A death notice: no process of this agent is left.
     DeathNotice(NodeId),

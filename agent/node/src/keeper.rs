@@ -193,6 +193,7 @@ impl Keeper {
                 }
             }
             Order::DismissStandby { local_rank } => self.workers.standbys.dismiss(local_rank),
+            Order::SignalRest => self.workers.signal_rest(),
             Order::Forward { signal } => self.workers.forward(signal),
             Order::Signal { signal } => {
                 self.reject_wanted("the workers were stopped first");

@@ -57,7 +57,7 @@ use std::{collections::VecDeque, time::Instant};
 
 use ragent_rendezvous::{
     heir::Successor,
-    ids::{NodeId, Term},
+    ids::{JobUid, NodeId, Term},
     jitter::{Jitter, doubled},
     limits::AGENT_TERM_MAX,
     settings::JobState,
@@ -254,9 +254,20 @@ impl Claim {
     pub fn handle_job_over(&mut self, now: Instant, term: Term) {
         self.begin(now);
         if self.leads_in(term) {
+            // It never leads another job.
+            self.has_outlived = true;
             self.resign(now, "the job has ended", RecordKind::JobOver);
         }
         self.proceed(now);
+    }
+
+    /// Records that the agent of this process is registered for a job: this process ends with it.
+    pub fn handle_registered(&mut self, now: Instant, job: JobUid) {
+        self.begin(now);
+        self.known.own_job = Some(job);
+        if self.is_job_over() {
+            self.end_with_the_job();
+        }
     }
 
     /// Resigns if this process leads. It is shutting down, so it no longer becomes a candidate.

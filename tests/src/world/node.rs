@@ -213,6 +213,9 @@ impl World {
             self.with_election(id, |election, now| {
                 election.handle_registered(now, Some(welcome.job_uid.clone()))
             });
+            self.with_claim(id, |claim, now| {
+                claim.handle_registered(now, welcome.job_uid.clone());
+            });
             if let Some(stream) = self.streams.get_mut(peer) {
                 stream.is_welcomed = true;
             }

@@ -63,7 +63,8 @@ impl World {
             }
             supervisor::Effect::Signal(_) => self.stop_workers(id, round),
             supervisor::Effect::CleanUp => self.clean_up_workers(id, round),
-            supervisor::Effect::KillKeeper => {}
+            // All processes of a worker have received the signal already.
+            supervisor::Effect::SignalRest | supervisor::Effect::KillKeeper => {}
             supervisor::Effect::Finish(end) => self.end_group(id, end),
         }
     }

@@ -137,9 +137,9 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub signals_to_forward: Option<String>,
-    /// Processes of a worker that receive its signals: `main` (the interpreter, so that its data
-    /// loaders live until it has saved) or `group` (all processes of its group at once, as torchrun
-    /// does) [default: main; as torchrun: group]
+    /// Processes of a worker that get its signals: `main` (its main process, so that its data
+    /// loaders live until it has saved), `group` (all of its group at once, as torchrun does) or
+    /// `auto` (`main` if that is Python, else `group`) [default: auto; as torchrun: group]
     #[arg(
         long,
         alias = "signal_workers",

@@ -19,9 +19,12 @@ pub struct SignalList {
 /// The processes of a worker that receive its signals.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Signaled {
-    /// The main process, if it is the job's interpreter. The rest of its group follows when it has ended: a checkpoint may need data
-    /// loaders and helpers until then.
+    /// The main process if that is the job's interpreter, else the group: a wrapper, such as a shell or a profiler, may pass no signal
+    /// on.
     #[default]
+    Auto,
+    /// The main process. The rest of its group follows when it has ended, because a checkpoint may need data loaders and helpers until
+    /// then.
     Main,
     /// Its process group, as under torchrun.
     Group,

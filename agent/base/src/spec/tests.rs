@@ -182,10 +182,10 @@ fn defaults_of_torchrun() {
     assert!(matches!(method(list), RendezvousMethod::Voters(_)));
     let signaled = |line: &str| resolve_on(&host, line).map(|spec| spec.signaled);
     assert_eq!(signaled("torchrun t.py"), Ok(Signaled::Group));
-    assert_eq!(signaled("ragent t.py"), Ok(Signaled::Main));
+    assert_eq!(signaled("ragent t.py"), Ok(Signaled::Auto));
     assert_eq!(signaled("torchrun --signal-workers main t.py"), Ok(Signaled::Main));
     let errors = signaled("ragent --signal-workers all t.py").unwrap_err();
-    assert_eq!(errors[0].to_string(), "`--signal-workers all` is not `main` or `group`");
+    assert_eq!(errors[0].to_string(), "`--signal-workers all` is not `auto`, `main` or `group`");
 }
 
 /// The hint for a script that does not exist is the command that was probably meant.

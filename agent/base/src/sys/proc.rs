@@ -7,10 +7,7 @@ use std::{
     ffi::OsString,
     fs::{self, File},
     io::{self, Read},
-    os::{
-        fd::RawFd,
-        unix::{ffi::OsStrExt, fs::MetadataExt},
-    },
+    os::{fd::RawFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
 };
 
@@ -89,23 +86,20 @@ pub fn field(file: &str, name: &str) -> Option<String> {
     Some(value.trim().to_owned())
 }
 
-/// Returns true if a process runs this interpreter with these arguments. `program` may be a script that becomes the interpreter, as the
-/// shims of pyenv are: then the process must be a Python with these arguments.
+/// Returns true if a process runs this program with these arguments. `program` is a path without links. It may be a script that becomes an
+/// interpreter, as the shims of pyenv are: then the process must be a Python with these arguments.
 pub fn runs(pid: u32, program: &Path, args: &[OsString]) -> bool {
-    let exe = path(&format!("{pid}/exe"));
-    let file = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-    let started = file(&exe);
-    if started.is_some() && started == file(program) {
+    let Some(exe) = link(&format!("{pid}/exe")) else { return false };
+    if exe == program {
         return true;
     }
-    let is_python = fs::read_link(&exe).is_ok_and(|exe| {
-        exe.file_name().is_some_and(|name| name.as_bytes().starts_with(b"python"))
-    });
-    let line = bytes(&format!("{pid}/cmdline")).unwrap_or_default();
-    // The first word is the name of the program; each word ends with a zero.
-    let words = line.split(|byte| *byte == 0).skip(1);
-    let given = args.iter().map(|word| word.as_bytes()).chain([&b""[..]]);
-    is_python && words.eq(given)
+    let is_python = exe.file_name().is_some_and(|name| name.as_bytes().starts_with(b"python"));
+    is_python && {
+        let line = bytes(&format!("{pid}/cmdline")).unwrap_or_default();
+        // The first word is the name of the program. Each word ends with a zero.
+        let words = line.split(|byte| *byte == 0).skip(1);
+        words.eq(args.iter().map(|word| word.as_bytes()).chain([&b""[..]]))
+    }
 }
 
 /// Returns the names in a folder that are numbers: those of processes, threads or descriptors.

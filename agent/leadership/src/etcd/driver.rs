@@ -170,7 +170,8 @@ impl EtcdDriver {
             | LeadershipCommand::Ended(_)
             | LeadershipCommand::Forget
             | LeadershipCommand::StepDown(_)
-            | LeadershipCommand::Registered(_) => {}
+            | LeadershipCommand::Registered(None) => {}
+            LeadershipCommand::Registered(Some((job, _))) => self.claim.handle_registered(now, job),
             LeadershipCommand::Leave { left, .. } => {
                 self.leaving.push(left);
                 self.claim.handle_leaving(now);

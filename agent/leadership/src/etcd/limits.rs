@@ -23,7 +23,8 @@ pub(super) const RETRY_MAX: Duration = Duration::from_secs(2);
 pub(super) const WATCH_SILENCE: Duration = Duration::from_secs(2);
 /// The longest such silence. It doubles while the key does not change: no process leads, or a large job renews slowly.
 pub(super) const WATCH_SILENCE_MAX: Duration = Duration::from_secs(16);
-/// Time for which etcd keeps a key after its last change, in seconds. The key of a killed job is removed after an hour.
+/// Time for which etcd keeps a key, in seconds. The key of a job that was killed, or is over, is removed 40 to 60 minutes after its last
+/// change: leases are up to 20 minutes old.
 pub(super) const KEY_LEASE_S: i64 = 3600;
 /// Age at which the lease of a key is replaced: a third of its time.
 pub(super) const KEY_LEASE_AGE: Duration = Duration::from_secs(1200);

@@ -315,10 +315,14 @@ impl Hosted {
             // Another process completes the job, or the leadership has ended.
             _ = self.elected.wait_for(is_elsewhere) => {}
         }
+        let ElectedCoordinator::There(last) = self.elected.borrow().clone() else { return };
         // This process must not lead any more. The lease that it has granted to the current leader stays valid.
         self.leadership.leave(false).await;
-        let is_over =
-            |elected: &ElectedCoordinator| !matches!(elected, ElectedCoordinator::There(_));
+        // The leader of the next job may follow at once.
+        let is_over = |elected: &ElectedCoordinator| match elected {
+            ElectedCoordinator::There(leader) => *leader != last,
+            ElectedCoordinator::Here(_) | ElectedCoordinator::Unknown => true,
+        };
         // This fails if the leadership has ended.
         let _ = self.elected.wait_for(is_over).await;
     }

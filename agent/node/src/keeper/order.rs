@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, ffi::OsString, net::SocketAddr, path::PathBuf};
 
-use ragent_base::output::flow::FlowOrder;
+use ragent_base::{output::flow::FlowOrder, spec::Signaled};
 use ragent_core::process_end::ProcessEnd;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +36,8 @@ pub(crate) enum Order {
         /// The signal's number.
         signal: i32,
     },
+    /// Sends that signal to the processes of workers that have not received it yet.
+    SignalRest,
     /// Kills every process that is left in the tree.
     CleanUp {
         /// The number of the cleanup. [`KeeperReport::Reaped`] repeats it.
@@ -85,8 +87,8 @@ pub struct Program {
     pub core_dump: u64,
     /// The nice value, as the agent has inherited it.
     pub nice: i32,
-    /// True if signals go to its main process alone, as long as that is the interpreter.
-    pub signals_main: bool,
+    /// The processes that get its signals.
+    pub signaled: Signaled,
     /// The worker's streams that the agent copies.
     pub flows: Vec<FlowOrder>,
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
-    io,
+    fs, io,
     os::fd::OwnedFd,
     path::PathBuf,
     process::Child,
@@ -11,10 +11,11 @@ use std::{
 
 use nix::{
     sys::signal::{Signal, kill, killpg},
-    unistd::{Pid, getpid},
+    unistd::{Pid, getpgid, getpid},
 };
 use ragent_base::{
     output::flow::{self, HandedOver},
+    spec::Signaled,
     sys::{
         cgroup::{Cgroup, ChildCgroup},
         clock, proc, tree, unix,
@@ -39,8 +40,6 @@ pub(super) struct Workers {
     /// their round has ended.
     taken: Vec<(Pid, ChildCgroup)>,
     running: BTreeMap<u32, Worker>,
-    /// The signal on which the workers of the round are to end, if they are.
-    stopping: Option<Signal>,
     pub(super) standbys: KeptStandbys,
     /// The process groups of workers. A worker that has ended stays in the list while processes of its group run.
     groups: Vec<Pid>,
@@ -56,17 +55,12 @@ pub(super) struct Workers {
 #[derive(Debug)]
 struct Worker {
     child: Child,
-    /// The interpreter and its arguments, if signals go to that process alone.
-    interpreter: Option<Interpreter>,
-}
-
-/// The main process of a worker that is an interpreter.
-#[derive(Debug)]
-enum Interpreter {
-    /// It was a standby.
-    Standby,
-    /// It was started with this file and these arguments. The file may be a script that becomes another program.
-    Started(PathBuf, Vec<OsString>),
+    signaled: Signaled,
+    /// The file that it was started with, without links, and its arguments. The file may be a script that becomes another program.
+    program: PathBuf,
+    args: Vec<OsString>,
+    /// The signal that its main process alone has received; the rest of its group follows when that has ended.
+    rest_follows: Option<Signal>,
 }
 
 impl Workers {
@@ -76,7 +70,6 @@ impl Workers {
             cgroup,
             taken: Vec::new(),
             running: BTreeMap::new(),
-            stopping: None,
             standbys: KeptStandbys::default(),
             groups: Vec::new(),
             flows: Vec::new(),
@@ -114,12 +107,10 @@ impl Workers {
         program: &Program,
         streams: &Streams,
     ) -> io::Result<KeeperReport> {
-        let local_rank = program.local_rank;
         if let Some((child, cgroup)) = self.standbys.take_over(program, streams) {
             let pid = Pid::from_raw(child.id().cast_signed());
             self.taken.extend(cgroup.map(|cgroup| (pid, cgroup)));
-            let interpreter = program.signals_main.then_some(Interpreter::Standby);
-            return Ok(self.started(local_rank, Worker { child, interpreter }, true));
+            return Ok(self.started(program, child, true));
         }
         let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
         let streams: Streams = copies.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -129,14 +120,18 @@ impl Workers {
         let mut command = command_of(program);
         command.stdin(stdin).stdout(stdout).stderr(stderr);
         let child = unix::spawn_worker(command, limits_of(program), cgroup)?;
-        let started = || Interpreter::Started(program.program.clone(), program.args.clone());
-        let interpreter = program.signals_main.then(started);
-        Ok(self.started(local_rank, Worker { child, interpreter }, false))
+        Ok(self.started(program, child, false))
     }
 
-    fn started(&mut self, local_rank: u32, worker: Worker, is_standby: bool) -> KeeperReport {
-        let pid = worker.child.id();
-        self.stopping = None;
+    fn started(&mut self, program: &Program, child: Child, is_standby: bool) -> KeeperReport {
+        let (local_rank, pid) = (program.local_rank, child.id());
+        let worker = Worker {
+            child,
+            signaled: program.signaled,
+            program: fs::canonicalize(&program.program).unwrap_or_else(|_| program.program.clone()),
+            args: program.args.clone(),
+            rest_follows: None,
+        };
         self.groups.push(Pid::from_raw(pid.cast_signed()));
         self.running.insert(local_rank, worker);
         KeeperReport::Spawned { local_rank, pid, is_standby }
@@ -170,7 +165,25 @@ impl Workers {
         let Ok(signal) = Signal::try_from(signal) else {
             return;
         };
-        let alone: BTreeSet<Pid> = self.running.values().filter_map(Worker::interpreter).collect();
+        let alone = self.running.values().filter(|worker| worker.is_signaled_alone());
+        self.signal(signal, &alone.map(Worker::pid).collect());
+    }
+
+    /// Signals all workers, which are to end.
+    pub(super) fn stop(&mut self, signal: i32) {
+        let Ok(signal) = Signal::try_from(signal) else {
+            return;
+        };
+        let mut alone = BTreeSet::new();
+        for worker in self.running.values_mut().filter(|worker| worker.is_signaled_alone()) {
+            worker.rest_follows = Some(signal);
+            alone.insert(worker.pid());
+        }
+        self.signal(signal, &alone);
+    }
+
+    /// Signals the groups of all workers, including those of workers that have ended; of the leaders in `alone` only these.
+    fn signal(&self, signal: Signal, alone: &BTreeSet<Pid>) {
         for group in &self.groups {
             // The process or the group may be gone already.
             let _ = match alone.contains(group) {
@@ -180,10 +193,18 @@ impl Workers {
         }
     }
 
-    /// Signals all workers, which are to end. What is left of the group of an interpreter is signaled when that has ended.
-    pub(super) fn stop(&mut self, signal: i32) {
-        self.stopping = Signal::try_from(signal).ok();
-        self.forward(signal);
+    /// Sends the signal of a stop to the processes that have not received it yet: the main process of their worker may wait for them.
+    pub(super) fn signal_rest(&mut self) {
+        for worker in self.running.values_mut() {
+            let Some(signal) = worker.rest_follows.take() else { continue };
+            let main = worker.pid();
+            for process in tree::descendants_of(main) {
+                if process != main && getpgid(Some(process)) == Ok(main) {
+                    // It may have ended.
+                    let _ = kill(process, signal);
+                }
+            }
+        }
     }
 
     /// Returns true if all workers have ended and no process is left in their process groups.
@@ -265,15 +286,17 @@ impl Workers {
 
     fn reap_workers(&mut self, report: &mut impl FnMut(KeeperReport)) -> Vec<(Program, Streams)> {
         let (standbys, mut unstarted, mut left_by) = (&mut self.standbys, Vec::new(), Vec::new());
-        let stopping = self.stopping;
+        for worker in self.running.values_mut() {
+            // Before it is reaped: until then, no other group can have its number.
+            let main = worker.pid();
+            if let Some(signal) = worker.rest_follows.take_if(|_| tree::has_ended(main)) {
+                let _ = killpg(main, signal);
+            }
+        }
         self.running.retain(|&local_rank, worker| match worker.child.try_wait() {
             Ok(None) => true,
             Ok(Some(status)) => {
                 let pid = worker.pid();
-                if let Some(signal) = stopping {
-                    // The group may be empty.
-                    let _ = killpg(pid, signal);
-                }
                 match standbys.take_unstarted(pid, report) {
                     Some(worker) => {
                         unstarted.push(worker);
@@ -313,14 +336,12 @@ impl Worker {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// Returns the main process if it is the interpreter, and receives signals alone. A wrapper, such as a shell or a profiler, may pass
-    /// no signal on, so its whole group receives them.
-    fn interpreter(&self) -> Option<Pid> {
-        let pid = self.pid();
-        let is_interpreter = match self.interpreter.as_ref()? {
-            Interpreter::Standby => true,
-            Interpreter::Started(program, args) => proc::runs(self.child.id(), program, args),
-        };
-        is_interpreter.then_some(pid)
+    /// Returns true if its main process gets signals alone.
+    fn is_signaled_alone(&self) -> bool {
+        match self.signaled {
+            Signaled::Auto => proc::runs(self.child.id(), &self.program, &self.args),
+            Signaled::Main => true,
+            Signaled::Group => false,
+        }
     }
 }

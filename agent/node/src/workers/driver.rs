@@ -174,19 +174,24 @@ impl WorkersDriver {
     }
 
     fn handle_timeout(&mut self) {
-        if let Some(group) = &mut self.group {
-            let now = clock::now();
-            if let Some((signal, sent)) = group.signaled.filter(|_| group.machine.is_stopping()) {
-                let seconds = now.saturating_duration_since(sent).as_secs();
-                for (local_rank, pid) in group.running().into_iter().take(limits::KILLED_NAMED) {
-                    let rank = self.spec.environment.shown_rank(local_rank);
-                    warn!(
-                        "rank {rank} is killed by SIGKILL {seconds} s after {signal}{}",
-                        gpus_open_in(pid)
-                    );
-                }
+        let Some(group) = &mut self.group else { return };
+        let (now, was_stopping) = (clock::now(), group.machine.is_stopping());
+        group.machine.handle_timeout(now);
+        if let Some((signal, sent)) = group.signaled
+            && was_stopping
+            && !group.machine.is_stopping()
+        {
+            let (left, seconds) = (group.running(), now.saturating_duration_since(sent).as_secs());
+            if left.is_empty() {
+                warn!(
+                    "processes of workers that have ended are killed by SIGKILL {seconds} s after {signal}"
+                );
             }
-            group.machine.handle_timeout(now);
+            for (local_rank, pid) in left.into_iter().take(limits::KILLED_NAMED) {
+                let (rank, gpus) =
+                    (self.spec.environment.shown_rank(local_rank), gpus_open_in(pid));
+                warn!("rank {rank} is killed by SIGKILL {seconds} s after {signal}{gpus}");
+            }
         }
     }
 
@@ -276,6 +281,7 @@ impl WorkersDriver {
                     }
                     self.order(Order::Signal { signal: signal.0 }, Vec::new()).await;
                 }
+                Effect::SignalRest => self.order(Order::SignalRest, Vec::new()).await,
                 Effect::CleanUp => {
                     self.cleanups += 1;
                     self.order(Order::CleanUp { number: self.cleanups }, Vec::new()).await;

@@ -15,7 +15,7 @@ use nix::{
 };
 use ragent_base::{
     report::news,
-    spec::{self, WorkerCommand},
+    spec::{self, Signaled, WorkerCommand},
     sys::{
         clock,
         host::{Host, ThisHost},
@@ -108,7 +108,7 @@ fn program(command: &WorkerCommand) -> Program {
         open_files: u64::MAX,
         core_dump: 0,
         nice: 0,
-        signals_main: false,
+        signaled: Signaled::Group,
         flows: Vec::new(),
     }
 }

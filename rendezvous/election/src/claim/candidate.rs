@@ -7,7 +7,7 @@ use ragent_rendezvous::{
     ids::{NodeId, Term},
     settings::JobState,
 };
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::{
     claim::{
@@ -41,7 +41,7 @@ impl Claim {
             Some(_) | None => None,
         };
         self.announce(leader);
-        if self.known.content.is_job_over() {
+        if self.is_job_over() {
             self.end_with_the_job();
         }
         self.stands_at = self.candidacy(now);
@@ -79,14 +79,25 @@ impl Claim {
         }
     }
 
-    /// Ends this process if its job is over according to the newest record.
-    fn end_with_the_job(&mut self) {
+    /// Ends this process if its job has ended according to the newest record.
+    pub(super) fn end_with_the_job(&mut self) {
         let Some(outcome) = self.known.outcome_of_own_job() else { return };
         if !self.has_outlived && !self.is_leaving {
             self.has_outlived = true;
-            warn!("the job has ended while this process had no leader; this process ends");
+            info!("the job has ended, according to its record");
             self.effects.push_back(Effect::Outlived(Box::new(outcome.clone())));
         }
+    }
+
+    /// Returns true if the newest record is that of a job that is over.
+    pub(super) fn is_job_over(&self) -> bool {
+        let record = self.known.content.record().filter(|record| !self.known.is_outdated(record));
+        record.is_some_and(|record| record.kind == RecordKind::JobOver)
+    }
+
+    /// Returns true if the newest record is that of another job than the one of this process, and that job has ended.
+    fn has_another_job_ended(&self) -> bool {
+        self.is_job_over() || self.is_deleted() || !self.lacks_record() && self.known.has_ended()
     }
 
     /// Returns true if the key was deleted after the end of the job.
@@ -141,6 +152,9 @@ impl Claim {
                 RecordKind::Leads | RecordKind::Placeholder => Duration::ZERO,
             };
         }
+        if record.kind == RecordKind::JobOver {
+            return timers.spread.mul_f64(random);
+        }
         let place = record.successors.iter().position(|one| one.process == *process);
         match place.and_then(|place| u32::try_from(place).ok()) {
             Some(place) => timers.stagger * place + timers.stagger.mul_f64(random),
@@ -157,8 +171,8 @@ impl Claim {
         if self.has_outlived {
             return;
         }
-        // This process begins another job.
-        if self.is_deleted() || self.known.content.is_job_over() {
+        // This process begins another job. A process of the job that has ended goes on instead, to inform the others.
+        if self.has_another_job_ended() && self.known.outcome_of_own_job().is_none() {
             self.known.newest = None;
         }
         let Some(expected) = self.known.content.expected() else { return };

@@ -3,11 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use ragent_rendezvous::{
-    ids::{JobUid, Round},
-    limits::NUMBER_MAX,
-    message::Outcome,
-};
+use ragent_rendezvous::{ids::JobUid, limits::NUMBER_MAX, message::Outcome};
 use tracing::info;
 
 use crate::claim::{Claim, Entry, KeyContent, Record, RecordKind, Revision, Role, Stamp};
@@ -19,7 +15,7 @@ pub(super) struct Known {
     pub(super) content: Content,
     /// The newest record, even if the key no longer has it.
     pub(super) newest: Option<Box<Record>>,
-    /// The job that ran according to a record. This process took part in it, or may have done so.
+    /// The job for which the agent of this process was registered last.
     pub(super) own_job: Option<JobUid>,
     /// The time since which the key has had an older record than `newest`.
     pub(super) outdated_since: Option<Instant>,
@@ -69,11 +65,6 @@ impl Content {
         self.revision() == Some(value.of_key()) && is_other
     }
 
-    /// Returns true if the key has the record of a job that is over.
-    pub(super) fn is_job_over(&self) -> bool {
-        self.record().is_some_and(|record| record.kind == RecordKind::JobOver)
-    }
-
     /// Returns the record that the key has.
     pub(super) fn record(&self) -> Option<&Record> {
         match self {
@@ -91,13 +82,6 @@ impl Known {
         let begins = record.term.0 == 0;
         if self.has_ended() && (begins || self.is_of_another_job(record)) {
             self.newest = None;
-        }
-        let running = record
-            .job_state
-            .as_ref()
-            .filter(|job_state| job_state.closed.is_none() && job_state.round > Round(0));
-        if let Some(job_state) = running {
-            self.own_job = Some(job_state.job_uid.clone());
         }
         if record.term.0 > 0 && !self.is_outdated(record) {
             self.newest = Some(Box::new(record.clone()));

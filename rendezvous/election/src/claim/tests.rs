@@ -765,6 +765,9 @@ fn process_outlives_its_job() {
         job.remember(leader, 1, &[other]);
         let closed = JobState { closed: Some(outcome()), ..job_state(1) };
         let term = job.led(leader)[0].term;
+        for process in &mut job.processes {
+            process.handle_registered(job.now, job_state(1).job_uid);
+        }
         // One process knows the outcome, one is unreachable before it.
         job.set_unreachable(&[(leader + 2) % 3], true);
         job.processes[leader].handle_remember(job.now, closed);
@@ -791,15 +794,60 @@ fn process_outlives_its_job() {
     }
 }
 
-/// A new process begins another job after the end of a job, at once and without anything of it.
+/// A process that was not registered for a job that is over begins another one, at once and without anything of it, although the record
+/// names processes that were to succeed its leader.
 #[test]
 fn another_job_replaces_one_that_is_over() {
     let (mut job, leader) = Job::ended(2);
     let other = 1 - leader;
-    job.processes[other] = Job::new(2).processes.remove(other);
+    job.processes[other] = Job::new(3).processes.remove(2);
     job.watch();
     job.pass(SECOND);
     assert_eq!(job.leader(), Some(other));
     let leadership = job.led(other).pop().unwrap();
     assert_eq!((leadership.former, leadership.job_state), (None, None));
+}
+
+/// The leader is lost after the end of the job, before all nodes have the outcome. A process that was not registered for that job begins
+/// another one when the record may be replaced.
+#[test]
+fn another_job_replaces_one_whose_leader_is_lost() {
+    let (mut job, leader) = Job::started(2);
+    let other = 1 - leader;
+    job.remember(leader, 1, &[other]);
+    let closed = JobState { closed: Some(outcome()), ..job_state(1) };
+    job.processes[leader].handle_remember(job.now, closed);
+    job.carry_out();
+    job.set_unreachable(&[leader], true);
+    job.processes[other] = Job::new(3).processes.remove(2);
+    job.watch();
+    job.pass(ClaimTimers::default().leader_lease);
+    assert_eq!(job.leader(), None);
+    job.pass(20 * SECOND);
+    assert_eq!(job.leader(), Some(other));
+    let leadership = job.led(other).pop().unwrap();
+    assert_eq!((leadership.former, leadership.job_state), (None, None));
+}
+
+/// The store comes back from a copy that was made after the end of an earlier job. The state of the present job is put back.
+#[test]
+fn older_record_of_a_job_that_is_over_is_replaced() {
+    let (mut job, _) = Job::ended(2);
+    let copy = job.store.clone();
+    job.processes = Job::new(2).processes;
+    job.watch();
+    job.pass(20 * SECOND);
+    let leader = job.leader().expect("one process leads");
+    job.remember(leader, 4, &[1 - leader]);
+    job.set_unreachable(&[leader], true);
+    job.store = Store { lease: copy.lease + 1, ..copy };
+    job.watch();
+    job.carry_out();
+    job.pass(ClaimTimers::default().silence / 2);
+    assert_eq!(job.written().kind, RecordKind::Placeholder);
+    assert_eq!(job.written().job_state, Some(job_state(4)));
+    job.pass(20 * SECOND);
+    assert_eq!(job.leader(), Some(1 - leader));
+    let leadership = job.led(1 - leader).pop().unwrap();
+    assert_eq!(leadership.job_state, Some(job_state(4)));
 }

@@ -238,8 +238,10 @@ impl WorkersDriver {
             open_files: self.spec.open_files,
             core_dump: self.spec.core_dump,
             nice: self.spec.nice,
-            signals_main: self.spec.signaled == Signaled::Main
-                && self.spec.command.interpreter().is_some(),
+            signaled: match self.spec.signaled {
+                Signaled::Auto if self.spec.command.interpreter().is_none() => Signaled::Group,
+                signaled => signaled,
+            },
             flows: Vec::new(),
         }
     }
