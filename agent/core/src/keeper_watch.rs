@@ -218,6 +218,10 @@ mod tests {
         assert_eq!(t.advance(999, false), []);
         assert_eq!(t.advance(1, false), [Effect::Kill]);
         assert_eq!(t.advance(800, false), []);
+        // Pings have deadlines of their own in between.
+        let mut t = Fixture::new(Some(700));
+        assert_eq!(t.advance(999, true), []);
+        assert_eq!(t.advance(1, true), [Effect::Kill]);
     }
 
     /// A keeper that reports kills after the end of the lease works, even if the report is read before the

@@ -90,5 +90,9 @@ mod tests {
         assert_eq!(Signal(32).to_string(), "signal 32");
         assert_eq!(Signal(0).to_string(), "signal 0");
         assert_eq!(Signal(-1).to_string(), "signal -1");
+        assert_eq!(
+            [15, 32, 33, 34, 64].map(|number| Signal(number).has_name()),
+            [true, false, false, true, true]
+        );
     }
 }

@@ -121,6 +121,34 @@ fn welcome_to_an_outdated_registration_is_ignored() {
     }
 }
 
+/// A probe on a stream that another one has replaced is not answered.
+#[test]
+fn outdated_stream_is_not_answered() {
+    let (mut node, now) = ready();
+    node.handle_message(now, ONE, ToNode::Assignment(Assignment::Admit(admission(1))));
+    let now = now + 700 * MS;
+    node.handle_timeout(now);
+    let two = StreamNumber(2);
+    assert!(node.handle_connected(now, two).is_some());
+    assert!(node.handle_welcome(now, two, &welcome(1)));
+    effects(&mut node);
+    let probe = ToNode::Probe { round: RoundId { term: Term(1), round: Round(1) } };
+    node.handle_message(now, ONE, probe.clone());
+    assert_eq!(effects(&mut node), []);
+    node.handle_message(now, two, probe);
+    assert_ne!(effects(&mut node), []);
+}
+
+/// A client that the node's store has refused is reported to the coordinator.
+#[test]
+fn refused_client_is_reported() {
+    let (mut node, now) = ready();
+    node.handle_message(now, ONE, ToNode::Assignment(Assignment::Admit(admission(1))));
+    effects(&mut node);
+    node.handle_client_refused(now, Round(1), "10.0.0.9".parse().unwrap());
+    assert_ne!(effects(&mut node), []);
+}
+
 /// The lease of a node that needs none has no end, and its workers outlive a silence.
 #[test]
 fn unleased_workers_run_on() {

@@ -753,6 +753,10 @@ fn ended_job_does_not_replace_another_one() {
     assert!(known.is_outdated(&record(3, "a")));
     known.keep(&record(3, "b"));
     assert!(!known.is_outdated(&record(3, "b")) && !known.has_ended());
+    // The placeholder of a process that has seen no record is not one to be kept.
+    let mut known = Known::default();
+    known.keep(&record(0, "c"));
+    assert!(known.newest.is_none());
 }
 
 /// A process that took part in a job and finds the record of its end has the outcome from there, once, and never leads. A process
