@@ -62,13 +62,13 @@ impl Outage {
         self.mismatch_since = None;
     }
 
-    /// Notes that the lease has ended. `stops_workers` is true if workers of this node are stopped because of
-    /// that.
-    pub fn handle_lease_lost(&mut self, stops_workers: bool) -> OutageReport {
-        let is_known = mem::replace(&mut self.is_reported, true);
-        let is_stop_known = self.is_stop_reported || !stops_workers;
-        self.is_stop_reported |= stops_workers;
-        if is_known && is_stop_known { OutageReport::Further } else { OutageReport::First }
+    /// Notes that the lease has ended, and that workers of this node are stopped because of that.
+    pub fn handle_lease_lost(&mut self) -> OutageReport {
+        self.is_reported = true;
+        match mem::replace(&mut self.is_stop_reported, true) {
+            true => OutageReport::Further,
+            false => OutageReport::First,
+        }
     }
 
     /// Notes that the coordinator was reached: this node has registered, or was admitted. Returns true if
@@ -112,7 +112,6 @@ mod tests {
         assert_eq!(outage.handle_stream_ended(BROKE), Some(OutageReport::Further));
         assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::First));
         assert_eq!(outage.handle_unreachable(REFUSED, true), None);
-        assert_eq!(outage.handle_lease_lost(false), OutageReport::Further);
         assert_eq!(
             outage.handle_unreachable("no route to host", true),
             Some(OutageReport::Further)
@@ -126,12 +125,11 @@ mod tests {
     #[test]
     fn first_sign_is_reported() {
         let mut outage = Outage::default();
-        assert_eq!(outage.handle_lease_lost(false), OutageReport::First);
+        assert_eq!(outage.handle_lease_lost(), OutageReport::First);
         assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::Further));
         let mut outage = Outage::default();
         outage.handle_host_leaving();
         assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::Further));
-        assert_eq!(outage.handle_lease_lost(false), OutageReport::Further);
     }
 
     /// The stop of workers is a warning even if the outage has been reported, once for each outage.
@@ -139,10 +137,10 @@ mod tests {
     fn stop_of_workers_is_reported_once() {
         let mut outage = Outage::default();
         assert_eq!(outage.handle_unreachable(REFUSED, true), Some(OutageReport::First));
-        assert_eq!(outage.handle_lease_lost(true), OutageReport::First);
-        assert_eq!(outage.handle_lease_lost(true), OutageReport::Further);
+        assert_eq!(outage.handle_lease_lost(), OutageReport::First);
+        assert_eq!(outage.handle_lease_lost(), OutageReport::Further);
         assert!(outage.handle_reached());
-        assert_eq!(outage.handle_lease_lost(true), OutageReport::First);
+        assert_eq!(outage.handle_lease_lost(), OutageReport::First);
     }
 
     /// The attempt after a stream has ended is reported even if it fails for the same cause.

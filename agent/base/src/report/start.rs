@@ -147,8 +147,11 @@ impl Start {
         match &self.stage {
             StartStage::Looking { endpoint, cause, until } => {
                 let endpoint = clean(endpoint);
+                // It is not known while it is elected.
+                let place =
+                    if endpoint.is_empty() { String::new() } else { format!(" at {endpoint}") };
                 lines.push(format!(
-                    "ragent: job {job} waits for its coordinator at {endpoint} for {waited} s"
+                    "ragent: job {job} waits for its coordinator{place} for {waited} s"
                 ));
                 if let Some(cause) = cause {
                     lines.extend(wrapped("cause", &clean(cause), columns));

@@ -63,15 +63,16 @@ impl NodeDriver<'_> {
         let stops_workers = self.has_workers && !settings.runs_unleased;
         // If the network is sound, a busy machine is the usual reason.
         let load = ThisHost.load().map_or_else(String::new, |load| format!(" ({load} here)"));
-        match self.outage.handle_lease_lost(stops_workers) {
-            OutageReport::First if stops_workers => warn!(
+        if !stops_workers {
+            // Nothing follows for this node. If the coordinator stays unreachable, the next attempt to reach it is a warning. The first
+            // answer may also have taken most of a lease, for example while a coordinator was elected.
+            return info!("the lease has ended: the coordinator has not answered in time{load}");
+        }
+        match self.outage.handle_lease_lost() {
+            OutageReport::First => warn!(
                 "the lease has ended: the coordinator at {endpoint} has not answered for {lease:.1} \
                  s{load}; killing the workers of this node, which start again in the next round \
                  (this agent gives up after {give_up_after_s} s)"
-            ),
-            OutageReport::First => warn!(
-                "the lease has ended: the coordinator at {endpoint} has not answered for {lease:.1} \
-                 s{load}; retrying for {give_up_after_s} s"
             ),
             OutageReport::Further => {
                 info!("the lease has ended: the coordinator has not answered in time{load}");
