@@ -39,7 +39,7 @@ pub(super) struct Workers {
     /// The cgroups of workers that were standbys, with their process ids, until the cleanup after
     /// their round has ended.
     taken: Vec<(Pid, ChildCgroup)>,
-    running: BTreeMap<u32, Worker>,
+    running: BTreeMap<u32, KeptWorker>,
     pub(super) standbys: KeptStandbys,
     /// The process groups of workers. A worker that has ended stays in the list while processes of its group run.
     groups: Vec<Pid>,
@@ -53,7 +53,7 @@ pub(super) struct Workers {
 
 /// A worker that runs.
 #[derive(Debug)]
-struct Worker {
+struct KeptWorker {
     child: Child,
     signaled: Signaled,
     /// The file that it was started with, without links, and its arguments. The file may be a script that becomes another program.
@@ -125,7 +125,7 @@ impl Workers {
 
     fn started(&mut self, program: &Program, child: Child, is_standby: bool) -> KeeperReport {
         let (local_rank, pid) = (program.local_rank, child.id());
-        let worker = Worker {
+        let worker = KeptWorker {
             child,
             signaled: program.signaled,
             program: fs::canonicalize(&program.program).unwrap_or_else(|_| program.program.clone()),
@@ -139,7 +139,7 @@ impl Workers {
 
     /// Returns true if a process is a running worker or a descendant of one.
     pub(super) fn has_started(&self, process: Pid) -> bool {
-        let workers = self.running.values().map(Worker::pid);
+        let workers = self.running.values().map(KeptWorker::pid);
         workers
             .into_iter()
             .any(|worker| worker == process || tree::descendants_of(worker).contains(&process))
@@ -166,7 +166,7 @@ impl Workers {
             return;
         };
         let alone = self.running.values().filter(|worker| worker.is_signaled_alone());
-        self.signal(signal, &alone.map(Worker::pid).collect());
+        self.signal(signal, &alone.map(KeptWorker::pid).collect());
     }
 
     /// Signals all workers, which are to end.
@@ -210,7 +210,7 @@ impl Workers {
     /// Returns true if all workers have ended and no process is left in their process groups.
     pub(super) fn is_quiet(&mut self) -> bool {
         // The number of an empty group may be reused later, so the group is removed at once.
-        let leaders: Vec<Pid> = self.running.values().map(Worker::pid).collect();
+        let leaders: Vec<Pid> = self.running.values().map(KeptWorker::pid).collect();
         self.groups.retain(|group| leaders.contains(group) || killpg(*group, None).is_ok());
         self.groups.is_empty()
     }
@@ -331,7 +331,7 @@ impl Workers {
     }
 }
 
-impl Worker {
+impl KeptWorker {
     fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }

@@ -60,6 +60,18 @@ fn node_that_is_old_enough_takes_part_at_once() {
     assert!(admits(&join_after(&mut t, "a", age())));
 }
 
+/// A node that is too young counts as present when the job gives up.
+#[test]
+fn young_node_counts_when_the_job_gives_up() {
+    let mut t = Fixture::new(3, 3);
+    t.join("a");
+    t.live(&["a"], 599 * SECOND);
+    join_after(&mut t, "b", Duration::ZERO);
+    t.live(&["a", "b"], SECOND);
+    let result = t.outcome().expect("closed").result;
+    assert!(matches!(result, JobResult::JoinTimeout { present: 2, .. }), "{result:?}");
+}
+
 /// A first round does not wait for a young node, and that node takes part in the next one.
 #[test]
 fn round_does_not_wait_for_a_young_node() {
