@@ -126,7 +126,7 @@ fn awaited_process_is_signaled_after_half_of_the_time() {
                   os.write(1, b'ready\\n')\n\
                   signal.pause()\n";
     fs::write(sandbox.path("waits.py"), script).unwrap();
-    let words = format!("--shutdown-timeout 4 {}", sandbox.path("waits.py").display());
+    let words = format!("--shutdown-timeout 12 {}", sandbox.path("waits.py").display());
     let mut agent = sandbox.ragent(&words).start();
     agent.prints("ready");
     agent.signal(Signal::SIGTERM);
