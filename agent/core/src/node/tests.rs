@@ -7,6 +7,7 @@ use ragent_rendezvous::{
 };
 
 use super::*;
+use crate::agent::Ending;
 
 const MS: Duration = Duration::from_millis(1);
 const ONE: StreamNumber = StreamNumber(1);
@@ -137,6 +138,35 @@ fn outdated_stream_is_not_answered() {
     assert_eq!(effects(&mut node), []);
     node.handle_message(now, two, probe);
     assert_ne!(effects(&mut node), []);
+}
+
+/// A node whose job has ended elsewhere kills its workers, and ends with the outcome.
+#[test]
+fn outlived_job_ends_the_node() {
+    let (mut node, now) = ready();
+    node.handle_outlived(now, None);
+    let effects = effects(&mut node);
+    assert!(effects.contains(&Effect::Local(Action::Kill)), "{effects:?}");
+    assert!(effects.contains(&Effect::Local(Action::Finish(Ending::Outlived))), "{effects:?}");
+}
+
+/// A node drops the stream to a voter that does not lead, and dials another one.
+#[test]
+fn voter_that_does_not_lead_is_left() {
+    let (mut node, now) = node();
+    node.handle_timeout(now);
+    node.handle_store_open(now, 4000);
+    assert!(node.handle_connected(now, ONE).is_some());
+    effects(&mut node);
+    node.handle_not_leading(now, ONE, true);
+    assert!(effects(&mut node).contains(&Effect::Drop(ONE)));
+    node.handle_timeout(now);
+    assert!(
+        effects(&mut node).contains(&Effect::Dial(StreamNumber(2))),
+        "the new leader is dialed"
+    );
+    node.handle_not_leading(now, ONE, true);
+    assert_eq!(effects(&mut node), [], "that stream is dropped already");
 }
 
 /// A client that the node's store has refused is reported to the coordinator.
