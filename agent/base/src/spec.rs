@@ -390,12 +390,13 @@ impl<H: Host> Arguments<'_, H> {
                 ProgramName::Ragent => Signaled::Auto,
             });
         };
-        given.choice("`auto`, `main` or `group`", |text| match text {
+        let choice = given.choice("`auto`, `main` or `group`", |text| match text {
             "auto" => Some(Signaled::Auto),
             "main" => Some(Signaled::Main),
             "group" => Some(Signaled::Group),
             _ => None,
-        })
+        });
+        choice.map_err(|error| error.with_hint("leave it out, or give `group` for torchrun's way"))
     }
 
     fn forwarded(&self, handled: &SignalList) -> Result<Vec<Signal>, UsageError> {

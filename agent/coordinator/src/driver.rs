@@ -316,7 +316,7 @@ struct CoordinatorDriver {
     /// The journal of this term.
     journal: EventJournal,
     measures: Arc<CoordinatorMeasures>,
-    /// Another coordinator of the job, to which this one has stepped down.
+    /// Another coordinator of the job. This one has stepped down for it.
     rival: Option<NotHere>,
     /// The earliest time at which a voter that still answers may count as silent.
     silence_due: Option<Instant>,

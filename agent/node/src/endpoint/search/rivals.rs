@@ -31,17 +31,19 @@ pub(crate) fn verdict(own: &Snapshot, theirs: &Snapshot) -> Verdict {
         Verdict::Stay
     } else if settings(own) != settings(theirs) {
         Verdict::Clash
+    } else if has_begun(own) && has_begun(theirs) {
+        Verdict::BothBegun
+    } else if seniority(theirs) < seniority(own) {
+        Verdict::StepDown
     } else {
-        let seniority = |job: &Snapshot| match has_begun(job) {
-            true => Seniority { born_ms: 0, uid: job.job_uid.clone() },
-            false => Seniority::without_round(job.job_uid.clone()),
-        };
-        match (has_begun(own), has_begun(theirs)) {
-            (true, true) => Verdict::BothBegun,
-            _ if seniority(theirs) < seniority(own) => Verdict::StepDown,
-            _ => Verdict::Stay,
-        }
+        Verdict::Stay
     }
+}
+
+/// Returns the place of a job among two. At most one of them has begun.
+fn seniority(job: &Snapshot) -> Seniority {
+    let uid = job.job_uid.clone();
+    if has_begun(job) { Seniority { born_ms: 0, uid } } else { Seniority::without_round(uid) }
 }
 
 /// Returns true if an earlier round binds nodes to this coordinator.
